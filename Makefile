@@ -1,0 +1,52 @@
+# Each target makes its own virtual environment in .venv and installs what it needs there.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+WORKERS ?= 2
+PEERS ?= qo-sqlite,huey-sqlite
+ENVS ?= qo huey raw
+REPS ?= 3
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check bench format clean
+
+help:  ## show this
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /make \1	/' | expand -t 16
+
+demo: $(VENV)/installed  ## a minute's tour on SQLite: submit, run, retry, replay, survive kill -9
+	@$(BIN)/python -m qo.demo
+
+test: $(VENV)/developer  ## everything that must hold: style, types, architecture, tests
+	@$(MAKE) --no-print-directory check
+	$(BIN)/python -m coverage run -m pytest tests/model -q
+	$(BIN)/python -m coverage report
+	$(BIN)/python -m pytest -n $(WORKERS) --ignore=tests/model
+
+check: $(VENV)/developer  ## formatting, lint, types, architecture
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+
+bench:  ## figures next to a peer and the raw limits of this machine (PEERS=..., ENVS=... for others; see bench/README.md)
+	PYTHON=$(PYTHON) sh bench/setup_envs.sh bench/work/envs $(ENVS)
+	$(PYTHON) bench --peers $(PEERS) --raw --reps $(REPS) --envs bench/work/envs --work bench/work --out bench/work/results
+
+format: $(VENV)/developer  ## put the code in shape
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .coverage bench/work
+
+$(VENV)/bin/python:
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "qo needs Python 3.11 or newer: make PYTHON=/path/to/python3")'
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/installed: $(VENV)/bin/python pyproject.toml constraints.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e .
+	@touch $@
+
+$(VENV)/developer: $(VENV)/bin/python pyproject.toml constraints.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@ $(VENV)/installed

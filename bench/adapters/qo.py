@@ -1,0 +1,59 @@
+"""qo itself, one adapter for each store: the URL is all that differs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from peerbench.base import Adapter, Payload
+
+
+class Qo(Adapter):
+    env, package, style = "qo", "qo-queue", "async"
+    bulk = True
+    guarantee = "at-least-once (lease), results and history kept, fsync per commit"
+
+    @property
+    def url(self) -> str:
+        raise NotImplementedError
+
+    async def open(self) -> None:
+        from qo.queue import connect
+
+        self.queue = await connect(self.url).open()
+
+    async def close(self) -> None:
+        await self.queue.close()
+
+    async def enqueue(self, payload: Payload) -> None:
+        await self.queue.enqueue("noop", {"payload": payload})
+
+    async def enqueue_bulk(self, payloads: list[Payload]) -> None:
+        from qo.codec import encode_value
+
+        new = self.queue.new_task
+        await self.queue.submit_many([new("noop", encode_value({"payload": payload})) for payload in payloads])
+
+    async def remaining(self) -> int:
+        stats = await self.queue.stats()
+        return int(stats["pending"] + stats["running"])
+
+    def worker_env(self) -> dict[str, str]:
+        return {"QO_URL": self.url, "QO_LOG_LEVEL": "error", "QO_CONCURRENCY": str(self.concurrency_now)}
+
+    def worker_commands(self, procs: int) -> list[list[str]]:
+        return [[f"{self.env_bin}/qo", "worker", "apps.qo_app:app"]] * procs
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        cls.config = f"qo worker, {cls.concurrency} slots, plain function in threads"
+
+
+class QoSqlite(Qo):
+    name, backend, concurrency = "qo-sqlite", "sqlite", 10
+
+    @property
+    def url(self) -> str:
+        return f"sqlite:///{self.s.sqlite_path}"
+
+
+ADAPTERS = [QoSqlite]

@@ -1,0 +1,58 @@
+"""qo: a task queue that needs no broker. It runs on the storage you already have."""
+
+from qo.app import App, Submission, TaskFunction
+from qo.errors import (
+    Conflict,
+    Fail,
+    InvalidSetting,
+    InvalidTask,
+    LeaseLost,
+    OutcomeUnknown,
+    QoError,
+    ResultTimeout,
+    Retry,
+    StorageError,
+    TaskFailed,
+    TaskNotFound,
+    WrongStatus,
+)
+from qo.model import Event, Filter, RetryPolicy, Status, Task, cursor
+from qo.queue import Consumer, HeartbeatManager, Producer, Queue, Settings, Submitted, connect
+from qo.tasks import current_task
+from qo.tq import tq
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "App",
+    "Conflict",
+    "Consumer",
+    "Event",
+    "Fail",
+    "Filter",
+    "HeartbeatManager",
+    "InvalidSetting",
+    "InvalidTask",
+    "LeaseLost",
+    "OutcomeUnknown",
+    "Producer",
+    "QoError",
+    "Queue",
+    "ResultTimeout",
+    "Retry",
+    "RetryPolicy",
+    "Settings",
+    "Status",
+    "StorageError",
+    "Submission",
+    "Submitted",
+    "Task",
+    "TaskFailed",
+    "TaskFunction",
+    "TaskNotFound",
+    "WrongStatus",
+    "connect",
+    "current_task",
+    "cursor",
+    "tq",
+]

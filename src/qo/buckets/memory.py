@@ -1,0 +1,49 @@
+"""A bucket in a dict, for tests and single-process use."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from itertools import count
+
+from qo.bucket import ANY, NEW, Blob
+from qo.buckets.key import check_key
+from qo.clock import Clock, system_clock
+from qo.errors import Conflict
+
+
+class MemoryBucket:
+    def __init__(self, clock: Clock = system_clock) -> None:
+        self._blobs: dict[str, list[Blob]] = {}
+        self._numbers = count(1)
+        self._clock = clock
+
+    async def get(self, key: str) -> Blob | None:
+        await asyncio.sleep(0)  # let others in, as a network would
+        return self._present(check_key(key))
+
+    async def put(self, key: str, data: bytes, *, expected: str) -> str:
+        await asyncio.sleep(0)
+        stored = self._present(check_key(key))
+        if expected not in (ANY, stored.version if stored else NEW):
+            raise Conflict(f"{key} was written by someone else")
+        blob = Blob(data, str(next(self._numbers)), self._clock())
+        self._blobs.setdefault(key, []).append(blob)
+        return blob.version
+
+    async def delete(self, key: str) -> None:
+        await asyncio.sleep(0)
+        self._blobs.pop(check_key(key), None)
+
+    async def keys(self, prefix: str, *, after: str = "") -> AsyncIterator[str]:
+        for key in sorted(self._blobs):
+            if key.startswith(prefix) and key > after:
+                yield key
+
+    async def versions(self, key: str) -> list[Blob]:
+        return list(self._blobs.get(key, ()))
+
+    def now(self) -> float:
+        return self._clock()
+
+    def _present(self, key: str) -> Blob | None:
+        kept = self._blobs.get(key)
+        return kept[-1] if kept else None

@@ -1,0 +1,33 @@
+"""`qo archive`: put finished tasks out of the way."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from qo.cli.context import Call, common
+from qo.cli.steering import Verb, choosing, example, steer
+from qo.model import STATUSES, Guard, Status, archive
+from qo.queue import Queue
+
+
+async def _many(queue: Queue, ids: Sequence[str]) -> list[bool]:
+    return await queue.engine.apply([archive(task_id) for task_id in ids])
+
+
+VERB = Verb(
+    name="archive",
+    done="archived",
+    takes=(Status.COMPLETED, Status.FAILED, Status.CANCELLED),
+    may=STATUSES[Guard.ENDED],
+    one=Queue.archive,
+    many=_many,
+)
+
+
+@click.command("archive", epilog=example("archive", "--status completed --older-than 7d --yes"))
+@common
+@choosing("archive", "completed, failed and cancelled")
+def command(call: Call, ids: tuple[str, ...], **options: Any) -> int:
+    """Put finished tasks out of the normal listing. They keep their history and can be replayed."""
+    return steer(call, VERB, ids, **options)

@@ -1,0 +1,38 @@
+"""`qo cancel`: end tasks that have not ended."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from qo.cli.context import Call, common
+from qo.cli.steering import Verb, choosing, example, steer
+from qo.model import UNFINISHED, Status, cancel
+from qo.queue import Queue
+
+
+async def _many(queue: Queue, ids: Sequence[str]) -> list[bool]:
+    return await queue.engine.apply([cancel(task_id) for task_id in ids])
+
+
+VERB = Verb(
+    name="cancel",
+    done="cancelled",
+    takes=(Status.PENDING, Status.RUNNING),
+    may=UNFINISHED,
+    one=Queue.cancel,
+    many=_many,
+    age="created",
+)
+
+
+@click.command(
+    "cancel", epilog=example("cancel", "--status pending --queue mail", "--type crawl --older-than 2d --yes")
+)
+@common
+@choosing("cancel", "pending and running", "created")
+def command(call: Call, ids: tuple[str, ...], **options: Any) -> int:
+    """End tasks that are pending or running.
+
+    A worker running one finds its lease gone at the next renewal and drops it."""
+    return steer(call, VERB, ids, **options)

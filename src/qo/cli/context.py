@@ -1,0 +1,85 @@
+"""One call of the command line: which queue it is about, and how it answers."""
+
+import asyncio
+import functools
+import os
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar, cast
+
+import click
+from rich.console import Console
+
+from qo.app import DEFAULT_URL
+from qo.cli.output import as_json, console
+from qo.cli.params import DURATION
+from qo.cli.store import require_store
+from qo.engines import hide_password
+from qo.queue import Queue, connect
+
+T = TypeVar("T")
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+class Call:
+    """What `--url` and `--json` said, before or after the command's name."""
+
+    def __init__(self, *, url: str | None = None, json: bool = False) -> None:
+        self.given_url = url  # None: neither place named one
+        self.json = json
+
+    @property
+    def url(self) -> str:
+        return self.given_url or os.environ.get("QO_URL") or DEFAULT_URL
+
+    @property
+    def shown_url(self) -> str:
+        return hide_password(self.url)
+
+    @property
+    def out(self) -> Console:
+        return console()
+
+    def answer(self, value: Any) -> None:
+        """The one JSON document on stdout."""
+        click.echo(as_json(value))
+
+    def ask(self, work: Callable[[Queue], Awaitable[T]], *, create: bool = False) -> T:
+        """Open the queue, do the work, close it. Only a command that brings tasks may create a store."""
+        return asyncio.run(self._session(work, create=create))
+
+    async def _session(self, work: Callable[[Queue], Awaitable[T]], *, create: bool) -> T:
+        if not create:
+            require_store(self.url)
+        async with connect(self.url) as queue:
+            return await work(queue)
+
+
+def common(function: Function) -> Function:
+    """`--url` and `--json` for a command; the function gets a `Call` as its first argument."""
+
+    @click.option(
+        "--url", metavar="URL", help=f"The queue to use.  [env var: QO_URL; default: {DEFAULT_URL}]", default=None
+    )
+    @click.option("--json", "as_json", is_flag=True, help="Answer with one JSON document on stdout.")
+    @click.pass_context
+    @functools.wraps(function)
+    def command(ctx: click.Context, /, *args: Any, url: str | None, as_json: bool, **kwargs: Any) -> Any:
+        above = ctx.find_root().obj
+        before = above if isinstance(above, Call) else Call()
+        call = Call(url=url or before.given_url, json=as_json or before.json)
+        return function(call, *args, **kwargs)
+
+    return cast("Function", command)
+
+
+def option(*names: str, var: str | None = None, **settings: Any) -> Callable[[Function], Function]:
+    """A click option whose help tells its variable and its default."""
+    default = settings.get("default")
+    shown = f"{default:g}s" if settings.get("type") is DURATION and default is not None else default not in (None, ())
+    settings.setdefault("show_default", shown)
+    return click.option(*names, envvar=var, show_envvar=var is not None, **settings)
+
+
+def examples(*lines: str) -> str:
+    """An epilog click does not rewrap."""
+    return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)

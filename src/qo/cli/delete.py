@@ -1,0 +1,33 @@
+"""`qo delete`: forget finished tasks."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from qo.cli.context import Call, common
+from qo.cli.steering import Verb, choosing, example, steer
+from qo.model import FINISHED, Status
+from qo.queue import Queue
+
+
+async def _many(queue: Queue, ids: Sequence[str]) -> list[bool]:
+    return await queue.engine.delete(list(ids))
+
+
+VERB = Verb(
+    name="delete",
+    done="deleted",
+    takes=(Status.COMPLETED, Status.FAILED, Status.CANCELLED, Status.ARCHIVED),
+    may=FINISHED,
+    one=Queue.delete,
+    many=_many,
+)
+
+
+@click.command("delete", epilog=example("delete", "--status archived --older-than 30d --yes"))
+@common
+@choosing("delete", "all finished")
+def command(call: Call, ids: tuple[str, ...], **options: Any) -> int:
+    """Forget finished tasks and their history. This cannot be undone."""
+    return steer(call, VERB, ids, **options)

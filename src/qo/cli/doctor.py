@@ -1,0 +1,40 @@
+"""`qo doctor`: can this store be trusted?"""
+
+import asyncio
+from typing import Any
+
+import click
+from rich.text import Text
+
+from qo.cli.context import Call, common, examples
+from qo.cli.exits import Exit
+from qo.cli.output import clean
+from qo.engines import examine, hide_password
+from qo.engines.findings import Finding
+
+MARKS = {True: ("✔", "green"), False: ("✘", "bold red"), None: ("!", "yellow")}
+
+
+@click.command("doctor", epilog=examples("qo doctor", "qo doctor sqlite:////var/lib/qo/qo.db"))
+@common
+@click.argument("store", required=False, metavar="[URL]")
+def command(call: Call, store: str | None) -> int:
+    """Check that a store can be trusted, and say in plain words what is wrong. Exits with 1 if anything is."""
+    url = store or call.url
+    findings = asyncio.run(examine(url))
+    if call.json:
+        call.answer({"url": hide_password(url), "ok": _sound(findings), "findings": [_view(one) for one in findings]})
+    else:
+        call.out.print(Text(hide_password(url), style="bold"))
+        for one in findings:
+            mark, style = MARKS[one.ok]
+            call.out.print(Text.assemble((f"{mark} ", style), clean(one.name), (f"  {clean(one.detail)}", "dim")))
+    return Exit.CLEAN if _sound(findings) else Exit.ERROR
+
+
+def _sound(findings: list[Finding]) -> bool:
+    return all(one.ok is not False for one in findings)
+
+
+def _view(one: Finding) -> dict[str, Any]:
+    return {"name": one.name, "ok": one.ok, "detail": one.detail}

@@ -1,0 +1,98 @@
+"""`qo list`: tasks, newest first, page by page."""
+
+import shlex
+from typing import Any
+
+import click
+from rich.text import Text
+
+from qo.cli.context import Call, common, examples, option
+from qo.cli.output import plural
+from qo.cli.params import STATUS, Names, Shards, together
+from qo.cli.views import task_table
+from qo.clock import system_clock
+from qo.codec import task_view
+from qo.model import Filter, Status, Task, cursor
+from qo.queue import Queue
+
+MOST = 10_000
+Page = tuple[list[Task], str | None]
+
+
+@click.command(
+    "list",
+    epilog=examples(
+        "qo list --status failed",
+        "qo list --type send_email,report --limit 10",
+        "qo list --all-pages --json | jq '.tasks[].id'",
+    ),
+)
+@common
+@option(
+    "--status",
+    "statuses",
+    type=STATUS,
+    multiple=True,
+    help="Only these; repeat for several.  [default: all but archived]",
+)
+@option("--type", "types", type=Names("type"), multiple=True, help="Only these types; repeat, or use commas.")
+@option("--queue", "queues", type=Names("queue"), multiple=True, help="Only these queues; repeat, or use commas.")
+@option("--worker", "worker_id", metavar="ID", help="Only tasks this worker runs or ran last.")
+@option("--shard", "shards", type=Shards(), help="Only ids that begin with this digit: 0, 0,8,f or 0-7.")
+@option("--limit", type=click.IntRange(1, MOST), default=50, help="Tasks a page.")
+@option("--after", metavar="CURSOR", default="", help="Start behind this place: the `next` of the page before.")
+@option("--all-pages", is_flag=True, help="Every page, not only the first.")
+def command(
+    call: Call, *, shards: frozenset[str] | None, limit: int, after: str, all_pages: bool, **given: Any
+) -> None:
+    """List tasks, newest first. Archived ones are left out unless asked for.
+
+    With --json: {"tasks": [...], "next": cursor or null}.
+    """
+    where = _filter(**given)
+
+    async def work(queue: Queue) -> Page:
+        return await pages(queue, where, shards=shards, most=None if all_pages else limit, after=after)
+
+    tasks, following = call.ask(work)
+    if call.json:
+        now = system_clock()
+        call.answer({"tasks": [task_view(task, now) for task in tasks], "next": following})
+    else:
+        _show(call, tasks, following)
+
+
+def _filter(
+    statuses: tuple[str, ...],
+    types: tuple[tuple[str, ...], ...],
+    queues: tuple[tuple[str, ...], ...],
+    worker_id: str | None,
+) -> Filter:
+    chosen = [Status(status) for status in statuses] or [status for status in Status if status is not Status.ARCHIVED]
+    return Filter(statuses=tuple(chosen), types=together(types), queues=together(queues), worker_id=worker_id)
+
+
+async def pages(queue: Queue, where: Filter, *, shards: frozenset[str] | None, most: int | None, after: str) -> Page:
+    """Up to `most` tasks, and where the next page starts. Reads one more, so a full last page names no next."""
+    found: list[Task] = []
+    size = 500 if most is None or shards is not None else most + 1
+    while page := await queue.list(where, limit=size, after=after):
+        for task in page:
+            if shards is None or task.id[0] in shards:
+                if most is not None and len(found) == most:
+                    return found, cursor(found[-1])
+                found.append(task)
+        if len(page) < size:
+            break
+        after = cursor(page[-1])
+    return found, None
+
+
+def _show(call: Call, tasks: list[Task], following: str | None) -> None:
+    if not tasks:
+        call.out.print(Text("no tasks", style="dim"))
+        return
+    call.out.print(task_table(tasks, system_clock(), width=call.out.width))
+    if following is not None:
+        more = f"{plural(len(tasks))} shown; more with --after {shlex.quote(following)} or --all-pages"
+        call.out.print(Text(more, style="dim"), soft_wrap=True)

@@ -1,0 +1,71 @@
+"""`qo monitor`: a monitor on its own."""
+
+import asyncio
+import logging
+import signal
+import socket
+from typing import Any
+
+import click
+import msgspec
+from rich.text import Text
+
+from qo.cli.context import Call, common, examples, option
+from qo.cli.logs import LEVELS, start_logging
+from qo.cli.watching import monitor_options, monitor_settings
+from qo.ids import new_worker_id
+from qo.monitor import Checked, Monitor
+from qo.queue import Queue
+
+log = logging.getLogger("qo.monitor")
+
+
+@click.command("monitor", epilog=examples("qo monitor --retention 7d", "qo monitor --once --json"))
+@common
+@monitor_options
+@option("--once", is_flag=True, help="Check once, say what was done, and end.")
+@option(
+    "--log-level",
+    type=click.Choice(LEVELS, case_sensitive=False),
+    default="info",
+    var="QO_LOG_LEVEL",
+    help="What is logged, to stderr.",
+)
+@option("--log-json", is_flag=True, var="QO_LOG_JSON", help="Log one JSON object a line.")
+def command(call: Call, *, once: bool, log_level: str, log_json: bool, **given: Any) -> None:
+    """Give the tasks of dead workers to others, and tidy up old ones, until stopped.
+
+    Every worker has a monitor beside it unless told --no-monitor; any number may run, one at a time does the work.
+    """
+    start_logging(log_level, as_json=log_json or call.json)
+    settings = monitor_settings(given)
+
+    async def work(queue: Queue) -> Checked | None:
+        monitor = Monitor(queue, settings, id=new_worker_id(f"monitor-{socket.gethostname()}"))
+        if once:
+            return await monitor.check_once()
+        await _until_stopped(monitor)
+        return None
+
+    checked = call.ask(work)
+    if call.json:
+        call.answer(msgspec.to_builtins(checked or {}))
+    elif checked is not None:
+        call.out.print(_summary(checked))
+
+
+async def _until_stopped(monitor: Monitor) -> None:
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, monitor.stop)
+    log.info("monitor watches; Ctrl-C ends it")
+    await monitor.run()
+
+
+def _summary(checked: Checked) -> Text:
+    if not checked.led:
+        return Text("another monitor leads; nothing was done", style="dim")
+    return Text(
+        f"expired {checked.expired}, dead workers {checked.dead_workers}, archived {checked.archived}, "
+        f"deleted {checked.deleted}"
+    )

@@ -1,0 +1,144 @@
+"""How answers look: colours, tables, JSON. What comes from a task is text, never markup or terminal commands."""
+
+import json
+import sys
+import unicodedata
+from collections.abc import Iterable
+from typing import IO, Any
+
+import click
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from qo.model import Status
+
+STYLES = {
+    Status.PENDING: "blue",
+    Status.RUNNING: "yellow",
+    Status.COMPLETED: "green",
+    Status.FAILED: "red",
+    Status.CANCELLED: "magenta",
+    Status.ARCHIVED: "dim",
+}
+_PIPE_WIDTH = 240  # columns where nobody's window cuts: in a pipe a shortened id is useless
+_BIDI = frozenset("\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
+_UNITS = ((86_400.0, "d"), (3600.0, "h"), (60.0, "m"))
+_WIDTHS = {"id": 36, "status": 9, "at": 19, "ago": 4, "failure": 12}
+_MOMENT = 0.0005  # seconds; what is shorter shows as 0
+
+
+def console(stream: IO[str] | None = None) -> Console:
+    """A console on stdout (or `stream`) that takes no markup, so that data cannot dress up."""
+    stream = stream or sys.stdout
+    width = None if stream.isatty() else _PIPE_WIDTH
+    return Console(file=stream, markup=False, emoji=False, highlight=False, width=width, soft_wrap=False)
+
+
+def clean(text: str) -> str:
+    """Text without anything a terminal would obey: escape sequences, direction overrides, half characters."""
+    return "".join(" " if character in "\n\r\t" else character for character in text if _harmless(character))
+
+
+def clean_lines(text: str) -> str:
+    """The same, keeping lines."""
+    return "\n".join(clean(line) for line in text.replace("\r\n", "\n").split("\n"))
+
+
+def _harmless(character: str) -> bool:
+    if character in "\n\r\t":
+        return True
+    return character not in _BIDI and unicodedata.category(character) not in ("Cc", "Cs")
+
+
+def data(text: object, style: str = "") -> Text:
+    """Something a user wrote, on one line."""
+    return Text(clean(str(text)), style=style)
+
+
+def status_text(status: Status | str) -> Text:
+    return Text(str(status), style=STYLES[Status(status)])
+
+
+def shorten(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
+def as_json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, indent=2, allow_nan=False)
+
+
+def compact(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, allow_nan=False)
+
+
+def table(*columns: str, title: str | None = None, right: Iterable[str] = ()) -> Table:
+    """An empty table in the house style. In a narrow window ids and statuses keep their width, the others give way."""
+    made = Table(
+        box=box.SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+        pad_edge=False,
+        title=title,
+        title_justify="left",
+        title_style="bold",
+        show_edge=False,
+    )
+    for column in columns:
+        made.add_column(
+            column,
+            justify="right" if column in right else "left",
+            no_wrap=True,
+            min_width=_WIDTHS.get(column),
+        )
+    return made
+
+
+def age(seconds: float) -> str:
+    """How long ago, in one unit: 12ms, 3s, 5m, 2h, 7d."""
+    seconds = max(0.0, seconds)
+    if seconds < 1:
+        return f"{seconds * 1000:.0f}ms"
+    size, unit = next((pair for pair in _UNITS if seconds >= pair[0]), (1.0, "s"))
+    return f"{int(seconds // size)}{unit}"
+
+
+def duration(seconds: float | None) -> str:
+    """Seconds as people say them: 12 ms, 3.2 s, 5 m 3 s, 2 h 5 m."""
+    if seconds is None:
+        return ""
+    if seconds < 0:
+        return f"-{duration(-seconds)}"
+    if seconds < _MOMENT:
+        return "0 ms"
+    if seconds < 1:
+        return f"{seconds * 1000:.0f} ms"
+    if seconds < _UNITS[-1][0]:
+        return f"{seconds:.1f} s".replace(".0 s", " s")
+    return _in_units(seconds)
+
+
+def _in_units(seconds: float) -> str:
+    (size, unit), rest = next((pair, seconds % pair[0]) for pair in _UNITS if seconds >= pair[0])
+    smaller = {"d": (3600.0, "h"), "h": (60.0, "m"), "m": (1.0, "s")}[unit]
+    number = int(rest // smaller[0])
+    return f"{int(seconds // size)} {unit}" + (f" {number} {smaller[1]}" if number else "")
+
+
+def bar(share: float, width: int, style: str) -> Text:
+    """A bar of `width` cells, filled to an eighth of a cell."""
+    eighths = round(max(0.0, min(1.0, share)) * width * 8)
+    full, part = divmod(eighths, 8)
+    return Text("█" * full + ("" if not part else "▏▎▍▌▋▊▉"[part - 1]), style=style)
+
+
+def plural(number: int, thing: str = "task") -> str:
+    return f"{number:,} {thing}" + ("" if number == 1 else "s")
+
+
+def print_json_error(message: str, **more: object) -> None:
+    click.echo(as_json({"error": message} | {key: value for key, value in more.items() if value}), err=True)
+
+
+def print_error(message: str) -> None:
+    console(sys.stderr).print(Text.assemble(("error: ", "bold red"), clean_lines(message)), soft_wrap=True)

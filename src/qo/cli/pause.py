@@ -1,0 +1,25 @@
+"""`qo pause`: stop workers from starting tasks."""
+
+import click
+
+from qo.cli.context import Call, common, examples, option
+from qo.cli.params import Names, together
+from qo.cli.switching import answer
+from qo.notes import Control
+from qo.queue import Queue
+
+
+@click.command("pause", epilog=examples("qo pause", "qo pause --queue mail --type crawl"))
+@common
+@option("--queue", "queues", type=Names("queue"), multiple=True, help="Only these queues; repeat, or use commas.")
+@option("--type", "types", type=Names("type"), multiple=True, help="Only these types; repeat, or use commas.")
+def command(call: Call, queues: tuple[tuple[str, ...], ...], types: tuple[tuple[str, ...], ...]) -> None:
+    """Stop all workers from starting tasks, or only those of some queues or types. What runs goes on.
+
+    Workers notice within a second or two.
+    """
+
+    async def work(queue: Queue) -> Control:
+        return await queue.switches.pause(queues=together(queues), types=together(types))
+
+    answer(call, call.ask(work))

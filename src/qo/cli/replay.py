@@ -1,0 +1,37 @@
+"""`qo replay`: send tasks that did not succeed back to the start."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from qo.cli.context import Call, common
+from qo.cli.steering import Verb, choosing, example, steer
+from qo.model import STATUSES, Guard, Status, replay
+from qo.queue import Queue
+
+
+async def _many(queue: Queue, ids: Sequence[str]) -> list[bool]:
+    return await queue.engine.apply([replay(task_id) for task_id in ids])
+
+
+VERB = Verb(
+    name="replay",
+    done="replayed",
+    takes=(Status.FAILED,),
+    may=STATUSES[Guard.REPLAYABLE],
+    one=Queue.replay,
+    many=_many,
+)
+
+
+@click.command(
+    "replay", epilog=example("replay", "--status failed --type send_email", "--status failed --older-than 1h --yes")
+)
+@common
+@choosing("replay", "failed")
+def command(call: Call, ids: tuple[str, ...], **options: Any) -> int:
+    """Send tasks that did not succeed back to the start, their failures forgotten.
+
+    Takes tasks that are failed, cancelled or archived."""
+    return steer(call, VERB, ids, **options)

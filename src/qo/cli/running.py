@@ -1,0 +1,195 @@
+"""Runs what `qo worker` was asked for: a worker with its monitor here, or a fleet of such workers."""
+
+import asyncio
+import contextlib
+import logging
+import signal
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from types import FrameType
+
+import click
+from msgspec import Struct
+from msgspec.structs import replace
+from rich.table import Table
+from rich.text import Text
+
+from qo.app import App
+from qo.cli.context import Call
+from qo.cli.exits import Exit
+from qo.cli.output import clean, console
+from qo.cli.target import load_app
+from qo.engines import hide_password
+from qo.monitor import Monitor, MonitorSettings
+from qo.queue import Queue
+from qo.worker import Watchdog, Worker, WorkerSettings
+from qo.worker.fleet import FINISHED, Fleet, FleetSettings, follow_parent, in_fleet
+from qo.worker.reload import changes
+
+log = logging.getLogger("qo.worker")
+
+
+class Plan(Struct, frozen=True, kw_only=True):
+    target: str
+    url: str | None  # None: where the app itself goes
+    settings: WorkerSettings
+    processes: int
+    reload: bool
+    monitor: MonitorSettings | None
+    log: tuple[str, ...]
+
+    @property
+    def id(self) -> str:
+        return str(self.settings.id)
+
+
+def run(call: Call, plan: Plan) -> int:
+    if in_fleet():
+        follow_parent(plan.settings.grace)
+        code = work(plan, child=True)
+        return FINISHED if code == Exit.CLEAN else code
+    code = work(plan) if plan.processes == 1 and not plan.reload else asyncio.run(_fleet(plan).run())
+    if call.json:
+        call.answer({"worker_id": plan.id, "exit_code": code})
+    return code
+
+
+# --- here
+
+
+class Ending:
+    """Signals, counted: the first ends the work gently, the second at once, the third by force."""
+
+    def __init__(self, grace: float) -> None:
+        self._grace, self.signals = grace, 0
+        self._worker: Worker | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def listen(self, *, child: bool) -> None:
+        signal.signal(signal.SIGTERM, self._heed)
+        signal.signal(signal.SIGINT, self._heed)
+        if child or signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup means it
+            signal.signal(signal.SIGHUP, self._heed)
+
+    def attach(self, worker: Worker) -> None:
+        """Called on the worker's loop; a signal may have come before there was a worker."""
+        self._loop, self._worker = asyncio.get_running_loop(), worker
+        if self.signals:
+            worker.stop()
+
+    def _heed(self, number: int, _frame: FrameType | None) -> None:
+        if number == signal.SIGHUP and self.signals:  # a parent's death is reported twice
+            return
+        self.signals += 1
+        if self.signals > 2:  # noqa: PLR2004 - the third
+            sys.exit(Exit.INTERRUPTED)
+        if self.signals == 1:
+            log.info("stopping: running tasks have %g s to finish; again to hand them back at once", self._grace)
+        if self._worker is not None and self._loop is not None:
+            self._loop.call_soon_threadsafe(self._worker.stop if self.signals == 1 else self._worker.abort)
+
+
+def work(plan: Plan, *, child: bool = False) -> int:
+    """Signals are heeded in this thread; everything else happens on the app's own loop."""
+    ending = Ending(plan.settings.grace)
+    ending.listen(child=child)
+    app = load_app(plan.target, plan.url)
+    if not child:
+        banner(plan, app)
+
+    async def both() -> None:
+        queue = await app.queue()
+        worker = Worker(queue, app.registry, plan.settings)
+        ending.attach(worker)
+        log.info("worker %s works", worker.id, extra={"worker_id": worker.id})
+        watchdog = Watchdog(worker, after=plan.settings.stuck_after)
+        try:
+            async with _watched(queue, plan):
+                await worker.run()
+        finally:
+            watchdog.stop()
+        log.info("worker %s ended", worker.id, extra={"worker_id": worker.id})
+
+    app.run(both())
+    app.close()
+    return Exit.CLEAN if ending.signals <= 1 else Exit.INTERRUPTED
+
+
+@contextlib.asynccontextmanager
+async def _watched(queue: Queue, plan: Plan) -> AsyncIterator[None]:
+    """A monitor beside the block."""
+    if plan.monitor is None:
+        yield
+        return
+    # Whoever asks for a short lease wants lost tasks back soon.
+    interval = min(plan.monitor.check_interval, plan.settings.lease / 2)
+    monitor = Monitor(queue, replace(plan.monitor, check_interval=interval), id=plan.id)
+    watching = asyncio.create_task(monitor.run())
+    watching.add_done_callback(_tell_broken)
+    try:
+        yield
+    finally:
+        monitor.stop()
+        await asyncio.wait([watching])
+
+
+def _tell_broken(watching: asyncio.Task[None]) -> None:
+    if not watching.cancelled() and (error := watching.exception()) is not None:
+        log.error("the monitor broke, the worker goes on without it: %s", error, exc_info=error)
+
+
+# --- in several processes
+
+
+def _fleet(plan: Plan) -> Fleet:
+    settings = plan.settings
+    log.info("%d processes of %s under %s", plan.processes, plan.target, plan.id)
+    return Fleet(
+        lambda name: child_command(plan, name),
+        FleetSettings(size=plan.processes, id=plan.id, grace=settings.grace, drain=settings.drain),
+        changes=(lambda: changes(Path.cwd())) if plan.reload else None,
+    )
+
+
+def child_command(plan: Plan, name: str) -> list[str]:
+    """The command line of one process: the plan, spelled out, so that it does not read the plan differently."""
+    settings, monitor = plan.settings, plan.monitor
+    words = [sys.executable, "-m", "qo", "worker", plan.target, "--id", name]
+    words += ["--url", plan.url] if plan.url is not None else []
+    for field in ("concurrency", "lease", "grace", "poll", "heartbeat"):
+        words += [f"--{field}", str(getattr(settings, field))]
+    for field in ("queues", "types", "capabilities"):
+        words += [f"--{field}", ",".join(getattr(settings, field))]
+    words += ["--drain"] if settings.drain else []
+    if monitor is None:
+        return [*words, "--no-monitor", *plan.log]
+    for field in ("check_interval", "worker_health_threshold", "sweep_interval", "sweep_page_size", "retention"):
+        words += [f"--{field.replace('_', '-')}", str(getattr(monitor, field))]
+    return [*words, "--expiry-grace", str(monitor.grace), *plan.log]
+
+
+# --- for people
+
+
+def banner(plan: Plan, app: App) -> None:
+    settings = plan.settings
+    if "--log-json" in plan.log or not log.isEnabledFor(logging.INFO):
+        return
+    rows = Table.grid(padding=(0, 2))
+    rows.add_column(style="dim", justify="right")
+    rows.add_column(overflow="fold")
+    types = settings.types or tuple(sorted(handler.type for handler in app.registry))
+    for name, value in (
+        ("worker", plan.id),
+        ("queue", hide_password(app.url)),
+        ("queues", ", ".join(settings.queues) or "all"),
+        ("types", ", ".join(types)),
+        ("capabilities", ", ".join(settings.capabilities)),
+        ("at once", str(settings.concurrency)),
+        ("monitor", "beside it" if plan.monitor else "none"),
+    ):
+        if value:
+            rows.add_row(name, Text(clean(value), style="bold" if name == "worker" else ""))
+    console(sys.stderr).print(Text("qo worker", style="bold cyan"), rows, Text("Ctrl-C ends it", style="dim"), sep="\n")
+    click.echo(err=True)

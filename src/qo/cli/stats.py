@@ -1,0 +1,69 @@
+"""`qo stats`: how many tasks there are, by status, type and queue."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import click
+from rich.table import Table
+from rich.text import Text
+
+from qo.cli.context import Call, common, examples
+from qo.cli.output import STYLES, bar, data, status_text, table
+from qo.model import Status
+from qo.queue import Queue
+
+WIDTH = 30  # cells of the longest bar
+
+
+@click.command("stats", epilog=examples("qo stats", "qo stats --json | jq .failed"))
+@common
+def command(call: Call) -> None:
+    """Count tasks. With --json: counts by status at the top level, then `by_type` and `by_queue`."""
+
+    async def work(queue: Queue) -> dict[str, Any]:
+        return await queue.stats()
+
+    stats = call.ask(work)
+    if call.json:
+        call.answer(stats)
+        return
+    call.out.print(status_table(stats))
+    for title, key in (("by type", "by_type"), ("by queue", "by_queue")):
+        if stats[key]:
+            call.out.print(Text(), lane_table(title, stats[key]), sep="\n")
+
+
+def status_table(stats: Mapping[str, Any]) -> Table:
+    total = sum(stats[status] for status in Status)
+    most = max(1, *(stats[status] for status in Status))
+    rows = Table.grid(padding=(0, 2))
+    rows.add_column(no_wrap=True)
+    rows.add_column(justify="right", no_wrap=True)
+    rows.add_column(no_wrap=True)
+    for status in Status:
+        number = stats[status]
+        rows.add_row(
+            status_text(status),
+            Text(f"{number:,}", style="bold" if number else "dim"),
+            bar(number / most, WIDTH, STYLES[status]),
+        )
+    rows.add_row(Text("all", style="dim"), Text(f"{total:,}", style="dim"), "")
+    return rows
+
+
+def lane_table(title: str, lanes: Mapping[str, Mapping[str, int]], *, most: int | None = None) -> Table:
+    """A row for each type or queue, a column for each status that occurs."""
+    used = [status for status in Status if any(counts.get(status) for counts in lanes.values())]
+    rows = table(title, *used, right=[*used])
+    for status, column in zip(used, rows.columns[1:], strict=True):
+        column.header_style = STYLES[status]
+    busiest = sorted(lanes, key=lambda name: (-sum(lanes[name].values()), name))
+    for name in busiest[:most]:
+        rows.add_row(data(name), *(_number(lanes[name].get(status, 0)) for status in used))
+    if most is not None and len(busiest) > most:
+        rows.add_row(Text(f"and {len(busiest) - most} more", style="dim"))
+    return rows
+
+
+def _number(number: int) -> Text:
+    return Text(f"{number:,}" if number else "·", style="" if number else "dim")

@@ -1,0 +1,48 @@
+"""`qo status`: tasks as they are now."""
+
+import sys
+
+import click
+
+from qo.cli.context import Call, common, examples
+from qo.cli.exits import Exit
+from qo.cli.output import print_error, print_json_error
+from qo.cli.params import unique
+from qo.cli.views import panel
+from qo.clock import system_clock
+from qo.codec import task_view
+from qo.model import Task, check_id
+from qo.queue import Queue
+
+
+@click.command("status", epilog=examples("qo status 0f0190a4-...", "qo status ID --json | jq .result"))
+@common
+@click.argument("ids", nargs=-1, required=True, metavar="ID...")
+def command(call: Call, ids: tuple[str, ...]) -> int:
+    """Show tasks as they are now. With --json, one id gives an object and several a list."""
+    wanted = unique(ids)
+    for task_id in wanted:
+        check_id(task_id)
+
+    async def work(queue: Queue) -> list[Task | None]:
+        return await queue.engine.get(wanted)
+
+    answers = call.ask(work)
+    found = [task for task in answers if task is not None]
+    _show(call, found, alone=len(ids) == 1)
+    missing = [task_id for task_id, task in zip(wanted, answers, strict=True) if task is None]
+    sys.stdout.flush()
+    if missing:
+        (print_json_error if call.json else print_error)(f"there is no task {', '.join(missing)}")
+    return Exit.NOT_FOUND if missing else Exit.CLEAN
+
+
+def _show(call: Call, tasks: list[Task], *, alone: bool) -> None:
+    now = system_clock()
+    if not call.json:
+        for task in tasks:
+            call.out.print(panel(task, now))
+    elif not alone:
+        call.answer([task_view(task, now) for task in tasks])
+    elif tasks:
+        call.answer(task_view(tasks[0], now))

@@ -1,0 +1,73 @@
+"""`module:attr` as an App: what a worker is started with."""
+
+import importlib
+import sys
+import traceback
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from qo.app import App
+from qo.errors import InvalidSetting
+from qo.tasks import Registry
+
+_DEFAULT = "app"
+
+
+def load_app(target: str, url: str | None) -> App:
+    """The app a target names, pointed at `url` if one was given."""
+    name, _, attribute = target.partition(":")
+    module = _import(name)
+    app = _as_app(_find(module, attribute or _DEFAULT, target), target)
+    if not len(app.registry):
+        raise InvalidSetting(f"{target} has no tasks: is the module imported that declares them?")
+    if url is not None:
+        app.url = url
+    return app
+
+
+def _import(name: str) -> ModuleType:
+    if name.endswith(".py") or not name or not all(part.isidentifier() for part in name.split(".")):
+        hint = f"; did you mean {name[:-3].replace('/', '.')}:{_DEFAULT}?" if name.endswith(".py") else ""
+        raise InvalidSetting(f"{name!r:.80} is not a module; write module:attribute, such as myproject.tasks:app{hint}")
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name and (name == error.name or name.startswith(f"{error.name}.")):
+            raise InvalidSetting(f"there is no module {error.name!r} in {here} or among what is installed") from error
+        raise InvalidSetting(_why(name, error)) from error
+    except Exception as error:
+        raise InvalidSetting(_why(name, error)) from error
+
+
+def _why(name: str, error: Exception) -> str:
+    """What went wrong while importing, and where in the user's own files."""
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "importlib" not in frame.filename]
+    where = f" ({frames[-1].filename}, line {frames[-1].lineno})" if len(frames) > 1 else ""
+    return f"{name} cannot be imported: {type(error).__name__}: {error}{where}"
+
+
+def _find(module: ModuleType, attribute: str, target: str) -> Any:
+    found: Any = module
+    for part in attribute.split("."):
+        if not hasattr(found, part):
+            apps = sorted(name for name, value in vars(module).items() if isinstance(value, App))
+            hint = f"; did you mean {module.__name__}:{apps[0]}?" if apps else ""
+            raise InvalidSetting(f"{target}: {module.__name__} has no attribute {part!r}{hint}")
+        found = getattr(found, part)
+    return found
+
+
+def _as_app(found: Any, target: str) -> App:
+    if isinstance(found, App):
+        return found
+    registry = getattr(found, "registry", None)
+    if not isinstance(registry, Registry):
+        raise InvalidSetting(f"{target} is a {type(found).__name__}, not an app; name a qo.App")
+    inner = getattr(found, "app", None)
+    app = inner if isinstance(inner, App) else App()
+    app.registry = registry
+    return app

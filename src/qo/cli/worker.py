@@ -1,0 +1,125 @@
+"""`qo worker`: run tasks, in this process or in several."""
+
+import socket
+from typing import Any
+
+import click
+
+from qo.cli import running
+from qo.cli.context import Call, common, examples, option
+from qo.cli.exits import Exit
+from qo.cli.logs import LEVELS, start_logging
+from qo.cli.output import print_error, print_json_error
+from qo.cli.params import DURATION, Names
+from qo.cli.watching import monitor_options, monitor_settings
+from qo.ids import new_worker_id
+from qo.model import check_name
+from qo.worker import WorkerSettings, WorkerStuck
+
+DEFAULTS = WorkerSettings()
+
+EXAMPLES = examples(
+    "qo worker myproject.tasks:app",
+    "qo worker myproject.tasks:app --processes 4 --concurrency 20",
+    "qo worker myproject.tasks --queues mail,default --reload       # while you write the code",
+    "qo worker myproject.tasks:app --drain                          # run what is there, then end",
+)
+
+
+@click.command("worker", epilog=EXAMPLES)
+@common
+@click.argument("target", metavar="MODULE[:APP]")
+@option(
+    "--id", "id_", metavar="NAME", var="QO_WORKER_ID", help="This worker's name.  [default: made of host and process]"
+)
+@option(
+    "--concurrency",
+    type=click.IntRange(1),
+    default=DEFAULTS.concurrency,
+    var="QO_CONCURRENCY",
+    help="Tasks at once in a process.",
+)
+@option(
+    "--processes",
+    type=click.IntRange(1, 1000),
+    default=1,
+    var="QO_PROCESSES",
+    help="Worker processes; one that dies is replaced.",
+)
+@option(
+    "--queues",
+    type=Names("queues"),
+    default=(),
+    var="QO_QUEUES",
+    help="Only these queues, with commas.  [default: all]",
+)
+@option(
+    "--types",
+    type=Names("types"),
+    default=(),
+    var="QO_TYPES",
+    help="Only these types, with commas.  [default: all the app has]",
+)
+@option(
+    "--capabilities",
+    type=Names("capabilities"),
+    default=(),
+    var="QO_CAPABILITIES",
+    help="What this worker has, for tasks that need it.",
+)
+@option(
+    "--lease", type=DURATION, default=DEFAULTS.lease, var="QO_LEASE", help="Silence after which its tasks go to others."
+)
+@option(
+    "--grace",
+    type=DURATION,
+    default=DEFAULTS.grace,
+    var="QO_GRACE",
+    help="How long a shutdown waits for running tasks.",
+)
+@option("--drain", is_flag=True, var="QO_DRAIN", help="End when there is nothing left to do.")
+@option("--no-monitor", is_flag=True, var="QO_NO_MONITOR", help="Do not run a monitor beside the worker.")
+@option("--reload", is_flag=True, var="QO_RELOAD", help="Restart when a .py file below this directory changes.")
+@option(
+    "--poll", type=DURATION, default=DEFAULTS.poll, var="QO_POLL", help="Longest sleep between two looks for tasks."
+)
+@option("--heartbeat", type=DURATION, default=DEFAULTS.heartbeat, var="QO_HEARTBEAT", help="Between two signs of life.")
+@option(
+    "--log-level",
+    type=click.Choice(LEVELS, case_sensitive=False),
+    default="info",
+    var="QO_LOG_LEVEL",
+    help="What is logged.",
+)
+@option("--log-json", is_flag=True, var="QO_LOG_JSON", help="Log one JSON object a line.")
+@monitor_options
+def command(call: Call, target: str, **given: Any) -> int:
+    """Run the tasks of an app. MODULE alone looks for `app` in it.
+
+    The log goes to stderr. SIGTERM or Ctrl-C lets running tasks finish within --grace and hands back the rest; a
+    second one hands everything back at once. --url goes before the URL in the code, QO_URL behind it.
+    """
+    start_logging(given["log_level"], as_json=given["log_json"] or call.json)
+    plan = _plan(call, target, given)
+    try:
+        return running.run(call, plan)
+    except WorkerStuck as error:
+        (print_json_error if call.json else print_error)(str(error))
+        return Exit.STUCK
+
+
+def _plan(call: Call, target: str, given: dict[str, Any]) -> running.Plan:
+    for name in ("lease", "poll", "heartbeat"):
+        if given[name] <= 0:
+            raise click.BadParameter("must be above 0.", param_hint=f"--{name}")
+    host = "".join(c for c in socket.gethostname() if c.isalnum() or c in "-.").lstrip("-.") or "worker"
+    settings = {name: given[name] for name in WorkerSettings.__struct_fields__ if name in given}
+    return running.Plan(
+        target=target,
+        url=call.given_url,
+        settings=WorkerSettings(**settings, id=check_name("id", given["id_"] or new_worker_id(host))),
+        processes=given["processes"],
+        reload=given["reload"],
+        monitor=None if given["no_monitor"] else monitor_settings(given),
+        log=("--log-level", given["log_level"], *(["--log-json"] if given["log_json"] or call.json else [])),
+    )

@@ -1,0 +1,72 @@
+"""`qo workers`: who works here."""
+
+from typing import Any
+
+import click
+import msgspec
+from rich.table import Table
+from rich.text import Text
+
+from qo.cli.context import Call, common, examples, option
+from qo.cli.output import age, data, table
+from qo.cli.params import DURATION
+from qo.cli.watching import DEFAULTS
+from qo.clock import iso, system_clock
+from qo.notes import WorkerNote
+from qo.queue import Queue
+
+STYLES = {"active": "green", "draining": "yellow", "stale": "red", "dead": "red"}
+
+
+@click.command("workers", epilog=examples("qo workers", "qo workers --json | jq '.[].worker_id'"))
+@common
+@option(
+    "--worker-health-threshold",
+    "threshold",
+    type=DURATION,
+    default=DEFAULTS.worker_health_threshold,
+    var="QO_MONITOR_WORKER_HEALTH_THRESHOLD",
+    help="Silence after which a worker is shown as stale.",
+)
+def command(call: Call, threshold: float) -> None:
+    """Show who works here: active, draining (ending), stale (silent for long) or dead (given up by a monitor)."""
+
+    async def work(queue: Queue) -> list[WorkerNote]:
+        return await queue.workers()
+
+    workers, now = call.ask(work), system_clock()
+    if call.json:
+        call.answer([worker_view(worker, now, threshold) for worker in workers])
+    elif workers:
+        call.out.print(worker_table(workers, now, threshold))
+    else:
+        call.out.print(Text("no workers; start one with: qo worker MODULE:APP", style="dim"))
+
+
+def health(worker: WorkerNote, now: float, threshold: float) -> str:
+    silent = now - worker.last_heartbeat > threshold
+    return "stale" if silent and worker.status != "dead" else worker.status
+
+
+def worker_view(worker: WorkerNote, now: float, threshold: float) -> dict[str, Any]:
+    view: dict[str, Any] = msgspec.to_builtins(worker)
+    instants = {"started_at": iso(worker.started_at), "last_heartbeat": iso(worker.last_heartbeat)}
+    return view | instants | {"status": health(worker, now, threshold)}
+
+
+def worker_table(workers: list[WorkerNote], now: float, threshold: float) -> Table:
+    numbers = ("load", "done", "failed", "seen", "up")
+    rows = table("worker", "status", *numbers, "queues", right=numbers)
+    for worker in sorted(workers, key=lambda worker: worker.worker_id):
+        state = health(worker, now, threshold)
+        rows.add_row(
+            data(worker.worker_id),
+            Text(state, style=STYLES.get(state, "")),
+            Text(f"{worker.current_load}/{worker.capacity}"),
+            Text(f"{worker.tasks_completed:,}"),
+            Text(f"{worker.tasks_failed:,}", style="red" if worker.tasks_failed else ""),
+            Text(f"{age(now - worker.last_heartbeat)} ago", style="dim"),
+            Text(age(now - worker.started_at), style="dim"),
+            data(", ".join(worker.queues) or "all"),
+        )
+    return rows

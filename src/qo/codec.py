@@ -1,0 +1,175 @@
+"""Between Python values and bytes: payloads and results, tasks as documents, tasks as people see them.
+
+Stored bytes are JSON text, or raw data behind a NUL byte, which no JSON text begins with.
+"""
+
+import binascii
+import json
+import math
+from base64 import b64decode, b64encode
+from collections import Counter
+from typing import Any, NoReturn
+
+import msgspec
+
+from qo.clock import iso
+from qo.errors import InvalidTask
+from qo.model import Event, Status, Task, effective_priority, show
+
+DEEPEST = 64
+_LARGEST = 2**63
+_RAW = b"\x00"
+_RAW_KEY = "$base64"  # how raw data looks where only JSON will do
+
+_document = msgspec.json.Decoder(Task)
+_any = msgspec.json.Decoder()
+
+
+def encode_value(value: object, field: str = "payload") -> bytes:
+    """A payload or result as bytes. What JSON cannot carry unchanged is refused, naming the field."""
+    if isinstance(value, bytes | bytearray | memoryview):
+        return _RAW + bytes(value)
+    try:
+        plain = msgspec.to_builtins(value)
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise InvalidTask(field, f"cannot be written as JSON: {error}") from error
+    check_json(plain, field)
+    return msgspec.json.encode(plain)
+
+
+def decode_value(data: bytes) -> Any:
+    return data[1:] if data[:1] == _RAW else _any.decode(data)
+
+
+def parse_json(text: str | bytes, field: str = "payload") -> Any:
+    """JSON text from outside, read strictly: no NaN, no key twice, no text or number a store would change."""
+
+    def refuse_constant(name: str) -> NoReturn:
+        raise InvalidTask(field, f"{name} is not JSON; send null or a string")
+
+    def distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        document = dict(pairs)
+        if len(document) != len(pairs):
+            ((twice, _),) = Counter(key for key, _ in pairs).most_common(1)
+            raise InvalidTask(field, f"the key {show(twice)} appears twice")
+        return document
+
+    try:
+        value = json.loads(text, parse_constant=refuse_constant, object_pairs_hook=distinct)
+    except RecursionError as error:
+        raise InvalidTask(field, f"is nested deeper than {DEEPEST} levels") from error
+    except ValueError as error:  # also text that is not UTF-8, and integers of absurd length
+        raise InvalidTask(field, f"is not JSON: {error}") from error
+    check_json(value, field)
+    return value
+
+
+def check_json(value: object, field: str, depth: int = 0) -> None:
+    kind = type(value)
+    if kind is str:
+        _check_text(value, field)  # type: ignore[arg-type]
+    elif kind is dict:
+        _check_depth(depth, field)
+        for key, item in value.items():  # type: ignore[attr-defined]
+            if type(key) is not str:
+                raise InvalidTask(field, f"the key {show(key)} is not a string")
+            _check_text(key, field)
+            check_json(item, field, depth + 1)
+    elif kind is list or kind is tuple:
+        _check_depth(depth, field)
+        for item in value:  # type: ignore[attr-defined]
+            check_json(item, field, depth + 1)
+    elif kind is float:
+        if not math.isfinite(value):  # type: ignore[arg-type]
+            raise InvalidTask(field, f"{value} is not JSON; send null or a string")
+    elif kind is int and not -_LARGEST <= value < _LARGEST:  # type: ignore[operator]
+        raise InvalidTask(field, "an integer is outside ±2^63; send it as a string")
+
+
+def _check_depth(depth: int, field: str) -> None:
+    if depth >= DEEPEST:
+        raise InvalidTask(field, f"is nested deeper than {DEEPEST} levels")
+
+
+def _check_text(text: str, field: str) -> None:
+    if "\x00" in text:
+        raise InvalidTask(field, "text with a NUL character cannot be kept by every store; send bytes or leave it out")
+    if not text.isascii():
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise InvalidTask(field, "text with a lone surrogate is not Unicode; send bytes") from error
+
+
+def to_json(data: bytes) -> Any:
+    """Stored bytes as a value that JSON can show."""
+    if data[:1] == _RAW:
+        return {_RAW_KEY: b64encode(data[1:]).decode()}
+    try:
+        return _any.decode(data)
+    except msgspec.DecodeError:  # nobody here wrote it; one bad task must not hide the others in a listing
+        return {_RAW_KEY: b64encode(data).decode()}
+
+
+def from_json(value: Any, field: str = "payload") -> Any:
+    """The other way round, for what arrives as JSON: raw data is written {"$base64": "..."}."""
+    if isinstance(value, dict) and value.keys() == {_RAW_KEY}:
+        try:
+            return b64decode(value[_RAW_KEY], validate=True)
+        except (TypeError, ValueError, binascii.Error) as error:
+            raise InvalidTask(field, f"{_RAW_KEY} does not hold base64 text") from error
+    return value
+
+
+def encode_task(task: Task) -> bytes:
+    """A whole task, lease included, for engines that store documents."""
+    return msgspec.json.encode(task)
+
+
+def decode_task(data: bytes) -> Task:
+    return _document.decode(data)
+
+
+def task_view(task: Task, now: float) -> dict[str, Any]:
+    """A task as JSON shows it: DESIGN's fields in their order, instants in ISO 8601, the lease id left out."""
+    waited_until = now if task.status is Status.PENDING else task.started_at or task.available_at
+    return {
+        "id": task.id,
+        "queue": task.queue,
+        "type": task.type,
+        "status": task.status.value,
+        "payload": to_json(task.payload),
+        "result": None if task.result is None else to_json(task.result),
+        "error": task.error,
+        "priority": task.priority,
+        "effective_priority": effective_priority(task.priority, task.available_at, task.rank, waited_until),
+        "needs": list(task.needs),
+        "timeout": task.timeout,
+        "max_retries": task.max_retries,
+        "retry": msgspec.to_builtins(task.retry),
+        "attempt": task.attempt,
+        "failures": task.failures,
+        "available_at": iso(task.available_at),
+        "lease_expires_at": iso(task.lease_expires_at),
+        "worker_id": task.worker_id,
+        "created_at": iso(task.created_at),
+        "updated_at": iso(task.updated_at),
+        "started_at": iso(task.started_at),
+        "completed_at": iso(task.completed_at),
+        "idempotency_key": task.idempotency_key,
+        "trace_id": task.trace_id,
+        "version": task.version,
+    }
+
+
+def event_view(event: Event) -> dict[str, Any]:
+    return {
+        "version": event.version,
+        "at": iso(event.at),
+        "status": event.status.value,
+        "attempt": event.attempt,
+        "failures": event.failures,
+        "worker_id": event.worker_id,
+        "error": event.error,
+        "available_at": iso(event.available_at),
+    }

@@ -1,0 +1,51 @@
+"""The demo's tasks: ordinary functions, some of them with bad luck."""
+
+import asyncio
+import os
+from pathlib import Path
+
+import qo
+
+FOLDER = "QO_DEMO_FOLDER"  # the variable that names the demo's folder
+
+app = qo.App()
+quick = qo.RetryPolicy(initial=0.4, multiplier=2.0, jitter=0.0)
+
+
+@app.task(priority="high")
+async def send_email(to: str, subject: str) -> str:
+    await asyncio.sleep(0.05)
+    return f"sent {subject!r} to {to}"
+
+
+@app.task
+def resize_image(name: str, width: int) -> str:
+    return f"{name} at {width}px"
+
+
+@app.task(priority="low")
+async def make_report(month: str) -> dict[str, str]:
+    await asyncio.sleep(0.1)
+    return {"month": month, "pages": "12"}
+
+
+@app.task(retries=3, retry=quick)
+def fetch_rates(currency: str) -> float:
+    """A service that is down twice, then up."""
+    if qo.current_task().failures < 2:  # noqa: PLR2004 - twice
+        raise ConnectionError("the exchange is not answering")
+    return 1.09 if currency == "EUR" else 1.0
+
+
+@app.task(retries=1, retry=quick)
+def charge_card(amount: int) -> str:
+    """Fails until someone opens the bank."""
+    if not Path(os.environ[FOLDER], "bank-is-open").exists():
+        raise RuntimeError("the bank is closed")
+    return f"charged {amount}"
+
+
+@app.task(queue="slow", retry=quick)
+async def train_model(seconds: float) -> str:
+    await asyncio.sleep(seconds)
+    return f"trained by attempt {qo.current_task().attempt}"

@@ -1,0 +1,61 @@
+"""Real `qo worker` processes for the demo, none of which outlives it."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Self
+
+from qo.demo.tasks import FOLDER
+
+_QUICK = ("--lease", "2", "--heartbeat", "1", "--poll", "0.2", "--check-interval", "0.5", "--expiry-grace", "0.5")
+_PATIENCE = 15.0  # seconds for a clean end
+
+
+class Workers:
+    def __init__(self, folder: Path, url: str) -> None:
+        self._folder, self._url = folder, url
+        self._running: dict[str, subprocess.Popen[bytes]] = {}
+        self._log: IO[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        self._log = (self._folder / "workers.log").open("ab")
+        return self
+
+    def start(self, name: str, *options: str) -> str:
+        """Start a worker; the command as one would type it."""
+        command = ["worker", "qo.demo.tasks:app", "--id", name, *options]
+        environment = os.environ | {FOLDER: str(self._folder), "PYTHONUNBUFFERED": "1"}
+        self._running[name] = subprocess.Popen(  # noqa: S603 - our own command
+            [sys.executable, "-m", "qo", *command, *_QUICK, "--url", self._url],
+            env=environment,
+            stderr=self._log,
+            stdin=subprocess.DEVNULL,
+        )
+        return " ".join(["qo", *command])
+
+    def kill(self, name: str) -> int:
+        """kill -9: no signal handler, no goodbye. Returns the process id it had."""
+        process = self._running.pop(name)
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+        return process.pid
+
+    def living(self) -> bool:
+        return all(process.poll() is None for process in self._running.values())
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for process in self._running.values():
+            process.terminate()
+        for process in self._running.values():
+            try:
+                process.wait(_PATIENCE)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        if self._log is not None:
+            self._log.close()

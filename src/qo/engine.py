@@ -1,0 +1,63 @@
+"""The engine port: what qo needs from a store."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from qo.model import Added, Change, Counts, Event, Filter, NewTask, Note, Task, Want
+
+
+class Engine(Protocol):
+    """Where tasks live.
+
+    Every write is durable before it returns. A batch is unordered and not atomic as a whole: each
+    task in it succeeds or is refused on its own, and the answer list lines up with the batch.
+    A batch names each task once (`BadBatch`). Instants are stamped by the store's own clock.
+    """
+
+    async def open(self) -> None:
+        """Connect and create whatever is missing. Calling it again changes nothing."""
+
+    async def close(self) -> None:
+        """Let go of the store. Calling it again changes nothing."""
+
+    async def add(self, tasks: Sequence[NewTask]) -> list[Added]:
+        """Store new tasks; the engine may choose their ids. Of equal rank, the batch's order is kept."""
+
+    async def claim(self, want: Want) -> list[Task]:
+        """Lease the due and eligible tasks that come first by rank. In no particular order."""
+
+    async def apply(self, changes: Sequence[Change]) -> list[bool]:
+        """Write each change whose guard holds. False: it did not hold, or the task is gone.
+
+        A settlement that was written before is answered True again.
+        """
+
+    async def delete(self, ids: Sequence[str]) -> list[bool]:
+        """Forget finished tasks and their history. False: unknown or not finished."""
+
+    async def get(self, ids: Sequence[str]) -> list[Task | None]:
+        """The tasks as they are now."""
+
+    async def find(self, where: Filter, *, limit: int, after: str = "") -> list[Task]:
+        """One page, newest first, starting behind the task whose `cursor` is `after`."""
+
+    async def count(self) -> Counts:
+        """How many tasks there are by queue, type and status. May lag behind writes; zeros may be missing."""
+
+    async def history(self, task_id: str) -> list[Event]:
+        """Every transition of a task, in order."""
+
+    async def wait(self, want: Want, timeout: float) -> None:
+        """Return when a claim may succeed, or after `timeout`. Returning early is always allowed."""
+
+    async def read_note(self, name: str) -> Note | None:
+        """A small document shared by all who use the store."""
+
+    async def write_note(self, name: str, data: bytes, *, expected: str) -> str:
+        """Write if the stored version is `expected` (or NEW, or ANY) and return the new one, else raise Conflict."""
+
+    async def notes(self, prefix: str) -> list[Note]:
+        """The notes whose names begin so, in order of name."""
+
+    async def drop_note(self, name: str) -> None:
+        """Remove a note, whatever its version; it may be gone already."""

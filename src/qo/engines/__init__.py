@@ -1,0 +1,63 @@
+"""Engines by URL. Each is imported only when asked for, so its driver is only needed then."""
+
+from importlib import import_module
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
+
+from qo.engine import Engine
+from qo.engines.findings import Finding
+from qo.errors import InvalidSetting
+
+
+class _Room(NamedTuple):
+    module: str
+    extra: str = ""  # what to install for it
+
+
+ROOMS = {
+    "memory": _Room("memory"),
+    "sqlite": _Room("sqlite"),
+    "postgresql": _Room("postgres", "postgres"),
+    "postgres": _Room("postgres", "postgres"),
+    "redis": _Room("redis", "redis"),
+    "rediss": _Room("redis", "redis"),
+    "redis+sentinel": _Room("redis", "redis"),
+    "file": _Room("layouts", "s3"),
+    "s3": _Room("layouts", "s3"),
+    "gs": _Room("layouts", "s3"),
+    "az": _Room("layouts", "s3"),
+}
+
+
+def open_engine(url: str, **settings: Any) -> Engine:
+    """The engine a URL names, not yet opened."""
+    engine: Engine = _module(url).from_url(url, **settings)
+    return engine
+
+
+async def examine(url: str) -> list[Finding]:
+    """Look at a store without changing anything in it."""
+    findings: list[Finding] = await _module(url).examine(url)
+    return findings
+
+
+def _module(url: str) -> Any:
+    scheme = urlsplit(url).scheme
+    room = ROOMS.get(scheme)
+    if room is None:
+        known = ", ".join(f"{name}://" for name in ROOMS)
+        raise InvalidSetting(f"{hide_password(url)!r} is not a queue; a URL begins with one of {known}")
+    try:
+        return import_module(f"qo.engines.{room.module}")
+    except ImportError as error:
+        if not room.extra:
+            raise
+        raise InvalidSetting(f"{scheme}:// needs its driver: pip install 'qo-queue[{room.extra}]'") from error
+
+
+def hide_password(url: str) -> str:
+    """The URL as it may be shown and logged."""
+    parts = urlsplit(url)
+    if not parts.password:
+        return url
+    return parts._replace(netloc=parts.netloc.replace(f":{parts.password}@", ":***@", 1)).geturl()

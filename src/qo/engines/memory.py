@@ -1,0 +1,78 @@
+"""Tasks in a dict of this process: the executable specification, and the engine for tests."""
+
+import asyncio
+from collections.abc import Sequence
+
+from qo.clock import Clock, system_clock
+from qo.engine import Engine
+from qo.engines.findings import Finding
+from qo.model import Added, Change, Counts, Event, Filter, NewTask, Note, Table, Task, Want, eligible
+
+
+class MemoryEngine:
+    def __init__(self, clock: Clock = system_clock) -> None:
+        self._table = Table()
+        self._clock = clock
+        self._news = asyncio.Event()
+
+    async def open(self) -> None: ...
+    async def close(self) -> None: ...
+
+    async def add(self, tasks: Sequence[NewTask]) -> list[Added]:
+        added = self._table.add(tasks, self._clock())
+        self._news.set()
+        return added
+
+    async def claim(self, want: Want) -> list[Task]:
+        return self._table.claim(want, self._clock())
+
+    async def apply(self, changes: Sequence[Change]) -> list[bool]:
+        applied = self._table.apply(changes, self._clock())
+        self._news.set()
+        return applied
+
+    async def delete(self, ids: Sequence[str]) -> list[bool]:
+        return self._table.delete(ids)
+
+    async def get(self, ids: Sequence[str]) -> list[Task | None]:
+        return self._table.get(ids)
+
+    async def find(self, where: Filter, *, limit: int, after: str = "") -> list[Task]:
+        return self._table.find(where, limit=limit, after=after, now=self._clock())
+
+    async def count(self) -> Counts:
+        return self._table.count()
+
+    async def history(self, task_id: str) -> list[Event]:
+        return self._table.history(task_id)
+
+    async def wait(self, want: Want, timeout: float) -> None:
+        self._news.clear()
+        coming = [t.available_at for t in self._table.tasks.values() if eligible(want, t.queue, t.type, t.needs)]
+        due_in = min((at - self._clock() for at in coming if at > self._clock()), default=timeout)
+        try:
+            await asyncio.wait_for(self._news.wait(), max(0.0, min(timeout, due_in)))
+        except TimeoutError:
+            return
+
+    async def read_note(self, name: str) -> Note | None:
+        return self._table.read_note(name)
+
+    async def write_note(self, name: str, data: bytes, *, expected: str) -> str:
+        return self._table.write_note(name, data, expected)
+
+    async def notes(self, prefix: str) -> list[Note]:
+        return self._table.notes(prefix)
+
+    async def drop_note(self, name: str) -> None:
+        self._table.drop_note(name)
+
+
+def from_url(url: str, *, clock: Clock = system_clock) -> Engine:  # noqa: ARG001 - every memory is a new one
+    return MemoryEngine(clock)
+
+
+async def examine(url: str) -> list[Finding]:
+    return [
+        Finding("memory", None, f"{url} keeps tasks in one process and forgets them when it ends; use it for tests")
+    ]

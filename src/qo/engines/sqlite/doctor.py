@@ -1,0 +1,140 @@
+"""Examining a file for `qo doctor`. Nothing of the user's is changed: the one write is rolled back."""
+
+import asyncio
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import apsw
+
+from qo.engines.findings import Finding
+from qo.engines.sqlite.address import path_of
+from qo.engines.sqlite.file import VERSION, check_file, connect
+from qo.engines.sqlite.trouble import storage_error
+from qo.errors import StorageError
+
+_GIGABYTE = 1 << 30
+_LITTLE_SPACE = 100 * (1 << 20)  # bytes
+_MENDED = (3, 51, 3)  # before it, resetting the write-ahead log could lose commits
+_REMOTE = {"9p", "afs", "cifs", "ceph", "fuse.sshfs", "nfs", "nfs4", "smb3", "smbfs", "vboxsf"}
+
+
+async def examine(url: str) -> list[Finding]:
+    path = path_of(url)
+    return await asyncio.to_thread(lambda: list(_examine(path)))
+
+
+def _examine(path: Path) -> Iterator[Finding]:
+    yield _library(apsw.sqlite_lib_version())
+    if path.parent.is_dir():
+        yield _space(path)
+        yield _file_system(path, Path("/proc/mounts"))
+    try:
+        there = check_file(path)
+    except StorageError as error:
+        yield Finding("file", False, str(error))
+        return
+    if not there:
+        yield Finding("file", False, f"{path} holds no queue yet; check the name, or add a first task to create it")
+        return
+    yield Finding("file", True, f"{path} is a queue")
+    yield from _inside(path)
+
+
+def _inside(path: Path) -> Iterator[Finding]:
+    try:
+        db = connect(path, create=False)
+        try:
+            version = db.execute("PRAGMA user_version").get
+            yield _schema(version)
+            yield _journal(db)
+            yield _integrity(db, path)
+            yield _tally(db)
+            yield _states(db)
+            yield _writable(db)
+        finally:
+            db.close()
+    except apsw.Error as error:
+        yield Finding("database", False, str(storage_error(path, error)))
+    except StorageError as error:
+        yield Finding("database", False, str(error))
+
+
+def _library(version: str) -> Finding:
+    if tuple(int(part) for part in version.split(".")[:3]) < _MENDED:
+        return Finding("library", False, f"SQLite {version} can lose commits when it resets its log; upgrade apsw")
+    return Finding("library", True, f"SQLite {version}")
+
+
+def _space(path: Path) -> Finding:
+    free = shutil.disk_usage(path.parent).free
+    text = f"{free / _GIGABYTE:,.1f} GB are free in {path.parent}"
+    if free < _LITTLE_SPACE:
+        return Finding("disk", False, f"{text}; free some space before tasks are refused")
+    return Finding("disk", True if free >= _GIGABYTE else None, text)
+
+
+def _file_system(path: Path, mounts: Path) -> Finding:
+    """Locks and shared memory, which many processes on one file need, stop at the machine's border."""
+    if not mounts.exists():
+        return Finding("file system", True, "not known here; make sure that it is a local one")
+    rows = [line.split() for line in mounts.read_text("utf-8", "replace").splitlines()]
+    places = {row[1].replace("\\040", " "): row[2] for row in rows if len(row) > 2}  # noqa: PLR2004 - device, place, kind
+    real = path.parent.resolve()
+    place = max((place for place in places if real.is_relative_to(place)), key=len, default="/")
+    kind = places.get(place, "unknown")
+    if kind in _REMOTE:
+        return Finding("file system", None, f"{place} is {kind}, shared over a network; keep the file on a local disk")
+    return Finding("file system", True, f"{place} is {kind}")
+
+
+def _schema(version: int) -> Finding:
+    if version < VERSION:
+        return Finding("schema", None, f"version {version}; it becomes {VERSION} when a queue next opens the file")
+    return Finding("schema", True, f"version {version}")
+
+
+def _journal(db: apsw.Connection) -> Finding:
+    mode, level = db.execute("PRAGMA journal_mode").get, db.execute("PRAGMA synchronous").get
+    if mode != "wal":
+        return Finding("journal", None, f"the journal mode is {mode}; it becomes wal when a queue next opens the file")
+    return Finding("journal", level == 2, "wal, flushed at every commit")  # noqa: PLR2004 - FULL
+
+
+def _integrity(db: apsw.Connection, path: Path) -> Finding:
+    check = "quick_check" if path.stat().st_size > _GIGABYTE else "integrity_check"
+    found = [text for (text,) in db.execute(f"PRAGMA {check}(5)")]
+    if found == ["ok"]:
+        return Finding("integrity", True, f"{check} found nothing wrong")
+    return Finding("integrity", False, f"the file is damaged, restore a copy: {'; '.join(found)}")
+
+
+def _tally(db: apsw.Connection) -> Finding:
+    wrong = db.execute(
+        "SELECT count(*) FROM (SELECT lane, status, count(*) AS count FROM tasks GROUP BY lane, status) AS real"
+        " FULL JOIN (SELECT * FROM tally WHERE count) AS told USING (lane, status) WHERE real.count IS NOT told.count"
+    ).get
+    if wrong:
+        return Finding("counts", False, f"{wrong} counts differ from the tasks; stop all workers and restore a copy")
+    return Finding("counts", True, "the counts agree with the tasks")
+
+
+def _states(db: apsw.Connection) -> Finding:
+    """A task outside its index would never be claimed, expired or tidied away."""
+    wrong = db.execute(
+        "SELECT count(*) FROM tasks WHERE (status = 'pending') <> (ready IS NOT NULL)"
+        " OR (status = 'running') <> (lease_expires_at IS NOT NULL)"
+        " OR (status IN ('pending', 'running')) <> (completed_at IS NULL)"
+    ).get
+    if wrong:
+        return Finding("states", False, f"{wrong} tasks are in no index and would never run; restore a copy")
+    return Finding("states", True, "every task is in its index")
+
+
+def _writable(db: apsw.Connection) -> Finding:
+    db.execute("BEGIN IMMEDIATE")
+    try:
+        db.execute("INSERT INTO notes (name, data, version) VALUES ('qo doctor', x'', '') ON CONFLICT DO NOTHING")
+    finally:
+        db.execute("ROLLBACK")
+    return Finding("writing", True, "the file can be written")

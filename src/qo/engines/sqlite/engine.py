@@ -1,0 +1,195 @@
+"""The SQLite engine: the port on one side, two desks and a watch on the other."""
+
+import asyncio
+import os
+import weakref
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from threading import Lock
+from typing import Any, TypeVar
+
+import apsw
+
+from qo.clock import Clock, system_clock
+from qo.engine import Engine
+from qo.engines.sqlite.address import path_of
+from qo.engines.sqlite.desk import Desk, Job
+from qo.engines.sqlite.file import check_file, connect
+from qo.engines.sqlite.reading import Reading
+from qo.engines.sqlite.schema import prepare
+from qo.engines.sqlite.table import Table
+from qo.engines.sqlite.trouble import storage_error
+from qo.engines.sqlite.watch import Watch
+from qo.engines.sqlite.writer import Writer
+from qo.errors import StorageError
+from qo.model import Added, Change, Counts, Event, Filter, NewTask, Note, Task, Want, check_distinct, release
+
+T = TypeVar("T")
+
+
+class _Desks:
+    """What an open engine has: a writer, a reader and a watch, each with its own connection."""
+
+    def __init__(self, path: Path, clock: Clock) -> None:
+        check_file(path)
+        self.pid = os.getpid()
+        self._connections = [connect(path)]
+        try:
+            prepare(self._connections[0], path)
+            self._connections += [connect(path), connect(path, patient=False)]
+        except BaseException:
+            self._disconnect()
+            raise
+        writing, reading, watching = self._connections
+        self.watch = Watch(path, watching, clock)
+        self.writer = Desk("qo sqlite writer", Writer(path, writing, clock, self.watch.tell).serve)
+        self.reader = Desk("qo sqlite reader", _reader(path, Reading(reading)))
+
+    def stop(self) -> None:
+        self.writer.stop()
+        self.reader.stop()
+
+    def close(self) -> None:
+        self.stop()
+        self.writer.join()
+        self.reader.join()
+        self._disconnect()
+
+    def _disconnect(self) -> None:
+        for connection in reversed(self._connections):  # the writer last: whoever closes last tidies the log away
+            connection.close()
+
+
+def _reader(path: Path, reading: Reading) -> Callable[[list[Job]], None]:
+    def serve(jobs: list[Job]) -> None:
+        for job in jobs:
+            try:
+                job.answer = job.work(reading)
+            except apsw.Error as error:
+                job.error = storage_error(path, error)
+                job.error.__cause__ = error
+            except Exception as error:  # noqa: BLE001 - goes to the caller
+                job.error = error
+
+    return serve
+
+
+class SqliteEngine:
+    def __init__(self, path: Path, clock: Clock = system_clock) -> None:
+        self._path = path
+        self._clock = clock
+        self._desks: _Desks | None = None
+        self._opening = Lock()
+        self._repeating: set[str] = set()  # leases whose claim is being asked for again
+
+    async def open(self) -> None:
+        await asyncio.to_thread(self._open)
+
+    def _open(self) -> None:
+        with self._opening:
+            if self._desks is None:
+                self._desks = _Desks(self._path, self._clock)
+                # Nobody may have called close(): then the threads leave when the engine is collected.
+                weakref.finalize(self, self._desks.stop).atexit = False
+
+    async def close(self) -> None:
+        """Do what was asked for, then let go of the file."""
+        desks, self._desks = self._desks, None
+        if desks is None or desks.pid != os.getpid():  # in a forked child there is nothing to let go of
+            return
+        with suppress(StorageError):  # a pass through the queue: tasks of abandoned claims are on their way back now
+            await desks.writer.ask(_nothing)
+        await asyncio.to_thread(desks.close)
+
+    def _at_work(self) -> _Desks:
+        desks = self._desks
+        if desks is None:
+            raise StorageError(f"{self._path} is not open; call open() first")
+        if desks.pid != os.getpid():
+            raise StorageError(f"{self._path} was opened before a fork; open an engine of its own in this process")
+        return desks
+
+    # --- writing
+
+    async def add(self, tasks: Sequence[NewTask]) -> list[Added]:
+        check_distinct(task.id for task in tasks)
+        return await self._write(lambda table: table.add(tasks))
+
+    async def claim(self, want: Want) -> list[Task]:
+        """A caller cancelled before the transaction claims nothing; one cancelled after it hands its tasks back."""
+        if want.again:
+            self._repeating.add(want.lease_id)
+        try:
+            return await self._write(lambda table: table.claim(want), self._hand_back(want))
+        finally:
+            self._repeating.discard(want.lease_id)
+
+    def _hand_back(self, want: Want) -> Callable[[list[Task]], None]:
+        """For a claim whose caller left: waiting for its lease to expire would count as a failure of the tasks."""
+        writer = self._at_work().writer
+
+        def hand_back(tasks: list[Task]) -> None:
+            if tasks and want.lease_id not in self._repeating:
+                changes = [release(task) for task in tasks]
+                done = writer.ask(lambda table: table.apply(changes))
+                done.add_done_callback(asyncio.Future.exception)  # if this fails too, the lease expires
+
+        return hand_back
+
+    async def apply(self, changes: Sequence[Change]) -> list[bool]:
+        check_distinct(change.id for change in changes)
+        return await self._write(lambda table: table.apply(changes))
+
+    async def delete(self, ids: Sequence[str]) -> list[bool]:
+        check_distinct(ids)
+        return await self._write(lambda table: table.delete(ids))
+
+    async def write_note(self, name: str, data: bytes, *, expected: str) -> str:
+        return await self._write(lambda table: table.write_note(name, data, expected))
+
+    async def drop_note(self, name: str) -> None:
+        await self._write(lambda table: table.drop_note(name))
+
+    async def _write(self, work: Callable[[Table], T], abandoned: Callable[[T], None] | None = None) -> T:
+        answer: T = await self._at_work().writer.ask(work, abandoned)
+        return answer
+
+    # --- reading
+
+    async def get(self, ids: Sequence[str]) -> list[Task | None]:
+        return await self._read(lambda reading: reading.get(ids))
+
+    async def find(self, where: Filter, *, limit: int, after: str = "") -> list[Task]:
+        return await self._read(lambda reading: reading.find(where, limit, after, self._clock()))
+
+    async def count(self) -> Counts:
+        return await self._read(Reading.count)
+
+    async def history(self, task_id: str) -> list[Event]:
+        return await self._read(lambda reading: reading.history(task_id))
+
+    async def read_note(self, name: str) -> Note | None:
+        return await self._read(lambda reading: reading.read_note(name))
+
+    async def notes(self, prefix: str) -> list[Note]:
+        return await self._read(lambda reading: reading.notes(prefix))
+
+    async def _read(self, work: Callable[[Reading], T]) -> T:
+        answer: T = await self._at_work().reader.ask(work)
+        return answer
+
+    # --- waiting
+
+    async def wait(self, want: Want, timeout: float) -> None:
+        await self._at_work().watch.wait(want, timeout, self._stage)
+
+    async def _stage(self) -> None:
+        await self._write(Table.stage)
+
+
+def _nothing(_: Any) -> None: ...
+
+
+def from_url(url: str, *, clock: Clock = system_clock) -> Engine:
+    return SqliteEngine(path_of(url), clock)

@@ -1,0 +1,82 @@
+"""Lanes: each (queue, type, needs) that was ever seen has a number, and tasks carry the number."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import apsw
+import msgspec
+
+from qo.model import Want, eligible
+
+Key = tuple[str, str, tuple[str, ...]]
+
+_list = msgspec.json.Decoder(tuple[str, ...])
+
+
+class Lane(NamedTuple):
+    queue: str
+    type: str
+    needs: tuple[str, ...]
+
+
+class Lanes:
+    """What one connection knows of the lanes. They are only ever added, so the highest number tells if it knows all."""
+
+    def __init__(self, db: apsw.Connection) -> None:
+        self._db = db
+        self._lanes: dict[int, Lane] = {}
+        self._numbers: dict[Key, int] = {}
+        self._eligible: dict[tuple[object, ...], set[int]] = {}
+
+    def forget(self) -> None:
+        """Our own additions were rolled back, and their numbers will be given to others."""
+        self._lanes.clear()
+        self._numbers.clear()
+        self._eligible.clear()
+
+    def refresh(self) -> None:
+        last = self._db.execute("SELECT max(n) FROM lanes").get
+        if last is not None and last not in self._lanes:
+            known = max(self._lanes, default=0)
+            for n, queue, type_, needs in self._db.execute(
+                "SELECT n, queue, type, needs FROM lanes WHERE n > ?", (known,)
+            ):
+                self._remember(n, Lane(queue, type_, _list.decode(needs)))
+
+    def __contains__(self, number: int) -> bool:
+        return number in self._lanes
+
+    def __getitem__(self, number: int) -> Lane:
+        if number not in self._lanes:
+            self.refresh()
+        return self._lanes[number]
+
+    def number(self, queue: str, type_: str, needs: tuple[str, ...]) -> int:
+        """The lane's number; a lane never seen gets one. Only inside a transaction that refreshed."""
+        key = (queue, type_, needs)
+        number = self._numbers.get(key)
+        return self._create(Lane(*key)) if number is None else number
+
+    def _create(self, lane: Lane) -> int:
+        row = (lane.queue, lane.type, msgspec.json.encode(lane.needs).decode())
+        number: int = self._db.execute("INSERT INTO lanes (queue, type, needs) VALUES (?, ?, ?) RETURNING n", row).get
+        self._remember(number, lane)
+        return number
+
+    def _remember(self, number: int, lane: Lane) -> None:
+        self._lanes[number] = lane
+        self._numbers[lane] = number
+        self._eligible.clear()
+
+    def eligible(self, want: Want) -> set[int]:
+        """The known lanes a claim may take from."""
+        key = (want.queues, want.types, want.capabilities)
+        found = self._eligible.get(key)
+        if found is None:
+            found = {number for number, lane in self._lanes.items() if eligible(want, *lane)}
+            self._eligible[key] = found
+        return found
+
+    def where(self, test: Callable[[Lane], bool]) -> set[int]:
+        self.refresh()
+        return {number for number, lane in self._lanes.items() if test(lane)}

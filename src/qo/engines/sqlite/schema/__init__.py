@@ -1,0 +1,5 @@
+"""The schema, as numbered steps from an empty file to the present."""
+
+from qo.engines.sqlite.schema.steps import prepare
+
+__all__ = ["prepare"]

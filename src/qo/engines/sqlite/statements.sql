@@ -1,0 +1,97 @@
+-- Every statement of the engine, by name. Lists of numbers and ids travel as one JSON text each, and what is read
+-- comes back as one row: the driver hands the interpreter over at every step, and with busy threads about each
+-- hand-over may take milliseconds, so a batch must be a few steps and not a step per task.
+-- Instants are always passed in; SQLite's own clock is never asked.
+
+-- name: insert
+INSERT INTO tasks (n, id, lane, status, ready, available_at, rank, version, created_at, updated_at, priority, timeout,
+                   max_retries, retry, idempotency_key, trace_id, payload)
+VALUES (?, ?, ?, 'pending', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT (id) DO NOTHING
+
+-- name: landed
+SELECT json_group_array(id) FROM tasks WHERE n BETWEEN ? AND ?
+
+-- name: readmit
+UPDATE tasks
+SET lane = ?, status = 'pending', ready = ?, available_at = ?, rank = ?, version = ?, created_at = ?, updated_at = ?,
+    priority = ?, timeout = ?, max_retries = ?, retry = ?, idempotency_key = ?, trace_id = ?, payload = ?,
+    attempt = 0, failures = 0, started_at = NULL, completed_at = NULL, lease_expires_at = NULL, lease_id = NULL,
+    worker_id = NULL, error = NULL, result = NULL
+WHERE n = ?
+
+-- name: record_new
+INSERT INTO events
+SELECT n, version, updated_at, status, attempt, failures, worker_id, error, available_at FROM tasks WHERE n BETWEEN ? AND ?
+
+-- name: record
+INSERT INTO events
+SELECT n, version, updated_at, status, attempt, failures, worker_id, error, available_at FROM tasks
+WHERE n IN (SELECT value FROM json_each(?))
+
+-- name: stage
+UPDATE tasks SET ready = 1
+WHERE n IN (SELECT n FROM tasks INDEXED BY tasks_coming WHERE ready = 0 AND available_at <= ? ORDER BY available_at LIMIT ?)
+
+-- name: coming
+SELECT min(available_at) FROM tasks INDEXED BY tasks_coming WHERE ready = 0
+
+-- name: ready_lanes
+-- Hops from lane to lane in the index, so its cost is the number of lanes and not of tasks.
+WITH RECURSIVE filled (lane) AS (
+    SELECT min(lane) FROM tasks INDEXED BY tasks_ready WHERE ready = 1
+    UNION ALL
+    SELECT (SELECT min(lane) FROM tasks INDEXED BY tasks_ready WHERE ready = 1 AND lane > filled.lane)
+    FROM filled WHERE filled.lane IS NOT NULL
+)
+SELECT json_group_array(lane) FROM filled WHERE lane IS NOT NULL
+
+-- name: first
+SELECT json_group_array(json_array(value, json((
+    SELECT json_group_array(json_array(rank, n))
+    FROM (SELECT rank, n FROM tasks INDEXED BY tasks_ready WHERE ready = 1 AND lane = lanes.value ORDER BY rank, n LIMIT ?2)
+))))
+FROM json_each(?1) AS lanes
+
+-- name: claim
+UPDATE tasks
+SET status = 'running', ready = NULL, attempt = attempt + 1, lease_id = ?1, worker_id = ?2, lease_expires_at = ?3,
+    started_at = ?4, updated_at = ?4, version = version + 1
+WHERE n IN (SELECT value FROM json_each(?5))
+
+-- name: held_under
+SELECT json_group_array(n) FROM tasks INDEXED BY tasks_leased WHERE status = 'running' AND lease_id = ?
+
+-- name: change
+-- A result that a change leaves alone is not even read.
+UPDATE tasks
+SET status = v.column2, ready = v.column3, available_at = v.column4, rank = v.column5, failures = v.column6,
+    timeout = v.column7, error = v.column8, worker_id = v.column9, lease_expires_at = v.column10,
+    started_at = v.column11, completed_at = v.column12, updated_at = v.column13, version = v.column14,
+    result = coalesce(v.column15, tasks.result)
+FROM (VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)) AS v
+WHERE tasks.n = v.column1
+
+-- name: delete
+DELETE FROM tasks WHERE n IN (SELECT value FROM json_each(?))
+
+-- name: delete_events
+DELETE FROM events WHERE n IN (SELECT value FROM json_each(?))
+
+-- name: count_up
+INSERT INTO tally (lane, status, count) VALUES (?, ?, ?)
+ON CONFLICT (lane, status) DO UPDATE SET count = count + excluded.count
+
+-- name: counts
+SELECT queue, type, status, sum(count) FROM tally JOIN lanes ON lanes.n = tally.lane GROUP BY queue, type, status
+
+-- name: history
+SELECT version, at, status, attempt, failures, worker_id, error, available_at
+FROM events WHERE n = (SELECT n FROM tasks WHERE id = ?) ORDER BY version
+
+-- name: write_note
+INSERT INTO notes (name, data, version) VALUES (?, ?, ?)
+ON CONFLICT (name) DO UPDATE SET data = excluded.data, version = excluded.version
+
+-- name: notes
+SELECT name, data, version FROM notes WHERE name >= ?1 AND name < ?1 || char(0x10FFFF) ORDER BY name

@@ -1,0 +1,81 @@
+"""Everything qo raises.
+
+QoError
+├── InvalidTask       what was submitted cannot be a task; names the field and says what to do
+├── InvalidSetting    a URL, option or variable makes no sense
+├── BadBatch          a batch names the same task twice
+├── TaskNotFound      no task has this id
+├── WrongStatus       the task's status does not allow this
+├── LeaseLost         the task is no longer ours to settle or extend
+├── TaskFailed        the awaited task ended without a result
+├── ResultTimeout     the awaited task has not ended yet
+├── Conflict          a compare-and-set write lost its race; reload and try again
+└── StorageError      the store could not be reached, is full, or is not ours
+    └── OutcomeUnknown   the store may or may not have taken the write; repeating it is harmless
+
+Two more are raised by handlers and caught by the worker: `Retry` and `Fail`.
+"""
+
+
+class QoError(Exception):
+    """Base of every error qo raises."""
+
+
+class InvalidTask(QoError):
+    """What was submitted cannot be a task."""
+
+    def __init__(self, field: str, problem: str) -> None:
+        super().__init__(f"{field}: {problem}")
+        self.field = field
+
+
+class InvalidSetting(QoError):
+    """A URL, option or variable makes no sense."""
+
+
+class BadBatch(QoError):
+    """A batch names the same task twice, so its order would matter."""
+
+
+class TaskNotFound(QoError):
+    """No task has this id."""
+
+
+class WrongStatus(QoError):
+    """The task's status does not allow this."""
+
+
+class LeaseLost(QoError):
+    """The task is no longer ours: its lease expired, or someone cancelled it."""
+
+
+class TaskFailed(QoError):
+    """The awaited task ended without a result."""
+
+
+class ResultTimeout(QoError):
+    """The awaited task has not ended yet."""
+
+
+class Conflict(QoError):
+    """A compare-and-set write lost its race; reload and try again."""
+
+
+class StorageError(QoError):
+    """The store could not be reached, is full, or is not ours. See `__cause__`."""
+
+
+class OutcomeUnknown(StorageError):
+    """The store may or may not have taken the write; repeating it is harmless."""
+
+
+class Retry(Exception):
+    """Raised by a handler: try again, `after` seconds from now (default: the task's own back-off)."""
+
+    def __init__(self, reason: str = "the handler asked for a retry", *, after: float | None = None) -> None:
+        super().__init__(reason)
+        self.after = after
+
+
+class Fail(Exception):
+    """Raised by a handler: give up now, whatever retries are left."""

@@ -1,0 +1,32 @@
+"""The only maker of ids, secrets and chance."""
+
+import os
+import random
+import re
+
+from qo.clock import Clock, system_clock
+
+_VARIANT = {digit: "89ab"[int(digit, 16) % 4] for digit in "0123456789abcdef"}
+
+luck = random.SystemRandom().random  # uniform in [0, 1), for jitter
+
+
+def new_id(clock: Clock = system_clock) -> str:
+    """A UUID (version 8): one random hex digit, 44 bits of milliseconds, then 74 random bits.
+
+    The first digit spreads tasks over sixteen shards. Behind it ids grow with time, so an index on
+    them is written in sixteen places only, however deep the queue.
+    """
+    chance = os.urandom(10).hex()
+    time = f"{int(clock() * 1000) & 0xFFFFFFFFFFF:011x}"
+    return f"{chance[0]}{time[:7]}-{time[7:]}-8{chance[1:4]}-{_VARIANT[chance[4]]}{chance[5:8]}-{chance[8:20]}"
+
+
+def new_lease_id() -> str:
+    return os.urandom(16).hex()
+
+
+def new_worker_id(host: str) -> str:
+    """Tells workers apart, and people where one runs. Always a name as `check_name` wants it."""
+    place = re.sub(r"[^A-Za-z0-9_.:-]", "-", host[:40]).lstrip("_.:-") or "host"
+    return f"{place}-{os.getpid()}-{os.urandom(3).hex()}"

@@ -1,0 +1,133 @@
+"""How a task changes. Two rules cover the whole life cycle:
+
+  claim   takes a task that is due: pending, and its time has come.
+  apply   writes a Change if the stored task still meets the Change's guard.
+
+Everything else (complete, retry, cancel, ...) is a Change with particular values. Engines implement
+the two rules, as calls to these functions or as statements in their own language, and decide nothing.
+"""
+
+from enum import StrEnum
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from qo.model.task import FINISHED, Status, Task
+from qo.model.want import Want
+
+
+class Guard(StrEnum):
+    HELD = "held"  # running under the change's lease
+    EXPIRED = "expired"  # running under the change's lease, and that lease ran out `grace` ago
+    UNFINISHED = "unfinished"
+    ENDED = "ended"  # finished, not archived
+    REPLAYABLE = "replayable"  # finished without success, or archived
+
+
+STATUSES: dict[Guard, frozenset[Status]] = {
+    Guard.HELD: frozenset({Status.RUNNING}),
+    Guard.EXPIRED: frozenset({Status.RUNNING}),
+    Guard.UNFINISHED: frozenset({Status.PENDING, Status.RUNNING}),
+    Guard.ENDED: frozenset({Status.COMPLETED, Status.FAILED, Status.CANCELLED}),
+    Guard.REPLAYABLE: frozenset({Status.FAILED, Status.CANCELLED, Status.ARCHIVED}),
+}
+LEASED = frozenset({Guard.HELD, Guard.EXPIRED})  # guards that also ask for the lease
+
+
+class Change(Struct, frozen=True, kw_only=True):
+    """One guarded write. A field left at None keeps the stored value."""
+
+    id: str
+    guard: Guard
+    to: Status
+    lease_id: str | None = None
+    grace: float = 0.0
+    delay: float | None = None  # seconds from the engine's now until the task is available
+    lease: float | None = None  # seconds from the engine's now until the lease runs out
+    failures: int | None = None
+    timeout: float | None = None
+    result: bytes | None = None
+    error: str | None = None
+
+
+def is_due(task: Task, now: float) -> bool:
+    return task.status is Status.PENDING and task.available_at <= now
+
+
+def claim(task: Task, want: Want, now: float) -> Task:
+    return replace(
+        task,
+        status=Status.RUNNING,
+        attempt=task.attempt + 1,
+        lease_id=want.lease_id,
+        worker_id=want.worker_id,
+        lease_expires_at=now + want.lease,
+        started_at=now,
+        updated_at=now,
+        version=task.version + 1,
+    )
+
+
+def allows(task: Task, change: Change, now: float) -> bool:
+    if task.status not in STATUSES[change.guard]:
+        return False
+    if change.guard in LEASED and task.lease_id != change.lease_id:
+        return False
+    return change.guard is not Guard.EXPIRED or (task.lease_expires_at or 0.0) <= now - change.grace
+
+
+def is_repeat(task: Task, change: Change) -> bool:
+    """This very settlement was written before: its answer may have been lost, so it is given again."""
+    same = change.lease_id is not None and task.lease_id == change.lease_id
+    return change.guard is Guard.HELD and same and task.status is change.to
+
+
+def apply(task: Task, change: Change, now: float) -> Task | None:
+    """The changed task, or None if the guard refuses."""
+    if not allows(task, change, now):
+        return None
+    to = change.to
+    available_at = task.available_at if change.delay is None else now + change.delay
+    return replace(
+        task,
+        status=to,
+        available_at=available_at,
+        rank=task.rank - task.available_at + available_at,
+        failures=task.failures if change.failures is None else change.failures,
+        timeout=task.timeout if change.timeout is None else change.timeout,
+        result=task.result if change.result is None else change.result,
+        error=None if to is Status.COMPLETED else task.error if change.error is None else change.error,
+        worker_id=None if to is Status.PENDING else task.worker_id,
+        lease_expires_at=now + change.lease if change.lease is not None else None,
+        started_at=None if to is Status.PENDING else task.started_at,
+        completed_at=(task.completed_at or now) if to in FINISHED else None,
+        updated_at=now,
+        version=task.version + 1,
+    )
+
+
+def renew(task: Task, lease: float) -> Change:
+    return Change(id=task.id, guard=Guard.HELD, lease_id=task.lease_id, to=Status.RUNNING, lease=lease)
+
+
+def complete(task: Task, result: bytes = b"null") -> Change:
+    return Change(id=task.id, guard=Guard.HELD, lease_id=task.lease_id, to=Status.COMPLETED, result=result)
+
+
+def release(task: Task, delay: float = 0.0) -> Change:
+    """Hand a task back unfinished. It costs nothing: only `failures` is compared with `max_retries`."""
+    return Change(id=task.id, guard=Guard.HELD, lease_id=task.lease_id, to=Status.PENDING, delay=delay)
+
+
+def cancel(task_id: str) -> Change:
+    """End a task that has not ended. A worker running it finds its lease gone at the next renewal."""
+    return Change(id=task_id, guard=Guard.UNFINISHED, to=Status.CANCELLED)
+
+
+def replay(task_id: str) -> Change:
+    """Send a task that did not succeed back to the start. An archived one may be sent back whatever it was."""
+    return Change(id=task_id, guard=Guard.REPLAYABLE, to=Status.PENDING, delay=0.0, failures=0)
+
+
+def archive(task_id: str) -> Change:
+    return Change(id=task_id, guard=Guard.ENDED, to=Status.ARCHIVED)

@@ -1,0 +1,114 @@
+"""What may be submitted. Nothing a caller sends may become a path segment, SQL, Lua or markup."""
+
+import re
+from collections import Counter
+from collections.abc import Iterable
+
+from qo.errors import BadBatch, InvalidTask
+from qo.model.order import level
+from qo.model.outside import is_a, show
+from qo.model.retry import RetryPolicy
+from qo.model.task import NewTask
+
+PAYLOAD_LIMIT = 256 * 1024  # bytes kept inline
+LONGEST = 3.2e9  # seconds, a hundred years: no duration or distance in time is longer
+MOST_RETRIES = 10_000
+KEY_LENGTH = 256
+_INFINITE = float("inf")
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,63}")
+_ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
+
+
+def check_name(field: str, name: str) -> str:
+    if not is_a(name, str) or not _NAME.fullmatch(name):
+        raise InvalidTask(
+            field, f"{show(name)} is not a name: 1 to 64 letters, digits or _.:- and a letter or digit first"
+        )
+    return name
+
+
+def check_names(field: str, given: Iterable[str]) -> tuple[str, ...]:
+    """Each once, in order."""
+    if is_a(given, str) or not is_a(given, Iterable):
+        raise InvalidTask(field, f"{show(given)} is not a list of names")
+    return tuple(sorted({check_name(field, name) for name in given}))
+
+
+def check_id(task_id: str) -> str:
+    if not is_a(task_id, str) or not _ID.fullmatch(task_id):
+        raise InvalidTask("id", f"{show(task_id)} is not a UUID in lower case with dashes")
+    return task_id
+
+
+def check_new(new: NewTask, *, payload_limit: int = PAYLOAD_LIMIT) -> NewTask:
+    """Refuse what no store should have to keep."""
+    check_id(new.id)
+    check_name("queue", new.queue)
+    check_name("type", new.type)
+    for need in new.needs:
+        check_name("needs", need)
+    level(new.priority)
+    check_size("payload", new.payload, payload_limit)
+    check_number("timeout", new.timeout, above=0.0)
+    check_number("delay", new.delay)
+    if new.run_at is not None:
+        check_number("run_at", new.run_at, most=2 * LONGEST)
+    check_whole("max_retries", new.max_retries)
+    _text("idempotency_key", new.idempotency_key)
+    _text("trace_id", new.trace_id)
+    check_retry(new.retry)
+    _span("ageing", new.ageing)
+    _span("window", new.window)
+    return new
+
+
+def check_size(field: str, data: bytes, limit: int) -> None:
+    if len(data) > limit:
+        raise InvalidTask(
+            field, f"is {len(data):,} bytes, the limit is {limit:,}; keep the data elsewhere and send a reference"
+        )
+
+
+def check_retry(policy: RetryPolicy) -> RetryPolicy:
+    check_number("retry.initial", policy.initial)
+    check_number("retry.max", policy.max)
+    check_number("retry.multiplier", policy.multiplier, above=0.0)
+    check_number("retry.jitter", policy.jitter, most=1.0)
+    check_number("retry.timeout_growth", policy.timeout_growth, above=0.0)
+    return policy
+
+
+def check_distinct(ids: Iterable[str]) -> None:
+    """A batch is unordered, so it may touch each task once."""
+    ids = list(ids)
+    if len(set(ids)) != len(ids):
+        twice = [task_id for task_id, times in Counter(ids).items() if times > 1]
+        raise BadBatch(f"named twice in one batch: {', '.join(twice)}")
+
+
+def check_number(field: str, value: float, *, above: float | None = None, most: float = LONGEST) -> None:
+    if not is_a(value, int, float) or not -_INFINITE < value < _INFINITE:
+        raise InvalidTask(field, f"{show(value)} is not a finite number")
+    if value < 0 or value > most or value == above:
+        raise InvalidTask(
+            field, f"{show(value)} must be {'above' if above is not None else 'at least'} 0, at most {most:g}"
+        )
+
+
+def check_whole(field: str, value: int) -> None:
+    if not is_a(value, int) or not 0 <= value <= MOST_RETRIES:
+        raise InvalidTask(field, f"{show(value)} is not a whole number from 0 to {MOST_RETRIES:,}")
+
+
+def _span(field: str, value: float) -> None:
+    """Seconds that may also be for ever."""
+    if value != _INFINITE:
+        check_number(field, value)
+
+
+def _text(field: str, value: str | None) -> None:
+    if value is None:
+        return
+    if not is_a(value, str) or not 1 <= len(value) <= KEY_LENGTH or not value.isprintable():
+        raise InvalidTask(field, f"{show(value)} must be 1 to {KEY_LENGTH} printable characters")

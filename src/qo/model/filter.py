@@ -1,0 +1,68 @@
+"""Which tasks to look at, how many there are, and where a page ends."""
+
+from typing import NamedTuple
+
+from msgspec import Struct
+
+from qo.errors import InvalidSetting
+from qo.model.task import FINISHED, Status, Task
+
+
+class Filter(Struct, frozen=True, kw_only=True):
+    """An empty field means all."""
+
+    queues: tuple[str, ...] = ()
+    types: tuple[str, ...] = ()
+    statuses: tuple[Status, ...] = ()
+    worker_id: str | None = None
+    expired_for: float | None = None  # running, and the lease ran out at least so many seconds ago
+    finished_for: float | None = None  # finished at least so many seconds ago
+
+    def matches(self, task: Task, now: float) -> bool:
+        return (
+            (not self.queues or task.queue in self.queues)
+            and (not self.types or task.type in self.types)
+            and (not self.statuses or task.status in self.statuses)
+            and (self.worker_id is None or task.worker_id == self.worker_id)
+            and (self.expired_for is None or _expired(task, now - self.expired_for))
+            and (self.finished_for is None or _finished(task, now - self.finished_for))
+        )
+
+
+def _expired(task: Task, before: float) -> bool:
+    return task.status is Status.RUNNING and (task.lease_expires_at or 0.0) <= before
+
+
+def _finished(task: Task, before: float) -> bool:
+    return task.status in FINISHED and (task.completed_at or 0.0) <= before
+
+
+class Lane(NamedTuple):
+    """What a count is counted by."""
+
+    queue: str
+    type: str
+    status: Status
+
+
+Counts = dict[Lane, int]
+
+
+class Position(NamedTuple):
+    """Where a task stands in a listing, newest first."""
+
+    created_at: float
+    id: str
+
+
+def cursor(task: Task) -> str:
+    """Names a task's place in the listing, for the next page to start behind."""
+    return f"{task.created_at!r}~{task.id}"
+
+
+def position(cursor: str) -> Position:
+    created_at, _, task_id = cursor.partition("~")
+    try:
+        return Position(float(created_at), task_id)
+    except ValueError as error:
+        raise InvalidSetting(f"{cursor!r} is not a place in a listing; pass on the one you were given") from error

@@ -1,0 +1,11 @@
+"""One key, one task: the id is derived from the key, so that `add` itself is the check, atomic on every engine."""
+
+from hashlib import sha256
+
+
+def derived_id(queue: str, key: str) -> str:
+    """A UUID (version 8) for the task that (queue, key) names. The length keeps ("a", "bc") and ("ab", "c") apart."""
+    digest = sha256(f"{len(queue)}:{queue}:{key}".encode(errors="surrogatepass")).hexdigest()
+    return (
+        f"{digest[:8]}-{digest[8:12]}-8{digest[13:16]}-{'89ab'[int(digest[16], 16) % 4]}{digest[17:20]}-{digest[20:32]}"
+    )

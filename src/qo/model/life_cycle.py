@@ -1,0 +1,183 @@
+"""The life cycle as a page for people, drawn from the rules themselves: `python -m qo.model.life_cycle`."""
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from qo.model.change import (
+    STATUSES,
+    Change,
+    Guard,
+    apply,
+    archive,
+    cancel,
+    claim,
+    complete,
+    is_due,
+    release,
+    renew,
+    replay,
+)
+from qo.model.outcome import after_error, expire, fail
+from qo.model.task import FINISHED, Status, Task
+from qo.model.want import Want
+
+REFUSED = "-"
+GONE = "gone"
+NOW = 1_000.0
+
+
+class Step(NamedTuple):
+    """Something that can happen to a task. `change` is None for what is no Change: claiming and deleting."""
+
+    name: str
+    who: str
+    change: Callable[[Task], Change] | None
+    meaning: str
+
+
+def _with_retries(task: Task) -> Task:
+    return replace(task, max_retries=task.failures + 1)
+
+
+def _without_retries(task: Task) -> Task:
+    return replace(task, max_retries=task.failures)
+
+
+STEPS = (
+    Step("claim", "worker", None, "Takes a task that is due, under a fresh lease; `attempt` grows by one."),
+    Step("renew", "worker", lambda task: renew(task, 60.0), "Still working: the lease runs on."),
+    Step("complete", "worker", complete, "Keeps the result and forgets the error of earlier attempts."),
+    Step(
+        "retry",
+        "worker",
+        lambda task: after_error(_with_retries(task), "error", luck=0.5),
+        "`after_error` while `failures` is below `max_retries`: again, after the back-off.",
+    ),
+    Step(
+        "give up",
+        "worker",
+        lambda task: after_error(_without_retries(task), "error", luck=0.5),
+        "`after_error` when the retries are used up.",
+    ),
+    Step("fail", "worker", lambda task: fail(task, "error"), "Failed for good, whatever retries are left."),
+    Step("release", "worker", release, "Hands the task back unfinished; `failures` stays as it is."),
+    Step(
+        "expire",
+        "monitor",
+        lambda task: expire(_with_retries(task), luck=0.5, grace=0.0),
+        "The worker went silent: a failure like any other, with back-off.",
+    ),
+    Step(
+        "expire, last",
+        "monitor",
+        lambda task: expire(_without_retries(task), luck=0.5, grace=0.0),
+        "The same when the retries are used up: a task that kills its workers ends too.",
+    ),
+    Step("cancel", "anyone", lambda task: cancel(task.id), "Ends the task; a worker running it finds its lease gone."),
+    Step("replay", "anyone", lambda task: replay(task.id), "Back to the start: due at once, `failures` at 0."),
+    Step("archive", "anyone", lambda task: archive(task.id), "Out of the normal listing."),
+    Step("delete", "anyone", None, "Forgets the task and its history."),
+)
+
+GUARDS = {
+    Guard.HELD: "the task runs under the very lease the change names, so a late worker is refused.",
+    Guard.EXPIRED: "as `held`, and that lease ran out at least `grace` seconds ago, so a renewal just in time wins.",
+    Guard.UNFINISHED: "the task has not ended.",
+    Guard.ENDED: "the task has ended and is not archived yet.",
+    Guard.REPLAYABLE: "the task ended without success, or is archived.",
+}
+
+
+def sample(status: Status) -> Task:
+    """A task in the given status, at the moment most favourable to every change: due, and its lease just run out."""
+    held = status is Status.RUNNING
+    return Task(
+        id="00000000-0000-8000-8000-000000000000",
+        queue="default",
+        type="sample",
+        status=status,
+        attempt=1,
+        available_at=NOW,
+        lease_expires_at=NOW if held else None,
+        created_at=NOW,
+        updated_at=NOW,
+        completed_at=NOW if status in FINISHED else None,
+        rank=NOW,
+        lease_id="lease",
+    )
+
+
+def outcome(step: Step, status: Status) -> str:
+    """What the step makes of a task in this status: a status, GONE or REFUSED."""
+    task = sample(status)
+    if step.change is not None:
+        changed = apply(task, step.change(task), NOW)
+        return REFUSED if changed is None else changed.status.value
+    if step.name == "delete":
+        return GONE if status in FINISHED else REFUSED
+    want = Want(worker_id="worker", lease_id="fresh")
+    return claim(task, want, NOW).status.value if is_due(task, NOW) else REFUSED
+
+
+def guard(step: Step) -> Guard | None:
+    return None if step.change is None else step.change(sample(Status.RUNNING)).guard
+
+
+def render() -> str:
+    """The whole page, as Markdown."""
+    return "\n".join([*_head(), *_table(), "", *_guards(), "", *_steps(), "", *_diagram(), ""])
+
+
+def _head() -> Iterator[str]:
+    yield "# The life cycle of a task"
+    yield ""
+    yield "Generated from `qo.model`, and a test compares: `python -m qo.model.life_cycle > docs/life-cycle.md`."
+    yield ""
+    yield "What each step makes of a task in each status, if its guard holds. `-` is refused, whatever the moment."
+    yield ""
+
+
+def _table() -> Iterator[str]:
+    yield _row("step", "by", "guard", *Status)
+    yield _row(*["---"] * (3 + len(Status)))
+    for step in STEPS:
+        yield _row(step.name, step.who, guard(step) or "", *(outcome(step, status) for status in Status))
+
+
+def _guards() -> Iterator[str]:
+    yield "A change is written only while its guard holds; else the answer is False and nothing has happened."
+    yield "A settlement repeated under its lease is answered True again: the first answer may have been lost."
+    yield ""
+    for each, sentence in GUARDS.items():
+        statuses = ", ".join(status for status in Status if status in STATUSES[each])
+        yield f"- `{each}` ({statuses}): {sentence}"
+
+
+def _steps() -> Iterator[str]:
+    for step in STEPS:
+        yield f"- **{step.name}**: {step.meaning}"
+
+
+def _diagram() -> Iterator[str]:
+    yield "```mermaid"
+    yield "stateDiagram-v2"
+    yield "    [*] --> pending: add"
+    for status in Status:
+        arrows: dict[str, list[str]] = {}
+        for step in STEPS:
+            to = outcome(step, status)
+            if to != REFUSED:
+                arrows.setdefault("[*]" if to == GONE else to, []).append(step.name)
+        for to, names in arrows.items():
+            yield f"    {status} --> {to}: {' / '.join(names)}"
+    yield "```"
+
+
+def _row(*cells: str) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+if __name__ == "__main__":
+    print(render(), end="")  # noqa: T201 - the page

@@ -1,0 +1,37 @@
+"""Who comes first: one number, in which waiting makes up for a lower priority."""
+
+from qo.errors import InvalidTask
+from qo.model.outside import is_a, show
+
+HIGH, MEDIUM, LOW = 0, 6, 9
+LEVELS = {"high": HIGH, "medium": MEDIUM, "low": LOW}
+
+AGEING = 200.0  # seconds of waiting worth one level: medium meets new high after 20 min, low meets it after 30
+STRICT = 1e9  # what `inf` becomes: no wait in a lifetime bridges a level, and microseconds still count
+
+
+def rank(available_at: float, priority: int, ageing: float) -> float:
+    """Lower goes first. `ageing` 0 is first in first out, infinity is strict priority."""
+    return available_at + priority * min(ageing, STRICT)
+
+
+def effective_priority(priority: int, available_at: float, rank: float, now: float) -> int:
+    """The level this task competes at after waiting until `now`."""
+    if priority == 0 or rank <= available_at or now <= available_at:
+        return priority
+    ageing = (rank - available_at) / priority
+    return max(0, priority - int((now - available_at) / ageing))
+
+
+def level(priority: int | str) -> int:
+    """A priority as people write it."""
+    if isinstance(priority, str):
+        named = LEVELS.get(priority.lower())
+        if named is None and len(priority) == 1 and priority in "0123456789":
+            return int(priority)
+        if named is None:
+            raise InvalidTask("priority", f"{priority!r:.80} is not high, medium, low or 0..9")
+        return named
+    if not is_a(priority, int) or not HIGH <= priority <= LOW:
+        raise InvalidTask("priority", f"{show(priority)} is not high, medium, low or 0..9 (0 goes first)")
+    return priority

@@ -1,0 +1,51 @@
+"""What a failure makes of a task. Whoever holds the lease (or found it expired) asks here, then applies the answer."""
+
+from qo.model.change import Change, Guard
+from qo.model.check import LONGEST
+from qo.model.outside import keepable
+from qo.model.task import Status, Task
+
+
+def after_error(task: Task, error: str, *, luck: float, after: float | None = None) -> Change:
+    """The attempt failed: try again after the back-off (or `after` seconds), or give up."""
+    if task.failures >= task.max_retries:
+        return fail(task, error)
+    failures = task.failures + 1
+    return Change(
+        id=task.id,
+        guard=Guard.HELD,
+        lease_id=task.lease_id,
+        to=Status.PENDING,
+        failures=failures,
+        delay=task.retry.delay(failures, luck) if after is None else min(LONGEST, max(0.0, after)),  # NaN is 0 too
+        timeout=min(LONGEST, task.timeout * task.retry.timeout_growth),
+        error=keepable(error),
+    )
+
+
+def fail(task: Task, error: str) -> Change:
+    """The attempt failed for good, whatever retries are left."""
+    return Change(
+        id=task.id,
+        guard=Guard.HELD,
+        lease_id=task.lease_id,
+        to=Status.FAILED,
+        failures=task.failures + 1,
+        error=keepable(error),
+    )
+
+
+def expire(task: Task, *, luck: float, grace: float) -> Change:
+    """The worker went silent: a failure like any other, so a task that kills its workers ends too."""
+    lost = after_error(task, f"lost: worker {task.worker_id} let the lease of attempt {task.attempt} expire", luck=luck)
+    return Change(
+        id=lost.id,
+        guard=Guard.EXPIRED,
+        lease_id=lost.lease_id,
+        grace=grace,
+        to=lost.to,
+        failures=lost.failures,
+        delay=lost.delay,
+        timeout=lost.timeout,
+        error=lost.error,
+    )

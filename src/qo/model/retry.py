@@ -1,0 +1,21 @@
+"""When to try again: numbers only. What a failure does to a task is in `outcome`."""
+
+from msgspec import Struct
+
+
+class RetryPolicy(Struct, frozen=True, kw_only=True):
+    """Exponential back-off with jitter, capped."""
+
+    initial: float = 1.0
+    max: float = 60.0
+    multiplier: float = 2.0
+    jitter: float = 0.25  # ± this share of the delay
+    timeout_growth: float = 1.0  # each retry may take this much longer than the try before
+
+    def delay(self, failures: int, luck: float) -> float:
+        """Seconds before the next try after the given number of failures. `luck` is uniform in [0, 1)."""
+        try:
+            exact = min(self.max, self.initial * float(self.multiplier) ** (failures - 1))
+        except OverflowError:  # thousands of failures: far beyond any `max`
+            exact = self.max if self.initial else 0.0
+        return exact * (1 + self.jitter * (2 * luck - 1))

@@ -1,0 +1,133 @@
+"""A set of tasks as one value: the specification every engine is tested against."""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from itertools import count
+from typing import NamedTuple
+
+from qo.errors import Conflict
+from qo.model import change as rules
+from qo.model.change import Change
+from qo.model.check import check_distinct
+from qo.model.event import Event, event_of
+from qo.model.filter import Counts, Filter, Lane, Position, position
+from qo.model.note import ANY, NEW, Note
+from qo.model.task import FINISHED, NewTask, Status, Task, admit, stamps
+from qo.model.want import Want, eligible
+
+
+class Added(NamedTuple):
+    """The answer to one submission."""
+
+    id: str
+    new: bool  # False: this task existed already and was left alone
+
+
+class Table:
+    """The engine operations, synchronous and told what time it is."""
+
+    def __init__(self) -> None:
+        self.tasks: dict[str, Task] = {}
+        self._events: dict[str, list[Event]] = {}
+        self._notes: dict[str, Note] = {}
+        self._note_versions = count(1)
+
+    def add(self, tasks: Sequence[NewTask], now: float) -> list[Added]:
+        check_distinct(task.id for task in tasks)
+        return [self._add(task, at) for task, at in zip(tasks, stamps(now, len(tasks)), strict=True)]
+
+    def _add(self, new: NewTask, now: float) -> Added:
+        task = admit(self.tasks.get(new.id), new, now)
+        if task is not None:
+            self._write(task)
+        return Added(new.id, new=task is not None)
+
+    def claim(self, want: Want, now: float) -> list[Task]:
+        if want.again and (mine := [task for task in self.tasks.values() if _held_under(task, want.lease_id)]):
+            return mine
+        left, claimed = dict(want.at_most), list[Task]()
+        for task in sorted(self._due(want, now), key=lambda task: (task.rank, task.id)):
+            if len(claimed) == want.limit:
+                break
+            if left.get(task.type, 1) > 0:
+                left[task.type] = left.get(task.type, want.limit + 1) - 1
+                claimed.append(rules.claim(task, want, now))
+        for task in claimed:
+            self._write(task)
+        return claimed
+
+    def _due(self, want: Want, now: float) -> Iterable[Task]:
+        return (
+            task
+            for task in self.tasks.values()
+            if rules.is_due(task, now) and eligible(want, task.queue, task.type, task.needs)
+        )
+
+    def apply(self, changes: Sequence[Change], now: float) -> list[bool]:
+        check_distinct(change.id for change in changes)
+        return [self._apply(change, now) for change in changes]
+
+    def _apply(self, change: Change, now: float) -> bool:
+        task = self.tasks.get(change.id)
+        if task is None:
+            return False
+        changed = rules.apply(task, change, now)
+        if changed is None:
+            return rules.is_repeat(task, change)
+        self._write(changed, quietly=changed.status is Status.RUNNING)
+        return True
+
+    def delete(self, ids: Sequence[str]) -> list[bool]:
+        check_distinct(ids)
+        return [self._delete(task_id) for task_id in ids]
+
+    def _delete(self, task_id: str) -> bool:
+        task = self.tasks.get(task_id)
+        if task is None or task.status not in FINISHED:
+            return False
+        del self.tasks[task_id], self._events[task_id]
+        return True
+
+    def get(self, ids: Sequence[str]) -> list[Task | None]:
+        return [self.tasks.get(task_id) for task_id in ids]
+
+    def find(self, where: Filter, *, limit: int, after: str, now: float) -> list[Task]:
+        found = sorted(self.tasks.values(), key=_place, reverse=True)
+        if after:
+            found = [task for task in found if _place(task) < position(after)]
+        return [task for task in found if where.matches(task, now)][:limit]
+
+    def count(self) -> Counts:
+        return dict(Counter(Lane(task.queue, task.type, task.status) for task in self.tasks.values()))
+
+    def history(self, task_id: str) -> list[Event]:
+        return list(self._events.get(task_id, ()))
+
+    def read_note(self, name: str) -> Note | None:
+        return self._notes.get(name)
+
+    def write_note(self, name: str, data: bytes, expected: str) -> str:
+        stored = self._notes.get(name)
+        if expected not in {ANY, stored.version if stored else NEW}:
+            raise Conflict(f"note {name!r} was written by someone else")
+        self._notes[name] = Note(name, data, str(next(self._note_versions)))
+        return self._notes[name].version
+
+    def notes(self, prefix: str) -> list[Note]:
+        return [self._notes[name] for name in sorted(self._notes) if name.startswith(prefix)]
+
+    def drop_note(self, name: str) -> None:
+        self._notes.pop(name, None)
+
+    def _write(self, task: Task, *, quietly: bool = False) -> None:
+        self.tasks[task.id] = task
+        if not quietly:
+            self._events.setdefault(task.id, []).append(event_of(task))
+
+
+def _place(task: Task) -> Position:
+    return Position(task.created_at, task.id)
+
+
+def _held_under(task: Task, lease_id: str) -> bool:
+    return task.status is Status.RUNNING and task.lease_id == lease_id

@@ -1,0 +1,120 @@
+"""What a task is: immutable data."""
+
+from enum import StrEnum
+
+from msgspec import Struct
+
+from qo.model.order import AGEING, MEDIUM, rank
+from qo.model.retry import RetryPolicy
+
+TIMEOUT = 300.0  # seconds one attempt may take
+MAX_RETRIES = 3
+WINDOW = 86_400.0  # seconds an idempotency key holds
+MICROSECOND = 1e-6
+
+
+class Status(StrEnum):
+    PENDING = "pending"  # claimable once `available_at` has come
+    RUNNING = "running"  # leased to a worker until `lease_expires_at`
+    COMPLETED = "completed"  # has a result
+    FAILED = "failed"  # gave up: the dead letter state
+    CANCELLED = "cancelled"  # ended by someone
+    ARCHIVED = "archived"  # finished and out of the normal listing
+
+
+UNFINISHED = frozenset({Status.PENDING, Status.RUNNING})
+FINISHED = frozenset(Status) - UNFINISHED
+
+
+class NewTask(Struct, frozen=True, kw_only=True):
+    """A task as its producer describes it. The engine stamps the rest."""
+
+    id: str
+    queue: str
+    type: str
+    payload: bytes = b"null"
+    priority: int = MEDIUM
+    needs: tuple[str, ...] = ()  # capabilities a worker must have, sorted
+    timeout: float = TIMEOUT
+    max_retries: int = MAX_RETRIES
+    retry: RetryPolicy = RetryPolicy()
+    delay: float = 0.0
+    run_at: float | None = None  # an instant named by the producer; goes before `delay`
+    idempotency_key: str | None = None
+    trace_id: str | None = None
+    ageing: float = AGEING
+    window: float = WINDOW
+
+
+class Task(Struct, frozen=True, kw_only=True):
+    """A task as a store keeps it."""
+
+    id: str
+    queue: str
+    type: str
+    status: Status = Status.PENDING
+    payload: bytes = b"null"
+    result: bytes | None = None
+    error: str | None = None  # of the last failure; gone once the task completes
+    priority: int = MEDIUM
+    needs: tuple[str, ...] = ()
+    timeout: float = TIMEOUT
+    max_retries: int = MAX_RETRIES
+    retry: RetryPolicy = RetryPolicy()
+    attempt: int = 0  # grows with every claim, so an old holder is told apart from the new one
+    failures: int = 0  # errors, timeouts and crashes; alone compared with `max_retries`
+    available_at: float
+    lease_expires_at: float | None = None
+    worker_id: str | None = None  # who runs it, or ran it last
+    created_at: float
+    updated_at: float
+    started_at: float | None = None
+    completed_at: float | None = None
+    idempotency_key: str | None = None
+    trace_id: str | None = None
+    version: int = 1  # grows with every write
+    rank: float  # who comes first; minus `available_at` it is constant through the task's life
+    lease_id: str | None = None  # a capability: never shown. Kept after settling, so that a repeat is recognised
+
+    def __repr__(self) -> str:
+        return f"<Task {self.id} {self.type} {self.status} attempt={self.attempt}>"
+
+
+def stamps(now: float, size: int) -> list[float]:
+    """An instant for each task of a batch, a microsecond apart, so that a batch keeps its order."""
+    return [now - MICROSECOND * behind for behind in range(size - 1, -1, -1)]
+
+
+def created(new: NewTask, now: float, *, version: int = 1) -> Task:
+    available_at = now + new.delay if new.run_at is None else new.run_at
+    return Task(
+        id=new.id,
+        queue=new.queue,
+        type=new.type,
+        payload=new.payload,
+        priority=new.priority,
+        needs=new.needs,
+        timeout=new.timeout,
+        max_retries=new.max_retries,
+        retry=new.retry,
+        available_at=available_at,
+        created_at=now,
+        updated_at=now,
+        idempotency_key=new.idempotency_key,
+        trace_id=new.trace_id,
+        version=version,
+        rank=rank(available_at, new.priority, new.ageing),
+    )
+
+
+def admit(existing: Task | None, new: NewTask, now: float) -> Task | None:
+    """The task to store for `new`, or None if `existing` stands.
+
+    A finished task under an idempotency key makes room for the next one when the key's window is over.
+    """
+    if existing is None:
+        return created(new, now)
+    over = new.idempotency_key is not None and now - existing.created_at >= new.window
+    if over and existing.status in FINISHED:
+        return created(new, now, version=existing.version + 1)
+    return None

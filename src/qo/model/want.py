@@ -1,0 +1,29 @@
+"""Which tasks a worker can take: its queues, the types it knows, the capabilities it has."""
+
+from collections.abc import Collection, Mapping
+
+from msgspec import Struct
+
+LEASE = 60.0  # seconds a worker may go silent before its tasks are given to others
+
+
+class Want(Struct, frozen=True, kw_only=True):
+    """What a claim asks for. Empty `queues` or `types` means all."""
+
+    worker_id: str
+    lease_id: str  # fresh and random for every claim; repeating a claim uses the same one
+    queues: tuple[str, ...] = ()
+    types: tuple[str, ...] = ()
+    capabilities: frozenset[str] = frozenset()
+    limit: int = 1
+    lease: float = LEASE
+    at_most: Mapping[str, int] = {}  # for some types, fewer than `limit`
+    again: bool = False  # the answer to this claim was lost: give what it got, if it got anything
+
+
+def eligible(want: Want, queue: str, type: str, needs: Collection[str]) -> bool:
+    return (
+        (not want.queues or queue in want.queues)
+        and (not want.types or type in want.types)
+        and want.capabilities.issuperset(needs)
+    )

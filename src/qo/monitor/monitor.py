@@ -1,0 +1,161 @@
+"""The monitor: expires leases, notices dead workers, tidies up.
+
+Any number may run: every write is guarded, so they cannot do harm; a note elects one, so they do not do it all twice.
+"""
+
+import asyncio
+import contextlib
+import logging
+
+import msgspec
+from msgspec import Struct
+
+from qo import notes
+from qo.clock import Clock, system_clock
+from qo.engine import Engine
+from qo.errors import Conflict, StorageError
+from qo.ids import luck
+from qo.model import NEW, Filter, Status, archive, cursor, expire
+from qo.monitor.settings import MonitorSettings
+from qo.queue import Queue
+
+log = logging.getLogger("qo.monitor")
+YOUNGEST = 3600.0  # seconds: nothing younger is deleted, or a late write could bring back a finished task
+_LATE = 1.25, 2.0  # a leader leads for this much longer than its next check is away: a factor, and seconds
+
+
+class Checked(Struct, frozen=True, kw_only=True):
+    """What one check did."""
+
+    led: bool = True  # False: another monitor leads, and nothing was done
+    expired: int = 0
+    dead_workers: int = 0
+    archived: int = 0
+    deleted: int = 0
+
+
+class Monitor:
+    def __init__(
+        self, queue: Queue, settings: MonitorSettings | None = None, *, id: str, clock: Clock = system_clock
+    ) -> None:
+        self._engine: Engine = queue.engine
+        self._settings = settings or MonitorSettings()
+        self._id, self._clock = id, clock
+        self._stopping = asyncio.Event()
+        self._swept_at = float("-inf")
+        self._next = self._settings.check_interval  # seconds until the next check
+
+    def stop(self) -> None:
+        self._stopping.set()
+
+    async def run(self) -> None:
+        """Check until stopped; a store that is away is waited for."""
+        while not self._stopping.is_set():
+            self._next = self._settings.check_interval * (0.9 + 0.2 * luck())
+            try:
+                await self.check()
+            except StorageError as error:
+                log.warning("the store is away: %s", error)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._next):
+                    await self._stopping.wait()
+        with contextlib.suppress(StorageError):
+            await self._resign()
+
+    async def check(self) -> Checked:
+        """One round, if this monitor leads."""
+        if not await self._lead():
+            return Checked(led=False)
+        expired = await self._expire()
+        dead = await self._bury_workers()
+        archived, deleted = await self._tidy()
+        return Checked(expired=expired, dead_workers=dead, archived=archived, deleted=deleted)
+
+    async def check_once(self) -> Checked:
+        """One round, then let another lead."""
+        checked = await self.check()
+        await self._resign()
+        return checked
+
+    # --- who does it
+
+    async def _lead(self) -> bool:
+        note = await self._engine.read_note(notes.LEADER)
+        leader = notes.Leader() if note is None else notes.decode(note.data, note.name, notes.Leader)
+        now = self._clock()
+        if leader.holder != self._id and leader.until > now:
+            self._next = min(self._next, leader.until - now)  # be there when it fails to come back
+            return False
+        factor, seconds = _LATE
+        term = notes.Leader(holder=self._id, until=now + factor * self._settings.check_interval + seconds)
+        try:
+            await self._engine.write_note(
+                notes.LEADER, msgspec.json.encode(term), expected=NEW if note is None else note.version
+            )
+        except Conflict:
+            return False
+        return True
+
+    async def _resign(self) -> None:
+        """Let another lead at once."""
+        note = await self._engine.read_note(notes.LEADER)
+        if note is not None and notes.decode(note.data, note.name, notes.Leader).holder == self._id:
+            with contextlib.suppress(Conflict):
+                await self._engine.write_note(notes.LEADER, msgspec.json.encode(notes.Leader()), expected=note.version)
+
+    # --- what is done
+
+    async def _expire(self) -> int:
+        """Tasks whose worker went silent fail like any other: with back-off, and for good in the end."""
+        grace, expired, after = self._settings.grace, 0, ""
+        while lost := await self._engine.find(
+            Filter(expired_for=grace), limit=self._settings.sweep_page_size, after=after
+        ):
+            answers = await self._engine.apply([expire(task, luck=luck(), grace=grace) for task in lost])
+            for task, done in zip(lost, answers, strict=True):
+                if done:
+                    expired += 1
+                    about = {"task_id": task.id, "type": task.type, "worker_id": task.worker_id}
+                    log.warning("worker %s lost %s %s", task.worker_id, task.type, task.id, extra=about)
+            after = cursor(lost[-1])
+        return expired
+
+    async def _bury_workers(self) -> int:
+        dead = 0
+        for note in await self._engine.notes(notes.WORKERS):
+            worker = notes.decode(note.data, note.name, notes.WorkerNote)
+            silent = self._clock() - worker.last_heartbeat
+            if silent > self._settings.forget_workers:
+                await self._engine.drop_note(note.name)
+            elif silent > self._settings.worker_health_threshold and worker.status != "dead":
+                buried = msgspec.structs.replace(worker, status="dead")
+                with contextlib.suppress(Conflict):  # it came back
+                    await self._engine.write_note(note.name, msgspec.json.encode(buried), expected=note.version)
+                    log.warning("worker %s has been silent for %.0f s", worker.worker_id, silent)
+                    dead += 1
+        return dead
+
+    async def _tidy(self) -> tuple[int, int]:
+        """Archive finished tasks older than the retention; delete those archived for as long again."""
+        settings = self._settings
+        now = self._clock()
+        if not settings.retention or not settings.sweep_interval or now - self._swept_at < settings.sweep_interval:
+            return 0, 0
+        self._swept_at = now
+        ended = (Status.COMPLETED, Status.FAILED, Status.CANCELLED)
+        archived = deleted = 0
+        for task_ids in await self._pages(Filter(statuses=ended, finished_for=settings.retention)):
+            archived += sum(await self._engine.apply([archive(task_id) for task_id in task_ids]))
+        old = Filter(statuses=(Status.ARCHIVED,), finished_for=max(2 * settings.retention, YOUNGEST))
+        for task_ids in await self._pages(old):
+            deleted += sum(await self._engine.delete(task_ids))
+        if archived or deleted:
+            log.info("archived %d and deleted %d finished tasks", archived, deleted)
+        return archived, deleted
+
+    async def _pages(self, where: Filter) -> list[list[str]]:
+        pages, after = [], ""
+        while page := await self._engine.find(where, limit=self._settings.sweep_page_size, after=after):
+            pages.append([task.id for task in page])
+            after = cursor(page[-1])
+        return pages

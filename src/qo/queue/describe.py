@@ -1,0 +1,95 @@
+"""How a task is described: options as people write them, made into a checked NewTask."""
+
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+
+from msgspec import Struct
+
+from qo.clock import Clock, instant, system_clock
+from qo.errors import InvalidTask
+from qo.ids import new_id
+from qo.model import (
+    AGEING,
+    MAX_RETRIES,
+    MEDIUM,
+    PAYLOAD_LIMIT,
+    TIMEOUT,
+    WINDOW,
+    NewTask,
+    RetryPolicy,
+    check_name,
+    check_names,
+    check_new,
+    derived_id,
+    level,
+)
+
+Seconds = float | timedelta
+Moment = float | str | datetime
+
+
+class Settings(Struct, frozen=True, kw_only=True):
+    """What a queue does with every task submitted through it."""
+
+    ageing: float = AGEING  # seconds of waiting worth one level of priority; inf is strict, 0 first in first out
+    window: float = WINDOW  # seconds an idempotency key holds
+    payload_limit: int = PAYLOAD_LIMIT
+
+
+def describe(
+    settings: Settings,
+    type: str,
+    payload: bytes,
+    *,
+    id: str | None = None,
+    queue: str = "default",
+    priority: int | str = MEDIUM,
+    needs: Iterable[str] = (),
+    timeout: Seconds = TIMEOUT,
+    max_retries: int = MAX_RETRIES,
+    retry: RetryPolicy | None = None,
+    delay: Seconds = 0.0,
+    run_at: Moment | None = None,
+    idempotency_key: str | None = None,
+    trace_id: str | None = None,
+    clock: Clock = system_clock,
+) -> NewTask:
+    """A checked description of a task, ready to submit. `payload` is encoded already."""
+    if idempotency_key is not None and id is None:
+        id = derived_id(check_name("queue", queue), str(idempotency_key))
+    return check_new(
+        NewTask(
+            id=new_id(clock) if id is None else id,
+            queue=queue,
+            type=type,
+            payload=payload,
+            priority=level(priority),
+            needs=check_names("needs", needs),
+            timeout=seconds(timeout),
+            max_retries=max_retries,
+            retry=retry or RetryPolicy(),
+            delay=seconds(delay),
+            run_at=None if run_at is None else moment("run_at", run_at),
+            idempotency_key=idempotency_key,
+            trace_id=trace_id,
+            ageing=settings.ageing,
+            window=settings.window,
+        ),
+        payload_limit=settings.payload_limit,
+    )
+
+
+def seconds(duration: Seconds) -> float:
+    return duration.total_seconds() if isinstance(duration, timedelta) else duration
+
+
+def moment(field: str, given: Moment) -> float:
+    """An instant as people write it: seconds since the epoch, a datetime, or ISO 8601."""
+    if isinstance(given, datetime):
+        given = given.isoformat()
+    if isinstance(given, str):
+        try:
+            return instant(given)
+        except ValueError as error:
+            raise InvalidTask(field, f"{given!r:.80} is not an ISO 8601 time such as 2030-01-31T08:00:00Z") from error
+    return given

@@ -1,0 +1,78 @@
+"""What a queue hands out: a submitted task, a producer, a consumer, a heartbeat."""
+
+import asyncio
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from qo.errors import LeaseLost, StorageError, TaskNotFound
+from qo.model import Added, Task
+from qo.queue.describe import Seconds, seconds
+
+if TYPE_CHECKING:
+    from qo.queue.queue import Queue
+
+DEQUEUE_LEASE = 300.0  # seconds; a consumer that works longer sends heartbeats
+
+
+class Submitted:
+    """A task that the store has. `new` is False if its idempotency key had made one before."""
+
+    def __init__(self, queue: "Queue", added: Added) -> None:
+        self.id, self.new = added
+        self._queue = queue
+
+    async def result(self, timeout: Seconds | None = None) -> Any:
+        return await self._queue.result(self.id, timeout=timeout)
+
+    def __repr__(self) -> str:
+        return f"<Submitted {self.id}>"
+
+
+class Producer:
+    """Submits to one queue; the type is the queue's name unless one is given."""
+
+    def __init__(self, queue: "Queue", name: str) -> None:
+        self._queue, self.name = queue, name
+
+    async def enqueue(self, payload: object = None, *, type: str | None = None, **options: Any) -> Submitted:
+        return await self._queue.enqueue(type or self.name, payload, queue=self.name, **options)
+
+
+class Consumer:
+    """Takes tasks from one queue."""
+
+    def __init__(self, queue: "Queue", name: str) -> None:
+        self._queue, self.name = queue, name
+        self.ack, self.nack, self.release, self.heartbeat = queue.ack, queue.nack, queue.release, queue.heartbeat
+
+    async def dequeue(self, *, lease: Seconds = DEQUEUE_LEASE, wait: Seconds = 0.0) -> Task | None:
+        tasks = await self._queue.dequeue(queue=self.name, lease=lease, wait=wait)
+        return tasks[0] if tasks else None
+
+
+class HeartbeatManager:
+    """Keeps a dequeued task's lease alive while the block runs. If the lease is lost, it stops and `lost` is True."""
+
+    def __init__(self, queue: "Queue", task: Task | str, interval: Seconds = 60.0) -> None:
+        self._queue, self._task, self._interval = queue, task, seconds(interval)
+        self.lost = False
+
+    async def __aenter__(self) -> Self:
+        self._beating = asyncio.create_task(self._beat())
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._beating.cancel()
+        await asyncio.wait([self._beating])
+
+    async def _beat(self) -> None:
+        while not self.lost:
+            await asyncio.sleep(self._interval)
+            try:
+                await self._queue.heartbeat(self._task, lease=max(3 * self._interval, DEQUEUE_LEASE))
+            except (LeaseLost, TaskNotFound):
+                self.lost = True
+            except StorageError:
+                continue  # the lease may outlive the trouble: try again at the next beat

@@ -1,0 +1,57 @@
+"""What all workers of a store obey, from wherever it is switched: pauses and rate limits."""
+
+from collections.abc import Iterable
+
+from msgspec.structs import replace
+
+from qo import notes
+from qo.engine import Engine
+from qo.errors import InvalidTask
+from qo.model import check_name, check_names
+
+
+class Switches:
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    async def read(self) -> notes.Control:
+        return await notes.read(self._engine, notes.CONTROL, notes.Control)
+
+    async def pause(self, *, queues: Iterable[str] = (), types: Iterable[str] = ()) -> notes.Control:
+        """Stop every worker from starting tasks, or only those of some queues or types. What runs goes on."""
+        some_queues, some_types = frozenset(check_names("queue", queues)), frozenset(check_names("type", types))
+
+        def paused(now: notes.Control) -> notes.Control:
+            return replace(
+                now,
+                paused=now.paused or not (some_queues or some_types),
+                paused_queues=now.paused_queues | some_queues,
+                paused_types=now.paused_types | some_types,
+            )
+
+        return await notes.change(self._engine, notes.CONTROL, notes.Control, paused)
+
+    async def resume(self, *, queues: Iterable[str] = (), types: Iterable[str] = ()) -> notes.Control:
+        """Undo `pause`: of some queues or types, or, without any, of everything."""
+        some_queues, some_types = frozenset(check_names("queue", queues)), frozenset(check_names("type", types))
+
+        def resumed(now: notes.Control) -> notes.Control:
+            if not (some_queues or some_types):
+                return replace(now, paused=False, paused_queues=frozenset(), paused_types=frozenset())
+            return replace(
+                now, paused_queues=now.paused_queues - some_queues, paused_types=now.paused_types - some_types
+            )
+
+        return await notes.change(self._engine, notes.CONTROL, notes.Control, resumed)
+
+    async def limit_rate(self, tasks_per_second: float, *, type: str | None = None) -> notes.Control:
+        """Limit how many tasks a worker starts a second, in all or of one type; 0 lifts the limit."""
+        if not 0 <= tasks_per_second < float("inf"):
+            raise InvalidTask("rate_limit", f"{tasks_per_second!r} must be a number of tasks a second, 0 for no limit")
+
+        def limited(now: notes.Control) -> notes.Control:
+            if type is None:
+                return replace(now, rate_limit=float(tasks_per_second))
+            return replace(now, rate_limits=now.rate_limits | {check_name("type", type): float(tasks_per_second)})
+
+        return await notes.change(self._engine, notes.CONTROL, notes.Control, limited)

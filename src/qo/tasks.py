@@ -1,0 +1,251 @@
+"""What a type of task is to a program: the function that handles it, how it is run, how its arguments travel."""
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from contextvars import ContextVar
+from datetime import timedelta
+from enum import StrEnum
+from typing import Any, ClassVar, Protocol, get_type_hints
+
+import msgspec
+from msgspec import Struct
+
+from qo.codec import decode_value, encode_value
+from qo.errors import InvalidSetting, InvalidTask
+from qo.model import (
+    MAX_RETRIES,
+    MEDIUM,
+    TIMEOUT,
+    RetryPolicy,
+    Task,
+    check_name,
+    check_names,
+    check_number,
+    check_retry,
+    check_whole,
+    level,
+)
+
+_RAW = b"\x00"  # see codec: raw data cannot be somebody's arguments
+running: ContextVar[Task] = ContextVar("qo_task")
+
+
+def current_task() -> Task:
+    """The task whose handler is running. Its `attempt` is a fence: it grows with every claim."""
+    try:
+        return running.get()
+    except LookupError:
+        raise InvalidSetting("current_task() only means something inside a handler that a worker runs") from None
+
+
+class Executor(StrEnum):
+    ASYNC = "async"  # on an event loop of the worker's; the default for `async def`
+    THREAD = "thread"  # in a thread; the default for `def`
+    PROCESS = "process"  # in a child process, which is killed when the time is up
+
+
+class Options(Struct, frozen=True, kw_only=True):
+    """How tasks of a type are submitted and run, unless a call says otherwise."""
+
+    queue: str = "default"
+    priority: int = MEDIUM
+    needs: tuple[str, ...] = ()
+    timeout: float = TIMEOUT
+    max_retries: int = MAX_RETRIES
+    retry: RetryPolicy = RetryPolicy()
+    rate_limit: float = 0.0  # tasks a second started by one worker; 0 is no limit
+    concurrency: int = 0  # tasks of this type at once in one worker; 0 is no limit of its own
+    executor: Executor = Executor.THREAD
+
+
+class Arguments(Protocol):
+    """Between a call and a payload."""
+
+    style: ClassVar[str]
+
+    def encode(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bytes: ...
+    def decode(self, payload: bytes) -> tuple[tuple[Any, ...], dict[str, Any]]: ...
+
+
+class Handler(Struct, frozen=True, kw_only=True):
+    """One type of task: its name, its function and how to run it."""
+
+    type: str
+    function: Callable[..., Any]
+    options: Options
+    arguments: Any  # Arguments; Any because a Struct keeps no protocols
+    returns: Any = Any
+
+    def decode_result(self, data: bytes) -> Any:
+        value = decode_value(data)
+        if self.returns is Any or isinstance(value, bytes):
+            return value
+        try:
+            return msgspec.convert(value, self.returns)
+        except msgspec.ValidationError as error:
+            raise InvalidTask("result", f"is not what {self.type} says it returns: {error}") from error
+
+
+class Registry:
+    """The types a program can handle, by name."""
+
+    def __init__(self) -> None:
+        self._handlers: dict[str, Handler] = {}
+
+    def add(self, handler: Handler) -> None:
+        known = self._handlers.get(handler.type)
+        if known is not None and known.function is not handler.function:
+            raise InvalidSetting(f"two functions want to handle type {handler.type!r}; give one of them another name")
+        self._handlers[handler.type] = handler
+
+    def get(self, task_type: str) -> Handler | None:
+        return self._handlers.get(task_type)
+
+    def replace(self, handler: Handler) -> None:
+        self._handlers[handler.type] = handler
+
+    def __iter__(self) -> Iterator[Handler]:
+        return iter(list(self._handlers.values()))
+
+    def __len__(self) -> int:
+        return len(self._handlers)
+
+
+_FIELDS = {"retries": "max_retries"}  # what a decorator calls it, and what a task calls it
+
+
+def make_options(function: Callable[..., Any], **given: Any) -> Options:
+    """Options as people write them, checked where they are written: at import, not at three in the morning."""
+    given = {_FIELDS.get(name, name): value for name, value in given.items() if value is not None}
+    if isinstance(given.get("timeout"), timedelta):
+        given["timeout"] = given["timeout"].total_seconds()
+    given["priority"] = level(given.get("priority", MEDIUM))
+    given["needs"] = check_names("needs", given.get("needs", ()))
+    check_name("queue", given.get("queue", "default"))
+    check_retry(given.get("retry", RetryPolicy()))
+    is_async = inspect.iscoroutinefunction(function)
+    executor = _executor(given.get("executor", Executor.ASYNC if is_async else Executor.THREAD))
+    if executor is Executor.THREAD and is_async:
+        raise InvalidSetting(f"{function.__name__} is async: run it with executor='async' or 'process'")
+    if executor is Executor.ASYNC and not is_async:
+        raise InvalidSetting(f"{function.__name__} is not async: run it with executor='thread' or 'process'")
+    check_number("timeout", given.get("timeout", TIMEOUT), above=0.0)
+    check_number("rate_limit", given.get("rate_limit", 0.0))
+    check_whole("max_retries", given.get("max_retries", MAX_RETRIES))
+    check_whole("concurrency", given.get("concurrency", 0))
+    return Options(**given | {"executor": executor})
+
+
+def _executor(name: str) -> Executor:
+    try:
+        return Executor(name)
+    except ValueError:
+        raise InvalidSetting(f"executor={name!r:.80} is not one of: {', '.join(Executor)}") from None
+
+
+def make_handler(function: Callable[..., Any], *, type: str, options: Options) -> Handler:
+    return Handler(
+        type=check_name("type", type),
+        function=function,
+        options=options,
+        arguments=SignatureArguments(function),
+        returns=_hints(function).get("return", Any),
+    )
+
+
+class SignatureArguments:
+    """Arguments as a JSON object by parameter name, checked against the function's annotations on both sides."""
+
+    style: ClassVar = "signature"
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._name = getattr(function, "__name__", repr(function))
+        self._signature = inspect.signature(function)
+        hints = _hints(function)
+        fields: list[Any] = []
+        self._open = False  # takes **kwargs
+        for parameter in self._signature.parameters.values():
+            if parameter.kind in (parameter.VAR_POSITIONAL, parameter.POSITIONAL_ONLY):
+                raise InvalidSetting(
+                    f"{self._name}: arguments travel by name, so *args and positional-only ones cannot"
+                )
+            if parameter.kind is parameter.VAR_KEYWORD:
+                self._open = True
+                continue
+            kind = hints.get(parameter.name, Any)
+            default = () if parameter.default is parameter.empty else (msgspec.UNSET,)
+            fields.append((parameter.name, kind | msgspec.UnsetType if default else kind, *default))
+        self._struct = self._build(fields)
+        self._decoder = msgspec.json.Decoder(self._struct)
+
+    def _build(self, fields: list[Any]) -> type[Struct]:
+        try:
+            struct = msgspec.defstruct(self._name, fields, kw_only=True, forbid_unknown_fields=not self._open)
+            msgspec.json.Decoder(struct)  # meets every annotation now
+        except TypeError as error:
+            raise InvalidSetting(f"{self._name}: an argument of this type cannot travel as JSON: {error}") from error
+        return struct
+
+    def encode(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bytes:
+        try:
+            bound = self._signature.bind(*args, **kwargs)
+        except TypeError as error:
+            raise InvalidTask("payload", f"{self._name}() {error}") from error
+        named = dict(bound.arguments)
+        for parameter in self._signature.parameters.values():
+            if parameter.kind is parameter.VAR_KEYWORD:
+                named |= named.pop(parameter.name, {})
+        payload = encode_value(named)
+        self.decode(payload)
+        return payload
+
+    def decode(self, payload: bytes) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        if payload[:1] == _RAW:
+            raise InvalidTask("payload", f"{self._name}() takes a JSON object of its arguments, not raw bytes")
+        try:
+            known = self._decoder.decode(payload)
+        except msgspec.DecodeError as error:
+            raise InvalidTask("payload", f"{self._name}() does not take it: {error}") from error
+        names = self._struct.__struct_fields__
+        given = {name: value for name in names if (value := getattr(known, name)) is not msgspec.UNSET}
+        if self._open:
+            given = {name: value for name, value in decode_value(payload).items() if name not in names} | given
+        return (), given
+
+
+class PayloadArguments:
+    """The whole payload as the function's one argument."""
+
+    style: ClassVar = "payload"
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        parameters = list(inspect.signature(function).parameters)
+        if not parameters:
+            raise InvalidSetting(f"{function!r} must take the payload as its first argument")
+        self._kind = _hints(function).get(parameters[0], Any)
+
+    def encode(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bytes:
+        (value,) = (*args, *kwargs.values())
+        payload = encode_value(value)
+        self.decode(payload)
+        return payload
+
+    def decode(self, payload: bytes) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        try:
+            value = decode_value(payload)
+            return (value if isinstance(value, bytes) else msgspec.convert(value, self._kind),), {}
+        except msgspec.DecodeError as error:
+            raise InvalidTask("payload", f"is not what the handler takes: {error}") from error
+
+
+STYLES: dict[str, Callable[[Callable[..., Any]], Arguments]] = {
+    kind.style: kind for kind in (SignatureArguments, PayloadArguments)
+}
+
+
+def _hints(function: Callable[..., Any]) -> dict[str, Any]:
+    try:
+        hints = get_type_hints(function, include_extras=True)
+    except (NameError, TypeError, AttributeError):  # an annotation only type checkers can read
+        return {}
+    return {name: Any if hint is inspect.Parameter.empty else hint for name, hint in hints.items()}

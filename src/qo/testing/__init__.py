@@ -1,0 +1,30 @@
+"""Tools for testing code that uses qo, and new engines and buckets. Imported by none of qo itself.
+
+class TestMine(EngineContract):
+    @pytest.fixture
+    async def engine(self, clock):
+        engine = MyEngine(clock=clock)
+        await engine.open()
+        yield engine
+        await engine.close()
+"""
+
+from qo.testing.bucket_contract import BucketContract
+from qo.testing.clock import ManualClock
+from qo.testing.engine_contract import EngineContract
+from qo.testing.faults import Fault, Faults
+from qo.testing.faulty_bucket import FaultyBucket
+from qo.testing.histories import random_history
+from qo.testing.s3_server import Latency, S3Server
+
+__all__ = [
+    "BucketContract",
+    "EngineContract",
+    "Fault",
+    "Faults",
+    "FaultyBucket",
+    "Latency",
+    "ManualClock",
+    "S3Server",
+    "random_history",
+]

@@ -1,0 +1,122 @@
+"""Random histories: an engine must answer exactly as the pure table does. The seed is all it takes to repeat one."""
+
+import random
+
+from qo.engine import Engine
+from qo.model import (
+    Change,
+    Filter,
+    RetryPolicy,
+    Status,
+    Table,
+    Task,
+    after_error,
+    archive,
+    cancel,
+    complete,
+    expire,
+    fail,
+    release,
+    renew,
+    replay,
+)
+from qo.testing.clock import ManualClock
+from qo.testing.samples import new, task_id, want
+
+NAMES = range(15)
+
+
+async def random_history(engine: Engine, clock: ManualClock, seed: int, *, steps: int = 80) -> None:
+    """Run `steps` random calls on an empty engine, checking every answer and the whole state after each."""
+    history = _History(engine, clock, random.Random(seed))  # noqa: S311 - chance that can be repeated
+    for _ in range(steps):
+        clock.advance(history.dice.choice([0.25, 1.5, 7.125]))
+        await history.step()
+        await history.compare()
+
+
+class _History:
+    def __init__(self, engine: Engine, clock: ManualClock, dice: random.Random) -> None:
+        self.engine, self.clock, self.dice, self.table = engine, clock, dice, Table()
+        self.seen: list[Task] = []
+
+    async def step(self) -> None:
+        steps = [self.add, self.claim, self.claim, self.apply, self.apply, self.delete]
+        await self.dice.choice(steps)()
+
+    async def add(self) -> None:
+        dice = self.dice
+        batch = [
+            new(
+                n,
+                queue=dice.choice("xy"),
+                type=dice.choice("ab"),
+                needs=dice.choice([(), (), ("gpu",)]),
+                priority=dice.choice([0, 5, 9]),
+                max_retries=dice.choice([0, 1, 3]),
+                delay=dice.choice([0.0, 5.0]),
+                ageing=dice.choice([0.0, 3.0, float("inf")]),
+                retry=RetryPolicy(jitter=dice.choice([0, 0.5]), timeout_growth=dice.choice([1, 1.5])),
+                idempotency_key=dice.choice([None, "k"]),
+                window=20.0,
+            )
+            for n in dice.sample(NAMES, 3)
+        ]
+        assert await self.engine.add(batch) == self.table.add(batch, self.clock.now)
+
+    async def claim(self) -> None:
+        dice = self.dice
+        wanted = want(
+            worker_id=dice.choice(["w1", "w2"]),
+            limit=dice.choice([1, 2, 5]),
+            lease=dice.choice([3.0, 10.0]),
+            queues=dice.choice([(), ("x",), ("x", "y")]),
+            types=dice.choice([(), ("a",), ("a", "b")]),
+            capabilities=dice.choice([frozenset[str](), frozenset({"gpu"})]),
+            at_most=dice.choice([{}, {}, {"a": 1}, {"a": 0, "b": 2}]),
+        )
+        expected = self.table.claim(wanted, self.clock.now)
+        claimed = await self.engine.claim(wanted)
+        assert _by_id(claimed) == _by_id(expected)
+        self.seen += claimed
+
+    async def apply(self) -> None:
+        held = {task.id: task for task in self.dice.sample(self.seen, min(3, len(self.seen)))}  # old leases too
+        changes = [self._change(task) for task in held.values()]
+        assert await self.engine.apply(changes) == self.table.apply(changes, self.clock.now)
+
+    def _change(self, task: Task) -> Change:
+        luck = self.dice.random()
+        return self.dice.choice(
+            [
+                renew(task, 5.0),
+                complete(task, b'"r"'),
+                fail(task, "e"),
+                after_error(task, f"e{luck}", luck=luck),
+                after_error(task, "e", luck=luck, after=luck),
+                release(task, luck),
+                expire(task, luck=luck, grace=1.0),
+                cancel(task.id),
+                replay(task.id),
+                archive(task.id),
+            ]
+        )
+
+    async def delete(self) -> None:
+        ids = [task_id(n) for n in self.dice.sample(NAMES, 2)]
+        assert await self.engine.delete(ids) == self.table.delete(ids)
+
+    async def compare(self) -> None:
+        now, dice = self.clock.now, self.dice
+        where = dice.choice(
+            [Filter(), Filter(queues=("x",), statuses=(Status.PENDING, Status.FAILED)), Filter(expired_for=1.0)]
+        )
+        assert await self.engine.find(where, limit=99) == self.table.find(where, limit=99, after="", now=now)
+        counted = {lane: n for lane, n in (await self.engine.count()).items() if n}
+        assert counted == self.table.count()
+        some = task_id(dice.choice(NAMES))
+        assert await self.engine.history(some) == self.table.history(some)
+
+
+def _by_id(tasks: list[Task]) -> list[Task]:
+    return sorted(tasks, key=lambda task: task.id)

@@ -1,0 +1,39 @@
+"""Short ways to say what a contract test needs."""
+
+from typing import Any
+
+from qo.engine import Engine
+from qo.ids import new_lease_id
+from qo.model import NewTask, Task, Want
+
+
+def task_id(name: int | str) -> str:
+    """A stable id for a name in a test; numbers keep their order."""
+    if isinstance(name, int):
+        return f"{name:08x}-0000-8000-8000-000000000000"
+    return f"ffffffff-0000-8000-8000-{name.encode().hex()[:12]:0>12}"
+
+
+def new(name: int | str = 0, **fields: Any) -> NewTask:
+    described: dict[str, Any] = {"id": task_id(name), "queue": "q", "type": "t"} | fields
+    return NewTask(**described)
+
+
+def want(**fields: Any) -> Want:
+    described: dict[str, Any] = {"worker_id": "w1", "lease_id": new_lease_id(), "limit": 10, "lease": 30.0} | fields
+    return Want(**described)
+
+
+async def claim(engine: Engine, **fields: Any) -> list[Task]:
+    return await engine.claim(want(**fields))
+
+
+async def claim_one(engine: Engine, **fields: Any) -> Task:
+    (task,) = await engine.claim(want(limit=1, **fields))
+    return task
+
+
+async def stored(engine: Engine, name: int | str = 0) -> Task:
+    (task,) = await engine.get([task_id(name)])
+    assert task is not None, f"{name} is not stored"
+    return task

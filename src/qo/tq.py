@@ -1,0 +1,218 @@
+"""The other front door: tasks by name, workers in this process, one call after another.
+
+from qo import tq
+
+tq.init("sqlite:///qo.db")
+tq("crawl").set_worker(crawl).set_worker_count(3).set_rate_limit(10).set_timeout(300)
+tq("crawl").add({"url": "https://example.com/1"}).add({"url": "https://example.com/2"})
+tq.stop()
+"""
+
+import asyncio
+import atexit
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from datetime import datetime
+from typing import Any, Generic, Self, TypeVar
+
+from msgspec.structs import replace
+
+from qo.app import App
+from qo.codec import encode_value
+from qo.errors import InvalidSetting
+from qo.model import check_name
+from qo.monitor import Monitor, MonitorSettings
+from qo.queue import Queue, Settings
+from qo.tasks import Handler, Options, PayloadArguments, Registry, make_options
+from qo.worker import Worker, WorkerSettings
+
+T = TypeVar("T")
+
+SLOTS = 100  # tasks at once in one process, of all types
+
+
+class TaskType(Generic[T]):
+    """One type of task: what to do with it, and a place to add more. Every method returns it again."""
+
+    def __init__(self, tq: "TaskQueue", type: str) -> None:
+        self._tq, self.type = tq, check_name("type", type)
+
+    def add(
+        self, payload: T, *, max_attempts: int | None = None, run_after: datetime | float | str | None = None
+    ) -> Self:
+        """Submit a task; returns when the store has it."""
+        self._tq.submit(self.type, payload, max_attempts=max_attempts, run_after=run_after)
+        return self
+
+    def set_worker(self, handler: Callable[[T], Any]) -> Self:
+        """Run `handler(payload)`, plain or async, for each task of this type, beginning now."""
+        self._tq.set_worker(self.type, handler)
+        return self
+
+    def set_worker_count(self, count: int) -> Self:
+        """How many tasks of this type run at once; 1 if not set."""
+        if count < 1:
+            raise InvalidSetting(f"set_worker_count({count!r}): at least 1")
+        self._tq.configure(self.type, concurrency=count)
+        return self
+
+    def set_rate_limit(self, tasks_per_second: float) -> Self:
+        """How many tasks of this type may start each second; 0 is no limit."""
+        if not tasks_per_second >= 0:
+            raise InvalidSetting(f"set_rate_limit({tasks_per_second!r}): a number of tasks a second, 0 for no limit")
+        self._tq.configure(self.type, rate_limit=float(tasks_per_second))
+        return self
+
+    def set_timeout(self, seconds: float) -> Self:
+        """How long one attempt may take."""
+        if not seconds > 0:
+            raise InvalidSetting(f"set_timeout({seconds!r}): more than 0 seconds")
+        self._tq.configure(self.type, timeout=float(seconds))
+        return self
+
+
+class TaskQueue:
+    """`tq` itself: call it with a type, or steer all types at once."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._options: dict[str, dict[str, Any]] = {}
+        self._reset()
+        atexit.register(self.stop)
+
+    def _reset(self) -> None:
+        self._app: App | None = None
+        self._settings = WorkerSettings()
+        self._task_timeout = 300.0
+        self.registry = Registry()
+        self._worker: Worker | None = None
+        self._working: Future[None] | None = None
+
+    def init(
+        self,
+        url: str | None = None,
+        *,
+        poll_interval: float = 1.0,
+        batch_size: int = 10,
+        task_timeout: float = 300.0,
+        settings: Settings | None = None,
+    ) -> None:
+        """Say where tasks are kept, once, before anything else. Without it: QO_URL, or a SQLite file here."""
+        with self._lock:
+            if self._app is not None:
+                raise InvalidSetting("tq.init() comes first and once; tq.stop() ends what is there")
+            self._app = App(url, settings)
+            self._settings = WorkerSettings(poll=poll_interval, prefetch=max(batch_size, 1))
+            self._task_timeout = task_timeout
+
+    @property
+    def app(self) -> App:
+        """Where the tasks go, for `qo worker module:tq`."""
+        return self._home()
+
+    def __call__(self, type: str) -> TaskType[Any]:
+        return TaskType(self, type)
+
+    def pause(self) -> None:
+        """Let no worker of this store start another task; what runs goes on."""
+        self._run(lambda queue: queue.switches.pause())
+
+    def resume(self) -> None:
+        self._run(lambda queue: queue.switches.resume())
+
+    def stats(self) -> dict[str, Any]:
+        """Counts by status, then by type and queue."""
+        counts: dict[str, Any] = self._run(lambda queue: queue.stats())
+        return counts
+
+    def stop(self) -> None:
+        """Let running tasks end, hand back the rest, let go of the store."""
+        with self._lock:
+            self._stop_worker()
+            if self._app is not None:
+                self._app.close()
+            self._reset()
+
+    # --- what a TaskType asks for
+
+    def submit(self, type: str, payload: object, *, max_attempts: int | None, run_after: Any) -> None:
+        if max_attempts is not None and max_attempts < 1:
+            raise InvalidSetting(f"max_attempts={max_attempts!r}: at least 1")
+        options: dict[str, Any] = {"timeout": self._options.get(type, {}).get("timeout", self._task_timeout)}
+        options |= {} if max_attempts is None else {"max_retries": max_attempts - 1}
+        options |= {} if run_after is None else {"run_at": run_after}
+        handler = self.registry.get(type)
+        data = encode_value(payload) if handler is None else handler.arguments.encode((payload,), {})
+        new = self._home().new_task(type, data, **options)
+        self._run(lambda queue: queue.submit(new))
+
+    def set_worker(self, type: str, function: Callable[..., Any]) -> None:
+        with self._lock:
+            options = make_options(function, **{"concurrency": 1} | self._options.get(type, {}))
+            arguments = PayloadArguments(function)
+            self.registry.replace(Handler(type=type, function=function, options=options, arguments=arguments))
+            self._serve()
+
+    def configure(self, type: str, **options: Any) -> None:
+        with self._lock:
+            self._options[type] = self._options.get(type, {}) | options
+            handler = self.registry.get(type)
+            if handler is not None:
+                changed: Options = replace(handler.options, **options)
+                self.registry.replace(replace(handler, options=changed))
+                self._serve()
+
+    # --- the workers behind it
+
+    def _home(self) -> App:
+        with self._lock:
+            if self._app is None:
+                self._app = App()
+            return self._app
+
+    def _run(self, how: Callable[[Queue], Any]) -> Any:
+        app = self._home()
+
+        async def there() -> Any:
+            return await how(await app.queue())
+
+        return app.run(there())
+
+    def _serve(self) -> None:
+        """One worker serves all types; it is started with the first and told of every change."""
+        if self._worker is not None:
+            self._home().call(self._worker.refresh)
+            return
+        app = self._home()
+        started: Future[Worker] = Future()
+
+        async def work() -> None:
+            queue = await app.queue()
+            worker = Worker(queue, self.registry, replace(self._settings, concurrency=SLOTS))
+            monitor = Monitor(queue, MonitorSettings(), id=worker.id)
+            watching = asyncio.create_task(monitor.run())
+            started.set_result(worker)
+            try:
+                await worker.run()
+            finally:
+                monitor.stop()
+                await watching
+
+        def failed(ended: Future[None]) -> None:
+            if not started.done():
+                started.set_exception(ended.exception() or InvalidSetting("the worker did not start"))
+
+        self._working = app.spawn(work())
+        self._working.add_done_callback(failed)
+        self._worker = started.result()
+
+    def _stop_worker(self) -> None:
+        if self._worker is not None and self._working is not None:
+            self._home().call(self._worker.stop)
+            self._working.result()
+
+
+tq = TaskQueue()
+
+__all__ = ["TaskQueue", "TaskType", "tq"]

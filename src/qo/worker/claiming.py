@@ -1,0 +1,102 @@
+"""What a worker asks for: its queues and types, less what is paused, full or out of tokens."""
+
+from collections.abc import Mapping
+
+from qo.clock import Clock
+from qo.engine import Engine
+from qo.ids import new_lease_id
+from qo.model import Status, Want
+from qo.notes import CONTROL, KNOWN_TYPES, Control, KnownTypes, read
+from qo.tasks import Handler
+from qo.worker.held import Held
+from qo.worker.limits import Limits
+from qo.worker.pace import Pace
+from qo.worker.settings import WorkerSettings
+
+UNKNOWN_BATCH = 100
+
+
+class Claiming:
+    def __init__(
+        self,
+        engine: Engine,
+        handlers: Mapping[str, Handler],
+        held: Held,
+        settings: WorkerSettings,
+        *,
+        worker_id: str,
+        clock: Clock,
+    ) -> None:
+        self._engine, self._handlers, self._held, self._settings = engine, handlers, held, settings
+        self._worker_id, self._clock = worker_id, clock
+        self.limits = Limits(clock)
+        self.pace = Pace(settings.prefetch, clock)
+        self._control = Control()
+        self._queues = settings.queues
+        self._types = tuple(handlers)
+        self._strangers: dict[str, float] = {}  # types nobody ever knew, and when they were first seen
+        self.limits.obey(self._control, handlers)
+
+    def want(self) -> Want | None:
+        """What to claim now; None while there is no room for more."""
+        if self._control.paused or not self._types:
+            return None
+        ahead = self.pace.ahead()
+        room = self._settings.concurrency + ahead - len(self._held)
+        if room <= ahead // 2:  # a full worker waits until a claim is worth its trip
+            return None
+        limit = self.limits.total(room)
+        at_most = self.limits.at_most(self._handlers, self._held.by_type)
+        types = tuple(type for type in self._types if at_most.get(type, 1) > 0)
+        if limit <= 0 or not types:
+            return None
+        return self._want(types, limit, {type: most for type, most in at_most.items() if 0 < most < limit})
+
+    def _want(self, types: tuple[str, ...], limit: int, at_most: Mapping[str, int]) -> Want:
+        return Want(
+            worker_id=self._worker_id,
+            lease_id=new_lease_id(),
+            queues=self._queues,
+            types=types,
+            capabilities=frozenset(self._settings.capabilities),
+            limit=limit,
+            lease=self._settings.lease,
+            at_most=at_most,
+        )
+
+    def refresh(self) -> None:
+        """The handlers or the switches changed."""
+        self.limits.obey(self._control, self._handlers)
+        self._types = tuple(type for type in self._handlers if type not in self._control.paused_types)
+
+    async def obey(self) -> None:
+        """Read the switches."""
+        self._control = control = await read(self._engine, CONTROL, Control)
+        self.refresh()
+        self._queues = self._settings.queues
+        if control.paused_queues:
+            queues = self._settings.queues or sorted({lane.queue for lane in await self._engine.count()})
+            self._queues = tuple(queue for queue in queues if queue not in control.paused_queues)
+            if not self._queues:
+                self._types = ()
+
+    async def strangers(self) -> Want | None:
+        """Tasks of types that no worker has ever registered: they would wait for ever, so they are to be failed."""
+        if self._control.paused:
+            return None
+        types = {
+            lane.type
+            for lane, number in (await self._engine.count()).items()
+            if number and lane.status is Status.PENDING and self._serves(lane.queue) and lane.type not in self._handlers
+        }
+        if types:
+            types -= (await read(self._engine, KNOWN_TYPES, KnownTypes)).types
+        now = self._clock()
+        self._strangers = {type: self._strangers.get(type, now) for type in types}
+        patience = 0.0 if self._settings.drain else self._settings.unknown_after
+        ripe = tuple(sorted(type for type, seen in self._strangers.items() if now - seen >= patience))
+        return self._want(ripe, UNKNOWN_BATCH, {}) if ripe else None
+
+    def _serves(self, queue: str) -> bool:
+        queues = self._settings.queues
+        return (not queues or queue in queues) and queue not in self._control.paused_queues

@@ -1,0 +1,99 @@
+"""Which executor runs what, and what becomes of one that hangs."""
+
+import asyncio
+from collections.abc import Iterable
+
+from qo.clock import Clock, boot_clock
+from qo.errors import QoError
+from qo.tasks import Executor
+from qo.worker.loops import LoopExecutor
+from qo.worker.processes import ProcessExecutor
+from qo.worker.run import Run
+from qo.worker.settings import WorkerSettings
+from qo.worker.slots import Slots
+from qo.worker.threads import ThreadExecutor
+
+MOST_LEFT_BEHIND = 100  # threads; a worker that lost more of them is beyond repair
+
+
+class WorkerStuck(QoError):
+    """The worker cannot go on: its store does not answer, or its handlers have used up its threads."""
+
+
+class Executors:
+    def __init__(self, settings: WorkerSettings, *, result_limit: int, clock: Clock = boot_clock) -> None:
+        self._settings, self._limit, self._clock = settings, result_limit, clock
+        self._slots = Slots(settings.concurrency)
+        self._made: dict[Executor, LoopExecutor | ThreadExecutor] = {}
+        self._stalled: list[LoopExecutor] = []
+        self._left_behind = 0
+
+    def start(self, runs: Iterable[Run]) -> None:
+        by_kind: dict[Executor, list[Run]] = {}
+        for run in runs:
+            by_kind.setdefault(run.handler.options.executor, []).append(run)
+        for kind, batch in by_kind.items():
+            self._get(kind).start(batch)
+
+    def _get(self, kind: Executor) -> LoopExecutor | ThreadExecutor:
+        if kind not in self._made:
+            self._made[kind] = self._make(kind)
+        return self._made[kind]
+
+    def _make(self, kind: Executor) -> LoopExecutor | ThreadExecutor:
+        match kind:
+            case Executor.ASYNC:
+                return LoopExecutor(self._slots, result_limit=self._limit, clock=self._clock)
+            case Executor.THREAD:
+                return ThreadExecutor(self._slots, result_limit=self._limit, clock=self._clock)
+            case Executor.PROCESS:
+                return ProcessExecutor(
+                    self._slots,
+                    result_limit=self._limit,
+                    tasks_per_process=self._settings.tasks_per_process,
+                    clock=self._clock,
+                )
+
+    def _all(self) -> list[LoopExecutor | ThreadExecutor]:
+        return [*self._made.values(), *self._stalled]
+
+    def cancel(self, run: Run) -> None:
+        for executor in self._all():
+            if run in executor.live():
+                executor.cancel(run)
+
+    def disown(self, run: Run) -> None:
+        """The handler does not heed its cancellation: go on without it."""
+        for executor in self._all():
+            if run in executor.live():
+                executor.disown(run)
+                self._left_behind += 1
+        if self._left_behind > MOST_LEFT_BEHIND:
+            raise WorkerStuck(f"{self._left_behind} handlers did not end when their time was up; restart the worker")
+
+    def steal(self) -> list[Run]:
+        """Take back everything that has not started."""
+        return [run for executor in self._all() for run in executor.steal()]
+
+    def sidestep(self) -> None:
+        """If a handler blocks the event loop, new runs get a fresh one."""
+        loop = self._made.get(Executor.ASYNC)
+        if isinstance(loop, LoopExecutor) and loop.is_stalled():
+            self._stalled.append(loop)
+            self._made[Executor.ASYNC] = fresh = LoopExecutor(self._slots, result_limit=self._limit, clock=self._clock)
+            fresh.start(loop.steal())
+
+    def innocent(self, blocker: Run) -> list[Run] | None:
+        """If this run blocks a loop: leave that loop behind, and say who was on it through no fault of theirs."""
+        for loop in self._stalled:
+            if loop.is_stalled() and loop.blocker() is blocker:
+                others = [run for run in loop.live() if run is not blocker]
+                loop.abandon()
+                self._stalled.remove(loop)
+                self._left_behind += 1
+                return others
+        return None
+
+    async def close(self) -> None:
+        for executor in self._all():
+            await asyncio.to_thread(executor.close)

@@ -1,0 +1,203 @@
+"""Several worker processes under one parent, which starts, restarts, stops and, if it must, kills them.
+
+The parent runs no task and opens no store, so nothing a handler does can hurt it. A child learns from a pipe that its
+parent is gone, and on Linux from the kernel too, and stops then like on SIGTERM.
+"""
+
+import asyncio
+import contextlib
+import ctypes
+import logging
+import os
+import signal
+import sys
+import threading
+from asyncio.subprocess import Process
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+
+from msgspec import Struct
+
+from qo.clock import boot_clock
+
+log = logging.getLogger("qo.fleet")
+
+FINISHED = 99  # a child's exit code for "drained, or stopped as told": 0 could be a handler's `os._exit(0)`
+HOPELESS = 2  # a child's exit code for a target or option that is wrong: starting it again would not help
+PIPE = "QO_FLEET_PIPE"  # the variable that names the child's end of the pipe
+KILLED_AFTER = 5.0  # seconds beyond the grace period
+
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 30.0  # seconds between a death and the next start
+_HEALTHY = 10.0  # seconds a child must live for its death to be a first one again
+_ORDERLY = (0, FINISHED, -signal.SIGTERM)  # the last: told to stop before it had begun to listen
+_PR_SET_PDEATHSIG = 1
+_OURS = ("QO_PROCESSES", "QO_RELOAD", "QO_WORKER_ID")  # settings of the parent that a child must not inherit
+
+
+class FleetSettings(Struct, frozen=True, kw_only=True):
+    size: int
+    id: str
+    grace: float
+    drain: bool = False
+
+
+class Fleet:
+    """`command(id)` is the command line of the child with that id; a file from `changes` asks for new children."""
+
+    def __init__(
+        self,
+        command: Callable[[str], Sequence[str]],
+        settings: FleetSettings,
+        *,
+        changes: Callable[[], AsyncIterator[str]] | None = None,
+    ) -> None:
+        self._command, self._settings, self._changes = command, settings, changes
+        self._children: dict[str, Process] = {}
+        self._stopping = asyncio.Event()
+        self._outdated = asyncio.Event()  # set when the code changed; who starts afterwards gets a new one
+        self._stops = 0
+        self._read_end, self._write_end = os.pipe()
+
+    async def run(self) -> int:
+        """Until every child ended as it should; the fleet's exit code."""
+        watching = asyncio.create_task(self._watch())
+        try:
+            with self._heeding_signals():
+                names = [f"{self._settings.id}-{number}" for number in range(1, self._settings.size + 1)]
+                codes = await asyncio.gather(*(self._keep(name) for name in names))
+        finally:
+            watching.cancel()
+            os.close(self._write_end)
+            os.close(self._read_end)
+        return max(codes) if self._stops <= 1 else 128 + signal.SIGINT
+
+    @contextlib.contextmanager
+    def _heeding_signals(self) -> Iterator[None]:
+        loop = asyncio.get_running_loop()
+        heeded = [signal.SIGTERM, signal.SIGINT]
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup means it
+            heeded.append(signal.SIGHUP)
+        for number in heeded:
+            loop.add_signal_handler(number, self.stop)
+        try:
+            yield
+        finally:
+            for number in heeded:
+                loop.remove_signal_handler(number)
+
+    def stop(self) -> None:
+        """First: let children finish. Again: they hand their tasks back at once."""
+        self._stops += 1
+        self._stopping.set()
+        self._end_children()
+
+    def _end_children(self) -> None:
+        living = [child for child in self._children.values() if child.returncode is None]
+        _tell(living, signal.SIGTERM)
+        asyncio.get_running_loop().call_later(self._settings.grace + KILLED_AFTER, _tell, living, signal.SIGKILL)
+
+    # --- one child
+
+    async def _keep(self, name: str) -> int:
+        """Start a child, and another in its place whenever it ends without having been told to."""
+        pause = _FIRST_PAUSE
+        while not self._stopping.is_set():
+            outdated, started = self._outdated, boot_clock()
+            code = await self._live(name)
+            drained = self._settings.drain and code == FINISHED and not outdated.is_set()
+            if self._stopping.is_set() or drained:
+                return 0 if code in _ORDERLY else _shell_code(code)
+            if code == HOPELESS and self._changes is None:
+                self.stop()
+                return HOPELESS
+            if outdated.is_set() or boot_clock() - started > _HEALTHY:
+                pause = _FIRST_PAUSE
+            if not outdated.is_set():
+                await self._after_death(name, code, pause, outdated)
+                pause = min(pause * 2, _LONGEST_PAUSE)
+        return 0
+
+    async def _live(self, name: str) -> int:
+        environment = {key: value for key, value in os.environ.items() if key not in _OURS}
+        # A session of its own: Ctrl-C in the terminal reaches the parent alone, which passes it on once.
+        child = await asyncio.create_subprocess_exec(
+            *self._command(name),
+            env=environment | {PIPE: str(self._read_end)},
+            pass_fds=(self._read_end,),
+            start_new_session=True,
+            stdin=asyncio.subprocess.DEVNULL,
+        )
+        self._children[name] = child
+        if self._stopping.is_set():  # told while it was being started
+            _tell([child], signal.SIGTERM)
+        return await child.wait()
+
+    async def _after_death(self, name: str, code: int, pause: float, outdated: asyncio.Event) -> None:
+        """Wait before the next start; a broken target is only worth a try once its files changed."""
+        if code == HOPELESS:
+            log.error("worker %s cannot start; it is tried again when a file changes", name)
+            await _either(self._stopping, outdated, None)
+            return
+        about = {"worker_id": name, "exit_code": code}
+        log.warning("worker %s %s; another starts in %.1f s", name, _ending(code), pause, extra=about)
+        await _either(self._stopping, outdated, pause)
+
+    # --- reload
+
+    async def _watch(self) -> None:
+        if self._changes is None:
+            return
+        async for path in self._changes():
+            log.info("%s changed; workers are restarted", path)
+            outdated, self._outdated = self._outdated, asyncio.Event()
+            outdated.set()
+            self._end_children()
+
+
+def _tell(children: list[Process], number: signal.Signals) -> None:
+    for child in children:
+        if child.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                child.send_signal(number)
+
+
+async def _either(one: asyncio.Event, other: asyncio.Event, timeout: float | None) -> None:
+    waits = [asyncio.ensure_future(one.wait()), asyncio.ensure_future(other.wait())]
+    await asyncio.wait(waits, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+    for wait in waits:
+        wait.cancel()
+
+
+def _ending(code: int) -> str:
+    if code < 0:
+        return f"was killed by {signal.Signals(-code).name}"
+    return "was stopped" if code == FINISHED else f"exited with code {code}"
+
+
+def _shell_code(code: int) -> int:
+    return 128 - code if code < 0 else code
+
+
+# --- in the child
+
+
+def in_fleet() -> bool:
+    return PIPE in os.environ
+
+
+def follow_parent(grace: float) -> None:
+    """Called early in a child: when the parent is gone, stop as on SIGHUP, and in the end by force.
+
+    SIGHUP, not SIGTERM: two SIGTERMs mean "at once", and here kernel and pipe both report one death.
+    """
+    pipe = int(os.environ.pop(PIPE))  # not for the handlers' own subprocesses
+    os.set_inheritable(pipe, False)
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGHUP)
+
+    def watch() -> None:
+        os.read(pipe, 1)  # returns when the last writer, our parent, is gone
+        os.kill(os.getpid(), signal.SIGHUP)
+        threading.Event().wait(grace + KILLED_AFTER)
+        os._exit(1)
+
+    threading.Thread(target=watch, name="qo-parent", daemon=True).start()

@@ -1,0 +1,77 @@
+"""How many tasks may start now: token buckets by type and for the whole worker, and slots by type."""
+
+from collections.abc import Mapping
+
+from qo.clock import Clock
+from qo.notes import Control
+from qo.tasks import Handler
+
+WHOLE = ""  # no type's name: the bucket for the whole worker
+
+
+class TokenBucket:
+    """Lets `rate` tasks a second start, and up to one second's worth at once after a pause."""
+
+    def __init__(self, rate: float, now: float) -> None:
+        self.rate = rate
+        self._capacity = max(1.0, rate)
+        self._tokens, self._at = self._capacity, now
+
+    def available(self, now: float) -> int:
+        self._tokens = min(self._capacity, self._tokens + (now - self._at) * self.rate)
+        self._at = now
+        return int(self._tokens + 1e-9)
+
+    def take(self, number: int) -> None:
+        self._tokens -= number
+
+    def wait(self) -> float:
+        """Seconds until the next token."""
+        return max(0.0, (1.0 - self._tokens) / self.rate)
+
+
+class Limits:
+    """What the code and the switches allow a worker to start."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._buckets: dict[str, TokenBucket] = {}
+
+    def obey(self, control: Control, handlers: Mapping[str, Handler]) -> None:
+        """Take over rates; a bucket whose rate did not change keeps its tokens."""
+        declared = {type: handler.options.rate_limit for type, handler in handlers.items()}
+        rates = declared | control.rate_limits | {WHOLE: control.rate_limit}
+        now = self._clock()
+        old = self._buckets
+        self._buckets = {
+            key: old[key] if key in old and old[key].rate == rate else TokenBucket(rate, now)
+            for key, rate in rates.items()
+            if rate > 0
+        }
+
+    def total(self, room: int) -> int:
+        bucket = self._buckets.get(WHOLE)
+        return room if bucket is None else min(room, bucket.available(self._clock()))
+
+    def at_most(self, handlers: Mapping[str, Handler], held: Mapping[str, int]) -> dict[str, int]:
+        """For the types that have a limit of their own, how many more may be claimed."""
+        now, most = self._clock(), {}
+        for type, handler in handlers.items():
+            allowed = []
+            if handler.options.concurrency:
+                allowed.append(handler.options.concurrency - held.get(type, 0))
+            if (bucket := self._buckets.get(type)) is not None:
+                allowed.append(bucket.available(now))
+            if allowed:
+                most[type] = max(0, min(allowed))
+        return most
+
+    def started(self, type: str) -> None:
+        for key in (type, WHOLE):
+            if (bucket := self._buckets.get(key)) is not None:
+                bucket.take(1)
+
+    def wait(self, longest: float) -> float:
+        """Seconds until a limit may have moved."""
+        self.total(1)
+        return min([longest, *(max(0.001, bucket.wait()) for bucket in self._buckets.values())])

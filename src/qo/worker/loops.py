@@ -1,0 +1,139 @@
+"""Async handlers, on an event loop of their own: whatever they do to it, claims and renewals go on."""
+
+import asyncio
+import os
+import threading
+from collections import deque
+from collections.abc import Iterable
+
+from qo.clock import Clock, boot_clock
+from qo.tasks import running
+from qo.worker.run import Run, encode_result
+from qo.worker.slots import Slots
+
+_FAREWELL = 1.0  # seconds cancelled handlers have to end
+STALL = 2.0  # seconds without a tick after which a loop gets no new runs
+
+
+class LoopExecutor:
+    def __init__(self, slots: Slots, *, result_limit: int, clock: Clock = boot_clock) -> None:
+        self._slots, self._limit, self._clock = slots, result_limit, clock
+        self._inbox: deque[Run] = deque()  # popped by the loop, or stolen back by the worker
+        self._started: set[Run] = set()
+        self._pid = os.getpid()
+        self._loop = asyncio.new_event_loop()
+        self._ticked_at, self._pinged_at = clock(), 0.0
+        self._pumping = False
+        self._abandoned = False
+        slots.join(self.pump)
+        self._thread = threading.Thread(target=self._live, name="qo-handlers", daemon=True)
+        self._thread.start()
+
+    def start(self, runs: Iterable[Run]) -> None:
+        self._inbox.extend(runs)
+        self.pump()
+
+    def pump(self) -> None:
+        if self._inbox and not self._pumping:
+            self._pumping = True
+            self._loop.call_soon_threadsafe(self._begin)
+
+    def _begin(self) -> None:
+        self._pumping = False
+        while self._inbox and not self._abandoned and self._slots.take():
+            try:
+                run = self._inbox.popleft()
+            except IndexError:  # stolen between the two looks
+                self._slots.give()
+                return
+            self._started.add(run)
+            run.ends_at = self._clock() + run.task.timeout
+            run.handle = self._loop.create_task(self._attempt(run))
+
+    async def _attempt(self, run: Run) -> None:
+        running.set(run.task)
+        try:
+            args, kwargs = run.handler.arguments.decode(run.task.payload)
+            outcome = encode_result(await run.handler.function(*args, **kwargs), self._limit)
+        except BaseException as error:  # noqa: BLE001 - sys.exit must not end the loop; the outcome goes to the store
+            outcome = run.outcome_of(error)
+        if os.getpid() != self._pid:
+            os._exit(0)  # the handler forked and its child came back: it must not settle anything
+        self._started.discard(run)
+        self._slots.give()
+        run.done(run, outcome)
+        if self._inbox:
+            self._begin()
+        else:
+            self._slots.pump()
+
+    def cancel(self, run: Run) -> None:
+        task = run.handle
+        if isinstance(task, asyncio.Task):
+            self._loop.call_soon_threadsafe(task.cancel)
+
+    def steal(self) -> list[Run]:
+        """Take back what has not started."""
+        stolen = []
+        while self._inbox:
+            try:
+                stolen.append(self._inbox.popleft())
+            except IndexError:
+                break
+        return stolen
+
+    def disown(self, run: Run) -> None:
+        """The run will not end: its slot goes to another."""
+        if run in self._started:
+            self._started.discard(run)
+            self._slots.give()
+            self._slots.pump()
+
+    # --- is the loop alive?
+
+    def is_stalled(self) -> bool:
+        """Ping the loop; True if it has not answered for a while. Something on it blocks."""
+        now = self._clock()
+        if self._ticked_at >= self._pinged_at:
+            self._pinged_at = now
+            self._loop.call_soon_threadsafe(self._tick)
+        return now - self._pinged_at > STALL
+
+    def _tick(self) -> None:
+        self._ticked_at = self._clock()
+        if self._abandoned:
+            self._loop.stop()
+
+    def blocker(self) -> Run | None:
+        """Whose handler is on the loop right now."""
+        current = asyncio.current_task(self._loop)
+        return next((run for run in list(self._started) if run.handle is current), None)
+
+    def live(self) -> list[Run]:
+        return list(self._started)
+
+    def abandon(self) -> None:
+        """Leave the blocked thread behind. Should it come to itself, its handlers are cancelled and it ends."""
+        self._abandoned = True
+        self._slots.leave(self.pump)
+        for run in self.live():
+            self.disown(run)
+
+    def close(self) -> None:
+        """End the loop; a thread that is blocked ends when it comes to itself, or with the process."""
+        self._abandoned = True
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(timeout=2 * _FAREWELL)
+
+    def _live(self) -> None:
+        """The thread's life: the loop's, then, as asyncio.run does, the last words of its handlers."""
+        self._loop.run_forever()
+        left = asyncio.all_tasks(self._loop)
+        for task in left:
+            task.cancel()
+        if left:
+            self._loop.run_until_complete(asyncio.wait(left, timeout=_FAREWELL))
+        for task in asyncio.all_tasks(self._loop):
+            task._log_destroy_pending = False  # type: ignore[attr-defined]  # noqa: SLF001 - it swallowed its cancellation; we have said so
+        self._loop.run_until_complete(self._loop.shutdown_asyncgens())
+        self._loop.close()

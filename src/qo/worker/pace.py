@@ -1,0 +1,25 @@
+"""How far ahead a worker may claim: as far as its tasks are quick, so that slow ones wait for whoever is free."""
+
+from qo.clock import Clock
+
+HORIZON = 0.1  # seconds of work held ahead
+_WINDOW = 0.02  # seconds over which the rate is measured
+_MEMORY = 0.5  # weight of the past in the rate
+
+
+class Pace:
+    def __init__(self, most: int, clock: Clock) -> None:
+        self._most, self._clock = most, clock
+        self._since, self._ended, self._rate = clock(), 0, 0.0
+
+    def ended(self, number: int) -> None:
+        self._ended += number
+
+    def ahead(self) -> int:
+        """Tasks worth holding beyond those that run."""
+        now = self._clock()
+        passed = now - self._since
+        if passed >= _WINDOW:
+            self._rate = _MEMORY * self._rate + (1 - _MEMORY) * self._ended / passed
+            self._since, self._ended = now, 0
+        return min(self._most, int(self._rate * HORIZON))

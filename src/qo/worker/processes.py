@@ -1,0 +1,172 @@
+"""Handlers in child processes, one run at a time in each: they can be killed, and can kill only themselves.
+
+Each child has a thread here that talks to it. Orders and reports are msgpack; nothing is unpickled.
+"""
+
+import importlib
+import inspect
+import multiprocessing
+import os
+import signal
+import sys
+from asyncio import run as run_to_end
+from collections.abc import Callable
+from functools import cache
+from multiprocessing.connection import Connection
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from qo.clock import Clock, boot_clock
+from qo.errors import InvalidSetting
+from qo.model import Task
+from qo.tasks import STYLES, Arguments, Handler, running
+from qo.worker.run import Outcome, Run, encode_result, outcome_of, timed_out
+from qo.worker.slots import Slots
+from qo.worker.threads import ThreadExecutor
+
+_spawn = multiprocessing.get_context("spawn")
+
+
+class Order(Struct, frozen=True, kw_only=True):
+    """What a child is told: the task, and where its own copy of the handler is."""
+
+    task: Task
+    module: str
+    name: str
+    style: str  # of its arguments
+    result_limit: int
+
+
+class _Child:
+    def __init__(self) -> None:
+        self.connection, theirs = _spawn.Pipe()
+        self.process = _spawn.Process(target=child_main, args=(theirs, os.getpid()), daemon=True, name="qo-child")
+        self.process.start()
+        theirs.close()
+        self.ran = 0
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.join()
+        self.connection.close()
+
+
+class ProcessExecutor(ThreadExecutor):
+    def __init__(self, slots: Slots, *, result_limit: int, tasks_per_process: int, clock: Clock = boot_clock) -> None:
+        super().__init__(slots, result_limit=result_limit, clock=clock)
+        self._tasks_per_process = tasks_per_process
+        self._children: dict[Run, _Child] = {}
+
+    def _enter(self) -> list[_Child]:
+        return []  # the child, once there is one
+
+    def _leave(self, keeper: object) -> None:
+        for child in _kept(keeper):
+            child.end()
+
+    def _call(self, run: Run, keeper: object) -> Outcome:
+        kept = _kept(keeper)
+        if not kept:
+            kept.append(_Child())
+        child = self._children[run] = kept[0]
+        run.ends_at = self._clock() + run.task.timeout  # starting Python does not count
+        try:
+            outcome = _converse(child, run, self._limit)
+        finally:
+            self._children.pop(run, None)
+        if outcome is None or child.ran >= self._tasks_per_process:
+            kept.clear()
+            child.end()
+        return outcome or _obituary(child, run)
+
+    def cancel(self, run: Run) -> None:
+        child = self._children.get(run)
+        if child is not None:
+            child.process.kill()  # `_converse` sees the pipe end
+
+
+def _kept(keeper: object) -> list[_Child]:
+    return keeper if isinstance(keeper, list) else []
+
+
+def _converse(child: _Child, run: Run, limit: int) -> Outcome | None:
+    """None if the child died instead of answering."""
+    function, style = run.handler.function, run.handler.arguments.style
+    order = Order(
+        task=run.task, module=function.__module__, name=function.__qualname__, style=style, result_limit=limit
+    )
+    child.ran += 1
+    try:
+        child.connection.send_bytes(msgspec.msgpack.encode(order))
+        return msgspec.msgpack.decode(child.connection.recv_bytes(), type=Outcome)
+    except (EOFError, OSError):
+        return None
+
+
+def _obituary(child: _Child, run: Run) -> Outcome:
+    if run.timed_out:
+        return Outcome(error=timed_out(run.task.timeout))
+    code = child.process.exitcode
+    how = f"was killed by signal {-code}" if code is not None and code < 0 else f"exited with code {code}"
+    return Outcome(error=f"the process running the handler {how}")
+
+
+def check_reachable(handler: Handler) -> None:
+    """A child imports the handler anew, so it must have a name to be found by."""
+    if "<" in handler.function.__qualname__:
+        raise InvalidSetting(f"{handler.type!r} runs in a process, so its function must stand at the top of a module")
+
+
+# --- in the child
+
+
+def child_main(connection: Connection, parent: int) -> None:
+    """Take orders until the parent closes the pipe."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # ctrl-C goes to the whole group; the parent decides
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    _die_with_parent(parent)
+    pid = os.getpid()
+    while True:
+        try:
+            order = msgspec.msgpack.decode(connection.recv_bytes(), type=Order)
+        except (EOFError, OSError):
+            return
+        outcome = _obey(order)
+        if os.getpid() != pid:
+            os._exit(0)  # a fork of the handler's came back
+        connection.send_bytes(msgspec.msgpack.encode(outcome))
+
+
+def _obey(order: Order) -> Outcome:
+    running.set(order.task)
+    try:
+        function, arguments = _find(order.module, order.name, order.style)
+        args, kwargs = arguments.decode(order.task.payload)
+        result = function(*args, **kwargs)
+        if inspect.iscoroutine(result):
+            result = run_to_end(result)
+        return encode_result(result, order.result_limit)
+    except BaseException as error:  # noqa: BLE001 - goes to the parent, then to the store
+        return outcome_of(error)
+
+
+@cache
+def _find(module: str, name: str, style: str) -> tuple[Callable[..., Any], Arguments]:
+    """The handler under the name the parent's own registry gave it."""
+    found: Any = importlib.import_module(module)
+    for part in name.split("."):
+        found = getattr(found, part)
+    handler = getattr(found, "handler", None)
+    function = handler.function if isinstance(handler, Handler) else found
+    return function, STYLES[style](function)
+
+
+def _die_with_parent(parent: int) -> None:
+    if sys.platform == "linux":
+        import ctypes  # noqa: PLC0415 - only here
+
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+        if os.getppid() != parent:
+            os._exit(1)  # it died before we asked

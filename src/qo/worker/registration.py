@@ -1,0 +1,69 @@
+"""How a worker makes itself known: a note with counters, rewritten with every heartbeat."""
+
+import os
+import socket
+from importlib.metadata import PackageNotFoundError, version
+
+import msgspec
+
+from qo import notes
+from qo.clock import Clock
+from qo.engine import Engine
+from qo.ids import new_worker_id
+from qo.model import ANY
+from qo.worker.settings import WorkerSettings
+
+MOST_TASKS_SHOWN = 100
+
+
+class Registration:
+    def __init__(self, engine: Engine, settings: WorkerSettings, types: tuple[str, ...], clock: Clock) -> None:
+        self._engine, self._settings, self.types, self._clock = engine, settings, types, clock
+        self._known: tuple[str, ...] | None = None
+        self.host = socket.gethostname()
+        self.worker_id = settings.id or new_worker_id("".join(c for c in self.host if c.isalnum() or c in "-.") or "w")
+        self._started_at = clock()
+        self.status = "active"
+        self.completed = self.failed = 0
+
+    async def announce(self, current: list[str]) -> None:
+        note = notes.WorkerNote(
+            worker_id=self.worker_id,
+            status=self.status,
+            started_at=self._started_at,
+            last_heartbeat=self._clock(),
+            queues=self._settings.queues,
+            types=self.types,
+            capabilities=self._settings.capabilities,
+            capacity=self._settings.concurrency,
+            current_load=len(current),
+            current_tasks=tuple(current[:MOST_TASKS_SHOWN]),
+            tasks_completed=self.completed,
+            tasks_failed=self.failed,
+            host=self.host,
+            pid=os.getpid(),
+            version=_version(),
+        )
+        await self._engine.write_note(notes.WORKERS + self.worker_id, msgspec.json.encode(note), expected=ANY)
+
+    async def make_types_known(self) -> None:
+        """So that no other worker takes them for a mistake."""
+        types = self.types
+        if types == self._known:
+            return
+
+        def known(before: notes.KnownTypes) -> notes.KnownTypes:
+            return notes.KnownTypes(types=before.types | set(types))
+
+        await notes.change(self._engine, notes.KNOWN_TYPES, notes.KnownTypes, known)
+        self._known = types
+
+    async def leave(self) -> None:
+        await self._engine.drop_note(notes.WORKERS + self.worker_id)
+
+
+def _version() -> str:
+    try:
+        return version("qo-queue")
+    except PackageNotFoundError:  # run from a source tree
+        return ""

@@ -1,0 +1,96 @@
+"""One attempt at one task, and what came of it."""
+
+import asyncio
+import traceback
+from collections.abc import Callable
+
+from msgspec import Struct
+
+from qo.codec import encode_value
+from qo.errors import Fail, InvalidTask, Retry
+from qo.model import Change, Task, after_error, check_size, complete, fail
+from qo.tasks import Handler
+
+ERROR_LIMIT = 16 * 1024  # bytes of text kept of an error
+_SUMMARY = 1000
+
+
+class Outcome(Struct, frozen=True, kw_only=True):
+    """How an attempt ended. Made where the handler ran, so that nothing but bytes and text travels."""
+
+    result: bytes | None = None
+    error: str | None = None
+    permanent: bool = False  # do not try again
+    after: float | None = None  # try again after so many seconds
+
+
+class TimedOut(BaseException):
+    """Thrown into a handler whose time is up; no `except Exception` of its own should catch it."""
+
+
+class Run:
+    """A task this worker holds: waiting here, running, or waiting to be settled."""
+
+    __slots__ = ("disowned", "done", "ends_at", "handle", "handler", "settled", "task", "timed_out")
+
+    def __init__(self, task: Task, handler: Handler, done: "Callable[[Run, Outcome], None]") -> None:
+        self.task, self.handler, self.done = task, handler, done
+        self.ends_at: float | None = None  # by the boot clock, set when the handler starts
+        self.handle: object = None  # the executor's own: what to cancel
+        self.timed_out = False
+        self.disowned = False  # its executor gave up on it
+        self.settled = False  # no later report of this run counts
+
+    def outcome_of(self, error: BaseException) -> Outcome:
+        return outcome_of(error, timeout=self.task.timeout if self.timed_out else None)
+
+
+def encode_result(result: object, limit: int) -> Outcome:
+    """A handler's return value. One that cannot be kept is the handler's fault, and trying again would not help."""
+    try:
+        data = encode_value(result, "result")
+        check_size("result", data, limit)
+    except InvalidTask as error:
+        return Outcome(error=str(error), permanent=True)
+    return Outcome(result=data)
+
+
+def outcome_of(error: BaseException, *, timeout: float | None = None) -> Outcome:
+    """`timeout` is given if the time was up, which is then what the error means."""
+    if timeout is not None and isinstance(error, TimedOut | asyncio.CancelledError):
+        return Outcome(error=timed_out(timeout))
+    match error:
+        case Retry():
+            return Outcome(error=str(error), after=error.after)
+        case Fail():
+            return Outcome(error=str(error) or "the handler gave up", permanent=True)
+        case InvalidTask():
+            return Outcome(error=str(error), permanent=True)
+        case SystemExit():
+            return Outcome(error=describe(error, f"the handler called sys.exit({error.code!r})"))
+    return Outcome(error=describe(error))
+
+
+def timed_out(timeout: float) -> str:
+    return f"timed out after {timeout:g} s"
+
+
+def describe(error: BaseException, summary: str = "") -> str:
+    """One line for tables, then the traceback without locals, cut to what a store should keep."""
+    summary = summary or "".join(traceback.format_exception_only(error)).strip()
+    trace = "".join(traceback.format_exception(error))
+    text = f"{summary[:_SUMMARY]}\n{trace}"
+    kept = text.encode("utf-8", "replace").replace(b"\x00", b"?")
+    if len(kept) > ERROR_LIMIT:
+        half = ERROR_LIMIT // 2 - 20
+        kept = kept[:half] + b"\n... (cut) ...\n" + kept[-half:]
+    return kept.decode("utf-8", "ignore")
+
+
+def settlement(task: Task, outcome: Outcome, luck: Callable[[], float]) -> Change:
+    """What the outcome makes of the task. The policy is the model's."""
+    if outcome.error is None:
+        return complete(task, outcome.result or b"null")
+    if outcome.permanent:
+        return fail(task, outcome.error)
+    return after_error(task, outcome.error, luck=luck(), after=outcome.after)

@@ -1,0 +1,89 @@
+"""From reports to the store: outcomes gather while a trip is under way, and are settled in one batch."""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from qo.engine import Engine
+from qo.errors import StorageError
+from qo.ids import luck
+from qo.model import Change, Status
+from qo.worker.held import Held
+from qo.worker.registration import Registration
+from qo.worker.run import Outcome, Run, settlement
+
+log = logging.getLogger("qo.worker")
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0  # seconds between tries while the store is away
+
+
+class Settler:
+    def __init__(self, engine: Engine, held: Held, registration: Registration, settled: Callable[[int], None]) -> None:
+        self._engine, self._held, self._registration, self._settled = engine, held, registration, settled
+        self._loop = asyncio.get_running_loop()
+        self._reports: deque[tuple[Run, Outcome]] = deque()
+        self._news = asyncio.Event()
+        self._waking = False
+
+    def report(self, run: Run, outcome: Outcome) -> None:
+        """From any thread."""
+        self._reports.append((run, outcome))
+        if not self._waking:
+            self._waking = True
+            try:
+                self._loop.call_soon_threadsafe(self._news.set)
+            except RuntimeError:
+                return  # a handler left behind came back after the worker had ended
+
+    async def run(self) -> None:
+        while True:
+            await self._news.wait()
+            self._news.clear()
+            self._waking = False
+            await self._settle(self._drain())
+
+    def _drain(self) -> list[tuple[Run, Outcome]]:
+        drained = []
+        while self._reports:
+            run, outcome = self._reports.popleft()
+            if not run.settled:
+                run.settled = True
+                drained.append((run, outcome))
+        return drained
+
+    async def _settle(self, reports: list[tuple[Run, Outcome]]) -> None:
+        if not reports:
+            return
+        changes = [settlement(run.task, outcome, luck) for run, outcome in reports]
+        answers = await self.apply(changes)
+        for (run, _), change, landed in zip(reports, changes, answers, strict=True):
+            self._held.remove(run)
+            self._tell(run, change, landed=landed)
+        self._settled(len(reports))
+
+    async def apply(self, changes: Sequence[Change]) -> list[bool]:
+        """Apply, however long the store is away: the leases tell whether it is too late."""
+        pause = _FIRST_PAUSE
+        while True:
+            try:
+                return await self._engine.apply(changes)
+            except StorageError as error:
+                log.warning("cannot settle %d tasks, trying again in %.1f s: %s", len(changes), pause, error)
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, _LONGEST_PAUSE)
+
+    def _tell(self, run: Run, change: Change, *, landed: bool) -> None:
+        task = run.task
+        about = {"task_id": task.id, "type": task.type, "queue": task.queue, "attempt": task.attempt}
+        if not landed:
+            log.warning("lease lost: the outcome of %s %s was dropped", task.type, task.id, extra=about)
+        elif change.to is Status.COMPLETED:
+            self._registration.completed += 1
+            if log.isEnabledFor(logging.INFO):
+                log.info("completed %s %s", task.type, task.id, extra=about | {"status": "completed"})
+        else:
+            self._registration.failed += 1
+            summary = (change.error or "").partition("\n")[0]
+            again = "" if change.delay is None else f", again in {change.delay:.1f} s"
+            about |= {"status": change.to.value, "error": summary}
+            log.warning("%s %s attempt %d: %s%s", task.type, task.id, task.attempt, summary, again, extra=about)

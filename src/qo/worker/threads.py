@@ -1,0 +1,146 @@
+"""Plain functions, each in a thread. A thread cannot be killed: one that outlives its time is left behind."""
+
+import ctypes
+import os
+import threading
+from collections import deque
+from collections.abc import Iterable
+from contextvars import copy_context
+
+from qo.clock import Clock, boot_clock
+from qo.tasks import running
+from qo.worker.run import Outcome, Run, TimedOut, encode_result
+from qo.worker.slots import Slots
+
+
+class ThreadExecutor:
+    """Threads are started as they are needed and stay for the next run."""
+
+    def __init__(self, slots: Slots, *, result_limit: int, clock: Clock = boot_clock) -> None:
+        self._slots, self._limit, self._clock = slots, result_limit, clock
+        self._inbox: deque[Run] = deque()
+        self._wake = threading.Condition(threading.Lock())
+        self._idle = 0
+        self._live: set[Run] = set()
+        self._guard = threading.Lock()  # between throwing into a run and its end
+        self._closed = False
+        self._pid = os.getpid()
+        slots.join(self.pump)
+
+    def start(self, runs: Iterable[Run]) -> None:
+        self._inbox.extend(runs)
+        self.pump()
+
+    def pump(self) -> None:
+        """Wake a thread, or start one; it wakes the next if there is more to do."""
+        with self._wake:
+            if not self._inbox or self._closed:
+                return
+            if self._idle:
+                self._wake.notify()
+                return
+        if self._slots.take():
+            threading.Thread(target=self._work, name=f"qo-{type(self).__name__}", daemon=True).start()
+
+    def _work(self) -> None:
+        """A thread's life. It holds a slot while it works, and none while it waits."""
+        keeper = self._enter()
+        try:
+            while (run := self._next()) is not None:
+                if not self._attempt(run, keeper):
+                    return
+        finally:
+            self._leave(keeper)
+
+    def _next(self) -> Run | None:
+        """The next run, with a slot for it; called holding one slot, or None when the executor closes."""
+        while not self._closed:
+            try:
+                return self._inbox.popleft()
+            except IndexError:
+                self._slots.give()
+            self._slots.pump()
+            with self._wake:
+                self._idle += 1
+                self._wake.wait_for(lambda: self._closed or (bool(self._inbox) and self._slots.take()))
+                self._idle -= 1
+        return None
+
+    def _attempt(self, run: Run, keeper: object) -> bool:
+        """Run one task; False if the thread was given up on meanwhile and must end."""
+        run.ends_at = self._clock() + run.task.timeout
+        run.handle = threading.get_ident()
+        self._live.add(run)
+        if self._inbox:
+            self.pump()
+        outcome: Outcome | None = None
+        while True:  # what `cancel` throws may strike anywhere up to the end of `_finish`, but only once
+            try:
+                outcome = outcome or self._call(run, keeper)
+                ours = self._finish(run)
+                break
+            except BaseException as error:  # noqa: BLE001 - sys.exit ends the attempt, not the worker; it goes to the store
+                outcome = outcome or run.outcome_of(error)
+        if os.getpid() != self._pid:
+            os._exit(0)  # the handler forked and its child came back: it must not settle anything
+        if ours:
+            run.done(run, outcome)
+        return ours
+
+    def _finish(self, run: Run) -> bool:
+        """From here on nothing is thrown into this thread. False: the run was disowned."""
+        with self._guard:
+            self._live.discard(run)
+            _throw(threading.get_ident(), None)
+            return not run.disowned
+
+    def _enter(self) -> object:
+        """What a thread keeps through its life; nothing here."""
+        return None
+
+    def _leave(self, keeper: object) -> None: ...
+
+    def _call(self, run: Run, keeper: object) -> Outcome:  # noqa: ARG002 - for executors whose threads keep something
+        args, kwargs = run.handler.arguments.decode(run.task.payload)
+        context = copy_context()
+        context.run(running.set, run.task)
+        return encode_result(context.run(run.handler.function, *args, **kwargs), self._limit)
+
+    def cancel(self, run: Run) -> None:
+        """Throw into the thread. It hears it at its next step of Python; a call that blocks in C ends first."""
+        with self._guard:
+            if run in self._live and isinstance(run.handle, int):
+                _throw(run.handle, TimedOut)
+
+    def steal(self) -> list[Run]:
+        stolen = []
+        while self._inbox:
+            try:
+                stolen.append(self._inbox.popleft())
+            except IndexError:
+                break
+        return stolen
+
+    def disown(self, run: Run) -> None:
+        """The run will not end: its slot goes to another, and its thread ends when it comes back."""
+        with self._guard:
+            if run not in self._live:
+                return
+            self._live.discard(run)
+            run.disowned = True
+        self._slots.give()
+        self._slots.pump()
+
+    def live(self) -> list[Run]:
+        return list(self._live)
+
+    def close(self) -> None:
+        self._closed = True
+        with self._wake:
+            self._wake.notify_all()
+
+
+def _throw(thread: int, kind: type[BaseException] | None) -> None:
+    """Raise `kind` in another thread; None takes back what has not been heard yet."""
+    thrown = None if kind is None else ctypes.py_object(kind)
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), thrown)

@@ -1,0 +1,275 @@
+"""The worker: claim, run, settle, in batches. This loop never runs a handler, so no handler can stop it."""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Coroutine
+from typing import Any
+
+from qo.clock import Clock, boot_clock, system_clock
+from qo.errors import InvalidSetting, StorageError
+from qo.model import Filter, Status, Task, Want, fail, release
+from qo.queue import Queue
+from qo.tasks import Executor, Handler, Registry
+from qo.worker.claiming import Claiming
+from qo.worker.executors import Executors, WorkerStuck
+from qo.worker.held import Held
+from qo.worker.processes import check_reachable
+from qo.worker.registration import Registration
+from qo.worker.run import Run
+from qo.worker.settings import WorkerSettings
+from qo.worker.settling import Settler
+from qo.worker.upkeep import Upkeep
+
+log = logging.getLogger("qo.worker")
+_LOOK = 1.0  # seconds between two looks at the switches
+_PULSE = 0.5
+_MANY = 1000  # waiting tasks looked through for retries
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0  # seconds between tries while the store is away
+
+
+class Worker:
+    def __init__(
+        self, queue: Queue, registry: Registry, settings: WorkerSettings | None = None, *, clock: Clock = boot_clock
+    ) -> None:
+        self._engine, self._limit, self._clock = queue.engine, queue.settings.payload_limit, clock
+        self._registry = registry
+        self._settings = settings = settings or WorkerSettings()
+        self._handlers = _handlers(registry, settings)
+        self._held = Held()
+        self._registration = Registration(self._engine, settings, tuple(self._handlers), system_clock)
+        self._claiming = Claiming(self._engine, self._handlers, self._held, settings, worker_id=self.id, clock=clock)
+        self._stopping, self._aborting = asyncio.Event(), asyncio.Event()
+        self._freed = asyncio.Event()
+        self._pause = _FIRST_PAUSE
+        self.alive_at = clock()  # moves as long as the worker's loop does; a watchdog may look
+
+    @property
+    def id(self) -> str:
+        return self._registration.worker_id
+
+    @property
+    def completed(self) -> int:
+        return self._registration.completed
+
+    @property
+    def failed(self) -> int:
+        return self._registration.failed
+
+    def stop(self) -> None:
+        """Take no more tasks, let the running ones end, hand back those that do not within the grace period."""
+        self._stopping.set()
+        self._freed.set()
+
+    def abort(self) -> None:
+        """Hand everything back now."""
+        self.stop()
+        self._aborting.set()
+
+    def refresh(self) -> None:
+        """Take over what changed in the registry."""
+        handlers = _handlers(self._registry, self._settings)
+        self._handlers.clear()
+        self._handlers.update(handlers)
+        self._registration.types = tuple(handlers)
+        self._claiming.refresh()
+        self._freed.set()
+
+    async def run(self) -> None:
+        """Work until stopped; raises WorkerStuck if that became impossible."""
+        self._executors = Executors(self._settings, result_limit=self._limit, clock=self._clock)
+        self._settler = Settler(self._engine, self._held, self._registration, self._settled)
+        upkeep = Upkeep(
+            self._engine, self._held, self._executors, self._settler, lease=self._settings.lease, clock=self._clock
+        )
+        try:
+            async with _background(
+                self._settler.run(), upkeep.renew(), upkeep.watch(), self._look(), self._beat(), self._pulse()
+            ) as failed:
+                await _first(self._claim_and_start(), failed)
+                await _first(self._finish(), failed)
+        finally:
+            await self._executors.close()
+
+    # --- claim and start
+
+    async def _claim_and_start(self) -> None:
+        while not self._stopping.is_set():
+            want = self._claiming.want()
+            if want is None:
+                await self._wait_for_room()
+                continue
+            tasks = await self._claim(want)
+            if tasks:
+                self._start(tasks)
+            elif self._settings.drain and not len(self._held) and await self._is_drained(want):
+                self.stop()
+            else:
+                await self._idle(want)
+
+    async def _claim(self, want: Want) -> list[Task]:
+        try:
+            async with asyncio.timeout(self._settings.stuck_after):
+                tasks = await self._engine.claim(want)
+        except StorageError as error:
+            await self._away(error)
+            return []
+        except TimeoutError:
+            raise WorkerStuck(f"the store has not answered a claim for {self._settings.stuck_after:g} s") from None
+        self._pause = _FIRST_PAUSE
+        return tasks
+
+    def _start(self, tasks: list[Task]) -> None:
+        runs = []
+        for task in tasks:
+            run = Run(task, self._handlers[task.type], self._settler.report)
+            self._held.add(run)
+            self._claiming.limits.started(task.type)
+            runs.append(run)
+        self._executors.start(runs)
+
+    def _settled(self, number: int) -> None:
+        self._claiming.pace.ended(number)
+        self._freed.set()
+
+    async def _wait_for_room(self) -> None:
+        self._freed.clear()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._claiming.limits.wait(self._settings.poll)):
+                await self._freed.wait()
+
+    async def _idle(self, want: Want) -> None:
+        """Wait for a task to claim, or for the end."""
+        self._freed.clear()
+        waits = [
+            asyncio.ensure_future(self._engine.wait(want, self._settings.poll)),
+            asyncio.ensure_future(self._freed.wait()),
+        ]
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()
+            answers = await asyncio.gather(*waits, return_exceptions=True)
+        if isinstance(answers[0], StorageError):
+            await self._away(answers[0])
+
+    async def _is_drained(self, want: Want) -> bool:
+        """Nothing was due just now; is there also no retry waiting, no task lost by its worker, no stranger?"""
+        await self._turn_strangers_away()
+        pending = Filter(types=want.types, queues=want.queues, statuses=(Status.PENDING,))
+        lost = Filter(types=want.types, queues=want.queues, expired_for=0.0)
+        retries = any(task.failures for task in await self._engine.find(pending, limit=_MANY))
+        return not retries and not await self._engine.find(lost, limit=1)
+
+    # --- look around
+
+    async def _look(self) -> None:
+        """Obey the switches, and turn away tasks nobody will ever take."""
+        while True:
+            await self._patiently(self._registration.make_types_known)
+            await self._patiently(self._claiming.obey)
+            await self._patiently(self._turn_strangers_away)
+            await asyncio.sleep(_LOOK)
+
+    async def _turn_strangers_away(self) -> None:
+        want = await self._claiming.strangers()
+        for task in await self._engine.claim(want) if want else []:
+            known = ", ".join(sorted(self._handlers)) or "none"
+            error = f"unknown type {task.type!r}: no worker has ever had a handler for it; this one has {known}"
+            log.error("%s (task %s)", error, task.id, extra={"task_id": task.id, "type": task.type})
+            await self._engine.apply([fail(task, error)])
+            self._registration.failed += 1
+
+    async def _beat(self) -> None:
+        while True:
+            await self._patiently(lambda: self._registration.announce(self._held.ids()))
+            await asyncio.sleep(self._settings.heartbeat)
+
+    async def _pulse(self) -> None:
+        while True:
+            self.alive_at = self._clock()
+            await asyncio.sleep(_PULSE)
+
+    async def _patiently(self, trip: Any) -> None:
+        """Go to the store; if it is away, say so and go on: the next round tries again."""
+        try:
+            await trip()
+        except StorageError as error:
+            await self._away(error)
+
+    async def _away(self, error: StorageError) -> None:
+        log.warning("the store is away, trying again in %.1f s: %s", self._pause, error)
+        await asyncio.sleep(self._pause)
+        self._pause = min(self._pause * 2, _LONGEST_PAUSE)
+
+    # --- the end
+
+    async def _finish(self) -> None:
+        """Hand back what has not started, wait for what runs, hand back what does not end in time."""
+        self._registration.status = "draining"
+        await self._patiently(lambda: self._registration.announce(self._held.ids()))
+        await self._hand_back(self._executors.steal())
+        until = self._clock() + self._settings.grace
+        while len(self._held) and not self._aborting.is_set() and (left := until - self._clock()) > 0:
+            self._freed.clear()
+            waits = [asyncio.ensure_future(self._freed.wait()), asyncio.ensure_future(self._aborting.wait())]
+            await asyncio.wait(waits, timeout=left, return_when=asyncio.FIRST_COMPLETED)
+            for wait in waits:
+                wait.cancel()
+        left_over = [run for run in self._held.runs() if not run.settled]
+        await self._hand_back(left_over)
+        for run in left_over:
+            self._executors.cancel(run)
+        with contextlib.suppress(StorageError):
+            await self._registration.leave()
+
+    async def _hand_back(self, runs: list[Run]) -> None:
+        for run in runs:
+            run.settled = True
+        if runs:
+            log.info("handing back %d tasks", len(runs))
+            with contextlib.suppress(TimeoutError):  # then their leases expire instead
+                async with asyncio.timeout(self._settings.grace):
+                    await self._settler.apply([release(run.task) for run in runs])
+        for run in runs:
+            self._held.remove(run)
+
+
+def _handlers(registry: Registry, settings: WorkerSettings) -> dict[str, Handler]:
+    handlers = {handler.type: handler for handler in registry}
+    missing = [type for type in settings.types if type not in handlers]
+    if missing:
+        raise InvalidSetting(f"there is no handler for {', '.join(missing)}; there are: {', '.join(sorted(handlers))}")
+    if settings.types:
+        handlers = {type: handlers[type] for type in settings.types}
+    for handler in handlers.values():
+        if handler.options.executor is Executor.PROCESS:
+            check_reachable(handler)
+    return handlers
+
+
+@contextlib.asynccontextmanager
+async def _background(*work: Coroutine[Any, Any, None]) -> AsyncIterator[list[asyncio.Task[None]]]:
+    """Work that goes on beside the block and ends with it."""
+    tasks = [asyncio.create_task(each) for each in work]
+    try:
+        yield tasks
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+
+
+async def _first(main: Coroutine[Any, Any, None], failed: list[asyncio.Task[None]]) -> None:
+    """Run `main` to its end, unless something beside it breaks first."""
+    running = asyncio.create_task(main)
+    try:
+        await asyncio.wait([running, *failed], return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        if not running.done():
+            running.cancel()
+            await asyncio.wait([running])
+    for task in [*failed, running]:
+        if task.done() and not task.cancelled():
+            task.result()

@@ -1,0 +1,198 @@
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+import qo
+from qo.cli import main
+from qo.cli.output import bar, clean, clean_lines, duration
+
+HOSTILE = '{"x": "[bold red]markup[/] [link=http://evil]l[/link] \\u001b[31mred\\u001b]0;title\\u0007 \\u202egnp.exe"}'
+NOWHERE = "0f0190a4-0000-8000-8000-000000000000"
+FIELDS = [
+    "id", "queue", "type", "status", "payload", "result", "error", "priority", "effective_priority", "needs", "timeout",
+    "max_retries", "retry", "attempt", "failures", "available_at", "lease_expires_at", "worker_id", "created_at",
+    "updated_at", "started_at", "completed_at", "idempotency_key", "trace_id", "version",
+]  # fmt: skip
+READERS = (
+    ["status", NOWHERE], ["history", NOWHERE], ["list"], ["stats"], ["workers"], ["top", "--once"], ["pause"],
+    ["resume"], ["limit", "1"], ["replay", NOWHERE], ["cancel", NOWHERE], ["archive", NOWHERE], ["delete", NOWHERE],
+    ["monitor", "--once"],
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("command", READERS, ids=lambda command: command[0])
+def test_looking_at_a_queue_that_is_not_there_does_not_make_one(call: Any, tmp_path: Path, command: list[str]) -> None:
+    assert "there is no queue at sqlite:///" in call.error(*command, code=5)["error"]
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("command", READERS, ids=lambda command: command[0])
+def test_a_foreign_file_is_refused_untouched(call: Any, tmp_path: Path, command: list[str]) -> None:
+    (tmp_path / "qo.db").write_text("dear diary, " * 20)
+    assert "not a SQLite database" in call.error(*command, code=5)["error"]
+    assert (tmp_path / "qo.db").read_text().startswith("dear diary")
+
+
+def test_status_shows_the_fields_of_a_task_and_never_the_lease(call: Any) -> None:
+    task_id = call.submit("t")
+    assert list(call.json("status", task_id)) == FIELDS
+    assert [task["id"] for task in call.json("status", task_id, task_id.upper())] == [task_id]
+    assert task_id in call("status", task_id).stdout
+
+
+def test_an_unknown_task_is_exit_code_3(call: Any) -> None:
+    task_id = call.submit("t")
+    assert NOWHERE in call.error("status", NOWHERE, code=3)["error"]
+    result = call("status", NOWHERE, task_id, "--json", code=3)
+    assert [task["id"] for task in json.loads(result.stdout)] == [task_id]
+    assert NOWHERE in call.error("history", NOWHERE, code=3)["error"]
+    assert call.error("status", "abc", code=2)["field"] == "id"
+
+
+@pytest.mark.parametrize("command", [["status"], ["list"], ["history"], ["stats"], ["top", "--once"]])
+def test_what_a_task_says_is_never_obeyed_by_the_terminal(call: Any, command: list[str]) -> None:
+    task_id = call.submit("t", "--input", HOSTILE, "--trace-id", "[bold]trace[/bold]", "--max-retries", "0")
+    asyncio.run(_fail(call.url, "[red]boom[/red] \x1b[31m\x07\u202e"))
+    about = [task_id] if command[0] in ("status", "history") else []
+    shown = call(*command, *about).stdout
+    assert not {"\x1b", "\x07", "\u202e", "\u009b"} & set(shown)
+    if command[0] == "status":
+        assert "[bold red]markup[/] [link=http://evil]l[/link]" in shown and "[bold]trace[/bold]" in shown
+    if command[0] in ("status", "history", "top"):
+        assert "[red]boom[/red]" in shown
+
+
+async def _fail(url: str, error: str) -> None:
+    async with qo.connect(url) as queue:
+        (task,) = await queue.dequeue()
+        await queue.nack(task, error)
+
+
+def test_history_tells_every_transition(call: Any) -> None:
+    task_id = call.submit("t")
+    asyncio.run(_fail(call.url, "no luck"))
+    call("cancel", task_id)
+    events = call.json("history", task_id)
+    assert [event["status"] for event in events] == ["pending", "running", "pending", "cancelled"]
+    assert events[2]["error"] == "no luck" and events[2]["failures"] == 1
+    shown = call("history", task_id).stdout
+    assert "no luck" in shown and "cancelled" in shown
+
+
+def test_list_pages_through_everything_newest_first(call: Any) -> None:
+    ids = [call.submit("t") for _ in range(7)][::-1]
+    seen, after = [], ""
+    while after is not None:
+        page = call.json("list", "--limit", "3", "--after", after)
+        seen += [task["id"] for task in page["tasks"]]
+        after = page["next"]
+    assert seen == ids
+    assert [task["id"] for task in call.json("list", "--limit", "2", "--all-pages")["tasks"]] == ids
+    assert call.json("list", "--limit", "7")["next"] is None
+    assert call.error("list", "--after", "nonsense", code=2)["error"]
+
+
+def test_list_filters(call: Any) -> None:
+    mail = call.submit("email", "--queue", "mail")
+    crawl = call.submit("crawl")
+    call("cancel", crawl)
+
+    def ids(*options: str) -> list[str]:
+        return [task["id"] for task in call.json("list", *options)["tasks"]]
+
+    assert ids("--type", "email,other") == ids("--queue", "mail") == ids("--status", "pending") == [mail]
+    assert ids("--status", "cancelled", "--status", "failed") == [crawl]
+    assert ids("--worker", "nobody") == []
+    for task_id in (mail, crawl):
+        assert task_id in ids("--shard", task_id[0])
+    assert len(ids("--shard", "0-f")) == 2 and "hexadecimal" in call.error("list", "--shard", "g", code=2)["error"]
+    assert call.error("list", "--status", "lost", code=2)["field"] == "statuses"
+
+
+def test_archived_tasks_are_listed_only_when_asked_for(call: Any) -> None:
+    task_id = call.submit("t")
+    call("cancel", task_id)
+    call("archive", task_id)
+    assert call.json("list") == {"tasks": [], "next": None}
+    assert [task["id"] for task in call.json("list", "--status", "archived")["tasks"]] == [task_id]
+
+
+def test_stats_counts_by_status_at_the_top(call: Any) -> None:
+    for kind in ("a", "a", "b"):
+        call.submit(kind)
+    stats = call.json("stats")
+    assert stats["pending"] == 3 and stats["failed"] == 0
+    assert stats["by_type"]["a"]["pending"] == 2 and stats["by_queue"]["default"]["pending"] == 3
+    assert "by type" in call("stats").stdout
+
+
+def test_top_shows_one_frame(call: Any) -> None:
+    call.submit("crawl")
+    assert call.json("top")["stats"]["pending"] == 1
+    assert {"at", "stats", "workers", "recent_failures", "control"} == set(call.json("top"))
+    shown = call("top", "--once").stdout
+    assert "crawl" in shown and "no workers" in shown
+
+
+def test_doctor_tells_good_from_bad(call: Any, tmp_path: Path) -> None:
+    call.submit("t")
+    assert call.json("doctor")["ok"] is True
+    (tmp_path / "foreign.db").write_text("x" * 200)
+    bad = call.json("doctor", f"sqlite:///{tmp_path / 'foreign.db'}", code=1)
+    assert bad["ok"] is False and any(finding["ok"] is False for finding in bad["findings"])
+    assert "✘" in call("doctor", f"sqlite:///{tmp_path / 'foreign.db'}", code=1).stdout
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_prints_a_script(call: Any, shell: str) -> None:
+    assert "_QO_COMPLETE" in call("completion", shell).stdout
+
+
+def test_the_shell_completes_commands() -> None:
+    asked = {"_QO_COMPLETE": "bash_complete", "COMP_WORDS": "qo st", "COMP_CWORD": "1"}
+    assert CliRunner().invoke(main, [], env=asked, prog_name="qo").stdout.split() == ["plain,status", "plain,stats"]
+
+
+def test_the_version_is_told() -> None:
+    assert qo.__version__ in CliRunner().invoke(main, ["--version"]).output
+
+
+def test_url_and_json_stand_before_or_after_the_command(call: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    call.submit("t")
+    run = CliRunner()
+    for args in (["--json", "--url", call.url, "stats"], ["stats", "--url", call.url, "--json"]):
+        assert json.loads(run.invoke(main, args).stdout)["pending"] == 1
+    monkeypatch.setenv("QO_URL", call.url)
+    assert json.loads(run.invoke(main, ["stats", "--json"]).stdout)["pending"] == 1
+    assert json.loads(run.invoke(main, ["stats", "--json", "--url", "sqlite:///nowhere.db"]).stderr)["error"]
+
+
+def test_a_password_is_not_shown() -> None:
+    result = CliRunner().invoke(main, ["stats", "--url", "nosuch://me:secret@host/db"])
+    assert result.exit_code == 2 and "secret" not in result.output and "me:***@host" in result.output
+
+
+@pytest.mark.parametrize("args", [["frobnicate"], ["stats", "--frob"], ["status"], ["list", "--limit", "x"]])
+def test_wrong_usage_is_exit_code_2_and_json_too(call: Any, args: list[str]) -> None:
+    assert call.error(*args, code=2)["error"]
+    assert "--help" in call(*args, code=2).stderr
+
+
+def test_help_is_documentation() -> None:
+    run = CliRunner()
+    assert "130  interrupted" in run.invoke(main, ["--help"]).output
+    for name in main.list_commands(None):  # type: ignore[arg-type]
+        shown = run.invoke(main, [name, "--help"]).output
+        assert "Examples:" in shown and f"qo {name}" in shown and "QO_URL" in shown and "--json" in shown
+
+
+def test_small_things_read_well() -> None:
+    assert [duration(seconds) for seconds in (0, 0.012, 3.25, 60, 303, 7500, 90_000)] == [
+        "0 ms", "12 ms", "3.2 s", "1 m", "5 m 3 s", "2 h 5 m", "1 d 1 h",
+    ]  # fmt: skip
+    assert clean("a\x1b[1m\nb\u202e\ud800c") == "a[1m bc" and clean_lines("a\r\nb\x00") == "a\nb"
+    assert bar(0.5, 4, "").plain == "██" and bar(0.0, 4, "").plain == ""

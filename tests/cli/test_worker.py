@@ -1,0 +1,233 @@
+"""Real worker processes: signals, exit codes, fleets."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+QUICK = ("--lease", "1", "--heartbeat", "0.2", "--poll", "0.1", "--check-interval", "0.2", "--expiry-grace", "0.1")
+
+
+def status(call: Any, task_id: str) -> str:
+    return str(call.json("status", task_id)["status"])
+
+
+def children(process: subprocess.Popen[str]) -> list[int]:
+    path = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+    return [int(pid) for pid in path.read_text().split()] if path.exists() else []
+
+
+def gone(pid: int) -> bool:
+    state = Path(f"/proc/{pid}/stat")
+    try:
+        return state.read_text().rpartition(")")[2].split()[0] == "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+
+
+def test_a_worker_drains_and_ends(call: Any, processes: Any) -> None:
+    done, failed = call.submit("add", "--input", '{"a": 1, "b": 2}'), call.submit("broken", "--max-retries", "0")
+    out = processes.run("worker", "jobs", "--drain", "--id", "w1", "--json")
+    assert json.loads(out) == {"worker_id": "w1", "exit_code": 0}
+    task = call.json("status", done)
+    assert (task["status"], task["result"], task["worker_id"]) == ("completed", 3, "w1")
+    assert status(call, failed) == "failed"
+
+
+def test_the_log_is_for_people_or_for_machines(call: Any, processes: Any) -> None:
+    task_id = call.submit("broken", "--max-retries", "0")
+    worker = processes.start("worker", "jobs:app", "--drain")
+    assert worker.wait(30) == 0
+    log = processes.log(worker)
+    assert "qo worker" in log and "[bold]no[/bold]" in log and "\x1b" not in log
+    again = call.submit("broken", "--max-retries", "0")
+    worker = processes.start("worker", "jobs:app", "--drain", "--log-json")
+    assert worker.wait(30) == 0
+    lines = [json.loads(line) for line in processes.log(worker).splitlines()]
+    assert again != task_id and any(line.get("task_id") == again and line["level"] == "warning" for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("target", "said"),
+    [
+        ("missing_module", "there is no module 'missing_module'"),
+        ("jobs:ap", "has no attribute 'ap'; did you mean jobs:app?"),
+        ("jobs:nothing", "is a int, not an app"),
+        ("jobs:empty", "has no tasks"),
+        ("jobs.py", "did you mean jobs:app?"),
+        ("crash", "cannot be imported: ZeroDivisionError"),
+        ("imports", "cannot be imported: ModuleNotFoundError: No module named 'not_installed'"),
+    ],
+)
+def test_a_wrong_target_is_told_in_one_sentence(processes: Any, target: str, said: str) -> None:
+    (processes.folder / "crash.py").write_text("1 / 0")
+    (processes.folder / "imports.py").write_text("import not_installed")
+    worker = processes.start("worker", target)
+    assert worker.wait(30) == 2
+    assert said in processes.log(worker) and "Traceback" not in processes.log(worker)
+
+
+def test_a_fleet_with_a_wrong_target_gives_up(processes: Any) -> None:
+    fleet = processes.start("worker", "missing_module", "--processes", "2")
+    assert fleet.wait(30) == 2
+    assert "there is no module 'missing_module'" in processes.log(fleet)
+
+
+def test_sigterm_lets_running_tasks_finish(call: Any, processes: Any, eventually: Any) -> None:
+    running, waiting = call.submit("nap", "--input", '{"seconds": 1}'), call.submit("nap", "--input", '{"seconds": 1}')
+    worker = processes.start("worker", "jobs", "--concurrency", "1", *QUICK)
+    eventually(lambda: "running" in (status(call, running), status(call, waiting)))
+    eventually(lambda: len(call.json("workers")) == 1)
+    worker.send_signal(signal.SIGTERM)
+    assert worker.wait(30) == 0
+    assert sorted([status(call, running), status(call, waiting)]) == ["completed", "pending"]
+    assert call.json("workers") == []
+
+
+def test_a_second_signal_hands_everything_back(call: Any, processes: Any, eventually: Any) -> None:
+    task_id = call.submit("nap", "--input", '{"seconds": 600}')
+    worker = processes.start("worker", "jobs", *QUICK)
+    eventually(lambda: status(call, task_id) == "running")
+    worker.send_signal(signal.SIGINT)
+    eventually(lambda: "stopping" in processes.log(worker))
+    worker.send_signal(signal.SIGINT)
+    assert worker.wait(30) == 130
+    task = call.json("status", task_id)
+    assert (task["status"], task["failures"]) == ("pending", 0)
+
+
+def test_grace_bounds_a_shutdown(call: Any, processes: Any, eventually: Any) -> None:
+    task_id = call.submit("nap", "--input", '{"seconds": 600}')
+    worker = processes.start("worker", "jobs", "--grace", "0.2", *QUICK)
+    eventually(lambda: status(call, task_id) == "running")
+    worker.send_signal(signal.SIGTERM)
+    assert worker.wait(10) == 0
+    assert status(call, task_id) == "pending"
+
+
+def test_submit_waits_for_the_result(processes: Any) -> None:
+    processes.start("worker", "jobs", *QUICK)
+    answer = json.loads(
+        processes.run("submit", "--type", "add", "--input", '{"a": 2, "b": 3}', "--wait", "20", "--json")
+    )
+    assert (answer["status"], answer["result"], answer["new"]) == ("completed", 5, True)
+    failed = processes.run("submit", "--type", "broken", "--max-retries", "0", "--wait", code=1)
+    assert "[bold]no[/bold]" in failed and "\x1b" not in failed
+
+
+def test_an_id_that_is_no_name_is_refused(processes: Any) -> None:
+    worker = processes.start("worker", "jobs", "--id", "../x", "--json")
+    assert worker.wait(30) == 2 and json.loads(processes.log(worker))["field"] == "id"
+
+
+# --- fleets
+
+
+def test_a_killed_child_is_replaced_and_its_task_runs_again(call: Any, processes: Any, eventually: Any) -> None:
+    call.submit("version")  # makes the queue, so that it can be looked at
+    fleet = processes.start("worker", "jobs", "--processes", "2", "--id", "f", *QUICK)
+    eventually(lambda: {one["worker_id"] for one in call.json("workers")} == {"f-1", "f-2"})
+    task_id = call.submit("nap", "--input", '{"seconds": 2}')
+    victim = eventually(lambda: call.json("status", task_id)["worker_id"])
+    pid = next(one["pid"] for one in call.json("workers") if one["worker_id"] == victim)
+    os.kill(pid, signal.SIGKILL)
+    eventually(lambda: any(w["worker_id"] == victim and w["pid"] != pid for w in call.json("workers")))
+    eventually(lambda: status(call, task_id) == "completed")
+    assert call.json("status", task_id)["failures"] == 1
+    assert f"worker {victim} was killed by SIGKILL" in processes.log(fleet)
+    fleet.send_signal(signal.SIGTERM)
+    assert fleet.wait(30) == 0
+    assert call.json("workers") == []
+
+
+def test_a_handler_that_leaves_with_code_0_does_not_end_a_draining_fleet(call: Any, processes: Any) -> None:
+    died, other = call.submit("die_once"), call.submit("add", "--input", '{"a": 1, "b": 1}')
+    fleet = processes.start("worker", "jobs", "--processes", "1", "--reload", "--drain", *QUICK)
+    assert fleet.wait(30) == 0
+    assert "exited with code 0; another starts" in processes.log(fleet)
+    assert status(call, other) in ("completed", "running") and status(call, died) != "failed"
+
+
+def test_a_fleet_drains_and_ends(call: Any, processes: Any) -> None:
+    ids = [call.submit("add", "--input", '{"a": 1, "b": 1}') for _ in range(20)]
+    assert (
+        json.loads(processes.run("worker", "jobs", "--processes", "2", "--drain", "--json", *QUICK))["exit_code"] == 0
+    )
+    assert {status(call, task_id) for task_id in ids} == {"completed"}
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="looks at /proc")
+def test_children_do_not_outlive_a_killed_parent(call: Any, processes: Any, eventually: Any) -> None:
+    call.submit("version")
+    fleet = processes.start("worker", "jobs", "--processes", "2", *QUICK)
+    eventually(lambda: len(call.json("workers")) == 2)
+    pids = children(fleet)
+    assert len(pids) == 2
+    fleet.send_signal(signal.SIGKILL)
+    fleet.wait()
+    eventually(lambda: all(gone(pid) for pid in pids))
+    assert call.json("workers") == []  # they said goodbye: it was an orderly end
+
+
+def test_a_second_signal_to_a_fleet_hands_everything_back(call: Any, processes: Any, eventually: Any) -> None:
+    task_id = call.submit("nap", "--input", '{"seconds": 600}')
+    fleet = processes.start("worker", "jobs", "--processes", "2", *QUICK)
+    eventually(lambda: status(call, task_id) == "running")
+    fleet.send_signal(signal.SIGINT)
+    eventually(lambda: "stopping" in processes.log(fleet))
+    fleet.send_signal(signal.SIGINT)
+    assert fleet.wait(30) == 130
+    assert status(call, task_id) == "pending"
+
+
+def test_reload_restarts_with_the_new_code(call: Any, processes: Any, eventually: Any) -> None:
+    fleet = processes.start("worker", "jobs", "--reload", *QUICK)
+
+    def answer() -> Any:
+        task_id = call.submit("version")
+        eventually(lambda: status(call, task_id) == "completed")
+        return call.json("status", task_id)["result"]
+
+    assert answer() == "one"
+    source = processes.folder / "jobs.py"
+    source.write_text(source.read_text().replace('VERSION = "one"', "VERSION = broken syntax"))
+    eventually(lambda: "cannot start" in processes.log(fleet))
+    source.write_text(source.read_text().replace("VERSION = broken syntax", 'VERSION = "three"'))
+    eventually(lambda: answer() == "three")
+    fleet.send_signal(signal.SIGTERM)
+    assert fleet.wait(30) == 0
+
+
+# --- monitor and demo
+
+
+def test_a_monitor_alone_expires_what_a_dead_worker_held(call: Any, processes: Any, eventually: Any) -> None:
+    task_id = call.submit("nap", "--input", '{"seconds": 600}')
+    worker = processes.start("worker", "jobs", "--no-monitor", *QUICK)
+    eventually(lambda: status(call, task_id) == "running")
+    worker.kill()
+    eventually(lambda: call.json("monitor", "--once", "--expiry-grace", "0.1")["expired"] == 1)
+    assert call.json("status", task_id)["failures"] == 1
+    monitor = processes.start("monitor", "--check-interval", "0.2")
+    eventually(lambda: "watches" in processes.log(monitor))
+    monitor.send_signal(signal.SIGTERM)
+    assert monitor.wait(30) == 0
+
+
+def test_the_demo_keeps_its_promises(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "qo.demo"],
+        env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[2] / "src"), "TMPDIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "All as promised" in done.stdout and "kill -9" in done.stdout and "export QO_URL=" in done.stdout
+    assert all(len(line) <= 80 for line in done.stdout.partition("Look around")[0].splitlines())

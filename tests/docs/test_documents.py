@@ -1,0 +1,65 @@
+"""Every code block in README and CONTRIBUTING is run, as a reader would run it."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+BLOCK = re.compile(r"^( *)```(python|console)\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
+
+
+def blocks(name: str) -> list[tuple[str, str]]:
+    found = BLOCK.findall((ROOT / name).read_text())
+    return [(kind, re.sub(rf"^{indent}", "", code, flags=re.MULTILINE)) for indent, kind, code in found]
+
+
+def run(command: list[str], cwd: Path) -> subprocess.CompletedProcess[str]:
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    environment = os.environ | {"PATH": path, "PYTHONPATH": str(cwd), "QO_URL": "sqlite:///qo.db"}
+    return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=120, check=False)
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Path:
+    (tmp_path / "tasks.jsonl").write_text('{"type": "resize", "payload": {"path": "/tmp/dog.png"}}\n' * 3)
+    return tmp_path
+
+
+def test_the_readme_is_true(desk: Path) -> None:
+    ran = 0
+    for kind, code in blocks("README.md"):
+        if kind == "python":
+            name = code.splitlines()[0].removeprefix("# ")
+            script = desk / (name if name.endswith(".py") else "snippet.py")
+            script.write_text(code)
+            ended = run([sys.executable, str(script)], desk)
+            assert ended.returncode == 0, f"{code}\n{ended.stderr}"
+            ran += 1
+            continue
+        for line in code.splitlines():
+            if line.startswith("$ "):
+                ended = run(["bash", "-c", line.removeprefix("$ ")], desk)
+                assert ended.returncode == 0, f"{line}\n{ended.stdout}\n{ended.stderr}"
+                ran += 1
+    assert ran >= 12
+
+
+def test_the_engine_in_five_steps_is_an_engine(desk: Path) -> None:
+    (code,) = [code for kind, code in blocks("CONTRIBUTING.md") if kind == "python"]
+    (desk / "test_yours.py").write_text(code)
+    (desk / "pytest.ini").write_text("[pytest]\nasyncio_mode = auto\nasyncio_default_fixture_loop_scope = function\n")
+    ended = run([sys.executable, "-m", "pytest", "-q", "test_yours.py", "-p", "no:cacheprovider"], desk)
+    assert ended.returncode == 0, ended.stdout
+
+
+def test_documents_link_only_to_what_exists() -> None:
+    documents = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
+    assert len(documents) > 8
+    for document in documents:
+        for target in re.findall(r"\]\(([^)#]+)\)", document.read_text()):
+            if "://" not in target:
+                assert (document.parent / target).exists(), f"{document.name} links to {target}"

@@ -1,0 +1,424 @@
+import asyncio
+import gc
+import os
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import apsw
+import pytest
+from msgspec.structs import replace
+
+from qo.engines import examine, open_engine
+from qo.engines.sqlite import SqliteEngine
+from qo.engines.sqlite.address import path_of
+from qo.engines.sqlite.reading import Reading
+from qo.engines.sqlite.watch import Watch
+from qo.errors import InvalidSetting, StorageError
+from qo.model import ANY, Filter, Status, after_error, archive, cancel, complete, release
+from qo.testing import EngineContract, ManualClock
+from qo.testing.samples import claim, claim_one, new, stored, task_id, want
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+async def engine(clock: ManualClock, tmp_path: Path) -> AsyncIterator[SqliteEngine]:
+    engine = SqliteEngine(tmp_path / "qo.db", clock)
+    await engine.open()
+    yield engine
+    await engine.close()
+
+
+class TestSqlite(EngineContract):
+    @pytest.fixture
+    async def engine(self, clock: ManualClock, tmp_path: Path) -> AsyncIterator[SqliteEngine]:
+        engine = SqliteEngine(tmp_path / "qo.db", clock)
+        await engine.open()
+        yield engine
+        await engine.close()
+
+
+def connection(engine: SqliteEngine, which: int = 0) -> apsw.Connection:
+    """0 writes, 1 reads, 2 watches."""
+    assert engine._desks is not None
+    return engine._desks._connections[which]
+
+
+# --- the address
+
+
+def test_a_url_names_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert path_of("sqlite:///a/b.db") == tmp_path / "a/b.db"
+    assert path_of("sqlite:////var/lib/my%20queue.db") == Path("/var/lib/my queue.db")
+
+
+@pytest.mark.parametrize(
+    ("url", "says"),
+    [
+        ("sqlite://", "sqlite:///queue.db"),
+        ("sqlite:///", "does not name a file"),
+        ("sqlite://queue.db", "does not name a file"),
+        ("sqlite:///queue.db?mode=rw", "no options"),
+        ("sqlite:///:memory:", "memory://"),
+    ],
+)
+def test_a_url_that_names_no_file_is_refused(url: str, says: str) -> None:
+    with pytest.raises(InvalidSetting, match=says):
+        open_engine(url)
+
+
+# --- the cost of a claim does not depend on what waits
+
+
+@contextmanager
+def statements(db: apsw.Connection) -> Iterator[list[tuple[str, int]]]:
+    """What is run meanwhile, and the steps of SQLite's machine it took."""
+    seen: list[tuple[str, int]] = []
+
+    def note(event: dict[str, Any]) -> None:
+        seen.append((event["sql"], event["stmt_status"]["SQLITE_STMTSTATUS_VM_STEP"]))
+
+    db.trace_v2(apsw.SQLITE_TRACE_PROFILE, note)
+    yield seen
+    db.trace_v2(0, None)
+
+
+async def claim_steps(engine: SqliteEngine) -> int:
+    with statements(connection(engine)) as seen:
+        assert len(await claim(engine, types=("t",), limit=10)) == 10
+    return sum(steps for _, steps in seen)
+
+
+async def test_a_claim_costs_the_same_at_any_depth(engine: SqliteEngine) -> None:
+    await engine.add([new(n) for n in range(100)])
+    await claim_steps(engine)
+    shallow = await claim_steps(engine)
+    await engine.add([new(1_000 + n) for n in range(20_000)])
+    assert await claim_steps(engine) < 1.5 * shallow
+    await engine.add([new(100_000 + n, delay=3600.0, priority=0) for n in range(20_000)])
+    assert await claim_steps(engine) < 1.5 * shallow
+    await engine.add([new(200_000 + n, type="foreign", priority=0) for n in range(20_000)])
+    assert await claim_steps(engine) < 1.5 * shallow
+    with statements(connection(engine, 2)) as seen:
+        await engine.wait(want(types=("t",)), 0)
+    assert sum(steps for _, steps in seen) < shallow
+
+
+def plan(db: apsw.Connection, sql: str, values: tuple[Any, ...]) -> str:
+    return "\n".join(row[3] for row in db.execute("EXPLAIN QUERY PLAN " + sql, values))
+
+
+@pytest.mark.parametrize(
+    ("where", "indexes"),
+    [
+        (Filter(), ["tasks_listed"]),
+        (Filter(queues=("q",)), ["tasks_listed"]),
+        (Filter(statuses=(Status.FAILED,)), ["tasks_finished (status=?"]),
+        (Filter(statuses=(Status.RUNNING,)), ["tasks_leased"]),
+        (Filter(statuses=(Status.PENDING,)), ["tasks_ready", "tasks_coming"]),
+        (Filter(statuses=(Status.RUNNING, Status.ARCHIVED)), ["tasks_leased", "tasks_finished (status=?"]),
+        (Filter(expired_for=5.0), ["tasks_leased (lease_expires_at<?)"]),
+        (Filter(finished_for=5.0), ["tasks_finished (status=? AND created_at<?)"]),
+    ],
+)
+async def test_a_search_uses_the_index_made_for_it(engine: SqliteEngine, where: Filter, indexes: list[str]) -> None:
+    reading = Reading(connection(engine, 1))
+    sql, values = reading.query(where, 10, "", 1e9)
+    used = plan(connection(engine, 1), sql, values)
+    assert all(index in used for index in indexes), used
+    assert "SCAN tasks\n" not in used + "\n", used
+    later, values = reading.query(where, 10, f"1.5~{task_id(0)}", 1e9)
+    assert all(index.partition(" ")[0] in plan(connection(engine, 1), later, values) for index in indexes)
+
+
+async def test_a_page_of_finished_tasks_costs_the_same_at_any_depth(engine: SqliteEngine, clock: ManualClock) -> None:
+    async def finish(start: int, size: int) -> None:
+        await engine.add([new(start + n) for n in range(size)])
+        await engine.apply([complete(task) for task in await claim(engine, limit=size)])
+        clock.advance(10)
+
+    async def steps(where: Filter) -> int:
+        with statements(connection(engine, 1)) as seen:
+            assert len(await engine.find(where, limit=10)) == 10
+        return sum(steps for _, steps in seen)
+
+    await finish(0, 50)
+    questions = [Filter(finished_for=5.0), Filter(statuses=(Status.COMPLETED,)), Filter()]
+    shallow = [await steps(where) for where in questions]
+    await finish(1_000, 5_000)
+    for where, before in zip(questions, shallow, strict=True):
+        assert await steps(where) < 1.5 * before
+
+
+async def test_searches_answer_alike_whether_few_or_many_wait(
+    engine: SqliteEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await engine.add([new(n, delay=float(n % 2)) for n in range(9)])
+    await engine.apply([complete(await claim_one(engine)), after_error(await claim_one(engine), "e", luck=0.5)])
+    where = Filter(statuses=(Status.PENDING, Status.COMPLETED))
+    few = await engine.find(where, limit=6)
+    monkeypatch.setattr("qo.engines.sqlite.reading._FEW", 0)
+    assert few == await engine.find(where, limit=6)
+    assert len(few) == 6
+
+
+# --- what is kept
+
+
+async def test_any_text_and_bytes_survive(engine: SqliteEngine) -> None:
+    odd = 'nul \x00 quote " back \\ line\n\u2028 é 😀'
+    await engine.add([new(0, payload=bytes(range(256)), trace_id=odd), new(1, payload=b"")])
+    tasks = sorted(await claim(engine), key=lambda task: task.id)
+    assert [task.payload for task in tasks] == [bytes(range(256)), b""]
+    retry = replace(after_error(tasks[0], "", luck=0.1), error=odd)
+    await engine.apply([retry, complete(tasks[1], bytes(range(255, -1, -1)))])
+    first, second = await stored(engine, 0), await stored(engine, 1)
+    assert (first.error, first.trace_id, second.result) == (odd, odd, bytes(range(255, -1, -1)))
+
+
+async def test_a_batch_larger_than_a_step_is_whole(engine: SqliteEngine) -> None:
+    assert all(added.new for added in await engine.add([new(n, payload=b"%d" % n) for n in range(1_333)]))
+    tasks = await claim(engine, limit=1_000)
+    assert all(task.payload == b"%d" % int(task.id[:8], 16) for task in tasks)
+    assert all(await engine.apply([complete(task, task.payload) for task in tasks]))
+    found = await engine.find(Filter(), limit=2_000)
+    assert [task.id for task in found] == [task_id(n) for n in reversed(range(1_333))]
+    assert sum(task.result == task.payload for task in found) == 1_000
+
+
+async def test_what_one_engine_wrote_another_finds(engine: SqliteEngine, clock: ManualClock, tmp_path: Path) -> None:
+    other = SqliteEngine(tmp_path / "qo.db", clock)
+    await other.open()
+    await engine.add([new(0, type="seen")])
+    await other.add([new(1, type="unseen by the first")])
+    assert {task.type for task in await engine.find(Filter(), limit=9)} == {"seen", "unseen by the first"}
+    assert len(await engine.claim(want())) == 2
+    await other.close()
+    with pytest.raises(StorageError, match="not open"):
+        await other.count()
+
+
+async def test_an_engine_can_be_opened_again_after_closing(engine: SqliteEngine) -> None:
+    await engine.add([new()])
+    await engine.close()
+    await engine.close()
+    await engine.open()
+    assert (await stored(engine)).status is Status.PENDING
+
+
+# --- one bad call, and callers who leave
+
+
+async def test_a_bad_call_fails_alone(engine: SqliteEngine) -> None:
+    hold = threading.Event()
+    connection(engine).set_progress_handler(lambda: hold.wait(5) and False, 1)  # so that all wait for one transaction
+    first = asyncio.create_task(engine.add([new("first")]))
+    await asyncio.sleep(0)
+    bad: Any = object()
+    calls = [
+        engine.add([new(0, type="u"), new(1, payload=bad)]),
+        engine.add([new(2, type="v")]),
+        engine.write_note("n", b"x", expected="never was"),
+        engine.write_note("n", b"y", expected=ANY),
+        engine.add([new(3, trace_id="\ud800")]),
+        engine.claim(want(worker_id=bad)),
+    ]
+    together = asyncio.gather(*calls, return_exceptions=True)
+    await asyncio.sleep(0)
+    hold.set()
+    wrong, right, conflict, version, unwritable, nobody = await together
+    await first
+    connection(engine).set_progress_handler(None)
+    assert isinstance(wrong, TypeError) and isinstance(unwritable, UnicodeEncodeError) and isinstance(nobody, TypeError)
+    assert right == [(task_id(2), True)]
+    assert type(conflict).__name__ == "Conflict" and isinstance(version, str)
+    found = await engine.find(Filter(), limit=9)
+    assert {task.id for task in found} == {task_id("first"), task_id(2)}
+    assert sum((await engine.count()).values()) == 2
+    assert [finding for finding in await examine(f"sqlite:///{engine._path}") if finding.ok is False] == []
+
+
+async def test_a_caller_who_left_before_the_transaction_gets_nothing_done(engine: SqliteEngine) -> None:
+    await engine.add([new()])
+    hold = threading.Event()
+    connection(engine).set_progress_handler(lambda: hold.wait(5) and False, 1)
+    busy = asyncio.create_task(engine.write_note("n", b"", expected=ANY))
+    await asyncio.sleep(0.01)
+    leaving = asyncio.create_task(engine.claim(want()))
+    await asyncio.sleep(0)
+    leaving.cancel()
+    hold.set()
+    await busy
+    await asyncio.gather(leaving, return_exceptions=True)
+    connection(engine).set_progress_handler(None)
+    assert (await stored(engine)).attempt == 0
+
+
+async def leave_during_claim(engine: SqliteEngine, then: Callable[[], Any] = lambda: None, **fields: Any) -> Any:
+    """Cancel a claim while its transaction is under way."""
+    begun, hold = threading.Event(), threading.Event()
+
+    def progress() -> bool:
+        begun.set()
+        return hold.wait(5) and False
+
+    connection(engine).set_progress_handler(progress, 1)
+    leaving = asyncio.create_task(engine.claim(want(**fields)))
+    await asyncio.to_thread(begun.wait, 10)
+    leaving.cancel()
+    await asyncio.gather(leaving, return_exceptions=True)
+    following = then()
+    await asyncio.sleep(0)
+    hold.set()
+    return following
+
+
+async def test_a_caller_who_left_during_the_transaction_hands_the_tasks_back(engine: SqliteEngine) -> None:
+    await engine.add([new()])
+    await leave_during_claim(engine)
+    await engine.close()
+    await engine.open()
+    task = await stored(engine)
+    assert (task.status, task.attempt, task.failures) == (Status.PENDING, 1, 0)
+    assert len(await claim(engine)) == 1
+
+
+async def test_a_caller_who_left_and_asks_again_keeps_the_tasks(engine: SqliteEngine) -> None:
+    await engine.add([new()])
+    again = await leave_during_claim(
+        engine,
+        lambda: asyncio.create_task(engine.claim(want(lease_id="mine", again=True))),
+        lease_id="mine",
+    )
+    (task,) = await again
+    await engine.write_note("n", b"", expected=ANY)
+    assert await stored(engine) == task
+    assert await engine.apply([complete(task)]) == [True]
+
+
+# --- waiting
+
+
+async def waited(engine: SqliteEngine, timeout: float = 20, **fields: Any) -> float:
+    start = time.perf_counter()
+    await engine.wait(want(**fields), timeout)
+    return time.perf_counter() - start
+
+
+async def test_waiting_ends_at_once_when_something_can_be_claimed(engine: SqliteEngine) -> None:
+    await engine.add([new()])
+    assert await waited(engine) < 5
+    await engine.apply([release(await claim_one(engine))])
+    assert await waited(engine) < 5
+
+
+async def test_waiting_does_not_end_for_tasks_that_are_not_wanted(engine: SqliteEngine) -> None:
+    waiting = asyncio.create_task(waited(engine, 0.2, types=("t",), at_most={"full": 0}))
+    await asyncio.sleep(0.01)
+    await engine.add([new(0, type="u"), new(1, type="full"), new(2, type="t", needs=("gpu",))])
+    assert await waiting >= 0.2
+
+
+async def test_waiting_ends_when_another_engine_adds(engine: SqliteEngine, clock: ManualClock, tmp_path: Path) -> None:
+    other = SqliteEngine(tmp_path / "qo.db", clock)
+    await other.open()
+    waiting = asyncio.create_task(waited(engine))
+    await asyncio.sleep(0.05)
+    await other.add([new()])
+    assert await waiting < 5
+    await other.close()
+
+
+async def test_waiting_ends_for_an_own_task_without_looking_at_the_file(
+    engine: SqliteEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Watch, "_version", lambda _: 0)
+    waiting = asyncio.create_task(waited(engine))
+    await asyncio.sleep(0.05)
+    await engine.add([new()])
+    assert await waiting < 5
+
+
+async def test_waiting_ends_when_a_task_becomes_due(tmp_path: Path) -> None:
+    engine = SqliteEngine(tmp_path / "qo.db")
+    await engine.open()
+    await engine.add([new(0, delay=0.1), new(1, type="u")])
+    assert await waited(engine, types=("t",)) < 5
+    assert [task.id for task in await claim(engine, types=("t",))] == [task_id(0)]
+    await engine.close()
+
+
+async def test_waiting_at_an_engine_that_is_closed_is_told_so(engine: SqliteEngine) -> None:
+    waiting = asyncio.create_task(engine.wait(want(), 30))
+    await asyncio.sleep(0.01)
+    await engine.close()
+    with pytest.raises(StorageError):
+        await waiting
+
+
+async def test_an_idle_wait_uses_little_of_the_processor(engine: SqliteEngine) -> None:
+    await engine.add([new(0, type="u"), new(1, delay=3600)])
+    await waited(engine, 0.3, types=("t",))  # until it has slowed down
+    before = time.process_time()
+    await waited(engine, 1.0, types=("t",))
+    assert time.process_time() - before < 0.03  # 0.5 % here; the limit leaves room for slow machines
+
+
+# --- forks and exits
+
+
+async def test_a_forked_child_is_told_to_open_its_own(engine: SqliteEngine) -> None:
+    await engine.add([new()])
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:  # pragma: no cover - another process
+        answers = []
+        for call in (engine.count(), engine.claim(want()), engine.wait(want(), 1)):
+            try:
+                call.send(None)
+                answers.append("no error")
+            except StorageError as error:
+                answers.append(str(error))
+            except BaseException as error:  # noqa: BLE001 - goes to the parent
+                answers.append(repr(error))
+        os.write(write, "\n".join(answers).encode())
+        os._exit(0)
+    os.close(write)
+    answers = (await asyncio.to_thread(os.read, read, 10_000)).decode().splitlines()
+    os.close(read)
+    await asyncio.to_thread(os.waitpid, child, 0)
+    assert len(answers) == 3 and all("before a fork" in answer for answer in answers), answers
+    assert len(await claim(engine)) == 1
+
+
+async def test_a_forgotten_engine_lets_its_threads_go(tmp_path: Path) -> None:
+    engine = SqliteEngine(tmp_path / "qo.db")
+    await engine.open()
+    await engine.add([new()])
+    assert engine._desks is not None
+    threads = [engine._desks.writer._thread, engine._desks.reader._thread]
+    assert all(thread.daemon for thread in threads)
+    del engine
+    gc.collect()
+    for thread in threads:
+        await asyncio.to_thread(thread.join, 10)
+    assert not any(thread.is_alive() for thread in threads)
+
+
+async def test_several_loops_may_share_an_engine(engine: SqliteEngine) -> None:
+    def elsewhere() -> int:
+        return len(asyncio.run(engine.add([new(n) for n in range(5)])))
+
+    waiting = asyncio.create_task(waited(engine))
+    assert await asyncio.to_thread(elsewhere) == 5
+    assert await waiting < 5
+    assert await engine.apply([cancel(task_id(0))]) == [True]
+    assert await engine.apply([archive(task_id(0))]) == [True]

@@ -1,0 +1,81 @@
+"""Which tasks a look shows, whom a claim serves, and where a page ends."""
+
+import pytest
+from msgspec.structs import replace
+
+from qo.errors import InvalidSetting
+from qo.model import Filter, Position, Status, cursor, eligible, position
+from tests.model.samples import ID, NOW, pending, running, wanted
+
+
+def test_an_empty_filter_shows_everything() -> None:
+    assert Filter().matches(pending(), NOW)
+
+
+@pytest.mark.parametrize(
+    ("where", "shown"),
+    [
+        (Filter(queues=("x", "q")), True),
+        (Filter(queues=("x",)), False),
+        (Filter(types=("t",)), True),
+        (Filter(types=("x",)), False),
+        (Filter(statuses=(Status.RUNNING, Status.FAILED)), True),
+        (Filter(statuses=(Status.FAILED,)), False),
+        (Filter(worker_id="w1"), True),
+        (Filter(worker_id="w2"), False),
+        (Filter(queues=("q",), types=("x",)), False),
+    ],
+    ids=repr,
+)
+def test_every_field_of_a_filter_must_agree(where: Filter, *, shown: bool) -> None:
+    assert where.matches(running(), NOW) is shown
+
+
+def test_leases_that_ran_out_a_while_ago_are_found() -> None:
+    task, where = running(), Filter(expired_for=5.0)  # until NOW + 30
+    assert [where.matches(task, NOW + late) for late in (30, 34, 35)] == [False, False, True]
+    assert where.matches(replace(task, lease_expires_at=None), NOW)
+    assert not where.matches(pending(), NOW + 1e6)
+
+
+def test_tasks_that_ended_a_while_ago_are_found() -> None:
+    task, where = replace(running(), status=Status.FAILED, completed_at=NOW), Filter(finished_for=5.0)
+    assert [where.matches(task, NOW + late) for late in (0, 4, 5)] == [False, False, True]
+    assert where.matches(replace(task, completed_at=None), NOW)
+    assert not where.matches(running(), NOW + 1e6)
+
+
+def test_a_cursor_names_a_place_exactly() -> None:
+    task = pending(NOW + 0.1)
+    assert position(cursor(task)) == Position(NOW + 0.1, ID)
+
+
+@pytest.mark.parametrize("nonsense", ["yesterday", "~", "x~y"])
+def test_a_cursor_nobody_gave_is_refused(nonsense: str) -> None:
+    with pytest.raises(InvalidSetting, match="not a place in a listing"):
+        position(nonsense)
+
+
+@pytest.mark.parametrize(
+    ("fields", "served"),
+    [
+        ({}, True),
+        ({"queues": ("q", "x")}, True),
+        ({"queues": ("x",)}, False),
+        ({"types": ("t",)}, True),
+        ({"types": ("x",)}, False),
+        ({"queues": ("q",), "types": ("x",)}, False),
+    ],
+)
+def test_a_worker_wants_tasks_by_queue_and_type(fields: dict[str, tuple[str, ...]], *, served: bool) -> None:
+    assert eligible(wanted(**fields), "q", "t", ()) is served
+
+
+def test_a_worker_needs_every_capability_a_task_needs() -> None:
+    able = wanted(capabilities=frozenset({"gpu", "ssd"}))
+    assert [eligible(able, "q", "t", needs) for needs in ((), ("gpu",), ("gpu", "ssd"), ("gpu", "arm"))] == [
+        True,
+        True,
+        True,
+        False,
+    ]

@@ -1,0 +1,130 @@
+"""The monitor: lost tasks come back, silent workers are noticed, old tasks go; any number may watch."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import msgspec
+import pytest
+
+from qo import notes
+from qo.engines.memory import MemoryEngine
+from qo.model import ANY, Filter, Status, complete, fail
+from qo.monitor import Monitor, MonitorSettings
+from qo.queue import Queue
+from qo.testing import ManualClock
+from qo.testing.samples import claim, claim_one, new, stored, task_id
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+async def queue(clock: ManualClock) -> AsyncIterator[Queue]:
+    async with Queue(MemoryEngine(clock), clock=clock) as queue:
+        yield queue
+
+
+def monitor(queue: Queue, clock: ManualClock, name: str = "m1", **settings: Any) -> Monitor:
+    return Monitor(queue, MonitorSettings(**settings), id=name, clock=clock)
+
+
+async def test_a_lost_task_comes_back_after_lease_grace_and_back_off(queue: Queue, clock: ManualClock) -> None:
+    await queue.engine.add([new(max_retries=1)])
+    await claim_one(queue.engine, lease=30.0)
+    watch = monitor(queue, clock)
+    clock.advance(34)
+    assert (await watch.check()).expired == 0
+    clock.advance(1)
+    assert (await watch.check()).expired == 1
+    task = await stored(queue.engine)
+    assert (task.status, task.failures) == (Status.PENDING, 1)
+    assert 0.7 <= task.available_at - clock.now <= 1.3
+    assert await claim(queue.engine) == []
+    clock.advance(2)
+    await claim_one(queue.engine, lease=30.0)
+    clock.advance(35)
+    assert (await watch.check()).expired == 1
+    task = await stored(queue.engine)
+    assert (task.status, task.failures) == (Status.FAILED, 2)  # a task that kills its workers ends like any other
+
+
+async def test_more_lost_tasks_than_a_page_are_all_found(queue: Queue, clock: ManualClock) -> None:
+    await queue.engine.add([new(n) for n in range(25)])
+    await claim(queue.engine, limit=25)
+    clock.advance(100)
+    assert (await monitor(queue, clock, sweep_page_size=10).check()).expired == 25
+
+
+async def test_one_of_many_monitors_leads_and_another_takes_over(queue: Queue, clock: ManualClock) -> None:
+    first, second = monitor(queue, clock, "m1"), monitor(queue, clock, "m2")
+    assert (await first.check()).led
+    assert not (await second.check()).led
+    clock.advance(60)
+    assert (await first.check()).led
+    clock.advance(91)
+    assert (await second.check()).led
+    assert not (await first.check()).led
+
+
+async def test_racing_monitors_expire_each_task_once(queue: Queue, clock: ManualClock) -> None:
+    await queue.engine.add([new(n) for n in range(10)])
+    await claim(queue.engine)
+    clock.advance(100)
+    checks = await asyncio.gather(*(monitor(queue, clock, f"m{n}").check() for n in range(5)))
+    assert sum(check.expired for check in checks) == 10
+    assert {task.failures for task in await queue.list(Filter())} == {1}
+
+
+async def test_a_monitor_that_stops_lets_another_lead_at_once(queue: Queue, clock: ManualClock) -> None:
+    first = monitor(queue, clock, "m1")
+    running = asyncio.create_task(first.run())
+    async with asyncio.timeout(5):
+        while await queue.engine.read_note(notes.LEADER) is None:
+            await asyncio.sleep(0)
+        first.stop()
+        await running
+    assert (await monitor(queue, clock, "m2").check()).led
+
+
+async def test_silent_workers_are_marked_dead_then_forgotten(queue: Queue, clock: ManualClock) -> None:
+    for name, silent in (("alive", 10), ("dead", 61), ("old", 90_000)):
+        note = notes.WorkerNote(worker_id=name, started_at=0, last_heartbeat=clock.now - silent, capacity=1)
+        await queue.engine.write_note(notes.WORKERS + name, msgspec.json.encode(note), expected=ANY)
+    watch = monitor(queue, clock)
+    assert (await watch.check()).dead_workers == 1
+    assert {worker.worker_id: worker.status for worker in await queue.workers()} == {"alive": "active", "dead": "dead"}
+    assert (await watch.check()).dead_workers == 0
+
+
+async def test_retention_archives_then_deletes_and_never_touches_the_unfinished(
+    queue: Queue, clock: ManualClock
+) -> None:
+    await queue.engine.add([new("done"), new("failed"), new("waiting")])
+    done, failed = [await claim_one(queue.engine) for _ in range(2)]
+    await queue.engine.apply([complete(done), fail(failed, "e")])
+    watch = monitor(queue, clock, retention=7200.0)
+    clock.advance(7199)
+    assert (await watch.check()).archived == 0
+    clock.advance(301)
+    check = await watch.check()
+    assert (check.archived, check.deleted) == (2, 0)
+    assert (await stored(queue.engine, "done")).status is Status.ARCHIVED
+    clock.advance(7200)
+    check = await watch.check()
+    assert (check.archived, check.deleted) == (0, 2)
+    assert [task.id for task in await queue.list()] == [task_id("waiting")]
+
+
+async def test_nothing_younger_than_an_hour_is_deleted(queue: Queue, clock: ManualClock) -> None:
+    await queue.engine.add([new()])
+    await queue.engine.apply([complete(await claim_one(queue.engine))])
+    watch = monitor(queue, clock, retention=1.0, sweep_interval=1.0)
+    for _ in range(10):
+        clock.advance(300)
+        await watch.check()
+    assert (await stored(queue.engine)).status is Status.ARCHIVED
+    clock.advance(601)
+    assert (await watch.check()).deleted == 1

@@ -1,0 +1,360 @@
+"""Tasks out: leases taken, kept, settled and lost."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from qo.engines.memory import MemoryEngine
+from qo.errors import InvalidTask, LeaseLost, StorageError, TaskNotFound
+from qo.model import Change, Status, Task, Want, expire
+from qo.queue import HeartbeatManager, Queue
+from qo.testing import ManualClock
+
+Settle = Callable[[Queue, Task | str], Coroutine[Any, Any, None]]
+
+SETTLING: dict[str, tuple[Settle, Status]] = {
+    "ack": (lambda queue, task: queue.ack(task, {"ok": True}), Status.COMPLETED),
+    "nack": (lambda queue, task: queue.nack(task, "boom"), Status.PENDING),
+    "release": (lambda queue, task: queue.release(task), Status.PENDING),
+}
+
+
+async def one(queue: Queue, **options: Any) -> Task:
+    (task,) = await queue.dequeue(**options)
+    return task
+
+
+async def stored(queue: Queue, task_id: str) -> Task:
+    task = await queue.get(task_id)
+    assert task is not None
+    return task
+
+
+async def test_dequeue_leases_what_comes_first(queue: Queue, clock: ManualClock) -> None:
+    await queue.enqueue("t", priority="low")
+    urgent = await queue.enqueue("t", priority="high")
+    task = await one(queue, lease=timedelta(minutes=1))
+    assert (task.id, task.status, task.attempt, task.lease_expires_at) == (urgent.id, Status.RUNNING, 1, clock.now + 60)
+
+
+async def test_dequeue_takes_only_what_was_asked_for(queue: Queue) -> None:
+    await queue.enqueue("a", queue="x")
+    await queue.enqueue("b", queue="y")
+    await queue.enqueue("b", queue="y", needs=["gpu"])
+    assert (
+        await queue.dequeue("nothing")
+        == await queue.dequeue(queue="nowhere")
+        == await queue.dequeue("a", queue="y")
+        == []
+    )
+    assert len(await queue.dequeue("b", batch_size=9)) == 1
+    assert len(await queue.dequeue(queue="y", batch_size=9, capabilities=["gpu"])) == 1
+    assert len(await queue.dequeue(batch_size=9)) == 1
+
+
+@pytest.mark.parametrize(
+    ("field", "options"),
+    [
+        ("type", {"type": "a b"}),
+        ("queue", {"queue": "a/b"}),
+        ("capabilities", {"capabilities": "gpu"}),
+        ("batch_size", {"batch_size": 0}),
+        ("batch_size", {"batch_size": -1}),
+        ("batch_size", {"batch_size": 1.5}),
+        ("lease", {"lease": 0}),
+        ("lease", {"lease": float("nan")}),
+        ("lease", {"lease": float("inf")}),
+    ],
+)
+async def test_nonsense_is_refused_before_anything_is_leased(queue: Queue, field: str, options: dict[str, Any]) -> None:
+    submitted = await queue.enqueue("t")
+    with pytest.raises(InvalidTask, match=f"^{field}: "):
+        await queue.dequeue(**options)
+    assert (await stored(queue, submitted.id)).attempt == 0
+
+
+@pytest.mark.parametrize("by_id", [False, True], ids=["by task", "by id"])
+@pytest.mark.parametrize("how", SETTLING)
+async def test_a_held_task_is_settled(queue: Queue, how: str, *, by_id: bool) -> None:
+    await queue.enqueue("t")
+    task = await one(queue)
+    settle, status = SETTLING[how]
+    await settle(queue, task.id if by_id else task)
+    after = await stored(queue, task.id)
+    assert (after.status, after.failures) == (status, int(how == "nack"))
+    with pytest.raises(TaskNotFound, match="was not dequeued here, or is settled already"):
+        await settle(queue, task.id)
+
+
+async def test_a_result_is_kept_and_one_that_cannot_be_is_refused_while_the_lease_is_held(queue: Queue) -> None:
+    await queue.enqueue("t")
+    task = await one(queue)
+    for result in (float("nan"), "x" * 300_000, object()):
+        with pytest.raises(InvalidTask, match=r"^result: "):
+            await queue.ack(task.id, result)
+    await queue.ack(task.id, {"n": 1})
+    assert (await stored(queue, task.id)).result == b'{"n":1}'
+
+
+async def test_a_failed_task_comes_back_after_its_back_off_or_the_delay_asked_for(
+    queue: Queue, clock: ManualClock
+) -> None:
+    await queue.enqueue("t", max_retries=1)
+    task = await one(queue)
+    await queue.nack(task, "boom", delay=timedelta(seconds=7))
+    after = await stored(queue, task.id)
+    assert (after.available_at, after.error, after.failures) == (clock.now + 7, "boom", 1)
+    clock.advance(7)
+    await queue.nack(await one(queue), "again")
+    assert (await stored(queue, task.id)).status is Status.FAILED
+
+
+@pytest.mark.parametrize("delay", [-1, float("nan"), float("inf"), "5", True])
+async def test_a_delay_that_makes_no_sense_is_refused_and_the_lease_kept(queue: Queue, delay: Any) -> None:
+    await queue.enqueue("t")
+    task = await one(queue)
+    with pytest.raises(InvalidTask, match=r"^delay: "):
+        await queue.nack(task, delay=delay)
+    with pytest.raises(InvalidTask, match=r"^delay: "):
+        await queue.release(task, delay=delay)
+    with pytest.raises(InvalidTask, match=r"^lease: "):
+        await queue.heartbeat(task, lease=delay)
+    await queue.ack(task.id)
+
+
+async def test_an_error_of_any_length_is_kept_in_part(queue: Queue) -> None:
+    await queue.enqueue("t")
+    await queue.nack(await one(queue), "\ud800" + "x" * 100_000)
+    (task,) = await queue.list()
+    assert task.error is not None
+    assert len(task.error) == 16 * 1024
+
+
+async def test_handing_back_costs_no_retry(queue: Queue, clock: ManualClock) -> None:
+    await queue.enqueue("t", max_retries=0)
+    for attempt in range(1, 4):
+        task = await one(queue)
+        assert (task.attempt, task.failures) == (attempt, 0)
+        await queue.release(task, delay=2)
+        assert await queue.dequeue() == []
+        clock.advance(2)
+
+
+async def test_a_heartbeat_extends_the_lease(queue: Queue, clock: ManualClock) -> None:
+    await queue.enqueue("t")
+    task = await one(queue, lease=10)
+    clock.advance(9)
+    await queue.heartbeat(task.id, lease=20)
+    assert (await stored(queue, task.id)).lease_expires_at == clock.now + 20
+
+
+async def test_a_late_worker_learns_that_its_lease_is_lost(queue: Queue, clock: ManualClock) -> None:
+    await queue.enqueue("t")
+    late = await one(queue, lease=10)
+    clock.advance(11)
+    await queue.engine.apply([expire(late, luck=0.5, grace=0)])
+    clock.advance(60)
+    newer = await one(queue)
+    says = f"task {late.id} is no longer held by attempt 1: its lease expired or it was cancelled"
+    for settle in (queue.ack, queue.nack, queue.release, queue.heartbeat):
+        with pytest.raises(LeaseLost, match=says):
+            await settle(late)
+    assert (await stored(queue, late.id)) == newer
+    await queue.ack(newer.id, "mine")  # the late one's failure has not made us forget the newer lease
+    assert await queue.result(newer.id) == "mine"
+
+
+async def test_a_cancelled_task_is_lost_to_its_worker(queue: Queue) -> None:
+    await queue.enqueue("t")
+    task = await one(queue)
+    await queue.cancel(task.id)
+    with pytest.raises(LeaseLost):
+        await queue.heartbeat(task.id)
+    with pytest.raises(TaskNotFound):
+        await queue.ack(task.id)
+    with pytest.raises(LeaseLost):
+        await queue.ack(task)
+    assert (await stored(queue, task.id)).status is Status.CANCELLED
+
+
+async def test_a_task_nobody_holds_cannot_be_settled(queue: Queue) -> None:
+    task = await stored(queue, (await queue.enqueue("t")).id)
+    for settle in (queue.ack, queue.nack, queue.release, queue.heartbeat):
+        with pytest.raises(LeaseLost):
+            await settle(task)
+    assert await stored(queue, task.id) == task
+
+
+async def test_acknowledging_twice_is_harmless(queue: Queue) -> None:
+    await queue.enqueue("t")
+    task = await one(queue)
+    await queue.ack(task, 1)
+    await queue.ack(task, 1)
+    assert len(await queue.history(task.id)) == 3
+
+
+async def test_concurrent_consumers_never_share_a_task(queue: Queue) -> None:
+    for _ in range(10):
+        await queue.enqueue("t")
+    taken = await asyncio.gather(*(queue.dequeue(batch_size=2) for _ in range(10)))
+    ids = [task.id for batch in taken for task in batch]
+    assert len(ids) == len(set(ids)) == 10
+
+
+async def test_a_consumer_takes_from_its_queue_one_by_one(queue: Queue) -> None:
+    await queue.enqueue("t", queue="mail")
+    await queue.enqueue("t", queue="other")
+    consumer = await queue.consumer("mail")
+    task = await consumer.dequeue()
+    assert task is not None
+    await consumer.heartbeat(task)
+    await consumer.nack(task, delay=0)
+    again = await consumer.dequeue(lease=5)
+    assert again is not None
+    await consumer.release(again)
+    last = await consumer.dequeue()
+    assert last is not None
+    await consumer.ack(last.id, "done")
+    assert await consumer.dequeue() is None
+    with pytest.raises(InvalidTask, match=r"^queue: "):
+        await queue.consumer("a/b")
+
+
+async def test_waiting_for_a_task_ends_when_one_comes(queue: Queue) -> None:
+    waiting = asyncio.create_task(queue.dequeue(wait=60))
+    for _ in range(20):
+        await asyncio.sleep(0)
+    submitted = await queue.enqueue("t")
+    (task,) = await asyncio.wait_for(waiting, 20)
+    assert task.id == submitted.id
+
+
+async def test_waiting_in_vain_ends_with_nothing(queue: Queue) -> None:
+    assert await queue.dequeue(wait=0.01) == []
+
+
+# --- a cancelled dequeue
+
+
+class SlowToAnswer(MemoryEngine):
+    """Claims at once, answers when told to."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        super().__init__(clock)
+        self.claimed, self.answer = asyncio.Event(), asyncio.Event()
+
+    async def claim(self, want: Want) -> list[Task]:
+        tasks = await super().claim(want)
+        self.claimed.set()
+        await self.answer.wait()
+        return tasks
+
+
+async def test_a_cancelled_dequeue_hands_back_what_the_store_had_leased(clock: ManualClock) -> None:
+    engine = SlowToAnswer(clock)
+    queue = Queue(engine, clock=clock)
+    submitted = await queue.enqueue("t", max_retries=0)
+    dequeuing = asyncio.create_task(queue.dequeue())
+    await engine.claimed.wait()
+    assert (await stored(queue, submitted.id)).status is Status.RUNNING
+    dequeuing.cancel()
+    await asyncio.sleep(0)
+    engine.answer.set()
+    with pytest.raises(asyncio.CancelledError):
+        await dequeuing
+    task = await stored(queue, submitted.id)
+    assert (task.status, task.failures) == (Status.PENDING, 0)
+
+
+async def test_a_dequeue_cancelled_at_any_moment_leaks_no_lease(queue: Queue) -> None:
+    for moment in range(12):
+        submitted = await queue.enqueue("t")
+        dequeuing = asyncio.create_task(queue.dequeue(wait=5))
+        for _ in range(moment):
+            await asyncio.sleep(0)
+        dequeuing.cancel()
+        got, *_ = await asyncio.gather(dequeuing, return_exceptions=True)
+        if isinstance(got, list):
+            await queue.release(got[0])
+        (task,) = await queue.dequeue(wait=5)
+        assert task.id == submitted.id
+        await queue.ack(task)
+
+
+# --- heartbeats
+
+
+class Counting(MemoryEngine):
+    """Counts renewals, fails some of them, and tells when one has been asked for."""
+
+    def __init__(self, clock: ManualClock, failing: int = 0) -> None:
+        super().__init__(clock)
+        self.failing, self.asked = failing, 0
+        self.beat: asyncio.Condition = asyncio.Condition()
+
+    async def apply(self, changes: Any) -> list[bool]:
+        try:
+            if any(self._is_renewal(change) for change in changes) and self.asked < self.failing:
+                raise StorageError("the store is away")
+            return await super().apply(changes)
+        finally:
+            async with self.beat:
+                self.asked += sum(self._is_renewal(change) for change in changes)
+                self.beat.notify_all()
+
+    async def asked_for(self, times: int) -> None:
+        async with self.beat:
+            await asyncio.wait_for(self.beat.wait_for(lambda: self.asked >= times), 20)
+
+    @staticmethod
+    def _is_renewal(change: Change) -> bool:
+        return change.lease is not None
+
+
+async def beating(clock: ManualClock, failing: int = 0) -> tuple[Counting, Queue, Task]:
+    engine = Counting(clock, failing)
+    queue = Queue(engine, clock=clock)
+    await queue.enqueue("t")
+    return engine, queue, await one(queue, lease=10)
+
+
+async def test_a_heartbeat_manager_keeps_the_lease_alive(clock: ManualClock) -> None:
+    engine, queue, task = await beating(clock)
+    async with HeartbeatManager(queue, task, interval=timedelta(milliseconds=1)) as heart:
+        clock.advance(9)
+        await engine.asked_for(3)
+        assert not heart.lost
+    lease = (await stored(queue, task.id)).lease_expires_at
+    assert lease is not None
+    assert lease >= clock.now + 300
+    assert heart._beating.done()
+    await queue.ack(task)
+
+
+async def test_a_heartbeat_manager_tells_when_the_lease_is_lost(clock: ManualClock) -> None:
+    engine, queue, task = await beating(clock)
+    async with HeartbeatManager(queue, task.id, interval=0.001) as heart:
+        await queue.cancel(task.id)
+        beats = engine.asked
+        await engine.asked_for(beats + 1)
+        while not heart.lost:
+            await asyncio.sleep(0)
+    assert heart.lost
+
+
+async def test_a_heartbeat_manager_survives_a_store_that_was_away(clock: ManualClock) -> None:
+    engine, queue, task = await beating(clock, failing=3)
+    async with HeartbeatManager(queue, task, interval=0.001) as heart:
+        await engine.asked_for(5)
+        assert not heart.lost
+    assert (await stored(queue, task.id)).lease_expires_at == clock.now + 300
+
+
+async def test_what_goes_wrong_inside_the_block_comes_out_of_it(clock: ManualClock) -> None:
+    _, queue, task = await beating(clock)
+    with pytest.raises(ZeroDivisionError):
+        async with HeartbeatManager(queue, task, interval=0.001):
+            raise ZeroDivisionError

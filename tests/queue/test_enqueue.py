@@ -1,0 +1,226 @@
+"""Tasks in: every option, every refusal, one task a key."""
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from qo.codec import encode_value
+from qo.errors import InvalidSetting, InvalidTask, QoError
+from qo.model import Filter, RetryPolicy, Status, check_id, derived_id
+from qo.queue import Queue, Settings, connect
+from qo.testing import ManualClock
+
+ID = "0a0a0a0a-0000-8000-8000-000000000000"
+
+
+async def count(queue: Queue) -> int:
+    return len(await queue.list(limit=999))
+
+
+async def test_a_submitted_task_is_in_the_store_with_its_payload(queue: Queue, clock: ManualClock) -> None:
+    submitted = await queue.enqueue("send_email", {"to": "a@example.com"})
+    assert submitted.new
+    assert check_id(submitted.id) in repr(submitted)
+    task = await queue.get(submitted.id)
+    assert task is not None
+    assert (task.type, task.queue, task.payload, task.priority) == (
+        "send_email",
+        "default",
+        b'{"to":"a@example.com"}',
+        6,
+    )
+    assert (task.status, task.created_at, task.available_at) == (Status.PENDING, clock.now, clock.now)
+
+
+async def test_every_option_reaches_the_task(queue: Queue, clock: ManualClock) -> None:
+    policy = RetryPolicy(initial=3.0, jitter=0.0)
+    submitted = await queue.enqueue(
+        "t", b"\x00raw", id=ID, queue="mail", priority="high", needs=["ssd", "gpu", "gpu"], timeout=timedelta(0, 120),
+        max_retries=7, retry=policy, delay=timedelta(seconds=5), trace_id="trace",
+    )  # fmt: skip
+    task = await queue.get(submitted.id)
+    assert task is not None
+    assert (task.id, task.queue, task.payload, task.priority) == (ID, "mail", encode_value(b"\x00raw"), 0)
+    assert (task.needs, task.timeout, task.max_retries, task.retry) == (("gpu", "ssd"), 120.0, 7, policy)
+    assert (task.available_at, task.trace_id) == (clock.now + 5, "trace")
+
+
+@pytest.mark.parametrize(
+    "moment",
+    [
+        1_900_000_000,
+        1.9e9,
+        "2030-03-17T17:46:40Z",
+        "2030-03-17T17:46:40",
+        datetime(2030, 3, 17, 17, 46, 40, tzinfo=UTC),
+    ],
+    ids=str,
+)
+async def test_an_instant_is_taken_as_people_write_it(queue: Queue, moment: Any) -> None:
+    task = await queue.get((await queue.enqueue("t", run_at=moment)).id)
+    assert task is not None
+    assert task.available_at == 1.9e9
+
+
+BAD: list[tuple[str, dict[str, Any]]] = [
+    ("type", {"type": "not a name"}),
+    ("type", {"type": ""}),
+    ("payload", {"payload": float("nan")}),
+    ("payload", {"payload": {"n": 2**63}}),
+    ("payload", {"payload": "\ud800"}),
+    ("payload", {"payload": "a\x00"}),
+    ("payload", {"payload": {1: 2}}),
+    ("payload", {"payload": object()}),
+    ("payload", {"payload": "x" * 262_143}),
+    ("payload", {"payload": b"x" * 262_144}),
+    ("id", {"id": "../x"}),
+    ("queue", {"queue": "a/b"}),
+    ("queue", {"queue": "a/b", "idempotency_key": "k"}),
+    ("priority", {"priority": "urgent"}),
+    ("priority", {"priority": 10}),
+    ("needs", {"needs": "gpu"}),
+    ("needs", {"needs": None}),
+    ("needs", {"needs": ["a b"]}),
+    ("needs", {"needs": [5]}),
+    ("timeout", {"timeout": 0}),
+    ("timeout", {"timeout": "5"}),
+    ("timeout", {"timeout": timedelta(seconds=-1)}),
+    ("max_retries", {"max_retries": -1}),
+    ("retry.jitter", {"retry": RetryPolicy(jitter=2)}),
+    ("delay", {"delay": -1}),
+    ("delay", {"delay": float("inf")}),
+    ("run_at", {"run_at": "tomorrow"}),
+    ("run_at", {"run_at": -5}),
+    ("run_at", {"run_at": [1]}),
+    ("idempotency_key", {"idempotency_key": ""}),
+    ("idempotency_key", {"idempotency_key": "\ud800"}),
+    ("idempotency_key", {"idempotency_key": 5}),
+    ("trace_id", {"trace_id": "a\nb"}),
+]
+
+
+@pytest.mark.parametrize(("field", "options"), BAD, ids=lambda value: value if isinstance(value, str) else "")
+async def test_bad_input_is_refused_by_its_field_and_nothing_is_stored(
+    queue: Queue, field: str, options: dict[str, Any]
+) -> None:
+    given = {"type": "t", "payload": None} | options
+    with pytest.raises(InvalidTask, match=f"^{field}: ") as caught:
+        await queue.enqueue(**given)
+    assert caught.value.field == field
+    assert await count(queue) == 0
+
+
+async def test_the_largest_payload_allowed_is_kept(queue: Queue) -> None:
+    submitted = await queue.enqueue("t", b"x" * 262_143)
+    task = await queue.get(submitted.id)
+    assert task is not None
+    assert len(task.payload) == 262_144
+
+
+@pytest.mark.parametrize("settings", [Settings(ageing=float("nan")), Settings(ageing=-1), Settings(window=-1)], ids=str)
+async def test_settings_that_would_confuse_the_order_are_refused_at_the_first_task(settings: Settings) -> None:
+    async with connect("memory://", settings) as queue:
+        with pytest.raises(InvalidTask, match=r"^(ageing|window): "):
+            await queue.enqueue("t")
+
+
+async def test_the_second_submission_of_a_key_gets_the_first_task(queue: Queue) -> None:
+    first = await queue.enqueue("t", 1, idempotency_key="order-17")
+    second = await queue.enqueue("t", 2, idempotency_key="order-17")
+    assert (first.new, second.new) == (True, False)
+    assert first.id == second.id == derived_id("default", "order-17")
+    task = await queue.get(first.id)
+    assert task is not None
+    assert (task.payload, task.idempotency_key) == (b"1", "order-17")
+
+
+async def test_the_same_key_in_another_queue_is_another_task(queue: Queue) -> None:
+    here = await queue.enqueue("t", idempotency_key="k")
+    there = await queue.enqueue("t", idempotency_key="k", queue="other")
+    assert here.id != there.id
+    assert there.new
+
+
+async def test_eight_racing_submissions_of_a_key_make_one_task(queue: Queue) -> None:
+    answers = await asyncio.gather(*(queue.enqueue("t", n, idempotency_key="k") for n in range(8)))
+    assert sorted(answer.new for answer in answers) == [False] * 7 + [True]
+    assert await count(queue) == 1
+
+
+async def test_a_key_makes_room_after_its_window(queue: Queue, clock: ManualClock) -> None:
+    first = await queue.enqueue("t", 1, idempotency_key="k")
+    await queue.cancel(first.id)
+    clock.advance(86_400)
+    again = await queue.enqueue("t", 2, idempotency_key="k")
+    assert (again.id, again.new) == (first.id, True)
+    assert [event.status.value for event in await queue.history(first.id)] == ["pending", "cancelled", "pending"]
+
+
+async def test_of_one_id_in_a_bulk_the_first_is_taken_and_the_order_kept(queue: Queue, clock: ManualClock) -> None:
+    def keyed(key: str, value: int) -> Any:
+        return queue.new_task("t", encode_value(value), idempotency_key=key)
+
+    answers = await queue.submit_many([keyed("a", 1), keyed("b", 2), keyed("a", 3), keyed("c", 4), keyed("a", 5)])
+    assert [answer.new for answer in answers] == [True, True, False, True, False]
+    assert answers[0].id == answers[2].id == answers[4].id
+    clock.advance(1)
+    order = [(await queue.dequeue())[0].payload for _ in range(3)]
+    assert order == [b"1", b"2", b"4"]
+    assert [answer.new for answer in await queue.submit_many([keyed("b", 9), keyed("d", 9)])] == [False, True]
+
+
+async def test_a_bulk_larger_than_one_trip_lands_whole(queue: Queue) -> None:
+    answers = await queue.submit_many([queue.new_task("t", b"null") for _ in range(2_050)])
+    assert all(answer.new for answer in answers)
+    assert (await queue.stats())["pending"] == 2_050
+    assert await queue.submit_many([]) == []
+
+
+async def test_concurrent_submissions_all_land(queue: Queue) -> None:
+    answers = await asyncio.gather(*(queue.enqueue("t", n) for n in range(200)))
+    assert len({answer.id for answer in answers}) == 200
+    assert await count(queue) == 200
+
+
+async def test_a_producer_submits_to_its_queue(queue: Queue) -> None:
+    producer = await queue.producer("mail")
+    plain = await queue.get((await producer.enqueue({"n": 1})).id)
+    typed = await queue.get((await producer.enqueue(type="letter", priority="low")).id)
+    assert plain is not None
+    assert typed is not None
+    assert (plain.queue, plain.type) == ("mail", "mail")
+    assert (typed.queue, typed.type, typed.priority) == ("mail", "letter", 9)
+    with pytest.raises(InvalidTask, match=r"^queue: "):
+        await queue.producer("a/b")
+
+
+async def test_what_was_submitted_is_there_after_closing_and_opening_again(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'qo.db'}"
+    async with connect(url) as queue:
+        kept = await queue.enqueue("t", 1)
+    async with connect(url) as queue:
+        assert [task.id for task in await queue.list(Filter(types=("t",)))] == [kept.id]
+
+
+async def test_closing_waits_for_what_is_under_way(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'qo.db'}"
+    queue = await connect(url).open()
+    asking = asyncio.gather(*(queue.enqueue("t", n) for n in range(50)))
+    await asyncio.sleep(0)
+    await queue.close()
+    await asking
+    async with connect(url) as queue:
+        assert (await queue.stats())["pending"] == 50
+
+
+@pytest.mark.parametrize("url", ["", "qo.db", "ftp://host/x", "://"])
+def test_a_url_that_names_no_queue_is_refused(url: str) -> None:
+    with pytest.raises(InvalidSetting, match=r"sqlite://"):
+        connect(url)
+
+
+def test_every_error_of_qo_can_be_caught_as_one() -> None:
+    assert issubclass(InvalidTask, QoError)

@@ -1,0 +1,111 @@
+"""Notes that everyone obeys: pauses, rate limits, registrations; and no update lost in a race."""
+
+import asyncio
+
+import msgspec
+import pytest
+from msgspec.structs import replace
+
+from qo import notes
+from qo.engines.memory import MemoryEngine
+from qo.errors import Conflict, InvalidTask, StorageError
+from qo.model import ANY
+from qo.notes import Control, KnownTypes, WorkerNote
+from qo.queue import Queue
+from qo.testing import ManualClock
+
+
+async def test_nothing_is_paused_at_first(queue: Queue) -> None:
+    assert await queue.switches.read() == Control()
+
+
+async def test_everything_is_paused_and_resumed(queue: Queue) -> None:
+    assert (await queue.switches.pause()).paused
+    assert (await queue.switches.read()).paused
+    assert await queue.switches.resume() == Control() == await queue.switches.read()
+
+
+async def test_some_queues_and_types_are_paused_and_resumed(queue: Queue) -> None:
+    await queue.switches.pause(queues=["a", "b"])
+    await queue.switches.pause(types=["t", "u"])
+    control = await queue.switches.resume(queues=["a"], types=["u"])
+    assert control == Control(paused_queues=frozenset("b"), paused_types=frozenset("t"))
+
+
+async def test_pausing_some_does_not_resume_all(queue: Queue) -> None:
+    await queue.switches.pause()
+    assert (await queue.switches.pause(queues=["a"])).paused
+    assert (await queue.switches.resume(queues=["a"])).paused
+    await queue.switches.pause(types=["t"])
+    assert await queue.switches.resume() == Control()
+
+
+async def test_rates_are_limited_in_all_and_by_type_and_the_limit_lifted(queue: Queue) -> None:
+    await queue.switches.limit_rate(10)
+    await queue.switches.limit_rate(2.5, type="t")
+    assert await queue.switches.limit_rate(0) == Control(rate_limits={"t": 2.5})
+
+
+@pytest.mark.parametrize("rate", [-1, float("nan"), float("inf")])
+async def test_a_rate_that_is_none_is_refused(queue: Queue, rate: float) -> None:
+    with pytest.raises(InvalidTask, match=r"^rate_limit: "):
+        await queue.switches.limit_rate(rate)
+    assert await queue.switches.read() == Control()
+
+
+async def test_names_that_are_none_are_refused(queue: Queue) -> None:
+    with pytest.raises(InvalidTask, match=r"^queue: .*is not a list of names"):
+        await queue.switches.pause(queues="mail")
+    with pytest.raises(InvalidTask, match=r"^type: "):
+        await queue.switches.resume(types=["a b"])
+    with pytest.raises(InvalidTask, match=r"^type: "):
+        await queue.switches.limit_rate(1, type="a b")
+    assert await queue.switches.read() == Control()
+
+
+async def test_eight_racing_writers_lose_no_update(queue: Queue) -> None:
+    async def write(writer: int) -> None:
+        for n in range(5):
+
+            def learned(known: KnownTypes, name: str = f"{writer}-{n}") -> KnownTypes:
+                return replace(known, types=known.types | {name})
+
+            await notes.change(queue.engine, notes.KNOWN_TYPES, KnownTypes, learned)
+
+    await asyncio.gather(*(write(writer) for writer in range(8)))
+    known = await notes.read(queue.engine, notes.KNOWN_TYPES, KnownTypes)
+    assert known.types == {f"{writer}-{n}" for writer in range(8) for n in range(5)}
+
+
+async def test_a_change_that_changes_nothing_is_not_written(queue: Queue) -> None:
+    await queue.switches.pause()
+    before = await queue.engine.read_note(notes.CONTROL)
+    await queue.switches.pause()
+    assert await queue.engine.read_note(notes.CONTROL) == before
+
+
+class Contended(MemoryEngine):
+    """Someone else is always faster."""
+
+    async def write_note(self, name: str, data: bytes, *, expected: str) -> str:
+        if expected != ANY:
+            raise Conflict(f"{name} {len(data)}")
+        return await super().write_note(name, data, expected=expected)
+
+
+async def test_a_note_nobody_can_ever_write_is_an_error_and_not_an_endless_loop(clock: ManualClock) -> None:
+    with pytest.raises(StorageError, match="'control' is written by others all the time"):
+        await Queue(Contended(clock)).switches.pause()
+
+
+async def test_a_note_that_is_not_ours_is_named(queue: Queue) -> None:
+    await queue.engine.write_note(notes.CONTROL, b"[1, 2", expected=ANY)
+    with pytest.raises(StorageError, match="note 'control' is not one of ours"):
+        await queue.switches.read()
+
+
+async def test_everyone_registered_is_listed(queue: Queue, clock: ManualClock) -> None:
+    note = WorkerNote(worker_id="w1", started_at=clock.now, last_heartbeat=clock.now, capacity=4)
+    assert await queue.workers() == []
+    await queue.engine.write_note(f"{notes.WORKERS}w1", msgspec.json.encode(note), expected=ANY)
+    assert await queue.workers() == [note]

@@ -1,0 +1,149 @@
+"""The same queue for plain code: it waits instead of awaiting, and it survives a fork."""
+
+import asyncio
+import threading
+from pathlib import Path
+
+import pytest
+
+from qo import sync
+from qo.codec import encode_value
+from qo.errors import InvalidSetting, InvalidTask, ResultTimeout, StorageError, TaskNotFound
+from qo.model import Filter, Status
+from qo.sync import LoopThread
+from tests.queue.scripts import run_script
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    return "memory://" if request.param == "memory" else f"sqlite:///{tmp_path / 'qo.db'}"
+
+
+def threads() -> list[str]:
+    return [thread.name for thread in threading.enumerate() if thread.name == "qo-sync"]
+
+
+def test_plain_code_submits_works_and_looks(url: str) -> None:
+    with sync.connect(url) as queue:
+        submitted = queue.enqueue("t", {"n": 1})
+        (task,) = queue.dequeue("t")
+        assert task.id == submitted.id
+        queue.heartbeat(task)
+        queue.ack(task, "done")
+        assert queue.result(submitted.id) == submitted.result(timeout=1) == "done"
+        assert (submitted.new, queue.get(task.id).status) == (True, Status.COMPLETED)
+        assert queue.stats()["completed"] == 1
+        assert [event.status.value for event in queue.history(task.id)] == ["pending", "running", "completed"]
+    assert threads() == []
+
+
+def test_what_a_queue_hands_out_waits_too(url: str) -> None:
+    with sync.connect(url) as queue:
+        producer, consumer = queue.producer("mail"), queue.consumer("mail")
+        sent = producer.enqueue(1)
+        assert sent.id in repr(sent)
+        assert (producer.name, consumer.dequeue().id) == ("mail", sent.id)
+        consumer.ack(sent.id, 2)
+        assert sent.result() == 2
+        assert queue.switches.pause(queues=["mail"]).paused_queues == {"mail"}
+        assert queue.switches.read().paused_queues == {"mail"}
+
+
+def test_a_bulk_and_every_page_of_it_come_as_plain_lists(url: str) -> None:
+    with sync.connect(url) as queue:
+        sent = queue.submit_many([queue.new_task("t", encode_value(n)) for n in range(700)])
+        assert [task.id for task in queue.all()] == [each.id for each in reversed(sent)]
+        for task in queue.all(Filter(types=("t",))):
+            assert task.id == sent[-1].id
+            break
+        with pytest.raises(ResultTimeout):
+            sent[0].result(timeout=0)
+
+
+def test_errors_come_to_the_caller(url: str) -> None:
+    with sync.connect(url) as queue:
+        with pytest.raises(InvalidTask, match=r"^payload: "):
+            queue.enqueue("t", float("nan"))
+        with pytest.raises(TaskNotFound):
+            queue.ack("unknown")
+        with pytest.raises(AttributeError):
+            queue.no_such_method()
+
+
+def test_a_store_that_cannot_be_opened_leaves_no_thread_behind(tmp_path: Path) -> None:
+    (tmp_path / "foreign.db").write_bytes(b"not a database " * 100)
+    with pytest.raises(StorageError), sync.connect(f"sqlite:///{tmp_path / 'foreign.db'}"):
+        raise AssertionError
+    assert threads() == []
+
+
+def test_many_threads_share_one_queue(url: str) -> None:
+    with sync.connect(url) as queue:
+        workers = [threading.Thread(target=queue.enqueue, args=("t", n)) for n in range(16)]
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join()
+        assert queue.stats()["pending"] == 16
+
+
+# --- the thread
+
+
+async def _name() -> str:
+    return threading.current_thread().name
+
+
+def test_a_loop_thread_starts_when_first_needed_and_again_after_a_stop() -> None:
+    thread = LoopThread("mine")
+    thread.stop()
+    assert thread.run(_name()) == "mine"
+    thread.stop()
+    thread.stop()
+    assert thread.run(_name()) == "mine"
+    thread.stop()
+
+
+async def test_coroutines_run_there_and_are_awaited_here() -> None:
+    thread = LoopThread("mine")
+    assert await thread.arun(_name()) == "mine"
+    assert await asyncio.wrap_future(thread.submit(_name())) == "mine"
+    await asyncio.to_thread(thread.stop)
+
+
+def test_waiting_for_oneself_is_refused_instead_of_hanging() -> None:
+    thread = LoopThread("mine")
+
+    async def inside() -> str:
+        return thread.run(_name())
+
+    with pytest.raises(InvalidSetting, match="this would wait for itself: await the async method"):
+        thread.run(inside())
+    thread.stop()
+
+
+def test_a_forked_child_starts_a_loop_of_its_own(tmp_path: Path) -> None:
+    said = run_script(
+        """
+        import os
+        from qo.sync import LoopThread
+
+        thread = LoopThread("mine")
+
+        async def where():
+            return os.getpid()
+
+        assert thread.run(where()) == os.getpid()
+        child = os.fork()
+        if child == 0:
+            ok = thread.run(where()) == os.getpid() and thread.run(where()) == os.getpid()
+            thread.stop()
+            os._exit(0 if ok else 1)
+        _, status = os.waitpid(child, 0)
+        assert thread.run(where()) == os.getpid()
+        thread.stop()
+        print(os.waitstatus_to_exitcode(status))
+        """,
+        tmp_path,
+    )
+    assert said == "0\n"

@@ -1,0 +1,152 @@
+"""tq: tasks by name, from plain code, workers in the same process."""
+
+import sqlite3
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from qo.errors import InvalidSetting, InvalidTask
+from qo.tq import TaskQueue
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path}/tq.db"
+
+
+@pytest.fixture
+def tq(url: str) -> Iterator[TaskQueue]:
+    queue = TaskQueue()
+    queue.init(url, poll_interval=0.05)
+    yield queue
+    queue.stop()
+
+
+class Seen:
+    """What handlers were given, waited for without sleeping."""
+
+    def __init__(self) -> None:
+        self.payloads: list[Any] = []
+        self._news = threading.Condition()
+
+    def __call__(self, payload: Any) -> dict[str, Any]:
+        with self._news:
+            self.payloads.append(payload)
+            self._news.notify_all()
+        return {"got": payload}
+
+    def wait(self, number: int) -> list[Any]:
+        with self._news:
+            assert self._news.wait_for(lambda: len(self.payloads) >= number, 20)
+            return list(self.payloads)
+
+
+def test_adding_chains_and_the_worker_gets_each_payload(tq: TaskQueue) -> None:
+    seen = Seen()
+    tq("crawl").set_worker(seen).set_worker_count(3).set_rate_limit(100).set_timeout(300)
+    tq("crawl").add({"url": "https://example.com/1"}).add({"url": "https://example.com/2"})
+    assert sorted(payload["url"][-1] for payload in seen.wait(2)) == ["1", "2"]
+
+
+def test_async_handlers_and_several_types_work_side_by_side(tq: TaskQueue) -> None:
+    crawled, mailed = Seen(), Seen()
+
+    async def mail(payload: dict[str, str]) -> None:
+        mailed(payload)
+
+    tq("crawl").set_worker(crawled)
+    tq("mail").set_worker(mail)
+    tq("crawl").add(1)
+    tq("mail").add({"to": "a"})
+    assert (crawled.wait(1), mailed.wait(1)) == ([1], [{"to": "a"}])
+
+
+def test_a_type_runs_one_task_at_a_time_unless_told_otherwise(tq: TaskQueue) -> None:
+    running, most, lock, done = [0], [0], threading.Lock(), Seen()
+
+    def work(payload: int) -> None:
+        with lock:
+            running[0] += 1
+            most[0] = max(most[0], running[0])
+        threading.Event().wait(0.005)
+        with lock:
+            running[0] -= 1
+        done(payload)
+
+    tq("one").set_worker(work)
+    for n in range(8):
+        tq("one").add(n)
+    done.wait(8)
+    assert most[0] == 1
+
+
+def test_max_attempts_and_run_after_are_kept(tq: TaskQueue, url: str) -> None:
+    tq("later").add({"a": 1}, max_attempts=10, run_after="2099-12-31T00:00:00Z")
+    row = (
+        sqlite3.connect(url.removeprefix("sqlite:///"))
+        .execute("SELECT max_retries, available_at, status FROM tasks")
+        .fetchone()
+    )
+    assert row == (9, 4102358400.0, "pending")
+
+
+def test_pausing_holds_tasks_back_and_stats_count_them(tq: TaskQueue) -> None:
+    seen = Seen()
+    tq.pause()
+    tq("crawl").add(1)
+    assert tq.stats()["pending"] == 1
+    assert tq.stats()["by_type"] == {"crawl": {"pending": 1}}
+    tq("crawl").set_worker(seen)
+    tq.resume()
+    assert seen.wait(1) == [1]
+
+
+def test_what_was_added_before_a_stop_is_there_after_it(tq: TaskQueue, url: str) -> None:
+    tq("crawl").add("before")
+    tq.stop()
+    seen = Seen()
+    tq.init(url, poll_interval=0.05)
+    tq("crawl").set_worker(seen)
+    assert seen.wait(1) == ["before"]
+
+
+def test_payloads_are_checked_against_the_handlers_annotation(tq: TaskQueue) -> None:
+    @dataclass
+    class Page:
+        url: str
+        depth: int = 0
+
+    got: list[Page] = []
+    done = Seen()
+
+    def crawl(page: Page) -> None:
+        got.append(page)
+        done(1)
+
+    tq("crawl").set_worker(crawl)
+    with pytest.raises(InvalidTask, match="payload"):
+        tq("crawl").add({"wrong": "field"})
+    tq("crawl").add({"url": "x"})
+    done.wait(1)
+    assert got == [Page("x")]
+
+
+def test_mistakes_are_named(tq: TaskQueue) -> None:
+    with pytest.raises(InvalidTask, match="type"):
+        tq("no spaces please")
+    with pytest.raises(InvalidSetting, match="at least 1"):
+        tq("a").set_worker_count(0)
+    with pytest.raises(InvalidSetting, match="tasks a second"):
+        tq("a").set_rate_limit(-1)
+    with pytest.raises(InvalidSetting, match="more than 0"):
+        tq("a").set_timeout(0)
+    with pytest.raises(InvalidSetting, match="at least 1"):
+        tq("a").add(1, max_attempts=0)
+    with pytest.raises(InvalidSetting, match="comes first and once"):
+        tq.init("memory://")
+    with pytest.raises(InvalidTask, match="payload"):
+        tq("a").add(float("nan"))

@@ -1,0 +1,53 @@
+"""A queue with handlers and workers on a memory engine, for tests."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+from qo.model import FINISHED, Task
+from qo.queue import Queue
+from qo.tasks import PayloadArguments, Registry, make_handler, make_options
+from qo.worker import Worker, WorkerSettings
+
+
+class Bench:
+    """A queue and handlers, and workers that run until the test has seen enough."""
+
+    def __init__(self, queue: Queue) -> None:
+        self.queue, self.registry = queue, Registry()
+
+    def handle(self, function: Callable[..., Any], name: str = "", **options: Any) -> None:
+        made = make_options(function, **options)
+        self.registry.add(make_handler(function, type=name or function.__name__, options=made))
+
+    def handle_payload(self, function: Callable[..., Any], name: str = "", **options: Any) -> None:
+        handler = make_handler(function, type=name or function.__name__, options=make_options(function, **options))
+        self.registry.add(
+            type(handler)(
+                **{f: getattr(handler, f) for f in handler.__struct_fields__}
+                | {"arguments": PayloadArguments(function)}
+            )
+        )
+
+    @asynccontextmanager
+    async def working(self, **settings: Any) -> AsyncIterator[Worker]:
+        worker = Worker(self.queue, self.registry, WorkerSettings(**{"poll": 0.05, "grace": 5.0} | settings))
+        running = asyncio.create_task(worker.run())
+        try:
+            yield worker
+        finally:
+            worker.stop()
+            await asyncio.wait_for(running, 30)
+
+    async def submit(self, type: str, payload: Any = None, **options: Any) -> str:
+        return (await self.queue.enqueue(type, {} if payload is None else payload, **options)).id
+
+    async def ended(self, task_id: str) -> Task:
+        return await self.queue.ended(task_id, timeout=20)
+
+    async def run_all(self, ids: list[str], **settings: Any) -> list[Task]:
+        async with self.working(**settings):
+            tasks = [await self.ended(task_id) for task_id in ids]
+        assert all(task.status in FINISHED for task in tasks)
+        return tasks

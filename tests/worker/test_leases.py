@@ -1,0 +1,145 @@
+"""Leases are kept while handlers run, and given up when they are lost or the worker ends."""
+
+import asyncio
+import threading
+from typing import Any
+
+from qo.model import Status, cancel
+from tests.worker.bench import Bench
+
+
+async def test_a_lease_is_renewed_while_the_handler_blocks_its_own_loop(bench: Bench) -> None:
+    release = threading.Event()
+
+    async def blocks() -> None:
+        release.wait(20)
+
+    bench.handle(blocks)
+    task_id = await bench.submit("blocks")
+    async with bench.working(lease=0.3):
+        renewed = await _until(bench, task_id, lambda task: task.version >= 5)
+        assert renewed.status is Status.RUNNING
+        assert renewed.lease_expires_at > renewed.started_at + 0.3
+        release.set()
+        assert (await bench.ended(task_id)).status is Status.COMPLETED
+
+
+async def test_a_cancelled_task_is_stopped_at_the_next_renewal(bench: Bench) -> None:
+    stopped = threading.Event()
+
+    async def waits() -> None:
+        try:
+            await asyncio.sleep(60)
+        finally:
+            stopped.set()
+
+    bench.handle(waits)
+    task_id = await bench.submit("waits")
+    async with bench.working(lease=0.2):
+        await _until(bench, task_id, lambda task: task.status is Status.RUNNING)
+        await bench.queue.engine.apply([cancel(task_id)])
+        assert await asyncio.to_thread(stopped.wait, 10)
+    task = await bench.queue.get(task_id)
+    assert task is not None
+    assert task.status is Status.CANCELLED
+
+
+async def test_stopping_waits_for_what_runs_and_hands_back_what_does_not_end(bench: Bench) -> None:
+    go, cancelled = threading.Event(), threading.Event()
+
+    async def quick() -> str:
+        await asyncio.to_thread(go.wait, 10)
+        return "done"
+
+    async def slow() -> None:
+        try:
+            await asyncio.sleep(60)
+        finally:
+            cancelled.set()
+
+    bench.handle(quick)
+    bench.handle(slow)
+    quick_id, slow_id = await bench.submit("quick"), await bench.submit("slow", max_retries=0)
+    async with bench.working(grace=1.0) as worker:
+        for task_id in (quick_id, slow_id):
+            await _until(bench, task_id, lambda task: task.status is Status.RUNNING)
+        late = await bench.submit("quick")
+        worker.stop()
+        go.set()
+    assert (await bench.ended(quick_id)).result == b'"done"'
+    back, untouched = await bench.queue.get(slow_id), await bench.queue.get(late)
+    assert back is not None
+    assert untouched is not None
+    assert (back.status, back.failures, back.attempt) == (Status.PENDING, 0, 1)
+    assert cancelled.is_set()
+    assert untouched.attempt == 0
+    assert await bench.queue.workers() == []
+
+
+async def test_aborting_hands_everything_back_at_once(bench: Bench) -> None:
+    async def slow() -> None:
+        await asyncio.sleep(60)
+
+    bench.handle(slow)
+    ids = [await bench.submit("slow", max_retries=0) for _ in range(3)]
+    async with bench.working(grace=60.0) as worker:
+        for task_id in ids:
+            await _until(bench, task_id, lambda task: task.status is Status.RUNNING)
+        worker.abort()
+    for task_id in ids:
+        task = await bench.queue.get(task_id)
+        assert task is not None
+        assert (task.status, task.failures) == (Status.PENDING, 0)
+
+
+async def test_tasks_claimed_ahead_are_handed_back_unstarted(bench: Bench) -> None:
+    go, started = threading.Event(), []
+
+    def waits(n: int) -> None:
+        started.append(n)
+        go.wait(10)
+
+    bench.handle(waits)
+    ids = [await bench.submit("waits", {"n": n}) for n in range(8)]
+    async with bench.working(concurrency=2) as worker:
+        worker._claiming.pace.ahead = lambda: 6  # type: ignore[method-assign]
+        for task_id in ids:
+            await _until(bench, task_id, lambda task: task.status is Status.RUNNING)
+        worker.stop()
+        await _until(bench, ids[-1], lambda task: task.status is Status.PENDING)
+        go.set()
+    tasks = [await bench.queue.get(task_id) for task_id in ids]
+    assert len(started) == 2
+    assert sorted(task.status.value for task in tasks if task) == ["completed"] * 2 + ["pending"] * 6
+    assert not any(task.failures for task in tasks if task)
+
+
+async def test_a_worker_registers_with_its_counters_and_leaves(bench: Bench) -> None:
+    async def fine() -> None: ...
+
+    async def bad() -> None:
+        raise ValueError
+
+    bench.handle(fine)
+    bench.handle(bad)
+    ids = [await bench.submit("fine"), await bench.submit("fine"), await bench.submit("bad", max_retries=0)]
+    async with bench.working(id="w-1", heartbeat=0.05, capabilities=("gpu",), concurrency=7):
+        for task_id in ids:
+            await bench.ended(task_id)
+        while True:
+            (note,) = await bench.queue.workers()
+            if note.tasks_completed + note.tasks_failed == 3:
+                break
+            await asyncio.sleep(0.01)
+    assert (note.worker_id, note.status, note.tasks_completed, note.tasks_failed) == ("w-1", "active", 2, 1)
+    assert (note.capacity, note.capabilities, sorted(note.types)) == (7, ("gpu",), ["bad", "fine"])
+    assert await bench.queue.workers() == []
+
+
+async def _until(bench: Bench, task_id: str, seen: Any) -> Any:
+    async with asyncio.timeout(15):
+        while True:
+            task = await bench.queue.get(task_id)
+            if task is not None and seen(task):
+                return task
+            await asyncio.sleep(0.01)

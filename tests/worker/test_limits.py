@@ -1,0 +1,203 @@
+"""Rates, slots and switches: what a worker may start."""
+
+import asyncio
+import threading
+
+import pytest
+
+from qo.errors import InvalidSetting, StorageError
+from qo.model import Status, Task, Want
+from qo.notes import Control
+from qo.queue import Queue
+from qo.tasks import Registry, make_handler, make_options
+from qo.testing import ManualClock
+from qo.worker import Worker, WorkerSettings, WorkerStuck
+from qo.worker.limits import Limits, TokenBucket
+from qo.worker.pace import Pace
+from tests.worker.bench import Bench
+
+
+def test_a_bucket_lets_a_second_of_tasks_start_at_once_then_one_by_one() -> None:
+    bucket = TokenBucket(10, now=0.0)
+    assert bucket.available(0.0) == 10
+    bucket.take(10)
+    assert bucket.available(0.0) == 0
+    assert bucket.wait() == pytest.approx(0.1)
+    assert bucket.available(0.1) == 1
+    assert bucket.available(60.0) == 10
+
+
+def test_a_slow_rate_still_lets_one_start() -> None:
+    bucket = TokenBucket(0.5, now=0.0)
+    assert bucket.available(0.0) == 1
+    bucket.take(1)
+    assert (bucket.available(1.0), bucket.available(2.0)) == (0, 1)
+
+
+def test_limits_hold_by_type_and_for_the_whole_worker() -> None:
+    clock = ManualClock()
+
+    async def a() -> None: ...
+
+    async def b() -> None: ...
+
+    handlers = {
+        "a": make_handler(a, type="a", options=make_options(a, rate_limit=2, concurrency=3)),
+        "b": make_handler(b, type="b", options=make_options(b)),
+    }
+    limits = Limits(clock)
+    limits.obey(Control(rate_limit=5), handlers)
+    assert limits.total(100) == 5
+    assert limits.at_most(handlers, {}) == {"a": 2}
+    for _ in range(2):
+        limits.started("a")
+    assert (limits.total(100), limits.at_most(handlers, {"a": 2})) == (3, {"a": 0})
+    clock.advance(10)
+    assert limits.at_most(handlers, {"a": 2}) == {"a": 1}
+    limits.obey(Control(rate_limits={"a": 0.0, "b": 1.0}), handlers)  # the switch goes before the code
+    assert (limits.total(100), limits.at_most(handlers, {})) == (100, {"a": 3, "b": 1})
+
+
+def test_a_worker_claims_ahead_only_as_far_as_its_tasks_are_quick() -> None:
+    clock = ManualClock()
+    pace = Pace(500, clock)
+    assert pace.ahead() == 0
+    for _ in range(20):
+        clock.advance(0.1)
+        pace.ended(1000)
+        pace.ahead()
+    assert pace.ahead() == 500
+    for _ in range(20):
+        clock.advance(1)
+        pace.ended(1)
+        pace.ahead()
+    assert pace.ahead() == 0
+
+
+async def test_a_type_runs_no_more_than_its_concurrency_at_once(bench: Bench) -> None:
+    lock, running, most = threading.Lock(), [0], [0]
+
+    async def narrow() -> None:
+        with lock:
+            running[0] += 1
+            most[0] = max(most[0], running[0])
+        await asyncio.sleep(0.01)
+        with lock:
+            running[0] -= 1
+
+    bench.handle(narrow, concurrency=2)
+    tasks = await bench.run_all([await bench.submit("narrow") for _ in range(12)], concurrency=10)
+    assert {task.status for task in tasks} == {Status.COMPLETED}
+    assert most[0] == 2
+
+
+async def test_a_worker_runs_no_more_than_its_concurrency_over_all_executors(bench: Bench) -> None:
+    lock, running, most = threading.Lock(), [0], [0]
+
+    def enter(change: int) -> None:
+        with lock:
+            running[0] += change
+            most[0] = max(most[0], running[0])
+
+    async def aside() -> None:
+        enter(1)
+        await asyncio.sleep(0.01)
+        enter(-1)
+
+    def inside() -> None:
+        enter(1)
+        threading.Event().wait(0.01)
+        enter(-1)
+
+    bench.handle(aside)
+    bench.handle(inside)
+    ids = [await bench.submit(kind) for _ in range(10) for kind in ("aside", "inside")]
+    await bench.run_all(ids, concurrency=3)
+    assert most[0] == 3
+
+
+async def test_a_rate_limit_spreads_tasks_over_time(bench: Bench) -> None:
+    async def limited() -> None: ...
+
+    bench.handle(limited, rate_limit=20)
+    tasks = await bench.run_all([await bench.submit("limited") for _ in range(30)])
+    starts = sorted(task.started_at or 0 for task in tasks)
+    assert starts[-1] - starts[0] >= 0.4  # 20 at once, then 10 more at 20 a second
+
+
+async def test_pausing_and_resuming_reach_a_running_worker(bench: Bench) -> None:
+    async def fine() -> None: ...
+
+    async def other() -> None: ...
+
+    bench.handle(fine)
+    bench.handle(other)
+    await bench.queue.switches.pause(types=["fine"])
+    paused = await bench.submit("fine")
+    async with bench.working():
+        await bench.ended(await bench.submit("other"))
+        waiting = await bench.queue.get(paused)
+        assert waiting is not None
+        assert waiting.status is Status.PENDING
+        await bench.queue.switches.resume()
+        assert (await bench.ended(paused)).status is Status.COMPLETED
+        await bench.queue.switches.pause()
+
+
+async def test_a_paused_queue_is_left_alone(bench: Bench) -> None:
+    async def fine() -> None: ...
+
+    bench.handle(fine)
+    await bench.queue.switches.pause(queues=["night"])
+    paused = await bench.submit("fine", queue="night")
+    async with bench.working():
+        await bench.ended(await bench.submit("fine", queue="day"))
+    task = await bench.queue.get(paused)
+    assert task is not None
+    assert task.status is Status.PENDING
+
+
+class _Away:
+    """An engine whose claims fail for a while, or never come back."""
+
+    def __init__(self, engine: object, *, failures: int = 0, hangs: bool = False) -> None:
+        self._engine, self.failures, self._hangs = engine, failures, hangs
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._engine, name)
+
+    async def claim(self, want: Want) -> list[Task]:
+        if self._hangs:
+            await asyncio.Event().wait()
+        if self.failures:
+            self.failures -= 1
+            raise StorageError("the disk is on holiday")
+        tasks: list[Task] = await self._engine.claim(want)  # type: ignore[attr-defined]
+        return tasks
+
+
+async def test_a_worker_outlives_a_store_that_is_away(bench: Bench) -> None:
+    async def fine() -> None: ...
+
+    bench.handle(fine)
+    bench.queue = Queue(_Away(bench.queue.engine, failures=2))  # type: ignore[arg-type]
+    (task,) = await bench.run_all([await bench.submit("fine")])
+    assert task.status is Status.COMPLETED
+
+
+async def test_a_worker_whose_claims_never_return_gives_up(queue: Queue) -> None:
+    async def fine() -> None: ...
+
+    registry = Registry()
+    registry.add(make_handler(fine, type="fine", options=make_options(fine)))
+    worker = Worker(Queue(_Away(queue.engine, hangs=True)), registry, WorkerSettings(stuck_after=0.1))  # type: ignore[arg-type]
+    with pytest.raises(WorkerStuck, match="has not answered"):
+        await asyncio.wait_for(worker.run(), 10)
+
+
+async def test_a_worker_can_be_narrowed_to_types_it_has(bench: Bench) -> None:
+    async def fine() -> None: ...
+
+    bench.handle(fine)
+    with pytest.raises(InvalidSetting, match="no handler for nope; there are: fine"):
+        Worker(bench.queue, bench.registry, WorkerSettings(types=("nope",)))

@@ -1,0 +1,86 @@
+"""Handlers that misbehave must not hurt other tasks, whatever executes them."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from qo.model import Status
+from tests.worker import handlers
+from tests.worker.bench import Bench
+
+POISON: list[tuple[Callable[..., Any], str]] = [
+    (handlers.raises, "thread"),
+    (handlers.raises, "process"),
+    (handlers.exits, "thread"),
+    (handlers.exits, "process"),
+    (handlers.aexits, "async"),
+    (handlers.aexits, "process"),
+    (handlers.interrupted, "async"),
+    (handlers.blocks, "thread"),
+    (handlers.blocks, "process"),
+    (handlers.ablocks, "async"),
+    (handlers.spins, "thread"),
+    (handlers.spins, "process"),
+    (handlers.asleeps, "async"),
+    (handlers.asleeps, "process"),
+    (handlers.swallows, "async"),
+    (handlers.swallows, "process"),
+    (handlers.dies, "process"),
+    (handlers.eats, "thread"),
+    (handlers.eats, "process"),
+]
+
+
+@pytest.fixture(autouse=True)
+def unblock() -> Any:
+    """Threads left behind end with their test."""
+    handlers.never.clear()
+    yield
+    handlers.never.set()
+
+
+@pytest.mark.parametrize(("poison", "executor"), POISON, ids=lambda value: getattr(value, "__name__", value))
+async def test_healthy_tasks_complete_beside_a_poisonous_one(
+    bench: Bench, poison: Callable[..., Any], executor: str
+) -> None:
+    is_async = executor == "async"
+    bench.handle(poison, "poison", executor=executor, timeout=0.3)
+    healthy = handlers.afine if is_async else handlers.fine
+    bench.handle(healthy, "healthy", executor=executor)
+    first = [await bench.submit("healthy", {"n": n}) for n in range(5)]
+    bad = [await bench.submit("poison", max_retries=0, timeout=0.3) for _ in range(2)]
+    more = [await bench.submit("healthy", {"n": n}) for n in range(5)]
+    tasks = await bench.run_all([*first, *bad, *more], concurrency=4, prefetch=2)
+    by_type = {kind: [task for task in tasks if task.type == kind] for kind in ("healthy", "poison")}
+    assert [task.status for task in by_type["healthy"]] == [Status.COMPLETED] * 10
+    assert [task.failures for task in by_type["healthy"]] == [0] * 10
+    assert [task.status for task in by_type["poison"]] == [Status.FAILED] * 2
+    assert all(task.error for task in by_type["poison"])
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
+@pytest.mark.parametrize(
+    ("fork", "executor"), [(handlers.forks, "thread"), (handlers.forks, "process"), (handlers.aforks, "async")]
+)
+async def test_a_fork_that_comes_back_settles_nothing(bench: Bench, fork: Callable[..., Any], executor: str) -> None:
+    bench.handle(fork, "fork", executor=executor)
+    ids = [await bench.submit("fork") for _ in range(3)]
+    tasks = await bench.run_all(ids)
+    assert [(task.status, task.attempt) for task in tasks] == [(Status.COMPLETED, 1)] * 3
+
+
+async def test_a_timeout_is_a_failure_that_is_retried(bench: Bench) -> None:
+    bench.handle(handlers.asleeps, "slow", timeout=0.2)
+    (task,) = await bench.run_all([await bench.submit("slow", timeout=0.2, max_retries=1)])
+    assert (task.status, task.attempt, task.failures) == (Status.FAILED, 2, 2)
+    assert task.error == "timed out after 0.2 s"
+
+
+async def test_a_process_is_reused_and_replaced(bench: Bench) -> None:
+    bench.handle(handlers.pid, "pid", executor="process")
+    ids = [await bench.submit("pid") for _ in range(6)]
+    tasks = await bench.run_all(ids, concurrency=1, tasks_per_process=3)
+    pids = [task.result for task in tasks]
+    assert len(set(pids)) == 2
+    assert pids.count(pids[0]) == 3

@@ -1,0 +1,119 @@
+"""A worker's everyday: tasks run, results are kept, failures are retried, bad tasks are refused."""
+
+import asyncio
+import threading
+
+from qo.errors import Fail, Retry
+from qo.model import RetryPolicy, Status
+from qo.tasks import current_task
+from tests.worker.bench import Bench
+
+QUICK = RetryPolicy(initial=0.01, max=0.02)
+
+
+async def test_async_and_plain_functions_run_and_their_results_are_kept(bench: Bench) -> None:
+    async def double(n: int) -> int:
+        await asyncio.sleep(0)
+        return 2 * n
+
+    def shout(text: str) -> dict[str, str]:
+        return {"text": text.upper(), "thread": threading.current_thread().name}
+
+    bench.handle(double)
+    bench.handle(shout)
+    ids = [await bench.submit("double", {"n": n}) for n in range(20)] + [await bench.submit("shout", {"text": "a"})]
+    tasks = await bench.run_all(ids)
+    assert {task.status for task in tasks} == {Status.COMPLETED}
+    assert [task.result for task in tasks[:20]] == [b"%d" % (2 * n) for n in range(20)]
+    assert tasks[20].result is not None and b'"A"' in tasks[20].result
+
+
+async def test_a_failing_task_is_retried_then_given_up_with_its_traceback(bench: Bench) -> None:
+    async def boom() -> None:
+        raise ValueError("no luck")
+
+    bench.handle(boom)
+    (task,) = await bench.run_all([await bench.submit("boom", max_retries=2, retry=QUICK)])
+    assert (task.status, task.attempt, task.failures) == (Status.FAILED, 3, 3)
+    assert task.error is not None
+    assert task.error.startswith("ValueError: no luck\nTraceback")
+
+
+async def test_a_handler_may_ask_for_a_retry_or_give_up(bench: Bench) -> None:
+    async def again() -> int:
+        if current_task().attempt < 3:
+            raise Retry("not yet", after=0.01)
+        return current_task().attempt
+
+    def never() -> None:
+        raise Fail("no such customer")
+
+    bench.handle(again)
+    bench.handle(never)
+    again_id, never_id = await bench.submit("again"), await bench.submit("never")
+    first, second = await bench.run_all([again_id, never_id])
+    assert (first.status, first.result) == (Status.COMPLETED, b"3")
+    assert (second.status, second.attempt, second.error) == (Status.FAILED, 1, "no such customer")
+
+
+async def test_bad_arguments_fail_at_once_and_say_why(bench: Bench) -> None:
+    async def greet(name: str) -> None: ...
+
+    bench.handle(greet)
+    ids = [await bench.submit("greet", payload) for payload in ({"name": 7}, {"nam": "x"}, [1], b"\xff")]
+    for task in await bench.run_all(ids):
+        assert (task.status, task.attempt) == (Status.FAILED, 1)
+        assert task.error is not None
+        assert task.error.startswith("payload: greet()")
+
+
+async def test_a_result_that_cannot_be_kept_fails_at_once(bench: Bench) -> None:
+    async def odd() -> object:
+        return object()
+
+    async def huge() -> str:
+        return "x" * 300_000
+
+    bench.handle(odd)
+    bench.handle(huge)
+    for task in await bench.run_all([await bench.submit("odd"), await bench.submit("huge")]):
+        assert (task.status, task.attempt) == (Status.FAILED, 1)
+        assert task.error is not None
+        assert task.error.startswith("result: ")
+
+
+async def test_a_type_nobody_ever_knew_is_failed_and_one_that_is_known_elsewhere_waits(bench: Bench) -> None:
+    async def known() -> None: ...
+
+    async def elsewhere() -> None: ...
+
+    bench.handle(known)
+    bench.handle(elsewhere)
+    async with bench.working(types=("elsewhere",)):  # registers the type, then leaves
+        await bench.ended(await bench.submit("elsewhere"))
+    waiting = await bench.submit("elsewhere")
+    lost = await bench.submit("typo")
+    async with bench.working(types=("known",), unknown_after=0.0):
+        task = await bench.ended(lost)
+    assert (task.status, task.attempt) == (Status.FAILED, 1)
+    assert task.error is not None
+    assert "unknown type 'typo'" in task.error
+    left = await bench.queue.get(waiting)
+    assert left is not None
+    assert left.status is Status.PENDING
+
+
+async def test_draining_ends_when_nothing_is_due_and_no_retry_is_waiting(bench: Bench) -> None:
+    async def flaky() -> None:
+        if current_task().attempt == 1:
+            raise ValueError
+
+    bench.handle(flaky)
+    ids = [await bench.submit("flaky", retry=QUICK) for _ in range(5)]
+    later = await bench.submit("flaky", delay=3600)
+    async with bench.working(drain=True) as worker:
+        await asyncio.wait_for(worker._stopping.wait(), 20)
+    assert {task.status for task in [await bench.ended(task_id) for task_id in ids]} == {Status.COMPLETED}
+    task = await bench.queue.get(later)
+    assert task is not None
+    assert task.status is Status.PENDING
