@@ -13,7 +13,6 @@ import atexit
 import os
 from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import Future
-from contextlib import suppress
 from typing import Any, Generic, ParamSpec, Protocol, TypeVar, overload
 
 from qo.errors import InvalidSetting
@@ -155,7 +154,7 @@ class App:
         self._thread = LoopThread("qo")
         self._opened: asyncio.Task[Queue] | None = None
         self._pid = 0
-        atexit.register(self._exit)
+        atexit.register(self.close)
 
     @property
     def url(self) -> str:
@@ -251,11 +250,6 @@ class App:
             self._thread.run(self._close())
             self._thread.stop()
         self._opened = None
-
-    def _exit(self) -> None:
-        """What was under way is done; only then may a store want one more thread, which Python refuses at exit."""
-        with suppress(RuntimeError):
-            self.close()
 
     async def _close(self) -> None:
         if self._opened is not None:

@@ -54,6 +54,8 @@ class LoopThread:
                 loop.close()
 
     def _running(self) -> asyncio.AbstractEventLoop:
+        if self._pid != os.getpid():
+            self._lock = threading.Lock()  # another thread may have held it when this process was forked off
         with self._lock:
             if self._loop is None or self._pid != os.getpid():
                 self._loop, self._pid = asyncio.new_event_loop(), os.getpid()

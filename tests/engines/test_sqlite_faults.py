@@ -5,6 +5,7 @@ import subprocess
 from collections.abc import AsyncIterator, Iterator
 from itertools import count
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import apsw
@@ -215,12 +216,24 @@ async def test_places_without_a_file_are_refused_clearly(tmp_path: Path) -> None
     assert names(tmp_path) == []
 
 
-async def test_a_file_no_one_may_read_is_refused_clearly(tmp_path: Path) -> None:
-    if os.geteuid() == 0:
-        pytest.skip("root may read everything")
-    (tmp_path / "qo.db").touch(0o000)
-    with pytest.raises(StorageError, match="check its permissions"):
-        await SqliteEngine(tmp_path / "qo.db").open()
+@pytest.fixture
+def nobody() -> Iterator[None]:
+    """Root may read everything, so do not be root."""
+    if os.geteuid() != 0:
+        yield
+        return
+    os.seteuid(65534)
+    yield
+    os.seteuid(0)
+
+
+@pytest.mark.usefixtures("nobody")
+async def test_a_file_no_one_may_read_is_refused_clearly() -> None:
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "qo.db"
+        path.touch(0o000)
+        with pytest.raises(StorageError, match="check its permissions"):
+            await SqliteEngine(path).open()
 
 
 # --- the doctor

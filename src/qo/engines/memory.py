@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from qo.clock import Clock, system_clock
 from qo.engine import Engine
 from qo.engines.findings import Finding
-from qo.model import Added, Change, Counts, Event, Filter, NewTask, Note, Table, Task, Want, eligible
+from qo.model import Added, Change, Counts, Event, Filter, NewTask, Note, Status, Table, Task, Want, eligible
 
 
 class MemoryEngine:
@@ -48,8 +48,10 @@ class MemoryEngine:
 
     async def wait(self, want: Want, timeout: float) -> None:
         self._news.clear()
-        coming = [t.available_at for t in self._table.tasks.values() if eligible(want, t.queue, t.type, t.needs)]
-        due_in = min((at - self._clock() for at in coming if at > self._clock()), default=timeout)
+        now = self._clock()
+        waiting = (task for task in self._table.tasks.values() if task.status is Status.PENDING)
+        coming = (task.available_at for task in waiting if eligible(want, task.queue, task.type, task.needs))
+        due_in = min(coming, default=now + timeout) - now
         try:
             await asyncio.wait_for(self._news.wait(), max(0.0, min(timeout, due_in)))
         except TimeoutError:

@@ -34,7 +34,7 @@ from qo.model.idempotency import derived_id
 from qo.model.note import ANY, NEW, Note
 from qo.model.order import AGEING, HIGH, LEVELS, LOW, MEDIUM, STRICT, effective_priority, level, rank
 from qo.model.outcome import after_error, expire, fail
-from qo.model.outside import is_a, show
+from qo.model.outside import ERROR_LIMIT, is_a, show
 from qo.model.retry import RetryPolicy
 from qo.model.table import Added, Table
 from qo.model.task import (
@@ -55,6 +55,7 @@ from qo.model.want import LEASE, Want, eligible
 __all__ = [
     "AGEING",
     "ANY",
+    "ERROR_LIMIT",
     "FINISHED",
     "HIGH",
     "LEASE",

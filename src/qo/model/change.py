@@ -17,6 +17,8 @@ from qo.model.want import Want
 
 
 class Guard(StrEnum):
+    __hash__ = str.__hash__
+
     HELD = "held"  # running under the change's lease
     EXPIRED = "expired"  # running under the change's lease, and that lease ran out `grace` ago
     UNFINISHED = "unfinished"
@@ -34,7 +36,7 @@ STATUSES: dict[Guard, frozenset[Status]] = {
 LEASED = frozenset({Guard.HELD, Guard.EXPIRED})  # guards that also ask for the lease
 
 
-class Change(Struct, frozen=True, kw_only=True):
+class Change(Struct, frozen=True, kw_only=True, gc=False):
     """One guarded write. A field left at None keeps the stored value."""
 
     id: str

@@ -5,7 +5,7 @@ from msgspec import Struct
 from qo.model.task import Status, Task
 
 
-class Event(Struct, frozen=True, kw_only=True):
+class Event(Struct, frozen=True, kw_only=True, gc=False):
     """The task entered `status` at `at`. Renewals are not transitions and leave no event."""
 
     version: int

@@ -17,5 +17,5 @@ def show(value: object) -> str:
 
 
 def keepable(error: str) -> str:
-    """An error's text as a store can keep it: Unicode, and not too long."""
-    return error.encode(errors="replace")[:ERROR_LIMIT].decode(errors="ignore")
+    """An error's text as every store can keep it: Unicode without NUL, and not too long."""
+    return error.replace("\x00", "?").encode(errors="replace")[:ERROR_LIMIT].decode(errors="ignore")

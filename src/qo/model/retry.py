@@ -3,7 +3,7 @@
 from msgspec import Struct
 
 
-class RetryPolicy(Struct, frozen=True, kw_only=True):
+class RetryPolicy(Struct, frozen=True, kw_only=True, gc=False):
     """Exponential back-off with jitter, capped."""
 
     initial: float = 1.0

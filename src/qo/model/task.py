@@ -14,6 +14,8 @@ MICROSECOND = 1e-6
 
 
 class Status(StrEnum):
+    __hash__ = str.__hash__  # an enum's own is a call into Python, and sets of statuses are asked for every task
+
     PENDING = "pending"  # claimable once `available_at` has come
     RUNNING = "running"  # leased to a worker until `lease_expires_at`
     COMPLETED = "completed"  # has a result
@@ -26,7 +28,11 @@ UNFINISHED = frozenset({Status.PENDING, Status.RUNNING})
 FINISHED = frozenset(Status) - UNFINISHED
 
 
-class NewTask(Struct, frozen=True, kw_only=True):
+# `gc=False` here and below: these hold no reference that could lead back to them, and collecting cycles among
+# thousands of them costs more than making them.
+
+
+class NewTask(Struct, frozen=True, kw_only=True, gc=False):
     """A task as its producer describes it. The engine stamps the rest."""
 
     id: str
@@ -46,7 +52,7 @@ class NewTask(Struct, frozen=True, kw_only=True):
     window: float = WINDOW
 
 
-class Task(Struct, frozen=True, kw_only=True):
+class Task(Struct, frozen=True, kw_only=True, gc=False):
     """A task as a store keeps it."""
 
     id: str

@@ -8,10 +8,9 @@ from msgspec import Struct
 
 from qo.codec import encode_value
 from qo.errors import Fail, InvalidTask, Retry
-from qo.model import Change, Task, after_error, check_size, complete, fail
+from qo.model import ERROR_LIMIT, Change, Task, after_error, check_size, complete, fail, is_a
 from qo.tasks import Handler
 
-ERROR_LIMIT = 16 * 1024  # bytes of text kept of an error
 _SUMMARY = 1000
 
 
@@ -61,7 +60,8 @@ def outcome_of(error: BaseException, *, timeout: float | None = None) -> Outcome
         return Outcome(error=timed_out(timeout))
     match error:
         case Retry():
-            return Outcome(error=str(error), after=error.after)
+            after = error.after if is_a(error.after, int, float) else None
+            return Outcome(error=str(error), after=after)
         case Fail():
             return Outcome(error=str(error) or "the handler gave up", permanent=True)
         case InvalidTask():
@@ -80,7 +80,7 @@ def describe(error: BaseException, summary: str = "") -> str:
     summary = summary or "".join(traceback.format_exception_only(error)).strip()
     trace = "".join(traceback.format_exception(error))
     text = f"{summary[:_SUMMARY]}\n{trace}"
-    kept = text.encode("utf-8", "replace").replace(b"\x00", b"?")
+    kept = text.encode("utf-8", "replace")
     if len(kept) > ERROR_LIMIT:
         half = ERROR_LIMIT // 2 - 20
         kept = kept[:half] + b"\n... (cut) ...\n" + kept[-half:]

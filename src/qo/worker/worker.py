@@ -151,8 +151,11 @@ class Worker:
             for wait in waits:
                 wait.cancel()
             answers = await asyncio.gather(*waits, return_exceptions=True)
-        if isinstance(answers[0], StorageError):
-            await self._away(answers[0])
+        waited = answers[0]
+        if isinstance(waited, StorageError):
+            await self._away(waited)
+        elif isinstance(waited, Exception):
+            raise waited
 
     async def _is_drained(self, want: Want) -> bool:
         """Nothing was due just now; is there also no retry waiting, no task lost by its worker, no stranger?"""

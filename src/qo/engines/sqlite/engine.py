@@ -100,7 +100,10 @@ class SqliteEngine:
             return
         with suppress(StorageError):  # a pass through the queue: tasks of abandoned claims are on their way back now
             await desks.writer.ask(_nothing)
-        await asyncio.to_thread(desks.close)
+        try:
+            await asyncio.to_thread(desks.close)
+        except RuntimeError:  # the interpreter is leaving and starts no more threads; then waiting here hurts nobody
+            desks.close()
 
     def _at_work(self) -> _Desks:
         desks = self._desks
