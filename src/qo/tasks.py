@@ -231,11 +231,16 @@ class PayloadArguments:
         return payload
 
     def decode(self, payload: bytes) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        try:
-            value = decode_value(payload)
-            return (value if isinstance(value, bytes) else msgspec.convert(value, self._kind),), {}
-        except msgspec.DecodeError as error:
-            raise InvalidTask("payload", f"is not what the handler takes: {error}") from error
+        return (decode_payload(payload, self._kind),), {}
+
+
+def decode_payload(payload: bytes, kind: Any) -> Any:
+    """A payload as what it should be; raw bytes are left alone."""
+    try:
+        value = decode_value(payload)
+        return value if isinstance(value, bytes) else msgspec.convert(value, kind)
+    except msgspec.DecodeError as error:
+        raise InvalidTask("payload", f"is not what the handler takes: {error}") from error
 
 
 STYLES: dict[str, Callable[[Callable[..., Any]], Arguments]] = {

@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from datetime import datetime
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Generic, Self, TypeVar, overload
 
 from msgspec.structs import replace
 
@@ -24,7 +24,7 @@ from qo.errors import InvalidSetting
 from qo.model import check_name
 from qo.monitor import Monitor, MonitorSettings
 from qo.queue import Queue, Settings
-from qo.tasks import Handler, Options, PayloadArguments, Registry, make_options
+from qo.tasks import Handler, Options, PayloadArguments, Registry, decode_payload, make_options
 from qo.worker import Worker, WorkerSettings
 
 T = TypeVar("T")
@@ -35,14 +35,16 @@ SLOTS = 100  # tasks at once in one process, of all types
 class TaskType(Generic[T]):
     """One type of task: what to do with it, and a place to add more. Every method returns it again."""
 
-    def __init__(self, tq: "TaskQueue", type: str) -> None:
-        self._tq, self.type = tq, check_name("type", type)
+    def __init__(self, tq: "TaskQueue", type: str, payload: Any = Any) -> None:
+        self._tq, self.type, self._payload = tq, check_name("type", type), payload
 
     def add(
         self, payload: T, *, max_attempts: int | None = None, run_after: datetime | float | str | None = None
     ) -> Self:
         """Submit a task; returns when the store has it."""
-        self._tq.submit(self.type, payload, max_attempts=max_attempts, run_after=run_after)
+        data = encode_value(payload)
+        decode_payload(data, self._payload)
+        self._tq.submit(self.type, data, max_attempts=max_attempts, run_after=run_after)
         return self
 
     def set_worker(self, handler: Callable[[T], Any]) -> Self:
@@ -111,8 +113,13 @@ class TaskQueue:
         """Where the tasks go, for `qo worker module:tq`."""
         return self._home()
 
-    def __call__(self, type: str) -> TaskType[Any]:
-        return TaskType(self, type)
+    @overload
+    def __call__(self, type: str) -> TaskType[Any]: ...
+    @overload
+    def __call__(self, type: str, payload: "type[T]") -> TaskType[T]: ...
+    def __call__(self, type: str, payload: Any = Any) -> TaskType[Any]:
+        """One type of task. `tq("crawl", Page)` says what its payloads are, to type checkers and at run time."""
+        return TaskType(self, type, payload)
 
     def pause(self) -> None:
         """Let no worker of this store start another task; what runs goes on."""
@@ -136,15 +143,16 @@ class TaskQueue:
 
     # --- what a TaskType asks for
 
-    def submit(self, type: str, payload: object, *, max_attempts: int | None, run_after: Any) -> None:
+    def submit(self, type: str, payload: bytes, *, max_attempts: int | None, run_after: Any) -> None:
         if max_attempts is not None and max_attempts < 1:
             raise InvalidSetting(f"max_attempts={max_attempts!r}: at least 1")
         options: dict[str, Any] = {"timeout": self._options.get(type, {}).get("timeout", self._task_timeout)}
         options |= {} if max_attempts is None else {"max_retries": max_attempts - 1}
         options |= {} if run_after is None else {"run_at": run_after}
         handler = self.registry.get(type)
-        data = encode_value(payload) if handler is None else handler.arguments.encode((payload,), {})
-        new = self._home().new_task(type, data, **options)
+        if handler is not None:
+            handler.arguments.decode(payload)  # what it would refuse is refused here
+        new = self._home().new_task(type, payload, **options)
         self._run(lambda queue: queue.submit(new))
 
     def set_worker(self, type: str, function: Callable[..., Any]) -> None:

@@ -106,7 +106,7 @@ def test_grace_bounds_a_shutdown(call: Any, processes: Any, eventually: Any) -> 
     worker = processes.start("worker", "jobs", "--grace", "0.2", *QUICK)
     eventually(lambda: status(call, task_id) == "running")
     worker.send_signal(signal.SIGTERM)
-    assert worker.wait(10) == 0
+    assert worker.wait(30) == 0
     assert status(call, task_id) == "pending"
 
 

@@ -19,6 +19,7 @@ from qo.model import (
     fail,
     is_due,
     is_repeat,
+    lost_its_process,
     release,
     renew,
     replay,
@@ -199,3 +200,11 @@ def test_the_text_of_an_error_is_something_a_store_can_keep() -> None:
         assert change.error is not None
         assert change.error.startswith("?é")
         assert len(change.error.encode()) in {16 * 1024, 16 * 1024 - 1}
+
+
+def test_a_task_is_a_suspect_once_an_attempt_ended_with_its_process() -> None:
+    task = running()
+    later = (task.lease_expires_at or 0.0) + 1
+    assert not lost_its_process(task)
+    assert lost_its_process(done(task, expire(task, luck=0.5, grace=0.0), later))
+    assert not lost_its_process(done(task, after_error(task, "boom", luck=0.5)))

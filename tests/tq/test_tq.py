@@ -5,7 +5,7 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import pytest
 
@@ -133,6 +133,17 @@ def test_payloads_are_checked_against_the_handlers_annotation(tq: TaskQueue) -> 
     tq("crawl").add({"url": "x"})
     done.wait(1)
     assert got == [Page("x")]
+
+
+class Link(TypedDict):
+    url: str
+
+
+def test_payloads_are_checked_against_the_type_that_was_named(tq: TaskQueue) -> None:
+    tq("crawl", Link).add({"url": "x"})
+    with pytest.raises(InvalidTask, match="payload"):
+        tq("crawl", Link).add({"wrong": "field"})  # type: ignore[typeddict-unknown-key, typeddict-item]
+    assert tq.stats()["pending"] == 1
 
 
 def test_mistakes_are_named(tq: TaskQueue) -> None:

@@ -67,6 +67,10 @@ def dies() -> None:
     os._exit(7)
 
 
+async def adies() -> None:
+    os._exit(7)
+
+
 def eats() -> int:
     """Far more than one address space holds."""
     return len(bytearray(2**62))

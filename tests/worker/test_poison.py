@@ -1,11 +1,13 @@
 """Handlers that misbehave must not hurt other tasks, whatever executes them."""
 
+import asyncio
+import os
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from qo.model import Status
+from qo.model import Status, expire
 from tests.worker import handlers
 from tests.worker.bench import Bench
 
@@ -27,6 +29,8 @@ POISON: list[tuple[Callable[..., Any], str]] = [
     (handlers.swallows, "async"),
     (handlers.swallows, "process"),
     (handlers.dies, "process"),
+    (handlers.dies, "thread"),
+    (handlers.adies, "async"),
     (handlers.eats, "thread"),
     (handlers.eats, "process"),
 ]
@@ -75,6 +79,28 @@ async def test_a_timeout_is_a_failure_that_is_retried(bench: Bench) -> None:
     (task,) = await bench.run_all([await bench.submit("slow", timeout=0.2, max_retries=1)])
     assert (task.status, task.attempt, task.failures) == (Status.FAILED, 2, 2)
     assert task.error == "timed out after 0.2 s"
+
+
+async def test_a_task_that_took_its_process_with_it_gets_one_of_its_own(bench: Bench) -> None:
+    bench.handle(handlers.pid, "pid")
+    task_id = await bench.submit("pid")
+    (task,) = await bench.queue.dequeue("pid", lease=0.001)
+    async with asyncio.timeout(10):
+        while not (await bench.queue.engine.apply([expire(task, luck=0.0, grace=0.0)]))[0]:
+            await asyncio.sleep(0)
+    (task,) = await bench.run_all([task_id])
+    assert task.status is Status.COMPLETED
+    assert task.result is not None
+    assert int(task.result) != os.getpid()
+
+
+async def test_os_exit_is_put_back_when_the_last_worker_ends(bench: Bench) -> None:
+    bench.handle(handlers.fine, "fine")
+    before = os._exit
+    async with bench.working(), bench.working():
+        await bench.ended(await bench.submit("fine"))
+        assert os._exit is not before
+    assert os._exit is before
 
 
 async def test_a_process_is_reused_and_replaced(bench: Bench) -> None:

@@ -33,6 +33,7 @@ COMMANDS = {  # in the order in which one meets them
     "resume": "Let workers start tasks again.",
     "limit": "Limit how many tasks a worker starts a second.",
     "doctor": "Check that a store can be trusted.",
+    "bucket-setup": "Make a bucket fit for a queue.",
     "completion": "Print the completion script for your shell.",
 }
 
@@ -56,7 +57,7 @@ class Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 - click's signature
         if cmd_name not in COMMANDS:
             return None
-        command: click.Command = import_module(f"qo.cli.{cmd_name}").command
+        command: click.Command = import_module(f"qo.cli.{cmd_name.replace('-', '_')}").command
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - click's signature

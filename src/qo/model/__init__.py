@@ -33,7 +33,7 @@ from qo.model.filter import Counts, Filter, Lane, Position, cursor, position
 from qo.model.idempotency import derived_id
 from qo.model.note import ANY, NEW, Note
 from qo.model.order import AGEING, HIGH, LEVELS, LOW, MEDIUM, STRICT, effective_priority, level, rank
-from qo.model.outcome import after_error, expire, fail
+from qo.model.outcome import LOST, after_error, expire, fail, lost_its_process
 from qo.model.outside import ERROR_LIMIT, is_a, show
 from qo.model.retry import RetryPolicy
 from qo.model.table import Added, Table
@@ -60,6 +60,7 @@ __all__ = [
     "HIGH",
     "LEASE",
     "LEVELS",
+    "LOST",
     "LOW",
     "MAX_RETRIES",
     "MEDIUM",
@@ -114,6 +115,7 @@ __all__ = [
     "is_due",
     "is_repeat",
     "level",
+    "lost_its_process",
     "position",
     "rank",
     "release",

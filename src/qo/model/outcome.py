@@ -5,6 +5,13 @@ from qo.model.check import LONGEST
 from qo.model.outside import keepable
 from qo.model.task import Status, Task
 
+LOST = "lost: "  # how the error of an attempt begins whose process did not live to report it
+
+
+def lost_its_process(task: Task) -> bool:
+    """The last attempt ended with its process, and perhaps ended it: a suspect."""
+    return task.error is not None and task.error.startswith(LOST)
+
 
 def after_error(task: Task, error: str, *, luck: float, after: float | None = None) -> Change:
     """The attempt failed: try again after the back-off (or `after` seconds), or give up."""
@@ -37,7 +44,7 @@ def fail(task: Task, error: str) -> Change:
 
 def expire(task: Task, *, luck: float, grace: float) -> Change:
     """The worker went silent: a failure like any other, so a task that kills its workers ends too."""
-    lost = after_error(task, f"lost: worker {task.worker_id} let the lease of attempt {task.attempt} expire", luck=luck)
+    lost = after_error(task, f"{LOST}worker {task.worker_id} let the lease of attempt {task.attempt} expire", luck=luck)
     return Change(
         id=lost.id,
         guard=Guard.EXPIRED,

@@ -8,6 +8,25 @@ from qo.bucket import ANY, NEW, Bucket
 from qo.buckets.own_writes import SUPERSEDED
 from qo.errors import Conflict
 
+BAD_KEYS = (
+    "",
+    "/",
+    "/a",
+    "a/",
+    "a//b",
+    ".",
+    "..",
+    "a/../b",
+    "../a",
+    "a b",
+    "a\\b",
+    "a%2fb",
+    "a=",
+    "é",
+    "a\0",
+    "a" * 201,
+)
+
 
 async def listed(bucket: Bucket, prefix: str, after: str = "") -> list[str]:
     return [key async for key in bucket.keys(prefix, after=after)]
@@ -97,16 +116,11 @@ class BucketContract:
             assert blob is not None
             assert blob.data == name.encode()
 
-    @pytest.mark.parametrize(
-        "key", ["", "/", "/a", "a/", "a//b", ".", "..", "a/../b", "../a", "a b", "a\\b", "a%2fb", "a=", "é", "a\0", "a" * 201]
-    )
-    async def test_a_key_that_could_be_misread_is_refused(self, bucket: Bucket, key: str) -> None:
-        with pytest.raises(ValueError, match="cannot be a key"):
-            await bucket.put(key, b"x", expected=ANY)
-        with pytest.raises(ValueError, match="cannot be a key"):
-            await bucket.get(key)
-        with pytest.raises(ValueError, match="cannot be a key"):
-            await bucket.delete(key)
+    async def test_a_key_that_could_be_misread_is_refused(self, bucket: Bucket) -> None:
+        for key in BAD_KEYS:
+            for call in (bucket.put(key, b"x", expected=ANY), bucket.get(key), bucket.delete(key)):
+                with pytest.raises(ValueError, match="cannot be a key"):
+                    await call
 
     async def test_a_large_blob_is_written_in_one_piece(self, bucket: Bucket) -> None:
         data = bytes(range(256)) * 24_000  # 6 MB: more than drivers send at once if left to themselves

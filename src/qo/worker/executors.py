@@ -5,9 +5,10 @@ from collections.abc import Iterable
 
 from qo.clock import Clock, boot_clock
 from qo.errors import QoError
+from qo.model import lost_its_process
 from qo.tasks import Executor
 from qo.worker.loops import LoopExecutor
-from qo.worker.processes import ProcessExecutor
+from qo.worker.processes import ProcessExecutor, is_reachable
 from qo.worker.run import Run
 from qo.worker.settings import WorkerSettings
 from qo.worker.slots import Slots
@@ -31,7 +32,7 @@ class Executors:
     def start(self, runs: Iterable[Run]) -> None:
         by_kind: dict[Executor, list[Run]] = {}
         for run in runs:
-            by_kind.setdefault(run.handler.options.executor, []).append(run)
+            by_kind.setdefault(_kind(run), []).append(run)
         for kind, batch in by_kind.items():
             self._get(kind).start(batch)
 
@@ -97,3 +98,9 @@ class Executors:
     async def close(self) -> None:
         for executor in self._all():
             await asyncio.to_thread(executor.close)
+
+
+def _kind(run: Run) -> Executor:
+    """A task whose last attempt took its process with it may do so again: it gets one of its own."""
+    suspect = lost_its_process(run.task) and is_reachable(run.handler)
+    return Executor.PROCESS if suspect else run.handler.options.executor

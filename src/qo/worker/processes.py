@@ -20,7 +20,7 @@ from msgspec import Struct
 
 from qo.clock import Clock, boot_clock
 from qo.errors import InvalidSetting
-from qo.model import Task
+from qo.model import LOST, Task
 from qo.tasks import STYLES, Arguments, Handler, running
 from qo.worker.run import Outcome, Run, encode_result, outcome_of, timed_out
 from qo.worker.slots import Slots
@@ -110,12 +110,16 @@ def _obituary(child: _Child, run: Run) -> Outcome:
         return Outcome(error=timed_out(run.task.timeout))
     code = child.process.exitcode
     how = f"was killed by signal {-code}" if code is not None and code < 0 else f"exited with code {code}"
-    return Outcome(error=f"the process running the handler {how}")
+    return Outcome(error=f"{LOST}the process running the handler {how}")
+
+
+def is_reachable(handler: Handler) -> bool:
+    """A child imports the handler anew, so it must have a name to be found by."""
+    return "<" not in handler.function.__qualname__
 
 
 def check_reachable(handler: Handler) -> None:
-    """A child imports the handler anew, so it must have a name to be found by."""
-    if "<" in handler.function.__qualname__:
+    if not is_reachable(handler):
         raise InvalidSetting(f"{handler.type!r} runs in a process, so its function must stand at the top of a module")
 
 

@@ -10,6 +10,7 @@ from qo.codec import encode_value
 from qo.errors import Fail, InvalidTask, Retry
 from qo.model import ERROR_LIMIT, Change, Task, after_error, check_size, complete, fail, is_a
 from qo.tasks import Handler
+from qo.worker.exits import Exited
 
 _SUMMARY = 1000
 
@@ -62,10 +63,10 @@ def outcome_of(error: BaseException, *, timeout: float | None = None) -> Outcome
         case Retry():
             after = error.after if is_a(error.after, int, float) else None
             return Outcome(error=str(error), after=after)
-        case Fail():
+        case Fail() | InvalidTask():
             return Outcome(error=str(error) or "the handler gave up", permanent=True)
-        case InvalidTask():
-            return Outcome(error=str(error), permanent=True)
+        case Exited():
+            return Outcome(error=describe(error, f"the handler called os._exit({error.code!r})"))
         case SystemExit():
             return Outcome(error=describe(error, f"the handler called sys.exit({error.code!r})"))
     return Outcome(error=describe(error))

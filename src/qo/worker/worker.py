@@ -13,6 +13,7 @@ from qo.queue import Queue
 from qo.tasks import Executor, Handler, Registry
 from qo.worker.claiming import Claiming
 from qo.worker.executors import Executors, WorkerStuck
+from qo.worker.exits import confined
 from qo.worker.held import Held
 from qo.worker.processes import check_reachable
 from qo.worker.registration import Registration
@@ -83,13 +84,16 @@ class Worker:
             self._engine, self._held, self._executors, self._settler, lease=self._settings.lease, clock=self._clock
         )
         try:
-            async with _background(
-                self._settler.run(), upkeep.renew(), upkeep.watch(), self._look(), self._beat(), self._pulse()
-            ) as failed:
-                await _first(self._claim_and_start(), failed)
-                await _first(self._finish(), failed)
+            with confined():
+                await self._work(upkeep)
         finally:
             await self._executors.close()
+
+    async def _work(self, upkeep: Upkeep) -> None:
+        beside = self._settler.run(), upkeep.renew(), upkeep.watch(), self._look(), self._beat(), self._pulse()
+        async with _background(*beside) as failed:
+            await _first(self._claim_and_start(), failed)
+            await _first(self._finish(), failed)
 
     # --- claim and start
 
