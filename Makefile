@@ -16,11 +16,13 @@ help:  ## show this
 demo: $(VENV)/installed  ## a minute's tour on SQLite: submit, run, retry, replay, survive kill -9
 	@$(BIN)/python -m qo.demo
 
-test: $(VENV)/developer  ## everything that must hold: style, types, architecture, tests
+test: $(VENV)/developer $(VENV)/servers  ## everything that must hold: style, types, architecture, tests
 	@$(MAKE) --no-print-directory check
 	$(BIN)/python -m coverage run -m pytest tests/model -q
 	$(BIN)/python -m coverage report
-	$(BIN)/python -m pytest -n $(WORKERS) --ignore=tests/model
+	QO_TEST_MINISTACK=$(CURDIR)/$(VENV)/ministack/bin/ministack \
+	QO_TEST_AZURITE=$$(ls $(CURDIR)/$(VENV)/azurite/node_modules/.bin/azurite-blob 2>/dev/null) \
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --ignore=tests/model
 
 check: $(VENV)/developer  ## formatting, lint, types, architecture
 	$(BIN)/ruff format --check .
@@ -50,3 +52,10 @@ $(VENV)/installed: $(VENV)/bin/python pyproject.toml constraints.txt
 $(VENV)/developer: $(VENV)/bin/python pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@touch $@ $(VENV)/installed
+
+# Servers that pin what we use, or are not Python's. The rest comes with the packages above.
+$(VENV)/servers: $(VENV)/bin/python
+	$(PYTHON) -m venv $(VENV)/ministack
+	$(VENV)/ministack/bin/python -m pip install --quiet --disable-pip-version-check 'ministack==1.5.33'
+	if command -v npm >/dev/null; then npm install --silent --no-audit --no-fund --prefix $(VENV)/azurite azurite@3; fi
+	@touch $@

@@ -1,0 +1,76 @@
+"""Where a cloud bucket is: its URL, filled up from the environment."""
+
+import os
+from collections.abc import Mapping
+from typing import NamedTuple
+from urllib.parse import parse_qs, unquote, urlsplit
+
+from qo.errors import InvalidSetting
+
+_BUCKET_VARIABLES = {"s3": "S3_BUCKET", "gs": "GOOGLE_BUCKET", "az": "AZURE_CONTAINER_NAME"}
+_CONNECTIONS = 64  # at 25 ms a request, some 2,500 requests a second
+_TIMEOUT = 30.0  # seconds for one request
+
+
+class Address(NamedTuple):
+    scheme: str  # s3, gs or az
+    bucket: str
+    prefix: str = ""  # without slashes at its ends
+    endpoint: str = ""  # empty: the cloud's own
+    region: str = "us-east-1"
+    account: str = ""  # Azure's storage account
+    anonymous: bool = False  # requests are not signed
+    connections: int = _CONNECTIONS
+    timeout: float = _TIMEOUT
+
+    def __str__(self) -> str:
+        return f"{self.scheme}://{self.bucket}" + (f"/{self.prefix}" if self.prefix else "")
+
+
+def parse_address(url: str, environ: Mapping[str, str] = os.environ) -> Address:
+    """`s3://bucket/prefix?endpoint=…&region=…`. Options that are not a bucket's (`layout=`) are left to others."""
+    parts = urlsplit(url)
+    given = {name: values[-1] for name, values in parse_qs(parts.query).items()}
+    bucket = parts.netloc or environ.get(_BUCKET_VARIABLES[parts.scheme], "")
+    if not bucket:
+        variable = _BUCKET_VARIABLES[parts.scheme]
+        raise InvalidSetting(f"{url!r} names no bucket; write {parts.scheme}://bucket/prefix or set {variable}")
+    if "@" in bucket:
+        raise InvalidSetting("a bucket's URL carries no credentials; put them into the environment")
+    return Address(
+        scheme=parts.scheme,
+        bucket=bucket,
+        prefix=unquote(parts.path).strip("/"),
+        endpoint=_endpoint(parts.scheme, given, environ),
+        region=_first(given.get("region"), *(environ.get(name) for name in _REGIONS)) or "us-east-1",
+        account=_first(given.get("account"), environ.get("AZURE_STORAGE_ACCOUNT_NAME")),
+        anonymous=given.get("anonymous", "").lower() in ("1", "true", "yes"),
+        connections=int(_number(given, "connections", _CONNECTIONS, 1, 1024)),
+        timeout=_number(given, "timeout", _TIMEOUT, 0.1, 3600),
+    )
+
+
+_REGIONS = ("S3_REGION", "AWS_REGION", "AWS_DEFAULT_REGION")
+_ENDPOINTS = {"s3": ("S3_ENDPOINT", "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"), "gs": ("GOOGLE_BASE_URL",), "az": ()}
+
+
+def _endpoint(scheme: str, given: Mapping[str, str], environ: Mapping[str, str]) -> str:
+    endpoint = _first(given.get("endpoint"), *(environ.get(name) for name in _ENDPOINTS[scheme])).rstrip("/")
+    if endpoint and urlsplit(endpoint).scheme not in ("http", "https"):
+        raise InvalidSetting(f"endpoint {endpoint!r:.100} is not an http:// or https:// address")
+    return endpoint
+
+
+def _first(*values: str | None) -> str:
+    return next((value for value in values if value), "")
+
+
+def _number(given: Mapping[str, str], name: str, default: float, least: float, most: float) -> float:
+    text = given.get(name, str(default))
+    try:
+        number = float(text)
+    except ValueError:
+        number = float("nan")
+    if not least <= number <= most:
+        raise InvalidSetting(f"{name}={text!r:.40} is not a number from {least:g} to {most:g}")
+    return number

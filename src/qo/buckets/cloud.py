@@ -1,0 +1,145 @@
+"""A bucket in a cloud: S3 and whatever speaks its language, Google Cloud Storage, Azure."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import obstore
+
+from qo.bucket import ANY, NEW, Blob
+from qo.buckets.address import Address
+from qo.buckets.amazon import open_client, version_ids
+from qo.buckets.key import check_key
+from qo.buckets.pool import Pool
+from qo.buckets.store_clock import StoreClock
+from qo.buckets.stores import Store, open_store
+from qo.buckets.trouble import Busy, is_missing_key, judge
+from qo.clock import Clock, system_clock
+from qo.errors import Conflict, StorageError
+from qo.ids import luck
+
+if TYPE_CHECKING:
+    from obstore import GetResult, PutMode
+
+T = TypeVar("T")
+_PAGE = 1000  # keys in one LIST request
+_PAUSES = (0.02, 0.04, 0.08, 0.16, 0.32)  # seconds, at most, between tries of a write the store would not judge
+
+
+class CloudBucket:
+    """The driver's blocking calls in threads of our own: its coroutines aborted the interpreter at exit."""
+
+    def __init__(self, address: Address, *, clock: Clock | None = None) -> None:
+        self._address = address
+        self._root = f"{address.prefix}/" if address.prefix else ""
+        self._store: Store = open_store(address)
+        self._pool = Pool(address.connections)
+        self._clock = clock
+        self._store_clock = StoreClock(address, system_clock)
+        self._client: Any = None  # boto3's, for versions; made when first asked
+        self._looking: asyncio.Future[None] | None = None
+
+    async def get(self, key: str) -> Blob | None:
+        return await self._call(partial(self._get, self._path(key)), key, writing=False)
+
+    async def put(self, key: str, data: bytes, *, expected: str) -> str:
+        mode = self._mode(expected, key)
+        send = partial(self._put, self._path(key), data, mode)
+        for pause in _PAUSES:
+            try:
+                return await self._call(send, key, writing=True)
+            except Busy:  # refused, not done: trying again raises no doubt
+                await asyncio.sleep(pause * (0.5 + luck() / 2))
+        return await self._call(send, key, writing=True)
+
+    async def delete(self, key: str) -> None:
+        await self._call(partial(self._delete, self._path(key)), key, writing=True)
+
+    async def keys(self, prefix: str, *, after: str = "") -> AsyncIterator[str]:
+        """End the prefix with a slash where speed matters: the driver asks stores for whole segments only."""
+        folder = prefix[: prefix.rfind("/") + 1]
+        offset = f"{self._root}{after}" if after and after >= prefix else None
+        pages = obstore.list(self._store, f"{self._root}{folder}" or None, offset=offset, chunk_size=_PAGE)
+        while page := await self._call(partial(next, pages, ()), prefix, writing=False):
+            for entry in page:
+                key = entry["path"][len(self._root) :]
+                if key.startswith(prefix) and key > after:  # not every store minds the offset
+                    yield key
+                elif key > prefix and not key.startswith(prefix):
+                    return
+
+    async def versions(self, key: str) -> list[Blob]:
+        path = self._path(key)
+        ids = await self._pool.run(self._version_ids, path) if self._address.scheme == "s3" else []
+        reads = [partial(self._get, path, version_id) for version_id in ids] or [partial(self._get, path)]
+        blobs = await asyncio.gather(*(self._call(read, key, writing=False) for read in reads))
+        return [blob for blob in blobs if blob is not None]
+
+    def now(self) -> float:
+        return self._clock() if self._clock else self._store_clock.now()
+
+    def _path(self, key: str) -> str:
+        return self._root + check_key(key)
+
+    def _mode(self, expected: str, key: str) -> "PutMode":
+        if expected == NEW:
+            return "create"
+        if expected == ANY:
+            return "overwrite"
+        if self._address.scheme != "gs":
+            return {"e_tag": expected}
+        if not expected.isdecimal():  # Google would call it a bad request
+            raise Conflict(f"{key} never had the version {expected!r:.40}")
+        return {"version": expected}
+
+    async def _call(self, function: Callable[[], T], key: str, *, writing: bool) -> T:
+        await self._mind_the_clock()
+        try:
+            return await self._pool.run(function)
+        except (obstore.exceptions.BaseError, FileNotFoundError, ValueError) as error:
+            raise judge(error, self._address, key, writing=writing) from error
+
+    def _get(self, path: str, version_id: str | None = None) -> Blob | None:
+        try:
+            if version_id in (None, "null"):  # "null": written before the bucket kept versions
+                found: GetResult = obstore.get(self._store, path)
+            else:
+                found = obstore.get(self._store, path, options={"version": version_id})
+            data = found.bytes().to_bytes()
+        except FileNotFoundError as error:
+            if is_missing_key(error):
+                return None
+            raise
+        meta = found.meta
+        version = meta["version"] if self._address.scheme == "gs" else meta["e_tag"]
+        return Blob(data, version or "", meta["last_modified"].timestamp())
+
+    def _put(self, path: str, data: bytes, mode: "PutMode") -> str:
+        result = obstore.put(self._store, path, data, mode=mode, use_multipart=False)
+        version = result["version"] if self._address.scheme == "gs" else result["e_tag"]
+        if not version:
+            raise StorageError(f"{self._address} gives its objects no versions; qo cannot work with it")
+        return version
+
+    def _delete(self, path: str) -> None:
+        try:
+            obstore.delete(self._store, path)
+        except FileNotFoundError as error:
+            if not is_missing_key(error):
+                raise
+
+    def _version_ids(self, path: str) -> list[str]:
+        if self._client is None:
+            self._client = open_client(self._address)
+        return version_ids(self._client, self._address, path)
+
+    async def _mind_the_clock(self) -> None:
+        """Look at the store's clock before the first request, then now and then beside the others."""
+        if self._clock is not None or not self._store_clock.is_stale:
+            return
+        first = self._looking is None
+        if first or (self._looking is not None and self._looking.done()):
+            self._looking = asyncio.ensure_future(self._pool.run(self._store_clock.look))
+        if first and self._looking is not None:
+            await asyncio.shield(self._looking)

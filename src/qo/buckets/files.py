@@ -1,0 +1,112 @@
+"""Files that survive a power cut: written beside, flushed, put in place in one step, and the folder flushed too.
+
+A blob is one file: a line of fixed length that tells its version, its date and a checksum, then the data. The version
+is in the file, since modification times repeat within a tick; a read is one open. It begins with a number that grows,
+so that old versions sort, and ends in chance, so that no two writes ever share one.
+"""
+
+import contextlib
+import os
+import zlib
+from pathlib import Path
+from typing import NamedTuple
+
+from qo.bucket import Blob
+from qo.errors import StorageError
+
+_MAGIC = b"qo1"
+_HEAD = 3 + 1 + 24 + 1 + 20 + 1 + 8 + 1  # bytes: magic, version, date in microseconds, checksum
+
+
+class Head(NamedTuple):
+    version: str
+    written_at: float
+    checksum: int
+
+    @property
+    def number(self) -> int:
+        return int(self.version[:8], 16)
+
+
+def new_version(number: int) -> str:
+    return f"{number:08x}{os.urandom(8).hex()}"
+
+
+def read_head(path: Path) -> Head | None:
+    """None if there is no file."""
+    try:
+        with path.open("rb", buffering=0) as file:
+            return _parse(file.read(_HEAD), path)
+    except FileNotFoundError:
+        return None
+
+
+def read_blob(path: Path) -> Blob | None:
+    try:
+        with path.open("rb", buffering=0) as file:
+            content = file.read()
+    except FileNotFoundError:
+        return None
+    head, data = _parse(content[:_HEAD], path), content[_HEAD:]
+    if zlib.crc32(data) != head.checksum:
+        raise StorageError(f"{path} is damaged: its checksum is wrong; restore a copy")
+    return Blob(data, head.version, head.written_at)
+
+
+def write_file(path: Path, data: bytes, version: str, now: float) -> None:
+    """A whole file, flushed to the disk."""
+    head = b"%s %s %020d %08x\n" % (_MAGIC, version.encode(), round(now * 1_000_000), zlib.crc32(data))
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+    try:
+        rest = memoryview(head + data)
+        while rest:
+            rest = rest[os.write(descriptor, rest) :]
+        os.fsync(descriptor)
+    except BaseException:
+        path.unlink(missing_ok=True)
+        raise
+    finally:
+        os.close(descriptor)
+
+
+def flush_folder(folder: Path) -> None:
+    """Make names durable: those just added to a folder, or removed. One removed meanwhile had nothing to keep."""
+    with contextlib.suppress(FileNotFoundError):
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def make_folder(folder: Path) -> None:
+    """A folder and those above it, each durable in the one above before anything is put into it."""
+    if folder.is_dir():
+        return
+    make_folder(folder.parent)
+    with contextlib.suppress(FileExistsError):
+        folder.mkdir()
+    flush_folder(folder.parent)
+
+
+def remove_empty(folder: Path, root: Path) -> Path:
+    """Remove a folder, and those above it up to the root, while they are empty. Returns the first that stays."""
+    while folder != root:
+        try:
+            folder.rmdir()
+        except FileNotFoundError:
+            pass  # someone else was first
+        except OSError:
+            break
+        folder = folder.parent
+    return folder
+
+
+def _parse(head: bytes, path: Path) -> Head:
+    parts = head[:-1].split(b" ")
+    if len(head) != _HEAD or head[-1:] != b"\n" or len(parts) != 4 or parts[0] != _MAGIC:  # noqa: PLR2004 - see above
+        raise StorageError(f"{path} is not a file of qo's, or is damaged; move it away, or restore a copy")
+    try:
+        return Head(parts[1].decode("ascii"), int(parts[2]) / 1_000_000, int(parts[3], 16))
+    except ValueError as error:
+        raise StorageError(f"{path} is damaged: its first line makes no sense; restore a copy") from error

@@ -1,0 +1,56 @@
+"""Hours in milliseconds: a loop whose time jumps to the next timer, and whose order of events comes from a seed."""
+
+import asyncio
+import random
+import selectors
+from collections.abc import Coroutine
+from typing import Any, Never, TypeVar
+
+T = TypeVar("T")
+
+
+def simulate(work: Coroutine[Any, Any, T], seed: int) -> T:
+    """Run it to its end. Every legal order of its steps has its seed; threads are refused, since they have none."""
+    loop = _SimulatedLoop(seed)
+    try:
+        return loop.run_until_complete(work)
+    finally:
+        loop.close()
+
+
+class _SimulatedLoop(asyncio.SelectorEventLoop):
+    def __init__(self, seed: int) -> None:
+        self._instant = 0.0
+        self._dice = random.Random(seed)  # noqa: S311 - chance that can be repeated
+        super().__init__(_Selector(self))
+
+    def time(self) -> float:
+        return self._instant
+
+    def leap(self, seconds: float) -> None:
+        self._instant += seconds
+
+    def run_in_executor(self, *_: Any) -> Never:  # type: ignore[override]
+        raise RuntimeError("a thread would make the simulation differ from run to run")
+
+    def _run_once(self) -> None:
+        ready = self._ready  # type: ignore[attr-defined]
+        for place in range(len(ready) - 1, 0, -1):
+            other = self._dice.randrange(place + 1)
+            ready[place], ready[other] = ready[other], ready[place]
+        super()._run_once()  # type: ignore[misc]
+
+
+class _Selector(selectors.SelectSelector):
+    """Waits in no time."""
+
+    def __init__(self, loop: _SimulatedLoop) -> None:
+        super().__init__()
+        self._loop = loop
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        if timeout is None:
+            raise RuntimeError("the simulation stands still: everyone waits for someone else")
+        if timeout > 0:
+            self._loop.leap(timeout)
+        return []

@@ -1,0 +1,229 @@
+"""The cloud bucket on real servers and on our own: its contract, and its words when something is wrong."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from qo.bucket import ANY, NEW, Bucket
+from qo.buckets import open_bucket
+from qo.buckets.address import parse_address
+from qo.buckets.store_clock import least_offset
+from qo.clock import system_clock
+from qo.errors import InvalidSetting, OutcomeUnknown, StorageError
+from qo.testing import BucketContract, Faults, Latency, ManualClock, S3Server
+from qo.testing.s3_objects import Answer, Request, S3Objects
+from tests.servers.azurite import ACCOUNT, KEY
+from tests.servers.process import S3Place
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[S3Server]:
+    async with S3Server() as server:
+        yield server
+
+
+class TestOurServer(BucketContract):
+    @pytest.fixture
+    def bucket(self, server: S3Server) -> Bucket:
+        return open_bucket(server.url)
+
+
+class TestBelowAPrefix(BucketContract):
+    @pytest.fixture
+    def bucket(self, server: S3Server) -> Bucket:
+        return open_bucket(server.url.replace("/?", "/team/queue/?"))
+
+
+@pytest.mark.usefixtures("keys")
+class TestSeaweed(BucketContract):
+    @pytest.fixture
+    def bucket(self, seaweed: S3Place, prefix: str) -> Bucket:
+        return open_bucket(seaweed.url("plain", prefix))
+
+
+@pytest.mark.usefixtures("keys")
+class TestSeaweedWithVersions(BucketContract):
+    @pytest.fixture
+    def bucket(self, seaweed: S3Place, prefix: str) -> Bucket:
+        return open_bucket(seaweed.url("versioned", prefix))
+
+
+@pytest.mark.usefixtures("keys")
+class TestMinistack(BucketContract):
+    @pytest.fixture
+    def bucket(self, ministack: S3Place, prefix: str) -> Bucket:
+        return open_bucket(ministack.url("plain", prefix))
+
+
+@pytest.mark.usefixtures("keys")
+class TestMinistackWithVersions(BucketContract):
+    @pytest.fixture
+    def bucket(self, ministack: S3Place, prefix: str) -> Bucket:
+        return open_bucket(ministack.url("versioned", prefix))
+
+
+class TestGoogle(BucketContract):
+    @pytest.fixture
+    def bucket(self, google: str) -> Bucket:
+        return open_bucket(google)
+
+
+class TestAzure(BucketContract):
+    @pytest.fixture
+    def bucket(self, azurite: str, prefix: str, monkeypatch: pytest.MonkeyPatch) -> Bucket:
+        monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_NAME", ACCOUNT)
+        monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_KEY", KEY)
+        return open_bucket(f"az://plain/{prefix}?endpoint={azurite}")
+
+
+async def test_a_missing_bucket_is_named_whatever_is_asked_of_it(server: S3Server) -> None:
+    bucket = open_bucket(server.url.replace("s3://bucket", "s3://nowhere"))
+    with pytest.raises(StorageError, match="there is no bucket 'nowhere'"):
+        await bucket.get("a")
+    for expected in (NEW, ANY, '"etag"'):
+        with pytest.raises(StorageError, match="there is no bucket 'nowhere'"):
+            await bucket.put("a", b"", expected=expected)
+    with pytest.raises(StorageError, match="there is no bucket 'nowhere'"):
+        [key async for key in bucket.keys("a/")]
+    with pytest.raises(StorageError, match="there is no bucket 'nowhere'"):
+        await bucket.delete("a")
+
+
+async def test_a_store_out_of_reach_has_not_taken_the_write() -> None:
+    bucket = open_bucket("s3://bucket/?endpoint=http://127.0.0.1:9&anonymous=true")
+    with pytest.raises(StorageError, match="cannot be reached at http") as caught:
+        await bucket.put("a", b"", expected=NEW)
+    assert not isinstance(caught.value, OutcomeUnknown)
+
+
+@pytest.mark.usefixtures("keys")
+async def test_wrong_credentials_are_called_that(
+    seaweed: S3Place, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong")
+    bucket = open_bucket(seaweed.url("plain", prefix))
+    with pytest.raises(StorageError, match="does not accept the credentials"):
+        await bucket.put("a", b"", expected=NEW)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "nobody")
+    with pytest.raises(StorageError, match="does not accept the credentials"):
+        await open_bucket(seaweed.url("plain", prefix)).get("a")
+
+
+async def test_a_lost_answer_to_a_write_is_an_unknown_outcome_and_to_a_read_is_not(server: S3Server) -> None:
+    bucket = open_bucket(server.url)
+    server.faults = Faults(1, lost_response=1.0)
+    with pytest.raises(OutcomeUnknown):
+        await bucket.put("a", b"1", expected=NEW)
+    with pytest.raises(StorageError) as caught:
+        await bucket.get("a")
+    assert not isinstance(caught.value, OutcomeUnknown)
+    server.faults = Faults(1)
+    blob = await bucket.get("a")
+    assert blob is not None
+    assert blob.data == b"1"
+
+
+async def test_an_answer_that_takes_too_long_is_an_unknown_outcome(server: S3Server) -> None:
+    bucket = open_bucket(f"{server.url}&timeout=0.2")
+    server.latency = Latency(put=0.5)
+    with pytest.raises(OutcomeUnknown):
+        await bucket.put("a", b"1", expected=NEW)
+
+
+class Refusing(S3Objects):
+    """Refuses the first writes with a status, then behaves."""
+
+    def __init__(self, status: int, times: int) -> None:
+        super().__init__("bucket")
+        self.status, self.times = status, times
+
+    def answer(self, request: Request) -> Answer:
+        if request.method != "PUT" or not self.times:
+            return super().answer(request)
+        self.times -= 1
+        return self.refusal(self.status)
+
+
+@pytest.mark.parametrize("status", [409, 429])
+async def test_a_write_the_store_would_not_judge_is_tried_again(status: int) -> None:
+    """S3 says 409, Google and R2 say 429, while another write of the key is under way: neither tells who won."""
+    async with S3Server(objects=Refusing(status, 3)) as server:
+        bucket = open_bucket(server.url)
+        version = await bucket.put("a", b"1", expected=NEW)
+        assert await bucket.put("a", b"2", expected=version)
+        assert server.requests == 5
+
+
+async def test_a_server_error_leaves_a_write_in_doubt() -> None:
+    async with S3Server(objects=Refusing(503, 1)) as server:
+        with pytest.raises(OutcomeUnknown, match="did not say"):
+            await open_bucket(server.url).put("a", b"1", expected=NEW)
+        assert server.requests == 1, "the driver tried again on its own"
+
+
+async def test_time_is_the_stores() -> None:
+    clock = ManualClock(system_clock() + 3600)
+    async with S3Server(clock=clock) as server:
+        bucket = open_bucket(server.url)
+        await bucket.put("a", b"", expected=NEW)
+        assert abs(bucket.now() - clock()) < 2
+        given = open_bucket(server.url, clock=lambda: 17.0)
+        await given.get("a")
+        assert given.now() == 17.0
+
+
+@pytest.mark.parametrize(
+    ("sent", "date", "received", "offset"),
+    [
+        (100.2, 100, 100.4, 0.0),  # the same second
+        (100.9, 101, 101.1, 0.0),  # it struck on the way
+        (100.2, 105, 100.4, 4.6),  # theirs is at least this far ahead
+        (100.2, 90, 100.4, -9.2),  # theirs is at least this far behind
+    ],
+)
+def test_a_clock_is_believed_to_be_as_near_as_its_date_allows(
+    sent: float, date: float, received: float, offset: float
+) -> None:
+    assert least_offset(sent, date, received) == pytest.approx(offset)
+
+
+def test_an_address_is_filled_up_from_the_environment() -> None:
+    environ = {"S3_BUCKET": "tasks", "S3_ENDPOINT": "http://localhost:3902/", "S3_REGION": "garage"}
+    address = parse_address("s3:///team/", environ)
+    assert (address.bucket, address.prefix, address.endpoint, address.region) == (
+        "tasks",
+        "team",
+        "http://localhost:3902",
+        "garage",
+    )
+    given = parse_address("s3://other/a/b?endpoint=https://s3.example.com&region=eu-west-1&layout=one", environ)
+    assert (given.bucket, given.prefix) == ("other", "a/b")
+    assert (given.endpoint, given.region) == ("https://s3.example.com", "eu-west-1")
+
+
+@pytest.mark.parametrize(
+    ("url", "problem"),
+    [
+        ("s3://", "names no bucket"),
+        ("s3://key:secret@bucket/", "carries no credentials"),
+        ("s3://b/?endpoint=ftp://x", "not an http"),
+        ("s3://b/?connections=many", "not a number"),
+        ("s3://b/?timeout=nan", "not a number"),
+        ("ftp://b", "is not a bucket"),
+    ],
+)
+def test_a_url_that_makes_no_sense_is_refused(url: str, problem: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("S3_BUCKET", raising=False)
+    with pytest.raises(InvalidSetting, match=problem):
+        open_bucket(url)
+
+
+def test_without_credentials_one_is_told_how_to_give_them(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    for name in ("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"):
+        monkeypatch.setenv(name, str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    with pytest.raises(StorageError, match="set AWS_ACCESS_KEY_ID"):
+        open_bucket("s3://bucket/")

@@ -1,0 +1,87 @@
+"""`qo bucket-setup`, on a real server and without one."""
+
+import json
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from qo.buckets.address import parse_address
+from qo.buckets.policy import ROLES, Role, policy
+from qo.cli.bucket_setup import command
+from qo.errors import InvalidSetting, StorageError
+from tests.servers.process import S3Place, s3_client
+
+
+def run(*arguments: str) -> Any:
+    answer = CliRunner().invoke(command, list(arguments), catch_exceptions=False)
+    assert answer.exit_code == 0, answer.output
+    return answer.output
+
+
+@pytest.mark.usefixtures("keys")
+def test_a_bucket_is_set_up_once_and_others_rules_stay(ministack: S3Place) -> None:
+    client = s3_client(ministack.endpoint)
+    client.create_bucket(Bucket="fresh")
+    theirs = {"ID": "theirs", "Status": "Enabled", "Filter": {"Prefix": "logs/"}, "Expiration": {"Days": 3}}
+    client.put_bucket_lifecycle_configuration(Bucket="fresh", LifecycleConfiguration={"Rules": [theirs]})
+    url = ministack.url("fresh", "team")
+    options = (url, "--origin", "https://tasks.example.com", "--noncurrent-days", "7", "--json")
+
+    planned = json.loads(run(*options, "--dry-run"))
+    assert [step["already"] for step in planned["steps"]] == [False, False, False]
+    assert client.get_bucket_versioning(Bucket="fresh").get("Status") is None
+
+    done = json.loads(run(*options))
+    assert [step["name"] for step in done["steps"]] == ["versioning", "lifecycle", "cors"]
+    assert client.get_bucket_versioning(Bucket="fresh")["Status"] == "Enabled"
+    rules = client.get_bucket_lifecycle_configuration(Bucket="fresh")["Rules"]
+    assert [rule["ID"] for rule in rules] == ["theirs", "qo-team"]
+    assert rules[1]["NoncurrentVersionExpiration"]["NoncurrentDays"] == 7
+    (cors,) = client.get_bucket_cors(Bucket="fresh")["CORSRules"]
+    assert cors["AllowedOrigins"] == ["https://tasks.example.com"]
+
+    again = json.loads(run(*options))
+    assert [step["already"] for step in again["steps"]] == [True, True, True]
+
+
+@pytest.mark.usefixtures("keys")
+def test_a_missing_bucket_is_a_clear_error(seaweed: S3Place) -> None:
+    with pytest.raises(StorageError, match="there is no bucket 'nowhere'"):
+        run(seaweed.url("nowhere", ""))
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_a_policy_names_the_queue_and_nothing_beside_it(role: Role) -> None:
+    written = json.loads(run("s3://tasks/team", "--print-policy", role))
+    assert written == policy(parse_address("s3://tasks/team", {}), role)
+    listing, objects = written["Statement"]
+    assert listing["Condition"] == {"StringLike": {"s3:prefix": ["team/*"]}}
+    assert all(resource.startswith("arn:aws:s3:::tasks/team/") for resource in objects["Resource"])
+    actions = {*listing["Action"], *objects["Action"]}
+    assert not any("*" in action or "Policy" in action or "DeleteObjectVersion" in action for action in actions)
+
+
+def test_a_dashboard_writes_nothing_and_a_producer_deletes_nothing() -> None:
+    address = parse_address("s3://tasks", {})
+    reading = {action for part in policy(address, "dashboard")["Statement"] for action in part["Action"]}
+    submitting = {action for part in policy(address, "producer")["Statement"] for action in part["Action"]}
+    assert not {"s3:PutObject", "s3:DeleteObject"} & reading
+    assert "s3:DeleteObject" not in submitting
+
+
+def test_where_all_share_one_object_a_producer_may_write_it() -> None:
+    written = json.loads(run("s3://tasks/team?layout=one", "--print-policy", "producer"))
+    assert written["Statement"][1]["Resource"] == ["arn:aws:s3:::tasks/team/*"]
+
+
+@pytest.mark.parametrize("origin", ["*", "https://*.example.com", "https://example.com/page", "example.com"])
+def test_what_is_no_origin_is_refused(origin: str) -> None:
+    with pytest.raises(InvalidSetting, match="is not an origin"):
+        run("s3://tasks", "--origin", origin)
+
+
+@pytest.mark.parametrize("url", ["gs://tasks", "file:///tmp/x", "sqlite:///x.db"])
+def test_other_stores_are_told_how(url: str) -> None:
+    with pytest.raises(InvalidSetting, match="not set up this way"):
+        run(url)

@@ -1,0 +1,118 @@
+"""Servers for tests: started on loopback, ended with the session. A missing one skips at a desk and fails in CI."""
+
+import contextlib
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, NoReturn
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+KEYS = {"AWS_ACCESS_KEY_ID": "qo-test-key", "AWS_SECRET_ACCESS_KEY": "qo-test-secret"}
+PATIENCE = 60.0  # seconds until a server must answer
+
+
+class S3Place(NamedTuple):
+    """A running S3 with two buckets: `plain`, and `versioned`."""
+
+    endpoint: str
+
+    def url(self, bucket: str, prefix: str) -> str:
+        return f"s3://{bucket}/{prefix}?endpoint={self.endpoint}"
+
+
+def missing(what: str, how: str) -> NoReturn:
+    if os.environ.get("CI"):
+        pytest.fail(f"{what} is missing: {how}")
+    pytest.skip(f"{what} is missing: {how}")
+
+
+def find(program: str, variable: str, *places: Path) -> str | None:
+    """A program named by a variable, beside this Python, in a place of its own, or on the path."""
+    beside = Path(sys.executable).parent / program
+    found = [os.environ.get(variable), *(str(place) for place in (beside, *places) if place.exists())]
+    return next((path for path in found if path), None) or shutil.which(program)
+
+
+def free_ports(number: int) -> list[int]:
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(number)]
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        return [int(one.getsockname()[1]) for one in sockets]
+
+
+@contextlib.contextmanager
+def running(
+    command: Sequence[str], folder: Path, ready: str, environ: Mapping[str, str] | None = None
+) -> Iterator[None]:
+    """A server, from its first answer to `ready` until the end."""
+    log = folder / "server.log"
+    with log.open("wb") as output:
+        server = subprocess.Popen(
+            command, stdout=output, stderr=subprocess.STDOUT, cwd=folder, env={**os.environ, **(environ or {})}
+        )
+    try:
+        deadline = time.monotonic() + PATIENCE
+        while not _answers(ready):
+            if server.poll() is not None or time.monotonic() > deadline:
+                pytest.fail(f"{command[0]} does not start:\n{log.read_text(errors='replace')[-3000:]}")
+            time.sleep(0.1)
+        yield
+    finally:
+        server.terminate()
+        try:
+            server.wait(10)
+        except subprocess.TimeoutExpired:
+            server.kill()
+            server.wait()
+
+
+def make_buckets(endpoint: str) -> None:
+    client = s3_client(endpoint)
+    deadline = time.monotonic() + PATIENCE
+    while True:  # a server may answer before it can store
+        try:
+            for name in ("plain", "versioned"):
+                client.create_bucket(Bucket=name)
+            break
+        except client.exceptions.ClientError as error:
+            if "BucketAlready" in str(error):
+                break
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.2)
+    client.put_bucket_versioning(Bucket="versioned", VersioningConfiguration={"Status": "Enabled"})
+
+
+def s3_client(endpoint: str) -> Any:
+    import boto3  # type: ignore[import-untyped]  # noqa: PLC0415 - slow to import
+    from botocore.config import Config  # type: ignore[import-untyped]  # noqa: PLC0415
+
+    return boto3.client(
+        "s3",
+        endpoint_url=endpoint,
+        region_name="us-east-1",
+        aws_access_key_id=KEYS["AWS_ACCESS_KEY_ID"],
+        aws_secret_access_key=KEYS["AWS_SECRET_ACCESS_KEY"],
+        config=Config(s3={"addressing_style": "path"}, retries={"total_max_attempts": 1}),
+    )
+
+
+def _answers(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(url, timeout=2):
+            return True
+    except urllib.error.HTTPError as refusal:
+        refusal.close()
+        return True
+    except OSError:
+        return False
