@@ -56,8 +56,5 @@ def _module(url: str) -> Any:
 
 
 def hide_password(url: str) -> str:
-    """The URL as it may be shown and logged."""
-    parts = urlsplit(url)
-    if not parts.password:
-        return url
-    return parts._replace(netloc=parts.netloc.replace(f":{parts.password}@", ":***@", 1)).geturl()
+    """The URL as it may be shown and logged; one inside another (`archive=`) has its own password."""
+    return re.sub(r"(://[^:/@?#]*):[^@/?#]*@", r"\1:***@", url)

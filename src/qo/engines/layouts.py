@@ -1,0 +1,87 @@
+"""Buckets by URL: `?layout=` says how tasks lie in one, and further options how that layout works."""
+
+import os
+from collections.abc import Callable, Mapping
+from typing import Any
+from urllib.parse import parse_qsl, urlencode, urlsplit
+
+from qo.bucket import Bucket
+from qo.buckets import open_bucket
+from qo.clock import Clock, system_clock
+from qo.engine import Engine
+from qo.errors import InvalidSetting
+from qo.findings import Finding
+
+# Option by variable: what a URL says goes first.
+_VARIABLES = {
+    "index_mode": "QO_INDEX_MODE",
+    "ready_page_size": "QO_READY_PAGE_SIZE",
+    "log_scan_page_size": "QO_LOG_SCAN_PAGE_SIZE",
+}
+_OPTIONS = {"tasks": (*_VARIABLES,), "one": ("mode",)}
+_OURS = {"layout", *(option for options in _OPTIONS.values() for option in options)}
+_BUCKETS = {"endpoint", "region", "account", "anonymous", "connections", "timeout", "versions"}  # options of theirs
+_LARGEST_PAGE = 1000  # what a store tells in one request
+
+
+def from_url(url: str, *, clock: Clock = system_clock) -> Engine:
+    layout, options, address = parse(url, os.environ)
+    given = None if clock is system_clock else clock  # else the store's own clock counts
+    return _LAYOUTS[layout](open_bucket(address, clock=given), options, given)
+
+
+async def examine(url: str) -> list[Finding]:
+    from qo.buckets.certify import certify  # noqa: PLC0415 - only the doctor needs it
+
+    layout, _, address = parse(url, os.environ)
+    kept = Finding("layout", True, f"tasks are kept in the layout `{layout}`")
+    return [kept, *await certify(open_bucket(address), address)]
+
+
+def parse(url: str, variables: Mapping[str, str]) -> tuple[str, dict[str, str], str]:
+    """The layout, its options, and the URL of the bucket without them."""
+    parts = urlsplit(url)
+    query = parse_qsl(parts.query, keep_blank_values=True)
+    given = {name: value for name, value in query if name in _OURS}
+    layout = given.pop("layout", "tasks")
+    if layout not in _OPTIONS:
+        raise InvalidSetting(f"layout={layout!r} is not one of {', '.join(_OPTIONS)}")
+    for name, _ in query:
+        if name not in {"layout", *_OPTIONS[layout], *_BUCKETS}:
+            known = ", ".join(_OPTIONS[layout])
+            raise InvalidSetting(f"{name!r:.80} is not an option of the layout `{layout}`, which has {known}")
+    said = {name: variables[variable] for name, variable in _VARIABLES.items() if variables.get(variable)}
+    options = {name: value for name, value in said.items() if name in _OPTIONS[layout]} | given
+    rest = urlencode([(name, value) for name, value in query if name not in _OURS])
+    return layout, options, parts._replace(query=rest).geturl()
+
+
+def _tasks(bucket: Bucket, options: Mapping[str, str], clock: Clock | None) -> Engine:
+    from qo.engines.per_task import IndexMode, Options, PerTaskEngine  # noqa: PLC0415
+
+    chosen: dict[str, Any] = {
+        name: _choice(name, value, IndexMode) if name == "index_mode" else _page_size(name, value)
+        for name, value in options.items()
+    }
+    return PerTaskEngine(bucket, Options(**chosen), clock=clock)
+
+
+def _one(bucket: Bucket, options: Mapping[str, str], clock: Clock | None) -> Engine:
+    from qo.engines.one_object import Mode, OneObjectEngine  # noqa: PLC0415
+
+    return OneObjectEngine(bucket, mode=_choice("mode", options.get("mode", Mode.GROUP), Mode), clock=clock)
+
+
+_LAYOUTS: dict[str, Callable[[Bucket, Mapping[str, str], Clock | None], Engine]] = {"tasks": _tasks, "one": _one}
+
+
+def _choice(name: str, value: str, kind: Any) -> Any:
+    if value not in set(kind):
+        raise InvalidSetting(f"{name}={value!r} is not one of {', '.join(kind)}")
+    return kind(value)
+
+
+def _page_size(name: str, value: str) -> int:
+    if not value.isascii() or not value.isdigit() or not 1 <= int(value) <= _LARGEST_PAGE:
+        raise InvalidSetting(f"{name}={value!r} is not a whole number from 1 to {_LARGEST_PAGE}")
+    return int(value)

@@ -1,0 +1,82 @@
+"""Any object with `read` and `write` as a bucket of one object: the storage adapters of specs/jqueue.md.
+
+Their `write(content, if_match=None)` overwrites whatever is there, so that interface cannot say "only if there is
+nothing". The first write is guarded as well as it allows: when there is nothing, an empty object is put there and left
+alone for `settle` seconds, and only then the queue is written, over that version. Two processes that begin at the same
+time both put an empty object, which hurts nobody; one that is delayed by more than `settle` between its look and its
+write could still wipe out what the other has done. A bucket (`?layout=one`) has no such gap.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Protocol
+
+from qo.bucket import NEW, Blob
+from qo.clock import Clock, system_clock
+from qo.errors import Conflict, OutcomeUnknown, QoError, StorageError
+
+_LOST_RACES = {"CASConflictError", "Conflict", "ConflictError", "PreconditionFailed"}
+
+
+class ObjectStorage(Protocol):
+    async def read(self) -> tuple[bytes, str | None]:
+        """The content and its version; (b"", None) if there is nothing."""
+
+    async def write(self, content: bytes, if_match: str | None = None) -> str:
+        """Replace that version, or whatever is there; the new version."""
+
+
+class StorageBucket:
+    def __init__(self, storage: ObjectStorage, *, settle: float = 1.0, clock: Clock = system_clock) -> None:
+        self._storage, self._settle, self._clock = storage, settle, clock
+
+    async def get(self, key: str) -> Blob | None:  # noqa: ARG002 - there is only one
+        content, version = await self._read()
+        if version is None:
+            await self._begin()
+            content, version = await self._read()
+        if version is None:
+            raise StorageError("the storage forgot what was written to it")
+        return Blob(content, version, self._clock())
+
+    async def _begin(self) -> None:
+        await self._write(b"", None)
+        await asyncio.sleep(self._settle)
+
+    async def put(self, key: str, data: bytes, *, expected: str) -> str:
+        if expected == NEW:
+            raise Conflict(f"{key} is there: reading it has put it there")
+        return await self._write(data, expected)
+
+    async def _read(self) -> tuple[bytes, str | None]:
+        try:
+            return await self._storage.read()
+        except QoError:
+            raise
+        except Exception as error:
+            raise StorageError(f"the storage could not be read: {error}") from error
+
+    async def _write(self, data: bytes, expected: str | None) -> str:
+        try:
+            return await self._storage.write(data, if_match=expected)
+        except QoError:
+            raise
+        except Exception as error:
+            if type(error).__name__ in _LOST_RACES:
+                raise Conflict("the object was written by someone else") from error
+            raise OutcomeUnknown(f"the storage did not say whether it took the write: {error}") from error
+
+    async def delete(self, key: str) -> None:
+        raise StorageError(f"{key} cannot be removed through this storage")
+
+    async def keys(self, prefix: str, *, after: str = "") -> AsyncIterator[str]:  # noqa: ARG002
+        nothing: tuple[str, ...] = ()
+        for key in nothing:
+            yield key
+
+    async def versions(self, key: str) -> list[Blob]:
+        blob = await self.get(key)
+        return [blob] if blob else []
+
+    def now(self) -> float:
+        return self._clock()

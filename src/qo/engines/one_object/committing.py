@@ -1,0 +1,145 @@
+"""Reading, changing and writing the object, for all who ask at once.
+
+While one write is under way, what is asked for gathers into the next. A write that succeeds proves every answer of its
+round, reads included: the object was what we took it for. A round that changes nothing is proved by reading.
+"""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from qo.bucket import NEW, Bucket
+from qo.buckets.own_writes import SUPERSEDED, put_document
+from qo.engines.one_object.record import decode_head
+from qo.engines.one_object.state import REMEMBERED, State
+from qo.engines.patience import patiently
+from qo.errors import Conflict, StorageError
+from qo.ids import luck
+
+Answer = TypeVar("Answer")
+
+_TRIES = 200
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.005, 0.5  # seconds, times chance, after a lost race
+
+
+@dataclass(slots=True)
+class Call(Generic[Answer]):
+    work: Callable[[State], Answer]
+    abandoned: Callable[[Answer], None] | None = None  # told the answer if the caller has left
+    done: "asyncio.Future[Answer]" = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+
+
+class Committing:
+    def __init__(self, bucket: Bucket, key: str, *, most: int, keeps_state: bool) -> None:
+        self._bucket, self._key = bucket, key
+        self._most, self._keeps_state = most, keeps_state
+        self._waiting: list[Call[Any]] = []
+        self._writer: asyncio.Task[None] | None = None
+        self._state = State()  # what the object held, as far as `_version` says so; else a store of decoded tasks
+        self._version = ""  # of the object the state stands for; empty: it stands for none
+
+    async def ask(self, work: Callable[[State], Answer], abandoned: Callable[[Answer], None] | None = None) -> Answer:
+        call = Call(work, abandoned)
+        self._waiting.append(call)
+        if self._writer is None:
+            self._writer = asyncio.create_task(self._serve())
+        return await call.done
+
+    async def finish(self) -> None:
+        """Wait until everyone who asked has an answer."""
+        while self._writer is not None:
+            await asyncio.wait([self._writer])
+
+    async def _serve(self) -> None:
+        try:
+            while self._waiting:
+                here = [call for call in self._waiting if not call.done.done()]
+                batch, self._waiting = here[: self._most], here[self._most :]
+                if batch:
+                    await self._round(batch)
+        finally:
+            self._writer = None
+
+    async def _round(self, batch: list[Call[Any]]) -> None:
+        try:
+            answers = await self._commit(batch)
+        except Exception as error:  # noqa: BLE001 - goes to everyone in the batch
+            self._version = ""
+            answers = [error] * len(batch)
+        for call, answer in zip(batch, answers, strict=True):
+            _answer(call, answer)
+
+    async def _commit(self, batch: list[Call[Any]]) -> list[Any]:
+        pause = _FIRST_PAUSE
+        for _ in range(_TRIES):
+            is_proved = not self._keeps_state or not self._version
+            if is_proved:
+                await self._read()
+            answers = [_attempt(call, self._state) for call in batch]
+            try:
+                if self._state.is_changed:
+                    await self._write()
+                elif not is_proved and await self._read():
+                    continue  # someone has written since: what we answered is not so any more
+            except Conflict:
+                await asyncio.sleep(pause * luck())
+                pause = min(2 * pause, _LONGEST_PAUSE)
+                continue
+            return answers
+        raise StorageError(f"{self._key} is written by others all the time; try again")
+
+    async def _read(self) -> bool:
+        """Whether it was news."""
+        blob = await patiently(lambda: self._bucket.get(self._key))
+        data, version = (b"", NEW) if blob is None else (blob.data, blob.version)
+        if version == self._version:
+            return False
+        try:
+            self._state = State(data, self._state)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise StorageError(f"{self._key} does not hold a queue; look at it and move it away: {error}") from error
+        self._version = version
+        return True
+
+    async def _write(self) -> None:
+        expected, self._version = self._version, ""  # until it is known to have landed
+        data, write = self._state.encode()
+        own_version = self._state.version
+        version = await put_document(
+            self._bucket,
+            self._key,
+            data,
+            expected=expected,
+            is_ours=lambda stored: _is_ours(stored, write, own_version),
+        )
+        self._version = "" if version == SUPERSEDED else version
+
+
+def _attempt(call: Call[Any], state: State) -> Any:
+    try:
+        return call.work(state)
+    except Exception as error:  # noqa: BLE001 - one caller's mistake must not sink the others
+        return error
+
+
+def _answer(call: Call[Any], answer: Any) -> None:
+    if call.done.done():
+        if call.abandoned is not None and not isinstance(answer, Exception):
+            call.abandoned(answer)
+    elif isinstance(answer, Exception):
+        call.done.set_exception(answer)
+    else:
+        call.done.set_result(answer)
+
+
+def _is_ours(stored: bytes, write: str, version: int) -> bool | None:
+    try:
+        head = decode_head(stored)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+    if write in head.writes:
+        return True
+    return False if head.version < version + REMEMBERED else None

@@ -1,0 +1,124 @@
+"""The port on one side, a state and its commits on the other."""
+
+import asyncio
+from collections.abc import Sequence
+from enum import StrEnum
+
+from qo.bucket import Bucket
+from qo.clock import Clock
+from qo.engines.one_object.committing import Committing
+from qo.engines.one_object.state import State
+from qo.engines.one_object.waiting import Look, Waiting
+from qo.model import (
+    Added,
+    Change,
+    Counts,
+    Event,
+    Filter,
+    NewTask,
+    Note,
+    Status,
+    Task,
+    Want,
+    check_distinct,
+    release,
+)
+
+KEY = "queue.json"
+_MOST = 10_000  # calls in one write
+
+
+class Mode(StrEnum):
+    DIRECT = "direct"  # every call reads and writes
+    GROUP = "group"  # calls share reads and writes
+
+
+class OneObjectEngine:
+    """Time is the bucket's unless a clock is given."""
+
+    def __init__(self, bucket: Bucket, *, mode: Mode = Mode.GROUP, key: str = KEY, clock: Clock | None = None) -> None:
+        together = mode is Mode.GROUP
+        self._committing = Committing(bucket, key, most=_MOST if together else 1, keeps_state=together)
+        self._clock = clock or bucket.now
+        self._bucket, self._key = bucket, key
+        self._waiting = Waiting()
+        self._hand_backs: set[asyncio.Task[list[bool]]] = set()
+
+    async def open(self) -> None:
+        """Nothing to create: the first write does. But a bucket that cannot be read says so here."""
+        await self._bucket.get(self._key)
+
+    async def close(self) -> None:
+        await self._committing.finish()
+        if self._hand_backs:
+            await asyncio.wait(self._hand_backs)
+
+    async def read_state(self) -> State:
+        """The whole queue as it is now, to look at."""
+        blob = await self._bucket.get(self._key)
+        return State(blob.data if blob else b"")
+
+    # --- writing
+
+    async def add(self, tasks: Sequence[NewTask]) -> list[Added]:
+        check_distinct(task.id for task in tasks)
+        added = await self._committing.ask(lambda state: state.add(tasks, self._clock()))
+        self._waiting.wake()
+        return added
+
+    async def claim(self, want: Want) -> list[Task]:
+        """A caller cancelled before the write claims nothing; one cancelled during it hands its tasks back."""
+        return await self._committing.ask(lambda state: state.claim(want, self._clock()), self._hand_back)
+
+    def _hand_back(self, tasks: list[Task]) -> None:
+        if tasks:
+            handing = asyncio.create_task(self.apply([release(task) for task in tasks]))
+            self._hand_backs.add(handing)
+            handing.add_done_callback(self._hand_backs.discard)
+
+    async def apply(self, changes: Sequence[Change]) -> list[bool]:
+        check_distinct(change.id for change in changes)
+        applied = await self._committing.ask(lambda state: state.apply(changes, self._clock()))
+        if any(change.to is Status.PENDING for change in changes):
+            self._waiting.wake()
+        return applied
+
+    async def delete(self, ids: Sequence[str]) -> list[bool]:
+        check_distinct(ids)
+        return await self._committing.ask(lambda state: state.delete(ids))
+
+    # --- reading
+
+    async def get(self, ids: Sequence[str]) -> list[Task | None]:
+        return await self._committing.ask(lambda state: state.get(ids))
+
+    async def find(self, where: Filter, *, limit: int, after: str = "") -> list[Task]:
+        return await self._committing.ask(lambda state: state.find(where, limit=limit, after=after, now=self._clock()))
+
+    async def count(self) -> Counts:
+        return await self._committing.ask(State.count)
+
+    async def history(self, task_id: str) -> list[Event]:
+        return await self._committing.ask(lambda state: state.history(task_id))
+
+    async def wait(self, want: Want, timeout: float) -> None:
+        def look(state: State) -> Look:
+            now, next_at = self._clock(), state.next_at()
+            due_in = float("inf") if next_at is None else max(0.0, next_at - now)
+            return Look(state.has_something_for(want, now), due_in)
+
+        await self._waiting.wait(lambda: self._committing.ask(look), timeout)
+
+    # --- notes
+
+    async def read_note(self, name: str) -> Note | None:
+        return await self._committing.ask(lambda state: state.read_note(name))
+
+    async def write_note(self, name: str, data: bytes, *, expected: str) -> str:
+        return await self._committing.ask(lambda state: state.write_note(name, data, expected))
+
+    async def notes(self, prefix: str) -> list[Note]:
+        return await self._committing.ask(lambda state: state.notes(prefix))
+
+    async def drop_note(self, name: str) -> None:
+        await self._committing.ask(lambda state: state.drop_note(name))

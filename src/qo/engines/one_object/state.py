@@ -1,0 +1,202 @@
+"""The queue as a value: what the object says, kept decoded and indexed, and as bytes again."""
+
+from collections import Counter
+from collections.abc import Sequence
+from heapq import nlargest
+
+from qo.engines.one_object.lines import Lines
+from qo.engines.one_object.record import (
+    FORMAT,
+    Head,
+    Record,
+    StoredNote,
+    decode_head,
+    decode_record,
+    encode_object,
+    encode_record,
+    grown,
+)
+from qo.errors import Conflict
+from qo.ids import new_lease_id as new_write_id
+from qo.model import (
+    ANY,
+    FINISHED,
+    NEW,
+    Added,
+    Change,
+    Counts,
+    Event,
+    Filter,
+    Lane,
+    NewTask,
+    Note,
+    Position,
+    Status,
+    Task,
+    Want,
+    admit,
+    apply,
+    check_distinct,
+    claim,
+    is_repeat,
+    position,
+    stamps,
+)
+
+REMEMBERED = 64  # write ids: so many others may write before we read back
+
+
+class State:
+    """The engine's operations on the object's content. Told what time it is; nothing here waits."""
+
+    def __init__(self, data: bytes = b"", known: "State | None" = None) -> None:
+        head = decode_head(data) if data else Head(format=FORMAT, version=0, writes=())
+        self.version, self.writes = head.version, head.writes
+        self.is_changed = False
+        self._encoded: dict[str, bytes] = {}
+        self._records: dict[str, Record] = {}
+        self._notes = {note.name: note for note in head.notes}
+        self._counts: Counter[Lane] = Counter()
+        self._lines = Lines(self._task)
+        self._load([bytes(raw) for raw in head.tasks], known)
+
+    def _load(self, encoded: list[bytes], known: "State | None") -> None:
+        """What another broker left unchanged is not decoded again."""
+        decoded = known.decoded() if known else {}
+        for data in encoded:
+            record = decoded.get(data) or decode_record(data)
+            self._encoded[record.task.id], self._records[record.task.id] = data, record
+            self._counts[_lane(record.task)] += 1
+            self._lines.join(record.task)
+
+    def decoded(self) -> dict[bytes, Record]:
+        return {data: self._records[task_id] for task_id, data in self._encoded.items()}
+
+    def encode(self) -> tuple[bytes, str]:
+        """As bytes to be written, and the id of that write."""
+        write = new_write_id()
+        self.writes = (*self.writes, write)[-REMEMBERED:]
+        self.version += 1
+        head = Head(format=FORMAT, version=self.version, writes=self.writes, notes=tuple(self._notes.values()))
+        self.is_changed = False
+        return encode_object(head, list(self._encoded.values())), write
+
+    def _task(self, task_id: str) -> Task | None:
+        record = self._records.get(task_id)
+        return None if record is None else record.task
+
+    def _write(self, task: Task, *, quietly: bool = False) -> None:
+        before = self._records.get(task.id)
+        if before is not None:
+            self._counts[_lane(before.task)] -= 1
+        self._records[task.id] = record = grown(before, task, quietly=quietly)
+        self._encoded[task.id] = encode_record(record)
+        self._counts[_lane(task)] += 1
+        self._lines.join(task)
+        self.is_changed = True
+
+    # --- writing
+
+    def add(self, tasks: Sequence[NewTask], now: float) -> list[Added]:
+        check_distinct(task.id for task in tasks)
+        return [self._add(task, at) for task, at in zip(tasks, stamps(now, len(tasks)), strict=True)]
+
+    def _add(self, new: NewTask, now: float) -> Added:
+        task = admit(self._task(new.id), new, now)
+        if task is not None:
+            self._write(task)
+        return Added(new.id, new=task is not None)
+
+    def claim(self, want: Want, now: float) -> list[Task]:
+        if want.again and (mine := self._held_under(want.lease_id)):
+            return mine
+        claimed = [claim(task, want, now) for task in self._lines.take(want, now)]
+        for task in claimed:
+            self._write(task)
+        return claimed
+
+    def _held_under(self, lease_id: str) -> list[Task]:
+        tasks = (record.task for record in self._records.values())
+        return [task for task in tasks if task.status is Status.RUNNING and task.lease_id == lease_id]
+
+    def apply(self, changes: Sequence[Change], now: float) -> list[bool]:
+        check_distinct(change.id for change in changes)
+        return [self._apply(change, now) for change in changes]
+
+    def _apply(self, change: Change, now: float) -> bool:
+        task = self._task(change.id)
+        if task is None:
+            return False
+        changed = apply(task, change, now)
+        if changed is None:
+            return is_repeat(task, change)
+        self._write(changed, quietly=changed.status is Status.RUNNING)
+        return True
+
+    def delete(self, ids: Sequence[str]) -> list[bool]:
+        check_distinct(ids)
+        return [self._delete(task_id) for task_id in ids]
+
+    def _delete(self, task_id: str) -> bool:
+        task = self._task(task_id)
+        if task is None or task.status not in FINISHED:
+            return False
+        self._counts[_lane(task)] -= 1
+        del self._records[task_id], self._encoded[task_id]
+        self.is_changed = True
+        return True
+
+    # --- reading
+
+    def get(self, ids: Sequence[str]) -> list[Task | None]:
+        return [self._task(task_id) for task_id in ids]
+
+    def find(self, where: Filter, *, limit: int, after: str, now: float) -> list[Task]:
+        behind = position(after) if after else None
+        tasks = (record.task for record in self._records.values())
+        fitting = (task for task in tasks if (behind is None or _place(task) < behind) and where.matches(task, now))
+        return nlargest(limit, fitting, key=_place)
+
+    def count(self) -> Counts:
+        return {lane: number for lane, number in self._counts.items() if number}
+
+    def history(self, task_id: str) -> list[Event]:
+        record = self._records.get(task_id)
+        return [] if record is None else [step.event() for step in record.events]
+
+    def has_something_for(self, want: Want, now: float) -> bool:
+        return self._lines.has(want, now)
+
+    def next_at(self) -> float | None:
+        return self._lines.next_at()
+
+    # --- notes
+
+    def read_note(self, name: str) -> Note | None:
+        note = self._notes.get(name)
+        return None if note is None else Note(note.name, note.data, note.version)
+
+    def write_note(self, name: str, data: bytes, expected: str) -> str:
+        stored = self._notes.get(name)
+        if expected not in {ANY, stored.version if stored else NEW}:
+            raise Conflict(f"note {name!r} was written by someone else")
+        version = new_write_id()  # none that was dropped ever comes back
+        self._notes[name] = StoredNote(name=name, data=data, version=version)
+        self.is_changed = True
+        return version
+
+    def notes(self, prefix: str) -> list[Note]:
+        found = (self._notes[name] for name in sorted(self._notes) if name.startswith(prefix))
+        return [Note(note.name, note.data, note.version) for note in found]
+
+    def drop_note(self, name: str) -> None:
+        if self._notes.pop(name, None) is not None:
+            self.is_changed = True
+
+
+def _place(task: Task) -> Position:
+    return Position(task.created_at, task.id)
+
+
+def _lane(task: Task) -> Lane:
+    return Lane(task.queue, task.type, task.status)

@@ -1,0 +1,28 @@
+"""Patience with a store that stumbles, for requests that may be repeated: reads, removals, writes over anything.
+
+A write over a known version is not one of them: see `qo.buckets.own_writes`.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from qo.errors import StorageError
+from qo.ids import luck
+
+Answer = TypeVar("Answer")
+
+_TRIES = 20
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.002, 1.0  # seconds, times chance
+
+
+async def patiently(request: Callable[[], Awaitable[Answer]]) -> Answer:
+    """Ask again while the store cannot be reached."""
+    pause = _FIRST_PAUSE
+    for _ in range(_TRIES - 1):
+        try:
+            return await request()
+        except StorageError:
+            await asyncio.sleep(pause * luck())
+            pause = min(2 * pause, _LONGEST_PAUSE)
+    return await request()

@@ -1,0 +1,11 @@
+"""Layout `tasks`: one object per task, and tiny index objects whose names tell a claim all it needs to decide.
+
+tasks/{shard}/{id}.json    the task: the only truth
+ready/, leases/            indexes: entries are written before the state that needs them and removed after it
+workers/, notes/           notes
+"""
+
+from qo.engines.per_task.engine import PerTaskEngine
+from qo.engines.per_task.options import IndexMode, Options
+
+__all__ = ["IndexMode", "Options", "PerTaskEngine"]

@@ -1,0 +1,119 @@
+"""Claims: candidates from the index, then one guarded write each."""
+
+from qo.engines.per_task.document import grown
+from qo.engines.per_task.documents import Kept
+from qo.engines.per_task.keys import LEASES, Entry, holder_hash, index_key, is_stale
+from qo.engines.per_task.parallel import in_parallel
+from qo.engines.per_task.spread import Spread, shuffled
+from qo.engines.per_task.store import Store
+from qo.engines.per_task.transitions import Transitions
+from qo.errors import Conflict, StorageError
+from qo.model import Status, Task, Want, claim, eligible, is_due
+
+_MOST_LOST = 8  # beyond as many as wanted: then the listing is too old to go on with
+
+
+class Claiming:
+    def __init__(self, store: Store, transitions: Transitions) -> None:
+        self._documents, self._index, self._lanes = store.documents, store.index, store.lanes
+        self._transitions, self._clock = transitions, store.clock
+        self.spread = Spread()
+        self._taking: set[str] = set()  # by claims of this process that are under way
+
+    async def again(self, want: Want) -> list[Task]:
+        """What an earlier try of this claim got, if anything."""
+        holder = holder_hash(want.lease_id)
+        page = await self._index.read(LEASES)
+        ids = {entry.id for entry in page.entries if entry.holder == holder}
+        found = await in_parallel(self._documents.read_living, sorted(ids))
+        tasks = [kept.task for kept in found if kept is not None]
+        return [task for task in tasks if task.status is Status.RUNNING and task.lease_id == want.lease_id]
+
+    async def claim(self, want: Want, candidates: list[Entry]) -> list[Task]:
+        """Reach for the first; for those lost to others, reach for the next."""
+        free = [entry for entry in candidates if entry.id not in self._taking]
+        line, claimed, left, lost = self.spread.arrange(free, want.limit), list[Task](), dict(want.at_most), 0
+        while line and len(claimed) < want.limit and lost <= want.limit + _MOST_LOST:
+            wave, line = self._wave(line, left, want.limit - len(claimed))
+            if not wave:
+                break
+            missed = await self._reach(wave, want, claimed)
+            for entry in missed:
+                if (names := self._lanes.names(entry)) and names.type in left:
+                    left[names.type] += 1
+            lost += len(missed)
+            line = shuffled(line) if len(missed) > 1 else line  # we are not alone
+        self.spread.learn(won=len(claimed), lost=lost)
+        return claimed
+
+    def _wave(self, line: list[Entry], left: dict[str, int], size: int) -> tuple[list[Entry], list[Entry]]:
+        """Who to reach for now, and who is next. Of several entries of one task the others wait: one may be rubbish."""
+        wave: dict[str, Entry] = {}
+        waiting: list[Entry] = []
+        for number, entry in enumerate(line):
+            if len(wave) == size:
+                return list(wave.values()), waiting + line[number:]
+            names = self._lanes.names(entry)
+            if entry.id in wave:
+                waiting.append(entry)
+            elif names is not None and left.get(names.type, 1) > 0 and entry.id not in self._taking:
+                if names.type in left:
+                    left[names.type] -= 1
+                self._taking.add(entry.id)
+                wave[entry.id] = entry
+        return list(wave.values()), waiting
+
+    async def _reach(self, wave: list[Entry], want: Want, claimed: list[Task]) -> list[Entry]:
+        """Adds what was got to `claimed`, answers what was not. Trouble with one is no reason to lose the others."""
+        missed: list[Entry] = []
+
+        async def reach(entry: Entry) -> None:
+            try:
+                task = await self._take(entry, want)
+            finally:
+                self._taking.discard(entry.id)
+            if task is None:
+                missed.append(entry)
+            else:
+                claimed.append(task)
+
+        try:
+            await in_parallel(reach, wave)
+        except StorageError:
+            if not claimed:
+                raise
+        return missed
+
+    async def _take(self, entry: Entry, want: Want) -> Task | None:
+        kept = await self._documents.read(entry.id)
+        now = self._clock()
+        if kept is None:
+            self._index.doubt(entry.key)
+            return None
+        if not self._is_meant(entry, kept, want, now):
+            return None
+        task = claim(kept.task, want, now)
+        try:
+            await self._transitions.write(grown(kept.document, task), kept)
+        except Conflict:
+            self._leave(entry, task, want)
+            return None
+        return task
+
+    def _is_meant(self, entry: Entry, kept: Kept, want: Want, now: float) -> bool:
+        """The entry stands for the task as it is. One that does not is rubbish, or ahead of a write under way."""
+        if entry.age > (kept.task.created_at, kept.task.version):
+            self._index.doubt(entry.key)
+            return False
+        if is_stale(entry, kept.task):
+            self._index.disregard(entry.key)
+            return False
+        task = kept.task
+        return kept.is_alive and is_due(task, now) and eligible(want, task.queue, task.type, task.needs)
+
+    def _leave(self, entry: Entry, task: Task, want: Want) -> None:
+        """Someone was faster. Our lease entry bears a lease id nobody else has, unless this claim is a repeat."""
+        self._index.disregard(entry.key)
+        lease = index_key(task)
+        if lease is not None and not want.again:
+            self._index.remove(lease)

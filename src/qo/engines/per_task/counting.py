@@ -1,0 +1,125 @@
+"""Counts. Live tasks are counted off the index, finished ones by reading each once; then own changes are added.
+
+What others do shows at the next count of the store, which is made as often as it is cheap.
+"""
+
+import asyncio
+from collections import Counter
+
+import msgspec
+from msgspec import Struct
+
+from qo.bucket import ANY
+from qo.clock import boot_clock
+from qo.engines.patience import patiently
+from qo.engines.per_task.finding import Finding
+from qo.engines.per_task.keys import ENTRY_PREFIXES, Entry, Kind
+from qo.engines.per_task.parallel import in_parallel
+from qo.engines.per_task.store import Store
+from qo.model import FINISHED, Counts, Lane, Status, Task
+
+ROLLUP = "stats/finished.json"
+_REST = 100.0  # times as long as a count took, it is good for
+_LONGEST_REST = 60.0  # seconds, for live tasks
+_COSTLY = 500  # tasks read: a count of that many is shared with other processes
+_SHARED_FOR = 900.0  # seconds
+_MOST_KNOWN = 500_000
+
+
+class Rollup(Struct, frozen=True, kw_only=True):
+    """Finished tasks as some process counted them."""
+
+    counted_at: float
+    lanes: list[tuple[str, str, Status, int]]
+
+
+class Counting:
+    def __init__(self, store: Store, finding: Finding) -> None:
+        self._bucket, self._documents, self._finding = store.bucket, store.documents, finding
+        self._index, self._lanes, self._clock = store.index, store.lanes, store.clock
+        self._live, self._finished = Counter[Lane](), Counter[Lane]()
+        self._live_until = self._finished_until = float("-inf")
+        self._known: dict[str, Lane] = {}  # finished tasks, so that each is read once
+        self._ids_alive: set[str] = set()
+        self._turn = asyncio.Lock()
+
+    def moved(self, before: Task | None, after: Task | None) -> None:
+        """This process wrote a task."""
+        for task, step in ((before, -1), (after, 1)):
+            if task is not None:
+                lane = Lane(task.queue, task.type, task.status)
+                (self._finished if task.status in FINISHED else self._live)[lane] += step
+        if before is not None:
+            self._known.pop(before.id, None)
+        if after is not None and after.status in FINISHED:
+            self.know(after)
+
+    def know(self, task: Task) -> None:
+        if len(self._known) < _MOST_KNOWN:
+            self._known[task.id] = Lane(task.queue, task.type, task.status)
+
+    def is_known_finished(self, task_id: str) -> bool:
+        return task_id in self._known
+
+    async def count(self) -> Counts:
+        async with self._turn:  # those who ask at the same time share one count
+            await self._refresh()
+        return {lane: number for lane, number in (self._live + self._finished).items() if number > 0}
+
+    async def _refresh(self) -> None:
+        began = boot_clock()
+        again = began >= self._finished_until
+        if again or began >= self._live_until:
+            await self._count_live()
+            self._live_until = boot_clock() + min(_LONGEST_REST, _REST * (boot_clock() - began))
+        if again:  # right behind the live ones, which it leaves out
+            await self._count_finished()
+            self._finished_until = boot_clock() + _REST * (boot_clock() - began)
+
+    async def _count_live(self) -> None:
+        newest: dict[str, Entry] = {}
+        for prefix in ENTRY_PREFIXES:
+            for entry in (await self._index.read(prefix)).entries:
+                if entry.id not in newest or newest[entry.id].age < entry.age:
+                    newest[entry.id] = entry
+        await self._lanes.learn(newest.values())
+        self._ids_alive = set(newest)
+        self._live = Counter(lane for entry in newest.values() if (lane := self._lane(entry)))
+
+    def _lane(self, entry: Entry) -> Lane | None:
+        names = self._lanes.names(entry)
+        status = Status.RUNNING if entry.kind is Kind.LEASE else Status.PENDING
+        return None if names is None else Lane(names.queue, names.type, status)
+
+    async def _count_finished(self) -> None:
+        """Where there is much to read one process reads it, and tells the others."""
+        ids = [task_id for task_id in await self._finding.ids() if task_id not in self._ids_alive]
+        unknown = [task_id for task_id in ids if task_id not in self._known]
+        if len(unknown) >= _COSTLY and await self._take_over():
+            return
+        await in_parallel(self._look, unknown)
+        self._finished = Counter(self._known[task_id] for task_id in ids if task_id in self._known)
+        if len(unknown) >= _COSTLY:
+            await self._share()
+
+    async def _look(self, task_id: str) -> None:
+        kept = await self._documents.read_living(task_id)
+        if kept is not None and kept.task.status in FINISHED:
+            self.know(kept.task)
+
+    async def _take_over(self) -> bool:
+        """Use what another process counted, rather than read everything once more."""
+        blob = await patiently(lambda: self._bucket.get(ROLLUP))
+        try:
+            rollup = None if blob is None else msgspec.json.decode(blob.data, type=Rollup)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            return False
+        if rollup is None or self._clock() - rollup.counted_at > _SHARED_FOR:
+            return False
+        self._finished = Counter({Lane(q, t, status): number for q, t, status, number in rollup.lanes})
+        return True
+
+    async def _share(self) -> None:
+        lanes = [(lane.queue, lane.type, lane.status, number) for lane, number in self._finished.items()]
+        data = msgspec.json.encode(Rollup(counted_at=self._clock(), lanes=lanes))
+        await patiently(lambda: self._bucket.put(ROLLUP, data, expected=ANY))

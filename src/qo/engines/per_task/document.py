@@ -1,0 +1,74 @@
+"""A task as an object holds it: with what it takes to recognise one's own write, and with its history."""
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from qo.ids import new_lease_id as new_write_id
+from qo.model import Event, Task, event_of
+
+REMEMBERED = 8  # write ids kept: so many others may write before we read back
+_BURIALS = 2  # writes that do not count in the task's own version
+_MOST_EVENTS = 64
+_MOST_BYTES = 64 * 1024  # of events: errors can be long
+
+
+class Document(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    task: Task
+    nonce: str  # of the submission that began this life; others may write before it is read back
+    writes: tuple[str, ...]  # ids of the last writes, this one's last
+    events: tuple[Event, ...]  # the last transitions; a store that keeps versions has them all
+    grave: str = ""  # DELETED or REMOVING: forgotten, but its place is not free for a late write to take
+
+
+DELETED = "deleted"
+REMOVING = "removing"  # the object is about to be removed, so nobody may write it
+
+_decoder = msgspec.json.Decoder(Document)
+
+
+def encode(document: Document) -> bytes:
+    return msgspec.json.encode(document)
+
+
+def decode(data: bytes) -> Document:
+    return _decoder.decode(data)
+
+
+def born(task: Task) -> Document:
+    write = new_write_id()
+    return Document(task=task, nonce=write, writes=(write,), events=(event_of(task),))
+
+
+def grown(document: Document, task: Task) -> Document:
+    """The next version. Renewals are no transitions and leave no event."""
+    renewed = task.status is document.task.status
+    events = document.events if renewed else _bounded((*document.events, event_of(task)))
+    return replace(document, task=task, writes=_signed(document), events=events)
+
+
+def buried(document: Document, grave: str) -> Document:
+    return replace(document, writes=_signed(document), grave=grave)
+
+
+def is_ours(stored: Document, ours: Document) -> bool | None:
+    """Whether our write is part of what is stored; None if it may have been and is forgotten."""
+    if ours.writes[-1] in stored.writes or (len(ours.writes) == 1 and ours.nonce == stored.nonce):
+        return True
+    if len(ours.writes) == 1:  # a creation: what is there began with another
+        return False
+    passed = stored.task.version - ours.task.version
+    return False if stored.nonce == ours.nonce and passed < REMEMBERED - _BURIALS else None
+
+
+def _signed(document: Document) -> tuple[str, ...]:
+    return (*document.writes, new_write_id())[-REMEMBERED:]
+
+
+def _bounded(events: tuple[Event, ...]) -> tuple[Event, ...]:
+    size = 0
+    for kept, event in enumerate(reversed(events)):
+        size += 200 + len(event.error or "")
+        if kept == _MOST_EVENTS or (kept and size > _MOST_BYTES):
+            return events[-kept:]
+    return events

@@ -1,0 +1,95 @@
+"""Task objects: read, and written only over the version that was read."""
+
+from collections import OrderedDict
+from typing import NamedTuple
+
+import msgspec
+
+from qo.bucket import NEW, Blob, Bucket
+from qo.buckets.own_writes import SUPERSEDED, put_document
+from qo.engines.patience import patiently
+from qo.engines.per_task.document import Document, decode, encode, is_ours
+from qo.engines.per_task.keys import is_id, task_key
+from qo.engines.per_task.quarantine import Quarantine
+from qo.errors import StorageError
+from qo.model import Status, Task
+
+_MOST_HELD = 20_000
+
+
+class Kept(NamedTuple):
+    document: Document
+    version: str  # the bucket's
+    written_at: float
+
+    @property
+    def task(self) -> Task:
+        return self.document.task
+
+    @property
+    def is_alive(self) -> bool:
+        return not self.document.grave
+
+
+class Documents:
+    def __init__(self, bucket: Bucket, quarantine: Quarantine) -> None:
+        self._bucket, self._quarantine = bucket, quarantine
+        self._held: OrderedDict[str, Kept] = OrderedDict()  # running tasks this process wrote last
+
+    async def read(self, task_id: str) -> Kept | None:
+        """The object as it is now; None if there is none that can be read."""
+        if not is_id(task_id):
+            return None
+        key = task_key(task_id)
+        blob = await patiently(lambda: self._bucket.get(key))
+        return None if blob is None else self.decoded(task_id, blob)
+
+    def decoded(self, task_id: str, blob: Blob) -> Kept | None:
+        try:
+            document = decode(blob.data)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            self._quarantine.put(task_key(task_id), error)
+            return None
+        if document.task.id != task_id:
+            self._quarantine.put(task_key(task_id), f"it is named after {task_id} but holds {document.task.id}")
+            return None
+        return Kept(document, blob.version, blob.written_at)
+
+    async def read_living(self, task_id: str) -> Kept | None:
+        kept = await self.read(task_id)
+        return kept if kept is not None and kept.is_alive else None
+
+    def held(self, task_id: str) -> Kept | None:
+        """What this process wrote last, so that settling needs no read. It may be outdated: a write finds out."""
+        return self._held.get(task_id)
+
+    async def write(self, document: Document, over: Kept | None) -> None:
+        """Write over what was read, or where nothing is. Conflict: someone else wrote first."""
+        task = document.task
+        self._held.pop(task.id, None)
+        version = await put_document(
+            self._bucket,
+            task_key(task.id),
+            encode(document),
+            expected=over.version if over else NEW,
+            is_ours=lambda data: _is_ours(data, document),
+        )
+        if task.status is Status.RUNNING and version != SUPERSEDED:
+            self._held[task.id] = Kept(document, version, 0.0)
+            if len(self._held) > _MOST_HELD:
+                self._held.popitem(last=False)
+
+    async def is_occupied(self, task_id: str) -> bool:
+        """There is an object, readable or not."""
+        return await patiently(lambda: self._bucket.get(task_key(task_id))) is not None
+
+    def check_readable(self, task_id: str) -> None:
+        if task_key(task_id) in self._quarantine.keys:
+            raise StorageError(f"{task_key(task_id)} holds something that is not a task; look at it and move it away")
+
+
+def _is_ours(data: bytes, document: Document) -> bool | None:
+    try:
+        return is_ours(decode(data), document)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None

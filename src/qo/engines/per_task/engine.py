@@ -1,0 +1,164 @@
+"""The port on one side, the rooms of this layout on the other."""
+
+import asyncio
+from collections.abc import Sequence
+
+from qo.bucket import Bucket
+from qo.clock import Clock
+from qo.engines.per_task.claiming import Claiming
+from qo.engines.per_task.counting import Counting
+from qo.engines.per_task.finding import Finding
+from qo.engines.per_task.history import history
+from qo.engines.per_task.keys import READY
+from qo.engines.per_task.notes import Notes
+from qo.engines.per_task.options import IndexMode, Options
+from qo.engines.per_task.parallel import in_parallel
+from qo.engines.per_task.ready import Ready
+from qo.engines.per_task.scanning import Scanning
+from qo.engines.per_task.store import store
+from qo.engines.per_task.sweeping import Sweeping
+from qo.engines.per_task.transitions import Transitions
+from qo.engines.per_task.waiting import Waiting
+from qo.model import (
+    Added,
+    Change,
+    Counts,
+    Event,
+    Filter,
+    NewTask,
+    Note,
+    Status,
+    Task,
+    Want,
+    apply,
+    check_distinct,
+    is_repeat,
+    release,
+    stamps,
+)
+
+
+class PerTaskEngine:
+    """Time is the bucket's unless a clock is given."""
+
+    def __init__(self, bucket: Bucket, options: Options | None = None, *, clock: Clock | None = None) -> None:
+        self._options = options = options or Options()
+        self._store = here = store(bucket, clock)
+        self._clock = here.clock
+        self._finding = Finding(here)
+        self._counting = Counting(here, self._finding)
+        self._transitions = Transitions(here, self._counting.moved)
+        self._ready = Ready(here, options)
+        self._scanning = Scanning(here, self._finding, options)
+        self._claiming = Claiming(here, self._transitions)
+        self._sweeping = Sweeping(here, self._finding, self._counting)
+        self._waiting = Waiting(self._ready, self._clock)
+        self._notes = Notes(bucket, here.quarantine)
+        self._hand_backs: set[asyncio.Task[None]] = set()
+
+    async def open(self) -> None:
+        """Nothing to create; but a bucket that cannot be read says so here."""
+        async for _ in self._store.bucket.keys(READY):
+            break
+
+    async def close(self) -> None:
+        """Clean up behind what was done."""
+        if self._hand_backs:
+            await asyncio.wait(self._hand_backs)
+        await self._store.index.finish()
+
+    # --- writing
+
+    async def add(self, tasks: Sequence[NewTask]) -> list[Added]:
+        check_distinct(task.id for task in tasks)
+        stamped = list(zip(tasks, stamps(self._clock(), len(tasks)), strict=True))
+        answers = await in_parallel(lambda pair: self._transitions.add(*pair), stamped)
+        self._waiting.wake()
+        return [Added(task.id, new) for task, new in zip(tasks, answers, strict=True)]
+
+    async def claim(self, want: Want) -> list[Task]:
+        """A caller that is cancelled keeps nothing: what it got goes back as soon as it is known."""
+        work = asyncio.ensure_future(self._claim(want))
+        try:
+            return await asyncio.shield(work)
+        except asyncio.CancelledError:
+            hand_back = asyncio.ensure_future(self._hand_back(work))
+            self._hand_backs.add(hand_back)
+            hand_back.add_done_callback(self._hand_backs.discard)
+            raise
+
+    async def _claim(self, want: Want) -> list[Task]:
+        if want.again and (mine := await self._claiming.again(want)):
+            return mine
+        if want.limit <= 0:
+            return []
+        if self._options.index_mode is IndexMode.LOG_SCAN:
+            return await self._claiming.claim(want, await self._scanning.all(want))
+        crowded = self._claiming.spread.is_crowded
+        claimed = await self._claiming.claim(want, await self._ready.candidates(want, roughly=crowded))
+        if not claimed and self._options.index_mode is IndexMode.HYBRID:
+            claimed = await self._claiming.claim(want, await self._scanning.sometimes(want))
+        return claimed
+
+    async def _hand_back(self, claiming: "asyncio.Future[list[Task]]") -> None:
+        await asyncio.wait([claiming])
+        if not claiming.cancelled() and claiming.exception() is None:
+            await self.apply([release(task) for task in claiming.result()])
+
+    async def apply(self, changes: Sequence[Change]) -> list[bool]:
+        check_distinct(change.id for change in changes)
+        answers = await in_parallel(self._apply, changes)
+        if any(change.to is Status.PENDING for change in changes):
+            self._waiting.wake()
+        return answers
+
+    async def _apply(self, change: Change) -> bool:
+        outcome = await self._transitions.change(change.id, lambda task: apply(task, change, self._clock()))
+        if outcome.changed is not None:
+            return True
+        return outcome.seen is not None and is_repeat(outcome.seen, change)
+
+    async def delete(self, ids: Sequence[str]) -> list[bool]:
+        check_distinct(ids)
+        return await in_parallel(self._transitions.delete, ids)
+
+    async def repair(self) -> int:
+        """Make the index whole and clear away what crashes left. For the monitor; nothing else relies on it."""
+        return await self._sweeping.sweep()
+
+    @property
+    def quarantined(self) -> frozenset[str]:
+        """Objects under our names that could not be read: left alone."""
+        return frozenset(self._store.quarantine.keys)
+
+    # --- reading
+
+    async def get(self, ids: Sequence[str]) -> list[Task | None]:
+        found = await in_parallel(self._store.documents.read_living, ids)
+        return [None if kept is None else kept.task for kept in found]
+
+    async def find(self, where: Filter, *, limit: int, after: str = "") -> list[Task]:
+        return await self._finding.find(where, limit, after)
+
+    async def count(self) -> Counts:
+        return await self._counting.count()
+
+    async def history(self, task_id: str) -> list[Event]:
+        return await history(self._store.bucket, self._store.documents, task_id)
+
+    async def wait(self, want: Want, timeout: float) -> None:
+        await self._waiting.wait(want, timeout)
+
+    # --- notes
+
+    async def read_note(self, name: str) -> Note | None:
+        return await self._notes.read(name)
+
+    async def write_note(self, name: str, data: bytes, *, expected: str) -> str:
+        return await self._notes.write(name, data, expected)
+
+    async def notes(self, prefix: str) -> list[Note]:
+        return await self._notes.find(prefix)
+
+    async def drop_note(self, name: str) -> None:
+        await self._notes.drop(name)

@@ -1,0 +1,138 @@
+"""Listings, newest first. Live tasks are found through the index; finished ones only by reading the tasks."""
+
+from collections.abc import AsyncIterator, Iterable
+
+from qo.engines.patience import patiently
+from qo.engines.per_task.documents import Kept
+from qo.engines.per_task.keys import LEASES, READY, SHARDS, TASKS, Entry, is_stale, task_id_in
+from qo.engines.per_task.parallel import MOST, in_parallel
+from qo.engines.per_task.places import Places
+from qo.engines.per_task.store import Store
+from qo.model import UNFINISHED, Filter, Position, Status, Task, cursor, position
+
+_SCAN = 1000  # tasks read before those of no interest are let go of
+
+
+class Finding:
+    def __init__(self, store: Store) -> None:
+        self._bucket, self._documents, self._index = store.bucket, store.documents, store.index
+        self._lanes, self._quarantine, self._clock = store.lanes, store.quarantine, store.clock
+        self._places = Places()
+
+    async def find(self, where: Filter, limit: int, after: str) -> list[Task]:
+        behind = position(after) if after else None
+        places = self._places.take(where, after) if after else None
+        seen: dict[str, Kept] = {}
+        if places is None:
+            places = await (self._live(where, seen) if _is_live(where) else self._scan(where, seen))
+        places = [place for place in places if behind is None or place < behind]
+        return await self._page(where, places, limit, seen)
+
+    async def _page(self, where: Filter, places: list[Position], limit: int, seen: dict[str, Kept]) -> list[Task]:
+        """Read from the newest on until the page is full; the places behind it serve the next page."""
+        now, page = self._clock(), list[Task]()
+        start = 0
+        while start < len(places) and len(page) < limit:
+            chunk = places[start : start + min(_SCAN, max(limit - len(page), MOST))]
+            for place, kept in zip(chunk, await self._read(chunk, seen), strict=True):
+                if len(page) == limit:
+                    break
+                start += 1
+                if kept is not None and kept.task.created_at == place.created_at and where.matches(kept.task, now):
+                    page.append(kept.task)
+        if page:
+            self._places.keep(where, cursor(page[-1]), places[start:])
+        return page
+
+    async def _read(self, places: list[Position], seen: dict[str, Kept]) -> list[Kept | None]:
+        async def read(place: Position) -> Kept | None:
+            return seen.get(place.id) or await self._documents.read_living(place.id)
+
+        return await in_parallel(read, places)
+
+    # --- through the index
+
+    async def _live(self, where: Filter, seen: dict[str, Kept]) -> list[Position]:
+        entries: list[Entry] = []
+        if _asks_for(where, Status.PENDING) and where.expired_for is None:
+            entries += (await self._index.read(READY)).entries
+        if _asks_for(where, Status.RUNNING):
+            entries += await self._leases(where.expired_for, seen)
+        await self._lanes.learn(entries)
+        return _newest_first(Position(entry.created_at, entry.id) for entry in entries if self._suits(entry, where))
+
+    async def _leases(self, expired_for: float | None, seen: dict[str, Kept]) -> list[Entry]:
+        """All, or those that ran out so long ago: they come first in every shard."""
+        if expired_for is None:
+            return (await self._index.read(LEASES)).entries
+        before = self._clock() - expired_for
+        page = await self._index.read(LEASES, most=_SCAN)
+        if not page.is_full:
+            return await self._true([entry for entry in page.entries if entry.at <= before], seen)
+        pages = await in_parallel(
+            lambda shard: self._index.read(f"{LEASES}{shard}/", until=lambda entry: entry.at > before), SHARDS
+        )
+        return await self._true([entry for page in pages for entry in page.entries], seen)
+
+    async def _true(self, entries: list[Entry], seen: dict[str, Kept]) -> list[Entry]:
+        """Old leases are seldom true: rubbish met on the way is removed."""
+
+        async def look(entry: Entry) -> bool:
+            kept = await self._documents.read(entry.id)
+            if kept is not None and is_stale(entry, kept.task):
+                self._index.remove(entry.key)
+                return False
+            if kept is not None and kept.is_alive:
+                seen[entry.id] = kept
+            return kept is not None
+
+        answers = await in_parallel(look, entries)
+        return [entry for entry, true in zip(entries, answers, strict=True) if true]
+
+    def _suits(self, entry: Entry, where: Filter) -> bool:
+        names = self._lanes.names(entry)
+        return names is None or (
+            (not where.queues or names.queue in where.queues) and (not where.types or names.type in where.types)
+        )
+
+    # --- by reading everything
+
+    async def _scan(self, where: Filter, seen: dict[str, Kept]) -> list[Position]:
+        now, found = self._clock(), list[Position]()
+        ids = await self.ids()
+        for start in range(0, len(ids), _SCAN):
+            chunk = await in_parallel(self._documents.read_living, ids[start : start + _SCAN])
+            fitting = [kept for kept in chunk if kept is not None and where.matches(kept.task, now)]
+            found += [Position(kept.task.created_at, kept.task.id) for kept in fitting]
+            if len(ids) <= _SCAN:  # else they are too many to keep
+                seen.update((kept.task.id, kept) for kept in fitting)
+        return _newest_first(found)
+
+    async def ids(self) -> list[str]:
+        return await patiently(self._ids)
+
+    async def _ids(self) -> list[str]:
+        ids: list[str] = []
+        keys: AsyncIterator[str] = self._bucket.keys(TASKS)
+        async for key in keys:
+            task_id = task_id_in(key)
+            if task_id is None:
+                self._quarantine.put(key, "it is not the name of a task")
+            else:
+                ids.append(task_id)
+        return ids
+
+
+def _is_live(where: Filter) -> bool:
+    """All it can find has an entry in the index."""
+    if where.finished_for is not None:
+        return False
+    return where.expired_for is not None or (bool(where.statuses) and UNFINISHED.issuperset(where.statuses))
+
+
+def _asks_for(where: Filter, status: Status) -> bool:
+    return not where.statuses or status in where.statuses
+
+
+def _newest_first(places: Iterable[Position]) -> list[Position]:
+    return sorted(set(places), reverse=True)

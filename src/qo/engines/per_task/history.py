@@ -1,0 +1,20 @@
+"""A task's transitions: from every version the store kept, or from what the present one remembers."""
+
+from qo.bucket import Bucket
+from qo.engines.patience import patiently
+from qo.engines.per_task.documents import Documents
+from qo.engines.per_task.keys import task_key
+from qo.model import Event
+
+
+async def history(bucket: Bucket, documents: Documents, task_id: str) -> list[Event]:
+    present = await documents.read_living(task_id)
+    if present is None:
+        return []
+    events: dict[int, Event] = {}
+    for blob in await patiently(lambda: bucket.versions(task_key(task_id))):
+        kept = documents.decoded(task_id, blob)
+        if kept is not None and kept.document.nonce == present.document.nonce:  # an earlier life is another task's
+            events |= {event.version: event for event in kept.document.events}
+    events |= {event.version: event for event in present.document.events}
+    return [events[version] for version in sorted(events)]

@@ -1,0 +1,148 @@
+"""Names of objects. An index entry's name is a pure function of the task it stands for.
+
+tasks/{shard}/{id}.json
+ready/{shard}/{minute}/{rank}_{lane}_{created}_{version}_{id}                    claimable now
+ready/later/{minute}/{available}_{rank}_{lane}_{created}_{version}_{id}          claimable when its time comes
+leases/{shard}/{minute}/{expires}_{holder}_{lane}_{created}_{version}_{id}       running
+
+Shard is the id's first digit. Instants and ranks are the sixteen hex digits of the double itself: exact, of one width,
+and for numbers from 0 on their byte order is their order. Minutes are those of the first number, for people and for
+stores that like small folders. All of it is [0-9a-z_/], which every store lists in byte order.
+"""
+
+import re
+import struct
+from enum import Enum
+from hashlib import sha256
+from typing import NamedTuple
+
+from qo.model import Status, Task
+
+SHARDS = "0123456789abcdef"
+TASKS, READY, LATER, LEASES = "tasks/", "ready/", "ready/later/", "leases/"
+ENTRY_PREFIXES = (READY, LEASES)
+
+_ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
+_TASK = re.compile(rf"tasks/([0-9a-f])/(({_ID.pattern}))\.json")
+_NUMBER = "([0-9a-f]{16})"
+_TAIL = rf"([0-9a-f]{{12}})_{_NUMBER}_([0-9a-f]{{8}})_([0-9a-f]{{32}})"
+_READY = re.compile(rf"ready/[0-9a-f]/[0-9]{{9}}/{_NUMBER}_{_TAIL}")
+_LATER = re.compile(rf"ready/later/[0-9]{{9}}/{_NUMBER}_{_NUMBER}_{_TAIL}")
+_LEASE = re.compile(rf"leases/[0-9a-f]/[0-9]{{9}}/{_NUMBER}_([0-9a-f]{{12}})_{_TAIL}")
+
+
+class Kind(Enum):
+    READY = 1
+    LATER = 2
+    LEASE = 3
+
+
+class Entry(NamedTuple):
+    """What an index entry's name says."""
+
+    key: str
+    kind: Kind
+    at: float  # when it matters: a lease's end, the instant a later task is available; 0 if that has come
+    rank: float
+    holder: str  # of a lease
+    lane: str
+    created_at: float
+    version: int
+    id: str
+
+    @property
+    def age(self) -> tuple[float, int]:
+        """Grows with every write of a task, and from one life of an id to the next."""
+        return self.created_at, self.version
+
+
+def is_id(task_id: str) -> bool:
+    return _ID.fullmatch(task_id) is not None
+
+
+def task_key(task_id: str) -> str:
+    return f"{TASKS}{task_id[0]}/{task_id}.json"
+
+
+def task_id_in(key: str) -> str | None:
+    found = _TASK.fullmatch(key)
+    return found[2] if found and found[1] == found[2][0] else None
+
+
+def lane_hash(queue: str, type: str, needs: tuple[str, ...]) -> str:
+    """Tasks of one lane are wanted by the same workers. Names hold no spaces, so none can be mistaken."""
+    return _digest(" ".join((queue, type, *needs)))
+
+
+def holder_hash(lease_id: str | None) -> str:
+    """Finds a lease by its id without showing the id."""
+    return _digest(f"lease {lease_id}")
+
+
+def index_key(task: Task) -> str | None:
+    """The entry a task in this state needs."""
+    if task.status is Status.PENDING:
+        return _later_key(task) if task.available_at > task.updated_at else _ready_key(task)
+    if task.status is Status.RUNNING:
+        return _lease_key(task)
+    return None
+
+
+def _ready_key(task: Task) -> str:
+    return f"{READY}{task.id[0]}/{_minute(task.rank)}/{_hex(task.rank)}_{_tail(task)}"
+
+
+def _later_key(task: Task) -> str:
+    at = task.available_at
+    return f"{LATER}{_minute(at)}/{_hex(at)}_{_hex(task.rank)}_{_tail(task)}"
+
+
+def _lease_key(task: Task) -> str:
+    at = task.lease_expires_at or 0.0
+    return f"{LEASES}{task.id[0]}/{_minute(at)}/{_hex(at)}_{holder_hash(task.lease_id)}_{_tail(task)}"
+
+
+def entry_of(key: str) -> Entry | None:
+    """None: not one of ours."""
+    if found := _READY.fullmatch(key):
+        return _entry(key, Kind.READY, found.groups()[1:], rank=found[1])
+    if found := _LATER.fullmatch(key):
+        return _entry(key, Kind.LATER, found.groups()[2:], at=found[1], rank=found[2])
+    if found := _LEASE.fullmatch(key):
+        return _entry(key, Kind.LEASE, found.groups()[2:], at=found[1], holder=found[2])
+    return None
+
+
+def _entry(key: str, kind: Kind, tail: tuple[str, ...], *, at: str = "", rank: str = "", holder: str = "") -> Entry:
+    lane, created, version, digits = tail
+    task_id = f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
+    due_at, ranked = (_number(digits) if digits else 0.0 for digits in (at, rank))
+    return Entry(key, kind, due_at, ranked, holder, lane, _number(created), int(version, 16), task_id)
+
+
+def is_stale(entry: Entry, task: Task) -> bool:
+    """No state of the task, now or to come, needs this entry. A younger one may belong to a write under way."""
+    age = (task.created_at, task.version)
+    return entry.age < age or (entry.age == age and entry.key != index_key(task))
+
+
+def _tail(task: Task) -> str:
+    lane = lane_hash(task.queue, task.type, task.needs)
+    return f"{lane}_{_hex(task.created_at)}_{task.version:08x}_{task.id.replace('-', '')}"
+
+
+def _hex(number: float) -> str:
+    return struct.pack(">d", max(0.0, number) + 0.0).hex()  # + 0.0: there is a negative zero
+
+
+def _number(digits: str) -> float:
+    number: float = struct.unpack(">d", bytes.fromhex(digits))[0]
+    return number
+
+
+def _minute(instant: float) -> str:
+    return f"{int(max(0.0, instant) // 60):09d}"
+
+
+def _digest(text: str) -> str:
+    return sha256(text.encode(errors="surrogatepass")).hexdigest()[:12]

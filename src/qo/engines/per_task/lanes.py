@@ -1,0 +1,61 @@
+"""Lanes: queue, type and needs. An entry's name holds only their hash; its content, the same for all, spells it out."""
+
+from collections.abc import Iterable
+
+import msgspec
+from msgspec import Struct
+
+from qo.bucket import Bucket
+from qo.engines.patience import patiently
+from qo.engines.per_task.documents import Documents
+from qo.engines.per_task.keys import Entry, lane_hash
+from qo.engines.per_task.parallel import in_parallel
+from qo.model import Task
+
+_MOST = 100_000
+
+
+class LaneNames(Struct, frozen=True, kw_only=True):
+    queue: str
+    type: str
+    needs: tuple[str, ...] = ()
+
+
+class Lanes:
+    def __init__(self, bucket: Bucket, documents: Documents) -> None:
+        self._bucket, self._documents = bucket, documents
+        self._names: dict[str, LaneNames] = {}
+
+    def content(self, task: Task) -> bytes:
+        """What the task's index entries hold."""
+        names = LaneNames(queue=task.queue, type=task.type, needs=task.needs)
+        self._learn(lane_hash(task.queue, task.type, task.needs), names)
+        return msgspec.json.encode(names)
+
+    def names(self, entry: Entry) -> LaneNames | None:
+        return self._names.get(entry.lane)
+
+    async def learn(self, entries: Iterable[Entry]) -> None:
+        """Look up the lanes not met before: one request each, once in a process's life."""
+        unknown = {entry.lane: entry for entry in entries if entry.lane not in self._names}
+        if unknown:
+            await in_parallel(self._look_up, list(unknown.values()))
+
+    async def _look_up(self, entry: Entry) -> None:
+        blob = await patiently(lambda: self._bucket.get(entry.key))
+        try:
+            names = None if blob is None else msgspec.json.decode(blob.data, type=LaneNames)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            names = None  # someone else wrote it; the task itself will tell
+        if names is None or lane_hash(names.queue, names.type, names.needs) != entry.lane:
+            kept = await self._documents.read(entry.id)
+            if kept is None:
+                return
+            task = kept.task
+            names = LaneNames(queue=task.queue, type=task.type, needs=task.needs)
+        self._learn(lane_hash(names.queue, names.type, names.needs), names)
+
+    def _learn(self, lane: str, names: LaneNames) -> None:
+        if len(self._names) >= _MOST:
+            self._names.clear()
+        self._names[lane] = names

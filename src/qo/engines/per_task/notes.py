@@ -1,0 +1,114 @@
+"""Notes: one object each, workers' registrations under names of their own."""
+
+from collections import OrderedDict
+from typing import NamedTuple
+from urllib.parse import quote
+
+import msgspec
+from msgspec import Struct
+
+from qo.bucket import Blob, Bucket
+from qo.buckets.own_writes import SUPERSEDED, put_document
+from qo.engines.patience import patiently
+from qo.engines.per_task.document import REMEMBERED
+from qo.engines.per_task.parallel import in_parallel
+from qo.engines.per_task.quarantine import Quarantine
+from qo.errors import StorageError
+from qo.ids import new_lease_id as new_write_id
+from qo.model import Note
+
+WORKERS, NOTES = "workers/", "notes/"
+_MOST_READ = 1000
+
+
+class NoteDocument(Struct, frozen=True, kw_only=True):
+    name: str
+    data: bytes
+    writes: tuple[str, ...]  # ids of the last writes: no two writes make equal bytes, and so none an equal version
+
+
+class _Read(NamedTuple):
+    version: str
+    writes: tuple[str, ...]
+
+
+class Notes:
+    def __init__(self, bucket: Bucket, quarantine: Quarantine) -> None:
+        self._bucket, self._quarantine = bucket, quarantine
+        self._read: OrderedDict[str, _Read] = OrderedDict()  # what was read or written last, to be written over
+
+    async def read(self, name: str) -> Note | None:
+        key = _key(name)
+        blob = await patiently(lambda: self._bucket.get(key))
+        if blob is None:
+            return None
+        note = self._decode(key, blob)
+        if note is None:
+            raise StorageError(f"{key} is not a note; look at it and move it away")
+        self._remember(name, _Read(blob.version, note.writes))
+        return Note(name, note.data, blob.version)
+
+    async def write(self, name: str, data: bytes, expected: str) -> str:
+        key, write = _key(name), new_write_id()
+        last = self._read.get(name)
+        former = last.writes if last is not None and last.version == expected else ()
+        writes = (*former, write)[-REMEMBERED:]
+        content = msgspec.json.encode(NoteDocument(name=name, data=data, writes=writes))
+        version = await put_document(
+            self._bucket, key, content, expected=expected, is_ours=lambda stored: _is_ours(stored, write)
+        )
+        if version != SUPERSEDED:
+            self._remember(name, _Read(version, writes))
+        return version
+
+    async def find(self, prefix: str) -> list[Note]:
+        found = await in_parallel(self._read_listed, await patiently(lambda: self._keys(prefix)))
+        notes = [note for note in found if note is not None and note.name.startswith(prefix)]
+        return sorted(notes, key=lambda note: note.name)
+
+    async def _keys(self, prefix: str) -> list[str]:
+        keys: list[str] = []
+        if prefix.startswith(WORKERS) or WORKERS.startswith(prefix):
+            keys += [key async for key in self._bucket.keys(WORKERS + quote(prefix[len(WORKERS) :], safe=""))]
+        if not prefix.startswith(WORKERS):
+            keys += [key async for key in self._bucket.keys(NOTES + quote(prefix, safe=""))]
+        return keys
+
+    async def _read_listed(self, key: str) -> Note | None:
+        blob = await patiently(lambda: self._bucket.get(key))
+        note = None if blob is None else self._decode(key, blob)
+        if blob is None or note is None:
+            return None
+        self._remember(note.name, _Read(blob.version, note.writes))
+        return Note(note.name, note.data, blob.version)
+
+    async def drop(self, name: str) -> None:
+        await patiently(lambda: self._bucket.delete(_key(name)))
+
+    def _decode(self, key: str, blob: Blob) -> NoteDocument | None:
+        try:
+            note = msgspec.json.decode(blob.data, type=NoteDocument)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            self._quarantine.put(key, error)
+            return None
+        return note if _key(note.name) == key else None
+
+    def _remember(self, name: str, read: _Read) -> None:
+        self._read[name] = read
+        if len(self._read) > _MOST_READ:
+            self._read.popitem(last=False)
+
+
+def _is_ours(stored: bytes, write: str) -> bool | None:
+    try:
+        note = msgspec.json.decode(stored, type=NoteDocument)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+    forgotten = len(note.writes) == REMEMBERED and write not in note.writes
+    return None if forgotten else write in note.writes
+
+
+def _key(name: str) -> str:
+    if name.startswith(WORKERS):
+        return f"{WORKERS}{quote(name[len(WORKERS) :], safe='')}.json"
+    return f"{NOTES}{quote(name, safe='')}.json"

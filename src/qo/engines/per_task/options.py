@@ -1,0 +1,18 @@
+"""How the layout reads its indexes: numbers only."""
+
+from enum import StrEnum
+
+from msgspec import Struct
+
+
+class IndexMode(StrEnum):
+    INDEX_ONLY = "index-only"  # claims trust the index
+    HYBRID = "hybrid"  # the same, and once in a while an idle engine looks for tasks the index does not know
+    LOG_SCAN = "log-scan"  # claims read the tasks themselves: slow, for when the index is not to be trusted
+
+
+class Options(Struct, frozen=True, kw_only=True):
+    index_mode: IndexMode = IndexMode.HYBRID
+    ready_page_size: int = 1000  # entries read at a time; a store answers up to a thousand in one request
+    log_scan_page_size: int = 50  # tasks read by one look behind the index
+    scan_interval: float = 1200.0  # seconds between two such looks

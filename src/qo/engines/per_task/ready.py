@@ -1,0 +1,161 @@
+"""Claimable tasks, read off the index: which there are, in order, and when the next will be.
+
+While the queue is small one request tells everything. A deep one is read shard by shard, as far as needed, and what was
+read serves the claims of the next second; what this process writes itself is added at once.
+"""
+
+import asyncio
+from collections import Counter, OrderedDict
+from collections.abc import Iterable
+from typing import TypeAlias
+
+from qo.engines.per_task.keys import LATER, READY, SHARDS, Entry, Kind
+from qo.engines.per_task.options import Options
+from qo.engines.per_task.parallel import in_parallel
+from qo.engines.per_task.store import Store
+from qo.ids import luck
+from qo.model import Want, eligible
+
+_FRESH = 1.0  # seconds
+_MOST_READ = 8000  # entries of each shard one claim looks at; the next claim goes on from there
+_FEW = 4  # shards a worker in a crowd looks at, if they hold
+_PLENTY = 8  # times as many as it wants
+_MOST_LATER = 16  # pages
+_MOST_SWEEPS = 8
+
+Wish: TypeAlias = tuple[tuple[str, ...], tuple[str, ...], frozenset[str]]
+
+
+class Sweep:
+    """One way through the shards, for one kind of want."""
+
+    def __init__(self, now: float) -> None:
+        self.began, self.began_really = now, asyncio.get_running_loop().time()
+        self.entries: dict[str, Entry] = {}
+        self.cursors: dict[str, str] = dict.fromkeys(SHARDS, "")  # shards read to their end are left out
+        self.turn = asyncio.Lock()  # claims of one process share it
+        first = int(luck() * len(SHARDS))
+        self.order = SHARDS[first:] + SHARDS[:first]  # another one for every sweep and every worker
+
+    def is_fresh(self, now: float) -> bool:
+        return now - self.began < _FRESH and asyncio.get_running_loop().time() - self.began_really < _FRESH
+
+
+class Ready:
+    def __init__(self, store: Store, options: Options) -> None:
+        self._index, self._lanes, self._clock = store.index, store.lanes, store.clock
+        self._page = options.ready_page_size
+        self._sweeps: OrderedDict[Wish, Sweep] = OrderedDict()
+        self.next_at: float | None = None  # when the first task that is not due will be, as far as known
+        store.index.on_write = self._hear
+
+    async def candidates(self, want: Want, *, roughly: bool = False) -> list[Entry]:
+        """Entries of due tasks this worker may take, first come first; roughly so in a crowd, and from fewer shards."""
+        now = self._clock()
+        due = [
+            entry
+            for entry in await self._entries(want, now, roughly=roughly)
+            if entry.at <= now and self._index.is_believable(entry.key)
+        ]
+        return sorted(due, key=lambda entry: (entry.rank, entry.id))
+
+    async def _entries(self, want: Want, now: float, *, roughly: bool) -> Iterable[Entry]:
+        wish = (want.queues, want.types, want.capabilities)
+        sweep = self._under_way(wish, now)
+        if sweep is None:
+            page = await self._index.read(READY, most=self._page, until=lambda entry: entry.at > now)
+            if not page.is_full:
+                self._sweeps.clear()
+                self.next_at = page.stopped_at.at if page.stopped_at else None
+                return await self._wanted(page.entries, want)
+            sweep = await self._begin(wish, want, now)
+        async with sweep.turn:
+            await self._fill(sweep, want, roughly=roughly)
+        return list(sweep.entries.values())
+
+    async def _wanted(self, entries: list[Entry], want: Want) -> list[Entry]:
+        await self._lanes.learn(entries)
+        return [entry for entry in entries if self._is_wanted(entry, want)]
+
+    def _is_wanted(self, entry: Entry, want: Want) -> bool:
+        names = self._lanes.names(entry)
+        return names is not None and eligible(want, names.queue, names.type, names.needs)
+
+    # --- when one page is not enough
+
+    async def _fill(self, sweep: Sweep, want: Want, *, roughly: bool) -> None:
+        for _ in range(max(1, _MOST_READ // self._page)):
+            thin = self._thin(sweep, want)
+            if roughly:
+                thin = thin[:_FEW] if self._known(sweep, want).total() < _PLENTY * want.limit else []
+            if not thin:
+                return
+            await in_parallel(lambda shard: self._advance(sweep, shard, want), thin)
+
+    def _under_way(self, wish: Wish, now: float) -> Sweep | None:
+        """The sweep that is still good. One that has found nothing yet goes on, however old, or it never would."""
+        sweep = self._sweeps.get(wish)
+        if sweep is None:
+            return None
+        searching = bool(sweep.cursors) and not sweep.entries
+        return sweep if searching or (sweep.is_fresh(now) and self._has_some(sweep)) else None
+
+    async def _begin(self, wish: Wish, want: Want, now: float) -> Sweep:
+        """Every sweep starts at the prefix."""
+        self._sweeps[wish] = sweep = Sweep(now)
+        self._sweeps.move_to_end(wish)
+        if len(self._sweeps) > _MOST_SWEEPS:
+            self._sweeps.popitem(last=False)
+        await self._read_later(sweep, want, now)
+        return sweep
+
+    def _has_some(self, sweep: Sweep) -> bool:
+        return any(self._index.is_believable(key) for key in sweep.entries)
+
+    def _thin(self, sweep: Sweep, want: Want) -> list[str]:
+        """Shards that may hold more than was read and have not shown enough: the first `limit` of all are in there."""
+        known = self._known(sweep, want)
+        return [shard for shard in sweep.order if shard in sweep.cursors and known[shard] < want.limit]
+
+    def _known(self, sweep: Sweep, want: Want) -> Counter[str]:
+        """By shard, how many this claim could take."""
+        known: Counter[str] = Counter()
+        by_type: Counter[tuple[str, str]] = Counter()
+        for entry in sweep.entries.values():
+            names = self._lanes.names(entry)
+            if entry.kind is not Kind.READY or names is None or not self._index.is_believable(entry.key):
+                continue
+            place = (entry.id[0], names.type)
+            by_type[place] += 1
+            if by_type[place] <= want.at_most.get(names.type, want.limit):
+                known[entry.id[0]] += 1
+        return known
+
+    async def _advance(self, sweep: Sweep, shard: str, want: Want) -> None:
+        page = await self._index.read(f"{READY}{shard}/", after=sweep.cursors[shard], most=self._page)
+        for entry in await self._wanted(page.entries, want):
+            sweep.entries[entry.key] = entry
+        if page.is_full:
+            sweep.cursors[shard] = page.last
+        else:
+            sweep.cursors.pop(shard, None)
+
+    async def _read_later(self, sweep: Sweep, want: Want, now: float) -> None:
+        """Those due by the end of the sweep. If more came due at once than this reads, the earliest go first."""
+        soon, after = now + _FRESH, ""
+        for _ in range(_MOST_LATER):
+            page = await self._index.read(LATER, after=after, most=self._page, until=lambda entry: entry.at > soon)
+            self.next_at = page.stopped_at.at if page.stopped_at else None
+            for entry in await self._wanted(page.entries, want):
+                sweep.entries[entry.key] = entry
+            if not page.is_full:
+                break
+            after = page.last
+
+    def _hear(self, entry: Entry) -> None:
+        """This process wrote an entry: a sweep under way should know it."""
+        for (queues, types, capabilities), sweep in self._sweeps.items():
+            names = self._lanes.names(entry)
+            wanted = Want(worker_id="", lease_id="", queues=queues, types=types, capabilities=capabilities)
+            if entry.kind is not Kind.LEASE and names and eligible(wanted, names.queue, names.type, names.needs):
+                sweep.entries[entry.key] = entry

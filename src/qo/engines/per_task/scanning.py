@@ -1,0 +1,46 @@
+"""Claims without the index: the tasks themselves are read, all of them or a page at a time."""
+
+from qo.clock import boot_clock
+from qo.engines.per_task.finding import Finding
+from qo.engines.per_task.keys import Entry, entry_of, index_key
+from qo.engines.per_task.options import Options
+from qo.engines.per_task.parallel import in_parallel
+from qo.engines.per_task.store import Store
+from qo.model import Want, eligible, is_due
+
+
+class Scanning:
+    def __init__(self, store: Store, finding: Finding, options: Options) -> None:
+        self._documents, self._lanes, self._finding, self._clock = store.documents, store.lanes, finding, store.clock
+        self._page, self._interval = options.log_scan_page_size, options.scan_interval
+        self._next_at = boot_clock() + self._interval
+        self._cursor = ""
+
+    async def all(self, want: Want) -> list[Entry]:
+        found: list[Entry] = []
+        ids = await self._finding.ids()
+        for start in range(0, len(ids), self._page):
+            found += await self._due(ids[start : start + self._page], want)
+        return sorted(found, key=lambda entry: (entry.rank, entry.id))
+
+    async def sometimes(self, want: Want) -> list[Entry]:
+        """The next page, if it is time for one. What the index lacked is put there."""
+        if boot_clock() < self._next_at:
+            return []
+        self._next_at = boot_clock() + self._interval
+        ids = await self._finding.ids()
+        page = [task_id for task_id in ids if task_id > self._cursor][: self._page]
+        self._cursor = page[-1] if len(page) == self._page else ""
+        found = await self._due(page, want)
+        return sorted(found, key=lambda entry: (entry.rank, entry.id))
+
+    async def _due(self, ids: list[str], want: Want) -> list[Entry]:
+        found: list[Entry] = []
+        for kept in await in_parallel(self._documents.read_living, ids):
+            if kept is None or not is_due(kept.task, self._clock()):
+                continue
+            task, key = kept.task, index_key(kept.task)
+            if key is not None and eligible(want, task.queue, task.type, task.needs):
+                self._lanes.content(task)
+                found += filter(None, [entry_of(key)])
+        return found

@@ -1,0 +1,41 @@
+"""Waiting for something to claim: looking ever more rarely, and waking at once for what this process does itself."""
+
+import asyncio
+from contextlib import suppress
+
+from qo.clock import Clock
+from qo.engines.per_task.ready import Ready
+from qo.model import Want
+
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0
+
+
+class Waiting:
+    def __init__(self, ready: Ready, clock: Clock) -> None:
+        self._ready, self._clock = ready, clock
+        self._news = asyncio.Event()
+        self._pause = _FIRST_PAUSE
+
+    def wake(self) -> None:
+        self._pause = _FIRST_PAUSE
+        self._news.set()
+
+    async def wait(self, want: Want, timeout: float) -> None:
+        self._news.clear()
+        loop = asyncio.get_running_loop()
+        until = loop.time() + timeout
+        while (left := until - loop.time()) > 0:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(min(left, self._pause, self._due_in())):
+                    await self._news.wait()
+                    return
+            if loop.time() >= until:
+                return
+            if self._due_in() <= 0 or await self._ready.candidates(want):
+                self._pause = _FIRST_PAUSE
+                return
+            self._pause = min(2 * self._pause, _LONGEST_PAUSE)
+
+    def _due_in(self) -> float:
+        """Seconds until the next task is due. That one may not be wanted; then a look shows the one after it."""
+        return max(0.0, (self._ready.next_at or float("inf")) - self._clock())

@@ -1,0 +1,92 @@
+"""`redis://`, `rediss://` and `redis+sentinel://` URLs as addresses."""
+
+import re
+from typing import NamedTuple
+from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
+
+from qo.errors import InvalidSetting
+
+PREFIX = "qo"
+_PORT, _SENTINEL_PORT = 6379, 26379
+_HOST = re.compile(r"(?P<host>\[[0-9A-Fa-f:.]+\]|[^:\[\]]+)(:(?P<port>\d{1,5}))?")
+_PREFIX = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,63}")
+_OPTIONS = {"redis": {"prefix", "archive"}, "rediss": {"prefix", "archive"}}
+_SENTINEL_OPTIONS = {"prefix", "archive", "service"}
+
+
+class Host(NamedTuple):
+    name: str
+    port: int
+
+
+class Address(NamedTuple):
+    hosts: tuple[Host, ...]  # of the sentinels, if there is a service
+    db: int
+    tls: bool
+    username: str | None
+    password: str | None
+    service: str | None
+    prefix: str
+    archive: str | None
+
+    @property
+    def shown(self) -> str:
+        """What messages may say: where it is, and nothing that opens it."""
+        places = ",".join(f"{host.name}:{host.port}" for host in self.hosts)
+        scheme = "redis+sentinel" if self.service else "rediss" if self.tls else "redis"
+        return f"{scheme}://{places}/{self.db}"
+
+    def __repr__(self) -> str:
+        return f"<Address {self.shown}>"
+
+
+def address_of(url: str) -> Address:
+    parts = urlsplit(url)
+    sentinel = parts.scheme == "redis+sentinel"
+    login, _, places = parts.netloc.rpartition("@")
+    username, _, password = login.partition(":")
+    options = _options(parts, _SENTINEL_OPTIONS if sentinel else _OPTIONS[parts.scheme])
+    hosts = tuple(_host(place, _SENTINEL_PORT if sentinel else _PORT) for place in places.split(","))
+    if sentinel and not options.get("service"):
+        raise InvalidSetting("redis+sentinel:// needs the name its sentinels know: add ?service=mymaster")
+    if not sentinel and len(hosts) > 1:
+        raise InvalidSetting("redis:// names one server; for several sentinels write redis+sentinel://")
+    return Address(
+        hosts=hosts,
+        db=_db(parts.path),
+        tls=parts.scheme == "rediss",
+        username=unquote(username) or None,
+        password=unquote(password) or None,
+        service=options.get("service"),
+        prefix=_checked_prefix(options.get("prefix", PREFIX)),
+        archive=options.get("archive"),
+    )
+
+
+def _options(parts: SplitResult, known: set[str]) -> dict[str, str]:
+    options = dict(parse_qsl(parts.query, keep_blank_values=True))
+    unknown = sorted(options.keys() - known)
+    if unknown or parts.fragment:
+        what = ", ".join(repr(name) for name in unknown) or "what follows #"
+        raise InvalidSetting(f"{parts.scheme}:// does not know {what}; it knows: {', '.join(sorted(known))}")
+    return options
+
+
+def _host(place: str, port: int) -> Host:
+    match = _HOST.fullmatch(place)
+    if match is None:
+        raise InvalidSetting("the URL names no server; write redis://host:6379/0")
+    return Host(match["host"].strip("[]"), int(match["port"] or port))
+
+
+def _db(path: str) -> int:
+    name = path.strip("/")
+    if name and not name.isdecimal():
+        raise InvalidSetting(f"{name!r} is not a Redis database; write a number, as in redis://host:6379/0")
+    return int(name or 0)
+
+
+def _checked_prefix(prefix: str) -> str:
+    if not _PREFIX.fullmatch(prefix):
+        raise InvalidSetting(f"prefix {prefix!r:.80} is not a name: 1 to 64 letters, digits or _.:-")
+    return prefix

@@ -1,0 +1,165 @@
+"""Finished tasks and their events in Postgres: history that outlives Redis' memory."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any, Protocol
+from urllib.parse import urlsplit
+
+import msgspec
+import psycopg
+from psycopg.rows import TupleRow
+
+from qo.codec import decode_task, encode_task
+from qo.errors import InvalidSetting, StorageError
+from qo.model import Counts, Event, Filter, Lane, Status, Task, position
+
+_TABLE = """
+CREATE TABLE IF NOT EXISTS qo_archive (
+    prefix text NOT NULL, id text NOT NULL COLLATE "C", version bigint NOT NULL,
+    queue text NOT NULL, type text NOT NULL, status text NOT NULL, worker_id text,
+    created_at double precision NOT NULL, completed_at double precision NOT NULL,
+    task json NOT NULL, events json NOT NULL,
+    PRIMARY KEY (prefix, id)
+);
+CREATE INDEX IF NOT EXISTS qo_archive_listed ON qo_archive (prefix, created_at, id);
+"""
+_LOCK = 7_160_871  # for all who create the table at once
+_KEEP = """
+INSERT INTO qo_archive VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)
+ON CONFLICT (prefix, id) DO UPDATE SET
+    version = excluded.version, queue = excluded.queue, type = excluded.type, status = excluded.status,
+    worker_id = excluded.worker_id, created_at = excluded.created_at, completed_at = excluded.completed_at,
+    task = excluded.task, events = excluded.events
+WHERE qo_archive.version < excluded.version
+"""
+_FIND = """
+SELECT task::text FROM qo_archive
+WHERE prefix = %(prefix)s AND created_at <= %(created_at)s
+  AND (created_at, id) < (%(created_at)s, %(id)s)
+  AND (%(queues)s::text[] IS NULL OR queue = ANY (%(queues)s)) AND (%(types)s::text[] IS NULL OR type = ANY (%(types)s))
+  AND (%(statuses)s::text[] IS NULL OR status = ANY (%(statuses)s))
+  AND (%(worker_id)s::text IS NULL OR worker_id = %(worker_id)s) AND completed_at <= %(completed_at)s
+ORDER BY created_at DESC, id DESC LIMIT %(limit)s
+"""
+_HIGHEST = "~"  # behind every id
+
+_events = msgspec.json.Decoder(list[Event])
+
+
+class Archive(Protocol):
+    """Where finished tasks go."""
+
+    async def open(self) -> None: ...
+    async def close(self) -> None: ...
+    async def keep(self, tasks: Sequence[Task], events: Sequence[Sequence[Event]]) -> None: ...
+    async def get(self, ids: Sequence[str]) -> dict[str, Task]: ...
+    async def history(self, task_id: str) -> list[Event]: ...
+    async def find(self, where: Filter, *, limit: int, after: str, now: float) -> list[Task]: ...
+    async def count(self) -> Counts: ...
+    async def drop(self, ids: Sequence[str]) -> set[str]: ...
+
+
+class PostgresArchive:
+    def __init__(self, url: str, prefix: str) -> None:
+        if urlsplit(url).scheme not in {"postgresql", "postgres"}:
+            raise InvalidSetting("archive= wants a postgresql:// URL, with its & and ? written as %26 and %3F")
+        self._url, self._prefix = url, prefix
+        self._connection: psycopg.AsyncConnection[TupleRow] | None = None
+        self._turn = asyncio.Lock()
+
+    async def open(self) -> None:
+        await self._run("SELECT 1")
+
+    async def close(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            await connection.close()
+
+    async def keep(self, tasks: Sequence[Task], events: Sequence[Sequence[Event]]) -> None:
+        rows = [
+            (
+                self._prefix, task.id, task.version, task.queue, task.type, task.status.value, task.worker_id,
+                task.created_at, task.completed_at, encode_task(task).decode(), msgspec.json.encode(history).decode(),
+            )
+            for task, history in zip(tasks, events, strict=True)
+        ]  # fmt: skip
+        await self._run(_KEEP, rows, many=True)
+
+    async def get(self, ids: Sequence[str]) -> dict[str, Task]:
+        rows = await self._run(
+            "SELECT id, task::text FROM qo_archive WHERE prefix = %s AND id = ANY (%s)", (self._prefix, list(ids))
+        )
+        return {task_id: decode_task(task) for task_id, task in rows}
+
+    async def history(self, task_id: str) -> list[Event]:
+        rows = await self._run(
+            "SELECT events::text FROM qo_archive WHERE prefix = %s AND id = %s", (self._prefix, task_id)
+        )
+        return _events.decode(rows[0][0]) if rows else []
+
+    async def find(self, where: Filter, *, limit: int, after: str, now: float) -> list[Task]:
+        if where.expired_for is not None:
+            return []
+        created_at, last_id = position(after) if after else (float("inf"), _HIGHEST)
+        values = {
+            "prefix": self._prefix,
+            "created_at": created_at,
+            "id": last_id,
+            "queues": list(where.queues) or None,
+            "types": list(where.types) or None,
+            "statuses": [status.value for status in where.statuses] or None,
+            "worker_id": where.worker_id,
+            "completed_at": float("inf") if where.finished_for is None else now - where.finished_for,
+            "limit": limit,
+        }
+        return [decode_task(task) for (task,) in await self._run(_FIND, values)]
+
+    async def count(self) -> Counts:
+        rows = await self._run(
+            "SELECT queue, type, status, count(*) FROM qo_archive WHERE prefix = %s GROUP BY 1, 2, 3", (self._prefix,)
+        )
+        return {Lane(queue, type_, Status(status)): number for queue, type_, status, number in rows}
+
+    async def drop(self, ids: Sequence[str]) -> set[str]:
+        """Those that were there."""
+        rows = await self._run(
+            "DELETE FROM qo_archive WHERE prefix = %s AND id = ANY (%s) RETURNING id", (self._prefix, list(ids))
+        )
+        return {task_id for (task_id,) in rows}
+
+    async def _run(self, sql: str, values: Any = None, *, many: bool = False) -> list[Any]:
+        """One statement, each of which may be repeated; once more on a new connection if the old one is gone."""
+        async with self._turn:
+            for last in (False, True):
+                try:
+                    connection = self._connection = self._connection or await self._connect()
+                    async with connection.cursor() as cursor:
+                        await (cursor.executemany(sql, values) if many else cursor.execute(sql, values))
+                        return await cursor.fetchall() if cursor.description else []
+                except psycopg.OperationalError as error:
+                    await self.close()
+                    if last:
+                        raise StorageError(f"the archive cannot be reached: {_sentence(error)}") from error
+                except psycopg.Error as error:
+                    raise StorageError(f"the archive refused: {_sentence(error)}") from error
+        raise AssertionError
+
+    async def _connect(self) -> psycopg.AsyncConnection[TupleRow]:
+        connection = await psycopg.AsyncConnection.connect(self._url, autocommit=True, connect_timeout=5)
+        async with connection.transaction():
+            await connection.execute("SELECT pg_advisory_xact_lock(%s)", (_LOCK,))
+            await connection.execute(_TABLE)
+        return connection
+
+
+async def check_reachable(url: str) -> None:
+    """Without creating anything."""
+    try:
+        async with await psycopg.AsyncConnection.connect(url, connect_timeout=5) as connection:
+            await connection.execute("SELECT 1")
+    except psycopg.Error as error:
+        raise StorageError(f"the archive cannot be reached: {_sentence(error)}") from error
+
+
+def _sentence(error: psycopg.Error) -> str:
+    return str(error).partition("\n")[0][:200]

@@ -1,0 +1,119 @@
+"""Scripts, and the truth about them when a connection breaks.
+
+A call whose answer was lost is made again with the same nonce: the script finds the receipt of its first run and
+answers as it did then. So the answer is the truth, or it is OutcomeUnknown.
+"""
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from functools import cache
+from hashlib import sha1
+from importlib.resources import files
+from typing import Any, NamedTuple
+
+from redis.exceptions import NoScriptError, RedisError
+
+from qo.engines.redis.lines import Doubtful, Lines, Unsent
+from qo.errors import OutcomeUnknown, StorageError
+
+_PATIENCE = 6.0  # seconds to find out what became of a call; receipts are kept for longer
+_LARGEST = 4 << 20  # bytes a trip
+_SHORTEST, _LONGEST = 0.02, 0.5  # seconds between two tries
+
+
+class Script(NamedTuple):
+    text: str
+    sha: str
+
+
+@cache
+def script(name: str) -> Script:
+    folder = files("qo.engines.redis") / "lua"
+    parts = ["common", *(["merge"] if name in {"claim", "find"} else []), name]
+    text = "\n".join((folder / f"{part}.lua").read_text("utf-8") for part in parts)
+    return Script(text, sha1(text.encode(), usedforsecurity=False).hexdigest())
+
+
+class Calls:
+    def __init__(self, lines: Lines, prefix: str) -> None:
+        self._lines = lines
+        self._key = f"{{{prefix}}}"
+
+    async def one(self, name: str, *arguments: Any) -> Any:
+        (answer,) = await self.many(name, [arguments])
+        return answer
+
+    async def many(self, name: str, batches: Sequence[Sequence[Any]]) -> list[Any]:
+        """Run a script once for each batch, in order, in as few trips as their size allows."""
+        replies: list[Any] = []
+        for trip in _trips(batches):
+            try:
+                replies += await self._run(script(name), trip)
+            except OutcomeUnknown:
+                raise
+            except StorageError as error:
+                if replies:  # part of the batch landed
+                    raise OutcomeUnknown(str(error)) from error
+                raise
+        return replies
+
+    async def _run(self, script: Script, batches: Sequence[Sequence[Any]]) -> list[Any]:
+        replies = await self._truth([("EVALSHA", script.sha, 1, self._key, *words) for words in batches], script)
+        refused = [reply for reply in replies if isinstance(reply, RedisError)]
+        if refused:
+            kind = StorageError if len(refused) == len(replies) else OutcomeUnknown
+            raise self._lines.error(refused[0], kind) from refused[0]
+        return replies
+
+    async def plain(self, *commands: tuple[Any, ...]) -> list[Any]:
+        """Commands that may be repeated at will. A refusal stands among the replies."""
+        return await self._truth(commands)
+
+    async def _truth(self, commands: Sequence[tuple[Any, ...]], script: Script | None = None) -> list[Any]:
+        loop = asyncio.get_running_loop()
+        until, pause, doubt = loop.time() + _PATIENCE, _SHORTEST, False
+        while True:
+            try:
+                replies = await self._once(commands, script)
+            except Unsent as error:
+                if not doubt:
+                    raise self._lines.error(_cause(error)) from error
+                last = _cause(error)
+            except Doubtful as error:
+                doubt, last = True, _cause(error)
+            else:
+                refusal = next((reply for reply in replies if isinstance(reply, RedisError)), None)
+                if refusal is None or not doubt:
+                    return replies
+                last = refusal  # it says nothing about the first try
+            if loop.time() + pause > until:
+                raise self._lines.error(last, OutcomeUnknown) from last
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, _LONGEST)
+
+    async def _once(self, commands: Sequence[tuple[Any, ...]], script: Script | None) -> list[Any]:
+        replies = await self._lines.exchange(*commands)
+        if script is not None and any(isinstance(reply, NoScriptError) for reply in replies):
+            loaded, *replies = await self._lines.exchange(("SCRIPT", "LOAD", script.text), *commands)
+            if isinstance(loaded, RedisError):
+                return [loaded]
+        return replies
+
+
+def _trips(batches: Sequence[Sequence[Any]]) -> Iterator[list[Sequence[Any]]]:
+    """Batches that travel together: a few megabytes, so that a slow line can carry them in time."""
+    trip: list[Sequence[Any]] = []
+    size = 0
+    for batch in batches:
+        weight = sum(len(word) for word in batch if isinstance(word, bytes))
+        if trip and size + weight > _LARGEST:
+            yield trip
+            trip, size = [], 0
+        trip.append(batch)
+        size += weight
+    if trip:
+        yield trip
+
+
+def _cause(error: BaseException) -> BaseException:
+    return error.__cause__ or error

@@ -1,0 +1,106 @@
+"""Claiming, and waiting until it is worth while. A claim whose caller left hands its tasks back."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+
+from qo.engines.redis.lanes import Lanes
+from qo.engines.redis.packing import pack, tasks_of
+from qo.engines.redis.watch import Look, Watch
+from qo.errors import OutcomeUnknown, StorageError
+from qo.ids import new_lease_id
+from qo.model import Change, Task, Want, release
+
+CHUNK = 100  # tasks a script writes: a millisecond or two during which the server serves nobody else
+_RECALL = 20.0  # seconds to ask for the tasks of a claim whose caller left; its receipt is kept for longer
+_PAUSE = 0.4  # seconds between two tries
+
+Apply = Callable[[Sequence[Change]], Awaitable[list[bool]]]
+
+
+class Claiming:
+    def __init__(self, lanes: Lanes, watch: Watch, now: Callable[[], str], apply: Apply) -> None:
+        self._lanes, self._watch, self._now, self._apply = lanes, watch, now, apply
+        self._looks: dict[object, Look] = {}
+        self._returning: set[asyncio.Task[None]] = set()  # tasks of claims whose caller left, on their way back
+        self._closing = False
+
+    async def claim(self, want: Want) -> list[Task]:
+        claimed: list[Task] = []
+        left, at_most = want.limit, dict(want.at_most)
+        while left > 0:
+            limit = min(left, CHUNK)
+            try:
+                tasks = await self._claim(want, limit, at_most)
+            except StorageError:
+                if not claimed:
+                    raise
+                break  # what was leased before must not be forgotten
+            claimed += tasks
+            if len(tasks) < limit or want.again:
+                break
+            left -= limit
+            for type_, size in Counter(task.type for task in tasks).items():
+                if type_ in at_most:
+                    at_most[type_] -= size
+        return claimed
+
+    async def _claim(self, want: Want, limit: int, at_most: dict[str, int]) -> list[Task]:
+        nonce, told = new_lease_id(), self._watch.told
+        asked = pack((limit, want.lease, want.worker_id, want.lease_id, at_most, want.again))
+        try:
+            _, due_in, _, *rows = await self._lanes.claim(want, (nonce, self._now(), asked))
+        except (asyncio.CancelledError, OutcomeUnknown):
+            self._hand_back(nonce, want)
+            raise
+        tasks = tasks_of(rows)
+        if not tasks:
+            self._looks[_kind(want)] = _look(told, due_in)
+        return tasks
+
+    def _hand_back(self, nonce: str, want: Want) -> None:
+        """Waiting for the lease to expire would count as a failure of the tasks."""
+        returning = asyncio.get_running_loop().create_task(self._recall(nonce, want))
+        self._returning.add(returning)
+        returning.add_done_callback(self._returning.discard)
+
+    async def _recall(self, nonce: str, want: Want) -> None:
+        asked = pack((0, want.lease, want.worker_id, want.lease_id, {}, False, True))
+        until = asyncio.get_running_loop().time() + _RECALL
+        while not self._closing and asyncio.get_running_loop().time() < until:
+            try:
+                _, _, _, *rows = await self._lanes.claim(want, (nonce, self._now(), asked))
+                await self._apply([release(task) for task in tasks_of(rows)])
+            except StorageError:
+                await asyncio.sleep(_PAUSE)  # if this does not end well, the lease expires
+            else:
+                return
+
+    # --- waiting
+
+    async def wait(self, want: Want, timeout: float) -> None:
+        look = self._looks.pop(_kind(want), None)
+        if look is None or not self._watch.is_listening:
+            await self._watch.listen()
+            told = self._watch.told
+            asked = pack((0, 0.0, "", "", want.at_most, False))
+            _, due_in, claimable, *_ = await self._lanes.claim(want, (new_lease_id(), self._now(), asked))
+            if claimable:
+                return
+            look = _look(told, due_in)
+        await self._watch.sleep(want, look, timeout)
+
+    async def close(self) -> None:
+        self._closing = True
+        if self._returning:
+            await asyncio.wait(self._returning)
+        await self._watch.close()
+        self._closing = False
+
+
+def _kind(want: Want) -> object:
+    return (want.queues, want.types, want.capabilities)
+
+
+def _look(told: int, due_in: bytes | None) -> Look:
+    return Look(told, None if due_in is None else asyncio.get_running_loop().time() + float(due_in))

@@ -1,0 +1,189 @@
+"""The engine: the two rules as scripts, one call a batch. The key map is in `lua/common.lua`."""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any, TypeVar
+
+from redis.exceptions import RedisError
+
+from qo.clock import Clock, system_clock
+from qo.engines.redis.address import Address
+from qo.engines.redis.calls import Calls
+from qo.engines.redis.claiming import CHUNK, Claiming
+from qo.engines.redis.lanes import Lanes
+from qo.engines.redis.lines import Lines
+from qo.engines.redis.packing import STATUSES, events_of, pack, pack_changes, pack_new, pack_task, place_of, tasks_of
+from qo.engines.redis.watch import Watch
+from qo.errors import Conflict
+from qo.ids import new_lease_id
+from qo.model import (
+    FINISHED,
+    Added,
+    Change,
+    Counts,
+    Event,
+    Filter,
+    Lane,
+    NewTask,
+    Note,
+    Status,
+    Task,
+    check_distinct,
+    position,
+)
+
+T = TypeVar("T")
+_YES = ord("1")
+
+
+class RedisEngine:
+    def __init__(self, address: Address, clock: Clock = system_clock) -> None:
+        self._address, self._clock = address, clock
+        self._lines = Lines(address)
+        self._calls = Calls(self._lines, address.prefix)
+        self._lanes = Lanes(self._calls)
+        self._watch = Watch(self._lines, address.prefix)
+        self._claiming = Claiming(self._lanes, self._watch, self._now, self.apply)
+        self.claim, self.wait = self._claiming.claim, self._claiming.wait
+
+    async def open(self) -> None:
+        await self._ask("PING")
+
+    async def close(self) -> None:
+        await self._claiming.close()
+        await self._lines.close()
+
+    def _now(self) -> str:
+        """Empty: the server's own time counts. A test's clock is told instead."""
+        return "" if self._clock is system_clock else repr(self._clock())
+
+    # --- writing
+
+    async def add(self, tasks: Sequence[NewTask]) -> list[Added]:
+        check_distinct(new.id for new in tasks)
+        batches = [
+            (new_lease_id(), self._now(), len(tasks) - 1 - at, pack_new(chunk), *(new.payload for new in chunk))
+            for at, chunk in _chunks(tasks)
+        ]
+        answers = await self._write("add", batches)
+        return [Added(new.id, new=landed) for new, landed in zip(tasks, answers, strict=True)]
+
+    async def apply(self, changes: Sequence[Change]) -> list[bool]:
+        check_distinct(change.id for change in changes)
+        return await self._write(
+            "apply",
+            [
+                (new_lease_id(), self._now(), pack_changes(chunk), *(change.result or b"" for change in chunk))
+                for _, chunk in _chunks(changes)
+            ],
+        )
+
+    async def delete(self, ids: Sequence[str]) -> list[bool]:
+        check_distinct(ids)
+        return await self._write("delete", [(new_lease_id(), pack(chunk)) for _, chunk in _chunks(ids)])
+
+    async def _write(self, name: str, batches: Sequence[Sequence[Any]]) -> list[bool]:
+        if not batches:
+            return []
+        return [letter == _YES for answer in await self._calls.many(name, batches) for letter in answer]
+
+    # --- reading
+
+    async def get(self, ids: Sequence[str]) -> list[Task | None]:
+        if not ids:
+            return []
+        answers = await self._calls.many("get", [(pack(chunk),) for _, chunk in _chunks(ids)])
+        found = {task.id: task for rows in answers for task in tasks_of(rows)}
+        return [found.get(task_id) for task_id in ids]
+
+    async def find(self, where: Filter, *, limit: int, after: str = "") -> list[Task]:
+        created_at, last_id = position(after) if after else (None, None)
+        statuses = _statuses(where)
+        found: list[Task] = []
+        while len(found) < limit and statuses:
+            page = min(limit - len(found), CHUNK)
+            asked = (page, created_at, last_id, where.worker_id, where.expired_for, where.finished_for, statuses)
+            answer = await self._lanes.find(where, (self._now(), pack(asked)))
+            found += tasks_of(answer[3:])
+            if answer[1] is None:
+                break
+            created_at, last_id = float(answer[1]), answer[2].decode()
+        return found
+
+    async def count(self) -> Counts:
+        rows = await self._calls.one("count")
+        counts: Counter[Lane] = Counter()
+        for at in range(0, len(rows), 1 + len(STATUSES)):
+            queue, type_, _ = place_of(rows[at])
+            for status, number in zip(STATUSES, rows[at + 1 :], strict=False):
+                if number:
+                    counts[Lane(queue, type_, status)] += number
+        return dict(counts)
+
+    async def history(self, task_id: str) -> list[Event]:
+        fields = await self._ask("HGETALL", f"{{{self._address.prefix}}}:task:{task_id}")
+        return events_of(zip(fields[::2], fields[1::2], strict=True))
+
+    # --- moving to an archive, and back
+
+    async def histories(self, ids: Sequence[str]) -> list[list[Event]]:
+        commands = [("HGETALL", f"{{{self._address.prefix}}}:task:{task_id}") for task_id in ids]
+        answers = await self._calls.plain(*commands) if commands else []
+        return [events_of(zip(fields[::2], fields[1::2], strict=True)) for fields in answers]
+
+    async def evict(self, tasks: Sequence[Task]) -> None:
+        """Forget finished tasks that are kept elsewhere, unless they have changed since."""
+        for _, chunk in _chunks(tasks):
+            await self._calls.one("evict", pack([(task.id, task.version) for task in chunk]))
+
+    async def restore(self, task: Task, events: Sequence[Event]) -> None:
+        """Take a finished task back. Nothing happens if it is here."""
+        await self._calls.one("restore", task.id, *pack_task(task, events))
+
+    # --- notes
+
+    async def read_note(self, name: str) -> Note | None:
+        stored = await self._ask("HGET", self._notes, name)
+        return None if stored is None else _note(name, stored)
+
+    async def write_note(self, name: str, data: bytes, *, expected: str) -> str:
+        version = new_lease_id()
+        if await self._calls.one("write_note", version, name, data, expected) != b"1":
+            raise Conflict(f"note {name!r} was written by someone else")
+        return version
+
+    async def notes(self, prefix: str) -> list[Note]:
+        fields = await self._ask("HGETALL", self._notes)
+        notes = [_note(name.decode(), stored) for name, stored in zip(fields[::2], fields[1::2], strict=True)]
+        return sorted(note for note in notes if note.name.startswith(prefix))
+
+    async def drop_note(self, name: str) -> None:
+        await self._ask("HDEL", self._notes, name)
+
+    @property
+    def _notes(self) -> str:
+        return f"{{{self._address.prefix}}}:notes"
+
+    async def _ask(self, *command: Any) -> Any:
+        (reply,) = await self._calls.plain(command)
+        if isinstance(reply, RedisError):
+            raise self._lines.error(reply) from reply
+        return reply
+
+
+def _chunks(batch: Sequence[T]) -> Iterator[tuple[int, Sequence[T]]]:
+    return ((at, batch[at : at + CHUNK]) for at in range(0, len(batch), CHUNK))
+
+
+def _statuses(where: Filter) -> list[Status]:
+    wanted = set(where.statuses or Status)
+    if where.expired_for is not None:
+        wanted &= {Status.RUNNING}
+    if where.finished_for is not None:
+        wanted &= FINISHED
+    return [status for status in STATUSES if status in wanted]
+
+
+def _note(name: str, stored: bytes) -> Note:
+    version, _, data = stored.partition(b" ")
+    return Note(name, data, version.decode())

@@ -1,0 +1,76 @@
+-- ARGV = nonce, now or '', batch, result...
+--   batch: per change {id, guard, to, lease_id, grace, delay, lease, failures, timeout, has a result, error}
+-- Answers '1' (written, or written before) or '0' for each.
+local nonce, now, batch = ARGV[1], clock(ARGV[2]), cmsgpack.unpack(ARGV[3])
+local before = receipt(nonce)
+if before then return before end
+
+local allows = {
+  held = function(t, lease_id) return t.status == RUNNING and t.lease_id == lease_id end,
+  expired = function(t, lease_id, grace)
+    return t.status == RUNNING and t.lease_id == lease_id and not (t.lease_expires_at > now - grace)
+  end,
+  unfinished = function(t) return t.status <= RUNNING end,
+  ended = function(t) return t.status >= COMPLETED and t.status < ARCHIVED end,
+  replayable = function(t) return t.status > COMPLETED end,
+}
+
+-- Out of the indexes of what it was, into those of what it is.
+local function reindex(id, old, new)
+  if old.status == RUNNING and new.status ~= RUNNING then take(P .. ':leases', id) end
+  if old.status == PENDING then
+    take(P .. ':ready:' .. old.lane, id)
+    take(P .. ':delayed', id)
+  end
+  if new.status == PENDING then wait_in_line(new, id, now) end
+  if new.status == RUNNING then put(P .. ':leases', new.lease_expires_at, id) end
+  if new.status ~= old.status then
+    take(listed_key(old.status, old.lane), id)
+    put(listed_key(new.status, new.lane), new.created_at, id)
+  end
+end
+
+local function change_task(key, old, error, change, result)
+  local id, _, to, _, _, delay, lease, failures, timeout, has_result, new_error = unpack(change, 1, 11)
+  local status = CODES[to]
+  local available_at = delay and now + delay or old.available_at
+  local new = {
+    status = status, attempt = old.attempt, failures = failures or old.failures, version = old.version + 1,
+    timeout = timeout or old.timeout, available_at = available_at, rank = old.rank - old.available_at + available_at,
+    created_at = old.created_at, updated_at = now, lease_expires_at = lease and now + lease or NONE,
+    started_at = status == PENDING and NONE or old.started_at,
+    completed_at = status < COMPLETED and NONE or old.completed_at == old.completed_at and old.completed_at or now,
+    lane = old.lane, worker_id = status == PENDING and '' or old.worker_id, lease_id = old.lease_id,
+  }
+  if status == COMPLETED then new_error = false else new_error = new_error or error end
+  local fields = { 's', encode(new) }
+  if status ~= RUNNING then fields[3], fields[4] = 'h' .. new.version, event(new, new_error) end -- a renewal is no event
+  if has_result then fields[#fields + 1] = 'r'; fields[#fields + 1] = result end
+  if new_error and new_error ~= error then fields[#fields + 1] = 'e'; fields[#fields + 1] = new_error end
+  call('HSET', key, unpack(fields))
+  if error and not new_error then call('HDEL', key, 'e') end
+  reindex(id, old, new)
+end
+
+local answers, written = {}, false
+for i, change in ipairs(batch) do
+  local id, guard, to, lease_id, grace = unpack(change, 1, 5)
+  local key = task_key(id)
+  local stored = call('HMGET', key, 's', 'e')
+  local t = stored[1] and decode(stored[1])
+  if not t then
+    answers[i] = '0'
+  elseif allows[guard](t, lease_id, grace) then
+    change_task(key, t, stored[2], change, ARGV[3 + i])
+    answers[i], written = '1', true
+  else
+    local is_repeat = guard == 'held' and lease_id and t.lease_id == lease_id and t.status == CODES[to]
+    answers[i] = is_repeat and '1' or '0'
+  end
+end
+
+move(now)
+local answer = table.concat(answers)
+if written then sign(nonce, answer) end
+publish(now)
+return answer

@@ -1,0 +1,127 @@
+-- Prepended to every script. Everything lies under one hash tag, so that a Cluster keeps it in one slot.
+--
+--   KEYS[1] = "{prefix}"; behind it:
+--     :task:<id>               hash    s state (packed), d description (JSON), p payload, r result, e error,
+--                                      h<version> one event each (packed); or only m: moved to the archive
+--     :lanes                   set     every lane ever seen: the JSON text of [queue, type, needs]
+--     :lanes:tag               string  changes whenever a lane is added
+--     :ready:<lane>            zset    ids by rank: pending, and seen to be due
+--     :delayed                 zset    ids by available_at: pending, not yet in ready
+--     :leases                  zset    ids by lease_expires_at: running
+--     :listed:<status>:<lane>  zset    ids by created_at; its size is the count
+--     :receipt:<nonce>         string  what a write answered, for a caller who lost the answer and asks again
+--     :notes                   hash    name -> version, a space, data
+--     :news                    channel [seconds until something is due or null, [lanes with something to claim]]
+--
+-- Time is the server's unless the caller (a test) names it. Numbers go to redis.call as numbers: it writes all 17
+-- digits, where tostring() would lose some. Payloads and results are never looked at.
+local P = KEYS[1]
+local call, struct_pack, struct_unpack, find, slice = redis.call, struct.pack, struct.unpack, string.find, string.sub
+local RECEIPT = 30 -- seconds; callers give up asking long before
+
+local PENDING, RUNNING, COMPLETED, ARCHIVED = 0, 1, 2, 5
+local NAMES = { [0] = 'pending', 'running', 'completed', 'failed', 'cancelled', 'archived' }
+local CODES = { pending = 0, running = 1, completed = 2, failed = 3, cancelled = 4, archived = 5 }
+local NONE = 0 / 0 -- an instant that has not come
+local HEAD, EVENT = '>BI4I4I4dddddddd', '>BI4I4I4dd'
+local TAIL = struct.size(HEAD) + 1
+
+local function task_key(id) return P .. ':task:' .. id end
+local function listed_key(status, lane) return P .. ':listed:' .. NAMES[status] .. ':' .. lane end
+
+local function clock(given)
+  if given ~= '' then return tonumber(given) end
+  local time = call('TIME')
+  return tonumber(time[1]) + tonumber(time[2]) / 1000000
+end
+
+-- packing.py knows this layout too.
+local function encode(t)
+  return struct_pack(HEAD, t.status, t.attempt, t.failures, t.version, t.timeout, t.available_at, t.rank, t.created_at,
+    t.updated_at, t.lease_expires_at, t.started_at, t.completed_at)
+    .. t.lane .. '\0' .. t.worker_id .. '\0' .. t.lease_id
+end
+
+local function decode(s)
+  local status, attempt, failures, version, timeout, available_at, rank, created_at, updated_at, lease_expires_at,
+    started_at, completed_at = struct_unpack(HEAD, s)
+  local lane_ends = find(s, '\0', TAIL, true)
+  local worker_ends = find(s, '\0', lane_ends + 1, true)
+  return { -- built at once: a table that grows field by field is built five times
+    status = status, attempt = attempt, failures = failures, version = version, timeout = timeout,
+    available_at = available_at, rank = rank, created_at = created_at, updated_at = updated_at,
+    lease_expires_at = lease_expires_at, started_at = started_at, completed_at = completed_at,
+    lane = slice(s, TAIL, lane_ends - 1), worker_id = slice(s, lane_ends + 1, worker_ends - 1),
+    lease_id = slice(s, worker_ends + 1),
+  }
+end
+
+local function event(t, error)
+  return struct_pack(EVENT, t.status, t.version, t.attempt, t.failures, t.updated_at, t.available_at)
+    .. t.worker_id .. '\0' .. (error and '=' .. error or '')
+end
+
+-- The sorted sets change once a key and script, however many tasks do.
+local adds, removals = {}, {}
+
+local function put(key, score, id)
+  local list = adds[key]
+  if not list then list = {}; adds[key] = list end
+  list[#list + 1] = score
+  list[#list + 1] = id
+end
+
+local function take(key, id)
+  local list = removals[key]
+  if not list then list = {}; removals[key] = list end
+  list[#list + 1] = id
+end
+
+local filled = {} -- ready lanes that were empty and now hold something
+
+local function wait_in_line(t, id, now)
+  if t.available_at > now then
+    put(P .. ':delayed', t.available_at, id)
+  else
+    local key = P .. ':ready:' .. t.lane
+    if not adds[key] and call('EXISTS', key) == 0 then filled[t.lane] = true end
+    put(key, t.rank, id)
+  end
+end
+
+local function coming(now)
+  local head = call('ZRANGE', P .. ':delayed', 0, 0, 'WITHSCORES')
+  return head[2] and tonumber(head[2]) - now
+end
+
+local head -- seconds until the next task was due, before this script delayed some
+
+local function move(now)
+  if adds[P .. ':delayed'] then head = coming(now) end
+  for key, ids in pairs(removals) do call('ZREM', key, unpack(ids)) end
+  for key, pairs_ in pairs(adds) do call('ZADD', key, unpack(pairs_)) end
+end
+
+-- Whoever waits found its lanes empty, so only a lane that was empty is news; and so is an earlier time to wake up.
+local function publish(now)
+  local lanes = {}
+  for lane in pairs(filled) do lanes[#lanes + 1] = lane end
+  local after = adds[P .. ':delayed'] and coming(now)
+  local sooner = after and (not head or after < head)
+  if #lanes > 0 or sooner then
+    local due_in = sooner and string.format('%.17g', after) or 'null'
+    call('PUBLISH', P .. ':news', '[' .. due_in .. ',[' .. table.concat(lanes, ',') .. ']]')
+  end
+end
+
+local function receipt(nonce) return call('GET', P .. ':receipt:' .. nonce) end
+local function sign(nonce, answer) call('SET', P .. ':receipt:' .. nonce, answer, 'EX', RECEIPT) end
+
+-- A task as the caller reads it.
+local function append(rows, id)
+  local row = call('HMGET', task_key(id), 's', 'd', 'p', 'r', 'e')
+  if row[1] then
+    rows[#rows + 1] = id
+    for i = 1, 5 do rows[#rows + 1] = row[i] end
+  end
+end

@@ -1,0 +1,22 @@
+-- ARGV = nonce, ids. Answers '1' (gone) or '0' (unknown, or not finished) for each.
+local nonce, ids = ARGV[1], cmsgpack.unpack(ARGV[2])
+local before = receipt(nonce)
+if before then return before end
+
+local answers, written = {}, false
+for i, id in ipairs(ids) do
+  local s = call('HGET', task_key(id), 's')
+  local t = s and decode(s)
+  if t and t.status >= COMPLETED then
+    call('UNLINK', task_key(id))
+    take(listed_key(t.status, t.lane), id)
+    answers[i], written = '1', true
+  else
+    if not t then call('UNLINK', task_key(id)) end -- the trace of one that was moved
+    answers[i] = '0'
+  end
+end
+move()
+local answer = table.concat(answers)
+if written then sign(nonce, answer) end
+return answer

@@ -1,0 +1,192 @@
+"""Between tasks and the strings a task's hash holds. `common.lua` knows the layout of state and event too."""
+
+import struct
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from math import isnan, nan
+from typing import Any
+
+import msgspec
+
+from qo.model import STRICT, Change, Event, NewTask, RetryPolicy, Status, Task
+
+_HEAD = struct.Struct(">BIIIdddddddd")
+_EVENT = struct.Struct(">BIIIdd")
+STATUSES = (
+    Status.PENDING, Status.RUNNING, Status.COMPLETED, Status.FAILED, Status.CANCELLED, Status.ARCHIVED,
+)  # fmt: skip
+_DEFAULT_RETRY = RetryPolicy()
+FIELDS = 6  # of a task in an answer: id, s, d, p, r, e
+
+Place = tuple[str, str, tuple[str, ...]]  # queue, type, needs: what a lane is named after
+
+pack = msgspec.msgpack.Encoder().encode
+_json = msgspec.json.Encoder().encode
+_place = msgspec.json.Decoder(tuple[str, str, tuple[str, ...]])
+_description = msgspec.json.Decoder(tuple[int, int, RetryPolicy | None, str | None, str | None])
+
+
+@lru_cache(4096)
+def lane_of(queue: str, type_: str, needs: tuple[str, ...]) -> str:
+    return _json((queue, type_, needs)).decode()
+
+
+@lru_cache(4096)
+def place_of(lane: bytes) -> Place:
+    return _place.decode(lane)
+
+
+@lru_cache(4096)
+def _described(data: bytes) -> tuple[int, int, RetryPolicy, str | None, str | None]:
+    priority, max_retries, retry, key, trace_id = _description.decode(data)
+    return priority, max_retries, retry or _DEFAULT_RETRY, key, trace_id
+
+
+def pack_new(tasks: Sequence[NewTask]) -> bytes:
+    """A batch as `add.lua` reads it, without the payloads."""
+    return pack(
+        [
+            (
+                new.id,
+                lane_of(new.queue, new.type, new.needs),
+                _describe(new),
+                new.timeout,
+                new.delay,
+                new.run_at,
+                new.priority * min(new.ageing, STRICT),
+                None if new.idempotency_key is None else new.window,
+            )
+            for new in tasks
+        ]
+    )
+
+
+def _describe(new: NewTask) -> str:
+    """What never changes about a task, beside its lane and payload."""
+    retry = None if new.retry == _DEFAULT_RETRY else new.retry
+    return _json((new.priority, new.max_retries, retry, new.idempotency_key, new.trace_id)).decode()
+
+
+def pack_changes(changes: Sequence[Change]) -> bytes:
+    """A batch as `apply.lua` reads it, without the results."""
+    return pack(
+        [
+            (
+                change.id,
+                change.guard,
+                change.to,
+                change.lease_id,
+                change.grace,
+                change.delay,
+                change.lease,
+                change.failures,
+                change.timeout,
+                change.result is not None,
+                change.error,
+            )
+            for change in changes
+        ]
+    )
+
+
+def tasks_of(rows: Sequence[Any]) -> list[Task]:
+    """Tasks from an answer: `FIELDS` strings each."""
+    return [_task(rows[at : at + FIELDS]) for at in range(0, len(rows), FIELDS)]
+
+
+def _task(row: Sequence[Any]) -> Task:
+    id_, state, description, payload, result, error = row
+    (
+        status, attempt, failures, version, timeout, available_at, rank, created_at, updated_at, lease_expires_at,
+        started_at, completed_at,
+    ) = _HEAD.unpack_from(state)  # fmt: skip
+    lane, worker_id, lease_id = state[_HEAD.size :].split(b"\0", 2)
+    queue, type_, needs = place_of(lane)
+    priority, max_retries, retry, key, trace_id = _described(description)
+    return Task(
+        id=id_.decode(),
+        queue=queue,
+        type=type_,
+        status=STATUSES[status],
+        payload=payload,
+        result=result,
+        error=None if error is None else error.decode(),
+        priority=priority,
+        needs=needs,
+        timeout=timeout,
+        max_retries=max_retries,
+        retry=retry,
+        attempt=attempt,
+        failures=failures,
+        available_at=available_at,
+        lease_expires_at=None if isnan(lease_expires_at) else lease_expires_at,
+        worker_id=worker_id.decode() or None,
+        created_at=created_at,
+        updated_at=updated_at,
+        started_at=None if isnan(started_at) else started_at,
+        completed_at=None if isnan(completed_at) else completed_at,
+        idempotency_key=key,
+        trace_id=trace_id,
+        version=version,
+        rank=rank,
+        lease_id=lease_id.decode() or None,
+    )
+
+
+def state_of(state: bytes) -> tuple[bytes, Status]:
+    """The lane and status that a task's state names."""
+    return state[_HEAD.size :].partition(b"\0")[0], STATUSES[state[0]]
+
+
+def pack_task(task: Task, events: Sequence[Event]) -> list[bytes | str]:
+    """A whole task as the fields and values of its hash."""
+    lane = lane_of(task.queue, task.type, task.needs)
+    retry = None if task.retry == _DEFAULT_RETRY else task.retry
+    fields: list[bytes | str] = [
+        "s", _pack_state(task, lane), "p", task.payload,
+        "d", _json((task.priority, task.max_retries, retry, task.idempotency_key, task.trace_id)),
+    ]  # fmt: skip
+    if task.result is not None:
+        fields += ["r", task.result]
+    if task.error is not None:
+        fields += ["e", task.error]
+    for event in events:
+        fields += [f"h{event.version}", _pack_event(event)]
+    return fields
+
+
+def _pack_state(task: Task, lane: str) -> bytes:
+    head = _HEAD.pack(
+        STATUSES.index(task.status), task.attempt, task.failures, task.version, task.timeout, task.available_at,
+        task.rank, task.created_at, task.updated_at, *(
+            nan if at is None else at for at in (task.lease_expires_at, task.started_at, task.completed_at)
+        ),
+    )  # fmt: skip
+    return head + "\0".join([lane, task.worker_id or "", task.lease_id or ""]).encode()
+
+
+def _pack_event(event: Event) -> bytes:
+    head = _EVENT.pack(
+        STATUSES.index(event.status), event.version, event.attempt, event.failures, event.at, event.available_at
+    )
+    return head + f"{event.worker_id or ''}\0{'' if event.error is None else '=' + event.error}".encode()
+
+
+def events_of(fields: Iterable[tuple[bytes, bytes]]) -> list[Event]:
+    """The history among a task's fields, in order."""
+    return sorted((_event(data) for name, data in fields if name[:1] == b"h"), key=lambda event: event.version)
+
+
+def _event(data: bytes) -> Event:
+    status, version, attempt, failures, at, available_at = _EVENT.unpack_from(data)
+    worker_id, _, error = data[_EVENT.size :].partition(b"\0")
+    return Event(
+        version=version,
+        at=at,
+        status=STATUSES[status],
+        attempt=attempt,
+        failures=failures,
+        worker_id=worker_id.decode() or None,
+        error=error[1:].decode() if error else None,
+        available_at=available_at,
+    )

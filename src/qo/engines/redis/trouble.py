@@ -1,0 +1,38 @@
+"""The driver's errors as sentences a user can act on."""
+
+import redis.exceptions as driver
+
+from qo.errors import StorageError
+
+_ADVICE = (
+    ("NOREPLICAS", "it has too few replicas to take a write (min-replicas-to-write); bring a replica back"),
+    ("READONLY", "it is a replica and takes no writes; name the primary, or use redis+sentinel://"),
+    ("LOADING", "it is still loading its data; try again in a moment"),
+    ("MASTERDOWN", "it is a replica that lost its primary; try again in a moment"),
+    ("OOM", "its memory is full (maxmemory) and nothing of this call was kept; free some, or raise the limit"),
+    ("MISCONF", "it cannot write to its disk and takes no writes; look at its log"),
+    ("NOAUTH", "it wants a password; write redis://:password@host"),
+    ("WRONGPASS", "it does not know this user and password"),
+    ("NOPERM", "this user may not run all of qo's commands; grant it ~{prefix}* &{prefix}* +@all -@dangerous"),
+    ("BUSY", "another client's script keeps it busy; try again, or run SCRIPT KILL"),
+)
+_MOVED_ON = ("READONLY", "LOADING", "MASTERDOWN")
+
+
+def storage_error(shown: str, error: BaseException, kind: type[StorageError] = StorageError) -> StorageError:
+    text = str(error) or type(error).__name__
+    advice = next((advice for code, advice in _ADVICE if code in text), _general(error))
+    return kind(f"{shown}: {advice} ({text.partition(' script: ')[0]:.200})")
+
+
+def _general(error: BaseException) -> str:
+    if isinstance(error, driver.AuthenticationError):
+        return "it does not know this user and password"
+    if isinstance(error, driver.ResponseError):
+        return "it refused the call"
+    return "it cannot be reached; check that it runs, and the address"
+
+
+def has_moved_on(error: BaseException) -> bool:
+    """This server is not, or not yet, the one to talk to: the next call connects afresh."""
+    return any(code in str(error) for code in _MOVED_ON)

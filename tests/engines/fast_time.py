@@ -1,0 +1,34 @@
+"""An event loop whose time jumps: whoever sleeps wakes at once, in order. For tests of back-off and patience."""
+
+import asyncio
+import selectors
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+class _Jumping(selectors.SelectSelector):
+    def __init__(self) -> None:
+        super().__init__()
+        self.jumped = 0.0
+
+    def select(self, timeout: float | None = None) -> list[Any]:
+        ready = super().select(0)
+        if not ready and timeout:
+            self.jumped += timeout
+        return ready
+
+
+class _FastLoop(asyncio.SelectorEventLoop):
+    def __init__(self) -> None:
+        self._jumping = _Jumping()
+        super().__init__(self._jumping)
+
+    def time(self) -> float:
+        return 1000.0 + self._jumping.jumped
+
+
+def run(work: Coroutine[Any, Any, T]) -> T:
+    with asyncio.Runner(loop_factory=_FastLoop) as runner:
+        return runner.run(work)

@@ -1,0 +1,36 @@
+"""What other processes of the Redis tests do."""
+
+import asyncio
+import sys
+
+from qo.engines import open_engine
+from qo.queue import connect
+from qo.tasks import Registry, make_handler, make_options
+from qo.testing.samples import new
+from qo.worker import Worker, WorkerSettings
+
+
+async def add_one(url: str) -> None:
+    engine = open_engine(url)
+    await engine.open()
+    await engine.add([new()])
+    await engine.close()
+
+
+async def count_up(n: int) -> int:
+    return n + 1
+
+
+def registry() -> Registry:
+    known = Registry()
+    known.add(make_handler(count_up, type="count_up", options=make_options(count_up)))
+    return known
+
+
+async def work(url: str) -> None:
+    async with connect(url) as queue:
+        await Worker(queue, registry(), WorkerSettings(lease=1.5, heartbeat=1.0)).run()
+
+
+if __name__ == "__main__":
+    asyncio.run(work(sys.argv[1]))

@@ -1,0 +1,110 @@
+"""What the layout asks of a store, counted."""
+
+import asyncio
+from collections import Counter
+
+from qo.buckets.counting import CountingBucket
+from qo.buckets.memory import MemoryBucket
+from qo.engines.per_task import Options, PerTaskEngine
+from qo.model import cancel, complete
+from qo.testing import ManualClock
+from qo.testing.samples import claim, new, task_id, want
+from tests.engines.bucket_troubles import SlowBucket
+from tests.engines.fast_time import run
+
+TASKS = 320
+
+
+async def _live(engine: PerTaskEngine, worker: str, batch: int, done: Counter[str]) -> None:
+    while tasks := await claim(engine, limit=batch, worker_id=worker):
+        assert await engine.apply([complete(task) for task in tasks]) == [True] * len(tasks)
+        done.update(task.id for task in tasks)
+    await engine.close()
+
+
+def test_a_task_costs_five_puts_one_get_and_two_deletes_through_its_life() -> None:
+    async def lives() -> Counter[str]:
+        bucket = CountingBucket(MemoryBucket())
+        producer, worker = PerTaskEngine(bucket), PerTaskEngine(bucket)
+        await producer.add([new(n) for n in range(TASKS)])
+        done: Counter[str] = Counter()
+        await _live(worker, "w1", 32, done)
+        assert len(done) == TASKS
+        return bucket.requests
+
+    requests = run(lives())
+    assert requests["put"] == 5 * TASKS
+    assert requests["get"] <= TASKS + 1  # the one is the lane's
+    assert requests["delete"] == 2 * TASKS
+    assert requests["list"] <= TASKS / 32 + 1
+
+
+def test_thirty_two_workers_seldom_reach_for_the_same_task() -> None:
+    async def lives() -> Counter[str]:
+        store = MemoryBucket()
+        bucket = CountingBucket(SlowBucket(store))
+        await PerTaskEngine(store).add([new(n << 20) for n in range(4 * TASKS)])
+        done: Counter[str] = Counter()
+        engines = [PerTaskEngine(bucket) for _ in range(32)]
+        await asyncio.gather(*(_live(engine, f"w{n}", 4, done) for n, engine in enumerate(engines)))
+        assert done == Counter(task_id(n << 20) for n in range(4 * TASKS))  # all of them, each once
+        return bucket.requests
+
+    requests = run(lives())
+    needed = 4 * TASKS * (3 + 1 + 2)  # what one worker needs for as many: PUT, GET, DELETE without the submissions
+    assert requests["put"] + requests["get"] + requests["delete"] <= 1.5 * needed
+
+
+def test_an_idle_wait_lists_ever_more_rarely() -> None:
+    async def waits() -> int:
+        bucket = CountingBucket(MemoryBucket())
+        await PerTaskEngine(bucket).wait(want(), 60)
+        assert set(bucket.requests) == {"list"}
+        return bucket.requests["list"]
+
+    assert run(waits()) <= 18  # 100 ms, doubling to 5 s; each looks once
+
+
+def test_tasks_not_yet_due_cost_a_claim_nothing() -> None:
+    async def claims() -> Counter[str]:
+        clock = ManualClock()
+        store = MemoryBucket(clock)
+        engine = PerTaskEngine(store, clock=clock)
+        await engine.add([new(n, delay=3600.0) for n in range(3000)])
+        await engine.add([new(5000)])
+        bucket = CountingBucket(store)
+        assert len(await claim(PerTaskEngine(bucket, clock=clock))) == 1
+        return bucket.requests
+
+    requests = run(claims())
+    assert (requests["list"], requests["get"]) == (1, 2)
+
+
+def test_a_deep_queue_is_read_once_for_many_claims() -> None:
+    async def claims() -> Counter[str]:
+        clock = ManualClock()
+        store = MemoryBucket(clock)
+        await PerTaskEngine(store, clock=clock).add([new(n << 20) for n in range(2000)])
+        bucket = CountingBucket(store)
+        engine = PerTaskEngine(bucket, Options(ready_page_size=100), clock=clock)
+        for n in range(50):
+            assert [task.id for task in await claim(engine, limit=1)] == [task_id(n << 20)]
+        await engine.close()
+        return bucket.requests
+
+    assert run(claims())["list"] <= 50
+
+
+def test_finished_tasks_are_read_by_one_process_and_not_by_all() -> None:
+    async def counts() -> Counter[str]:
+        store = MemoryBucket()
+        engine = PerTaskEngine(store)
+        await engine.add([new(n) for n in range(600)])
+        await engine.apply([cancel(task_id(n)) for n in range(600)])
+        await engine.close()
+        first, bucket = PerTaskEngine(store), CountingBucket(store)
+        assert list((await first.count()).values()) == [600]
+        assert list((await PerTaskEngine(bucket).count()).values()) == [600]
+        return bucket.requests
+
+    assert run(counts())["get"] == 1

@@ -1,0 +1,380 @@
+import asyncio
+import contextlib
+import os
+import sys
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from itertools import count
+from pathlib import Path
+
+import pytest
+from redis import Redis
+
+from qo.clock import Clock, system_clock
+from qo.engines import examine, open_engine
+from qo.engines.redis import RedisEngine
+from qo.engines.redis.address import address_of
+from qo.engines.redis.doctor import _version
+from qo.errors import InvalidSetting, StorageError
+from qo.model import NEW, Filter, RetryPolicy, after_error, apply, cancel, complete, created, fail
+from qo.testing import EngineContract, ManualClock
+from qo.testing.samples import claim, claim_one, new, stored, task_id, want
+from tests.servers.redis import Server, redis_server, running
+
+__all__ = ["redis_server"]
+ROOT = Path(__file__).parents[2]
+names = count()
+
+
+def fresh(server: Server) -> str:
+    """The URL of an empty queue."""
+    return f"{server.url}?prefix=t{next(names)}"
+
+
+class TestRedis(EngineContract):
+    @pytest.fixture
+    async def engine(self, clock: ManualClock, redis_server: Server) -> AsyncIterator[RedisEngine]:
+        engine = RedisEngine(address_of(fresh(redis_server)), clock)
+        await engine.open()
+        yield engine
+        await engine.close()
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+async def engine(clock: ManualClock, redis_server: Server) -> AsyncIterator[RedisEngine]:
+    async with opened(fresh(redis_server), clock) as engine:
+        yield engine
+
+
+@asynccontextmanager
+async def opened(url: str, clock: Clock = system_clock) -> AsyncIterator[RedisEngine]:
+    engine = RedisEngine(address_of(url), clock)
+    await engine.open()
+    yield engine
+    await engine.close()
+
+
+# --- the address
+
+
+def test_a_url_names_a_server_a_database_and_a_prefix() -> None:
+    address = address_of("redis://me:p%40ss@db.example:7000/3?prefix=mail")
+    assert address.hosts == (("db.example", 7000),)
+    assert (address.db, address.username, address.password, address.prefix) == (3, "me", "p@ss", "mail")
+    assert address_of("redis://localhost").hosts == (("localhost", 6379),)
+    assert address_of("rediss://[::1]:7/").hosts == (("::1", 7),)
+    assert address_of("rediss://h").tls
+
+
+def test_a_url_may_name_sentinels() -> None:
+    address = address_of("redis+sentinel://:pw@a:1,b/2?service=mymaster")
+    assert address.hosts == (("a", 1), ("b", 26379))
+    assert (address.db, address.service, address.password) == (2, "mymaster", "pw")
+
+
+@pytest.mark.parametrize(
+    ("url", "says"),
+    [
+        ("redis://", "names no server"),
+        ("redis://h:70000000", "names no server"),
+        ("redis://h/first", "not a Redis database"),
+        ("redis://h?colour=red", "'colour'.*prefix"),
+        ("redis://h?prefix=a b", "not a name"),
+        ("redis://h?prefix={a}", "not a name"),
+        ("redis://h1,h2", "redis\\+sentinel://"),
+        ("redis+sentinel://h", "service=mymaster"),
+        ("redis://h?service=mymaster", "'service'"),
+    ],
+)
+def test_a_url_that_makes_no_sense_is_refused(url: str, says: str) -> None:
+    with pytest.raises(InvalidSetting, match=says):
+        open_engine(url)
+
+
+async def test_a_password_is_never_shown(redis_server: Server) -> None:
+    url = redis_server.url.replace("//", "//:sesame@") + "?archive=postgresql://u:sesame@h/db"
+    engine = open_engine(url)
+    with pytest.raises(StorageError) as refused:
+        await engine.open()
+    shown = f"{refused.value} {refused.value.__cause__} {engine!r} {address_of(url)!r}"
+    assert "sesame" not in shown
+    await engine.close()
+
+
+# --- keys
+
+
+async def test_prefixes_keep_queues_apart(redis_server: Server) -> None:
+    async with opened(fresh(redis_server)) as mine, opened(fresh(redis_server)) as yours:
+        await mine.add([new()])
+        await mine.write_note("n", b"1", expected=NEW)
+        assert await yours.claim(want()) == await yours.find(Filter(), limit=9) == []
+        assert (await yours.notes(""), await yours.count()) == ([], {})
+        assert len(await mine.claim(want())) == 1
+
+
+async def test_all_keys_lie_in_one_slot_of_a_cluster(engine: RedisEngine, redis_server: Server) -> None:
+    await engine.add([new(0), new(1, delay=9.0)])
+    await engine.apply([complete(await claim_one(engine), b"1")])
+    await engine.write_note("n", b"1", expected=NEW)
+    tag = f"{{{engine._address.prefix}}}:".encode()
+    with contextlib.closing(Redis(port=redis_server.port)) as client:
+        assert any(client.scan_iter(tag + b"*"))
+        assert all(key.startswith(b"{") for key in client.scan_iter())
+
+
+async def test_a_task_leaves_nothing_behind(engine: RedisEngine, redis_server: Server) -> None:
+    await engine.add([new(n, delay=float(n)) for n in range(3)])
+    await engine.apply([cancel(task_id(n)) for n in range(3)])
+    assert await engine.delete([task_id(n) for n in range(3)]) == [True] * 3
+    tag = f"{{{engine._address.prefix}}}:".encode()
+    with contextlib.closing(Redis(port=redis_server.port)) as client:
+        left = {key.removeprefix(tag).partition(b":")[0] for key in client.scan_iter(tag + b"*")}
+        receipts = list(client.scan_iter(tag + b"receipt:*"))
+        assert left == {b"lanes", b"receipt"}
+        assert all(0 < client.ttl(key) <= 30 for key in receipts)
+
+
+# --- exactness
+
+
+async def test_payloads_and_results_come_back_bit_by_bit(engine: RedisEngine) -> None:
+    every = bytes(range(256)) * 8
+    samples = [
+        every,
+        b"",
+        b"\0",
+        b"[]",
+        b'{"a":[],"b":{}}',
+        b"18446744073709551615",
+        b"-9223372036854775808",
+        b"x" * 300_000,
+    ]
+    await engine.add([new(n, payload=data) for n, data in enumerate(samples)])
+    tasks = {task.id: task for task in await claim(engine, limit=99)}
+    assert [tasks[task_id(n)].payload for n in range(len(samples))] == samples
+    await engine.apply([complete(tasks[task_id(n)], data) for n, data in enumerate(samples)])
+    assert [(await stored(engine, n)).result for n in range(len(samples))] == samples
+
+
+async def test_instants_and_numbers_keep_every_digit(engine: RedisEngine, clock: ManualClock) -> None:
+    clock.now = 1_700_000_000.1234567
+    policy = RetryPolicy(initial=0.1, max=1 / 3, multiplier=1.1, jitter=0.07, timeout_growth=1.0000001)
+    described = new(timeout=1 / 3, delay=0.1, retry=policy, ageing=0.1, priority=7, max_retries=10_000)
+    await engine.add([described])
+    assert await stored(engine) == created(described, clock.now)
+    clock.advance(0.1)
+    task = await claim_one(engine, lease=1 / 7)
+    assert task.lease_expires_at == clock.now + 1 / 7
+    await engine.apply([after_error(task, "e", luck=0.123456789)])
+    again = await stored(engine)
+    assert again == apply(task, after_error(task, "e", luck=0.123456789), clock.now)
+    assert await engine.find(Filter(), limit=9, after=f"{task.created_at!r}~{task.id}x") == [again]
+
+
+async def test_texts_are_kept_as_they_are(engine: RedisEngine) -> None:
+    await engine.add([new(idempotency_key='k"\\é\u2028', trace_id="\U0001f600")])
+    await engine.apply([fail(await claim_one(engine), 'é "\n\U0001f600'), cancel(task_id(9))])
+    task = await stored(engine)
+    assert (task.idempotency_key, task.trace_id, task.error) == ('k"\\é\u2028', "\U0001f600", 'é "\n\U0001f600')
+    assert [event.error for event in await engine.history(task.id)] == [None, None, 'é "\n\U0001f600']
+
+
+async def test_time_is_the_servers(redis_server: Server) -> None:
+    async with opened(fresh(redis_server)) as engine:
+        before = system_clock()
+        await engine.add([new()])
+        assert before - 1 < (await stored(engine)).created_at < system_clock() + 1
+
+
+# --- batches and lanes
+
+
+async def test_a_large_batch_keeps_its_order_and_is_claimed_whole(redis_server: Server) -> None:
+    async with opened(fresh(redis_server)) as engine:
+        ids = [task_id(1_000_000 - n) for n in range(1050)]
+        added = await engine.add([new(1_000_000 - n) for n in range(1050)])
+        assert [answer.id for answer in added] == ids
+        listed = await engine.find(Filter(), limit=2000)
+        assert [task.id for task in listed] == ids[::-1]
+        tasks = await claim(engine, limit=1000)
+        assert {task.id for task in tasks} == set(ids[:1000])
+        assert await engine.apply([complete(task) for task in tasks]) == [True] * 1000
+
+
+async def test_a_batch_may_be_larger_than_one_trip(engine: RedisEngine) -> None:
+    await engine.add([new(n, payload=b"%d" % n + b"x" * 100_000) for n in range(250)])
+    tasks = await claim(engine, limit=250)
+    assert {int(task.payload.rstrip(b"x")) for task in tasks} == set(range(250))
+    assert await engine.apply([complete(task, task.payload) for task in tasks]) == [True] * 250
+
+
+async def test_at_most_holds_over_a_large_claim(engine: RedisEngine) -> None:
+    await engine.add([new(n, type="a" if n % 2 else "b") for n in range(600)])
+    tasks = await claim(engine, limit=500, at_most={"a": 130})
+    assert Counter(task.type for task in tasks) == {"a": 130, "b": 300}
+
+
+async def test_many_lanes_are_merged_by_rank(engine: RedisEngine, clock: ManualClock) -> None:
+    for n in range(60):
+        await engine.add([new(n, queue=f"q{n % 20}", type=f"t{n % 3}", needs=("gpu",) if n % 7 == 0 else ())])
+        clock.advance(1)
+    order = [(await claim_one(engine)).id for _ in range(5)]
+    assert order == [task_id(n) for n in (1, 2, 3, 4, 5)]
+    rest = await claim(engine, limit=20)
+    assert {task.id for task in rest} == {task_id(n) for n in range(6, 30) if n % 7}
+    listed = await engine.find(Filter(types=("t1",)), limit=5)
+    assert [task.id for task in listed] == [task_id(n) for n in (58, 55, 52, 49, 46)]
+
+
+async def test_thousands_that_become_due_at_once_are_all_claimed(engine: RedisEngine, clock: ManualClock) -> None:
+    await engine.add([new(n, delay=5.0) for n in range(1200)])
+    clock.advance(6)
+    got: list[str] = []
+    for _ in range(20):
+        got += [task.id for task in await claim(engine, limit=100)]
+    assert len(got) == len(set(got)) == 1200
+
+
+async def test_tasks_not_yet_due_cost_a_claim_nothing(engine: RedisEngine, redis_server: Server) -> None:
+    async def commands() -> int:
+        client = Redis(port=redis_server.port)
+        before = sum(stats["calls"] for stats in client.info("commandstats").values())
+        assert len(await claim(engine, limit=1)) == 1
+        after = sum(stats["calls"] for stats in client.info("commandstats").values())
+        client.close()
+        return int(after - before)
+
+    await engine.add([new("a"), new("b"), new("c")])
+    await claim(engine, limit=1)
+    few = await commands()
+    await engine.add([new(n, delay=500.0 + n) for n in range(2000)])
+    assert await commands() <= few
+
+
+async def test_a_search_pages_through_what_does_not_match(engine: RedisEngine, clock: ManualClock) -> None:
+    await engine.add([new("wanted")])
+    (mine,) = await claim(engine, worker_id="rare")
+    clock.advance(1)
+    await engine.add([new(n) for n in range(2500)])
+    assert [task.id for task in await engine.find(Filter(worker_id="rare"), limit=3)] == [mine.id]
+    assert await engine.find(Filter(), limit=0) == []
+
+
+# --- waiting
+
+
+async def test_waiting_ends_when_a_delayed_task_is_due(redis_server: Server) -> None:
+    async with opened(fresh(redis_server)) as engine:
+        await engine.add([new(delay=0.15)])
+        assert await claim(engine) == []
+        await asyncio.wait_for(engine.wait(want(), 60), 10)
+        assert len(await claim(engine)) == 1
+
+
+async def test_waiting_ends_for_an_earlier_delay_than_the_one_waited_for(redis_server: Server) -> None:
+    async with opened(fresh(redis_server)) as engine:
+        await engine.add([new(0, delay=900.0)])
+        waiting = asyncio.create_task(engine.wait(want(), 60))
+        await settled(engine)
+        await engine.add([new(1, delay=0.1)])
+        await asyncio.wait_for(waiting, 10)
+
+
+async def test_waiting_is_not_ended_by_what_cannot_run_here(redis_server: Server) -> None:
+    async with opened(fresh(redis_server)) as engine:
+        waiting = asyncio.create_task(engine.wait(want(types=("mine",)), 60))
+        await settled(engine)
+        told = engine._watch.told
+        await engine.add([new(0, type="theirs"), new(1, type="mine", needs=("gpu",))])
+        while engine._watch.told == told:
+            await asyncio.sleep(0.001)
+        assert not waiting.done()
+        await engine.add([new(2, type="mine")])
+        await asyncio.wait_for(waiting, 10)
+
+
+async def test_waiting_ends_when_another_process_adds(redis_server: Server) -> None:
+    url = fresh(redis_server)
+    code = "import asyncio, sys; from tests.engines.redis_worker import add_one; asyncio.run(add_one(sys.argv[1]))"
+    async with opened(url) as engine:
+        waiting = asyncio.create_task(engine.wait(want(), 60))
+        await settled(engine)
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", code, url, env=os.environ | {"PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"}
+        )
+        await asyncio.wait_for(waiting, 20)
+        assert await process.wait() == 0
+        assert len(await claim(engine)) == 1
+
+
+async def test_waiting_with_nothing_to_do_asks_the_server_nothing(redis_server: Server) -> None:
+    async with opened(fresh(redis_server)) as engine:
+        await engine.wait(want(), 0.01)
+        client = Redis(port=redis_server.port)
+        before = client.info("stats")["total_commands_processed"]
+        for _ in range(5):
+            assert await claim(engine) == []
+            await engine.wait(want(), 0.02)
+        after = client.info("stats")["total_commands_processed"]
+        client.close()
+        inside = 6  # commands of one claim's script are counted too
+        assert after - before <= 5 * inside + 1
+
+
+async def settled(engine: RedisEngine) -> None:
+    """Until a waiter sleeps."""
+    while not engine._watch._sleepers:
+        await asyncio.sleep(0.001)
+
+
+# --- the doctor
+
+
+async def test_the_doctor_finds_nothing_wrong_with_a_working_queue(engine: RedisEngine, redis_server: Server) -> None:
+    await engine.add([new(n, delay=float(n % 2)) for n in range(5)])
+    await engine.apply([complete(await claim_one(engine)), cancel(task_id(1))])
+    findings = {
+        finding.name: finding for finding in await examine(f"{redis_server.url}?prefix={engine._address.prefix}")
+    }
+    assert {name for name, finding in findings.items() if finding.ok is False} == set()
+    assert {name for name, finding in findings.items() if finding.ok} >= {"server", "memory", "clock", "counts"}
+    assert "5 tasks" in findings["counts"].detail
+    assert "everysec" in findings["persistence"].detail
+    assert "no replica" in findings["replicas"].detail
+
+
+async def test_the_doctor_says_what_is_wrong() -> None:
+    with running("--appendonly", "no", "--maxmemory-policy", "allkeys-lru") as server:
+        findings = {finding.name: finding for finding in await examine(server.url)}
+        assert findings["memory"].ok is False and "noeviction" in findings["memory"].detail
+        assert findings["persistence"].ok is None and "appendonly is off" in findings["persistence"].detail
+    (unreachable,) = await examine(server.url)
+    assert unreachable.ok is False and "cannot be reached" in unreachable.detail
+
+
+async def test_the_doctor_notices_a_task_in_the_wrong_list(engine: RedisEngine, redis_server: Server) -> None:
+    await engine.add([new(0), new(1)])
+    with contextlib.closing(Redis(port=redis_server.port)) as client:
+        client.zrem(f'{{{engine._address.prefix}}}:listed:pending:["q","t",[]]', task_id(1))
+    findings = {
+        finding.name: finding for finding in await examine(f"{redis_server.url}?prefix={engine._address.prefix}")
+    }
+    assert findings["counts"].ok is None and "1 tasks differ" in findings["counts"].detail
+
+
+@pytest.mark.parametrize(
+    ("version", "ok"),
+    [
+        ("7.0.15", None), ("7.2.10", None), ("7.2.11", True), ("7.4.6", True), ("8.0.3", None), ("8.2.2", True),
+        ("8.4.0", True), ("6.2.20", True), ("6.2.19", None), ("4.0.9", False),
+    ],
+)  # fmt: skip
+def test_the_doctor_knows_which_versions_are_vulnerable(version: str, ok: bool | None) -> None:
+    assert _version({"redis_version": version}).ok is ok

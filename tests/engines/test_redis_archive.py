@@ -1,0 +1,130 @@
+"""Finished tasks in Postgres: nothing about it shows, however eagerly they are moved."""
+
+from collections.abc import AsyncIterator, Iterator, Sequence
+from itertools import count
+from urllib.parse import quote
+
+import pytest
+
+from qo.clock import system_clock
+from qo.engines import examine, open_engine
+from qo.engines.redis import RedisEngine
+from qo.engines.redis.address import address_of
+from qo.engines.redis.archive import PostgresArchive
+from qo.engines.redis.archiving import ArchivingEngine
+from qo.errors import InvalidSetting, StorageError
+from qo.model import Change, Filter, Status, complete, cursor, replay
+from qo.testing import EngineContract, ManualClock
+from qo.testing.samples import claim, claim_one, new, stored, task_id
+from tests.servers.postgres import PostgresServer, postgres_server
+from tests.servers.redis import Server, redis_server
+
+__all__ = ["redis_server"]
+names = count()
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[PostgresServer]:
+    with postgres_server() as server:
+        yield server
+
+
+class Eager(ArchivingEngine):
+    """Moves what has just ended."""
+
+    async def apply(self, changes: Sequence[Change]) -> list[bool]:
+        answers = await super().apply(changes)
+        await self.move(settled=0.0)
+        return answers
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+async def engine(clock: ManualClock, redis_server: Server, postgres: PostgresServer) -> AsyncIterator[Eager]:
+    prefix = f"a{next(names)}"
+    redis = RedisEngine(address_of(f"{redis_server.url}?prefix={prefix}"), clock)
+    engine = Eager(redis, PostgresArchive(postgres.url(), prefix), clock)
+    await engine.open()
+    yield engine
+    await engine.close()
+
+
+class TestArchiving(EngineContract):
+    @pytest.fixture
+    async def engine(self, clock: ManualClock, redis_server: Server, postgres: PostgresServer) -> AsyncIterator[Eager]:
+        prefix = f"a{next(names)}"
+        redis = RedisEngine(address_of(f"{redis_server.url}?prefix={prefix}"), clock)
+        engine = Eager(redis, PostgresArchive(postgres.url(), prefix), clock)
+        await engine.open()
+        yield engine
+        await engine.close()
+
+
+async def test_a_finished_task_lies_in_the_archive_alone(engine: Eager) -> None:
+    await engine.add([new(payload=b"\0\xff")])
+    await engine.apply([complete(await claim_one(engine), b"\xff\0")])
+    assert await engine._redis.get([task_id(0)]) == [None]
+    task = await stored(engine)
+    assert (task.payload, task.result, task.status) == (b"\0\xff", b"\xff\0", Status.COMPLETED)
+    assert [event.status.value for event in await engine.history(task.id)] == ["pending", "running", "completed"]
+    assert await engine.apply([complete(task, b"again")]) == [True]  # a repeat is recognised there too
+    assert (await stored(engine)).result == b"\xff\0"
+
+
+async def test_pages_run_through_both(engine: Eager, clock: ManualClock) -> None:
+    for n in range(12):
+        await engine.add([new(n)])
+        clock.advance(1)
+    await engine.apply([complete(task) for task in await claim(engine, limit=12) if int(task.id[:8], 16) % 2])
+    seen, after = list[str](), ""
+    while page := await engine.find(Filter(), limit=5, after=after):
+        seen += [task.id for task in page]
+        after = cursor(page[-1])
+    assert seen == [task_id(n) for n in range(11, -1, -1)]
+
+
+async def test_a_replayed_task_comes_back_with_its_history(engine: Eager, clock: ManualClock) -> None:
+    await engine.add([new(max_retries=0)])
+    task = await claim_one(engine)
+    clock.advance(100)
+    await engine.apply([Change(id=task.id, guard="held", lease_id=task.lease_id, to="failed", error="e")])  # type: ignore[arg-type]
+    assert await engine.apply([replay(task.id)]) == [True]
+    assert (await engine._archive.get([task.id])) == {}
+    assert (await claim_one(engine)).attempt == 2
+    assert len(await engine.history(task.id)) == 5
+
+
+async def test_a_url_names_the_archive(redis_server: Server, postgres: PostgresServer) -> None:
+    url = f"{redis_server.url}?prefix=a{next(names)}&archive={quote(postgres.url(), safe='')}"
+    engine = open_engine(url)
+    assert isinstance(engine, ArchivingEngine)
+    await engine.open()
+    await engine.add([new()])
+    await engine.apply([complete(await claim_one(engine))])
+    assert await engine.move(settled=0.0) == 1
+    assert (await stored(engine)).status is Status.COMPLETED
+    await engine.close()
+    with pytest.raises(InvalidSetting, match="postgresql://"):
+        open_engine(f"{redis_server.url}?archive=mysql://h/d")
+
+
+async def test_without_the_archive_tasks_still_run(redis_server: Server) -> None:
+    prefix = f"a{next(names)}"
+    redis = RedisEngine(address_of(f"{redis_server.url}?prefix={prefix}"))
+    engine = ArchivingEngine(redis, PostgresArchive("postgresql://127.0.0.1:1/none", prefix), system_clock)
+    await redis.add([new()])
+    assert await engine.apply([complete(await claim_one(engine))]) == [True]
+    with pytest.raises(StorageError, match="archive cannot be reached"):
+        await engine.move(settled=0.0)
+    assert (await stored(engine)).status is Status.COMPLETED
+    await engine.close()
+
+
+async def test_the_doctor_looks_at_the_archive_too(redis_server: Server, postgres: PostgresServer) -> None:
+    for archive, ok in ((postgres.url(), True), ("postgresql://127.0.0.1:1/none", False)):
+        findings = await examine(f"{redis_server.url}?archive={quote(archive, safe='')}")
+        assert [finding.ok for finding in findings if finding.name == "archive"] == [ok]

@@ -1,0 +1,175 @@
+"""The answer is the truth: landed, not landed, or OutcomeUnknown, wherever the connection is cut."""
+
+import asyncio
+import contextlib
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from itertools import count
+
+import pytest
+
+from qo.clock import Clock, system_clock
+from qo.engines.redis import RedisEngine, calls
+from qo.engines.redis.address import address_of
+from qo.engines.redis.calls import script
+from qo.errors import OutcomeUnknown, StorageError
+from qo.model import NEW, Filter, Status, archive, cancel, complete, release, replay
+from qo.testing import ManualClock, random_history
+from qo.testing.samples import claim, claim_one, new, stored, task_id, want
+from tests.servers.redis import Server, redis_server
+from tests.servers.redis_proxy import Loss, Proxy
+
+__all__ = ["redis_server"]
+names = count()
+LOSSES: list[Loss] = ["request", "answer"]
+
+
+@asynccontextmanager
+async def behind(proxy: Proxy, clock: Clock = system_clock) -> AsyncIterator[RedisEngine]:
+    engine = RedisEngine(address_of(f"redis://127.0.0.1:{proxy.port}?prefix=f{next(names)}-{os.getpid()}"), clock)
+    await engine.open()
+    yield engine
+    await engine.close()
+
+
+def call(name: str) -> bytes:
+    return script(name).sha.encode()
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+async def test_every_write_is_answered_with_the_truth(redis_server: Server, loss: Loss) -> None:
+    async with Proxy(redis_server.port) as proxy, behind(proxy) as engine:
+        proxy.lose(loss, call("add"))
+        assert await engine.add([new(0), new(1)]) == [(task_id(0), True), (task_id(1), True)]
+        await claim(engine, limit=0)
+        proxy.lose(loss, call("claim"))
+        tasks = await claim(engine, lease_id="mine")
+        assert {(task.id, task.attempt, task.lease_id) for task in tasks} == {(task_id(n), 1, "mine") for n in (0, 1)}
+        proxy.lose(loss, call("apply"))
+        assert await engine.apply([complete(tasks[0], b"7"), release(tasks[1])]) == [True, True]
+        proxy.lose(loss, call("apply"))
+        assert await engine.apply([cancel(tasks[1].id), cancel(tasks[0].id)]) == [True, False]
+        proxy.lose(loss, call("apply"))
+        assert await engine.apply([replay(tasks[1].id), archive(tasks[0].id)]) == [True, True]
+        proxy.lose(loss, call("delete"))
+        assert await engine.delete([tasks[0].id, tasks[1].id]) == [True, False]
+        proxy.lose(loss, call("write_note"))
+        version = await engine.write_note("n", b"1", expected=NEW)
+        assert await engine.read_note("n") == ("n", b"1", version)
+        history = [event.status.value for event in await engine.history(tasks[1].id)]
+        assert history == ["pending", "running", "pending", "cancelled", "pending"]
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+async def test_every_read_is_asked_again(redis_server: Server, loss: Loss) -> None:
+    async with Proxy(redis_server.port) as proxy, behind(proxy) as engine:
+        await engine.add([new()])
+        await engine.find(Filter(), limit=1)
+        proxy.lose(loss, call("get"))
+        assert (await stored(engine)).id == task_id(0)
+        proxy.lose(loss, call("find"))
+        assert len(await engine.find(Filter(), limit=9)) == 1
+        proxy.lose(loss, call("count"))
+        assert sum((await engine.count()).values()) == 1
+        proxy.lose(loss, b"HGETALL")
+        assert len(await engine.history(task_id(0))) == 1
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_random_histories_over_a_wire_that_breaks(redis_server: Server, seed: int) -> None:
+    async with Proxy(redis_server.port) as proxy:
+        clock = ManualClock()
+        async with behind(proxy, clock) as engine:
+
+            async def gremlin() -> None:
+                for n in range(10_000):
+                    proxy.lose(LOSSES[n % 2], b"EVALSHA", spare=n % 4)
+                    await proxy.lost.wait()
+
+            mischief = asyncio.create_task(gremlin())
+            await random_history(engine, clock, seed, steps=40)
+            mischief.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await mischief
+        assert proxy.losses > 10
+
+
+async def test_a_settlement_overtaken_by_another_claim_is_still_told_as_landed(redis_server: Server) -> None:
+    """Its answer is lost, and before it is asked for again someone else holds the task."""
+    async with Proxy(redis_server.port) as proxy, behind(proxy) as engine:
+        await engine.add([new()])
+        task = await claim_one(engine)
+        other = RedisEngine(address_of(f"{redis_server.url}?prefix={engine._address.prefix}"))
+        proxy.lose("answer", call("apply"))
+        releasing = asyncio.create_task(engine.apply([release(task)]))
+        await proxy.lost.wait()
+        assert len(await claim(other)) == 1
+        assert await releasing == [True]
+        await other.close()
+
+
+async def test_a_server_that_is_away_is_a_storage_error(redis_server: Server) -> None:
+    async with Proxy(redis_server.port) as proxy, behind(proxy) as engine:
+        await engine.add([new()])
+        await engine._lines.close()
+        await proxy.cut()
+        for trip in (engine.add([new(1)]), engine.claim(want()), engine.get([task_id(0)]), engine.open()):
+            with pytest.raises(StorageError, match="cannot be reached") as refused:
+                await trip
+            assert not isinstance(refused.value, OutcomeUnknown)
+
+
+async def test_what_cannot_be_found_out_is_unknown(redis_server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calls, "_PATIENCE", 0.2)
+    async with Proxy(redis_server.port) as proxy, behind(proxy) as engine:
+        await engine.add([new(1)])
+        proxy.lose("answer", call("add"), for_good=True)
+        with pytest.raises(OutcomeUnknown):
+            await engine.add([new()])
+
+
+async def test_a_claim_whose_caller_left_hands_its_tasks_back(redis_server: Server) -> None:
+    async with Proxy(redis_server.port) as proxy, behind(proxy) as engine:
+        await engine.add([new(0), new(1)])
+        await claim(engine, limit=0)
+        await engine.count()
+        proxy.lose("answer", call("claim"))
+        leaving = asyncio.create_task(claim(engine))
+        await proxy.lost.wait()
+        leaving.cancel()
+        await asyncio.gather(leaving, return_exceptions=True)
+        while engine._claiming._returning:
+            await asyncio.sleep(0.001)
+        tasks = await engine.get([task_id(0), task_id(1)])
+        assert [(task.status, task.failures) for task in tasks if task] == [(Status.PENDING, 0)] * 2
+
+
+async def test_a_server_that_forgot_the_scripts_is_taught_again(redis_server: Server) -> None:
+    async with Proxy(redis_server.port) as proxy, behind(proxy) as engine:
+        await engine.add([new(0)])
+        redis_server.command("SCRIPT", "FLUSH")
+        assert await engine.add([new(n) for n in range(1, 450)]) == [(task_id(n), True) for n in range(1, 450)]
+
+
+async def test_a_waiter_hears_again_after_the_channel_was_cut(redis_server: Server) -> None:
+    async with Proxy(redis_server.port) as proxy, behind(proxy) as engine:
+        waiting = asyncio.create_task(engine.wait(want(), 60))
+        while not engine._watch._sleepers:
+            await asyncio.sleep(0.001)
+        for wire in list(proxy._wires):
+            wire.close()
+        await asyncio.wait_for(waiting, 10)  # told to look again once it hears again
+        waiting = asyncio.create_task(engine.wait(want(), 60))
+        while not engine._watch._sleepers:
+            await asyncio.sleep(0.001)
+        await engine.add([new()])
+        await asyncio.wait_for(waiting, 10)
+
+
+async def test_a_fork_may_not_use_its_parents_connections(redis_server: Server) -> None:
+    async with Proxy(redis_server.port) as proxy, behind(proxy) as engine:
+        engine._lines._pid += 1
+        with pytest.raises(StorageError, match="fork"):
+            await engine.count()
+        engine._lines._pid -= 1
