@@ -1,5 +1,6 @@
 import pytest
 
+from qo.engines import hide_password
 from qo.engines.memory import MemoryEngine
 from qo.testing import EngineContract, ManualClock
 
@@ -8,3 +9,9 @@ class TestMemory(EngineContract):
     @pytest.fixture
     async def engine(self, clock: ManualClock) -> MemoryEngine:
         return MemoryEngine(clock)
+
+
+def test_no_password_in_a_url_is_shown() -> None:
+    shown = hide_password("redis://me:one@h/0?archive=postgresql://you:two@h2/db")
+    assert shown == "redis://me:***@h/0?archive=postgresql://you:***@h2/db"
+    assert hide_password("sqlite:////tmp/a:b@c.db") == "sqlite:////tmp/a:b@c.db"

@@ -1,5 +1,6 @@
 """Engines by URL. Each is imported only when asked for, so its driver is only needed then."""
 
+import re
 from importlib import import_module
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
