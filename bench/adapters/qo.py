@@ -56,4 +56,21 @@ class QoSqlite(Qo):
         return f"sqlite:///{self.s.sqlite_path}"
 
 
-ADAPTERS = [QoSqlite]
+class QoPostgres(Qo):
+    name, backend, concurrency = "qo-postgres", "postgres", 10
+
+    @property
+    def url(self) -> str:
+        return self.s.pg_dsn
+
+
+class QoRedis(Qo):
+    name, backend, concurrency = "qo-redis", "redis", 10
+    guarantee = "at-least-once (lease), results and history kept, as durable as Redis is set up"
+
+    @property
+    def url(self) -> str:
+        return self.s.redis_url
+
+
+ADAPTERS = [QoSqlite, QoPostgres, QoRedis]

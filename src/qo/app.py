@@ -10,6 +10,7 @@ send_email.enqueue(to="a@example.com", subject="Hi")
 
 import asyncio
 import atexit
+import inspect
 import os
 from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import Future
@@ -83,10 +84,16 @@ class Enqueuer(Generic[P, R]):
             "retry": options.retry,
         }
         payload = self.handler.arguments.encode(args, kwargs)
-        return self._app.new_task(self.handler.type, payload, **described | self._given)
+        given = {name: value for name, value in self._given.items() if name != "connection"}
+        return self._app.new_task(self.handler.type, payload, **described | given)
 
     async def _submit(self, new: NewTask) -> Submission[R]:
-        submitted = await (await self._app.queue()).submit(new)
+        connection = self._given.get("connection")
+        if connection is not None and inspect.iscoroutinefunction(connection.commit):
+            raise InvalidSetting(
+                "an async connection belongs to its own loop: use qo.connect(url) and its enqueue there"
+            )
+        submitted = await (await self._app.queue()).submit(new, connection=connection)
         return Submission(self._app, self.handler, submitted.id, new=submitted.new)
 
 
@@ -115,8 +122,12 @@ class TaskFunction(Enqueuer[P, R], Generic[P, R, C]):
         run_at: Any = None,
         idempotency_key: str | None = None,
         trace_id: str | None = None,
+        connection: Any = None,
     ) -> Enqueuer[P, R]:
-        """The same task under other options: `send_email.using(delay=60).enqueue(...)`."""
+        """The same task under other options: `send_email.using(delay=60).enqueue(...)`.
+
+        With a psycopg `connection` the task is part of its transaction (Postgres only).
+        """
         given = {
             "queue": queue,
             "priority": priority,
@@ -128,6 +139,7 @@ class TaskFunction(Enqueuer[P, R], Generic[P, R, C]):
             "run_at": run_at,
             "idempotency_key": idempotency_key,
             "trace_id": trace_id,
+            "connection": connection,
         }
         return Enqueuer(self._app, self.handler, {name: value for name, value in given.items() if value is not None})
 

@@ -1,7 +1,7 @@
 """The engine port: what qo needs from a store."""
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from qo.model import Added, Change, Counts, Event, Filter, NewTask, Note, Task, Want
 
@@ -61,3 +61,19 @@ class Engine(Protocol):
 
     async def drop_note(self, name: str) -> None:
         """Remove a note, whatever its version; it may be gone already."""
+
+
+@runtime_checkable
+class Transactional(Protocol):
+    """An engine that lives in a database the caller may have a transaction in."""
+
+    async def add_on(self, connection: Any, tasks: Sequence[NewTask]) -> list[Added]:
+        """Add on the caller's own connection: the tasks exist if and only if the caller commits."""
+
+
+@runtime_checkable
+class Repairable(Protocol):
+    """An engine that keeps its indexes itself, on a store that cannot keep two things in step."""
+
+    async def repair(self) -> int:
+        """Make the indexes whole and clear away what crashes left; how much it was. A safety net, not a crutch."""

@@ -14,4 +14,5 @@ class TestMemory(EngineContract):
 def test_no_password_in_a_url_is_shown() -> None:
     shown = hide_password("redis://me:one@h/0?archive=postgresql://you:two@h2/db")
     assert shown == "redis://me:***@h/0?archive=postgresql://you:***@h2/db"
+    assert hide_password("postgresql://h/db?password=x&user=y") == "postgresql://h/db?password=***&user=y"
     assert hide_password("sqlite:////tmp/a:b@c.db") == "sqlite:////tmp/a:b@c.db"

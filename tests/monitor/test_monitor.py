@@ -128,3 +128,22 @@ async def test_nothing_younger_than_an_hour_is_deleted(queue: Queue, clock: Manu
     assert (await stored(queue.engine)).status is Status.ARCHIVED
     clock.advance(601)
     assert (await watch.check()).deleted == 1
+
+
+class _Mending(MemoryEngine):
+    mended = 0
+
+    async def repair(self) -> int:
+        self.mended += 1
+        return 3
+
+
+async def test_an_engine_that_can_mend_its_indexes_is_asked_to_now_and_then(clock: ManualClock) -> None:
+    engine = _Mending(clock)
+    watch = monitor(Queue(engine, clock=clock), clock, sweep_interval=300.0)
+    assert (await watch.check()).repaired == 3
+    clock.advance(299)
+    assert (await watch.check()).repaired == 0
+    clock.advance(1)
+    assert (await watch.check()).repaired == 3
+    assert engine.mended == 2

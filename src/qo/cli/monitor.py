@@ -67,5 +67,5 @@ def _summary(checked: Checked) -> Text:
         return Text("another monitor leads; nothing was done", style="dim")
     return Text(
         f"expired {checked.expired}, dead workers {checked.dead_workers}, archived {checked.archived}, "
-        f"deleted {checked.deleted}"
+        f"deleted {checked.deleted}, repaired {checked.repaired}"
     )

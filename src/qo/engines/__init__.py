@@ -3,7 +3,6 @@
 import re
 from importlib import import_module
 from typing import Any, NamedTuple
-from urllib.parse import urlsplit
 
 from qo.engine import Engine
 from qo.engines.findings import Finding
@@ -43,7 +42,7 @@ async def examine(url: str) -> list[Finding]:
 
 
 def _module(url: str) -> Any:
-    scheme = urlsplit(url).scheme
+    scheme = url.partition("://")[0].lower()
     room = ROOMS.get(scheme)
     if room is None:
         known = ", ".join(f"{name}://" for name in ROOMS)
@@ -58,4 +57,4 @@ def _module(url: str) -> Any:
 
 def hide_password(url: str) -> str:
     """The URL as it may be shown and logged; one inside another (`archive=`) has its own password."""
-    return re.sub(r"(://[^:/@?#]*):[^@/?#]*@", r"\1:***@", url)
+    return re.sub(r"(://[^:/@?#]*:)[^@/?#]*(?=@)|([?&]password=)[^&#]*", r"\1\2***", url)

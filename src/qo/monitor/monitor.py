@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from qo import notes
 from qo.clock import Clock, system_clock
-from qo.engine import Engine
+from qo.engine import Engine, Repairable
 from qo.errors import Conflict, StorageError
 from qo.ids import luck
 from qo.model import NEW, Filter, Status, archive, cursor, expire
@@ -32,6 +32,7 @@ class Checked(Struct, frozen=True, kw_only=True):
     dead_workers: int = 0
     archived: int = 0
     deleted: int = 0
+    repaired: int = 0
 
 
 class Monitor:
@@ -68,8 +69,8 @@ class Monitor:
             return Checked(led=False)
         expired = await self._expire()
         dead = await self._bury_workers()
-        archived, deleted = await self._tidy()
-        return Checked(expired=expired, dead_workers=dead, archived=archived, deleted=deleted)
+        swept = await self._sweep()
+        return msgspec.structs.replace(swept, expired=expired, dead_workers=dead)
 
     async def check_once(self) -> Checked:
         """One round, then let another lead."""
@@ -135,13 +136,19 @@ class Monitor:
                     dead += 1
         return dead
 
+    async def _sweep(self) -> Checked:
+        """Now and then: what is no hurry."""
+        settings, now = self._settings, self._clock()
+        if not settings.sweep_interval or now - self._swept_at < settings.sweep_interval:
+            return Checked()
+        self._swept_at = now
+        repaired = await self._engine.repair() if isinstance(self._engine, Repairable) else 0
+        archived, deleted = await self._tidy() if settings.retention else (0, 0)
+        return Checked(repaired=repaired, archived=archived, deleted=deleted)
+
     async def _tidy(self) -> tuple[int, int]:
         """Archive finished tasks older than the retention; delete those archived for as long again."""
         settings = self._settings
-        now = self._clock()
-        if not settings.retention or not settings.sweep_interval or now - self._swept_at < settings.sweep_interval:
-            return 0, 0
-        self._swept_at = now
         ended = (Status.COMPLETED, Status.FAILED, Status.CANCELLED)
         archived = deleted = 0
         for task_ids in await self._pages(Filter(statuses=ended, finished_for=settings.retention)):

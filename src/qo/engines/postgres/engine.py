@@ -1,0 +1,191 @@
+"""The Postgres engine: the port on one side, a line to the server and a watch on the other."""
+
+import asyncio
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import psycopg
+
+from qo.clock import Clock
+from qo.engine import Engine
+from qo.engines.postgres.address import Address, address_of
+from qo.engines.postgres.arrays import teach
+from qo.engines.postgres.batches import wanted
+from qo.engines.postgres.line import Line, Rows
+from qo.engines.postgres.reading import Reading
+from qo.engines.postgres.schema import prepare
+from qo.engines.postgres.statements import statement
+from qo.engines.postgres.table import Table, answers
+from qo.engines.postgres.trouble import storage_error
+from qo.engines.postgres.watch import Watch
+from qo.errors import StorageError
+from qo.model import Added, Change, Counts, Event, Filter, NewTask, Note, Task, Want, check_distinct, release
+
+Wanted = tuple[tuple[str, ...], tuple[str, ...], frozenset[str]]
+
+
+class _Rooms:
+    """What an open engine has."""
+
+    def __init__(self, line: Line, clock: Clock | None) -> None:
+        self.line = line
+        self.table = Table(line, clock)
+        self.reading = Reading(line, self.table)
+        self.watch = Watch(line)
+
+
+class PostgresEngine:
+    def __init__(self, address: Address, clock: Clock | None = None) -> None:
+        self._address = address
+        self._clock = clock  # None: the server's own clock rules
+        self._rooms: _Rooms | None = None
+        self._opening = asyncio.Lock()
+        self._looks: dict[Wanted, tuple[int, float | None]] = {}
+        self._handing_back: set[asyncio.Task[Any]] = set()
+
+    async def open(self) -> None:
+        async with self._opening:
+            if self._rooms is not None and self._rooms.line.pid == os.getpid():
+                return
+            line = Line(self._address)
+            connection = await line.connect()
+            try:
+                await prepare(connection, self._address)
+            finally:
+                await connection.close()
+            self._rooms = _Rooms(line, self._clock)
+
+    async def close(self) -> None:
+        rooms, self._rooms = self._rooms, None
+        if rooms is None or rooms.line.pid != os.getpid():  # in a forked child there is nothing to let go of
+            return
+        if self._handing_back:
+            await asyncio.wait(self._handing_back)
+        await rooms.watch.close()
+        await rooms.line.close()
+
+    def _at_work(self) -> _Rooms:
+        rooms = self._rooms
+        if rooms is None:
+            raise StorageError(f"{self._address.shown} is not open; call open() first")
+        if rooms.line.pid != os.getpid():
+            raise StorageError(f"{self._address.shown} was opened before a fork; open an engine of its own here")
+        return rooms
+
+    # --- writing
+
+    async def add(self, tasks: Sequence[NewTask]) -> list[Added]:
+        check_distinct(task.id for task in tasks)
+        return await self._at_work().table.add(tasks)
+
+    async def add_on(
+        self, connection: psycopg.AsyncConnection[Any] | psycopg.Connection[Any], tasks: Sequence[NewTask]
+    ) -> list[Added]:
+        """Add on the caller's own connection, in its transaction: the tasks exist if and only if the caller commits."""
+        check_distinct(task.id for task in tasks)
+        if not tasks:
+            return []
+        values = await self._at_work().table.submission(tasks)
+        try:
+            return answers(tasks, await _run_on(connection, statement("add", self._address.schema), values))
+        except psycopg.Error as error:
+            raise storage_error(self._address, error, doing=", on the connection you gave") from error
+
+    async def claim(self, want: Want) -> list[Task]:
+        """A caller cancelled on the way hands its tasks back: an expired lease would count as a failure of theirs."""
+        rooms = self._at_work()
+        heard = rooms.watch.heard
+        claiming = asyncio.create_task(rooms.table.claim(want))
+        try:
+            tasks = await asyncio.shield(claiming)
+        except asyncio.CancelledError:
+            self._hand_back(rooms, claiming)
+            raise
+        if not tasks:
+            self._looks[_wanted(want)] = (heard, rooms.table.due_in)
+        return tasks
+
+    def _hand_back(self, rooms: _Rooms, claiming: asyncio.Task[list[Task]]) -> None:
+        async def hand_back() -> None:
+            await asyncio.wait([claiming])
+            if not claiming.cancelled() and claiming.exception() is None and claiming.result():
+                await rooms.table.apply([release(task) for task in claiming.result()])
+
+        task = asyncio.create_task(hand_back())
+        self._handing_back.add(task)
+        task.add_done_callback(self._handing_back.discard)
+        task.add_done_callback(
+            lambda done: done.cancelled() or done.exception()
+        )  # if this fails too, the lease expires
+
+    async def apply(self, changes: Sequence[Change]) -> list[bool]:
+        check_distinct(change.id for change in changes)
+        return await self._at_work().table.apply(changes)
+
+    async def delete(self, ids: Sequence[str]) -> list[bool]:
+        check_distinct(ids)
+        return await self._at_work().table.delete(ids)
+
+    async def write_note(self, name: str, data: bytes, *, expected: str) -> str:
+        return await self._at_work().table.write_note(name, data, expected)
+
+    async def drop_note(self, name: str) -> None:
+        await self._at_work().table.drop_note(name)
+
+    # --- reading
+
+    async def get(self, ids: Sequence[str]) -> list[Task | None]:
+        return await self._at_work().reading.get(ids)
+
+    async def find(self, where: Filter, *, limit: int, after: str = "") -> list[Task]:
+        return await self._at_work().reading.find(where, limit, after)
+
+    async def count(self) -> Counts:
+        return await self._at_work().reading.count()
+
+    async def history(self, task_id: str) -> list[Event]:
+        return await self._at_work().reading.history(task_id)
+
+    async def read_note(self, name: str) -> Note | None:
+        return await self._at_work().reading.read_note(name)
+
+    async def notes(self, prefix: str) -> list[Note]:
+        return await self._at_work().reading.notes(prefix)
+
+    # --- waiting
+
+    async def wait(self, want: Want, timeout: float) -> None:
+        """A claim that found nothing was a look too: after it, waiting asks the server nothing."""
+        rooms = self._at_work()
+        look = self._looks.pop(_wanted(want), None) or await self._look(rooms, want)
+        if look is not None:
+            await rooms.watch.sleep(look[0], timeout, look[1])
+
+    async def _look(self, rooms: _Rooms, want: Want) -> tuple[int, float | None] | None:
+        """None: there is something to claim."""
+        heard = rooms.watch.heard
+        now_coming: Rows = await rooms.line.read("claimable", wanted(want) | {"now": rooms.table.now()})
+        ((now, coming, claimable),) = now_coming
+        return None if claimable else (heard, None if coming is None else coming - now)
+
+
+async def _run_on(
+    connection: psycopg.AsyncConnection[Any] | psycopg.Connection[Any], sql: str, values: dict[str, Any]
+) -> Rows:
+    """With a cursor of ours: the caller's own kind may bind parameters or make rows in its own way."""
+    if isinstance(connection, psycopg.Connection):
+        with psycopg.Cursor(connection, row_factory=psycopg.rows.tuple_row) as cursor:
+            teach(cursor.adapters)
+            return cursor.execute(sql, values).fetchall()
+    async with psycopg.AsyncCursor(connection, row_factory=psycopg.rows.tuple_row) as async_cursor:
+        teach(async_cursor.adapters)
+        return await (await async_cursor.execute(sql, values)).fetchall()
+
+
+def _wanted(want: Want) -> Wanted:
+    return want.queues, want.types, want.capabilities
+
+
+def from_url(url: str, *, clock: Clock | None = None) -> Engine:
+    return PostgresEngine(address_of(url), clock)

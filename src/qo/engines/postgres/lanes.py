@@ -1,0 +1,59 @@
+"""Lanes: each (queue, type, needs) that was ever seen has a number, and tasks carry the number."""
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from qo.engines.postgres.arrays import texts
+from qo.engines.postgres.line import Line
+
+Key = tuple[str, str, tuple[str, ...]]
+
+
+class Lane(NamedTuple):
+    queue: str
+    type: str
+    needs: tuple[str, ...]
+
+
+class Lanes:
+    """What this process knows of the lanes. They are only ever added, each in a transaction of its own."""
+
+    def __init__(self, line: Line) -> None:
+        self._line = line
+        self._lanes: dict[int, Lane] = {}
+        self.numbers: dict[Key, int] = {}
+
+    async def look_up(self, numbers: Iterable[int]) -> dict[int, Lane]:
+        """All lanes, these among them."""
+        if not self._lanes.keys() >= set(numbers):
+            await self._learn()
+        return self._lanes
+
+    async def make(self, keys: Iterable[Key]) -> dict[Key, int]:
+        """The numbers of all lanes, these among them; a lane never seen gets one."""
+        missing = sorted({key for key in keys if key not in self.numbers})
+        if missing:
+            await self._line.write(
+                "make_lanes",
+                {
+                    "queue": texts([queue for queue, _, _ in missing]),
+                    "type": texts([type_ for _, type_, _ in missing]),
+                    "needs": texts([_literal(needs) for _, _, needs in missing]),
+                },
+            )
+            await self._learn()
+        return self.numbers
+
+    async def _learn(self) -> None:
+        # All of them: one with a lower number may be committed after one with a higher.
+        rows: list[tuple[Any, ...]] = await self._line.read("lanes", {})
+        for n, queue, type_, needs in rows:
+            lane = Lane(queue, type_, tuple(needs))
+            self._lanes[n] = lane
+            self.numbers[lane] = n
+
+
+def _literal(needs: tuple[str, ...]) -> str:
+    """An array as Postgres writes it."""
+    quoted = (need.replace("\\", "\\\\").replace('"', '\\"') for need in needs)
+    return "{" + ",".join(f'"{need}"' for need in quoted) + "}"

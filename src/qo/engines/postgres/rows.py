@@ -1,0 +1,59 @@
+"""From rows to tasks."""
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+import msgspec
+
+from qo.engines.postgres.lanes import Lane
+from qo.model import RetryPolicy, Status, Task
+
+LANE = 1  # the place of `lane` among the columns of a task
+
+DEFAULT_RETRY = RetryPolicy()
+STATUS = {status.value: status for status in Status}
+
+plain: Callable[[Status], str] = str.__str__  # the text of a status
+
+_policy = lru_cache(1024)(msgspec.json.Decoder(RetryPolicy).decode)
+
+
+def encode_retry(policy: RetryPolicy) -> str | None:
+    return None if policy == DEFAULT_RETRY else msgspec.json.encode(policy).decode()
+
+
+def task_of(row: tuple[Any, ...], lane: Lane) -> Task:
+    (
+        id_, _, status, payload, result, error, priority, timeout, max_retries, retry, attempt, failures, available_at,
+        lease_expires_at, worker_id, created_at, updated_at, started_at, completed_at, idempotency_key, trace_id,
+        version, rank, lease_id,
+    ) = row  # fmt: skip
+    return Task(
+        id=id_,
+        queue=lane.queue,
+        type=lane.type,
+        status=STATUS[status],
+        payload=payload,
+        result=result,
+        error=error,
+        priority=priority,
+        needs=lane.needs,
+        timeout=timeout,
+        max_retries=max_retries,
+        retry=DEFAULT_RETRY if retry is None else _policy(retry),
+        attempt=attempt,
+        failures=failures,
+        available_at=available_at,
+        lease_expires_at=lease_expires_at,
+        worker_id=worker_id,
+        created_at=created_at,
+        updated_at=updated_at,
+        started_at=started_at,
+        completed_at=completed_at,
+        idempotency_key=idempotency_key,
+        trace_id=trace_id,
+        version=version,
+        rank=rank,
+        lease_id=lease_id,
+    )

@@ -1,0 +1,150 @@
+"""What is written: the two rules, each a statement. A call that the line cut short is asked again, and told so."""
+
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from typing import Any
+
+from qo.clock import Clock
+from qo.engines.postgres.arrays import uuids
+from qo.engines.postgres.batches import columns, completions, described, is_ordinary, wanted
+from qo.engines.postgres.lanes import Lanes
+from qo.engines.postgres.line import Known, Line, Rows
+from qo.engines.postgres.rows import LANE, task_of
+from qo.errors import Conflict, InvalidTask, OutcomeUnknown
+from qo.ids import new_lease_id
+from qo.model import ANY, NEW, Added, Change, NewTask, Task, Want, check_id
+
+_STEP = 1000  # tasks made ready by one statement
+_CLOCK = 2  # columns of a claim's answer that are not the task's: now, and when the next task becomes due
+
+
+class Table:
+    def __init__(self, line: Line, clock: Clock | None) -> None:
+        self._line = line
+        self._clock = clock
+        self.lanes = Lanes(line)
+        self.due_in: float | None = None  # seconds from the last claim to the next task that was not ready then
+
+    def now(self) -> float | None:
+        return None if self._clock is None else self._clock()
+
+    # --- add
+
+    async def add(self, tasks: Sequence[NewTask]) -> list[Added]:
+        if not tasks:
+            return []
+        values = await self.submission(tasks)
+        surely_new = all(task.idempotency_key is None for task in tasks)  # their ids are drawn, not derived
+
+        async def step(doubtful: bool) -> list[Added]:  # noqa: FBT001 - see persist
+            if surely_new and not doubtful:
+                with suppress(Known):
+                    await self._line.once("add_new", values)
+                    return [Added(task.id, new=True) for task in tasks]
+            rows = await self._line.once("add", values)
+            # The try that was cut may have come first, or may even have been at work until now: ask whose they are.
+            return answers(tasks, await self._line.once("added", values) if doubtful else rows)
+
+        return await self._line.persist(step)
+
+    async def submission(self, tasks: Sequence[NewTask]) -> dict[str, Any]:
+        """What `add` takes; repeated, it is the same submission."""
+        numbers = await self.lanes.make((task.queue, task.type, task.needs) for task in tasks)
+        submit_id = int(new_lease_id()[:15], 16)
+        channel = self._line.address.channel
+        return described(tasks, numbers) | {"now": self.now(), "submit_id": submit_id, "channel": channel}
+
+    # --- claim
+
+    async def claim(self, want: Want) -> list[Task]:
+        async def step(doubtful: bool) -> list[Task]:  # noqa: FBT001 - see persist
+            if doubtful or want.again:
+                await self._line.once("await_claim", {"lease_id": want.lease_id})
+                mine = await self._line.once("held_under", {"lease_id": want.lease_id})
+                if mine:
+                    return await self.tasks(mine)
+            return await self._claim(want)
+
+        return await self._line.persist(step)
+
+    async def _claim(self, want: Want) -> list[Task]:
+        values, staged = wanted(want), False
+        while True:
+            rows = await self._line.once("claim", values | {"now": self.now(), "staged": staged})
+            now, coming = rows[0][:_CLOCK]
+            self.due_in = None if coming is None else coming - now
+            if coming is not None and coming <= now and not staged:
+                ((moved,),) = await self._line.once("stage", {"now": now, "step": _STEP})
+                staged = moved < _STEP  # what is due and still not ready is being written by others: pass it over
+            else:
+                return [] if rows[0][_CLOCK] is None else await self.tasks([row[_CLOCK:] for row in rows])
+
+    async def tasks(self, rows: Rows) -> list[Task]:
+        lanes = await self.lanes.look_up(row[LANE] for row in rows)
+        return [task_of(row, lanes[row[LANE]]) for row in rows]
+
+    # --- apply
+
+    async def apply(self, changes: Sequence[Change]) -> list[bool]:
+        """Ordinary completions go the short way. Whatever that leaves, a refused one too, goes the thorough way."""
+        known = _known([change.id for change in changes])
+        if ordinary := [change for change in changes if is_ordinary(change) and change.id in known]:
+            rows, in_doubt = await self._line.write("complete", completions(ordinary) | {"now": self.now()})
+            written = {task_id for (task_id,) in rows}
+        else:
+            written, in_doubt = set(), False
+        if rest := [change for change in changes if change.id not in written and change.id in known]:
+            more = columns(rest) | {"now": self.now(), "channel": self._line.address.channel}
+            rows, doubtful = await self._line.write("change", more)
+            written.update(task_id for (task_id,) in rows)
+            self._trust(doubtful or in_doubt, written, rest)
+        return [change.id in written for change in changes]
+
+    def _trust(self, doubtful: bool, written: set[str], changes: Sequence[Change]) -> None:  # noqa: FBT001
+        """A change that was cut short and is refused now may have been refused before, or written and overwritten."""
+        if doubtful and any(change.id not in written for change in changes):
+            raise OutcomeUnknown(
+                f"{self._line.address.shown}: the connection was cut in the middle of a change; look again"
+            )
+
+    # --- delete and notes
+
+    async def delete(self, ids: Sequence[str]) -> list[bool]:
+        known = _known(ids)
+        rows, doubtful = await self._line.write("delete", {"id": uuids(sorted(known))})
+        gone = {task_id for (task_id,) in rows}
+        if doubtful and gone != known:
+            raise OutcomeUnknown(
+                f"{self._line.address.shown}: the connection was cut in the middle of deleting; look again"
+            )
+        return [task_id in gone for task_id in ids]
+
+    async def write_note(self, name: str, data: bytes, expected: str) -> str:
+        version = new_lease_id()  # random: a version must stay new even after its note was dropped
+        how = {NEW: "create_note", ANY: "put_note"}.get(expected, "replace_note")
+        values = {"name": name, "data": data, "version": version, "expected": expected}
+        rows, doubtful = await self._line.write(how, values)
+        if rows:
+            return version
+        if doubtful:
+            raise OutcomeUnknown(f"note {name!r}: the connection was cut while it was written; read it again")
+        raise Conflict(f"note {name!r} was written by someone else")
+
+    async def drop_note(self, name: str) -> None:
+        await self._line.write("drop_note", {"name": name})
+
+
+def answers(tasks: Sequence[NewTask], rows: Rows) -> list[Added]:
+    landed = {task_id for (task_id, *_) in rows}
+    return [Added(task.id, new=task.id in landed) for task in tasks]
+
+
+def _known(ids: Iterable[str]) -> set[str]:
+    """Without what cannot be an id: no task has it."""
+    known = set()
+    for task_id in ids:
+        try:
+            known.add(check_id(task_id))
+        except InvalidTask:
+            continue
+    return known

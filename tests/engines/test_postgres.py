@@ -1,0 +1,456 @@
+import asyncio
+import re
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import psycopg
+import pytest
+
+from qo import App
+from qo.engines import examine, open_engine
+from qo.engines.postgres import PostgresEngine
+from qo.engines.postgres.address import address_of
+from qo.engines.postgres.batches import columns, completions, described, wanted
+from qo.engines.postgres.line import Line
+from qo.engines.postgres.reading import query
+from qo.engines.postgres.statements import fill, statement
+from qo.errors import InvalidSetting, OutcomeUnknown, StorageError
+from qo.model import Filter, Status, after_error, archive, cancel, complete, fail, release
+from qo.queue import connect
+from qo.testing import EngineContract, ManualClock
+from qo.testing.samples import claim, claim_one, new, stored, task_id, want
+from tests.servers.postgres import PostgresServer, postgres_server, server, url
+
+__all__ = ["server", "url"]  # fixtures
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+async def engine(clock: ManualClock, url: str) -> AsyncIterator[PostgresEngine]:
+    engine = PostgresEngine(address_of(url), clock)
+    await engine.open()
+    yield engine
+    await engine.close()
+
+
+class TestPostgres(EngineContract):
+    @pytest.fixture
+    async def engine(self, clock: ManualClock, url: str) -> AsyncIterator[PostgresEngine]:
+        engine = PostgresEngine(address_of(url), clock)
+        await engine.open()
+        yield engine
+        await engine.close()
+
+
+def line(engine: PostgresEngine) -> Line:
+    assert engine._rooms is not None
+    return engine._rooms.line
+
+
+async def wrong(url: str) -> list[str]:
+    return [finding.detail for finding in await examine(url) if finding.ok is False]
+
+
+# --- the address
+
+
+def test_a_url_names_a_server_and_a_schema() -> None:
+    address = address_of("postgresql://me:s3cret@db.example:5433/app?schema=jobs&sslmode=require")
+    assert (address.schema, address.shown) == ("jobs", "postgresql://db.example:5433/app")
+    assert "sslmode=require" in address.conninfo and "schema" not in address.conninfo
+    assert address_of("postgres:///app").schema == "qo"
+
+
+@pytest.mark.parametrize(
+    ("url", "says"),
+    [
+        ("postgresql://me:s3cret@host/app?shema=x", "shema"),
+        ("postgresql://me:s3cret@host/app?schema=Drop%20Table", "not a name"),
+    ],
+)
+def test_an_address_that_makes_no_sense_is_refused_without_telling_the_password(url: str, says: str) -> None:
+    with pytest.raises(InvalidSetting, match=says) as refusal:
+        open_engine(url)
+    assert "s3cret" not in str(refusal.value)
+
+
+# --- opening
+
+
+async def test_a_server_that_is_away_is_told_in_a_sentence() -> None:
+    engine = open_engine("postgresql://me:s3cret@127.0.0.1:1/app")
+    with pytest.raises(StorageError, match="cannot be reached") as refusal:
+        await engine.open()
+    assert "s3cret" not in str(refusal.value)
+    assert not isinstance(refusal.value, OutcomeUnknown)
+    (finding,) = await examine("postgresql://me:s3cret@127.0.0.1:1/app")
+    assert finding.ok is False and "s3cret" not in finding.detail
+
+
+async def test_an_engine_that_is_not_open_says_so(url: str) -> None:
+    with pytest.raises(StorageError, match="open"):
+        await open_engine(url).count()
+
+
+async def test_a_newer_schema_is_refused(engine: PostgresEngine, url: str) -> None:
+    await line(engine).execute("INSERT INTO test.schema_version VALUES (99)", {})
+    with pytest.raises(StorageError, match="newer qo"):
+        await open_engine(url).open()
+    assert any("newer qo" in detail for detail in await wrong(url))
+
+
+async def test_a_schema_of_another_application_is_left_alone(server: PostgresServer, url: str) -> None:
+    with psycopg.connect(server.url(), autocommit=True) as db:
+        db.execute("CREATE SCHEMA test; CREATE TABLE test.tasks (mine int)")
+        with pytest.raises(StorageError, match="another application"):
+            await open_engine(url).open()
+        assert db.execute("SELECT to_regclass('test.lanes')").fetchone() == (None,)
+
+
+async def test_a_user_who_may_not_create_is_told_what_to_grant(server: PostgresServer, url: str) -> None:
+    with psycopg.connect(server.url(), autocommit=True) as db:
+        db.execute("DROP ROLE IF EXISTS guest; CREATE ROLE guest LOGIN")
+    guest = url.replace("qo@", "guest@")
+    with pytest.raises(StorageError, match="grant"):
+        await open_engine(guest).open()
+    assert any("may not create" in detail for detail in await wrong(guest))
+
+
+# --- the same cost at any depth
+
+
+@contextmanager
+def _analyzed(db: psycopg.Connection[Any], *, late: bool) -> Iterator[None]:
+    """Statistics from before the tables were filled, or fresh ones."""
+    for table in ("tasks", "ready", "coming", "leases", "events"):
+        db.execute(f"ALTER TABLE test.{table} SET (autovacuum_enabled = false); ANALYZE test.{table}")
+    yield
+    if late:
+        db.execute("ANALYZE test.tasks, test.ready, test.coming, test.leases, test.events")
+
+
+async def plan(engine: PostgresEngine, sql: str, values: dict[str, Any], how: str = "EXPLAIN") -> str:
+    return "\n".join(row[0] for row in await line(engine).execute(f"{how} {sql}", values))
+
+
+FILTERS = [
+    Filter(),
+    Filter(statuses=(Status.PENDING,)),
+    Filter(statuses=(Status.PENDING,), queues=("q",), types=("t",)),
+    Filter(statuses=(Status.COMPLETED,)),
+    Filter(statuses=(Status.FAILED, Status.RUNNING)),
+    Filter(expired_for=1.0),
+    Filter(finished_for=1.0, statuses=(Status.ARCHIVED, Status.COMPLETED)),
+    Filter(worker_id="w1"),
+]
+
+
+@pytest.mark.parametrize("late", [True, False], ids=["fresh statistics", "stale statistics"])
+async def test_no_statement_reads_a_whole_table(engine: PostgresEngine, server: PostgresServer, *, late: bool) -> None:
+    with psycopg.connect(server.url(), autocommit=True) as db, _analyzed(db, late=late):
+        for start in range(0, 50_000, 5_000):
+            await engine.add([new(start + n, delay=n % 2 * 60.0) for n in range(5_000)])
+        tasks = await claim(engine, limit=3_000)
+        await engine.apply([complete(task) if n % 2 else fail(task, "e") for n, task in enumerate(tasks[:2_000])])
+    table, schema = engine._rooms.table, "test"  # type: ignore[union-attr]
+    stamp = {"now": table.now(), "channel": "c"}
+    asked = wanted(want()) | stamp | {"staged": False}
+    batch = [new(n, idempotency_key="k") for n in range(99)]
+    steering = [cancel(task_id(n)) for n in range(99)] + [release(tasks[-1])]
+    statements: list[tuple[str, dict[str, Any]]] = [
+        (statement("claim", schema), asked),
+        (statement("claimable", schema), asked),
+        (statement("held_under", schema), asked),
+        (statement("stage", schema), {"now": 1e9, "step": 1000}),
+        (statement("add", schema), described(batch, table.lanes.numbers) | stamp | {"submit_id": 1}),
+        (statement("complete", schema), completions([complete(task) for task in tasks[-9:]]) | stamp),
+        (statement("change", schema), columns(steering) | stamp),
+    ]
+    for where in FILTERS:
+        for many in (True, False):
+            sql, values = query(where, 50, f"1e9~{task_id(1)}", many_pending=many)
+            statements.append((fill(sql, schema), values | stamp))
+    for sql, values in statements:
+        text = await plan(engine, sql, values)
+        assert not re.search(r"Seq Scan on (tasks|ready|coming|events)", text), text
+
+
+async def _blocks(engine: PostgresEngine) -> int:
+    """Pages a claim of ten tasks looks at. The claim is not undone: the next one meets what it left behind."""
+    asked = wanted(want(types=("t",))) | {"now": engine._rooms.table.now(), "staged": False}  # type: ignore[union-attr]
+    text = await plan(engine, statement("claim", "test"), asked, "EXPLAIN (ANALYZE, BUFFERS, COSTS OFF, TIMING OFF)")
+    assert re.search(r"rows=10(\.00)? ", text.splitlines()[0])
+    return sum(int(number) for number in re.findall(r"(?:hit|read)=(\d+)", text.split("CTE", 1)[0]))
+
+
+async def test_a_claim_costs_the_same_at_any_depth(engine: PostgresEngine) -> None:
+    await engine.add([new(n) for n in range(100)])
+    await _blocks(engine)
+    shallow = await _blocks(engine)
+    for start in range(0, 20_000, 5_000):
+        await engine.add([new(1_000 + start + n) for n in range(5_000)])
+        await engine.add([new(100_000 + start + n, delay=3600.0, priority=0) for n in range(5_000)])
+        await engine.add([new(200_000 + start + n, type="foreign", priority=0) for n in range(5_000)])
+    assert await _blocks(engine) < 2 * shallow  # a level more in each index
+
+
+# --- claims
+
+
+async def test_many_tasks_that_become_due_at_once_are_all_made_ready(
+    engine: PostgresEngine, clock: ManualClock
+) -> None:
+    await engine.add([new(n, delay=5.0, priority=n % 9) for n in range(2_500)])
+    clock.advance(5)
+    assert len(await claim(engine, limit=3_000)) == 2_500
+
+
+async def test_a_task_locked_by_someone_else_is_passed_over(engine: PostgresEngine, server: PostgresServer) -> None:
+    await engine.add([new(0), new(1), new(2, delay=1.0)])
+    with psycopg.connect(server.url()) as db:
+        db.execute("SELECT FROM test.tasks WHERE id = ANY (%s::uuid[]) FOR UPDATE", ([task_id(0), task_id(2)],))
+        assert [task.id for task in await claim(engine)] == [task_id(1)]
+    assert [task.id for task in await claim(engine)] == [task_id(0)]
+
+
+async def test_a_turn_that_outlived_its_task_is_void_and_dropped(engine: PostgresEngine, clock: ManualClock) -> None:
+    await engine.add([new(0), new(1, delay=5.0)])
+    await line(engine).execute("INSERT INTO test.ready SELECT rank - 1, id, lane, version + 5 FROM test.tasks", {})
+    await line(engine).execute("INSERT INTO test.coming SELECT available_at, id, version + 5 FROM test.tasks", {})
+    assert [task.id for task in await claim(engine)] == [task_id(0)]
+    clock.advance(5)
+    assert [task.id for task in await claim(engine)] == [task_id(1)]
+    assert await claim(engine) == []
+    left = "SELECT (SELECT count(*) FROM test.ready), (SELECT count(*) FROM test.coming)"
+    assert await line(engine).execute(left, {}) == [(0, 0)]
+
+
+async def test_a_cancelled_claim_hands_its_tasks_back(engine: PostgresEngine) -> None:
+    await engine.add([new()])
+    claiming = asyncio.create_task(claim(engine))
+    await asyncio.sleep(0)  # it is on its way
+    await asyncio.sleep(0)
+    claiming.cancel()
+    await asyncio.wait([claiming])
+    while engine._handing_back:
+        await asyncio.wait(engine._handing_back)
+    assert [task.failures for task in await claim(engine)] == [0]
+
+
+async def test_leases_are_forgotten_once_their_tasks_are_settled(engine: PostgresEngine, url: str) -> None:
+    await engine.add([new(n) for n in range(9)])
+    first = await claim(engine, limit=5)
+    await engine.apply([complete(task) for task in first[:3]])
+    await engine.apply([after_error(first[3], "e", luck=0.5), cancel(first[4].id)])
+    second = await claim(engine, limit=2)
+    assert await line(engine).execute("SELECT lease_id, remaining FROM test.leases", {}) == [(second[0].lease_id, 2)]
+    assert await wrong(url) == []
+
+
+# --- counts
+
+
+async def test_counts_are_gathered_when_many_connections_have_counted(engine: PostgresEngine) -> None:
+    await engine.add([new(n) for n in range(9)])
+    await line(engine).execute(
+        "INSERT INTO test.tally (slot, lane, status, count)"
+        " SELECT -s.n, lanes.n, 'pending', 1 FROM generate_series(1, 3000) AS s (n), test.lanes",
+        {},
+    )
+    before = await engine.count()
+    assert sum(before.values()) == 3_009
+    ((rows,),) = await line(engine).execute("SELECT count(*) FROM test.tally", {})
+    assert rows < 10
+    assert await engine.count() == before
+
+
+# --- transactional enqueue
+
+
+@pytest.mark.parametrize("commits", [True, False])
+async def test_a_task_exists_if_and_only_if_the_caller_commits(
+    engine: PostgresEngine, server: PostgresServer, url: str, *, commits: bool
+) -> None:
+    async with await psycopg.AsyncConnection.connect(server.url()) as theirs:
+        assert await engine.add_on(theirs, [new(0), new(1)]) == [(task_id(0), True), (task_id(1), True)]
+        assert await claim(engine) == []
+        await engine.add([new(2)])  # nobody waits for an open transaction
+        assert [task.id for task in await claim(engine)] == [task_id(2)]
+        await (theirs.commit() if commits else theirs.rollback())
+    assert len(await claim(engine)) == (2 if commits else 0)
+    assert sum((await engine.count()).values()) == (3 if commits else 1)
+    assert await wrong(url) == []
+
+
+async def test_a_connection_without_an_event_loop_will_do(engine: PostgresEngine, server: PostgresServer) -> None:
+    with psycopg.connect(server.url()) as theirs:
+        theirs.execute("CREATE TEMPORARY TABLE mine (n int)")
+        assert await engine.add_on(theirs, [new(0)]) == [(task_id(0), True)]
+        assert await engine.add_on(theirs, [new(0)]) == [(task_id(0), False)]
+        assert await engine.add_on(theirs, []) == []
+    assert (await stored(engine)).status is Status.PENDING
+
+
+async def test_waiting_ends_when_the_callers_transaction_commits(
+    engine: PostgresEngine, server: PostgresServer
+) -> None:
+    async with await psycopg.AsyncConnection.connect(server.url()) as theirs:
+        await engine.add_on(theirs, [new()])
+        working = asyncio.create_task(_until_claimed(engine))
+        await theirs.commit()
+    assert len(await asyncio.wait_for(working, 30)) == 1
+
+
+async def _until_claimed(engine: PostgresEngine) -> list[Any]:
+    asked = want()
+    while not (tasks := await engine.claim(asked)):
+        await engine.wait(asked, 60)
+    return tasks
+
+
+# --- waiting
+
+
+async def test_waiting_after_an_empty_claim_asks_the_server_nothing(
+    engine: PostgresEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, statements = want(), list[str]()
+    await _listening(engine)
+    assert await engine.claim(asked) == []
+    execute = Line.execute
+
+    async def counting(self: Line, sql: str, values: Any) -> Any:
+        statements.append(sql)
+        return await execute(self, sql, values)
+
+    monkeypatch.setattr(Line, "execute", counting)
+    await engine.wait(asked, 0.01)
+    assert statements == []
+    await engine.wait(asked, 0.01)  # without a claim between, it must look
+    assert len(statements) == 1
+
+
+async def _listening(engine: PostgresEngine) -> None:
+    watch = engine._rooms.watch  # type: ignore[union-attr]
+    while not watch._listening:
+        await watch.sleep(watch.heard, 1.0, None)
+
+
+async def test_listening_goes_on_after_its_connection_was_cut(engine: PostgresEngine, server: PostgresServer) -> None:
+    await _listening(engine)
+    with psycopg.connect(server.url(), autocommit=True) as db:
+        db.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query LIKE 'LISTEN%'")
+    working = asyncio.create_task(_until_claimed(engine))
+    await engine.add([new()])
+    assert len(await asyncio.wait_for(working, 30)) == 1
+    await asyncio.wait_for(_listening(engine), 30)
+
+
+async def test_waiting_ends_when_a_tasks_time_comes(url: str) -> None:
+    engine = PostgresEngine(address_of(url))  # on the server's clock
+    await engine.open()
+    await engine.add([new(delay=0.2)])
+    assert len(await asyncio.wait_for(_until_claimed(engine), 30)) == 1
+    await engine.close()
+
+
+# --- a server that comes and goes
+
+
+async def test_connections_that_were_cut_are_replaced_unnoticed(engine: PostgresEngine, server: PostgresServer) -> None:
+    await asyncio.gather(*(engine.count() for _ in range(5)))
+    with psycopg.connect(server.url(), autocommit=True) as db:
+        db.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'qo'")
+    assert await engine.add([new()]) == [(task_id(0), True)]
+    assert await engine.apply([complete(await claim_one(engine))]) == [True]
+
+
+async def test_a_stopped_server_is_told_and_a_started_one_is_used_again() -> None:
+    with postgres_server() as server:
+        engine = PostgresEngine(address_of(server.url()))
+        await engine.open()
+        await engine.add([new()])
+        server.stop()
+        with pytest.raises(StorageError, match="cannot be reached"):
+            await claim(engine)
+        server.start()
+        assert len(await claim(engine)) == 1
+        await engine.close()
+
+
+# --- the doctor
+
+
+async def test_the_doctor_finds_a_sound_database_sound(engine: PostgresEngine, url: str) -> None:
+    await engine.add([new(n) for n in range(5)] + [new(9, delay=60.0)])
+    tasks = await claim(engine, limit=3)
+    await engine.apply([complete(tasks[0]), fail(tasks[1], "e")])
+    await engine.apply([archive(tasks[1].id)])
+    findings = await examine(url)
+    assert [finding for finding in findings if not finding.ok] == []
+    assert {"server", "version", "clock", "durability", "schema", "privileges", "counts", "lists"} <= {
+        finding.name for finding in findings
+    }
+
+
+@pytest.mark.parametrize(
+    ("damage", "says"),
+    [
+        ("UPDATE test.tally SET count = count + 1", "counts differ"),
+        ("DELETE FROM test.ready", "in no list"),
+        ("DELETE FROM test.leases", "in no list"),
+    ],
+)
+async def test_the_doctor_finds_what_is_wrong(engine: PostgresEngine, url: str, damage: str, says: str) -> None:
+    await engine.add([new(0), new(1)])
+    await claim_one(engine)
+    await line(engine).execute(damage, {})
+    (detail,) = await wrong(url)
+    assert says in detail
+
+
+async def test_the_doctor_says_what_is_not_there_yet(url: str) -> None:
+    (schema,) = [finding for finding in await examine(url) if finding.name == "schema"]
+    assert schema.ok is None and "no queue" in schema.detail
+
+
+# --- a task in the caller's own transaction, as an application writes it
+
+
+async def test_a_queue_enqueues_in_the_callers_transaction(server: PostgresServer, url: str) -> None:
+    async with connect(url) as queue, await psycopg.AsyncConnection.connect(server.url()) as theirs:
+        kept = await queue.enqueue("t", {"n": 1}, connection=theirs)
+        assert await queue.get(kept.id) is None  # nobody sees it before the commit
+        await theirs.commit()
+        lost = await queue.enqueue("t", {"n": 2}, connection=theirs)
+        await theirs.rollback()
+        assert await queue.get(kept.id) is not None
+        assert await queue.get(lost.id) is None
+
+
+def test_an_app_enqueues_in_the_callers_transaction(server: PostgresServer, url: str) -> None:
+    app = App(url)
+
+    @app.task
+    def charge(amount: int) -> int:
+        return amount
+
+    with psycopg.connect(server.url()) as theirs:
+        kept = charge.using(connection=theirs).enqueue(1)
+        theirs.commit()
+        lost = charge.using(connection=theirs).enqueue(2)
+        theirs.rollback()
+    assert kept.task() is not None
+    assert lost.task() is None
+    app.close()
+
+
+async def test_a_store_without_transactions_says_so() -> None:
+    async with connect("memory://") as queue:
+        with pytest.raises(InvalidSetting, match="only a postgresql:// store"):
+            await queue.enqueue("t", connection=object())
