@@ -1,14 +1,12 @@
-"""How fast is a worker over HTTP? `python bench/http.py [TASKS]`: no-op tasks a second on SQLite with one server process,
+"""How fast is a worker over HTTP? `python -m bench.http [TASKS]`: no-op tasks a second on SQLite with one server process,
 next to the same worker on the same file without a server. Each side runs in processes of its own.
 """
 
 import asyncio
-import os
 import subprocess
 import sys
 import tempfile
 import time
-from pathlib import Path
 
 import qo
 from qo.engines.http import HttpEngine
@@ -19,7 +17,6 @@ from qo.model import NewTask, Status
 from qo.queue import Queue, connect
 from qo.worker import Worker, WorkerSettings
 
-ROOT = Path(__file__).parents[1]
 TASKS = int(sys.argv[1]) if len(sys.argv) > 1 and sys.argv[1].isdigit() else 50_000
 PORT = 8799
 
@@ -61,8 +58,8 @@ async def in_process(folder: str) -> None:
 
 
 async def over_http(folder: str) -> None:
-    command = [sys.executable, "-m", "tests.engines.http_serve", f"sqlite:///{folder}/served.db", str(PORT)]
-    server = subprocess.Popen(command, cwd=ROOT, env=os.environ | {"PYTHONPATH": f"{ROOT}/src:{ROOT}"})
+    place = ["--url", f"sqlite:///{folder}/served.db", "--port", str(PORT)]
+    server = subprocess.Popen([sys.executable, "-m", "qo", "serve", *place, "--log-level", "error"])  # noqa: ASYNC220
     try:
         async with Queue(HttpEngine(address_of(f"http://127.0.0.1:{PORT}"))) as queue:
             for _ in range(20):

@@ -32,6 +32,8 @@ COMMANDS = {  # in the order in which one meets them
     "pause": "Stop workers from starting tasks.",
     "resume": "Let workers start tasks again.",
     "limit": "Limit how many tasks a worker starts a second.",
+    "serve": "Answer over HTTP.",
+    "token": "Say who may call the server.",
     "doctor": "Check that a store can be trusted.",
     "bucket-setup": "Make a bucket fit for a queue.",
     "completion": "Print the completion script for your shell.",

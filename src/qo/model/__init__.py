@@ -35,7 +35,7 @@ from qo.model.note import ANY, NEW, Note
 from qo.model.order import AGEING, HIGH, LEVELS, LOW, MEDIUM, STRICT, effective_priority, level, rank
 from qo.model.outcome import LOST, after_error, expire, fail, lost_its_process
 from qo.model.outside import ERROR_LIMIT, is_a, show
-from qo.model.retry import RetryPolicy
+from qo.model.retry import DEFAULT_POLICY, RetryPolicy
 from qo.model.table import Added, Table
 from qo.model.task import (
     FINISHED,
@@ -55,6 +55,7 @@ from qo.model.want import LEASE, Want, eligible
 __all__ = [
     "AGEING",
     "ANY",
+    "DEFAULT_POLICY",
     "ERROR_LIMIT",
     "FINISHED",
     "HIGH",

@@ -3,11 +3,12 @@
 import re
 from collections import Counter
 from collections.abc import Iterable
+from functools import lru_cache
 
 from qo.errors import BadBatch, InvalidTask
 from qo.model.order import level
 from qo.model.outside import is_a, show
-from qo.model.retry import RetryPolicy
+from qo.model.retry import DEFAULT_POLICY, RetryPolicy
 from qo.model.task import NewTask
 
 PAYLOAD_LIMIT = 256 * 1024  # bytes kept inline
@@ -44,23 +45,42 @@ def check_id(task_id: str) -> str:
 def check_new(new: NewTask, *, payload_limit: int = PAYLOAD_LIMIT) -> NewTask:
     """Refuse what no store should have to keep."""
     check_id(new.id)
-    check_name("queue", new.queue)
-    check_name("type", new.type)
-    for need in new.needs:
-        check_name("needs", need)
-    level(new.priority)
+    kind = new.queue, new.type, new.needs, new.priority, new.timeout, new.max_retries, new.ageing, new.window
+    try:
+        _check_kind(*kind)
+    except TypeError:  # something that cannot even be remembered
+        _check_kind.__wrapped__(*kind)
+    if new.retry is not DEFAULT_POLICY:
+        check_retry(new.retry)
     check_size("payload", new.payload, payload_limit)
-    check_number("timeout", new.timeout, above=0.0)
     check_number("delay", new.delay)
     if new.run_at is not None:
         check_number("run_at", new.run_at, most=2 * LONGEST)
-    check_whole("max_retries", new.max_retries)
     _text("idempotency_key", new.idempotency_key)
     _text("trace_id", new.trace_id)
-    check_retry(new.retry)
-    _span("ageing", new.ageing)
-    _span("window", new.window)
     return new
+
+
+@lru_cache(maxsize=1024, typed=True)  # thousands of tasks are alike in all this; typed, because True is no 1
+def _check_kind(  # noqa: PLR0917 - what is remembered has no names
+    queue: str,
+    type: str,
+    needs: tuple[str, ...],
+    priority: int,
+    timeout: float,
+    max_retries: int,
+    ageing: float,
+    window: float,
+) -> None:
+    check_name("queue", queue)
+    check_name("type", type)
+    for need in needs:
+        check_name("needs", need)
+    level(priority)
+    check_number("timeout", timeout, above=0.0)
+    check_whole("max_retries", max_retries)
+    _span("ageing", ageing)
+    _span("window", window)
 
 
 def check_size(field: str, data: bytes, limit: int) -> None:

@@ -19,3 +19,6 @@ class RetryPolicy(Struct, frozen=True, kw_only=True, gc=False):
         except OverflowError:  # thousands of failures: far beyond any `max`
             exact = self.max if self.initial else 0.0
         return exact * (1 + self.jitter * (2 * luck - 1))
+
+
+DEFAULT_POLICY = RetryPolicy()

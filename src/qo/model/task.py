@@ -5,7 +5,7 @@ from enum import StrEnum
 from msgspec import Struct
 
 from qo.model.order import AGEING, MEDIUM, rank
-from qo.model.retry import RetryPolicy
+from qo.model.retry import DEFAULT_POLICY, RetryPolicy
 
 TIMEOUT = 300.0  # seconds one attempt may take
 MAX_RETRIES = 3
@@ -43,7 +43,7 @@ class NewTask(Struct, frozen=True, kw_only=True, gc=False):
     needs: tuple[str, ...] = ()  # capabilities a worker must have, sorted
     timeout: float = TIMEOUT
     max_retries: int = MAX_RETRIES
-    retry: RetryPolicy = RetryPolicy()
+    retry: RetryPolicy = DEFAULT_POLICY
     delay: float = 0.0
     run_at: float | None = None  # an instant named by the producer; goes before `delay`
     idempotency_key: str | None = None
@@ -66,7 +66,7 @@ class Task(Struct, frozen=True, kw_only=True, gc=False):
     needs: tuple[str, ...] = ()
     timeout: float = TIMEOUT
     max_retries: int = MAX_RETRIES
-    retry: RetryPolicy = RetryPolicy()
+    retry: RetryPolicy = DEFAULT_POLICY
     attempt: int = 0  # grows with every claim, so an old holder is told apart from the new one
     failures: int = 0  # errors, timeouts and crashes; alone compared with `max_retries`
     available_at: float

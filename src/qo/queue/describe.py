@@ -10,6 +10,7 @@ from qo.errors import InvalidTask
 from qo.ids import new_id
 from qo.model import (
     AGEING,
+    DEFAULT_POLICY,
     MAX_RETRIES,
     MEDIUM,
     PAYLOAD_LIMIT,
@@ -64,10 +65,10 @@ def describe(
             type=type,
             payload=payload,
             priority=level(priority),
-            needs=check_names("needs", needs),
+            needs=() if needs == () else check_names("needs", needs),
             timeout=seconds(timeout),
             max_retries=max_retries,
-            retry=retry or RetryPolicy(),
+            retry=DEFAULT_POLICY if retry is None else retry,
             delay=seconds(delay),
             run_at=None if run_at is None else moment("run_at", run_at),
             idempotency_key=idempotency_key,

@@ -11,12 +11,12 @@ from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from types import TracebackType
 from typing import Any, Self, TypeAlias
 
-from qo import notes
+from qo import notes, tracing
 from qo.clock import Clock, boot_clock, system_clock
 from qo.codec import decode_value, encode_value
-from qo.engine import Engine
+from qo.engine import Engine, Transactional
 from qo.engines import open_engine
-from qo.errors import InvalidTask, LeaseLost, ResultTimeout, TaskFailed, TaskNotFound, WrongStatus
+from qo.errors import InvalidSetting, InvalidTask, LeaseLost, ResultTimeout, TaskFailed, TaskNotFound, WrongStatus
 from qo.ids import luck, new_lease_id, new_worker_id
 from qo.model import (
     FINISHED,
@@ -93,23 +93,35 @@ class Queue:
 
     # --- tasks in
 
-    async def enqueue(self, type: str, payload: object = None, **options: Any) -> Submitted:
-        """Submit one task; returns when the store has it. Options: see `describe`."""
-        return await self.submit(self.new_task(type, encode_value(payload), **options))
+    async def enqueue(self, type: str, payload: object = None, *, connection: Any = None, **options: Any) -> Submitted:
+        """Submit one task; returns when the store has it. Options: see `describe`.
 
-    async def submit(self, new: NewTask) -> Submitted:
-        added = await self._adding.ask(new)
+        With a psycopg `connection` of your own, it is part of your transaction: it exists if and only if you commit.
+        """
+        return await self.submit(self.new_task(type, encode_value(payload), **options), connection=connection)
+
+    async def submit(self, new: NewTask, *, connection: Any = None) -> Submitted:
+        with tracing.submitting((new,)) as span:
+            (new,) = span.marked((new,))
+            added = await (self._adding.ask(new) if connection is None else self._add_on(connection, new))
         return Submitted(self, added)
+
+    async def _add_on(self, connection: Any, new: NewTask) -> Added:
+        if not isinstance(self.engine, Transactional):
+            raise InvalidSetting("connection= joins a transaction of yours, and only a postgresql:// store has those")
+        (added,) = await self.engine.add_on(connection, [new])
+        return added
 
     async def submit_many(self, tasks: Sequence[NewTask]) -> Submissions:
         """Submit many tasks in as few trips as the store allows. Of one id, the first is taken."""
         first: dict[str, NewTask] = {}
         for task in tasks:
             first.setdefault(task.id, task)
-        distinct = [*first.values()]
         fresh: dict[str, bool] = {}
-        for start in range(0, len(distinct), BULK):
-            fresh.update(await self.engine.add(distinct[start : start + BULK]))
+        with tracing.submitting([*first.values()]) as span:
+            distinct = span.marked([*first.values()])
+            for start in range(0, len(distinct), BULK):
+                fresh.update(await self.engine.add(distinct[start : start + BULK]))
         return [Submitted(self, Added(task.id, fresh.pop(task.id, False))) for task in tasks]
 
     def new_task(self, type: str, payload: bytes, **options: Any) -> NewTask:

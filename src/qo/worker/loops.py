@@ -6,6 +6,7 @@ import threading
 from collections import deque
 from collections.abc import Iterable
 
+from qo import tracing
 from qo.clock import Clock, boot_clock
 from qo.tasks import running
 from qo.worker.run import Run, encode_result
@@ -54,7 +55,9 @@ class LoopExecutor:
         running.set(run.task)
         try:
             args, kwargs = run.handler.arguments.decode(run.task.payload)
-            outcome = encode_result(await run.handler.function(*args, **kwargs), self._limit)
+            with tracing.running(run.task):
+                result = await run.handler.function(*args, **kwargs)
+            outcome = encode_result(result, self._limit)
         except BaseException as error:  # noqa: BLE001 - sys.exit must not end the loop; the outcome goes to the store
             outcome = run.outcome_of(error)
         if os.getpid() != self._pid:

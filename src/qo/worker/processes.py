@@ -18,6 +18,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from qo import tracing
 from qo.clock import Clock, boot_clock
 from qo.errors import InvalidSetting
 from qo.model import LOST, Task
@@ -148,9 +149,10 @@ def _obey(order: Order) -> Outcome:
     try:
         function, arguments = _find(order.module, order.name, order.style)
         args, kwargs = arguments.decode(order.task.payload)
-        result = function(*args, **kwargs)
-        if inspect.iscoroutine(result):
-            result = run_to_end(result)
+        with tracing.running(order.task):
+            result = function(*args, **kwargs)
+            if inspect.iscoroutine(result):
+                result = run_to_end(result)
         return encode_result(result, order.result_limit)
     except BaseException as error:  # noqa: BLE001 - goes to the parent, then to the store
         return outcome_of(error)

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Iterable
 from contextvars import copy_context
 
+from qo import tracing
 from qo.clock import Clock, boot_clock
 from qo.tasks import running
 from qo.worker.run import Outcome, Run, TimedOut, encode_result
@@ -104,7 +105,7 @@ class ThreadExecutor:
         args, kwargs = run.handler.arguments.decode(run.task.payload)
         context = copy_context()
         context.run(running.set, run.task)
-        return encode_result(context.run(run.handler.function, *args, **kwargs), self._limit)
+        return encode_result(context.run(tracing.call, run.task, run.handler.function, args, kwargs), self._limit)
 
     def cancel(self, run: Run) -> None:
         """Throw into the thread. It hears it at its next step of Python; a call that blocks in C ends first."""
