@@ -67,6 +67,8 @@ class Limits:
         return most
 
     def started(self, type: str) -> None:
+        if not self._buckets:
+            return
         for key in (type, WHOLE):
             if (bucket := self._buckets.get(key)) is not None:
                 bucket.take(1)

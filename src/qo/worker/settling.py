@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from qo.engine import Engine
 from qo.errors import StorageError
 from qo.ids import luck
-from qo.model import Change, Status
+from qo.model import Change, Status, Task
 from qo.worker.held import Held
 from qo.worker.registration import Registration
 from qo.worker.run import Outcome, Run, settlement
@@ -56,9 +56,14 @@ class Settler:
             return
         changes = [settlement(run.task, outcome, luck) for run, outcome in reports]
         answers = await self.apply(changes)
+        chatty = log.isEnabledFor(logging.INFO)
         for (run, _), change, landed in zip(reports, changes, answers, strict=True):
             self._held.remove(run)
-            self._tell(run, change, landed=landed)
+            if landed and change.to is Status.COMPLETED:
+                self._registration.completed += 1
+                if not chatty:
+                    continue
+            self._tell(run.task, change, landed=landed)
         self._settled(len(reports))
 
     async def apply(self, changes: Sequence[Change]) -> list[bool]:
@@ -72,15 +77,12 @@ class Settler:
             await asyncio.sleep(pause)
             pause = min(pause * 2, _LONGEST_PAUSE)
 
-    def _tell(self, run: Run, change: Change, *, landed: bool) -> None:
-        task = run.task
+    def _tell(self, task: Task, change: Change, *, landed: bool) -> None:
         about = {"task_id": task.id, "type": task.type, "queue": task.queue, "attempt": task.attempt}
         if not landed:
             log.warning("lease lost: the outcome of %s %s was dropped", task.type, task.id, extra=about)
         elif change.to is Status.COMPLETED:
-            self._registration.completed += 1
-            if log.isEnabledFor(logging.INFO):
-                log.info("completed %s %s", task.type, task.id, extra=about | {"status": "completed"})
+            log.info("completed %s %s", task.type, task.id, extra=about | {"status": "completed"})
         else:
             self._registration.failed += 1
             summary = (change.error or "").partition("\n")[0]
