@@ -21,6 +21,7 @@ from qo.cli.exits import Exit
 from qo.cli.output import clean, console
 from qo.cli.target import load_app
 from qo.engines import hide_password
+from qo.errors import InvalidSetting
 from qo.monitor import Monitor, MonitorSettings
 from qo.queue import Queue
 from qo.worker import Watchdog, Worker, WorkerSettings
@@ -38,6 +39,7 @@ class Plan(Struct, frozen=True, kw_only=True):
     reload: bool
     monitor: MonitorSettings | None
     log: tuple[str, ...]
+    metrics: tuple[str, int] | None = None  # where Prometheus finds them
 
     @property
     def id(self) -> str:
@@ -99,7 +101,7 @@ def work(plan: Plan, *, child: bool = False) -> int:
         banner(plan, app)
 
     async def both() -> None:
-        queue = await app.queue()
+        queue = measured(await app.queue(), plan.metrics)
         worker = Worker(queue, app.registry, plan.settings)
         ending.attach(worker)
         log.info("worker %s works", worker.id, extra={"worker_id": worker.id})
@@ -114,6 +116,23 @@ def work(plan: Plan, *, child: bool = False) -> int:
     app.run(both())
     app.close()
     return Exit.CLEAN if ending.signals <= 1 else Exit.INTERRUPTED
+
+
+def measured(queue: Queue, place: tuple[str, int] | None) -> Queue:
+    """The queue with meters on it, shown at a port; as it is if nobody asked."""
+    if place is None:
+        return queue
+    try:
+        from qo.metrics import Meters  # noqa: PLC0415 - prometheus-client is an extra
+    except ImportError as error:
+        raise InvalidSetting("--metrics-port needs its package: pip install 'qo-queue[web]'") from error
+    meters = Meters()
+    host, port = place
+    try:
+        meters.serve(port, host)
+    except OSError as error:
+        raise InvalidSetting(f"cannot show metrics at {host}:{port}: {error.strerror}") from error
+    return meters.measured(queue)
 
 
 @contextlib.asynccontextmanager
@@ -162,6 +181,9 @@ def child_command(plan: Plan, name: str) -> list[str]:
     for field in ("queues", "types", "capabilities"):
         words += [f"--{field}", ",".join(getattr(settings, field))]
     words += ["--drain"] if settings.drain else []
+    if plan.metrics is not None:
+        host, port = plan.metrics
+        words += ["--metrics-host", host, "--metrics-port", str(port + int(name.rpartition("-")[2]) - 1)]
     if monitor is None:
         return [*words, "--no-monitor", *plan.log]
     for field in ("check_interval", "worker_health_threshold", "sweep_interval", "sweep_page_size", "retention"):

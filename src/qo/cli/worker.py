@@ -83,6 +83,13 @@ EXAMPLES = examples(
 @option(
     "--poll", type=DURATION, default=DEFAULTS.poll, var="QO_POLL", help="Longest sleep between two looks for tasks."
 )
+@option(
+    "--metrics-port",
+    type=click.IntRange(1, 65535),
+    var="QO_METRICS_PORT",
+    help="Show Prometheus metrics at this port; of several processes, the first there, the next one higher.",
+)
+@option("--metrics-host", default="127.0.0.1", var="QO_METRICS_HOST", help="Address of that port.")
 @option("--heartbeat", type=DURATION, default=DEFAULTS.heartbeat, var="QO_HEARTBEAT", help="Between two signs of life.")
 @option(
     "--log-level",
@@ -120,6 +127,7 @@ def _plan(call: Call, target: str, given: dict[str, Any]) -> running.Plan:
         settings=WorkerSettings(**settings, id=check_name("id", given["id_"] or new_worker_id(host))),
         processes=given["processes"],
         reload=given["reload"],
+        metrics=None if given["metrics_port"] is None else (given["metrics_host"], given["metrics_port"]),
         monitor=None if given["no_monitor"] else monitor_settings(given),
         log=("--log-level", given["log_level"], *(["--log-json"] if given["log_json"] or call.json else [])),
     )

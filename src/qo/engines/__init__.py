@@ -26,6 +26,8 @@ ROOMS = {
     "s3": _Room("layouts", "s3"),
     "gs": _Room("layouts", "s3"),
     "az": _Room("layouts", "s3"),
+    "http": _Room("http", "http"),
+    "https": _Room("http", "http"),
 }
 
 

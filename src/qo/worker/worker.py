@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator, Coroutine
+from functools import partial
 from typing import Any
 
 from qo.clock import Clock, boot_clock, system_clock
@@ -106,8 +107,8 @@ class Worker:
             tasks = await self._claim(want)
             if tasks:
                 self._start(tasks)
-            elif self._settings.drain and not len(self._held) and await self._is_drained(want):
-                self.stop()
+            elif self._settings.drain and not len(self._held):
+                await self._patiently(partial(self._stop_if_drained, want))
             else:
                 await self._idle(want)
 
@@ -161,13 +162,16 @@ class Worker:
         elif isinstance(waited, Exception):
             raise waited
 
-    async def _is_drained(self, want: Want) -> bool:
+    async def _stop_if_drained(self, want: Want) -> None:
         """Nothing was due just now; is there also no retry waiting, no task lost by its worker, no stranger?"""
         await self._turn_strangers_away()
         pending = Filter(types=want.types, queues=want.queues, statuses=(Status.PENDING,))
         lost = Filter(types=want.types, queues=want.queues, expired_for=0.0)
         retries = any(task.failures for task in await self._engine.find(pending, limit=_MANY))
-        return not retries and not await self._engine.find(lost, limit=1)
+        if not retries and not await self._engine.find(lost, limit=1):
+            self.stop()
+        else:
+            await self._idle(want)
 
     # --- look around
 

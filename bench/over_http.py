@@ -1,4 +1,4 @@
-"""How fast is a worker over HTTP? `python -m bench.http [TASKS]`: no-op tasks a second on SQLite with one server process,
+"""How fast is a worker over HTTP? `python -m bench.over_http [TASKS]`: no-op tasks a second on SQLite with one server process,
 next to the same worker on the same file without a server. Each side runs in processes of its own.
 """
 

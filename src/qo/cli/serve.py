@@ -1,0 +1,71 @@
+"""`qo serve`: the HTTP face of a queue."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from qo.cli.context import Call, common, examples, option
+from qo.cli.logs import LEVELS, start_logging
+from qo.cli.watching import monitor_options, monitor_settings
+from qo.errors import InvalidSetting
+from qo.queue import Queue
+
+EXAMPLES = examples(
+    "qo serve",
+    "qo serve --port 9000 --origin https://dashboard.example.com",
+    "qo token create --name ops --scopes admin && qo serve --host 0.0.0.0 --allowed-host queue.example.com",
+)
+
+
+@click.command("serve", epilog=EXAMPLES)
+@common
+@option(
+    "--host", default="127.0.0.1", var="QO_HOST", help="Address to listen at; beyond this machine only with a token."
+)
+@option("--port", type=click.IntRange(0, 65535), default=8000, var="QO_PORT", help="0 takes a free one.")
+@option("--allowed-host", "hosts", multiple=True, var="QO_ALLOWED_HOSTS", help="A name callers use for it; repeat.")
+@option("--origin", "origins", multiple=True, var="QO_ORIGINS", help="A site whose pages may call; repeat.")
+@option("--token-required", is_flag=True, var="QO_TOKEN_REQUIRED", help="Ask for a token even from this machine.")
+@option("--rate-limit", type=click.FloatRange(0), default=0.0, var="QO_RATE_LIMIT", help="Requests a second a token.")
+@option(
+    "--priority-config",
+    type=click.Path(path_type=Path),
+    var="QO_PRIORITY_CONFIG",
+    help="JSON with retries and timeouts by priority, for /api/v1.",
+)
+@option("--no-monitor", is_flag=True, var="QO_NO_MONITOR", help="Do not run a monitor beside the server.")
+@option(
+    "--log-level",
+    type=click.Choice(LEVELS, case_sensitive=False),
+    default="info",
+    var="QO_LOG_LEVEL",
+    help="What is logged, to stderr.",
+)
+@option("--log-json", is_flag=True, var="QO_LOG_JSON", help="Log one JSON object a line.")
+@monitor_options
+def command(call: Call, *, host: str, port: int, **given: Any) -> None:
+    """Serve the queue over HTTP: /api/v1, /api/tasks, /docs, /healthz.
+
+    Without any token it answers this machine only. SIGTERM or Ctrl-C ends it.
+    """
+    try:
+        from qo.cli import serving  # noqa: PLC0415 - its packages are an extra
+    except ImportError as error:
+        raise InvalidSetting("serving needs its packages: pip install 'qo-queue[web]'") from error
+
+    start_logging(given["log_level"], as_json=given["log_json"] or call.json)
+    settings = serving.settings_of(host, given, None if given["no_monitor"] else monitor_settings(given))
+
+    async def work(queue: Queue) -> bool:
+        return await serving.has_tokens(queue)
+
+    tokens = call.ask(work, create=True)
+    serving.check_address(host, tokens=tokens)
+    if not tokens and not settings.token_required and not call.json:
+        print_note("no token exists: only this machine is answered, without asking for one (qo token create)")
+    serving.serve(call.url, settings, host=host, port=port)
+
+
+def print_note(text: str) -> None:
+    click.echo(text, err=True)

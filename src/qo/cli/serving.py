@@ -1,0 +1,85 @@
+"""Runs what `qo serve` was asked for."""
+
+import asyncio
+import ipaddress
+import logging
+import socket
+from typing import Any
+
+import uvicorn
+
+from qo.cli.gathered_logs import gather_logs
+from qo.errors import InvalidSetting
+from qo.monitor import MonitorSettings
+from qo.queue import Queue
+from qo.web import WebSettings, create_app
+from qo.web.access import is_loopback
+from qo.web.priorities import read_priorities
+from qo.web.tokens import read_tokens
+
+log = logging.getLogger("qo.web")
+GRACE = 5  # seconds requests have to end, listeners included
+
+
+def settings_of(host: str, given: dict[str, Any], monitor: MonitorSettings | None) -> WebSettings:
+    settings = WebSettings(
+        hosts=(*given["hosts"], *((in_header(host),) if not _is_any(host) and not is_loopback(host) else ())),
+        origins=given["origins"],
+        token_required=given["token_required"] or bool(given["hosts"]) or not is_loopback(host),
+        rate_limit=given["rate_limit"],
+        monitor=monitor,
+    )
+    path = given["priority_config"]
+    return settings if path is None else read_priorities(path, settings)
+
+
+async def has_tokens(queue: Queue) -> bool:
+    return bool((await read_tokens(queue.engine)).tokens)
+
+
+def check_address(host: str, *, tokens: bool) -> None:
+    if not tokens and not is_loopback(host):
+        raise InvalidSetting(
+            f"without a token only this machine may call, so --host {host} is refused; "
+            "create one first: qo token create --name NAME --scopes admin"
+        )
+
+
+def serve(url: str, settings: WebSettings, *, host: str, port: int) -> None:
+    app = create_app(url, settings=settings)
+    config = uvicorn.Config(
+        app,
+        host=host,
+        port=port,
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        lifespan="on",
+        ws="none",
+        timeout_graceful_shutdown=GRACE,
+    )
+    _Server(config).run(sockets=[config.bind_socket()])
+
+
+class _Server(uvicorn.Server):
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Says where it serves once it does."""
+        self._writing = asyncio.create_task(gather_logs().run())
+        await super().startup(sockets=sockets)
+        if self.started and sockets:
+            host, port = sockets[0].getsockname()[:2]
+            log.info("serving at http://%s:%d", in_header(host), port, extra={"host": host, "port": port})
+
+
+def in_header(host: str) -> str:
+    """An address as it stands in a Host header."""
+    return f"[{host}]" if ":" in host else host.lower()
+
+
+def _is_any(host: str) -> bool:
+    """0.0.0.0 is a place to listen at, and no name anyone calls."""
+    try:
+        return ipaddress.ip_address(host).is_unspecified
+    except ValueError:
+        return False

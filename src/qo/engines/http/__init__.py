@@ -1,0 +1,6 @@
+"""Tasks behind a qo server: the same port over HTTP, for workers without storage credentials."""
+
+from qo.engines.http.doctor import examine
+from qo.engines.http.engine import HttpEngine, from_url
+
+__all__ = ["HttpEngine", "examine", "from_url"]

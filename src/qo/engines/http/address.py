@@ -1,0 +1,36 @@
+"""`https://worker:TOKEN@queue.example.com/prefix` as an address and a token."""
+
+import os
+from typing import NamedTuple
+from urllib.parse import unquote, urlsplit
+
+from qo.errors import InvalidSetting
+
+TOKEN = "QO_TOKEN"  # noqa: S105 - the variable's name
+
+
+class Address(NamedTuple):
+    url: str  # without the token, so that it may be shown
+    token: str
+
+    def __repr__(self) -> str:
+        return f"<Address {self.url}>"
+
+
+def address_of(url: str) -> Address:
+    """A token in the URL goes before the one in QO_TOKEN."""
+    parts = urlsplit(url)
+    try:
+        host, port = parts.hostname, parts.port
+    except ValueError as error:
+        raise InvalidSetting(f"the port in the queue's URL makes no sense: {error}") from error
+    if not host:
+        raise InvalidSetting("the queue's URL names no server; write http://127.0.0.1:8000")
+    if parts.username and not parts.password:  # as a user's name it would be shown in logs and listings
+        raise InvalidSetting(f"write the token as a password: {parts.scheme}://worker:TOKEN@{host}, or set {TOKEN}")
+    if parts.query or parts.fragment:
+        raise InvalidSetting(f"{parts.scheme}://{host} has no options; leave out what follows the path")
+    place = f"[{host}]" if ":" in host else host
+    place += "" if port is None else f":{port}"
+    token = unquote(parts.password) if parts.password else os.environ.get(TOKEN, "").strip()
+    return Address(f"{parts.scheme}://{place}{parts.path.rstrip('/')}", token)

@@ -1,0 +1,32 @@
+"""Batches as large as a server takes: cut by number and by size."""
+
+from collections.abc import Iterator, Sequence
+from typing import TypeVar
+
+from qo import wire
+from qo.model import Change, NewTask
+
+Item = TypeVar("Item", NewTask, Change, str)
+
+_ABOUT = 500  # bytes of a task beside its payload
+
+
+def cut(items: Sequence[Item]) -> Iterator[list[Item]]:
+    batch: list[Item] = []
+    size = 0
+    for item in items:
+        batch.append(item)
+        size += _size(item)
+        if size >= wire.BATCH_BYTES or len(batch) == wire.BATCH_ITEMS:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
+
+
+def _size(item: NewTask | Change | str) -> int:
+    if isinstance(item, NewTask):
+        return _ABOUT + len(item.payload)
+    if isinstance(item, Change):
+        return _ABOUT + len(item.result or b"") + len(item.error or "")
+    return len(item)

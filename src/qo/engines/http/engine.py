@@ -1,0 +1,145 @@
+"""The HTTP engine: the port on one side, a line to a server on the other."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+from msgspec.structs import replace
+
+from qo import wire
+from qo.engine import Engine
+from qo.engines.http.address import Address, address_of
+from qo.engines.http.batches import Item, cut
+from qo.engines.http.line import Line, Reply
+from qo.errors import OutcomeUnknown, StorageError
+from qo.model import Added, Change, Counts, Event, Filter, NewTask, Note, Task, Want, check_distinct, release
+
+_MARGIN = 10.0  # seconds a long-poll may be late
+
+
+class HttpEngine:
+    def __init__(self, address: Address) -> None:
+        self._address = address
+        self._line: Line | None = None
+        self._abandoned: set[asyncio.Future[Any]] = set()  # claims whose callers left
+
+    async def open(self) -> None:
+        """Asks nothing of the server: a worker may start before it does, and goes on trying."""
+        if self._line is None:
+            self._line = Line(self._address)
+
+    async def close(self) -> None:
+        if self._abandoned:
+            await asyncio.wait(self._abandoned)
+        line, self._line = self._line, None
+        if line is not None:
+            await line.close()
+
+    # --- writing
+
+    async def add(self, tasks: Sequence[NewTask]) -> list[Added]:
+        check_distinct(task.id for task in tasks)
+        return await self._in_batches("add", tasks)
+
+    async def apply(self, changes: Sequence[Change]) -> list[bool]:
+        check_distinct(change.id for change in changes)
+        return await self._in_batches("apply", changes)
+
+    async def delete(self, ids: Sequence[str]) -> list[bool]:
+        check_distinct(ids)
+        return await self._in_batches("delete", ids)
+
+    async def _in_batches(self, call: str, items: Sequence[Item]) -> list[Any]:
+        answers: list[Any] = []
+        for batch in cut(items):
+            try:
+                reply = await self._ask(call, batch)
+            except StorageError as error:
+                if not answers or isinstance(error, OutcomeUnknown):
+                    raise
+                raise OutcomeUnknown(f"{len(answers)} of {len(items)} have landed, then {error}") from error
+            if reply.doubtful and not all(_landed(answer) for answer in reply.data):
+                raise OutcomeUnknown(f"{self._address.url} was restarted in the middle of {call}; repeat it")
+            answers += reply.data
+        return answers
+
+    async def claim(self, want: Want) -> list[Task]:
+        """A caller who leaves before the answer comes gets no tasks: they are handed back."""
+        claiming = asyncio.ensure_future(self._claim(want))
+        try:
+            return await asyncio.shield(claiming)
+        except asyncio.CancelledError:
+            handing_back = asyncio.ensure_future(self._hand_back(claiming))
+            self._abandoned.add(handing_back)
+            handing_back.add_done_callback(self._abandoned.discard)
+            raise
+
+    async def _claim(self, want: Want) -> list[Task]:
+        again = wire.encode(replace(want, again=True))
+        reply = await self._at_work().ask("claim", wire.encode(want), repeat=again, name=want.lease_id)
+        tasks: list[Task] = reply.data
+        return tasks
+
+    async def _hand_back(self, claiming: "asyncio.Future[list[Task]]") -> None:
+        await asyncio.wait([claiming])
+        if claiming.cancelled() or claiming.exception() is not None or not claiming.result():
+            return
+        try:
+            await self.apply([release(task) for task in claiming.result()])
+        except StorageError:
+            return  # then their leases expire
+
+    async def write_note(self, name: str, data: bytes, *, expected: str) -> str:
+        reply = await self._ask("write_note", wire.WriteNote(name=name, data=data, expected=expected))
+        version: str = reply.data
+        return version
+
+    async def drop_note(self, name: str) -> None:
+        await self._ask("drop_note", name)
+
+    # --- reading
+
+    async def get(self, ids: Sequence[str]) -> list[Task | None]:
+        return [task for batch in cut(ids) for task in (await self._ask("get", batch)).data]
+
+    async def find(self, where: Filter, *, limit: int, after: str = "") -> list[Task]:
+        found: list[Task] = (await self._ask("find", wire.Find(where=where, limit=limit, after=after))).data
+        return found
+
+    async def count(self) -> Counts:
+        return wire.counts_of((await self._ask("count", None)).data)
+
+    async def history(self, task_id: str) -> list[Event]:
+        events: list[Event] = (await self._ask("history", task_id)).data
+        return events
+
+    async def read_note(self, name: str) -> Note | None:
+        note: Note | None = (await self._ask("read_note", name)).data
+        return note
+
+    async def notes(self, prefix: str) -> list[Note]:
+        found: list[Note] = (await self._ask("notes", prefix)).data
+        return found
+
+    # --- waiting, asking
+
+    async def wait(self, want: Want, timeout: float) -> None:
+        timeout = min(timeout, wire.LONGEST_WAIT)
+        body = wire.encode(wire.Wait(want=want, timeout=timeout))
+        await self._at_work().ask("wait", body, timeout=timeout + _MARGIN)
+
+    async def _ask(self, call: str, request: object) -> Reply:
+        return await self._at_work().ask(call, wire.encode(request))
+
+    def _at_work(self) -> Line:
+        if self._line is None:
+            raise StorageError(f"{self._address.url} is not open; call open() first")
+        return self._line
+
+
+def _landed(answer: Added | bool) -> bool:  # noqa: FBT001 - an answer of the port
+    return answer.new if isinstance(answer, Added) else answer
+
+
+def from_url(url: str) -> Engine:
+    return HttpEngine(address_of(url))

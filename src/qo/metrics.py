@@ -1,0 +1,202 @@
+"""What happens to tasks, counted for Prometheus by the names of `specs/priority-queue.md`.
+
+A room of its own, beside the worker and not in it: meters watch the engine port, so a worker that is not measured pays
+nothing, and everything that goes through the port is seen, the monitor's work included. Labels hold names from short
+lists only; ids, types and messages never become labels.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, start_http_server
+
+from qo.clock import Clock, system_clock
+from qo.engine import Engine
+from qo.errors import StorageError
+from qo.model import (
+    HIGH,
+    MEDIUM,
+    Added,
+    Change,
+    Counts,
+    Event,
+    Filter,
+    Guard,
+    NewTask,
+    Note,
+    Status,
+    Task,
+    Want,
+    effective_priority,
+)
+from qo.notes import WORKERS
+from qo.queue import Queue
+
+LEVELS: Final = ("high", "medium", "low")
+REASONS: Final = ("error", "timeout", "lost", "unknown_type")
+ENDED: Final = (Status.COMPLETED, Status.FAILED)
+BUCKETS: Final = (0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0, 300.0, 600.0, 1800.0, 3600.0, 21600.0)  # seconds
+
+
+class Meters:
+    """Counters of one process, in a registry of their own. All their labels exist from the start, at zero."""
+
+    def __init__(self, *, clock: Clock = system_clock) -> None:
+        self._clock = clock
+        self.registry = registry = CollectorRegistry()
+        self.promoted = Counter(
+            "tasks_promoted_total",
+            "Tasks claimed at a higher level than their own, because they had waited.",
+            ["from", "to"],
+            registry=registry,
+        )
+        self.duration = Histogram(
+            "task_duration_seconds",
+            "From submission to the end.",
+            ["priority", "status"],
+            registry=registry,
+            buckets=BUCKETS,
+        )
+        self.retries = Counter(
+            "task_retries_total", "Attempts that failed and come again.", ["priority", "reason"], registry=registry
+        )
+        self.failed = Counter("tasks_failed_total", "Attempts that failed.", ["reason"], registry=registry)
+        self.dead = Counter("tasks_dlq_total", "Tasks that were given up.", registry=registry)
+        self.silent = Counter(
+            "worker_heartbeat_failures_total", "Signs of life that did not arrive.", registry=registry
+        )
+        self._show_zeros()
+
+    def _show_zeros(self) -> None:
+        """A counter that appears with its first event has no rate when it matters."""
+        for above, level in enumerate(LEVELS):
+            for higher in LEVELS[:above]:
+                self.promoted.labels(level, higher)
+            for status in ENDED:
+                self.duration.labels(level, status.value)
+            for reason in REASONS:
+                self.retries.labels(level, reason)
+        for reason in REASONS:
+            self.failed.labels(reason)
+
+    def claimed(self, tasks: Sequence[Task]) -> None:
+        for task in tasks:
+            if task.priority == HIGH:
+                continue
+            reached = effective_priority(
+                task.priority, task.available_at, task.rank, task.started_at or task.available_at
+            )
+            before, after = level_of(task.priority), level_of(reached)
+            if before != after:
+                self.promoted.labels(before, after).inc()
+
+    def settled(self, task: Task, change: Change) -> None:
+        """A change that landed on a task as it was held before."""
+        level = level_of(task.priority)
+        if change.to in ENDED:
+            self.duration.labels(level, change.to.value).observe(max(0.0, self._clock() - task.created_at))
+        if change.to is Status.COMPLETED or change.failures is None:  # done, or handed back, which is no failure
+            return
+        why = reason_of(change)
+        self.failed.labels(why).inc()
+        if change.to is Status.FAILED:
+            self.dead.inc()
+        else:
+            self.retries.labels(level, why).inc()
+
+    def measured(self, queue: Queue) -> Queue:
+        """The same queue, seen through these meters."""
+        return Queue(Measured(queue.engine, self), queue.settings)
+
+    def serve(self, port: int, host: str = "127.0.0.1") -> None:
+        """Show them at `http://host:port/metrics`, from a thread of its own, for as long as the process lives."""
+        start_http_server(port, addr=host, registry=self.registry)
+
+
+def level_of(priority: int) -> str:
+    """The level a priority has reached."""
+    return LEVELS[0] if priority <= HIGH else LEVELS[1] if priority <= MEDIUM else LEVELS[2]
+
+
+def reason_of(change: Change) -> str:
+    error = change.error or ""
+    if change.guard is Guard.EXPIRED or error.startswith("lost"):
+        return "lost"
+    if error.startswith("timed out"):
+        return "timeout"
+    return "unknown_type" if error.startswith("unknown type") else "error"
+
+
+class Measured:
+    """An engine, watched: what it claims and settles goes to the meters."""
+
+    def __init__(self, engine: Engine, meters: Meters) -> None:
+        self._engine, self._meters = engine, meters
+        self._held: dict[str, Task] = {}  # claimed through here and not settled yet
+        self._expired: dict[str, Task] = {}  # the last page of lost tasks that a monitor looked at
+
+    async def claim(self, want: Want) -> list[Task]:
+        tasks = await self._engine.claim(want)
+        self._meters.claimed(tasks)
+        self._held.update((task.id, task) for task in tasks)
+        return tasks
+
+    async def apply(self, changes: Sequence[Change]) -> list[bool]:
+        answers = await self._engine.apply(changes)
+        for change, landed in zip(changes, answers, strict=True):
+            known = self._expired if change.guard is Guard.EXPIRED else self._held
+            if landed and change.to is Status.RUNNING:
+                continue
+            task = known.pop(change.id, None)  # so that a repeat is not counted again
+            if landed and task is not None and task.lease_id == change.lease_id:
+                self._meters.settled(task, change)
+        return answers
+
+    async def find(self, where: Filter, *, limit: int, after: str = "") -> list[Task]:
+        found = await self._engine.find(where, limit=limit, after=after)
+        if where.expired_for is not None:
+            self._expired = {task.id: task for task in found}
+        return found
+
+    async def write_note(self, name: str, data: bytes, *, expected: str) -> str:
+        try:
+            return await self._engine.write_note(name, data, expected=expected)
+        except StorageError:
+            if name.startswith(WORKERS):
+                self._meters.silent.inc()
+            raise
+
+    # The rest of the port tells nothing worth counting.
+
+    async def open(self) -> None:
+        await self._engine.open()
+
+    async def close(self) -> None:
+        await self._engine.close()
+
+    async def add(self, tasks: Sequence[NewTask]) -> list[Added]:
+        return await self._engine.add(tasks)
+
+    async def delete(self, ids: Sequence[str]) -> list[bool]:
+        return await self._engine.delete(ids)
+
+    async def get(self, ids: Sequence[str]) -> list[Task | None]:
+        return await self._engine.get(ids)
+
+    async def count(self) -> Counts:
+        return await self._engine.count()
+
+    async def history(self, task_id: str) -> list[Event]:
+        return await self._engine.history(task_id)
+
+    async def wait(self, want: Want, timeout: float) -> None:
+        await self._engine.wait(want, timeout)
+
+    async def read_note(self, name: str) -> Note | None:
+        return await self._engine.read_note(name)
+
+    async def notes(self, prefix: str) -> list[Note]:
+        return await self._engine.notes(prefix)
+
+    async def drop_note(self, name: str) -> None:
+        await self._engine.drop_note(name)

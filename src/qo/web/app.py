@@ -1,0 +1,110 @@
+"""The application: one open queue behind every route."""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Coroutine
+from typing import Any
+
+from litestar import Litestar, Router
+from litestar.enums import ScopeType
+from litestar.exceptions import HTTPException
+from litestar.types import Receive, Scope, Send
+
+from qo.clock import Clock, system_clock
+from qo.errors import QoError
+from qo.ids import new_worker_id
+from qo.monitor import Monitor
+from qo.queue import Queue, Settings, connect
+from qo.web import docs, health, metrics, workers
+from qo.web.access import guard
+from qo.web.bodies import StrictRequest
+from qo.web.edge import Edge
+from qo.web.management.router import router as management_router
+from qo.web.problems import of_bugs, of_http, of_ours
+from qo.web.server import Server, new_server
+from qo.web.settings import WebSettings
+from qo.web.v1.router import router as v1_router
+
+log = logging.getLogger("qo.web")
+
+
+class WebApp(Litestar):
+    """A Litestar application behind its edge, which also sees what no route answers."""
+
+    edge: Edge
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # type: ignore[override]
+        if scope["type"] == ScopeType.HTTP:
+            await self.edge(scope, receive, send, super().__call__)
+        else:
+            await super().__call__(scope, receive, send)
+
+
+def create_app(
+    queue_or_url: Queue | str, *, settings: WebSettings | None = None, clock: Clock = system_clock
+) -> Litestar:
+    """An ASGI application over a queue. It opens the queue when it starts and closes it when it ends."""
+    settings = settings or WebSettings()
+    if isinstance(queue_or_url, str):
+        queue_or_url = connect(queue_or_url, Settings(ageing=settings.ageing))
+    server = new_server(queue_or_url, settings, clock)
+    app = WebApp(
+        route_handlers=routers(),
+        state=server.state(),
+        lifespan=[lambda _: running(server)],
+        request_class=StrictRequest,
+        request_max_body_size=settings.body_limit,
+        guards=[guard],
+        exception_handlers={QoError: of_ours, HTTPException: of_http, Exception: of_bugs},
+        openapi_config=docs.description(),
+        logging_config=None,
+        debug=False,
+    )
+    app.edge = Edge(settings)
+    return app
+
+
+def routers() -> list[Router]:
+    return [v1_router, management_router, workers.router, metrics.router, health.router, docs.router]
+
+
+@contextlib.asynccontextmanager
+async def running(server: Server) -> AsyncIterator[None]:
+    """What goes on beside the requests."""
+    async with server.queue:
+        tasks = [
+            _start(server.ticker.run(), "the ticker"),
+            _start(server.sampler.run(), "the sampler"),
+            _start(server.feed.run(), "the feed"),
+        ]
+        monitor = _monitor(server)
+        if monitor is not None:
+            watching = _start(monitor.run(), "the monitor")
+        try:
+            yield
+        finally:
+            if monitor is not None:
+                monitor.stop()
+                await asyncio.wait([watching])
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
+            await server.sampler.finish()
+
+
+def _monitor(server: Server) -> Monitor | None:
+    if server.settings.monitor is None:
+        return None
+    return Monitor(server.queue, server.settings.monitor, id=new_worker_id("serve"), clock=server.clock)
+
+
+def _start(work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+    task = asyncio.create_task(work, name=name)
+    task.add_done_callback(_tell_broken)
+    return task
+
+
+def _tell_broken(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and (error := task.exception()) is not None:
+        log.error("%s broke, the server goes on without it: %s", task.get_name(), error, exc_info=error)

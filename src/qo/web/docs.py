@@ -1,0 +1,96 @@
+"""The API's description: as OpenAPI for machines, as a plain page for people. The page runs no script at all."""
+
+import html
+from base64 import b64encode
+from collections.abc import Iterator
+from hashlib import sha256
+from typing import Any
+
+from litestar import Request, Response, Router, get
+from litestar.openapi import OpenAPIConfig
+from litestar.openapi.plugins import OpenAPIRenderPlugin
+from litestar.openapi.spec import Components, SecurityScheme
+
+from qo import __version__
+from qo.web.access import PUBLIC
+
+STYLE = """
+body { font: 16px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 60rem; padding: 0 1rem; color: #222 }
+code, b { font-family: ui-monospace, monospace } section { border-top: 1px solid #ccc; padding: .5rem 0 }
+.post { color: #067 } .get { color: #262 } .delete { color: #922 } b { display: inline-block; min-width: 4.5rem }
+ul { margin: .2rem 0 } p { margin: .2rem 0 } .scope { float: right; color: #777 }
+@media (prefers-color-scheme: dark) { body { background: #111; color: #ddd } section { border-color: #444 } }
+"""
+_STYLE_HASH = b64encode(sha256(STYLE.encode()).digest()).decode()
+_POLICY = f"default-src 'none'; style-src 'sha256-{_STYLE_HASH}'; frame-ancestors 'none'"
+_METHODS = ("get", "post", "put", "patch", "delete")
+
+
+class Page(OpenAPIRenderPlugin):
+    def render(self, request: Request[Any, Any, Any], openapi_schema: dict[str, Any]) -> bytes:  # noqa: ARG002 - Litestar's
+        return render(openapi_schema).encode()
+
+
+def description() -> OpenAPIConfig:
+    return OpenAPIConfig(
+        title="qo",
+        version=__version__,
+        description="A task queue that needs no broker: two REST dialects over one queue.",
+        use_handler_docstrings=True,
+        security=[{}, {"bearer": []}],  # without any token on the server none is needed from this machine
+        components=Components(security_schemes={"bearer": SecurityScheme(type="http", scheme="bearer")}),
+        openapi_router=Router(
+            path="/docs",
+            route_handlers=[],
+            opt=PUBLIC,
+            include_in_schema=False,
+            response_headers={"Content-Security-Policy": _POLICY},
+        ),
+        render_plugins=[Page(path="/")],
+    )
+
+
+@get("/openapi.json", opt=PUBLIC, include_in_schema=False)
+async def openapi(request: Request[Any, Any, Any]) -> Response[dict[str, Any]]:
+    return Response(request.app.openapi_schema.to_schema(), media_type="application/json")
+
+
+router = Router(path="/", route_handlers=[openapi])
+
+
+def render(schema: dict[str, Any]) -> str:
+    """Everything is escaped: nothing here is markup but what is written here."""
+    info = schema["info"]
+    body = "".join(_operation(*each) for each in _operations(schema))
+    return (
+        f"<!doctype html><html lang=en><meta charset=utf-8><title>{_text(info['title'])}</title><style>{STYLE}</style>"
+        f"<h1>{_text(info['title'])} {_text(info['version'])}</h1><p>{_text(info.get('description', ''))}</p>"
+        f"<p>The same for machines: <a href='/openapi.json'>/openapi.json</a></p>{body}"
+    )
+
+
+def _operations(schema: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    for path, item in sorted(schema["paths"].items()):
+        yield from ((method, path, item[method]) for method in _METHODS if method in item)
+
+
+def _operation(method: str, path: str, operation: dict[str, Any]) -> str:
+    parameters = "".join(
+        f"<li><code>{_text(each['name'])}</code> in {_text(each['in'])}{' (required)' if each.get('required') else ''}"
+        for each in operation.get("parameters", ())
+    )
+    body = operation.get("requestBody", {}).get("content", {}).get("application/json", {}).get("schema", {})
+    answers = ", ".join(f"<code>{_text(status)}</code>" for status in operation.get("responses", {}))
+    return (
+        f"<section><p><b class={method}>{method.upper()}</b> <code>{_text(path)}</code></p>"
+        f"<p>{_text(operation.get('description', ''))}</p><ul>{parameters}</ul>"
+        f"{f'<p>body: <code>{_text(_name(body))}</code></p>' if body else ''}<p>answers: {answers}</p></section>"
+    )
+
+
+def _name(schema: dict[str, Any]) -> str:
+    return str(schema.get("$ref", "object")).rpartition("/")[2]
+
+
+def _text(value: object) -> str:
+    return html.escape(str(value))

@@ -1,0 +1,64 @@
+"""Tasks in."""
+
+from typing import Any
+
+from litestar import Request, post
+from litestar.params import JSONBody
+from msgspec import Struct
+
+from qo.errors import InvalidTask
+from qo.model import RetryPolicy
+from qo.web.access import SUBMIT
+from qo.web.bodies import as_called_here, encode_read
+from qo.web.described import Attempts, Instant, Name
+from qo.web.management.words import Word, word
+from qo.web.problems import problems
+from qo.web.server import found, server_of, tell
+from qo.web.v1.submit import trace_of
+from qo.web.v1.views import iso_of
+
+MOST_ATTEMPTS = 10_000
+_NAMES = {"max_retries": "options.maxAttempts", "run_at": "options.runAfter"}
+# §4.2: about 10 s, 40 s, 2.6 min, 10.6 min, 42.6 min, then 6 h; each ± 20 %
+BACK_OFF = RetryPolicy(initial=10.0, multiplier=4.0, max=21_600.0, jitter=0.2)
+
+
+class EnqueueOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
+    max_attempts: Attempts = 3
+    run_after: Instant | None = None
+
+
+class NewManagedTask(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
+    type: Name
+    payload: Any
+    options: EnqueueOptions = EnqueueOptions()
+
+
+class CreatedTask(Struct, frozen=True, kw_only=True, rename="camel"):
+    id: str
+    type: str
+    status: Word
+    created_at: str
+
+
+@post("/", opt=SUBMIT, responses=problems(413, 415))
+async def create_task(request: Request[Any, Any, Any], data: JSONBody[NewManagedTask]) -> CreatedTask:
+    """Create a task."""
+    queue = server_of(request).queue
+    if not 1 <= data.options.max_attempts <= MOST_ATTEMPTS:
+        raise InvalidTask("options.maxAttempts", f"must be a whole number from 1 to {MOST_ATTEMPTS:,}")
+    try:
+        task = queue.new_task(
+            data.type,
+            encode_read(data.payload),
+            max_retries=data.options.max_attempts - 1,
+            retry=BACK_OFF,
+            run_at=data.options.run_after,
+            trace_id=trace_of(request),
+        )
+    except InvalidTask as error:
+        raise as_called_here(error, _NAMES) from error
+    submitted = await queue.submit(task)
+    stored = await found(queue, submitted.id)  # the store stamps the instant
+    tell(request, "queued", stored)
+    return CreatedTask(id=stored.id, type=stored.type, status=word(stored), created_at=iso_of(stored.created_at))

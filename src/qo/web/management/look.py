@@ -1,0 +1,91 @@
+"""Looking at tasks: one, a page of them, how many there are."""
+
+from typing import Annotated, Any
+
+from litestar import Request, get
+from litestar.params import FromPath, FromQuery, QueryParameter
+from msgspec import Struct
+
+from qo.model import Counts, Filter, Task, check_name, cursor
+from qo.queue import Queue
+from qo.web.access import READ
+from qo.web.management.views import ManagedTask, managed
+from qo.web.management.words import BY_STATUS, STATUSES, WORDS, Word
+from qo.web.problems import problems
+from qo.web.server import found, server_of
+
+FARTHEST = 10_000  # tasks an offset may skip: they are read to be skipped
+_PAGE = 500
+
+
+class ManagedPage(Struct, frozen=True, kw_only=True):
+    """`total` is counted, not read, and may lag a moment behind."""
+
+    tasks: list[ManagedTask]
+    total: int
+    limit: int
+    offset: int
+
+
+class ManagedStats(Struct, frozen=True, kw_only=True, rename="camel"):
+    pending: int
+    processing: int
+    completed: int
+    failed: int
+    by_type: dict[str, dict[Word, int]]
+
+
+@get("/{task_id:str}", opt=READ, responses=problems(404))
+async def get_task(request: Request[Any, Any, Any], task_id: FromPath[str]) -> ManagedTask:
+    """A task by its id."""
+    return managed(await found(server_of(request).queue, task_id))
+
+
+@get("/", opt=READ, responses=problems())
+async def list_managed(
+    request: Request[Any, Any, Any],
+    type: FromQuery[str | None] = None,
+    status: FromQuery[list[Word] | None] = None,
+    limit: Annotated[int, QueryParameter(ge=1, le=100)] = 50,
+    offset: Annotated[int, QueryParameter(ge=0, le=FARTHEST)] = 0,
+) -> ManagedPage:
+    """Tasks, newest first; `status` may be repeated. Beyond an offset of 10,000, page with /api/v1/tasks."""
+    queue = server_of(request).queue
+    words = set(status or WORDS)
+    types = () if type is None else (check_name("type", type),)
+    statuses = tuple(each for name in WORDS if name in words for each in STATUSES[name])
+    tasks = await skipping(queue, Filter(statuses=statuses, types=types), limit=limit, offset=offset)
+    total = sum(number for (_, word), number in tally(await queue.engine.count(), types).items() if word in words)
+    return ManagedPage(tasks=[managed(task) for task in tasks], total=total, limit=limit, offset=offset)
+
+
+@get("/stats", opt=READ, responses=problems())
+async def show_managed_stats(request: Request[Any, Any, Any]) -> ManagedStats:
+    """How many tasks there are, by status, then by type."""
+    totals: dict[Word, int] = dict.fromkeys(WORDS, 0)
+    by_type: dict[str, dict[Word, int]] = {}
+    for (type_, word), number in tally(await server_of(request).queue.engine.count()).items():
+        totals[word] += number
+        by_type.setdefault(type_, dict.fromkeys(WORDS, 0))[word] += number
+    return ManagedStats(by_type=by_type, **totals)
+
+
+async def skipping(queue: Queue, where: Filter, *, limit: int, offset: int) -> list[Task]:
+    after, left = "", offset
+    while left > 0:
+        skipped = await queue.engine.find(where, limit=min(left, _PAGE), after=after)
+        if len(skipped) < min(left, _PAGE):
+            return []
+        left -= len(skipped)
+        after = cursor(skipped[-1])
+    return await queue.engine.find(where, limit=limit, after=after)
+
+
+def tally(counts: Counts, types: tuple[str, ...] = ()) -> dict[tuple[str, Word], int]:
+    """Counts by type and word. Archived tasks are left out."""
+    tallied: dict[tuple[str, Word], int] = {}
+    for lane, number in counts.items():
+        word = BY_STATUS.get(lane.status)
+        if word is not None and number and (not types or lane.type in types):
+            tallied[lane.type, word] = tallied.get((lane.type, word), 0) + number
+    return tallied

@@ -1,0 +1,24 @@
+"""Every route of `/api/tasks`."""
+
+from litestar import Router
+
+from qo.web.management.create import create_task
+from qo.web.management.look import get_task, list_managed, show_managed_stats
+from qo.web.management.steer import clean_up, delete_task, limit_rate, pause, resume, retry_task
+
+router = Router(
+    path="/api/tasks",
+    route_handlers=[
+        create_task,
+        list_managed,
+        clean_up,
+        show_managed_stats,
+        pause,
+        resume,
+        limit_rate,
+        get_task,
+        delete_task,
+        retry_task,
+    ],
+    tags=["management"],
+)

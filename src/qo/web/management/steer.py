@@ -1,0 +1,109 @@
+"""A hand on tasks and workers: retry, delete, clean up, pause, limit."""
+
+from typing import Any
+
+from litestar import Request, delete, post
+from litestar.params import FromPath, FromQuery, JSONBody
+from msgspec import Struct
+
+from qo.clock import instant
+from qo.errors import InvalidTask, WrongStatus
+from qo.model import Filter, Status
+from qo.web.access import ADMIN
+from qo.web.described import Rate
+from qo.web.management.views import attempts, next_retry_at
+from qo.web.management.words import Word, word
+from qo.web.problems import problems
+from qo.web.server import found, server_of, tell
+
+
+class Retried(Struct, frozen=True, kw_only=True, rename="camel"):
+    id: str
+    status: Word
+    attempts: int
+    next_retry_at: str | None
+
+
+class Paused(Struct, frozen=True):
+    paused: bool
+
+
+class RateLimit(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
+    tasks_per_second: Rate  # 0 lifts the limit
+
+
+class Deleted(Struct, frozen=True):
+    deleted: int
+
+
+class NotNow(InvalidTask):
+    """This dialect answers 400, not 409, where a task's status does not allow something."""
+
+
+@post("/{task_id:str}/retry", opt=ADMIN, status_code=200, responses=problems(404))
+async def retry_task(request: Request[Any, Any, Any], task_id: FromPath[str]) -> Retried:
+    """Retry a failed task now, its attempts reset. 400 if it has not failed."""
+    queue = server_of(request).queue
+    task = await found(queue, task_id)
+    if word(task) != "failed":
+        raise NotNow("status", f"task {task.id} is {word(task)}, not failed")
+    try:
+        await queue.replay(task.id)
+    except WrongStatus as error:  # someone was faster
+        raise NotNow("status", str(error)) from error
+    task = await found(queue, task_id)
+    tell(request, "retried", task)
+    return Retried(id=task.id, status=word(task), attempts=attempts(task), next_retry_at=next_retry_at(task))
+
+
+@delete("/{task_id:str}", opt=ADMIN, responses=problems(404))
+async def delete_task(request: Request[Any, Any, Any], task_id: FromPath[str]) -> None:
+    """Delete a completed or failed task. 400 if it is pending or processing."""
+    queue = server_of(request).queue
+    task = await found(queue, task_id)
+    try:
+        await queue.delete(task.id)
+    except WrongStatus as error:
+        raise NotNow("status", f"task {task.id} is {word(task)}; only completed and failed ones are deleted") from error
+    tell(request, "deleted", task)
+
+
+@delete("/", opt=ADMIN, status_code=200, responses=problems())
+async def clean_up(request: Request[Any, Any, Any], olderThan: FromQuery[str]) -> Deleted:  # noqa: N803 - the query's own name
+    """Delete tasks that completed before `olderThan` (ISO 8601)."""
+    server = server_of(request)
+    try:
+        before = instant(olderThan)
+    except (ValueError, OverflowError) as error:
+        raise InvalidTask("olderThan", f"{olderThan!r:.80} is not an ISO 8601 time; write + as %2B") from error
+    where = Filter(statuses=(Status.COMPLETED,), finished_for=max(0.0, server.clock() - before))
+    deleted = await server.queue.delete_all(where)
+    tell(request, "deleted", number=deleted)
+    return Deleted(deleted)
+
+
+@post("/pause", opt=ADMIN, status_code=200, responses=problems())
+async def pause(request: Request[Any, Any, Any]) -> Paused:
+    """Stop all workers from starting tasks."""
+    control = await server_of(request).queue.switches.pause()
+    tell(request, "paused")
+    return Paused(control.paused)
+
+
+@post("/resume", opt=ADMIN, status_code=200, responses=problems())
+async def resume(request: Request[Any, Any, Any]) -> Paused:
+    """Let all workers start tasks again."""
+    control = await server_of(request).queue.switches.resume()
+    tell(request, "resumed")
+    return Paused(control.paused)
+
+
+@post("/rate-limit", opt=ADMIN, status_code=200, responses=problems(413, 415))
+async def limit_rate(request: Request[Any, Any, Any], data: JSONBody[RateLimit]) -> RateLimit:
+    """Let each worker start at most so many tasks a second; 0 lifts the limit."""
+    try:
+        await server_of(request).queue.switches.limit_rate(data.tasks_per_second)
+    except InvalidTask as error:
+        raise InvalidTask("tasksPerSecond", "must be a number from 0 on; 0 is no limit") from error
+    tell(request, "limited", rate_limit=data.tasks_per_second)
+    return data

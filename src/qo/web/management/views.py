@@ -1,0 +1,70 @@
+"""Tasks as `/api/tasks` shows them: camelCase, attempts counted since the last reset."""
+
+from typing import Any
+
+from msgspec import Struct
+
+from qo.clock import iso
+from qo.codec import to_json
+from qo.model import Status, Task
+from qo.web.management.words import Word, word
+from qo.web.v1.views import iso_of
+
+
+class ManagedTask(Struct, frozen=True, kw_only=True, rename="camel"):
+    id: str
+    type: str
+    payload: Any
+    status: Word
+    attempts: int
+    max_attempts: int
+    last_attempt_at: str | None
+    next_retry_at: str | None
+    result: Any
+    error: str | None
+    run_after: str | None
+    created_at: str
+    updated_at: str
+    completed_at: str | None
+
+
+def managed(task: Task) -> ManagedTask:
+    return ManagedTask(
+        id=task.id,
+        type=task.type,
+        payload=to_json(task.payload),
+        status=word(task),
+        attempts=attempts(task),
+        max_attempts=task.max_retries + 1,
+        last_attempt_at=_last_attempt_at(task),
+        next_retry_at=next_retry_at(task),
+        result=None if task.result is None else to_json(task.result),
+        error="cancelled" if task.status is Status.CANCELLED and task.error is None else task.error,
+        run_after=_run_after(task),
+        created_at=iso_of(task.created_at),
+        updated_at=iso_of(task.updated_at),
+        completed_at=iso(task.completed_at),
+    )
+
+
+def attempts(task: Task) -> int:
+    """Executions since the task was submitted or reset: the failed ones, and the one that runs or succeeded."""
+    return task.failures + (1 if word(task) in ("processing", "completed") else 0)
+
+
+def next_retry_at(task: Task) -> str | None:
+    return iso(task.available_at) if task.status is Status.PENDING and task.failures else None
+
+
+def _last_attempt_at(task: Task) -> str | None:
+    """When the last attempt began; once it failed and the task waits again, when it ended."""
+    if task.status is Status.PENDING:
+        return iso(task.updated_at) if task.failures else None
+    return iso(task.started_at)
+
+
+def _run_after(task: Task) -> str | None:
+    """The instant the task was scheduled for, as long as no retry has moved it."""
+    first = task.attempt == 0 if task.status is Status.PENDING else task.attempt <= 1
+    scheduled = first and not task.failures and task.available_at > task.created_at
+    return iso(task.available_at) if scheduled else None

@@ -1,0 +1,127 @@
+"""What becomes of errors: one sentence, a code and a field; never a stack trace."""
+
+import logging
+import re
+from typing import Any, NamedTuple
+
+from litestar import Request, Response
+from litestar.exceptions import HTTPException
+from litestar.openapi import ResponseSpec
+from msgspec import UNSET, Struct, UnsetType
+
+from qo.errors import (
+    BadBatch,
+    Conflict,
+    InvalidSetting,
+    InvalidTask,
+    LeaseLost,
+    QoError,
+    StorageError,
+    TaskNotFound,
+    WrongStatus,
+)
+
+log = logging.getLogger("qo.web")
+RETRY_AFTER = {"Retry-After": "1"}
+_SERVER_ERROR, _UNAVAILABLE = 500, 503
+
+
+_MISSING = re.compile(r"Missing required \w+ parameter '(.+?)'")
+
+
+class Problem(Struct, frozen=True, kw_only=True):
+    """Why a request was refused."""
+
+    error: str
+    code: str
+    field: str | UnsetType = UNSET
+
+
+class _Answer(NamedTuple):
+    kind: type[QoError]
+    status: int
+    code: str
+
+
+_ANSWERS = (
+    _Answer(InvalidTask, 400, "invalid"),
+    _Answer(InvalidSetting, 400, "invalid"),
+    _Answer(BadBatch, 400, "invalid"),
+    _Answer(TaskNotFound, 404, "not_found"),
+    _Answer(WrongStatus, 409, "wrong_status"),
+    _Answer(LeaseLost, 409, "lease_lost"),
+    _Answer(Conflict, 409, "conflict"),
+    _Answer(StorageError, 503, "store_unavailable"),
+)
+_CODES = {
+    400: "invalid",
+    401: "unauthorized",
+    403: "forbidden",
+    404: "not_found",
+    405: "method_not_allowed",
+    409: "wrong_status",
+    413: "too_large",
+    415: "unsupported_media_type",
+    429: "too_many_requests",
+    503: "unavailable",
+}
+_MEANINGS = {
+    400: "The request makes no sense; `field` says where.",
+    401: "No token, or one that is unknown or expired.",
+    403: "The token's scopes do not cover this.",
+    404: "There is no such task.",
+    405: "The path does not take this method.",
+    409: "The task's status does not allow this.",
+    413: "The body is larger than the limit.",
+    415: "The body is not application/json.",
+    429: "More requests than the token may make; see Retry-After.",
+    503: "The store could not be reached, or may or may not have taken the write; repeat after Retry-After.",
+}
+
+
+def problems(*statuses: int) -> dict[int, ResponseSpec]:
+    """The refusals of a route, for its description. Some every route has."""
+    return {
+        status: ResponseSpec(Problem, generate_examples=False, description=_MEANINGS[status])
+        for status in sorted({*statuses, 400, 401, 403, 429, 503})
+    }
+
+
+def of_ours(request: Request[Any, Any, Any], error: QoError) -> Response[Problem]:
+    answer = next((answer for answer in _ANSWERS if isinstance(error, answer.kind)), None)
+    if answer is None:
+        return of_bugs(request, error)
+    if answer.status == _UNAVAILABLE:  # what the store said may name its address: for the log only
+        log.warning("the store is away: %s", error)
+        message = "the store is away, or may or may not have taken this; repeating it is harmless"
+        return _response(answer.status, Problem(error=message, code=answer.code), dict(RETRY_AFTER))
+    problem = Problem(error=str(error), code=answer.code, field=getattr(error, "field", UNSET))
+    return _response(answer.status, problem, {})
+
+
+def of_http(request: Request[Any, Any, Any], error: HTTPException) -> Response[Problem]:
+    """What Litestar refuses: unknown paths, wrong parameters, bodies too large."""
+    if error.status_code >= _SERVER_ERROR and error.status_code != _UNAVAILABLE:
+        return of_bugs(request, error)
+    message: str = error.detail or "refused"
+    field: str | UnsetType = UNSET
+    if missing := _MISSING.match(message):
+        message, field = f"{missing[1]}: is missing", missing[1]
+    if isinstance(error.extra, list) and error.extra and isinstance(error.extra[0], dict):
+        first = error.extra[0]
+        field = str(first.get("key", "body")).removeprefix("data.").replace("data", "body")
+        message = "is missing" if first.get("message") == f"'{first.get('key')}'" else str(first.get("message"))
+        message = f"{field}: {message}"
+    headers = {name: value for name, value in (error.headers or {}).items() if name.lower() != "content-type"}
+    code = _CODES.get(error.status_code, "refused")
+    return _response(error.status_code, Problem(error=message, code=code, field=field), headers)
+
+
+def of_bugs(request: Request[Any, Any, Any], error: Exception) -> Response[Problem]:
+    """Ours to mend: told to the log, not to the caller."""
+    log.error("%s %s broke: %s", request.method, request.url.path, error, exc_info=error)
+    return _response(500, Problem(error="something broke here; the server's log says what", code="internal"), {})
+
+
+def _response(status: int, problem: Problem, headers: dict[str, str]) -> Response[Problem]:
+    return Response(problem, status_code=status, headers=headers, media_type="application/json")

@@ -1,0 +1,90 @@
+"""What a worker may send: checked as strictly as what a producer sends, because it reaches the same stores."""
+
+import re
+
+from msgspec.structs import replace
+
+from qo.errors import InvalidTask
+from qo.model import (
+    ERROR_LIMIT,
+    Change,
+    NewTask,
+    Want,
+    check_id,
+    check_name,
+    check_names,
+    check_new,
+    check_number,
+    check_size,
+    show,
+)
+from qo.notes import WORKERS
+
+MOST = 10_000  # items in a batch, tasks in a claim or a page
+_NAMES = 1000
+_NOTE_LIMIT = 1024 * 1024  # bytes
+_LEASE_ID = re.compile(r"[\x21-\x7e]{1,128}")
+_NOTE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,127}(/[A-Za-z0-9][A-Za-z0-9_.:-]{0,127}){0,3}")
+_PREFIX = re.compile(r"[A-Za-z0-9_.:/-]{0,256}")
+PRIVATE = ("token",)  # how the names of notes begin that hold secrets: no worker reads or writes them
+
+
+def check_batch(items: list[NewTask] | list[Change] | list[str]) -> None:
+    if len(items) > MOST:
+        raise InvalidTask("batch", f"has {len(items):,} items, the limit is {MOST:,}")
+
+
+def check_task(new: NewTask, payload_limit: int) -> NewTask:
+    check_new(new, payload_limit=payload_limit)
+    needs = check_names("needs", new.needs)
+    return new if needs == new.needs else replace(new, needs=needs)
+
+
+def check_want(want: Want) -> Want:
+    check_name("worker_id", want.worker_id)
+    check_lease_id(want.lease_id)
+    for field in ("queues", "types", "capabilities", "at_most"):
+        names = getattr(want, field)
+        if len(names) > _NAMES:
+            raise InvalidTask(field, f"has {len(names):,} names, the limit is {_NAMES:,}")
+        for name in names:
+            check_name(field, name)
+    check_number("lease", want.lease, above=0.0)
+    return want if want.limit <= MOST else replace(want, limit=MOST)
+
+
+def check_change(change: Change, payload_limit: int) -> Change:
+    check_id(change.id)
+    if change.lease_id is not None:
+        check_lease_id(change.lease_id)
+    for field in ("grace", "delay", "lease", "timeout", "failures"):
+        value = getattr(change, field)
+        if value is not None:
+            check_number(field, value)
+    if change.result is not None:
+        check_size("result", change.result, payload_limit)
+    if change.error is not None:
+        check_size("error", change.error.encode(), ERROR_LIMIT)
+        if "\x00" in change.error:
+            raise InvalidTask("error", "text with a NUL character cannot be kept by every store")
+    return change
+
+
+def check_lease_id(lease_id: str) -> str:
+    if not _LEASE_ID.fullmatch(lease_id):
+        raise InvalidTask("lease_id", "must be 1 to 128 visible ASCII characters")
+    return lease_id
+
+
+def check_note(name: str, data: bytes = b"") -> str:
+    """A note's name may become a part of a path in a bucket."""
+    if not _NOTE.fullmatch(name) or name.startswith(PRIVATE):
+        raise InvalidTask("note", f"{show(name)} is not the name of a note such as {WORKERS}mine")
+    check_size("note", data, _NOTE_LIMIT)
+    return name
+
+
+def check_prefix(prefix: str) -> str:
+    if not _PREFIX.fullmatch(prefix) or ".." in prefix or prefix.startswith("/"):
+        raise InvalidTask("prefix", f"{show(prefix)} is not the beginning of a note's name")
+    return prefix

@@ -1,0 +1,161 @@
+"""The engine port, served: one POST a call. Lease ids travel here and nowhere else."""
+
+from collections.abc import Awaitable, Callable
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from litestar import Request, Response, Router, post
+from litestar.exceptions import NotFoundException
+from msgspec import DecodeError
+
+from qo import wire
+from qo.errors import BadBatch, Conflict, InvalidSetting, InvalidTask, OutcomeUnknown, QoError, StorageError
+from qo.model import Change, NewTask, Want, check_id, check_number
+from qo.queue import Queue
+from qo.web.access import WORK
+from qo.web.remote import checks
+from qo.web.remote.answers import answers
+
+RETRY_AFTER = "1"  # seconds a client should wait for a store that is away
+_LONGEST_NAME = 128
+
+Call = Callable[[Queue, Any], Awaitable[Any]]
+
+
+async def _hello(_queue: Queue, _: None) -> wire.Hello:
+    try:
+        return wire.Hello(version=version("qo-queue"))
+    except PackageNotFoundError:  # run from a source tree
+        return wire.Hello()
+
+
+async def _add(queue: Queue, tasks: list[NewTask]) -> Any:
+    checks.check_batch(tasks)
+    return await queue.engine.add([checks.check_task(task, queue.settings.payload_limit) for task in tasks])
+
+
+async def _claim(queue: Queue, want: Want) -> Any:
+    return await queue.engine.claim(checks.check_want(want))
+
+
+async def _apply(queue: Queue, changes: list[Change]) -> Any:
+    checks.check_batch(changes)
+    return await queue.engine.apply([checks.check_change(each, queue.settings.payload_limit) for each in changes])
+
+
+async def _delete(queue: Queue, ids: list[str]) -> Any:
+    checks.check_batch(ids)
+    return await queue.engine.delete([check_id(task_id) for task_id in ids])
+
+
+async def _get(queue: Queue, ids: list[str]) -> Any:
+    checks.check_batch(ids)
+    return await queue.engine.get([check_id(task_id) for task_id in ids])
+
+
+async def _find(queue: Queue, asked: wire.Find) -> Any:
+    return await queue.engine.find(asked.where, limit=max(0, min(asked.limit, checks.MOST)), after=asked.after)
+
+
+async def _count(queue: Queue, _: None) -> wire.CountRows:
+    return wire.rows_of(await queue.engine.count())
+
+
+async def _history(queue: Queue, task_id: str) -> Any:
+    return await queue.engine.history(check_id(task_id))
+
+
+async def _wait(queue: Queue, asked: wire.Wait) -> None:
+    check_number("timeout", asked.timeout)
+    await queue.engine.wait(checks.check_want(asked.want), min(asked.timeout, wire.LONGEST_WAIT))
+
+
+async def _read_note(queue: Queue, name: str) -> Any:
+    return await queue.engine.read_note(checks.check_note(name))
+
+
+async def _write_note(queue: Queue, asked: wire.WriteNote) -> str:
+    name = checks.check_note(asked.name, asked.data)
+    return await queue.engine.write_note(name, asked.data, expected=asked.expected)
+
+
+async def _notes(queue: Queue, prefix: str) -> Any:
+    found = await queue.engine.notes(checks.check_prefix(prefix))
+    return [note for note in found if not note.name.startswith(checks.PRIVATE)]
+
+
+async def _drop_note(queue: Queue, name: str) -> None:
+    await queue.engine.drop_note(checks.check_note(name))
+
+
+CALLS: dict[str, Call] = {
+    "hello": _hello,
+    "add": _add,
+    "claim": _claim,
+    "apply": _apply,
+    "delete": _delete,
+    "get": _get,
+    "find": _find,
+    "count": _count,
+    "history": _history,
+    "wait": _wait,
+    "read_note": _read_note,
+    "write_note": _write_note,
+    "notes": _notes,
+    "drop_note": _drop_note,
+}
+
+
+@post("/{call:str}", status_code=200, request_max_body_size=wire.BODY_LIMIT)
+async def serve(request: Request[Any, Any, Any]) -> Response[bytes]:
+    call: str = request.path_params["call"]
+    if call not in CALLS:
+        raise NotFoundException(f"there is no call {call[:40]!r}")
+    if request.content_type[0] != wire.MEDIA_TYPE:
+        return _trouble(415, InvalidSetting(f"the content type must be {wire.MEDIA_TYPE}"))
+    try:
+        asked = wire.decode_request(call, await request.body())
+    except (DecodeError, RecursionError) as error:
+        return _trouble(400, InvalidSetting(f"the body is not a request to {call}: {error}"))
+    queue: Queue = request.app.state.queue
+
+    async def work() -> bytes:
+        return wire.encode(await CALLS[call](queue, asked))
+
+    name = request.headers.get(wire.REQUEST, "")
+    if call not in wire.WRITES or not 0 < len(name) <= _LONGEST_NAME:
+        return _answer(await work())
+    data, remembered = await answers(request.app.state).once(f"{call} {name}", work)
+    return _answer(data, {wire.REMEMBERED: "1"} if remembered else {})
+
+
+def _answer(data: bytes, headers: dict[str, str] | None = None) -> Response[bytes]:
+    return Response(data, media_type=wire.MEDIA_TYPE, status_code=200, headers=headers)
+
+
+def _trouble(status: int, error: QoError) -> Response[bytes]:
+    headers = {"Retry-After": RETRY_AFTER} if status == 503 else None  # noqa: PLR2004 - unavailable
+    return Response(
+        wire.encode(wire.trouble_of(error)), media_type=wire.MEDIA_TYPE, status_code=status, headers=headers
+    )
+
+
+def explain(_request: Request[Any, Any, Any], error: QoError) -> Response[bytes]:
+    """An error of the engine as one that the other end raises again."""
+    match error:
+        case InvalidTask() | InvalidSetting() | BadBatch():
+            return _trouble(400, error)
+        case Conflict():
+            return _trouble(409, error)
+        case OutcomeUnknown() | StorageError():
+            return _trouble(503, error)
+    return _trouble(400, error)
+
+
+engine_router = Router(
+    path="/engine",
+    route_handlers=[serve],
+    exception_handlers={QoError: explain},
+    opt=WORK,
+    include_in_schema=False,  # its bodies are msgpack of our own types: nothing to try out by hand
+)

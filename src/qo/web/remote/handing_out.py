@@ -1,0 +1,112 @@
+"""A poll: which tasks a worker gets, under which lease, and for how long it may wait for one."""
+
+import asyncio
+from hashlib import sha256
+
+from qo import notes
+from qo.clock import boot_clock
+from qo.codec import to_json
+from qo.engine import Engine
+from qo.errors import InvalidTask
+from qo.ids import new_lease_id
+from qo.model import Status, Task, Want, check_names, check_number
+from qo.notes import Control
+from qo.web.remote.messages import HandedOut, Poll
+from qo.web.remote.roster import Seat, check_capacity
+
+FIRST_LEASE = 45.0  # seconds: short, so that tasks of a lost answer soon come back; longer than a heartbeat is away
+MOST_TASKS = 1000
+LONGEST_WAIT = 25.0  # seconds
+_LOOK = 1.0  # seconds the switches are remembered
+_REQUEST_ID = range(16, 129)  # its length: the lease is made of it, and must not be guessed
+
+
+class HandingOut:
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._control = Control()
+        self._looked_at = float("-inf")
+
+    async def poll(self, seat: Seat, asked: Poll) -> list[Task]:
+        want, until = self._check(seat, asked), boot_clock() + min(asked.wait, LONGEST_WAIT)
+        while True:
+            allowed = await self._allowed(seat, want)
+            tasks = await self._engine.claim(allowed) if allowed else []
+            left = until - boot_clock()
+            if tasks or left <= 0:
+                seat.rates.started(tasks)
+                return tasks
+            if allowed:
+                await self._engine.wait(allowed, left)
+            else:
+                await asyncio.sleep(min(left, _LOOK))  # paused, or out of tokens: look at the switches again
+
+    def _check(self, seat: Seat, asked: Poll) -> Want:
+        check_number("wait", asked.wait)
+        note = seat.note
+        given = note.capabilities if asked.capabilities is None else check_names("capabilities", asked.capabilities)
+        return Want(
+            worker_id=note.worker_id,
+            lease_id=lease_of(note.worker_id, asked.request_id),
+            queues=note.queues,
+            types=note.types,
+            capabilities=frozenset(given),
+            limit=min(check_capacity("available_capacity", asked.available_capacity), MOST_TASKS),
+            lease=FIRST_LEASE,
+            again=asked.request_id is not None,
+        )
+
+    async def _allowed(self, seat: Seat, want: Want) -> Want | None:
+        """What the switches leave of it."""
+        control = await self._switches()
+        seat.rates.obey(control)
+        limit = seat.rates.total(want.limit)
+        if control.paused or seat.note.status != "active" or limit <= 0:
+            return None
+        queues, types = want.queues, want.types
+        if control.paused_queues or control.paused_types:  # "all but these" must be spelled out
+            lanes = [lane for lane in await self._engine.count() if lane.status is Status.PENDING]
+            queues = tuple(sorted((set(queues) or {lane.queue for lane in lanes}) - control.paused_queues))
+            types = tuple(sorted((set(types) or {lane.type for lane in lanes}) - control.paused_types))
+            if not queues or not types:
+                return None
+        return Want(
+            worker_id=want.worker_id,
+            lease_id=want.lease_id,
+            queues=queues,
+            types=types,
+            capabilities=want.capabilities,
+            limit=limit,
+            lease=want.lease,
+            at_most=seat.rates.at_most(),
+            again=want.again,
+        )
+
+    async def _switches(self) -> Control:
+        now = boot_clock()
+        if now - self._looked_at >= _LOOK:
+            self._control = await notes.read(self._engine, notes.CONTROL, Control)
+            self._looked_at = now
+        return self._control
+
+
+def lease_of(worker_id: str, request_id: str | None) -> str:
+    """The same poll, the same lease: so a repeat finds what the first got, on any server."""
+    if request_id is None:
+        return new_lease_id()
+    if len(request_id) not in _REQUEST_ID:
+        raise InvalidTask("request_id", "must be 16 to 128 characters, random, and new for every poll: a UUID will do")
+    return sha256(f"{worker_id} {request_id}".encode(errors="surrogatepass")).hexdigest()[:32]
+
+
+def handed_out(task: Task) -> HandedOut:
+    return HandedOut(
+        task_id=task.id,
+        task_type=task.type,
+        parameters=to_json(task.payload),
+        timeout_seconds=task.timeout,
+        trace_id=task.trace_id or task.id,
+        attempt=task.attempt,
+        lease_token=task.lease_id or "",
+        lease_seconds=FIRST_LEASE,
+    )

@@ -1,0 +1,124 @@
+"""Results: guarded by their lease, recorded once, and answered alike however often they are told."""
+
+from collections.abc import Sequence
+from typing import Literal
+
+from msgspec.structs import replace
+
+from qo.codec import encode_value, from_json
+from qo.engine import Engine
+from qo.errors import InvalidTask
+from qo.ids import luck
+from qo.model import Change, Status, Task, after_error, check_id, check_number, check_size, complete, fail
+from qo.web.remote.checks import check_lease_id
+from qo.web.remote.messages import Failure, Recorded, Report, Result
+from qo.web.remote.roster import Seat
+from qo.web.v1.words import task_word, word
+
+MOST = 1000
+_NO_MESSAGE = "the worker gave no reason"
+
+
+def results_of(report: Report) -> list[Result]:
+    if report.results is not None:
+        if report.task_id is not None or report.status is not None:
+            raise InvalidTask("results", "send one result, or many under `results`, not both")
+        if len(report.results) > MOST:
+            raise InvalidTask("results", f"has {len(report.results):,} items, the limit is {MOST:,}")
+        return report.results
+    if report.task_id is None or report.status is None:
+        raise InvalidTask("task_id" if report.task_id is None else "status", "is missing")
+    return [
+        Result(
+            task_id=report.task_id,
+            status=report.status,
+            result=report.result,
+            error=report.error,
+            retriable=report.retriable,
+            retry_after=report.retry_after,
+            lease_token=report.lease_token,
+        )
+    ]
+
+
+class Settled:
+    """A result that landed: the task as it was held, and the change."""
+
+    def __init__(self, task: Task, change: Change) -> None:
+        self.task, self.change = task, change
+
+
+async def record(
+    engine: Engine, seat: Seat, results: Sequence[Result], *, result_limit: int
+) -> tuple[list[Recorded], list[Settled]]:
+    """What became of each, and those that changed something."""
+    tasks = await engine.get([check_id(result.task_id) for result in results])
+    changes = [
+        None if task is None else settlement(_held(task, seat, result), result, result_limit)
+        for task, result in zip(tasks, results, strict=True)
+    ]
+    asked = [change for change in changes if change is not None]
+    landed = dict(zip((change.id for change in asked), await engine.apply(asked), strict=True))
+    told: list[Recorded] = []
+    settled: list[Settled] = []
+    for task, change, result in zip(tasks, changes, results, strict=True):
+        if task is None or change is None:
+            told.append(_no(result.task_id, "not_found", f"there is no task {result.task_id}"))
+        elif landed[task.id]:
+            told.append(_recorded(task, change, seat))
+            if task.status is Status.RUNNING:
+                settled.append(Settled(task, change))
+        else:
+            told.append(_refused(task, result, seat))
+    return told, settled
+
+
+def _held(task: Task, seat: Seat, result: Result) -> Task:
+    """The task as this worker claims to hold it. Without a token, what the store says of the worker decides."""
+    if result.lease_token is not None:
+        return replace(task, lease_id=check_lease_id(result.lease_token))
+    return task if task.worker_id == seat.note.worker_id else replace(task, lease_id=None)
+
+
+def settlement(task: Task, result: Result, limit: int) -> Change:
+    """What the result makes of the task. The policy is the model's."""
+    if result.status == "completed":
+        data = encode_value(from_json(result.result, "result"), "result")
+        check_size("result", data, limit)
+        return complete(task, data)
+    message, retriable = _NO_MESSAGE, result.retriable
+    if isinstance(result.error, Failure):
+        message, retriable = result.error.message or message, retriable and result.error.retriable
+    elif result.error:
+        message = result.error
+    if result.retry_after is not None:
+        check_number("retry_after", result.retry_after)
+    if not retriable:
+        return fail(task, message)
+    return after_error(task, message, luck=luck(), after=result.retry_after)
+
+
+def _recorded(task: Task, change: Change, seat: Seat) -> Recorded:
+    if task.status is not Status.RUNNING:  # the store recognised its own record
+        return Recorded(task_id=task.id, status=task_word(task), repeated=True)
+    now = word(change.to, change.failures or task.failures, task.max_retries)
+    recorded = Recorded(task_id=task.id, status=now)
+    seat.remember(change.lease_id, recorded)
+    done = change.to is Status.COMPLETED
+    seat.note = replace(
+        seat.note, tasks_completed=seat.note.tasks_completed + done, tasks_failed=seat.note.tasks_failed + (not done)
+    )
+    return recorded
+
+
+def _refused(task: Task, result: Result, seat: Seat) -> Recorded:
+    lease_id, before = seat.recorded.get(task.id, (None, None))
+    same = result.lease_token is None or result.lease_token == lease_id
+    if before is not None and same and (before.status == "completed") == (result.status == "completed"):
+        return replace(before, repeated=True)  # the task has gone on since, for instance to its next attempt
+    why = f"task {task.id} is {task_word(task)}, no longer held by this worker: its lease expired, or it was cancelled"
+    return _no(task.id, "lease_lost", why)
+
+
+def _no(task_id: str, code: Literal["not_found", "lease_lost"], error: str) -> Recorded:
+    return Recorded(task_id=task_id, acknowledged=False, code=code, error=error)

@@ -1,0 +1,126 @@
+"""The workers that speak HTTP: each has a seat here and a note in the store, so that any server knows it."""
+
+import asyncio
+
+import msgspec
+from litestar.exceptions import NotFoundException
+from msgspec.structs import replace
+
+from qo import notes
+from qo.clock import Clock, boot_clock
+from qo.engine import Engine
+from qo.errors import InvalidTask
+from qo.ids import new_id
+from qo.model import ANY, check_name, check_names
+from qo.notes import WorkerNote
+from qo.web.remote.messages import Recorded, Register
+from qo.web.remote.rates import Rates
+
+MOST_SEATS = 10_000
+MOST_RECORDED = 1000  # results a seat remembers, for repeats that the store can no longer recognise
+MOST_CAPACITY = 10_000
+_MOST_NAMES = 1000
+_STALE = 10.0  # seconds after which any request of a worker renews its sign of life
+_VERSION_LENGTH = 64
+
+
+class Seat:
+    """What one server knows of one worker."""
+
+    def __init__(self, note: WorkerNote) -> None:
+        self.note = note
+        self.rates = Rates(boot_clock)
+        self.recorded: dict[str, tuple[str | None, Recorded]] = {}  # by task: the lease, and what was recorded
+
+    def remember(self, lease_id: str | None, recorded: Recorded) -> None:
+        self.recorded.pop(recorded.task_id, None)
+        self.recorded[recorded.task_id] = (lease_id, recorded)
+        if len(self.recorded) > MOST_RECORDED:
+            del self.recorded[next(iter(self.recorded))]
+
+
+class Roster:
+    def __init__(self, engine: Engine, clock: Clock) -> None:
+        self._engine, self._clock = engine, clock
+        self._seats: dict[str, Seat] = {}
+        self._known_types: set[str] = set()
+        self._writing = asyncio.Lock()
+
+    async def register(self, asked: Register) -> Seat:
+        now = self._clock()
+        note = WorkerNote(
+            worker_id=new_id(self._clock),
+            started_at=now,
+            last_heartbeat=now,
+            queues=_names("queues", asked.queues),
+            types=_names("types", asked.types),
+            capabilities=_names("capabilities", asked.capabilities),
+            capacity=check_capacity("capacity", asked.capacity, least=1),
+            version=_version(asked.version),
+        )
+        await self.make_known(note.types)
+        await self._write(note)
+        return self._sit(note)
+
+    async def seat(self, worker_id: str) -> Seat:
+        """The worker's seat. One that registered with another server gets it from its note."""
+        check_name("worker_id", worker_id)
+        seat = self._seats.get(worker_id)
+        if seat is not None:
+            return seat
+        stored = await self._engine.read_note(notes.WORKERS + worker_id)
+        if stored is None:
+            raise NotFoundException(f"there is no worker {worker_id}; register first")
+        return self._sit(notes.decode(stored.data, stored.name, WorkerNote))
+
+    def _sit(self, note: WorkerNote) -> Seat:
+        if len(self._seats) >= MOST_SEATS:
+            del self._seats[next(iter(self._seats))]  # it finds back by its note
+        seat = self._seats[note.worker_id] = Seat(note)
+        return seat
+
+    async def sign_of_life(self, seat: Seat) -> None:
+        """Any request is one; the note is rewritten now and then."""
+        if self._clock() - seat.note.last_heartbeat >= _STALE:
+            await self.announce(seat, seat.note)
+
+    async def announce(self, seat: Seat, note: WorkerNote) -> None:
+        seat.note = replace(note, last_heartbeat=self._clock())
+        await self._write(seat.note)
+
+    async def leave(self, seat: Seat) -> None:
+        self._seats.pop(seat.note.worker_id, None)
+        await self._engine.drop_note(notes.WORKERS + seat.note.worker_id)
+
+    async def make_known(self, types: tuple[str, ...]) -> None:
+        """So that no worker takes them for a mistake."""
+        if self._known_types.issuperset(types):
+            return
+
+        def known(before: notes.KnownTypes) -> notes.KnownTypes:
+            return notes.KnownTypes(types=before.types | set(types))
+
+        async with self._writing:  # many polls may bring the same news
+            now = await notes.change(self._engine, notes.KNOWN_TYPES, notes.KnownTypes, known)
+        self._known_types |= now.types
+
+    async def _write(self, note: WorkerNote) -> None:
+        await self._engine.write_note(notes.WORKERS + note.worker_id, msgspec.json.encode(note), expected=ANY)
+
+
+def _names(field: str, given: list[str]) -> tuple[str, ...]:
+    if len(given) > _MOST_NAMES:
+        raise InvalidTask(field, f"has {len(given):,} names, the limit is {_MOST_NAMES:,}")
+    return check_names(field, given)
+
+
+def check_capacity(field: str, capacity: int, *, least: int = 0) -> int:
+    if not least <= capacity <= MOST_CAPACITY:
+        raise InvalidTask(field, f"{capacity} is not a whole number from {least} to {MOST_CAPACITY:,}")
+    return capacity
+
+
+def _version(given: str) -> str:
+    if len(given) > _VERSION_LENGTH or not given.isprintable():
+        raise InvalidTask("version", f"must be at most {_VERSION_LENGTH} printable characters")
+    return given

@@ -1,0 +1,75 @@
+"""What handlers share: one queue, and what is known about it."""
+
+from typing import Any
+
+from litestar import Litestar, Request
+from litestar.datastructures import State
+from msgspec import Struct
+
+from qo.clock import Clock
+from qo.errors import InvalidTask, TaskNotFound
+from qo.model import Task, check_id
+from qo.queue import Queue
+from qo.web.access import Gate
+from qo.web.feed import Feed
+from qo.web.health import Ticker
+from qo.web.line import Line
+from qo.web.sampler import Sampler
+from qo.web.settings import WebSettings
+
+
+class Server(Struct, frozen=True, kw_only=True):
+    queue: Queue
+    settings: WebSettings
+    clock: Clock
+    gate: Gate
+    sampler: Sampler
+    line: Line
+    feed: Feed
+    ticker: Ticker
+
+    def state(self) -> State:
+        """As an application keeps it: each part under its own name, and the whole."""
+        return State({"server": self} | {name: getattr(self, name) for name in self.__struct_fields__})
+
+
+def new_server(queue: Queue, settings: WebSettings, clock: Clock) -> Server:
+    sampler = Sampler(queue.engine, interval=settings.sample_interval, clock=clock)
+    return Server(
+        queue=queue,
+        settings=settings,
+        clock=clock,
+        gate=Gate(queue.engine, settings, clock),
+        sampler=sampler,
+        line=Line(sampler),
+        feed=Feed(queue.engine, most=settings.listeners),
+        ticker=Ticker(),
+    )
+
+
+def server_of(request: Request[Any, Any, Any]) -> Server:
+    app: Litestar = request.app
+    server: Server = app.state.server
+    return server
+
+
+async def found(queue: Queue, task_id: str) -> Task:
+    """The task, or TaskNotFound. What is no id names no task."""
+    (task,) = await queue.engine.get([known_id(task_id)])
+    if task is None:
+        raise TaskNotFound(f"there is no task {task_id}")
+    return task
+
+
+def known_id(task_id: str) -> str:
+    try:
+        return check_id(task_id.lower())
+    except InvalidTask as error:
+        raise TaskNotFound(f"there is no task {task_id!r:.80}: ids are UUIDs") from error
+
+
+def tell(request: Request[Any, Any, Any], what: str, task: Task | None = None, **about: Any) -> None:
+    """A transition made by this request, for the log: its one line carries it."""
+    if task is not None:
+        about = {"task_id": task.id, "type": task.type, "queue": task.queue, **about}
+    request.scope["qo_transition"] = {"transition": what, **about}  # type: ignore[typeddict-unknown-key]

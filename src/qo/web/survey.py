@@ -1,0 +1,93 @@
+"""What is waiting, by level of priority, without reading all of it.
+
+A short queue is read whole, so its figures are exact. Of a long one, each look reads the newest page and one page
+further down a walk that goes round and round: shares are estimated from what was seen lately, and the longest wait is
+that of the oldest task seen that still waits, a lower bound that becomes exact as the walk comes to the end.
+"""
+
+from collections import Counter
+
+from msgspec import Struct
+
+from qo.engine import Engine
+from qo.model import Filter, Status, Task, cursor
+from qo.web.v1.words import LEVEL_WORDS, LevelWord, level_word
+
+PAGE = 200
+_REMEMBERED = 5 * PAGE
+_WITNESSES = 3  # tasks a level, the oldest, that are asked after at each look
+_PENDING = Filter(statuses=(Status.PENDING,))
+
+
+class Waiting(Struct, frozen=True, kw_only=True):
+    exact: bool
+    depth: dict[LevelWord, int]
+    oldest: dict[LevelWord, float | None]  # since when the one that waited longest has been due
+    ranks: list[float]  # of all that wait, lowest first; empty unless exact
+
+
+class Survey:
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._after = ""
+        self._seen: dict[str, LevelWord] = {}  # lately, for shares
+        self._witnesses: dict[LevelWord, dict[str, float]] = {level: {} for level in LEVEL_WORDS}  # since when due
+
+    async def look(self, pending: int, now: float) -> Waiting:
+        newest = await self._engine.find(_PENDING, limit=PAGE)
+        if len(newest) < PAGE:
+            self._after = ""
+            self._seen.clear()
+            return _exact(newest, now)
+        walked = await self._engine.find(_PENDING, limit=PAGE, after=self._after or cursor(newest[-1]))
+        self._after = cursor(walked[-1]) if len(walked) == PAGE else ""
+        await self._forget_the_claimed()
+        self._remember([*newest, *walked], now)
+        return self._estimate(pending)
+
+    def _remember(self, tasks: list[Task], now: float) -> None:
+        for task in tasks:
+            level = level_word(task.priority)
+            self._seen.pop(task.id, None)  # what is seen again is remembered longest
+            self._seen[task.id] = level
+            if task.available_at <= now:
+                self._witnesses[level][task.id] = task.available_at
+        for task_id in list(self._seen)[: max(0, len(self._seen) - _REMEMBERED)]:
+            del self._seen[task_id]
+        for level, known in self._witnesses.items():
+            self._witnesses[level] = dict(sorted(known.items(), key=lambda item: item[1])[:_WITNESSES])
+
+    async def _forget_the_claimed(self) -> None:
+        asked = [task_id for known in self._witnesses.values() for task_id in known]
+        for task_id, task in zip(asked, await self._engine.get(asked), strict=True):
+            if task is None or task.status is not Status.PENDING:
+                for known in self._witnesses.values():
+                    known.pop(task_id, None)
+
+    def _estimate(self, pending: int) -> Waiting:
+        seen = Counter(self._seen.values())
+        total = max(1, seen.total())
+        return Waiting(
+            exact=False,
+            depth={level: round(pending * seen[level] / total) for level in LEVEL_WORDS},
+            oldest={level: min(known.values(), default=None) for level, known in self._witnesses.items()},
+            ranks=[],
+        )
+
+
+def _exact(tasks: list[Task], now: float) -> Waiting:
+    depth: dict[LevelWord, int] = dict.fromkeys(LEVEL_WORDS, 0)
+    for task in tasks:
+        depth[level_word(task.priority)] += 1
+    return Waiting(exact=True, depth=depth, oldest=_oldest(tasks, now), ranks=sorted(task.rank for task in tasks))
+
+
+def _oldest(tasks: list[Task], now: float) -> dict[LevelWord, float | None]:
+    """Tasks that are not due yet do not wait."""
+    due: dict[LevelWord, float | None] = dict.fromkeys(LEVEL_WORDS)
+    for task in tasks:
+        level = level_word(task.priority)
+        known = due[level]
+        if task.available_at <= now and (known is None or task.available_at < known):
+            due[level] = task.available_at
+    return due

@@ -1,0 +1,1 @@
+"""`/api/v1`, as `specs/priority-queue.md` has it."""

@@ -1,0 +1,16 @@
+"""Live updates, for pages."""
+
+from typing import Any
+
+from litestar import Request, get
+from litestar.response import Stream
+
+from qo.web.access import READ
+from qo.web.problems import problems
+from qo.web.server import server_of
+
+
+@get("/events", opt=READ, responses=problems(), media_type="text/event-stream")
+async def listen(request: Request[Any, Any, Any]) -> Stream:
+    """Server-sent events: `counts` (tasks by status) and `tasks` (those that changed), about every second."""
+    return Stream(server_of(request).feed.listen(), media_type="text/event-stream")

@@ -1,0 +1,140 @@
+"""Looking at tasks: one, a page of them, a history, a result."""
+
+import contextlib
+from typing import Annotated, Any
+
+from litestar import Request, Response, get
+from litestar.openapi import ResponseSpec
+from litestar.params import FromPath, FromQuery, QueryParameter
+from msgspec import Struct
+
+from qo.codec import to_json
+from qo.errors import ResultTimeout
+from qo.model import Filter, Status, Task, check_name, check_names, cursor, position
+from qo.queue import Queue
+from qo.web.access import READ
+from qo.web.problems import problems
+from qo.web.server import found, known_id, server_of
+from qo.web.v1.views import ErrorView, EventView, TaskView, error_view, event_view, task_view
+from qo.web.v1.words import STATUSES, Word, is_finished, task_word
+
+MOST = 500
+_READ_AT_MOST = 5_000  # tasks looked through for one page, where a word is narrower than a status
+
+
+class TaskPage(Struct, frozen=True, kw_only=True):
+    """`next` is what the next page comes `after`; null on the last one. A page may be short and still have a next."""
+
+    tasks: list[TaskView]
+    next: str | None
+
+
+class History(Struct, frozen=True, kw_only=True):
+    task_id: str
+    events: list[EventView]
+
+
+class Outcome(Struct, frozen=True, kw_only=True):
+    task_id: str
+    status: Word
+    result: Any
+    error: ErrorView | None
+
+
+@get("/tasks/{task_id:str}", opt=READ, responses=problems(404))
+async def show_task(request: Request[Any, Any, Any], task_id: FromPath[str]) -> TaskView:
+    """A task as it is now."""
+    server = server_of(request)
+    return task_view(await found(server.queue, task_id), server.clock())
+
+
+@get("/tasks", opt=READ, responses=problems())
+async def list_tasks(
+    *,
+    request: Request[Any, Any, Any],
+    status: FromQuery[list[Word] | None] = None,
+    type: FromQuery[list[str] | None] = None,
+    queue: FromQuery[list[str] | None] = None,
+    worker: FromQuery[str | None] = None,
+    limit: Annotated[int, QueryParameter(ge=1, le=MOST)] = 50,
+    after: FromQuery[str] = "",
+    archived: FromQuery[bool] = False,
+) -> TaskPage:
+    """Tasks, newest first. Each filter may be repeated; `archived` shows those instead of the others."""
+    server = server_of(request)
+    where = filter_of(status, type, queue, worker, archived=archived)
+    tasks, following = await page(server.queue, where, set(status or STATUSES), limit=limit, after=after)
+    now = server.clock()
+    return TaskPage(tasks=[task_view(task, now) for task in tasks], next=following)
+
+
+@get("/tasks/{task_id:str}/history", opt=READ, responses=problems(404))
+async def show_history(request: Request[Any, Any, Any], task_id: FromPath[str]) -> History:
+    """Every transition of a task, in order."""
+    queue = server_of(request).queue
+    task = await found(queue, task_id)
+    events = await queue.engine.history(task.id)
+    return History(task_id=task.id, events=[event_view(event, task) for event in events])
+
+
+@get(
+    "/tasks/{task_id:str}/result",
+    opt=READ,
+    responses={
+        **problems(404),
+        202: ResponseSpec(Outcome, generate_examples=False, description="The task has not ended yet."),
+    },
+)
+async def show_result(
+    request: Request[Any, Any, Any], task_id: FromPath[str], wait: Annotated[float, QueryParameter(ge=0, le=3600)] = 0.0
+) -> Response[Outcome]:
+    """What a task came to: 200 once it has ended, 202 if it has not within `wait` seconds (a minute at most)."""
+    server = server_of(request)
+    with contextlib.suppress(ResultTimeout):  # its status says so
+        await server.queue.ended(known_id(task_id), timeout=min(wait, server.settings.longest_wait))
+    task = await found(server.queue, task_id)
+    outcome = Outcome(task_id=task.id, status=task_word(task), result=_result(task), error=error_view(task))
+    return Response(outcome, status_code=200 if is_finished(task) else 202)
+
+
+def _result(task: Task) -> Any:
+    return to_json(task.result) if task.result is not None and task_word(task) == "completed" else None
+
+
+def filter_of(
+    words: list[Word] | None,
+    types: list[str] | None,
+    queues: list[str] | None,
+    worker: str | None = None,
+    *,
+    archived: bool = False,
+) -> Filter:
+    statuses = tuple(dict.fromkeys(STATUSES[word] for word in words or STATUSES))
+    return Filter(
+        statuses=(Status.ARCHIVED,) if archived else statuses,
+        types=check_names("type", types or ()),
+        queues=check_names("queue", queues or ()),
+        worker_id=None if worker is None else check_name("worker", worker),
+    )
+
+
+async def page(
+    queue: Queue, where: Filter, words: set[Word], *, limit: int, after: str
+) -> tuple[list[Task], str | None]:
+    """Up to `limit` tasks whose word is one of these, and where to go on. Reads one more, to know if there is more."""
+    if after:
+        position(after)
+    tasks: list[Task] = []
+    read = 0
+    while read < _READ_AT_MOST:
+        batch = await queue.engine.find(where, limit=limit + 1, after=after)
+        read += len(batch)
+        for task in batch:
+            if len(tasks) == limit:
+                return tasks, after
+            after = cursor(task)
+            if task_word(task) in words:
+                tasks.append(task)
+        if len(batch) <= limit:
+            return tasks, None
+    return tasks, after

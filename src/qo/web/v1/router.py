@@ -1,0 +1,29 @@
+"""Every route of `/api/v1`."""
+
+from litestar import Router
+
+from qo.web.v1.events import listen
+from qo.web.v1.look import list_tasks, show_history, show_result, show_task
+from qo.web.v1.stats import list_workers, show_stats
+from qo.web.v1.steer import archive_task, cancel_task, replay_task, replay_tasks
+from qo.web.v1.submit import submit_task, submit_tasks
+
+router = Router(
+    path="/api/v1",
+    route_handlers=[
+        submit_task,
+        submit_tasks,
+        list_tasks,
+        show_task,
+        cancel_task,
+        show_history,
+        show_result,
+        replay_task,
+        replay_tasks,
+        archive_task,
+        show_stats,
+        list_workers,
+        listen,
+    ],
+    tags=["v1"],
+)

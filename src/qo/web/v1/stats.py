@@ -1,0 +1,92 @@
+"""The queue in figures, and who works here."""
+
+from typing import Any
+
+from litestar import Request, get
+from msgspec import Struct
+
+from qo.notes import WorkerNote
+from qo.web.access import READ
+from qo.web.problems import problems
+from qo.web.sampler import Sample
+from qo.web.server import Server, server_of
+from qo.web.v1.views import WorkerView, worker_status, worker_view
+from qo.web.v1.words import LEVEL_WORDS, LevelWord
+
+
+class Depth(Struct, frozen=True, kw_only=True):
+    depth: int
+    oldest_age_seconds: float  # how long the one that waited longest has been due; 0 if none waits
+
+
+class WorkerCounts(Struct, frozen=True, kw_only=True):
+    active: int
+    draining: int
+    dead: int
+    total_capacity: int
+    used_capacity: int
+
+
+class Throughput(Struct, frozen=True, kw_only=True):
+    completed_last_minute: int
+    failed_last_minute: int
+
+
+class QueueStats(Struct, frozen=True, kw_only=True):
+    """`exact` is false while more wait than are read at once: depths and ages are estimates then."""
+
+    queues: dict[LevelWord, Depth]
+    workers: WorkerCounts
+    throughput: Throughput
+    exact: bool
+
+
+class WorkerList(Struct, frozen=True, kw_only=True):
+    workers: list[WorkerView]
+
+
+@get("/queue/stats", opt=READ, responses=problems())
+async def show_stats(request: Request[Any, Any, Any]) -> QueueStats:
+    """Depth and age by priority, workers, and what was done in the last minute."""
+    server = server_of(request)
+    sample = await server.sampler.fresh(0.0)
+    last_minute = server.sampler.last_minute()
+    return QueueStats(
+        queues=depths(sample, server.clock()),
+        workers=_worker_counts(server, await server.queue.workers()),
+        throughput=Throughput(completed_last_minute=last_minute.completed, failed_last_minute=last_minute.failed),
+        exact=sample.waiting.exact,
+    )
+
+
+@get("/workers", opt=READ, responses=problems())
+async def list_workers(request: Request[Any, Any, Any]) -> WorkerList:
+    """Everyone registered here, the silent ones too."""
+    server = server_of(request)
+    now, dead_after = server.clock(), server.settings.dead_after
+    return WorkerList(workers=[worker_view(worker, now, dead_after) for worker in await server.queue.workers()])
+
+
+def depths(sample: Sample, now: float) -> dict[LevelWord, Depth]:
+    waiting = sample.waiting
+    return {
+        level: Depth(depth=waiting.depth[level], oldest_age_seconds=_age(waiting.oldest[level], now))
+        for level in LEVEL_WORDS
+    }
+
+
+def _age(since: float | None, now: float) -> float:
+    return 0.0 if since is None else round(max(0.0, now - since), 3)
+
+
+def _worker_counts(server: Server, workers: list[WorkerNote]) -> WorkerCounts:
+    now, dead_after = server.clock(), server.settings.dead_after
+    states = [worker_status(worker, now, dead_after) for worker in workers]
+    alive = [worker for worker, state in zip(workers, states, strict=True) if state != "dead"]
+    return WorkerCounts(
+        active=states.count("active"),
+        draining=states.count("draining"),
+        dead=states.count("dead"),
+        total_capacity=sum(worker.capacity for worker in alive),
+        used_capacity=sum(worker.current_load for worker in alive),
+    )

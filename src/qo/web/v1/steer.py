@@ -1,0 +1,105 @@
+"""A hand on tasks: cancel, replay, archive."""
+
+from typing import Annotated, Any
+
+from litestar import Request, delete, post
+from litestar.params import FromPath, JSONBody
+from msgspec import Meta, Struct, field
+
+from qo.errors import WrongStatus
+from qo.model import Status, Task, replay
+from qo.queue import Queue
+from qo.web.access import ADMIN, SUBMIT
+from qo.web.described import Name
+from qo.web.problems import problems
+from qo.web.server import found, known_id, server_of, tell
+from qo.web.v1.look import filter_of, page
+from qo.web.v1.words import Word, task_word
+
+_PAGE = 500
+_REPLAYABLE: list[Word] = ["failed", "dead_letter", "cancelled"]
+
+
+class Steered(Struct, frozen=True, kw_only=True):
+    """The task as it is now."""
+
+    task_id: str
+    status: Word
+
+
+class ReplayFilter(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which tasks to replay. An empty field means all that can be."""
+
+    status: list[Word] = field(default_factory=lambda: list(_REPLAYABLE))
+    type: list[Name] = []
+    queue: list[Name] = []
+    limit: Annotated[int, Meta(ge=1, le=10_000)] = 1000
+
+
+class Replayed(Struct, frozen=True, kw_only=True):
+    """`more`: there are others that match; ask again."""
+
+    replayed: int
+    more: bool
+
+
+@delete("/tasks/{task_id:str}", opt=SUBMIT, status_code=200, responses=problems(404, 409))
+async def cancel_task(request: Request[Any, Any, Any], task_id: FromPath[str]) -> Steered:
+    """End a task that has not ended. A worker running it finds its lease gone. Cancelling again changes nothing."""
+    queue = server_of(request).queue
+    task_id = known_id(task_id)
+    try:
+        await queue.cancel(task_id)
+    except WrongStatus:
+        task = await found(queue, task_id)
+        if task.status is not Status.CANCELLED:
+            raise
+    tell(request, "cancelled", task_id=task_id)
+    return Steered(task_id=task_id, status="cancelled")
+
+
+@post("/tasks/{task_id:str}/replay", opt=ADMIN, status_code=200, responses=problems(404, 409))
+async def replay_task(request: Request[Any, Any, Any], task_id: FromPath[str]) -> Steered:
+    """Send a task that did not succeed back to the start, its retries reset."""
+    queue = server_of(request).queue
+    task_id = known_id(task_id)
+    await queue.replay(task_id)
+    tell(request, "replayed", task_id=task_id)
+    return Steered(task_id=task_id, status="queued")
+
+
+@post("/tasks/{task_id:str}/archive", opt=ADMIN, status_code=200, responses=problems(404, 409))
+async def archive_task(request: Request[Any, Any, Any], task_id: FromPath[str]) -> Steered:
+    """Put a finished task out of the normal listing."""
+    queue = server_of(request).queue
+    task_id = known_id(task_id)
+    await queue.archive(task_id)
+    task = await found(queue, task_id)
+    tell(request, "archived", task)
+    return Steered(task_id=task_id, status=task_word(task))
+
+
+@post("/tasks/replay", opt=ADMIN, status_code=200, responses=problems(413, 415))
+async def replay_tasks(request: Request[Any, Any, Any], data: JSONBody[ReplayFilter]) -> Replayed:
+    """Replay every task that matches, newest first, up to `limit`."""
+    queue = server_of(request).queue
+    tasks, more = await _matching(queue, data)
+    replayed = 0
+    for start in range(0, len(tasks), _PAGE):
+        replayed += sum(await queue.engine.apply([replay(task.id) for task in tasks[start : start + _PAGE]]))
+    tell(request, "replayed", number=replayed)
+    return Replayed(replayed=replayed, more=more)
+
+
+async def _matching(queue: Queue, given: ReplayFilter) -> tuple[list[Task], bool]:
+    """All of them before the first is replayed: a replayed task must not come again."""
+    words = set(given.status) & set(_REPLAYABLE)
+    if not words:
+        return [], False
+    where = filter_of(sorted(words), given.type, given.queue)
+    tasks: list[Task] = []
+    after: str | None = ""
+    while after is not None and len(tasks) < given.limit:
+        some, after = await page(queue, where, words, limit=min(_PAGE, given.limit - len(tasks)), after=after)
+        tasks += some
+    return tasks, after is not None

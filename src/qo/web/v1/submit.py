@@ -1,0 +1,140 @@
+"""Tasks in: one at a time, or many."""
+
+import re
+from functools import lru_cache
+from typing import Annotated, Any
+
+from litestar import Request, Response, post
+from litestar.params import JSONBody
+from msgspec import Meta, Struct
+
+from qo.errors import InvalidTask
+from qo.ids import new_lease_id
+from qo.model import LEVELS, NewTask, RetryPolicy, Status, rank
+from qo.web.access import SUBMIT
+from qo.web.bodies import as_called_here, encode_read
+from qo.web.described import Instant, Key, Name, Retries, Seconds
+from qo.web.problems import problems
+from qo.web.server import Server, server_of, tell
+from qo.web.v1.words import LevelWord, Word, task_word
+
+MOST = 10_000  # tasks in one request
+_NAMES = {
+    "type": "task_type",
+    "payload": "parameters",
+    "needs": "required_capabilities",
+    "timeout": "timeout_seconds",
+}
+_TRACEPARENT = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}")
+
+
+class Submission(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A task to run. `queue`, `max_retries`, `run_at` and `trace_id` may be left out like everything but its type."""
+
+    task_type: Name
+    priority: LevelWord = "medium"
+    parameters: dict[str, Any] = {}
+    required_capabilities: list[Name] = []
+    timeout_seconds: Seconds | None = None
+    idempotency_key: Key | None = None
+    queue: Name = "default"
+    max_retries: Retries | None = None
+    run_at: Instant | None = None
+    trace_id: Key | None = None
+
+
+class Bulk(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    tasks: Annotated[list[Submission], Meta(min_length=1, max_length=MOST)]
+
+
+class Receipt(Struct, frozen=True, kw_only=True):
+    """What became of a submission. `queue_position` is null for a task that does not wait (any more)."""
+
+    task_id: str
+    status: Word
+    queue_position: int | None
+
+
+class BulkReceipt(Struct, frozen=True, kw_only=True):
+    task_id: str
+    status: Word
+
+
+class BulkReceipts(Struct, frozen=True, kw_only=True):
+    tasks: list[BulkReceipt]
+    new: int  # how many were not there before under their idempotency key
+
+
+@post("/tasks", opt=SUBMIT, responses=problems(413, 415))
+async def submit_task(request: Request[Any, Any, Any], data: JSONBody[Submission]) -> Response[Receipt]:
+    """Submit a task: 201 if it is new, 200 with what it is now if its idempotency key had made one before."""
+    server = server_of(request)
+    task = new_task(server, data, trace_of(request))
+    await server.line.refresh()
+    submitted = await server.queue.submit(task)
+    if submitted.new:
+        tell(request, "queued", task_id=submitted.id, type=task.type, queue=task.queue)
+        return Response(Receipt(task_id=submitted.id, status="queued", queue_position=place(server, task)))
+    (existing,) = await server.queue.engine.get([submitted.id])
+    if existing is None:  # deleted in this very moment
+        return Response(Receipt(task_id=submitted.id, status="completed", queue_position=None), status_code=200)
+    waits = existing.status is Status.PENDING
+    position = server.line.join(existing.rank, existing.priority, new=False) if waits else None
+    receipt = Receipt(task_id=existing.id, status=task_word(existing), queue_position=position)
+    return Response(receipt, status_code=200)
+
+
+@post("/tasks/bulk", opt=SUBMIT, responses=problems(413, 415))
+async def submit_tasks(request: Request[Any, Any, Any], data: JSONBody[Bulk]) -> BulkReceipts:
+    """Submit many tasks in one go. If one of them makes no sense none is taken, and `field` says which."""
+    server = server_of(request)
+    trace = trace_of(request)
+    tasks = [new_task(server, each, trace, f"tasks[{number}].") for number, each in enumerate(data.tasks)]
+    submitted = await server.queue.submit_many(tasks)
+    old = [each.id for each in submitted if not each.new]
+    known = await server.queue.engine.get(list(dict.fromkeys(old))) if old else []
+    existing = {task.id: task for task in known if task is not None}
+    new = len(submitted) - len(old)
+    tell(request, "queued", number=new)
+    receipts = [
+        BulkReceipt(task_id=each.id, status=task_word(existing[each.id]) if each.id in existing else "queued")
+        for each in submitted
+    ]
+    return BulkReceipts(tasks=receipts, new=new)
+
+
+def new_task(server: Server, given: Submission, trace_id: str, prefix: str = "") -> NewTask:
+    """A level's defaults, and what the submission says instead."""
+    level = server.settings.levels[given.priority]
+    try:
+        return server.queue.new_task(
+            given.task_type,
+            encode_read(given.parameters),
+            queue=given.queue,
+            priority=LEVELS[given.priority],
+            needs=given.required_capabilities,
+            timeout=level.timeout_seconds if given.timeout_seconds is None else given.timeout_seconds,
+            max_retries=level.max_retries if given.max_retries is None else given.max_retries,
+            retry=_policy(server.settings.timeout_growth),
+            run_at=given.run_at,
+            idempotency_key=given.idempotency_key,
+            trace_id=given.trace_id or trace_id,
+        )
+    except InvalidTask as error:
+        raise as_called_here(error, _NAMES, prefix) from error
+
+
+@lru_cache
+def _policy(timeout_growth: float) -> RetryPolicy:
+    return RetryPolicy(timeout_growth=timeout_growth)
+
+
+def place(server: Server, task: NewTask) -> int:
+    due = server.clock() + task.delay if task.run_at is None else task.run_at
+    return server.line.join(rank(due, task.priority, task.ageing), task.priority)
+
+
+def trace_of(request: Request[Any, Any, Any]) -> str:
+    """The trace this request belongs to (W3C `traceparent`), or a new one."""
+    found = _TRACEPARENT.fullmatch(request.headers.get("traceparent", ""))
+    return found[1] if found else new_lease_id()

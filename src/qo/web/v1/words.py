@@ -1,0 +1,72 @@
+"""The words of `/api/v1` for statuses and priorities. Only this edge speaks them.
+
+| ours        | here          | when |
+|-------------|---------------|------|
+| `pending`   | `queued`      | |
+| `running`   | `executing`   | |
+| `completed` | `completed`   | |
+| `failed`    | `dead_letter` | its retries are used up |
+| `failed`    | `failed`      | it failed for good before that: `Fail`, an unknown type |
+| `cancelled` | `cancelled`   | |
+| `archived`  | what it was before, with `archived` true | told from its error and result |
+
+Priorities 0, 1 to 6 and 7 to 9 are `high`, `medium` and `low`.
+"""
+
+from typing import Literal
+
+from qo.model import FINISHED, HIGH, MEDIUM, Status, Task, effective_priority
+
+Word = Literal["queued", "executing", "completed", "failed", "cancelled", "dead_letter"]
+LevelWord = Literal["high", "medium", "low"]
+
+LEVEL_WORDS: tuple[LevelWord, ...] = ("high", "medium", "low")
+STATUSES: dict[Word, Status] = {
+    "queued": Status.PENDING,
+    "executing": Status.RUNNING,
+    "completed": Status.COMPLETED,
+    "failed": Status.FAILED,
+    "dead_letter": Status.FAILED,
+    "cancelled": Status.CANCELLED,
+}
+_WORDS: dict[Status, Word] = {
+    Status.PENDING: "queued",
+    Status.RUNNING: "executing",
+    Status.COMPLETED: "completed",
+    Status.CANCELLED: "cancelled",
+}
+
+
+def word(status: Status, failures: int, max_retries: int) -> Word:
+    if status is Status.FAILED:
+        return "dead_letter" if failures > max_retries else "failed"
+    return _WORDS[status]
+
+
+def task_word(task: Task) -> Word:
+    return word(ended_as(task), task.failures, task.max_retries)
+
+
+def ended_as(task: Task) -> Status:
+    """The status of a task, or, once it is archived, the one it ended with."""
+    if task.status is not Status.ARCHIVED:
+        return task.status
+    if task.error is not None and task.failures > 0:
+        return Status.FAILED
+    return Status.CANCELLED if task.result is None else Status.COMPLETED
+
+
+def level_word(priority: int) -> LevelWord:
+    if priority <= HIGH:
+        return "high"
+    return "medium" if priority <= MEDIUM else "low"
+
+
+def effective_level(task: Task, now: float) -> LevelWord:
+    """The level a task has come to by waiting, until now or until it was claimed."""
+    waited_until = now if task.status is Status.PENDING else task.started_at or task.available_at
+    return level_word(effective_priority(task.priority, task.available_at, task.rank, waited_until))
+
+
+def is_finished(task: Task) -> bool:
+    return task.status in FINISHED

@@ -1,0 +1,123 @@
+"""Workers over HTTP: `/internal/workers` of `specs/priority-queue.md`, for any language, and the engine port, for ours.
+
+Register, then poll, report and send a heartbeat every 30 seconds. Every request may be repeated: a poll under its
+`request_id` gives the same leases, a result is recorded once and answered alike.
+"""
+
+from typing import Any
+
+import msgspec
+from litestar import Request, Response, Router, post
+from litestar.datastructures import State
+from litestar.openapi import ResponseSpec
+from litestar.params import FromPath, JSONBody
+
+from qo.clock import Clock, system_clock
+from qo.errors import LeaseLost, TaskNotFound
+from qo.metrics import Meters
+from qo.queue import Queue
+from qo.web.access import WORK
+from qo.web.bodies import StrictRequest
+from qo.web.metrics import meters_of
+from qo.web.problems import problems
+from qo.web.remote import messages
+from qo.web.remote.answers import answers
+from qo.web.remote.engine import engine_router
+from qo.web.remote.handing_out import HandingOut, handed_out, lease_of
+from qo.web.remote.heartbeats import beat
+from qo.web.remote.results import record, results_of
+from qo.web.remote.roster import Roster
+
+BODY_LIMIT = 8 * 1024 * 1024  # bytes: results come in batches
+
+
+class Desk:
+    """What this server keeps for workers over HTTP."""
+
+    def __init__(self, queue: Queue, clock: Clock, meters: Meters) -> None:
+        self.queue, self.engine, self.clock, self.meters = queue, queue.engine, clock, meters
+        self.roster = Roster(queue.engine, clock)
+        self.handing_out = HandingOut(queue.engine)
+
+
+def desk_of(state: State) -> Desk:
+    """The application's own; made when the first worker comes."""
+    desk: Desk | None = state.get("workers_desk")
+    if desk is None:
+        desk = state["workers_desk"] = Desk(state["queue"], state.get("clock") or system_clock, meters_of(state))
+    return desk
+
+
+@post("/register", status_code=200, responses=problems(413, 415))
+async def register(request: Request[Any, Any, Any], data: JSONBody[messages.Register]) -> messages.Registered:
+    """Become a worker. The answer's `worker_id` goes into every later request."""
+    seat = await desk_of(request.app.state).roster.register(data)
+    return messages.Registered(worker_id=seat.note.worker_id)
+
+
+_POLLED = {200: ResponseSpec(messages.Polled, generate_examples=False, description="Tasks, leased to this worker.")}
+
+
+@post("/{worker_id:str}/poll", status_code=200, responses=problems(404, 413, 415) | _POLLED)
+async def poll(
+    request: Request[Any, Any, Any], worker_id: FromPath[str], data: JSONBody[messages.Poll]
+) -> Response[bytes]:
+    """Take up to `available_capacity` tasks. With a `request_id`, a repeat gets the same tasks and leases."""
+    desk = desk_of(request.app.state)
+    seat = await desk.roster.seat(worker_id)
+    await desk.roster.sign_of_life(seat)
+
+    async def work() -> bytes:
+        tasks = await desk.handing_out.poll(seat, data)
+        desk.meters.claimed(tasks)
+        await desk.roster.make_known(tuple({task.type for task in tasks}))
+        return msgspec.json.encode(messages.Polled(tasks=[handed_out(task) for task in tasks]))
+
+    if data.request_id is None:
+        answer = await work()
+    else:  # the same poll may still be waiting here on a line that was cut
+        name = f"poll {lease_of(seat.note.worker_id, data.request_id)}"
+        answer, _ = await answers(request.app.state).once(name, work)
+    return Response(answer, media_type="application/json", status_code=200)
+
+
+@post("/{worker_id:str}/result", status_code=200, responses=problems(404, 409, 413, 415))
+async def result(
+    request: Request[Any, Any, Any], worker_id: FromPath[str], data: JSONBody[messages.Report]
+) -> messages.Answered:
+    """Tell how a task ended, or many under `results`. Of many, each is answered on its own."""
+    desk = desk_of(request.app.state)
+    seat = await desk.roster.seat(worker_id)
+    results = results_of(data)
+    limit = desk.queue.settings.payload_limit
+    told, settled = await record(desk.engine, seat, results, result_limit=limit)
+    for each in settled:
+        desk.meters.settled(each.task, each.change)
+    if data.results is not None:
+        return messages.Answered(results=told)
+    (only,) = told
+    if not only.acknowledged:
+        raise (TaskNotFound if only.code == "not_found" else LeaseLost)(only.error)
+    return messages.Answered(task_id=only.task_id, status=only.status, repeated=only.repeated)
+
+
+@post("/{worker_id:str}/heartbeat", status_code=200, responses=problems(404, 413, 415))
+async def heartbeat(
+    request: Request[Any, Any, Any], worker_id: FromPath[str], data: JSONBody[messages.Heartbeat]
+) -> messages.Acknowledged:
+    """Still alive: keeps the worker's leases, within the time limits of their tasks."""
+    desk = desk_of(request.app.state)
+    seat = await desk.roster.seat(worker_id)
+    lost = await beat(desk.engine, desk.roster, seat, data, desk.clock)
+    return messages.Acknowledged(lost=lost)
+
+
+workers_router = Router(
+    path="/workers",
+    route_handlers=[register, poll, result, heartbeat],
+    request_class=StrictRequest,
+    request_max_body_size=BODY_LIMIT,
+    opt=WORK,
+    tags=["workers"],
+)
+router = Router(path="/internal", route_handlers=[workers_router, engine_router])

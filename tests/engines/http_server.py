@@ -1,0 +1,82 @@
+"""A real server in a thread of this process: the routers for workers over whatever queue a test puts in, or an app."""
+
+import asyncio
+import socket
+import threading
+from collections.abc import AsyncIterator, Coroutine, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any, TypeVar
+
+import uvicorn
+from litestar import Litestar
+from litestar.exceptions import HTTPException
+
+from qo.engine import Engine
+from qo.errors import QoError
+from qo.queue import Queue
+from qo.web.metrics import router as metrics_router
+from qo.web.problems import of_http, of_ours
+from qo.web.workers import router
+
+T = TypeVar("T")
+
+
+def make_app() -> Litestar:
+    return Litestar(
+        [router, metrics_router],
+        exception_handlers={QoError: of_ours, HTTPException: of_http},
+        openapi_config=None,
+        logging_config=None,
+    )
+
+
+class Server:
+    def __init__(self, app: Litestar | None = None) -> None:
+        self.app = app or make_app()
+        # Its protocol named: only then does asyncio turn Nagle's algorithm off, which costs 40 ms an answer.
+        self._socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+        self._socket.bind(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}"
+        config = uvicorn.Config(self.app, log_level="critical", ws="none", timeout_graceful_shutdown=1)
+        self._server = uvicorn.Server(config)
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._live, name="http server", daemon=True)
+
+    def _live(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        self._loop.run_until_complete(self._server.serve([self._socket]))
+        self._loop.close()
+
+    def start(self) -> None:
+        self._socket.listen(100)  # whoever calls before the server is ready waits
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._server.should_exit = True
+        self._thread.join(10)
+        self._socket.close()
+
+    async def there(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run it on the server's own loop."""
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
+
+    @asynccontextmanager
+    async def serving(self, engine: Engine) -> AsyncIterator[Queue]:
+        queue = Queue(engine)
+        await self.there(queue.open())
+        self.app.state.clear()
+        self.app.state["queue"] = queue
+        try:
+            yield queue
+        finally:
+            await self.there(queue.close())
+
+
+@contextmanager
+def server(app: Litestar | None = None) -> Iterator[Server]:
+    running = Server(app)
+    running.start()
+    try:
+        yield running
+    finally:
+        running.stop()

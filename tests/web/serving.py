@@ -1,0 +1,76 @@
+"""A real server on the loopback, in a thread of its own, over a queue the test can also hold in its hands."""
+
+import asyncio
+import contextlib
+import socket
+import threading
+import time
+from collections.abc import Coroutine, Iterator
+from typing import Any, TypeVar
+
+import httpx
+import uvicorn
+
+from qo.clock import Clock, system_clock
+from qo.engine import Engine
+from qo.queue import Queue
+from qo.web import WebSettings, create_app
+
+T = TypeVar("T")
+PATIENCE = 20.0
+
+
+class Served:
+    """`client` speaks HTTP to the server; `run` does something with its queue, on its loop."""
+
+    def __init__(self, queue: Queue, url: str, loop: asyncio.AbstractEventLoop) -> None:
+        self.queue, self.url, self._loop = queue, url, loop
+        self.client = httpx.Client(base_url=url, timeout=PATIENCE)
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(PATIENCE)
+
+    def post(self, path: str, body: object | None = None, **more: Any) -> httpx.Response:
+        return self.client.post(path, json=body, **more) if body is not None else self.client.post(path, **more)
+
+    # --- what workers do
+
+    def take(self, type: str | None = None) -> Any:
+        (task,) = self.run(self.queue.dequeue(type))
+        return task
+
+    def complete(self, result: object = None, type: str | None = None) -> str:
+        task = self.take(type)
+        self.run(self.queue.ack(task, result))
+        return str(task.id)
+
+    def break_down(self, error: str = "boom", type: str | None = None, *, delay: float = 0.0) -> str:
+        task = self.take(type)
+        self.run(self.queue.nack(task, error, delay=delay))
+        return str(task.id)
+
+
+@contextlib.contextmanager
+def served(engine: Engine, settings: WebSettings | None = None, *, clock: Clock = system_clock) -> Iterator[Served]:
+    queue = Queue(engine, clock=clock)
+    loop = asyncio.new_event_loop()
+    app = create_app(queue, settings=settings, clock=clock)
+    with socket.create_server(("127.0.0.1", 0)) as sock:
+        config = uvicorn.Config(
+            app, log_config=None, access_log=False, lifespan="on", ws="none", timeout_graceful_shutdown=1
+        )
+        server = uvicorn.Server(config)
+        thread = threading.Thread(target=loop.run_until_complete, args=(server.serve(sockets=[sock]),), daemon=True)
+        thread.start()
+        deadline = time.monotonic() + PATIENCE
+        while not server.started and thread.is_alive() and time.monotonic() < deadline:
+            time.sleep(0.005)  # between two looks at another thread; nothing is timed by it
+        assert server.started, "the server did not start"
+        made = Served(queue, f"http://127.0.0.1:{sock.getsockname()[1]}", loop)
+        try:
+            yield made
+        finally:
+            made.client.close()
+            server.should_exit = True
+            thread.join(PATIENCE)
+            loop.close()

@@ -1,0 +1,156 @@
+"""Tokens, scopes, rates."""
+
+from typing import Any
+
+import pytest
+
+from qo.engines.memory import MemoryEngine
+from qo.errors import InvalidSetting
+from qo.testing import ManualClock
+from qo.web import WebSettings
+from qo.web.access import Gate, is_loopback
+from qo.web.allowance import Allowance
+from qo.web.tokens import Scope, Tokens, create_token, match, read_tokens, revoke_token
+from tests.web.serving import Served, served
+
+NOWHERE = "00000000-0000-8000-8000-000000000000"
+ROUTES = [  # method, path, body, scope
+    ("POST", "/api/v1/tasks", {"task_type": "t"}, "submit"),
+    ("POST", "/api/v1/tasks/bulk", {"tasks": [{"task_type": "t"}]}, "submit"),
+    ("GET", "/api/v1/tasks", None, "read"),
+    ("GET", f"/api/v1/tasks/{NOWHERE}", None, "read"),
+    ("DELETE", f"/api/v1/tasks/{NOWHERE}", None, "submit"),
+    ("GET", f"/api/v1/tasks/{NOWHERE}/history", None, "read"),
+    ("GET", f"/api/v1/tasks/{NOWHERE}/result", None, "read"),
+    ("POST", f"/api/v1/tasks/{NOWHERE}/replay", None, "admin"),
+    ("POST", f"/api/v1/tasks/{NOWHERE}/archive", None, "admin"),
+    ("POST", "/api/v1/tasks/replay", {}, "admin"),
+    ("GET", "/api/v1/queue/stats", None, "read"),
+    ("GET", "/api/v1/workers", None, "read"),
+    ("POST", "/api/tasks", {"type": "t", "payload": 1}, "submit"),
+    ("GET", "/api/tasks", None, "read"),
+    ("GET", "/api/tasks/stats", None, "read"),
+    ("GET", f"/api/tasks/{NOWHERE}", None, "read"),
+    ("DELETE", f"/api/tasks/{NOWHERE}", None, "admin"),
+    ("POST", f"/api/tasks/{NOWHERE}/retry", None, "admin"),
+    ("DELETE", "/api/tasks?olderThan=2020-01-01", None, "admin"),
+    ("POST", "/api/tasks/pause", None, "admin"),
+    ("POST", "/api/tasks/resume", None, "admin"),
+    ("POST", "/api/tasks/rate-limit", {"tasksPerSecond": 0}, "admin"),
+]
+PUBLIC = ("/healthz", "/readyz", "/openapi.json", "/docs")
+
+
+def token(api: Served, *scopes: str, name: str = "") -> str:
+    made = create_token(
+        api.queue.engine, name or "-".join(scopes), [Scope(scope) for scope in scopes], now=0.0, lifetime=None
+    )
+    return api.run(made).secret
+
+
+def call(api: Served, method: str, path: str, body: Any, secret: str | None) -> int:
+    headers = {} if secret is None else {"authorization": f"Bearer {secret}"}
+    more = {} if body is None else {"json": body}
+    return api.client.request(method, path, headers=headers, **more).status_code
+
+
+def test_every_route_asks_for_its_scope():
+    with served(MemoryEngine(), WebSettings(token_required=True)) as api:
+        secrets = {scope.value: token(api, scope.value) for scope in Scope}
+        for method, path, body, needed in ROUTES:
+            assert call(api, method, path, body, None) == 401, path
+            assert call(api, method, path, body, "qo_" + "0" * 64) == 401, path
+            for scope, secret in secrets.items():
+                allowed = scope in (needed, "admin")
+                assert (call(api, method, path, body, secret) in (200, 201, 204, 404)) is allowed, (path, scope)
+        for path in PUBLIC:
+            assert call(api, "GET", path, None, None) == 200
+
+
+def test_the_list_of_routes_is_complete(one_server: Served):
+    described = one_server.client.get("/openapi.json").json()["paths"]
+    known = {
+        (method.upper(), path.replace("{task_id}", NOWHERE))
+        for path, item in described.items()
+        for method in item
+        if path.startswith("/api/")
+    }
+    tested = {(method, path.partition("?")[0]) for method, path, _, _ in ROUTES}
+    assert known - tested == {("GET", "/api/v1/events")}
+
+
+def test_a_401_says_how():
+    with served(MemoryEngine(), WebSettings(token_required=True)) as api:
+        answer = api.client.get("/api/v1/tasks")
+        assert answer.status_code == 401 and answer.headers["www-authenticate"] == "Bearer"
+        assert answer.json()["code"] == "unauthorized"
+        basic = api.client.get("/api/v1/tasks", headers={"authorization": "Basic eDp5"})
+        assert basic.status_code == 401
+
+
+def test_without_any_token_this_machine_is_served_and_with_one_it_is_asked():
+    with served(MemoryEngine()) as api:
+        token(api, "read")  # before the first request, which would remember that there is none for a second
+        assert call(api, "GET", "/api/v1/tasks", None, None) == 401
+    with served(MemoryEngine()) as api:
+        assert call(api, "GET", "/api/v1/tasks", None, None) == 200
+
+
+def test_a_server_with_a_name_is_reached_from_elsewhere_and_asks():
+    with served(MemoryEngine(), WebSettings(hosts=("queue.example.com",))) as api:
+        assert call(api, "GET", "/api/v1/tasks", None, None) == 401
+
+
+async def test_without_any_token_nobody_else_is_served():
+    gate = Gate(MemoryEngine(), WebSettings(), ManualClock())
+
+    class Caller:
+        host = "192.0.2.7"
+
+    class Connection:
+        client = Caller()
+
+    assert gate._is_open(Tokens(), Connection()) is False  # type: ignore[arg-type]
+    assert not is_loopback("192.0.2.7") and is_loopback("::1") and is_loopback("localhost")
+
+
+async def test_only_hashes_are_stored():
+    engine = MemoryEngine()
+    made = await create_token(engine, "ci", [Scope.READ], now=5.0, lifetime=10.0)
+    assert len(made.secret) == 67 and made.secret.startswith("qo_")
+    note = await engine.read_note("tokens")
+    assert note is not None and made.secret.encode() not in note.data and made.secret[3:].encode() not in note.data
+    tokens = await read_tokens(engine)
+    assert match(tokens, made.secret, now=14.9) == made.token
+    assert match(tokens, made.secret, now=15.0) is None
+    assert match(tokens, made.secret + "0", now=6.0) is None
+
+
+async def test_a_name_is_taken_once_and_free_again_when_revoked():
+    engine = MemoryEngine()
+    made = await create_token(engine, "ci", [Scope.READ], now=0.0)
+    with pytest.raises(InvalidSetting):
+        await create_token(engine, "ci", [Scope.ADMIN], now=0.0)
+    assert await revoke_token(engine, made.token.id) == made.token
+    assert match(await read_tokens(engine), made.secret, now=0.0) is None
+    with pytest.raises(InvalidSetting):
+        await revoke_token(engine, "ci")
+
+
+def test_an_allowance_fills_as_time_passes():
+    clock = ManualClock()
+    allowance = Allowance(2.0, clock)
+    assert [allowance.take("a") for _ in range(2)] == [0.0, 0.0]
+    assert allowance.take("a") == pytest.approx(0.5)
+    assert allowance.take("b") == 0.0
+    clock.advance(0.5)
+    assert allowance.take("a") == 0.0 and allowance.take("a") > 0
+    assert Allowance(0.0, clock).take("a") == 0.0
+
+
+def test_more_requests_than_allowed_are_429():
+    with served(MemoryEngine(), WebSettings(rate_limit=0.001)) as api:
+        assert api.client.get("/api/v1/tasks").status_code == 200
+        answer = api.client.get("/api/v1/tasks")
+        assert answer.status_code == 429 and int(answer.headers["retry-after"]) > 900
+        assert api.client.get("/healthz").status_code == 200

@@ -1,0 +1,82 @@
+"""Depths, ages, places and rates: exact for short queues, honest estimates for long ones."""
+
+from qo.engines.memory import MemoryEngine
+from qo.model import NewTask, Status
+from qo.queue import Queue
+from qo.testing import ManualClock
+from qo.web.line import Line
+from qo.web.sampler import Sampler
+from qo.web.survey import PAGE, Survey
+
+
+async def fill(queue: Queue, number: int, priority: str) -> None:
+    tasks: list[NewTask] = [queue.new_task("t", b"null", priority=priority) for _ in range(number)]
+    await queue.submit_many(tasks)
+
+
+async def test_a_short_queue_is_counted_exactly():
+    clock = ManualClock()
+    engine = MemoryEngine(clock)
+    queue = Queue(engine, clock=clock)
+    await fill(queue, 3, "high")
+    clock.advance(40)
+    await fill(queue, 2, "low")
+    clock.advance(10)
+    waiting = await Survey(engine).look(5, clock())
+    assert waiting.exact and waiting.depth == {"high": 3, "medium": 0, "low": 2}
+    ages = {level: since and round(clock() - since) for level, since in waiting.oldest.items()}
+    assert ages == {"high": 50, "medium": None, "low": 10}
+
+
+async def test_a_long_queue_is_estimated_and_its_end_is_found():
+    clock = ManualClock()
+    engine = MemoryEngine(clock)
+    queue = Queue(engine, clock=clock)
+    await fill(queue, 1, "high")
+    clock.advance(100)
+    for _ in range(10):
+        await fill(queue, PAGE // 4, "low")
+        clock.advance(1)
+        await fill(queue, PAGE // 4, "medium")
+        clock.advance(1)
+    survey, total = Survey(engine), 1 + 5 * PAGE
+    for _ in range(6):  # pages of a walk to the end
+        waiting = await survey.look(total, clock())
+    assert not waiting.exact
+    assert abs(waiting.depth["low"] - total / 2) < total / 10 and abs(waiting.depth["medium"] - total / 2) < total / 10
+    since = waiting.oldest["high"]
+    assert since is not None and clock() - since > 100
+
+    (first,) = await queue.dequeue()
+    assert first.priority == 0
+    assert (await survey.look(total, clock())).oldest["high"] is None
+
+
+async def test_places_in_a_long_line_are_counted_by_level():
+    clock = ManualClock()
+    engine = MemoryEngine(clock)
+    queue = Queue(engine, clock=clock)
+    await fill(queue, 2 * PAGE, "medium")
+    line = Line(Sampler(engine, interval=5.0, clock=clock))
+    await line.refresh()
+    assert line.join(clock(), 0) == 1 and line.join(clock(), 0) == 2
+    assert line.join(clock(), 9) == 2 * PAGE + 3
+
+
+async def test_deleting_does_not_make_throughput_negative():
+    clock = ManualClock()
+    engine = MemoryEngine(clock)
+    queue = Queue(engine, clock=clock)
+    sampler = Sampler(engine, interval=5.0, clock=clock)
+    await fill(queue, 3, "high")
+    await sampler.fresh(0.0)
+    for task in await queue.dequeue(batch_size=2):
+        await queue.ack(task)
+    await sampler.fresh(0.0)
+    (task,) = await queue.dequeue()
+    await queue.nack(task, "no")
+    for done in await queue.list():
+        if done.status is Status.COMPLETED:
+            await queue.delete(done.id)
+    await sampler.fresh(0.0)
+    assert (sampler.last_minute().completed, sampler.last_minute().failed) == (2, 0)

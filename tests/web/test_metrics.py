@@ -1,0 +1,278 @@
+"""What /metrics shows, by the names of specs/priority-queue.md."""
+
+import json
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from urllib.request import urlopen
+
+import httpx
+import msgspec
+import pytest
+import yaml
+
+from qo import notes
+from qo.engines.memory import MemoryEngine
+from qo.errors import Fail, StorageError
+from qo.metrics import Measured, Meters, reason_of
+from qo.model import ANY, Filter, after_error, complete, expire, fail, release
+from qo.notes import WorkerNote
+from qo.queue import Queue
+from qo.tasks import Registry, make_handler, make_options
+from qo.testing import EngineContract, ManualClock
+from qo.testing.samples import claim_one, new
+from qo.web.ages import look, percentiles
+from qo.worker import Worker, WorkerSettings
+from tests.engines.http_server import Server, server
+from tests.web.promql import Shown, problems, selectors, shown
+
+ROOT = Path(__file__).parents[2]
+NAMED = {  # the specification's list, line by line
+    "queue_depth": {"priority"},
+    "queue_age_seconds": {"priority", "percentile"},
+    "tasks_promoted_total": {"from", "to"},
+    "task_duration_seconds_count": {"priority", "status"},
+    "task_retries_total": {"priority", "reason"},
+    "task_state_total": {"status"},
+    "workers_total": {"status"},
+    "worker_capacity_used_ratio": set(),
+    "worker_heartbeat_failures_total": set(),
+    "tasks_failed_total": {"reason"},
+    "tasks_dlq_total": set(),
+}
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[Server]:
+    with server() as running:
+        yield running
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+async def queue(served: Server, clock: ManualClock) -> AsyncIterator[Queue]:
+    async with served.serving(MemoryEngine(clock)) as queue:
+        served.app.state["clock"] = clock
+        yield queue
+
+
+async def scrape(served: Server) -> str:
+    async with httpx.AsyncClient() as http:
+        response = await http.get(f"{served.url}/metrics")
+        assert response.status_code == 200 and response.headers["content-type"].startswith("text/plain; version=")
+        return response.text
+
+
+def value(meters: Meters, name: str, **labels: str) -> float:
+    found = meters.registry.get_sample_value(name, labels)
+    assert found is not None, name
+    return found
+
+
+async def gauge(served: Server, name: str, **labels: str) -> float:
+    await scrape(served)
+    return value(served.app.state["meters"], name, **labels)
+
+
+# --- the server
+
+
+@pytest.mark.usefixtures("queue")
+async def test_every_metric_of_the_specification_is_shown_with_its_labels(served: Server) -> None:
+    series = shown(await scrape(served))
+    for name, labels in NAMED.items():
+        assert {frozenset(each) for each in series[name]} == {frozenset(labels)}, name
+
+
+async def test_depth_and_age_by_priority(served: Server, queue: Queue, clock: ManualClock) -> None:
+    await queue.engine.add([new(n, priority=0) for n in range(3)] + [new(9, priority=9), new(10, delay=500.0)])
+    clock.advance(60)
+    assert await gauge(served, "queue_depth", priority="high") == 3
+    assert await gauge(served, "queue_depth", priority="low") == 1
+    assert await gauge(served, "queue_age_seconds", priority="low", percentile="p99") == pytest.approx(60)
+    assert await gauge(served, "queue_age_seconds", priority="medium", percentile="p99") == 0
+    assert await gauge(served, "task_state_total", status="pending") == 5
+
+
+async def test_the_age_of_a_long_queue_is_read_from_pages_over_its_whole_length(clock: ManualClock) -> None:
+    engine = MemoryEngine(clock)
+    for n in range(1000):
+        await engine.add([new(n)])
+        clock.advance(1)
+    ages = await look(engine, [clock.now - 1000], clock.now)
+    assert 400 < ages["medium"]["p50"] < 600 and 850 < ages["medium"]["p99"] <= 1000
+
+
+def test_percentiles() -> None:
+    assert percentiles([]) == {"p50": 0.0, "p95": 0.0, "p99": 0.0}
+    assert percentiles([float(n) for n in range(100)]) == {"p50": 50.0, "p95": 95.0, "p99": 99.0}
+
+
+async def test_workers_by_status_and_their_load(served: Server, queue: Queue, clock: ManualClock) -> None:
+    for name, silent, status in (("a", 0, "active"), ("b", 10, "draining"), ("c", 91, "active")):
+        note = WorkerNote(
+            worker_id=name, status=status, started_at=0, last_heartbeat=clock.now - silent, capacity=4, current_load=3
+        )
+        await queue.engine.write_note(notes.WORKERS + name, msgspec.json.encode(note), expected=ANY)
+    numbers = [await gauge(served, "workers_total", status=status) for status in ("active", "draining", "dead")]
+    assert numbers == [1, 1, 1]
+    assert await gauge(served, "worker_capacity_used_ratio") == 0.75
+
+
+async def test_what_workers_settle_through_the_server_is_counted_there(served: Server, queue: Queue) -> None:
+    await queue.enqueue("t", priority="high")
+    await queue.enqueue("t", priority="low", max_retries=0)
+    async with httpx.AsyncClient(base_url=f"{served.url}/internal/workers") as http:
+        worker = (await http.post("/register", json={})).json()["worker_id"]
+        tasks = (await http.post(f"/{worker}/poll", json={"available_capacity": 9})).json()["tasks"]
+        for task, status in zip(sorted(tasks, key=lambda task: task["task_id"]), ("completed", "failed"), strict=True):
+            report = {"task_id": task["task_id"], "status": status, "retriable": False}
+            for _ in range(2):  # told twice, counted once
+                await http.post(f"/{worker}/result", json=report)
+    meters: Meters = served.app.state["meters"]
+    assert value(meters, "tasks_dlq_total") == value(meters, "tasks_failed_total", reason="error") == 1
+
+
+# --- workers
+
+
+class TestMeasured(EngineContract):
+    """An engine that is watched is still that engine."""
+
+    @pytest.fixture
+    async def engine(self, clock: ManualClock) -> Measured:
+        return Measured(MemoryEngine(clock), Meters(clock=clock))
+
+
+async def test_what_a_worker_settles_is_counted() -> None:
+    def good() -> None: ...
+
+    def bad() -> None:
+        raise Fail("no")
+
+    registry, meters = Registry(), Meters()
+    for function in (good, bad):
+        registry.add(make_handler(function, type=function.__name__, options=make_options(function)))
+    async with Queue(MemoryEngine()) as queue:
+        for type in ("good", "good", "bad", "nobody_knows_it"):
+            await queue.enqueue(type, {}, priority="high")
+        await Worker(meters.measured(queue), registry, WorkerSettings(drain=True)).run()
+    assert value(meters, "task_duration_seconds_count", priority="high", status="completed") == 2
+    assert value(meters, "task_duration_seconds_count", priority="high", status="failed") == 2
+    assert value(meters, "tasks_failed_total", reason="error") == 1
+    assert value(meters, "tasks_failed_total", reason="unknown_type") == 1
+    assert value(meters, "tasks_dlq_total") == 2
+
+
+async def test_retries_promotions_and_losses_are_counted_once(clock: ManualClock) -> None:
+    meters = Meters(clock=clock)
+    engine = Measured(MemoryEngine(clock), meters)
+    await engine.add([new(0, priority=9), new(1), new(2)])
+    clock.advance(700)
+    late = await claim_one(engine)
+    change = after_error(late, "timed out after 3 s", luck=0.5)
+    assert await engine.apply([change]) == await engine.apply([change]) == [True]
+    assert value(meters, "task_retries_total", priority="medium", reason="timeout") == 1
+    low = next(task for task in [await claim_one(engine), await claim_one(engine)] if task.priority == 9)
+    assert value(meters, "tasks_promoted_total", **{"from": "low", "to": "medium"}) == 1
+    clock.advance(31)
+    lost = await engine.find(Filter(expired_for=0.0), limit=9)
+    await engine.apply([expire(task, luck=0.5, grace=0) for task in lost])
+    assert value(meters, "tasks_failed_total", reason="lost") == 2
+    assert await engine.apply([complete(low)]) == [False]
+    assert value(meters, "task_duration_seconds_count", priority="low", status="completed") == 0
+
+
+async def test_handing_back_is_no_failure_and_nothing_is_remembered_for_ever(clock: ManualClock) -> None:
+    meters = Meters(clock=clock)
+    engine = Measured(MemoryEngine(clock), meters)
+    await engine.add([new(0)])
+    await engine.apply([release(await claim_one(engine))])
+    await engine.apply([fail(await claim_one(engine), "x")])
+    assert value(meters, "tasks_failed_total", reason="error") == 1
+    assert not engine._held
+
+
+async def test_a_heartbeat_that_does_not_arrive_is_counted() -> None:
+    class Away(MemoryEngine):
+        async def write_note(self, name: str, data: bytes, *, expected: str) -> str:  # noqa: ARG002
+            raise StorageError("away")
+
+    meters = Meters()
+    with pytest.raises(StorageError):
+        await Measured(Away(), meters).write_note(f"{notes.WORKERS}w", b"", expected=ANY)
+    assert value(meters, "worker_heartbeat_failures_total") == 1
+
+
+async def test_reasons_are_few(clock: ManualClock) -> None:
+    engine = MemoryEngine(clock)
+    await engine.add([new()])
+    task = await claim_one(engine)
+    errors = ["boom", "timed out after 1 s", "unknown type 'x'", "lost: the process was killed", ""]
+    reasons = [reason_of(fail(task, error)) for error in errors]
+    assert reasons == ["error", "timeout", "unknown_type", "lost", "error"]
+
+
+def test_a_worker_shows_its_meters_on_a_port(unused_tcp_port: int) -> None:
+    Meters().serve(unused_tcp_port)
+    with urlopen(f"http://127.0.0.1:{unused_tcp_port}/metrics", timeout=10) as response:
+        series = shown(response.read().decode())
+    assert {"tasks_dlq_total", "task_duration_seconds_bucket", "tasks_promoted_total"} <= series.keys()
+
+
+# --- the documents
+
+
+@pytest.fixture
+async def series(served: Server, queue: Queue) -> Shown:  # noqa: ARG001 - what is served
+    return shown(await scrape(served))
+
+
+def rules() -> dict[str, dict[str, object]]:
+    groups = yaml.safe_load((ROOT / "docs/alerts.yml").read_text())["groups"]
+    return {rule["alert"]: rule for group in groups for rule in group["rules"]}
+
+
+def test_there_is_an_alert_for_each_of_the_specification() -> None:
+    waits = {name: (rule["labels"], rule.get("for", "0m")) for name, rule in rules().items()}
+    critical, warning = {"severity": "critical"}, {"severity": "warning"}
+    assert waits == {
+        "QoNoActiveWorkers": (critical, "2m"),
+        "QoHighPriorityQueueDeep": (critical, "0m"),
+        "QoTaskFailureRateHigh": (critical, "0m"),
+        "QoDeadLettersGrowing": (critical, "0m"),
+        "QoWorkersBusy": (warning, "10m"),
+        "QoLowPriorityWaiting": (warning, "0m"),
+        "QoQueueDeep": (warning, "0m"),
+    }
+
+
+@pytest.mark.parametrize("name", rules())
+async def test_alerts_ask_for_what_is_shown(name: str, series: Shown) -> None:
+    assert problems(str(rules()[name]["expr"]), series) == []
+
+
+async def test_the_dashboard_asks_for_what_is_shown_and_shows_everything(series: Shown) -> None:
+    panels = json.loads((ROOT / "docs/grafana.json").read_text())["panels"]
+    expressions = [target["expr"] for panel in panels for target in panel["targets"]]
+    assert [wrong for each in expressions for wrong in problems(each, series)] == []
+    asked = {selector.metric for each in expressions for selector in selectors(each)}
+    assert NAMED.keys() <= asked
+    assert len({panel["id"] for panel in panels}) == len(panels)
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "sum(rate(tasks_lost_total[5m])) > 1",
+        'max(queue_depth{priority="urgent"}) > 1',
+        'max(queue_depth{prio="high"}) > 1',
+        "max by (queue) (queue_depth) > 1",
+        "max(queue_depth",
+    ],
+)
+async def test_the_checker_finds_what_is_wrong(expression: str, series: Shown) -> None:
+    assert problems(expression, series)

@@ -1,0 +1,176 @@
+"""What is refused, and how: always a 4xx with a sentence, never a trace."""
+
+import json
+import logging
+from collections.abc import Sequence
+
+import pytest
+
+from qo.codec import parse_json
+from qo.engines.memory import MemoryEngine
+from qo.errors import Conflict, InvalidTask, LeaseLost, OutcomeUnknown, StorageError
+from qo.model import Added, NewTask, Note
+from tests.web.serving import Served, served
+
+NOWHERE = "00000000-0000-8000-8000-000000000000"
+JSON = {"content-type": "application/json"}
+DEEP = "[" * 70 + "]" * 70
+BAD_VALUES = {
+    "NaN": "NaN",
+    "infinity": "Infinity",
+    "minus infinity": "-Infinity",
+    "a huge number": "1e999",
+    "an integer of 64 bits": str(2**63),
+    "an integer below": str(-(2**63) - 1),
+    "an absurd integer": "9" * 5000,
+    "a lone surrogate": '"\\ud800"',
+    "NUL": '"a\\u0000b"',
+    "a key twice": '{"a": 1, "a": 2}',
+    "a key with NUL": '{"a\\u0000": 1}',
+    "too deep": DEEP,
+    "very deep": "[" * 100_000,
+    "no JSON": "{'a': 1}",
+    "a control character": '"a\nb"',
+    "too large": json.dumps("x" * (256 * 1024)),
+}
+
+
+@pytest.mark.parametrize("value", BAD_VALUES.values(), ids=BAD_VALUES.keys())
+def test_bad_payloads_are_refused_alike(one_server: Served, value: str):
+    for path, body in (
+        ("/api/v1/tasks", f'{{"task_type": "t", "parameters": {{"x": {value}}}}}'),
+        ("/api/v1/tasks/bulk", f'{{"tasks": [{{"task_type": "t", "parameters": {{"x": {value}}}}}]}}'),
+        ("/api/tasks", f'{{"type": "t", "payload": {{"x": {value}}}}}'),
+    ):
+        answer = one_server.client.post(path, content=body, headers=JSON)
+        assert answer.status_code == 400, f"{path}: {answer.status_code}"
+        assert answer.json().keys() == {"error", "code", "field"} and answer.json()["code"] == "invalid"
+    if value != BAD_VALUES["too large"]:  # the size is the queue's business, not the reader's
+        with pytest.raises(InvalidTask):
+            parse_json(value)
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"\xff\xfe", b"null", b"[]", b'"text"', b"5", b'{"task_type": null}', b"\xef\xbb\xbf{}"]
+)
+def test_bodies_that_are_no_submission_are_refused(one_server: Served, body: bytes):
+    for path in ("/api/v1/tasks", "/api/v1/tasks/bulk", "/api/v1/tasks/replay", "/api/tasks", "/api/tasks/rate-limit"):
+        answer = one_server.client.post(path, content=body, headers=JSON)
+        assert answer.status_code == 400, path
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ({"task_type": "a b"}, "task_type"),
+        ({"task_type": "../etc"}, "task_type"),
+        ({"task_type": "x" * 65}, "task_type"),
+        ({"task_type": "t", "priority": "urgent"}, "priority"),
+        ({"task_type": "t", "priority": 0}, "priority"),
+        ({"task_type": "t", "parameters": []}, "parameters"),
+        ({"task_type": "t", "parameters": {"$base64": "!"}}, "parameters"),
+        ({"task_type": "t", "required_capabilities": "gpu"}, "required_capabilities"),
+        ({"task_type": "t", "required_capabilities": ["a b"]}, "required_capabilities"),
+        ({"task_type": "t", "timeout_seconds": 0}, "timeout_seconds"),
+        ({"task_type": "t", "timeout_seconds": -1}, "timeout_seconds"),
+        ({"task_type": "t", "timeout_seconds": 1e300}, "timeout_seconds"),
+        ({"task_type": "t", "timeout_seconds": True}, "timeout_seconds"),
+        ({"task_type": "t", "max_retries": 1.5}, "max_retries"),
+        ({"task_type": "t", "max_retries": 10_001}, "max_retries"),
+        ({"task_type": "t", "idempotency_key": ""}, "idempotency_key"),
+        ({"task_type": "t", "idempotency_key": "x" * 257}, "idempotency_key"),
+        ({"task_type": "t", "queue": "<script>"}, "queue"),
+        ({"task_type": "t", "run_at": "tomorrow"}, "run_at"),
+        ({"task_type": "t", "lease_id": "x"}, "lease_id"),
+    ],
+)
+def test_a_refusal_names_the_field(one_server: Served, body: dict[str, object], field: str):
+    answer = one_server.post("/api/v1/tasks", body)
+    assert answer.status_code == 400 and answer.json()["field"] == field, answer.text
+
+
+def test_queries_are_refused_by_name(one_server: Served):
+    for query in ("limit=0", "limit=501", "status=pending", "after=nonsense", "worker=a%20b", "type=%00", "sort=1"):
+        assert one_server.client.get(f"/api/v1/tasks?{query}").status_code == 400, query
+    for query in ("wait=-1", "wait=nan", "wait=soon"):
+        answer = one_server.client.get(f"/api/v1/tasks/{NOWHERE}/result?{query}")
+        assert answer.status_code == 400, query
+
+
+def test_unknown_tasks_are_not_found(one_server: Served):
+    for method, path in (
+        ("GET", ""),
+        ("DELETE", ""),
+        ("GET", "/history"),
+        ("GET", "/result"),
+        ("POST", "/replay"),
+        ("POST", "/archive"),
+    ):
+        for task_id in (NOWHERE, "nope"):
+            answer = one_server.client.request(method, f"/api/v1/tasks/{task_id}{path}")
+            assert answer.status_code == 404 and answer.json()["code"] == "not_found"
+
+
+def test_paths_and_methods_that_are_not_there(one_server: Served):
+    assert one_server.client.get("/api/v2").status_code == 404
+    answer = one_server.client.put("/api/v1/tasks/x")
+    assert answer.status_code == 405 and set(answer.headers["allow"].split(", ")) == {"GET", "DELETE", "OPTIONS"}
+
+
+def test_a_body_must_say_that_it_is_json(one_server: Served):
+    for kind in ("text/plain", "application/x-www-form-urlencoded", "application/jsonp", "multipart/form-data"):
+        answer = one_server.client.post("/api/v1/tasks", content=b'{"task_type": "t"}', headers={"content-type": kind})
+        assert answer.status_code == 415, kind
+
+
+def test_large_bodies_are_refused_whether_announced_or_not(one_server: Served):
+    body = b'{"task_type": "t", "parameters": {"x": "%s"}}' % (b"x" * 1024 * 1024)
+    assert one_server.client.post("/api/v1/tasks", content=body, headers=JSON).status_code == 413
+    pieces = (body[start : start + 65536] for start in range(0, len(body), 65536))
+    assert one_server.client.post("/api/v1/tasks", content=pieces, headers=JSON).status_code == 413
+
+
+class Broken(MemoryEngine):
+    """A store that is not itself today."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__()
+        self.error = error
+
+    async def add(self, tasks: Sequence[NewTask]) -> list[Added]:  # noqa: ARG002
+        raise self.error
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (StorageError("postgresql://user:secret@host is away"), 503),
+        (OutcomeUnknown("the answer was lost: secret"), 503),
+        (LeaseLost("not yours"), 409),
+        (Conflict("someone was faster"), 409),
+        (RuntimeError("a secret"), 500),
+    ],
+)
+def test_trouble_of_the_store_is_told_without_details(error: Exception, status: int, caplog: pytest.LogCaptureFixture):
+    with caplog.at_level(logging.WARNING, "qo.web"), served(Broken(error)) as api:
+        answer = api.post("/api/v1/tasks", {"task_type": "t"})
+        assert answer.status_code == status
+        assert "secret" not in answer.text and "Traceback" not in answer.text
+        assert (answer.headers.get("retry-after") == "1") is (status == 503)
+        assert (str(error) in caplog.text) is (status >= 500)
+
+
+class Absent(MemoryEngine):
+    async def read_note(self, name: str) -> Note | None:
+        if name == "control":
+            raise StorageError("gone")
+        return await super().read_note(name)
+
+
+def test_health_is_the_loops_and_readiness_the_stores(one_server: Served):
+    assert one_server.client.get("/healthz").json()["ok"] is True
+    assert one_server.client.get("/readyz").json()["ok"] is True
+    with served(Absent()) as api:
+        assert api.client.get("/healthz").status_code == 200
+        answer = api.client.get("/readyz")
+        assert answer.status_code == 503 and answer.json() == {"ok": False, "reason": "the store is away"}

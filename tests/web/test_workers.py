@@ -1,0 +1,306 @@
+"""`/internal/workers`, from the worker's side: specs/priority-queue.md, Worker Interface, and what makes it safe."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+from qo import notes
+from qo.engines.memory import MemoryEngine
+from qo.model import Status, Task, cancel, expire
+from qo.queue import Queue
+from qo.testing import ManualClock
+from qo.testing.samples import task_id
+from tests.engines.http_server import Server, server
+
+REQUEST_ID = "0a8ae6c1-1f4c-4c0b-9b8e-0c8e1d1f2a3b"
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[Server]:
+    with server() as running:
+        yield running
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+async def queue(served: Server, clock: ManualClock) -> AsyncIterator[Queue]:
+    async with served.serving(MemoryEngine(clock)) as queue:
+        served.app.state["clock"] = clock
+        yield queue
+
+
+class Client:
+    """A worker in any language: it knows the paths and nothing of qo."""
+
+    def __init__(self, http: httpx.AsyncClient) -> None:
+        self.http = http
+        self.id = ""
+
+    async def register(self, **body: Any) -> dict[str, Any]:
+        registered: dict[str, Any] = await self.post("register", {"capabilities": [], "capacity": 5} | body)
+        self.id = registered["worker_id"]
+        return registered
+
+    async def post(self, path: str, body: Any, *, status: int = 200) -> Any:
+        response = await self.http.post(f"/internal/workers/{path}", json=body)
+        assert response.status_code == status, response.text
+        return response.json()
+
+    async def poll(self, capacity: int = 3, **body: Any) -> list[dict[str, Any]]:
+        polled = await self.post(f"{self.id}/poll", {"capabilities": [], "available_capacity": capacity} | body)
+        tasks: list[dict[str, Any]] = polled["tasks"]
+        return tasks
+
+    async def tell(self, task: dict[str, Any], *, answer: int = 200, **body: Any) -> Any:
+        told = {"task_id": task["task_id"], "lease_token": task["lease_token"]} | body
+        return await self.post(f"{self.id}/result", told, status=answer)
+
+
+@pytest.fixture
+async def worker(served: Server, queue: Queue) -> AsyncIterator[Client]:  # noqa: ARG001 - what is served
+    async with httpx.AsyncClient(base_url=served.url, timeout=30) as http:
+        client = Client(http)
+        await client.register()
+        yield client
+
+
+async def stored(queue: Queue, task: dict[str, Any]) -> Task:
+    found = await queue.get(task["task_id"])
+    assert found is not None
+    return found
+
+
+async def test_the_exchange_of_the_specification(worker: Client, queue: Queue) -> None:
+    registered = await worker.register(capabilities=["gpu"], capacity=5)
+    assert registered.keys() == {"worker_id", "poll_interval_ms"} and registered["poll_interval_ms"] == 1000
+    submitted = await queue.enqueue("process_video", {"url": "a"}, needs={"gpu"}, timeout=600, trace_id="abc")
+    (task,) = await worker.poll(capabilities=["gpu"])
+    expected = {
+        "task_id": submitted.id,
+        "task_type": "process_video",
+        "parameters": {"url": "a"},
+        "timeout_seconds": 600,
+        "trace_id": "abc",
+    }
+    assert {key: task[key] for key in expected} == expected
+    done = {"task_id": task["task_id"], "status": "completed", "result": {"frames": 3}}
+    assert (await worker.post(f"{worker.id}/result", done))["acknowledged"] is True
+    beat = await worker.post(f"{worker.id}/heartbeat", {"current_load": 0, "status": "active"})
+    assert beat["acknowledged"] is True
+    assert await queue.result(submitted.id) == {"frames": 3}
+
+
+async def test_capabilities_decide_and_default_to_those_registered(worker: Client, queue: Queue) -> None:
+    await worker.register(capabilities=["gpu"])
+    await queue.enqueue("t", needs={"gpu"})
+    assert await worker.poll(capabilities=[]) == []
+    assert len((await worker.post(f"{worker.id}/poll", {"available_capacity": 1}))["tasks"]) == 1
+
+
+async def test_a_repeated_poll_gets_the_same_leases(worker: Client, queue: Queue, served: Server) -> None:
+    for _ in range(4):
+        await queue.enqueue("t")
+    first = await worker.poll(2, request_id=REQUEST_ID)
+    assert await worker.poll(2, request_id=REQUEST_ID) == first
+    served.app.state.pop("answers")  # another server, or this one restarted: the store still knows
+    again = await worker.poll(2, request_id=REQUEST_ID)
+    assert sorted(task["lease_token"] for task in again) == sorted(task["lease_token"] for task in first)
+    others = await worker.poll(5, request_id=REQUEST_ID[::-1])
+    assert not {task["task_id"] for task in others} & {task["task_id"] for task in first}
+    await worker.post(f"{worker.id}/poll", {"available_capacity": 1, "request_id": "1"}, status=400)
+
+
+async def test_polls_repeated_at_once_share_one_claim(worker: Client, queue: Queue, served: Server) -> None:
+    waiting = [asyncio.create_task(worker.poll(1, request_id=REQUEST_ID, wait=20)) for _ in range(3)]
+    await asyncio.sleep(0.05)
+    for _ in range(3):
+        await served.there(_enqueue(queue))
+    answers = await asyncio.gather(*waiting)
+    assert answers[0] == answers[1] == answers[2] and len(answers[0]) == 1
+
+
+async def test_a_poll_waits_for_a_task(worker: Client, queue: Queue, served: Server) -> None:
+    waiting = asyncio.create_task(worker.poll(1, wait=20))
+    await asyncio.sleep(0.05)
+    await served.there(_enqueue(queue))
+    assert len(await asyncio.wait_for(waiting, 10)) == 1
+
+
+async def _enqueue(queue: Queue) -> None:
+    await queue.enqueue("t")
+
+
+async def test_a_repeated_result_is_answered_with_what_was_recorded(worker: Client, queue: Queue) -> None:
+    await queue.enqueue("t")
+    (task,) = await worker.poll()
+    first = await worker.tell(task, status="completed", result=1)
+    again = await worker.tell(task, status="completed", result=2)
+    assert (first["status"], first["repeated"]) == ("completed", False)
+    assert (again["status"], again["repeated"]) == ("completed", True)
+    assert await queue.result(task["task_id"]) == 1
+    await worker.tell(task, answer=409, status="failed")
+
+
+async def test_a_repeated_failure_is_recognised_even_when_the_task_went_on(worker: Client, queue: Queue) -> None:
+    await queue.enqueue("t")
+    (task,) = await worker.poll()
+    assert (await worker.tell(task, status="failed", error="x", retry_after=0))["status"] == "queued"
+    assert (await worker.tell(task, status="failed", error="x", retry_after=0))["repeated"] is True
+    (second,) = await worker.poll()
+    assert (await worker.tell(task, status="failed", error="x"))["repeated"] is True
+    assert (await stored(queue, second)).status is Status.RUNNING
+    assert (await worker.tell(second, status="completed"))["status"] == "completed"
+
+
+async def test_a_late_worker_is_refused(worker: Client, queue: Queue, clock: ManualClock, served: Server) -> None:
+    await queue.enqueue("t")
+    (task,) = await worker.poll()
+    clock.advance(60)
+    assert await served.there(queue.engine.apply([expire(await stored(queue, task), luck=0.5, grace=0)])) == [True]
+    late = await worker.tell(task, answer=409, status="completed")
+    assert "no longer held" in late["error"]
+    clock.advance(60)
+    other = Client(worker.http)
+    await other.register()
+    (second,) = await other.poll()
+    assert second["task_id"] == task["task_id"] and second["attempt"] == 2
+    await worker.tell(task, answer=409, status="completed")
+    without_token = {"task_id": task["task_id"], "status": "completed"}
+    await worker.post(f"{worker.id}/result", without_token, status=409)
+    assert (await other.tell(second, status="completed", result="ours"))["status"] == "completed"
+    assert await queue.result(task["task_id"]) == "ours"
+
+
+async def test_failures_retry_unless_told_not_to(worker: Client, queue: Queue) -> None:
+    for _ in range(3):
+        await queue.enqueue("t")
+    tasks = await worker.poll(3)
+    answers = [
+        await worker.tell(tasks[0], status="failed", error={"message": "boom", "retriable": True}),
+        await worker.tell(tasks[1], status="failed", error={"message": "boom", "retriable": False}),
+        await worker.tell(tasks[2], status="failed", retriable=False),
+    ]
+    assert [answer["status"] for answer in answers] == ["queued", "failed", "failed"]
+    assert (await stored(queue, tasks[0])).error == "boom"
+
+
+async def test_results_come_in_batches_and_are_answered_one_by_one(worker: Client, queue: Queue) -> None:
+    for _ in range(2):
+        await queue.enqueue("t")
+    one, two = await worker.poll(2)
+    results = [
+        {"task_id": one["task_id"], "status": "completed", "result": 1, "lease_token": one["lease_token"]},
+        {"task_id": two["task_id"], "status": "completed", "lease_token": "another's"},
+        {"task_id": task_id(99), "status": "failed"},
+    ]
+    told = (await worker.post(f"{worker.id}/result", {"results": results}))["results"]
+    assert [each.get("code") for each in told] == [None, "lease_lost", "not_found"]
+    assert (await stored(queue, two)).status is Status.RUNNING
+
+
+async def test_heartbeats_keep_leases_but_not_beyond_the_time_limit(
+    worker: Client, queue: Queue, clock: ManualClock
+) -> None:
+    await queue.enqueue("t", timeout=100)
+    (task,) = await worker.poll()
+    for _ in range(3):
+        clock.advance(30)
+        await worker.post(f"{worker.id}/heartbeat", {"current_load": 1, "status": "active"})
+    renewed = await stored(queue, task)
+    assert renewed.lease_expires_at == (renewed.started_at or 0) + 100 + 15
+    clock.advance(30)
+    beat = {"current_load": 1, "current_tasks": [task["task_id"]]}
+    assert (await worker.post(f"{worker.id}/heartbeat", beat))["lost"] == [task["task_id"]]
+    assert (await stored(queue, task)).lease_expires_at == renewed.lease_expires_at
+
+
+async def test_a_heartbeat_tells_what_was_cancelled(worker: Client, queue: Queue) -> None:
+    await queue.enqueue("t")
+    (task,) = await worker.poll()
+    await queue.engine.apply([cancel(task["task_id"])])
+    beat = {"current_load": 1, "status": "active", "current_tasks": [task["task_id"]]}
+    assert (await worker.post(f"{worker.id}/heartbeat", beat))["lost"] == [task["task_id"]]
+
+
+async def test_switches_are_obeyed(worker: Client, queue: Queue, served: Server) -> None:
+    await queue.enqueue("a")
+    await queue.enqueue("b")
+    await queue.switches.pause(types=["a"])
+    assert [task["task_type"] for task in await worker.poll()] == ["b"]
+    served.app.state.pop("workers_desk")  # the switches are remembered for a second
+    await queue.switches.pause()
+    assert await worker.poll() == []
+    served.app.state.pop("workers_desk")
+    await queue.switches.resume()
+    assert [task["task_type"] for task in await worker.poll()] == ["a"]
+
+
+async def test_a_draining_worker_gets_nothing_and_a_dead_one_is_forgotten(worker: Client, queue: Queue) -> None:
+    await queue.enqueue("t")
+    await worker.post(f"{worker.id}/heartbeat", {"current_load": 0, "status": "draining"})
+    assert await worker.poll() == []
+    await worker.post(f"{worker.id}/heartbeat", {"current_load": 0, "status": "dead"})
+    await worker.post(f"{worker.id}/poll", {"available_capacity": 1}, status=404)
+    assert await queue.workers() == []
+
+
+async def test_a_worker_registered_elsewhere_is_known_by_its_note(worker: Client, queue: Queue, served: Server) -> None:
+    await worker.register(capabilities=["gpu"], types=["t"])
+    served.app.state.pop("workers_desk")
+    await queue.enqueue("t", needs={"gpu"})
+    assert len((await worker.post(f"{worker.id}/poll", {"available_capacity": 1}))["tasks"]) == 1
+    assert "t" in (await notes.read(queue.engine, notes.KNOWN_TYPES, notes.KnownTypes)).types
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("register", {"capacity": 0}),
+        ("register", {"capacity": 10**9}),
+        ("register", {"capabilities": ["../etc"]}),
+        ("register", {"version": "x" * 100}),
+        ("register", []),
+        ("W/poll", {"available_capacity": -1}),
+        ("W/poll", {"available_capacity": "3"}),
+        ("W/poll", {"available_capacity": 1, "wait": -1}),
+        ("W/result", {}),
+        ("W/result", {"task_id": "x", "status": "completed"}),
+        ("W/result", {"task_id": task_id(1), "status": "done"}),
+        ("W/result", {"results": [{"task_id": task_id(1), "status": "completed"}] * 1001}),
+        ("W/heartbeat", {"status": "asleep"}),
+        ("W/heartbeat", {"current_tasks": ["x"]}),
+    ],
+)
+async def test_what_makes_no_sense_is_refused_with_a_sentence(worker: Client, path: str, body: Any) -> None:
+    answer = await worker.post(path.replace("W", worker.id), body, status=400)
+    assert answer["error"] and answer["code"] == "invalid"
+
+
+@pytest.mark.parametrize(
+    "value", ["NaN", "1e999", '"\\ud800"', '"\\u0000"', "[" * 200 + "]" * 200, "9" * 30, '{"a":1,"a":2}', "[" * 90_000]
+)
+async def test_results_no_store_can_keep_are_refused(worker: Client, queue: Queue, value: str) -> None:
+    await queue.enqueue("t")
+    (task,) = await worker.poll()
+    body = f'{{"task_id":"{task["task_id"]}","status":"completed","result":{value}}}'
+    headers = {"Content-Type": "application/json"}
+    response = await worker.http.post(f"/internal/workers/{worker.id}/result", content=body, headers=headers)
+    assert response.status_code == 400, response.text
+    assert (await stored(queue, task)).status is Status.RUNNING
+
+
+async def test_the_lease_is_in_no_error_and_an_unknown_worker_is_told_to_register(worker: Client, queue: Queue) -> None:
+    await queue.enqueue("t")
+    (task,) = await worker.poll()
+    other = Client(worker.http)
+    await other.register()
+    told = await other.post(f"{other.id}/result", {"task_id": task["task_id"], "status": "completed"}, status=409)
+    assert task["lease_token"] not in str(told)
+    assert "register" in (await worker.post("nobody/poll", {"available_capacity": 1}, status=404))["error"]

@@ -1,0 +1,73 @@
+"""Workers over HTTP at the application as it is served: tokens, scopes, its description."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import httpx
+import pytest
+from litestar import Litestar
+
+from qo.engines.http import HttpEngine
+from qo.engines.http.address import address_of
+from qo.engines.sqlite import SqliteEngine
+from qo.errors import InvalidSetting
+from qo.queue import Queue
+from qo.testing.samples import new
+from qo.web import WebSettings, create_app
+from qo.web.tokens import Scope, create_token
+from tests.engines.http_server import server
+
+
+@pytest.fixture
+async def queue(tmp_path: Path) -> AsyncIterator[Queue]:
+    async with Queue(SqliteEngine(tmp_path / "qo.db")) as queue:
+        yield queue
+
+
+@pytest.fixture
+def app(tmp_path: Path) -> Litestar:
+    return create_app(f"sqlite:///{tmp_path}/qo.db", settings=WebSettings(token_required=True))
+
+
+async def test_a_worker_needs_a_token_for_work(queue: Queue, app: Litestar) -> None:
+    secrets = {scope: (await create_token(queue.engine, f"for-{scope}", [scope], now=0)).secret for scope in Scope}
+    with server(app=app) as served:
+        for scope, secret in secrets.items():
+            engine = HttpEngine(address_of(served.url.replace("//", f"//worker:{secret}@")))
+            await engine.open()
+            if scope in {Scope.WORK, Scope.ADMIN}:
+                assert len(await engine.add([new(len(scope))])) == 1
+            else:
+                with pytest.raises(InvalidSetting, match="token") as caught:
+                    await engine.add([new(1)])
+                assert secret not in str(caught.value)
+            await engine.close()
+        async with httpx.AsyncClient(base_url=served.url) as http:
+            answers = {}
+            for scope, secret in secrets.items():
+                headers = {"Authorization": f"Bearer {secret}"}
+                registered = await http.post("/internal/workers/register", json={}, headers=headers)
+                scraped = await http.get("/metrics", headers=headers)
+                answers[scope] = registered.status_code, scraped.status_code
+            nobody = (await http.get("/metrics")).status_code
+    assert answers == {
+        Scope.READ: (403, 200),
+        Scope.SUBMIT: (403, 403),
+        Scope.WORK: (200, 403),
+        Scope.ADMIN: (200, 200),
+    }
+    assert nobody == 401
+
+
+async def test_the_worker_protocol_is_described_and_the_engine_port_is_not(app: Litestar) -> None:
+    described = app.openapi_schema.to_schema()
+    paths = [path for path in described["paths"] if path.startswith("/internal")]
+    assert sorted(paths) == [
+        "/internal/workers/register",
+        "/internal/workers/{worker_id}/heartbeat",
+        "/internal/workers/{worker_id}/poll",
+        "/internal/workers/{worker_id}/result",
+    ]
+    poll = described["paths"]["/internal/workers/{worker_id}/poll"]["post"]
+    assert poll["responses"]["200"]["content"]["application/json"]["schema"]["$ref"].endswith("Polled")
+    assert [each["name"] for each in poll["parameters"]] == ["worker_id"]
