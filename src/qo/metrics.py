@@ -15,7 +15,6 @@ from qo.engine import Engine
 from qo.errors import StorageError
 from qo.model import (
     HIGH,
-    MEDIUM,
     Added,
     Change,
     Counts,
@@ -28,6 +27,7 @@ from qo.model import (
     Task,
     Want,
     effective_priority,
+    level_word,
 )
 from qo.notes import WORKERS
 from qo.queue import Queue
@@ -86,13 +86,13 @@ class Meters:
             reached = effective_priority(
                 task.priority, task.available_at, task.rank, task.started_at or task.available_at
             )
-            before, after = level_of(task.priority), level_of(reached)
+            before, after = level_word(task.priority), level_word(reached)
             if before != after:
                 self.promoted.labels(before, after).inc()
 
     def settled(self, task: Task, change: Change) -> None:
         """A change that landed on a task as it was held before."""
-        level = level_of(task.priority)
+        level = level_word(task.priority)
         if change.to in ENDED:
             self.duration.labels(level, change.to.value).observe(max(0.0, self._clock() - task.created_at))
         if change.to is Status.COMPLETED or change.failures is None:  # done, or handed back, which is no failure
@@ -111,11 +111,6 @@ class Meters:
     def serve(self, port: int, host: str = "127.0.0.1") -> None:
         """Show them at `http://host:port/metrics`, from a thread of its own, for as long as the process lives."""
         start_http_server(port, addr=host, registry=self.registry)
-
-
-def level_of(priority: int) -> str:
-    """The level a priority has reached."""
-    return LEVELS[0] if priority <= HIGH else LEVELS[1] if priority <= MEDIUM else LEVELS[2]
 
 
 def reason_of(change: Change) -> str:

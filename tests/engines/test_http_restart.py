@@ -29,7 +29,7 @@ def process(*words: str) -> Iterator[subprocess.Popen[bytes]]:
         running.wait()
 
 
-async def until(check: Callable[[], Awaitable[bool]], *, within: float = 60.0) -> None:
+async def until(check: Callable[[], Awaitable[bool]], *, within: float = 90.0) -> None:
     async with asyncio.timeout(within):
         while True:
             try:
@@ -51,6 +51,10 @@ async def test_nothing_is_lost_when_the_server_is_killed_under_load(tmp_path: Pa
         str(unused_tcp_port),
         "--log-level",
         "error",
+        "--check-interval",
+        "1",
+        "--expiry-grace",
+        "1",
     )
     engine = HttpEngine(address_of(url))
     await engine.open()
@@ -68,7 +72,7 @@ async def test_nothing_is_lost_when_the_server_is_killed_under_load(tmp_path: Pa
                 await engine.add([new(n, type="nothing", payload=b"{}") for n in range(TASKS)])
                 starting = contextlib.ExitStack()
                 worker = starting.enter_context(
-                    process("qo", "worker", "tests.engines.http_app:app", "--url", url, "--no-monitor")
+                    process("qo", "worker", "tests.engines.http_app:app", "--url", url, "--no-monitor", "--lease", "10")
                 )
 
             async def enough(done: int = done) -> bool:

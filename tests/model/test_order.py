@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qo.errors import InvalidTask
-from qo.model import AGEING, HIGH, LOW, MEDIUM, STRICT, effective_priority, level, rank
+from qo.model import AGEING, HIGH, LOW, MEDIUM, STRICT, effective_priority, level, level_word, rank
 from tests.model.samples import NOW
 
 MINUTE = 60.0
@@ -89,3 +89,7 @@ def test_any_other_priority_is_refused_by_name(written: int | str) -> None:
     with pytest.raises(InvalidTask, match=r"^priority: .* is not high, medium, low or 0\.\.9") as caught:
         level(written)
     assert len(str(caught.value)) < 200
+
+
+def test_every_priority_has_a_named_level() -> None:
+    assert [level_word(priority) for priority in range(10)] == ["high"] + ["medium"] * 6 + ["low"] * 3

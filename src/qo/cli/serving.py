@@ -59,7 +59,9 @@ def serve(url: str, settings: WebSettings, *, host: str, port: int) -> None:
         ws="none",
         timeout_graceful_shutdown=GRACE,
     )
-    _Server(config).run(sockets=[config.bind_socket()])
+    listening = config.bind_socket()
+    listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # else small answers wait 40 ms without uvloop
+    _Server(config).run(sockets=[listening])
 
 
 class _Server(uvicorn.Server):

@@ -32,7 +32,19 @@ from qo.model.event import Event, event_of
 from qo.model.filter import Counts, Filter, Lane, Position, cursor, position
 from qo.model.idempotency import derived_id
 from qo.model.note import ANY, NEW, Note
-from qo.model.order import AGEING, HIGH, LEVELS, LOW, MEDIUM, STRICT, effective_priority, level, rank
+from qo.model.order import (
+    AGEING,
+    HIGH,
+    LEVELS,
+    LOW,
+    MEDIUM,
+    STRICT,
+    LevelWord,
+    effective_priority,
+    level,
+    level_word,
+    rank,
+)
 from qo.model.outcome import LOST, after_error, expire, fail, lost_its_process
 from qo.model.outside import ERROR_LIMIT, is_a, show
 from qo.model.retry import DEFAULT_POLICY, RetryPolicy
@@ -79,6 +91,7 @@ __all__ = [
     "Filter",
     "Guard",
     "Lane",
+    "LevelWord",
     "NewTask",
     "Note",
     "Position",
@@ -116,6 +129,7 @@ __all__ = [
     "is_due",
     "is_repeat",
     "level",
+    "level_word",
     "lost_its_process",
     "position",
     "rank",

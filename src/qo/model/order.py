@@ -1,5 +1,7 @@
 """Who comes first: one number, in which waiting makes up for a lower priority."""
 
+from typing import Literal
+
 from qo.errors import InvalidTask
 from qo.model.outside import is_a, show
 
@@ -21,6 +23,16 @@ def effective_priority(priority: int, available_at: float, rank: float, now: flo
         return priority
     ageing = (rank - available_at) / priority
     return max(0, priority - int((now - available_at) / ageing))
+
+
+LevelWord = Literal["high", "medium", "low"]
+
+
+def level_word(priority: int) -> LevelWord:
+    """The named level a priority belongs to."""
+    if priority <= HIGH:
+        return "high"
+    return "medium" if priority <= MEDIUM else "low"
 
 
 def level(priority: int | str) -> int:

@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 
 from qo.engine import Engine
-from qo.metrics import LEVELS, level_of
-from qo.model import Filter, Status, Task
+from qo.metrics import LEVELS
+from qo.model import Filter, Status, Task, level_word
 
 PERCENTILES: Mapping[str, float] = {"p50": 0.50, "p95": 0.95, "p99": 0.99}
 PAGE = 200
@@ -23,7 +23,7 @@ async def look(engine: Engine, oldest: Sequence[float], now: float) -> Ages:
     waited: dict[str, list[float]] = {level: [] for level in LEVELS}
     for task in tasks:
         if task.available_at <= now:  # what is not due does not wait
-            waited[level_of(task.priority)].append(now - task.available_at)
+            waited[level_word(task.priority)].append(now - task.available_at)
     return {level: percentiles(sorted(ages)) for level, ages in waited.items()}
 
 

@@ -2,8 +2,9 @@
 
 from bisect import bisect_right, insort
 
+from qo.model import LevelWord, level_word
 from qo.web.sampler import Sample, Sampler
-from qo.web.v1.words import LEVEL_WORDS, LevelWord, level_word
+from qo.web.v1.words import LEVEL_WORDS
 
 _FRESH = 1.0  # seconds
 

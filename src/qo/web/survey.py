@@ -10,8 +10,8 @@ from collections import Counter
 from msgspec import Struct
 
 from qo.engine import Engine
-from qo.model import Filter, Status, Task, cursor
-from qo.web.v1.words import LEVEL_WORDS, LevelWord, level_word
+from qo.model import Filter, LevelWord, Status, Task, cursor, level_word
+from qo.web.v1.words import LEVEL_WORDS
 
 PAGE = 200
 _REMEMBERED = 5 * PAGE

@@ -5,13 +5,14 @@ from typing import Any
 from litestar import Request, get
 from msgspec import Struct
 
+from qo.model import LevelWord
 from qo.notes import WorkerNote
 from qo.web.access import READ
 from qo.web.problems import problems
 from qo.web.sampler import Sample
 from qo.web.server import Server, server_of
 from qo.web.v1.views import WorkerView, worker_status, worker_view
-from qo.web.v1.words import LEVEL_WORDS, LevelWord
+from qo.web.v1.words import LEVEL_WORDS
 
 
 class Depth(Struct, frozen=True, kw_only=True):

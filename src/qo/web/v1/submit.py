@@ -10,13 +10,13 @@ from msgspec import Meta, Struct
 
 from qo.errors import InvalidTask
 from qo.ids import new_lease_id
-from qo.model import LEVELS, NewTask, RetryPolicy, Status, rank
+from qo.model import LEVELS, LevelWord, NewTask, RetryPolicy, Status, rank
 from qo.web.access import SUBMIT
 from qo.web.bodies import as_called_here, encode_read
 from qo.web.described import Instant, Key, Name, Retries, Seconds
 from qo.web.problems import problems
 from qo.web.server import Server, server_of, tell
-from qo.web.v1.words import LevelWord, Word, task_word
+from qo.web.v1.words import Word, task_word
 
 MOST = 10_000  # tasks in one request
 _NAMES = {

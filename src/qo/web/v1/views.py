@@ -6,9 +6,9 @@ from msgspec import Struct
 
 from qo.clock import iso
 from qo.codec import to_json
-from qo.model import Event, Status, Task
+from qo.model import Event, LevelWord, Status, Task, level_word
 from qo.notes import WorkerNote
-from qo.web.v1.words import LevelWord, Word, effective_level, level_word, task_word, word
+from qo.web.v1.words import Word, effective_level, task_word, word
 
 
 class PayloadView(Struct, frozen=True, kw_only=True):

@@ -15,10 +15,9 @@ Priorities 0, 1 to 6 and 7 to 9 are `high`, `medium` and `low`.
 
 from typing import Literal
 
-from qo.model import FINISHED, HIGH, MEDIUM, Status, Task, effective_priority
+from qo.model import FINISHED, LevelWord, Status, Task, effective_priority, level_word
 
 Word = Literal["queued", "executing", "completed", "failed", "cancelled", "dead_letter"]
-LevelWord = Literal["high", "medium", "low"]
 
 LEVEL_WORDS: tuple[LevelWord, ...] = ("high", "medium", "low")
 STATUSES: dict[Word, Status] = {
@@ -54,12 +53,6 @@ def ended_as(task: Task) -> Status:
     if task.error is not None and task.failures > 0:
         return Status.FAILED
     return Status.CANCELLED if task.result is None else Status.COMPLETED
-
-
-def level_word(priority: int) -> LevelWord:
-    if priority <= HIGH:
-        return "high"
-    return "medium" if priority <= MEDIUM else "low"
 
 
 def effective_level(task: Task, now: float) -> LevelWord:
