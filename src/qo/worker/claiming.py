@@ -45,7 +45,8 @@ class Claiming:
         room = self._settings.concurrency + ahead - len(self._held)
         if room <= ahead // 2:  # a full worker waits until a claim is worth its trip
             return None
-        limit = self.limits.total(room)
+        # Half of what may be held: while one half runs, the other is on its way from or to the store.
+        limit = self.limits.total(min(room, max(self._settings.concurrency, ahead // 2)))
         at_most = self.limits.at_most(self._handlers, self._held.by_type)
         types = tuple(type for type in self._types if at_most.get(type, 1) > 0)
         if limit <= 0 or not types:

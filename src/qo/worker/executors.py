@@ -77,7 +77,10 @@ class Executors:
         return [run for executor in self._all() for run in executor.steal()]
 
     def sidestep(self) -> None:
-        """If a handler blocks the event loop, new runs get a fresh one."""
+        """If a handler blocks the thread or the event loop that others wait for, they get a fresh one."""
+        for executor in self._made.values():
+            if isinstance(executor, ThreadExecutor):
+                executor.tick()
         loop = self._made.get(Executor.ASYNC)
         if isinstance(loop, LoopExecutor) and loop.is_stalled():
             self._stalled.append(loop)

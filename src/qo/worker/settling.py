@@ -10,16 +10,22 @@ from qo.errors import StorageError
 from qo.ids import luck
 from qo.model import Change, Status, Task
 from qo.worker.held import Held
+from qo.worker.pace import Pace
 from qo.worker.registration import Registration
 from qo.worker.run import Outcome, Run, settlement
 
 log = logging.getLogger("qo.worker")
+_MANY = 50  # tasks worth holding ahead: above it they end so quickly that waiting for more pays
+_GATHER = 0.01  # seconds. Each early trip costs a transaction, and a fight for the interpreter with the handlers
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0  # seconds between tries while the store is away
 
 
 class Settler:
-    def __init__(self, engine: Engine, held: Held, registration: Registration, settled: Callable[[int], None]) -> None:
+    def __init__(
+        self, engine: Engine, held: Held, registration: Registration, settled: Callable[[int], None], pace: Pace
+    ) -> None:
         self._engine, self._held, self._registration, self._settled = engine, held, registration, settled
+        self._pace = pace
         self._loop = asyncio.get_running_loop()
         self._reports: deque[tuple[Run, Outcome]] = deque()
         self._news = asyncio.Event()
@@ -38,6 +44,8 @@ class Settler:
     async def run(self) -> None:
         while True:
             await self._news.wait()
+            if self._pace.ahead() >= _MANY:
+                await asyncio.sleep(_GATHER)
             self._news.clear()
             self._waking = False
             await self._settle(self._drain())

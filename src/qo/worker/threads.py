@@ -13,6 +13,10 @@ from qo.tasks import running
 from qo.worker.run import Outcome, Run, TimedOut, encode_result
 from qo.worker.slots import Slots
 
+# Threads that all have little to do spend their time fighting for the interpreter: quick runs share one.
+_QUICK, _SLOW = 0.001, 0.01  # seconds
+_WEIGHT = 0.1
+
 
 class ThreadExecutor:
     """Threads are started as they are needed and stay for the next run."""
@@ -25,6 +29,8 @@ class ThreadExecutor:
         self._live: set[Run] = set()
         self._guard = threading.Lock()  # between throwing into a run and its end
         self._closed = False
+        self._usual = _SLOW  # seconds a run takes, lately
+        self._ended = self._ended_before = 0
         self._pid = os.getpid()
         slots.join(self.pump)
 
@@ -72,7 +78,7 @@ class ThreadExecutor:
         run.ends_at = self._clock() + run.task.timeout
         run.handle = threading.get_ident()
         self._live.add(run)
-        if self._inbox:
+        if self._inbox and self._usual > _QUICK:
             self.pump()
         outcome: Outcome | None = None
         while True:  # what `cancel` throws may strike anywhere up to the end of `_finish`, but only once
@@ -84,9 +90,19 @@ class ThreadExecutor:
                 outcome = outcome or run.outcome_of(error)
         if os.getpid() != self._pid:
             os._exit(0)  # the handler forked and its child came back: it must not settle anything
+        took = self._clock() - (run.ends_at - run.task.timeout)
+        self._usual += (took - self._usual) * _WEIGHT
+        self._ended += 1
         if ours:
             run.done(run, outcome)
         return ours
+
+    def tick(self) -> None:
+        """Nothing ended since the last look and something waits: runs are not quick after all."""
+        if self._inbox and self._ended == self._ended_before:
+            self._usual = _SLOW
+            self.pump()
+        self._ended_before = self._ended
 
     def _finish(self, run: Run) -> bool:
         """From here on nothing is thrown into this thread. False: the run was disowned."""

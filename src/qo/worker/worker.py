@@ -80,7 +80,7 @@ class Worker:
     async def run(self) -> None:
         """Work until stopped; raises WorkerStuck if that became impossible."""
         self._executors = Executors(self._settings, result_limit=self._limit, clock=self._clock)
-        self._settler = Settler(self._engine, self._held, self._registration, self._settled)
+        self._settler = Settler(self._engine, self._held, self._registration, self._settled, self._claiming.pace)
         upkeep = Upkeep(
             self._engine, self._held, self._executors, self._settler, lease=self._settings.lease, clock=self._clock
         )
