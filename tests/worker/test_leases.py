@@ -63,8 +63,8 @@ async def test_stopping_waits_for_what_runs_and_hands_back_what_does_not_end(ben
     async with bench.working(grace=1.0) as worker:
         for task_id in (quick_id, slow_id):
             await _until(bench, task_id, lambda task: task.status is Status.RUNNING)
-        late = await bench.submit("quick")
         worker.stop()
+        late = await bench.submit("quick")  # after the stop: before it, the worker may rightly take this one too
         go.set()
     assert (await bench.ended(quick_id)).result == b'"done"'
     back, untouched = await bench.queue.get(slow_id), await bench.queue.get(late)
