@@ -4,16 +4,33 @@ The log is written with one write(2) a line, so what stands in it survives the p
 """
 
 import asyncio
+import multiprocessing
 import os
-import sys
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 from qo.engines.sqlite import SqliteEngine
 from qo.ids import new_id, new_lease_id
 from qo.model import NewTask, Want, complete, release
 
+ENDLESS = 10**9
+# Its server has imported this module once; what it forks is at work within milliseconds, not half a second.
+_nursery = multiprocessing.get_context("forkserver")
+_nursery.set_forkserver_preload([__name__])
 
-async def work(path: Path, log: int, rounds: int) -> None:
+
+def start(path: Path, log: Path, rounds: int = ENDLESS) -> BaseProcess:
+    process = _nursery.Process(target=_run, args=(path, log, rounds), daemon=True)
+    process.start()
+    return process
+
+
+def _run(path: Path, log: Path, rounds: int) -> None:
+    descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    asyncio.run(_work(path, descriptor, rounds))
+
+
+async def _work(path: Path, log: int, rounds: int) -> None:
     engine = SqliteEngine(path)
     await engine.open()
     os.write(log, b"opened\n")
@@ -26,8 +43,3 @@ async def work(path: Path, log: int, rounds: int) -> None:
         done = [task for task, change, held in answers if held and change.to == "completed"]
         os.write(log, b"".join(b"completed %s %d\n" % (task.id.encode(), task.attempt) for task in done))
     await engine.close()
-
-
-if __name__ == "__main__":
-    descriptor = os.open(sys.argv[2], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    asyncio.run(work(Path(sys.argv[1]), descriptor, int(sys.argv[3])))

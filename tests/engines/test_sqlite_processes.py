@@ -1,16 +1,14 @@
 """Real processes on one file, and what is left when one is killed."""
 
 import asyncio
-import os
 import random
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
 from importlib.resources import files
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import apsw
@@ -20,22 +18,28 @@ from qo.engines.sqlite import SqliteEngine
 from qo.engines.sqlite.file import APPLICATION_ID, connect
 from qo.engines.sqlite.schema import prepare
 from qo.testing.samples import new, want
+from tests.engines.sqlite_worker import start
 
-SCRIPT = Path(__file__).with_name("sqlite_worker.py")
-SOURCE = Path(__file__).parents[2] / "src"
 KILLS = 50
-ENDLESS = 10**9
 
 
-def start(path: Path, log: Path, rounds: int = ENDLESS) -> subprocess.Popen[bytes]:
-    environment = os.environ | {"PYTHONPATH": str(SOURCE)}
-    return subprocess.Popen([sys.executable, str(SCRIPT), str(path), str(log), str(rounds)], env=environment)
-
-
-def until_open(log: Path, process: subprocess.Popen[bytes]) -> None:
+def until_open(log: Path, process: BaseProcess) -> None:
     while not (log.exists() and log.stat().st_size):
-        assert process.poll() is None, "a worker ended by itself"
+        assert process.is_alive(), "a worker ended by itself"
         time.sleep(0.005)
+
+
+def kill(process: BaseProcess) -> None:
+    process.kill()
+    assert ended(process) == -signal.SIGKILL, "a worker ended by itself"
+
+
+def ended(process: BaseProcess) -> int | None:
+    """How it ended."""
+    process.join(60)
+    code = process.exitcode
+    process.close()
+    return code
 
 
 async def test_nothing_acknowledged_is_lost_when_processes_are_killed(tmp_path: Path) -> None:
@@ -52,12 +56,10 @@ async def test_nothing_acknowledged_is_lost_when_processes_are_killed(tmp_path: 
         await asyncio.sleep(dice.uniform(0.0, 0.06))
         victim, its_log = workers.pop(dice.randrange(4))
         until_open(its_log, victim)
-        victim.send_signal(signal.SIGKILL)
-        assert victim.wait(10) == -signal.SIGKILL, "a worker ended by itself"
+        kill(victim)
     for process, log in workers:
         until_open(log, process)
-        process.kill()
-        process.wait(10)
+        kill(process)
     check(path, logs)
     assert [finding for finding in await examine(f"sqlite:///{path}") if finding.ok is False] == []
     engine = SqliteEngine(path)
@@ -96,7 +98,7 @@ def test_many_processes_may_create_the_file_at_once(tmp_path: Path) -> None:
         path = tmp_path / f"{turn}.db"
         logs = [tmp_path / f"{turn}-{n}.log" for n in range(8)]
         processes = [start(path, log, rounds=2) for log in logs]
-        assert [process.wait(60) for process in processes] == [0] * 8
+        assert [ended(process) for process in processes] == [0] * 8
         db = apsw.Connection(str(path))
         assert db.execute("SELECT count(*) FROM tasks").get == 8 * 2 * 3
         assert db.execute("PRAGMA journal_mode").get == "wal"
@@ -132,5 +134,5 @@ async def test_waiting_ends_when_another_process_adds(tmp_path: Path) -> None:
     waiting = asyncio.create_task(engine.wait(want(), 60))
     process = start(tmp_path / "qo.db", tmp_path / "log", rounds=40)
     await asyncio.wait_for(waiting, 30)
-    assert await asyncio.to_thread(process.wait, 30) == 0
+    assert await asyncio.to_thread(ended, process) == 0
     await engine.close()

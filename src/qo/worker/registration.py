@@ -2,7 +2,7 @@
 
 import os
 import socket
-from importlib.metadata import PackageNotFoundError, version
+from functools import cache
 
 import msgspec
 
@@ -62,7 +62,10 @@ class Registration:
         await self._engine.drop_note(notes.WORKERS + self.worker_id)
 
 
+@cache
 def _version() -> str:
+    from importlib.metadata import PackageNotFoundError, version  # noqa: PLC0415 - slow to import, and few are workers
+
     try:
         return version("qo-queue")
     except PackageNotFoundError:  # run from a source tree
