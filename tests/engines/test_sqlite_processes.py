@@ -1,14 +1,10 @@
 """Real processes on one file, and what is left when one is killed."""
 
 import asyncio
-import random
-import signal
 import threading
 import time
-from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
 from importlib.resources import files
-from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import apsw
@@ -18,86 +14,33 @@ from qo.engines.sqlite import SqliteEngine
 from qo.engines.sqlite.file import APPLICATION_ID, connect
 from qo.engines.sqlite.schema import prepare
 from qo.testing.samples import new, want
-from tests.engines.sqlite_worker import start
+from tests.engines.busy_process import start
+from tests.engines.killing import check, ended, kill_again_and_again, kills
 
-KILLS = 50
-
-
-def until_open(log: Path, process: BaseProcess) -> None:
-    while not (log.exists() and log.stat().st_size):
-        assert process.is_alive(), "a worker ended by itself"
-        time.sleep(0.005)
-
-
-def kill(process: BaseProcess) -> None:
-    process.kill()
-    assert ended(process) == -signal.SIGKILL, "a worker ended by itself"
-
-
-def ended(process: BaseProcess) -> int | None:
-    """How it ended."""
-    process.join(60)
-    code = process.exitcode
-    process.close()
-    return code
+KILLS = kills(50)
 
 
 async def test_nothing_acknowledged_is_lost_when_processes_are_killed(tmp_path: Path) -> None:
-    """Four processes at work; again and again one is killed at a random moment and another takes its place."""
-    seed = random.randrange(10**6)
-    print(f"seed {seed}")  # noqa: T201 - shown when the test fails
-    dice, path = random.Random(seed), tmp_path / "qo.db"
-    logs = [tmp_path / f"{n}.log" for n in range(KILLS + 4)]
-    workers = [(start(path, log), log) for log in logs[:4]]
-    for process, log in workers:
-        until_open(log, process)
-    for log in logs[4:]:
-        workers.append((start(path, log), log))  # it starts up while the others work
-        await asyncio.sleep(dice.uniform(0.0, 0.06))
-        victim, its_log = workers.pop(dice.randrange(4))
-        until_open(its_log, victim)
-        kill(victim)
-    for process, log in workers:
-        until_open(log, process)
-        kill(process)
-    check(path, logs)
-    assert [finding for finding in await examine(f"sqlite:///{path}") if finding.ok is False] == []
+    path = tmp_path / "qo.db"
+    url = f"sqlite:///{path}"
+    told = await kill_again_and_again(url, tmp_path, KILLS)
+    assert len(told.added) >= 3 * KILLS and len(told.completed) > KILLS, (len(told.added), len(told.completed))
+    await check(url, told)
+    db = apsw.Connection(str(path))
+    assert db.execute("PRAGMA integrity_check").get == "ok"
+    db.close()
+    assert [finding for finding in await examine(url) if finding.ok is False] == []
     engine = SqliteEngine(path)
     await engine.open()
     assert len(await engine.add([new()])) == 1
     await engine.close()
 
 
-def check(path: Path, logs: list[Path]) -> None:
-    db = apsw.Connection(str(path))
-    stored = dict(db.execute("SELECT id, status FROM tasks"))
-    events = defaultdict[str, list[tuple[str, int]]](list)
-    for task_id, status, attempt in db.execute(
-        "SELECT id, e.status, e.attempt FROM events e JOIN tasks USING (n) ORDER BY n, e.version"
-    ):
-        events[task_id].append((status, attempt))
-    lines = [line.split() for log in logs for line in log.read_text().splitlines()]
-    added = [line[1] for line in lines if line[0] == "added"]
-    completed = [(line[1], int(line[2])) for line in lines if line[0] == "completed"]
-    assert len(added) > 500 and len(completed) > 300, (len(added), len(completed))
-    assert not set(added) - stored.keys(), "an acknowledged task is lost"
-    assert not [line for line in completed if stored[line[0]] != "completed"], "an acknowledged completion is lost"
-    assert not [line for line in completed if ("completed", line[1]) not in events[line[0]]]
-    assert len(completed) == len({task_id for task_id, _ in completed}), "a task was completed twice"
-    for history in events.values():
-        claims = [attempt for status, attempt in history if status == "running"]
-        assert claims == list(range(1, len(claims) + 1)), history
-        ends = [attempt for status, attempt in history if status == "completed"]
-        assert len(ends) == len(set(ends)), history
-    assert db.execute("PRAGMA integrity_check").get == "ok"
-    db.close()
-
-
 def test_many_processes_may_create_the_file_at_once(tmp_path: Path) -> None:
     for turn in range(2):
         path = tmp_path / f"{turn}.db"
         logs = [tmp_path / f"{turn}-{n}.log" for n in range(8)]
-        processes = [start(path, log, rounds=2) for log in logs]
+        processes = [start(f"sqlite:///{path}", log, rounds=2) for log in logs]
         assert [ended(process) for process in processes] == [0] * 8
         db = apsw.Connection(str(path))
         assert db.execute("SELECT count(*) FROM tasks").get == 8 * 2 * 3
@@ -132,7 +75,7 @@ async def test_waiting_ends_when_another_process_adds(tmp_path: Path) -> None:
     engine = SqliteEngine(tmp_path / "qo.db")
     await engine.open()
     waiting = asyncio.create_task(engine.wait(want(), 60))
-    process = start(tmp_path / "qo.db", tmp_path / "log", rounds=40)
+    process = start(f"sqlite:///{tmp_path}/qo.db", tmp_path / "log", rounds=40)
     await asyncio.wait_for(waiting, 30)
     assert await asyncio.to_thread(ended, process) == 0
     await engine.close()

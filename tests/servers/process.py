@@ -70,7 +70,7 @@ def running(
     finally:
         server.terminate()
         try:
-            server.wait(10)
+            server.wait(2)  # some wait for the connections of pools that nobody closes; their data is nobody's
         except subprocess.TimeoutExpired:
             server.kill()
             server.wait()

@@ -1,11 +1,11 @@
 """The store may keep its answers to itself: what the engine says is the truth all the same."""
 
 import asyncio
+import os
 
 import pytest
 
 from qo.buckets.memory import MemoryBucket
-from qo.engines.one_object import Mode, OneObjectEngine
 from qo.errors import StorageError
 from qo.model import Filter, Status, complete, expire
 from qo.testing import ManualClock, random_history
@@ -13,27 +13,32 @@ from qo.testing.faults import Faults
 from qo.testing.faulty_bucket import FaultyBucket
 from qo.testing.samples import claim, new, task_id
 from tests.engines.fast_time import run
+from tests.engines.layouts import LAYOUTS, VARIANTS, Layout
 
+HISTORIES = int(os.environ.get("QO_HISTORIES", "40"))  # of each kind: 1,000 take minutes
+_BLOCK = 20
+_BLOCKS = range(0, HISTORIES, _BLOCK)
 THIRD = 1 / 3
 
 
-@pytest.mark.parametrize("mode", list(Mode))
-@pytest.mark.parametrize("block", range(10))
-def test_with_every_third_answer_lost_every_answer_is_right(block: int, mode: Mode) -> None:
-    for seed in range(block * 20, block * 20 + 20):
-        run(_history(seed, mode, Faults(seed, lost_response=THIRD)))
+@pytest.mark.parametrize("layout", VARIANTS)
+@pytest.mark.parametrize("first", _BLOCKS)
+def test_with_every_third_answer_lost_every_answer_is_right(first: int, layout: str) -> None:
+    for seed in range(first, first + _BLOCK):
+        run(_history(seed, VARIANTS[layout], Faults(seed, lost_response=THIRD)))
 
 
-@pytest.mark.parametrize("block", range(5))
-def test_requests_may_get_lost_or_come_late_too(block: int) -> None:
-    for seed in range(block * 20, block * 20 + 20):
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("first", _BLOCKS)
+def test_requests_may_get_lost_or_come_late_too(first: int, layout: str) -> None:
+    for seed in range(first, first + _BLOCK):
         faults = Faults(seed, lost_request=0.1, lost_response=0.1, late=0.05, refused=0.1, slow=0.1)
-        run(_history(seed, Mode.GROUP, faults))
+        run(_history(seed, LAYOUTS[layout], faults))
 
 
-async def _history(seed: int, mode: Mode, faults: Faults) -> None:
+async def _history(seed: int, layout: Layout, faults: Faults) -> None:
     clock = ManualClock()
-    engine = OneObjectEngine(FaultyBucket(MemoryBucket(clock), faults), mode=mode, clock=clock)
+    engine = layout(FaultyBucket(MemoryBucket(clock), faults), clock)
     try:
         await random_history(engine, clock, seed, steps=40)
     except AssertionError as error:
@@ -41,12 +46,13 @@ async def _history(seed: int, mode: Mode, faults: Faults) -> None:
     await engine.close()
 
 
+@pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("seed", range(20))
-def test_racing_processes_lose_nothing_and_finish_nothing_twice(seed: int) -> None:
-    run(_race(seed))
+def test_racing_processes_lose_nothing_and_finish_nothing_twice(seed: int, layout: str) -> None:
+    run(_race(seed, LAYOUTS[layout]))
 
 
-async def _race(seed: int) -> None:
+async def _race(seed: int, layout: Layout) -> None:
     clock = ManualClock()
     store = MemoryBucket(clock)
     faults = [Faults(4 * seed + n, lost_request=0.05, lost_response=0.2, late=0.05, refused=0.05) for n in range(4)]
@@ -55,7 +61,7 @@ async def _race(seed: int) -> None:
     finished: list[str] = []
 
     async def process(number: int) -> None:
-        engine = OneObjectEngine(buckets[number], clock=clock)
+        engine = layout(buckets[number], clock)
         for n in range(6):
             try:
                 added = await engine.add([new(10 * number + n), new(100 + n)])  # the second is submitted by all
@@ -69,12 +75,12 @@ async def _race(seed: int) -> None:
     await asyncio.gather(*(process(number) for number in range(4)))
     for bucket in buckets:
         await bucket.settle()
-    await _finish(store, clock, set(told), finished)
+    await _finish(layout, store, clock, set(told), finished)
 
 
-async def _finish(store: MemoryBucket, clock: ManualClock, told: set[str], finished: list[str]) -> None:
+async def _finish(layout: Layout, store: MemoryBucket, clock: ManualClock, told: set[str], finished: list[str]) -> None:
     """What was left is done; then everything that was acknowledged has one end, and every end that was told is true."""
-    engine = OneObjectEngine(store, clock=clock)
+    engine = layout(store, clock)
     clock.advance(60)
     lost = await engine.find(Filter(expired_for=0), limit=999)
     await engine.apply([expire(task, luck=0.5, grace=0) for task in lost])
