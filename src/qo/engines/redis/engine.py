@@ -47,11 +47,15 @@ class RedisEngine:
         self.claim, self.wait = self._claiming.claim, self._claiming.wait
 
     async def open(self) -> None:
+        self._lines.is_open = True
         await self._ask("PING")
 
     async def close(self) -> None:
-        await self._claiming.close()
-        await self._lines.close()
+        self._lines.is_open = False
+        try:
+            await self._claiming.close()
+        finally:
+            await self._lines.close()
 
     def _now(self) -> str:
         """Empty: the server's own time counts. A test's clock is told instead."""

@@ -39,6 +39,7 @@ class Lines:
         self._pool: Any = _pool(address)  # the driver is typed in part only
         self._idle: list[AbstractConnection] = []
         self._room = asyncio.Semaphore(_MOST)
+        self.is_open = True  # a call may still be under way when the engine is closed: it keeps no connection then
         self._pid = os.getpid()
 
     @property
@@ -57,7 +58,8 @@ class Lines:
             except BaseException:
                 await _drop(line)  # whatever it still sends belongs to nobody
                 raise
-            if any(isinstance(reply, RedisError) and has_moved_on(reply) for reply in replies):
+            moved_on = any(isinstance(reply, RedisError) and has_moved_on(reply) for reply in replies)
+            if moved_on or not self.is_open:
                 await _drop(line)
             else:
                 self._idle.append(line)
