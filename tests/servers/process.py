@@ -3,6 +3,7 @@
 import contextlib
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -58,7 +59,12 @@ def running(
     log = folder / "server.log"
     with log.open("wb") as output:
         server = subprocess.Popen(
-            command, stdout=output, stderr=subprocess.STDOUT, cwd=folder, env={**os.environ, **(environ or {})}
+            command,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            cwd=folder,
+            env={**os.environ, **(environ or {})},
+            start_new_session=True,
         )
     try:
         deadline = time.monotonic() + PATIENCE
@@ -68,12 +74,9 @@ def running(
             time.sleep(0.1)
         yield
     finally:
-        server.terminate()
-        try:
-            server.wait(2)  # some wait for the connections of pools that nobody closes; their data is nobody's
-        except subprocess.TimeoutExpired:
-            server.kill()
-            server.wait()
+        # Its data is of no use any more, and some take seconds to say goodbye. It may have children.
+        os.killpg(server.pid, signal.SIGKILL)
+        server.wait()
 
 
 def make_buckets(endpoint: str) -> None:
