@@ -11,8 +11,8 @@ import apsw
 
 from qo.engines import examine
 from qo.engines.sqlite import SqliteEngine
-from qo.engines.sqlite.file import APPLICATION_ID, connect
-from qo.engines.sqlite.schema import prepare
+from qo.engines.sqlite.file import connect, prepare
+from qo.sqlite_tables.header import APPLICATION_ID
 from qo.testing.samples import new, want
 from tests.engines.busy_process import start
 from tests.engines.killing import check, ended, kill_again_and_again, kills
@@ -62,7 +62,7 @@ def test_whoever_waited_for_the_first_to_create_the_file_finds_it_made(tmp_path:
     with ThreadPoolExecutor(1) as pool:
         late = pool.submit(prepare, second, path)
         assert waiting.wait(10)
-        first.execute(files("qo.engines.sqlite.schema").joinpath("0001.sql").read_text("utf-8"))
+        first.execute(files("qo.sqlite_tables.schema").joinpath("0001.sql").read_text("utf-8"))
         first.execute(f"PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = 1; COMMIT")
         late.result(10)
     for db in (first, second):

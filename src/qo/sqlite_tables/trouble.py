@@ -1,7 +1,5 @@
 """The driver's errors as sentences a user can act on."""
 
-from pathlib import Path
-
 import apsw
 
 from qo.errors import StorageError
@@ -23,6 +21,6 @@ _ADVICE: tuple[tuple[type[apsw.Error], str], ...] = (
 GENERAL = tuple(kind for kind, _ in _ADVICE)
 
 
-def storage_error(path: Path, error: apsw.Error, kind: type[StorageError] = StorageError) -> StorageError:
+def storage_error(place: object, error: apsw.Error, kind: type[StorageError] = StorageError) -> StorageError:
     advice = next((text for known, text in _ADVICE if isinstance(error, known)), "SQLite refused the call")
-    return kind(f"{path}: {advice} ({error})")
+    return kind(f"{place}: {advice} ({error})")

@@ -5,10 +5,10 @@ from typing import Any, NamedTuple
 
 import apsw
 
-from qo.engines.sqlite.lanes import Lanes
-from qo.engines.sqlite.rows import BY_ID, BY_N, STATUS, encode_list, read_tasks
-from qo.engines.sqlite.statements import SQL
 from qo.model import FINISHED, Counts, Event, Filter, Lane, Note, Status, Task, position
+from qo.sqlite_tables.lanes import Lanes
+from qo.sqlite_tables.rows import BY_ID, BY_N, STATUS, encode_list, read_tasks
+from qo.sqlite_tables.statements import SQL
 
 _FEW = 1000  # pending tasks that are quicker gathered and sorted than looked for among all
 

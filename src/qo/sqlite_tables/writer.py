@@ -1,27 +1,34 @@
-"""The writer: everything that waits goes into one transaction, and is answered once that is on disk."""
+"""The writer: everything that waits goes into one transaction, and is answered once that is committed."""
 
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
 import apsw
 
 from qo.clock import Clock
-from qo.engines.sqlite.desk import Job
-from qo.engines.sqlite.table import Table
-from qo.engines.sqlite.trouble import GENERAL, storage_error
 from qo.errors import OutcomeUnknown, QoError, StorageError
+from qo.sqlite_tables.table import Table
+from qo.sqlite_tables.trouble import GENERAL, storage_error
+
+
+class Job(Protocol):
+    """One call: what to do with the table, and what came of it."""
+
+    work: Callable[[Any], Any]
+    answer: Any
+    error: BaseException | None
 
 
 class Writer:
     """Serves the desk of one connection. A bad call fails alone; a bad disk fails all that wait, and keeps nothing."""
 
-    def __init__(self, path: Path, db: apsw.Connection, clock: Clock, news: Callable[[], None]) -> None:
-        self._path = path
+    def __init__(self, place: object, db: apsw.Connection, clock: Clock, news: Callable[[], None]) -> None:
+        self._place = place
         self._db = db
         self._news = news  # told that there may be something to claim
         self._table = Table(db, clock)
 
-    def serve(self, jobs: list[Job]) -> None:
+    def serve(self, jobs: Sequence[Job]) -> None:
         if not jobs:
             return
         try:
@@ -34,7 +41,7 @@ class Writer:
             for job in jobs:
                 job.error = error
 
-    def _try(self, jobs: list[Job]) -> None:
+    def _try(self, jobs: Sequence[Job]) -> None:
         try:
             self._transact(jobs, self._do)
         except StorageError:
@@ -44,7 +51,7 @@ class Writer:
         if self._table.claimable:
             self._news()
 
-    def _transact(self, jobs: list[Job], do: Callable[[Job], None]) -> None:
+    def _transact(self, jobs: Sequence[Job], do: Callable[[Job], None]) -> None:
         try:
             self._db.execute("BEGIN IMMEDIATE")
             self._table.begin()
@@ -55,7 +62,7 @@ class Writer:
         except BaseException as error:
             self._roll_back()
             if isinstance(error, GENERAL):
-                raise storage_error(self._path, error) from error
+                raise storage_error(self._place, error) from error
             raise
 
     def _commit(self) -> None:
@@ -63,7 +70,7 @@ class Writer:
             self._db.execute("COMMIT")
         except apsw.IOError as error:
             # The log may hold the commit although flushing it failed, and a crash now might bring it back.
-            raise storage_error(self._path, error, OutcomeUnknown) from error
+            raise storage_error(self._place, error, OutcomeUnknown) from error
 
     def _roll_back(self) -> None:
         self._table.lanes.forget()
@@ -90,5 +97,5 @@ class Writer:
             self._table.lanes.forget()
             self._table.lanes.refresh()
             self._table.tally = tally
-            job.error = storage_error(self._path, error) if isinstance(error, apsw.Error) else error
+            job.error = storage_error(self._place, error) if isinstance(error, apsw.Error) else error
         self._db.execute("RELEASE call")

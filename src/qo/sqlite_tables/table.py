@@ -7,9 +7,6 @@ import apsw
 import msgspec
 
 from qo.clock import Clock
-from qo.engines.sqlite.lanes import Lanes
-from qo.engines.sqlite.rows import BY_ID, BY_N, Brief, encode_list, encode_retry, plain, read_briefs, read_tasks
-from qo.engines.sqlite.statements import SQL, write_rows
 from qo.errors import Conflict
 from qo.ids import new_lease_id
 from qo.model import (
@@ -28,6 +25,9 @@ from qo.model import (
     is_repeat,
     stamps,
 )
+from qo.sqlite_tables.lanes import Lanes
+from qo.sqlite_tables.rows import BY_ID, BY_N, Brief, encode_list, encode_retry, plain, read_briefs, read_tasks
+from qo.sqlite_tables.statements import SQL, write_rows
 
 # Plain strings, because hashing a member of an enum is a call into Python.
 _PENDING, _RUNNING = plain(Status.PENDING), plain(Status.RUNNING)

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import apsw
 import msgspec
 
-from qo.engines.sqlite.lanes import Lanes
 from qo.model import RetryPolicy, Status, Task
+from qo.sqlite_tables.lanes import Lanes
 
 _COLUMNS = (
     "n, id, lane, status, available_at, rank, attempt, failures, version, created_at, updated_at, started_at, "

@@ -14,7 +14,7 @@ _LARGEST = 128  # rows in one step; larger ones gain nothing
 
 
 def _load() -> dict[str, str]:
-    text = files("qo.engines.sqlite").joinpath("statements.sql").read_text("utf-8")
+    text = files("qo.sqlite_tables").joinpath("statements.sql").read_text("utf-8")
     blocks = (block.partition("\n") for block in text.split("-- name: ")[1:])
     return {name.strip(): body.strip() for name, _, body in blocks}
 
