@@ -68,6 +68,14 @@ def test_a_url_may_name_sentinels() -> None:
     assert (address.db, address.service, address.password) == (2, "mymaster", "pw")
 
 
+def test_a_url_says_how_many_replicas_must_have_a_write() -> None:
+    assert address_of("redis://h").replicas == 0
+    assert address_of("redis://h?replicas=2").replicas == 2
+    assert address_of("redis+sentinel://h?service=s").replicas is None  # all there are
+    assert address_of("redis+sentinel://h?service=s&replicas=all").replicas is None
+    assert address_of("redis+sentinel://h?service=s&replicas=1").replicas == 1
+
+
 @pytest.mark.parametrize(
     ("url", "says"),
     [
@@ -80,6 +88,8 @@ def test_a_url_may_name_sentinels() -> None:
         ("redis://h1,h2", "redis\\+sentinel://"),
         ("redis+sentinel://h", "service=mymaster"),
         ("redis://h?service=mymaster", "'service'"),
+        ("redis://h?replicas=all", "replicas=1"),
+        ("redis+sentinel://h?service=s&replicas=-1", "replicas=1"),
     ],
 )
 def test_a_url_that_makes_no_sense_is_refused(url: str, says: str) -> None:

@@ -162,14 +162,14 @@ class RedisEngine:
         return sorted(note for note in notes if note.name.startswith(prefix))
 
     async def drop_note(self, name: str) -> None:
-        await self._ask("HDEL", self._notes, name)
+        await self._ask("HDEL", self._notes, name, writing=True)
 
     @property
     def _notes(self) -> str:
         return f"{{{self._address.prefix}}}:notes"
 
-    async def _ask(self, *command: Any) -> Any:
-        (reply,) = await self._calls.plain(command)
+    async def _ask(self, *command: Any, writing: bool = False) -> Any:
+        (reply,) = await self._calls.plain(command, writing=writing)
         if isinstance(reply, RedisError):
             raise self._lines.error(reply) from reply
         return reply
