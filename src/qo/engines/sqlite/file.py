@@ -13,7 +13,7 @@ from qo.errors import StorageError
 from qo.ids import luck
 
 APPLICATION_ID = int.from_bytes(b"qo-q", "big")
-VERSION = 1  # of the schema; the number of the last file in schema/
+VERSION = 2  # of the schema; the number of the last file in schema/
 
 _MAGIC = b"SQLite format 3\x00"
 _HEADER = 100  # bytes
