@@ -42,7 +42,7 @@ class Engine(Protocol):
         """One page, newest first, starting behind the task whose `cursor` is `after`."""
 
     async def count(self) -> Counts:
-        """How many tasks there are by queue, type and status. May lag behind writes; zeros may be missing."""
+        """How many tasks there are by queue, type, status and priority. May lag behind writes; zeros may be missing."""
 
     async def history(self, task_id: str) -> list[Event]:
         """Every transition of a task, in order."""

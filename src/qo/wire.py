@@ -57,7 +57,7 @@ class Trouble(Struct, frozen=True, kw_only=True):
     field: str = ""
 
 
-CountRows = list[tuple[str, str, Status, int]]
+CountRows = list[tuple[str, str, Status, int, int]]  # the last is how many
 
 # What is asked and what is answered. Order matters to nobody; the names are the port's.
 REQUESTS: Final[dict[str, Any]] = {
@@ -126,7 +126,7 @@ def rows_of(counts: Counts) -> CountRows:
 
 
 def counts_of(rows: CountRows) -> Counts:
-    return {Lane(queue, type, status): number for queue, type, status, number in rows}
+    return {Lane(queue, type, status, priority): number for queue, type, status, priority, number in rows}
 
 
 def trouble_of(error: QoError) -> Trouble:

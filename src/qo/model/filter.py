@@ -5,6 +5,7 @@ from typing import NamedTuple
 from msgspec import Struct
 
 from qo.errors import InvalidSetting
+from qo.model.order import MEDIUM
 from qo.model.task import FINISHED, Status, Task
 
 
@@ -43,6 +44,7 @@ class Lane(NamedTuple):
     queue: str
     type: str
     status: Status
+    priority: int = MEDIUM
 
 
 Counts = dict[Lane, int]

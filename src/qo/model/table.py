@@ -98,7 +98,7 @@ class Table:
         return [task for task in found if where.matches(task, now)][:limit]
 
     def count(self) -> Counts:
-        return dict(Counter(Lane(task.queue, task.type, task.status) for task in self.tasks.values()))
+        return dict(Counter(Lane(task.queue, task.type, task.status, task.priority) for task in self.tasks.values()))
 
     def history(self, task_id: str) -> list[Event]:
         return list(self._events.get(task_id, ()))

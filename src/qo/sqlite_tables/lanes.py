@@ -1,4 +1,7 @@
-"""Lanes: each (queue, type, needs) that was ever seen has a number, and tasks carry the number."""
+"""Lanes: each (queue, type, needs, priority) that was ever seen has a number, and tasks carry the number.
+
+Priority is among them so that what waits is counted by it.
+"""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -8,7 +11,7 @@ import msgspec
 
 from qo.model import Want, eligible
 
-Key = tuple[str, str, tuple[str, ...]]
+Key = tuple[str, str, tuple[str, ...], int]
 
 _list = msgspec.json.Decoder(tuple[str, ...])
 
@@ -17,6 +20,7 @@ class Lane(NamedTuple):
     queue: str
     type: str
     needs: tuple[str, ...]
+    priority: int
 
 
 class Lanes:
@@ -38,10 +42,10 @@ class Lanes:
         last = self._db.execute("SELECT max(n) FROM lanes").get
         if last is not None and last not in self._lanes:
             known = max(self._lanes, default=0)
-            for n, queue, type_, needs in self._db.execute(
-                "SELECT n, queue, type, needs FROM lanes WHERE n > ?", (known,)
+            for n, queue, type_, needs, priority in self._db.execute(
+                "SELECT n, queue, type, needs, priority FROM lanes WHERE n > ?", (known,)
             ):
-                self._remember(n, Lane(queue, type_, _list.decode(needs)))
+                self._remember(n, Lane(queue, type_, _list.decode(needs), priority))
 
     def __contains__(self, number: int) -> bool:
         return number in self._lanes
@@ -51,15 +55,16 @@ class Lanes:
             self.refresh()
         return self._lanes[number]
 
-    def number(self, queue: str, type_: str, needs: tuple[str, ...]) -> int:
+    def number(self, queue: str, type_: str, needs: tuple[str, ...], priority: int) -> int:
         """The lane's number; a lane never seen gets one. Only inside a transaction that refreshed."""
-        key = (queue, type_, needs)
+        key = (queue, type_, needs, priority)
         number = self._numbers.get(key)
         return self._create(Lane(*key)) if number is None else number
 
     def _create(self, lane: Lane) -> int:
-        row = (lane.queue, lane.type, msgspec.json.encode(lane.needs).decode())
-        number: int = self._db.execute("INSERT INTO lanes (queue, type, needs) VALUES (?, ?, ?) RETURNING n", row).get
+        row = (lane.queue, lane.type, msgspec.json.encode(lane.needs).decode(), lane.priority)
+        insert = "INSERT INTO lanes (queue, type, needs, priority) VALUES (?, ?, ?, ?) RETURNING n"
+        number: int = self._db.execute(insert, row).get
         self._remember(number, lane)
         return number
 
@@ -73,7 +78,9 @@ class Lanes:
         key = (want.queues, want.types, want.capabilities)
         found = self._eligible.get(key)
         if found is None:
-            found = {number for number, lane in self._lanes.items() if eligible(want, *lane)}
+            found = {
+                number for number, lane in self._lanes.items() if eligible(want, lane.queue, lane.type, lane.needs)
+            }
             self._eligible[key] = found
         return found
 

@@ -93,7 +93,10 @@ class Reading:
         return (self._db.execute("SELECT sum(count) FROM tally WHERE status = 'pending'").get or 0) > _FEW
 
     def count(self) -> Counts:
-        return {Lane(queue, type_, STATUS[status]): n for queue, type_, status, n in self._db.execute(SQL["counts"])}
+        return {
+            Lane(queue, type_, STATUS[status], priority): n
+            for queue, type_, status, priority, n in self._db.execute(SQL["counts"])
+        }
 
     def history(self, task_id: str) -> list[Event]:
         return [

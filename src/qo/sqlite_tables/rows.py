@@ -104,7 +104,7 @@ def read_tasks(db: apsw.Connection, sql: str, keys: Sequence[int] | Sequence[str
 
 
 def _task(row: tuple[Any, ...], payload: bytes, result: bytes | None, lanes: Lanes) -> Task:
-    queue, type_, needs = lanes[row[2]]
+    queue, type_, needs, _ = lanes[row[2]]
     return Task(
         id=row[1],
         queue=queue,

@@ -83,7 +83,8 @@ INSERT INTO tally (lane, status, count) VALUES (?, ?, ?)
 ON CONFLICT (lane, status) DO UPDATE SET count = count + excluded.count
 
 -- name: counts
-SELECT queue, type, status, sum(count) FROM tally JOIN lanes ON lanes.n = tally.lane GROUP BY queue, type, status
+SELECT queue, type, status, priority, sum(count)
+FROM tally JOIN lanes ON lanes.n = tally.lane GROUP BY queue, type, status, priority
 
 -- name: history
 SELECT version, at, status, attempt, failures, worker_id, error, available_at

@@ -71,7 +71,7 @@ class Table:
         now, first = self._now, self._last + 1
         self._last = last = self._last + len(news)
         at = stamps(now, len(news))
-        lanes = [self.lanes.number(new.queue, new.type, new.needs) for new in news]
+        lanes = [self.lanes.number(new.queue, new.type, new.needs, new.priority) for new in news]
         tasks = map(created, news, at)
         rows = [
             (n, task.id, lane, *_described(task, now))
@@ -107,11 +107,14 @@ class Table:
         return answers
 
     def _readmit(self, n: int, existing: Task, task: Task) -> None:
-        lane = self.lanes.number(task.queue, task.type, task.needs)
+        lane, left = self._lane(task), self._lane(existing)
         self._db.execute(SQL["readmit"], (lane, *_described(task, self._now), n))
         self._db.execute(SQL["record_new"], (n, n))
-        self.tally[self.lanes.number(existing.queue, existing.type, existing.needs), plain(existing.status)] -= 1
+        self.tally[left, plain(existing.status)] -= 1
         self.tally[lane, _PENDING] += 1
+
+    def _lane(self, task: Task) -> int:
+        return self.lanes.number(task.queue, task.type, task.needs, task.priority)
 
     # --- claim
 

@@ -419,6 +419,27 @@ class EngineContract:
             Lane("q", "t", Status.CANCELLED): 1,
         }
 
+    async def test_counts_by_priority(self, engine: Engine) -> None:
+        await engine.add([new(n, priority=n, idempotency_key=str(n), window=0.0) for n in range(10)])
+        await engine.add([new(10, priority=9, delay=60.0), new(11, priority=0)])
+        first, *_ = await engine.claim(want(limit=2, types=("t",)))
+        waiting = {
+            lane.priority: n for lane, n in (await engine.count()).items() if n and lane.status is Status.PENDING
+        }
+        assert waiting == {n: 2 if n == 9 else 1 for n in range(1, 10)}
+        await engine.apply([fail(first, "boom")])
+        await engine.delete([first.id])
+        await engine.apply([cancel(task_id(5)), cancel(task_id(7))])
+        await engine.apply([replay(task_id(7))])
+        await engine.add([new(5, priority=1, idempotency_key="5", window=0.0)])  # makes room for itself, elsewhere
+        counted = {lane: n for lane, n in (await engine.count()).items() if n}
+        assert counted == {
+            Lane("q", "t", Status.RUNNING, 0): 1,
+            Lane("q", "t", Status.PENDING, 1): 2,
+            **{Lane("q", "t", Status.PENDING, n): 1 for n in (2, 3, 4, 6, 7, 8)},
+            Lane("q", "t", Status.PENDING, 9): 2,
+        }
+
     async def test_history_tells_every_transition_in_order(self, engine: Engine, clock: ManualClock) -> None:
         await engine.add([new()])
         clock.advance(1)

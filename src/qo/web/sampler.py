@@ -65,8 +65,7 @@ class Sampler:
 
     async def _take(self) -> Sample:
         counts = await self._engine.count()
-        pending = sum(number for lane, number in counts.items() if lane.status is Status.PENDING)
-        sample = Sample(at=boot_clock(), counts=counts, waiting=await self._survey.look(pending, self._clock()))
+        sample = Sample(at=boot_clock(), counts=counts, waiting=await self._survey.look(counts, self._clock()))
         if self.latest is not None:
             self._grown.append(_grown(self.latest, sample))
         while self._grown and self._grown[0].at < sample.at - MINUTE:

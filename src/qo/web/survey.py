@@ -1,26 +1,23 @@
 """What is waiting, by level of priority, without reading all of it.
 
-A short queue is read whole, so its figures are exact. Of a long one, each look reads the newest page and one page
-further down a walk that goes round and round: shares are estimated from what was seen lately, and the longest wait is
-that of the oldest task seen that still waits, a lower bound that becomes exact as the walk comes to the end.
+How many wait is counted by the engine. How long is seen by looking: a short queue is read whole. Of a long one, each
+look reads the newest page and one page further down a walk that goes round and round, and the longest wait is that of
+the oldest task seen that still waits: a lower bound that becomes exact as the walk comes to the end.
 """
-
-from collections import Counter
 
 from msgspec import Struct
 
 from qo.engine import Engine
-from qo.model import Filter, LevelWord, Status, Task, cursor, level_word
+from qo.model import Counts, Filter, LevelWord, Status, Task, cursor, level_word
 from qo.web.v1.words import LEVEL_WORDS
 
 PAGE = 200
-_REMEMBERED = 5 * PAGE
 _WITNESSES = 3  # tasks a level, the oldest, that are asked after at each look
 _PENDING = Filter(statuses=(Status.PENDING,))
 
 
 class Waiting(Struct, frozen=True, kw_only=True):
-    exact: bool
+    exact: bool  # all that waits was read
     depth: dict[LevelWord, int]
     oldest: dict[LevelWord, float | None]  # since when the one that waited longest has been due
     ranks: list[float]  # of all that wait, lowest first; empty unless exact
@@ -30,30 +27,23 @@ class Survey:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._after = ""
-        self._seen: dict[str, LevelWord] = {}  # lately, for shares
         self._witnesses: dict[LevelWord, dict[str, float]] = {level: {} for level in LEVEL_WORDS}  # since when due
 
-    async def look(self, pending: int, now: float) -> Waiting:
+    async def look(self, counts: Counts, now: float) -> Waiting:
         newest = await self._engine.find(_PENDING, limit=PAGE)
         if len(newest) < PAGE:
             self._after = ""
-            self._seen.clear()
             return _exact(newest, now)
         walked = await self._engine.find(_PENDING, limit=PAGE, after=self._after or cursor(newest[-1]))
         self._after = cursor(walked[-1]) if len(walked) == PAGE else ""
         await self._forget_the_claimed()
         self._remember([*newest, *walked], now)
-        return self._estimate(pending)
+        return self._at_length(counts)
 
     def _remember(self, tasks: list[Task], now: float) -> None:
         for task in tasks:
-            level = level_word(task.priority)
-            self._seen.pop(task.id, None)  # what is seen again is remembered longest
-            self._seen[task.id] = level
             if task.available_at <= now:
-                self._witnesses[level][task.id] = task.available_at
-        for task_id in list(self._seen)[: max(0, len(self._seen) - _REMEMBERED)]:
-            del self._seen[task_id]
+                self._witnesses[level_word(task.priority)][task.id] = task.available_at
         for level, known in self._witnesses.items():
             self._witnesses[level] = dict(sorted(known.items(), key=lambda item: item[1])[:_WITNESSES])
 
@@ -64,15 +54,21 @@ class Survey:
                 for known in self._witnesses.values():
                     known.pop(task_id, None)
 
-    def _estimate(self, pending: int) -> Waiting:
-        seen = Counter(self._seen.values())
-        total = max(1, seen.total())
+    def _at_length(self, counts: Counts) -> Waiting:
         return Waiting(
             exact=False,
-            depth={level: round(pending * seen[level] / total) for level in LEVEL_WORDS},
+            depth=depths(counts),
             oldest={level: min(known.values(), default=None) for level, known in self._witnesses.items()},
             ranks=[],
         )
+
+
+def depths(counts: Counts) -> dict[LevelWord, int]:
+    depth: dict[LevelWord, int] = dict.fromkeys(LEVEL_WORDS, 0)
+    for lane, number in counts.items():
+        if lane.status is Status.PENDING:
+            depth[level_word(lane.priority)] += number
+    return depth
 
 
 def _exact(tasks: list[Task], now: float) -> Waiting:

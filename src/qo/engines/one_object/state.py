@@ -199,4 +199,4 @@ def _place(task: Task) -> Position:
 
 
 def _lane(task: Task) -> Lane:
-    return Lane(task.queue, task.type, task.status)
+    return Lane(task.queue, task.type, task.status, task.priority)

@@ -30,7 +30,7 @@ class Rollup(Struct, frozen=True, kw_only=True):
     """Finished tasks as some process counted them."""
 
     counted_at: float
-    lanes: list[tuple[str, str, Status, int]]
+    lanes: list[tuple[str, str, Status, int, int]]  # the last is how many
 
 
 class Counting:
@@ -47,8 +47,7 @@ class Counting:
         """This process wrote a task."""
         for task, step in ((before, -1), (after, 1)):
             if task is not None:
-                lane = Lane(task.queue, task.type, task.status)
-                (self._finished if task.status in FINISHED else self._live)[lane] += step
+                (self._finished if task.status in FINISHED else self._live)[_lane(task)] += step
         if before is not None:
             self._known.pop(before.id, None)
         if after is not None and after.status in FINISHED:
@@ -56,7 +55,7 @@ class Counting:
 
     def know(self, task: Task) -> None:
         if len(self._known) < _MOST_KNOWN:
-            self._known[task.id] = Lane(task.queue, task.type, task.status)
+            self._known[task.id] = _lane(task)
 
     def is_known_finished(self, task_id: str) -> bool:
         return task_id in self._known
@@ -89,7 +88,7 @@ class Counting:
     def _lane(self, entry: Entry) -> Lane | None:
         names = self._lanes.names(entry)
         status = Status.RUNNING if entry.kind is Kind.LEASE else Status.PENDING
-        return None if names is None else Lane(names.queue, names.type, status)
+        return None if names is None else Lane(names.queue, names.type, status, entry.priority)
 
     async def _count_finished(self) -> None:
         """Where there is much to read one process reads it, and tells the others."""
@@ -116,10 +115,14 @@ class Counting:
             return False
         if rollup is None or self._clock() - rollup.counted_at > _SHARED_FOR:
             return False
-        self._finished = Counter({Lane(q, t, status): number for q, t, status, number in rollup.lanes})
+        self._finished = Counter({Lane(*row[:-1]): row[-1] for row in rollup.lanes})
         return True
 
     async def _share(self) -> None:
-        lanes = [(lane.queue, lane.type, lane.status, number) for lane, number in self._finished.items()]
+        lanes = [(*lane, number) for lane, number in self._finished.items()]
         data = msgspec.json.encode(Rollup(counted_at=self._clock(), lanes=lanes))
         await patiently(lambda: self._bucket.put(ROLLUP, data, expected=ANY))
+
+
+def _lane(task: Task) -> Lane:
+    return Lane(task.queue, task.type, task.status, task.priority)

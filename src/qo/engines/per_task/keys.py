@@ -1,9 +1,9 @@
 """Names of objects. An index entry's name is a pure function of the task it stands for.
 
 tasks/{shard}/{id}.json
-ready/{shard}/{minute}/{rank}_{lane}_{created}_{version}_{id}                    claimable now
-ready/later/{minute}/{available}_{rank}_{lane}_{created}_{version}_{id}          claimable when its time comes
-leases/{shard}/{minute}/{expires}_{holder}_{lane}_{created}_{version}_{id}       running
+ready/{shard}/{minute}/{rank}_{lane}_{created}_{version}_{id}_{priority}              claimable now
+ready/later/{minute}/{available}_{rank}_{lane}_{created}_{version}_{id}_{priority}    claimable when its time comes
+leases/{shard}/{minute}/{expires}_{holder}_{lane}_{created}_{version}_{id}_{priority} running
 
 Shard is the id's first digit. Instants and ranks are the sixteen hex digits of the double itself: exact, of one width,
 and for numbers from 0 on their byte order is their order. Minutes are those of the first number, for people and for
@@ -14,9 +14,9 @@ import re
 import struct
 from enum import Enum
 from hashlib import sha256
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from qo.model import Status, Task
+from qo.model import MEDIUM, Status, Task
 
 SHARDS = "0123456789abcdef"
 TASKS, READY, LATER, LEASES = "tasks/", "ready/", "ready/later/", "leases/"
@@ -25,7 +25,7 @@ ENTRY_PREFIXES = (READY, LEASES)
 _ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 _TASK = re.compile(rf"tasks/([0-9a-f])/(({_ID.pattern}))\.json")
 _NUMBER = "([0-9a-f]{16})"
-_TAIL = rf"([0-9a-f]{{12}})_{_NUMBER}_([0-9a-f]{{8}})_([0-9a-f]{{32}})"
+_TAIL = rf"([0-9a-f]{{12}})_{_NUMBER}_([0-9a-f]{{8}})_([0-9a-f]{{32}})(?:_([0-9]))?"  # once there was no priority
 _READY = re.compile(rf"ready/[0-9a-f]/[0-9]{{9}}/{_NUMBER}_{_TAIL}")
 _LATER = re.compile(rf"ready/later/[0-9]{{9}}/{_NUMBER}_{_NUMBER}_{_TAIL}")
 _LEASE = re.compile(rf"leases/[0-9a-f]/[0-9]{{9}}/{_NUMBER}_([0-9a-f]{{12}})_{_TAIL}")
@@ -49,6 +49,7 @@ class Entry(NamedTuple):
     created_at: float
     version: int
     id: str
+    priority: int
 
     @property
     def age(self) -> tuple[float, int]:
@@ -113,22 +114,26 @@ def entry_of(key: str) -> Entry | None:
     return None
 
 
-def _entry(key: str, kind: Kind, tail: tuple[str, ...], *, at: str = "", rank: str = "", holder: str = "") -> Entry:
-    lane, created, version, digits = tail
+def _entry(
+    key: str, kind: Kind, tail: tuple[str | Any, ...], *, at: str = "", rank: str = "", holder: str = ""
+) -> Entry:
+    lane, created, version, digits, priority = tail
     task_id = f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
     due_at, ranked = (_number(digits) if digits else 0.0 for digits in (at, rank))
-    return Entry(key, kind, due_at, ranked, holder, lane, _number(created), int(version, 16), task_id)
+    return Entry(
+        key, kind, due_at, ranked, holder, lane, _number(created), int(version, 16), task_id, int(priority or MEDIUM)
+    )
 
 
 def is_stale(entry: Entry, task: Task) -> bool:
     """No state of the task, now or to come, needs this entry. A younger one may belong to a write under way."""
     age = (task.created_at, task.version)
-    return entry.age < age or (entry.age == age and entry.key != index_key(task))
+    return entry.age < age or (entry.age == age and not (index_key(task) or "").startswith(entry.key))
 
 
 def _tail(task: Task) -> str:
     lane = lane_hash(task.queue, task.type, task.needs)
-    return f"{lane}_{_hex(task.created_at)}_{task.version:08x}_{task.id.replace('-', '')}"
+    return f"{lane}_{_hex(task.created_at)}_{task.version:08x}_{task.id.replace('-', '')}_{task.priority}"
 
 
 def _hex(number: float) -> str:

@@ -14,7 +14,7 @@ def described(tasks: Sequence[NewTask], numbers: Mapping[Key, int]) -> dict[str,
     kinds: dict[tuple[Any, ...], int] = {}
     places = []
     for task in tasks:
-        lane = numbers[task.queue, task.type, task.needs]
+        lane = numbers[task.queue, task.type, task.needs, task.priority]
         kind = (lane, task.priority, task.ageing, task.timeout, task.max_retries, task.retry, task.window)
         places.append(kinds.setdefault(kind, len(kinds) + 1))
     lanes, priorities, ageings, timeouts, retries, policies, windows = zip(*kinds, strict=True)

@@ -1,18 +1,22 @@
-"""Lanes: each (queue, type, needs) that was ever seen has a number, and tasks carry the number."""
+"""Lanes: each (queue, type, needs, priority) that was ever seen has a number, and tasks carry the number.
+
+Priority is among them so that what waits is counted by it.
+"""
 
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from qo.engines.postgres.arrays import texts
+from qo.engines.postgres.arrays import integers, texts
 from qo.engines.postgres.line import Line
 
-Key = tuple[str, str, tuple[str, ...]]
+Key = tuple[str, str, tuple[str, ...], int]
 
 
 class Lane(NamedTuple):
     queue: str
     type: str
     needs: tuple[str, ...]
+    priority: int
 
 
 class Lanes:
@@ -36,9 +40,10 @@ class Lanes:
             await self._line.write(
                 "make_lanes",
                 {
-                    "queue": texts([queue for queue, _, _ in missing]),
-                    "type": texts([type_ for _, type_, _ in missing]),
-                    "needs": texts([_literal(needs) for _, _, needs in missing]),
+                    "queue": texts([key[0] for key in missing]),
+                    "type": texts([key[1] for key in missing]),
+                    "needs": texts([_literal(key[2]) for key in missing]),
+                    "priority": integers([key[3] for key in missing]),
                 },
             )
             await self._learn()
@@ -47,8 +52,8 @@ class Lanes:
     async def _learn(self) -> None:
         # All of them: one with a lower number may be committed after one with a higher.
         rows: list[tuple[Any, ...]] = await self._line.read("lanes", {})
-        for n, queue, type_, needs in rows:
-            lane = Lane(queue, type_, tuple(needs))
+        for n, queue, type_, needs, priority in rows:
+            lane = Lane(queue, type_, tuple(needs), priority)
             self._lanes[n] = lane
             self.numbers[lane] = n
 

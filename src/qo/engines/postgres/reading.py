@@ -54,9 +54,9 @@ class Reading:
 
     async def count(self) -> Counts:
         rows = await self._line.read("counts", {})
-        if sum(row[4] for row in rows) > _MANY_SLOTS + 2 * len(rows):
+        if sum(row[5] for row in rows) > _MANY_SLOTS + 2 * len(rows):
             await self._line.write("fold", {})
-        return {Lane(queue, type_, STATUS[status]): n for queue, type_, status, n, _ in rows}
+        return {Lane(queue, type_, STATUS[status], priority): n for queue, type_, status, priority, n, _ in rows}
 
     async def history(self, task_id: str) -> list[Event]:
         if not _is_id(task_id):

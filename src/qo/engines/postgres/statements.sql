@@ -4,11 +4,12 @@
 -- Locks are taken on tasks in the order of their ids, so that batches wait for each other and never in a ring.
 
 -- name: lanes
-SELECT n, queue, type, needs FROM {schema}.lanes
+SELECT n, queue, type, needs, priority FROM {schema}.lanes
 
 -- name: make_lanes
-INSERT INTO {schema}.lanes (queue, type, needs)
-SELECT queue, type, needs::text[] FROM unnest(%(queue)s::text[], %(type)s::text[], %(needs)s::text[]) AS new (queue, type, needs)
+INSERT INTO {schema}.lanes (queue, type, needs, priority)
+SELECT queue, type, needs::text[], priority
+FROM unnest(%(queue)s::text[], %(type)s::text[], %(needs)s::text[], %(priority)s::integer[]) AS new (queue, type, needs, priority)
 ON CONFLICT DO NOTHING
 
 -- name: add_new
@@ -371,8 +372,8 @@ FROM {schema}.tasks AS t, {schema}.trail(t) AS trail WHERE t.id = %(id)s::uuid
 ORDER BY version
 
 -- name: counts
-SELECT queue, type, status, sum(count)::bigint, count(*)
-FROM {schema}.tally JOIN {schema}.lanes ON lanes.n = tally.lane GROUP BY queue, type, status
+SELECT queue, type, status, priority, sum(count)::bigint, count(*)
+FROM {schema}.tally JOIN {schema}.lanes ON lanes.n = tally.lane GROUP BY queue, type, status, priority
 
 -- name: fold
 -- Connections come and go; what they counted is gathered in slot 0. Rows in use right now are left for the next time.

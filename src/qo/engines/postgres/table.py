@@ -49,7 +49,7 @@ class Table:
 
     async def submission(self, tasks: Sequence[NewTask]) -> dict[str, Any]:
         """What `add` takes; repeated, it is the same submission."""
-        numbers = await self.lanes.make((task.queue, task.type, task.needs) for task in tasks)
+        numbers = await self.lanes.make((task.queue, task.type, task.needs, task.priority) for task in tasks)
         submit_id = int(new_lease_id()[:15], 16)
         channel = self._line.address.channel
         return described(tasks, numbers) | {"now": self.now(), "submit_id": submit_id, "channel": channel}

@@ -18,18 +18,24 @@ CREATE TABLE IF NOT EXISTS qo_archive (
     prefix text NOT NULL, id text NOT NULL COLLATE "C", version bigint NOT NULL,
     queue text NOT NULL, type text NOT NULL, status text NOT NULL, worker_id text,
     created_at double precision NOT NULL, completed_at double precision NOT NULL,
-    task json NOT NULL, events json NOT NULL,
+    task json NOT NULL, events json NOT NULL, priority smallint NOT NULL DEFAULT 6,
     PRIMARY KEY (prefix, id)
 );
+DO $$ BEGIN  -- looked for first: altering a table waits for everyone who uses it
+    IF NOT EXISTS (SELECT FROM pg_attribute WHERE attrelid = 'qo_archive'::regclass AND attname = 'priority') THEN
+        ALTER TABLE qo_archive ADD priority smallint NOT NULL DEFAULT 6;
+        UPDATE qo_archive SET priority = (task ->> 'priority')::smallint WHERE (task ->> 'priority')::smallint <> 6;
+    END IF;
+END $$;
 CREATE INDEX IF NOT EXISTS qo_archive_listed ON qo_archive (prefix, created_at, id);
 """
 _LOCK = 7_160_871  # for all who create the table at once
 _KEEP = """
-INSERT INTO qo_archive VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)
+INSERT INTO qo_archive VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)
 ON CONFLICT (prefix, id) DO UPDATE SET
     version = excluded.version, queue = excluded.queue, type = excluded.type, status = excluded.status,
     worker_id = excluded.worker_id, created_at = excluded.created_at, completed_at = excluded.completed_at,
-    task = excluded.task, events = excluded.events
+    task = excluded.task, events = excluded.events, priority = excluded.priority
 WHERE qo_archive.version < excluded.version
 """
 _FIND = """
@@ -80,6 +86,7 @@ class PostgresArchive:
             (
                 self._prefix, task.id, task.version, task.queue, task.type, task.status.value, task.worker_id,
                 task.created_at, task.completed_at, encode_task(task).decode(), msgspec.json.encode(history).decode(),
+                task.priority,
             )
             for task, history in zip(tasks, events, strict=True)
         ]  # fmt: skip
@@ -116,9 +123,10 @@ class PostgresArchive:
 
     async def count(self) -> Counts:
         rows = await self._run(
-            "SELECT queue, type, status, count(*) FROM qo_archive WHERE prefix = %s GROUP BY 1, 2, 3", (self._prefix,)
+            "SELECT queue, type, status, priority, count(*) FROM qo_archive WHERE prefix = %s GROUP BY 1, 2, 3, 4",
+            (self._prefix,),
         )
-        return {Lane(queue, type_, Status(status)): number for queue, type_, status, number in rows}
+        return {Lane(queue, type_, Status(status), priority): number for queue, type_, status, priority, number in rows}
 
     async def drop(self, ids: Sequence[str]) -> set[str]:
         """Those that were there."""

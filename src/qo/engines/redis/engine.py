@@ -118,10 +118,10 @@ class RedisEngine:
         rows = await self._calls.one("count")
         counts: Counter[Lane] = Counter()
         for at in range(0, len(rows), 1 + len(STATUSES)):
-            queue, type_, _ = place_of(rows[at])
+            queue, type_, _, priority = place_of(rows[at])
             for status, number in zip(STATUSES, rows[at + 1 :], strict=False):
                 if number:
-                    counts[Lane(queue, type_, status)] += number
+                    counts[Lane(queue, type_, status, priority)] += number
         return dict(counts)
 
     async def history(self, task_id: str) -> list[Event]:

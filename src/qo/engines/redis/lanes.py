@@ -1,4 +1,4 @@
-"""Lanes: each (queue, type, needs) ever seen has a line of its own, so nobody stands behind what cannot run here."""
+"""Lanes: each (queue, type, needs, priority) ever seen has a line of its own: nobody stands behind what cannot run."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -46,7 +46,7 @@ class Lanes:
         key = (want.queues, want.types, want.capabilities)
         packed = self._packed.get(key)
         if packed is None:
-            names = self._where(lambda place: eligible(want, *place))
+            names = self._where(lambda place: eligible(want, *place[:3]))
             packed = pack([self._tag, *(text for lane in names for text in (lane, self._places[lane][1]))])
             self._packed[key] = packed
         return packed

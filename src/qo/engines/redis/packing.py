@@ -4,11 +4,11 @@ import struct
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from math import isnan, nan
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
-from qo.model import STRICT, Change, Event, NewTask, RetryPolicy, Status, Task
+from qo.model import MEDIUM, STRICT, Change, Event, NewTask, RetryPolicy, Status, Task
 
 _HEAD = struct.Struct(">BIIIdddddddd")
 _EVENT = struct.Struct(">BIIIdd")
@@ -18,17 +18,25 @@ STATUSES = (
 _DEFAULT_RETRY = RetryPolicy()
 FIELDS = 6  # of a task in an answer: id, s, d, p, r, e
 
-Place = tuple[str, str, tuple[str, ...]]  # queue, type, needs: what a lane is named after
+
+class Place(NamedTuple):
+    """What a lane is named after."""
+
+    queue: str
+    type: str
+    needs: tuple[str, ...]
+    priority: int = MEDIUM  # was not in the names of lanes at first
+
 
 pack = msgspec.msgpack.Encoder().encode
 _json = msgspec.json.Encoder().encode
-_place = msgspec.json.Decoder(tuple[str, str, tuple[str, ...]])
+_place = msgspec.json.Decoder(Place)
 _description = msgspec.json.Decoder(tuple[int, int, RetryPolicy | None, str | None, str | None])
 
 
 @lru_cache(4096)
-def lane_of(queue: str, type_: str, needs: tuple[str, ...]) -> str:
-    return _json((queue, type_, needs)).decode()
+def lane_of(queue: str, type_: str, needs: tuple[str, ...], priority: int) -> str:
+    return _json((queue, type_, needs, priority)).decode()
 
 
 @lru_cache(4096)
@@ -48,7 +56,7 @@ def pack_new(tasks: Sequence[NewTask]) -> bytes:
         [
             (
                 new.id,
-                lane_of(new.queue, new.type, new.needs),
+                lane_of(new.queue, new.type, new.needs, new.priority),
                 _describe(new),
                 new.timeout,
                 new.delay,
@@ -101,7 +109,7 @@ def _task(row: Sequence[Any]) -> Task:
         started_at, completed_at,
     ) = _HEAD.unpack_from(state)  # fmt: skip
     lane, worker_id, lease_id = state[_HEAD.size :].split(b"\0", 2)
-    queue, type_, needs = place_of(lane)
+    queue, type_, needs, _ = place_of(lane)
     priority, max_retries, retry, key, trace_id = _described(description)
     return Task(
         id=id_.decode(),
@@ -140,7 +148,7 @@ def state_of(state: bytes) -> tuple[bytes, Status]:
 
 def pack_task(task: Task, events: Sequence[Event]) -> list[bytes | str]:
     """A whole task as the fields and values of its hash."""
-    lane = lane_of(task.queue, task.type, task.needs)
+    lane = lane_of(task.queue, task.type, task.needs, task.priority)
     retry = None if task.retry == _DEFAULT_RETRY else task.retry
     fields: list[bytes | str] = [
         "s", _pack_state(task, lane), "p", task.payload,

@@ -115,7 +115,7 @@ class Watch:
         self.told += 1
         due_in, places = _news.decode(data)
         for sleeper, want in self._sleepers.items():
-            if any(eligible(want, *place) for place in places):
+            if any(eligible(want, *place[:3]) for place in places):
                 _end(sleeper)
             elif due_in is not None:
                 # Waking up early is harmless, so it need not be known whether the sleeper's own alarm is earlier.

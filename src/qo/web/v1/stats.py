@@ -34,7 +34,7 @@ class Throughput(Struct, frozen=True, kw_only=True):
 
 
 class QueueStats(Struct, frozen=True, kw_only=True):
-    """`exact` is false while more wait than are read at once: depths and ages are estimates then."""
+    """Depths are counted. `exact` is false while more wait than are read at once: ages are lower bounds then."""
 
     queues: dict[LevelWord, Depth]
     workers: WorkerCounts

@@ -3,7 +3,7 @@
 --   KEYS[1] = "{prefix}"; behind it:
 --     :task:<id>               hash    s state (packed), d description (JSON), p payload, r result, e error,
 --                                      h<version> one event each (packed); or only m: moved to the archive
---     :lanes                   set     every lane ever seen: the JSON text of [queue, type, needs]
+--     :lanes                   set     every lane ever seen: the JSON text of [queue, type, needs, priority]
 --     :lanes:tag               string  changes whenever a lane is added
 --     :ready:<lane>            zset    ids by rank: pending, and seen to be due
 --     :delayed                 zset    ids by available_at: pending, not yet in ready

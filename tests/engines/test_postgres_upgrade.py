@@ -1,0 +1,51 @@
+"""A schema written by an earlier qo is brought to the present when it is opened, and nothing in it is lost."""
+
+from importlib.resources import files
+
+import psycopg
+
+from qo.engines import examine
+from qo.engines.postgres import PostgresEngine
+from qo.engines.postgres.address import address_of
+from qo.engines.postgres.statements import fill
+from qo.model import Lane, Status
+from qo.testing import ManualClock
+from qo.testing.samples import claim, new, task_id
+from tests.servers.postgres import PostgresServer, server, url
+
+__all__ = ["server", "url"]  # fixtures
+
+
+def make_old(place: str) -> None:
+    """The first schema, with a lane that holds every priority, as it did then."""
+    with psycopg.connect(place, autocommit=True) as db:
+        db.execute("CREATE SCHEMA test; CREATE TABLE test.schema_version (version integer PRIMARY KEY)")
+        db.execute("INSERT INTO test.schema_version VALUES (1)")
+        db.execute(fill(files("qo.engines.postgres.schema").joinpath("0001.sql").read_text("utf-8"), "test"))
+        db.execute("INSERT INTO test.lanes (queue, type, needs) VALUES ('q', 't', '{}'), ('q', 'u', '{gpu}')")
+        for n in range(20):
+            lane, rank = 1 + n // 10, 200.0 * (n % 10)
+            db.execute(
+                "INSERT INTO test.tasks (id, submit_id, available_at, rank, created_at, updated_at, pended_at, timeout,"
+                " lane, version, max_retries, priority, status, payload)"
+                " VALUES (%s, 1, 0, %s, 0, 0, 0, 300, %s, 1, 3, %s, 'pending', '1')",
+                (task_id(n), rank, lane, n % 10),
+            )
+            db.execute("INSERT INTO test.ready VALUES (%s, %s, %s, 1)", (rank, task_id(n), lane))
+        db.execute("INSERT INTO test.tally VALUES (1, 77, 'pending', 10), (2, 78, 'pending', 10)")
+
+
+async def test_a_lane_of_all_priorities_becomes_one_for_each(server: PostgresServer, url: str) -> None:
+    make_old(server.url())
+    engine = PostgresEngine(address_of(url), ManualClock())
+    await engine.open()
+    try:
+        assert await engine.count() == {Lane("q", type, Status.PENDING, n): 1 for type in "tu" for n in range(10)}
+        await engine.add([new(30, priority=0, run_at=1e9)])
+        assert {task.id for task in await claim(engine, limit=5)} == {task_id(n) for n in range(5)}
+        able = await claim(engine, types=("u",), capabilities=frozenset({"gpu"}))
+        assert {task.priority for task in able} == {*range(10)}
+    finally:
+        await engine.close()
+    findings = await examine(url)
+    assert not [finding for finding in findings if finding.ok is False], findings

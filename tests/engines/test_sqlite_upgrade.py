@@ -1,0 +1,48 @@
+"""A file written by an earlier qo is brought to the present when it is opened, and nothing in it is lost."""
+
+from importlib.resources import files
+from pathlib import Path
+
+import apsw
+import pytest
+
+from qo.engines.sqlite import SqliteEngine
+from qo.engines.sqlite.doctor import examine
+from qo.model import Lane, Status
+from qo.sqlite_tables.header import APPLICATION_ID
+from qo.testing.samples import claim, new, task_id
+
+
+@pytest.fixture
+def old(tmp_path: Path) -> Path:
+    """The first schema, with a lane that holds every priority, as it did then."""
+    path = tmp_path / "old.db"
+    db = apsw.Connection(str(path))
+    db.execute(files("qo.sqlite_tables.schema").joinpath("0001.sql").read_text("utf-8"))
+    db.execute(f"PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = 1")
+    db.execute("INSERT INTO lanes VALUES (1, 'q', 't', '[]'), (2, 'q', 'u', '[\"gpu\"]')")
+    for n in range(20):
+        db.execute(
+            "INSERT INTO tasks (n, id, lane, status, ready, available_at, rank, version, created_at, updated_at,"
+            " priority, timeout, max_retries, payload) VALUES (?, ?, ?, 'pending', 1, 0, ?, 1, 0, 0, ?, 300, 3, x'31')",
+            (n + 1, task_id(n), 1 + n // 10, 200.0 * (n % 10), n % 10),
+        )
+        db.execute("INSERT INTO events VALUES (?, 1, 0, 'pending', 0, 0, NULL, NULL, 0)", (n + 1,))
+    db.execute("INSERT INTO tally VALUES (1, 'pending', 10), (2, 'pending', 10)")
+    db.close()
+    return path
+
+
+async def test_a_lane_of_all_priorities_becomes_one_for_each(old: Path) -> None:
+    engine = SqliteEngine(old)
+    await engine.open()
+    try:
+        assert await engine.count() == {Lane("q", type, Status.PENDING, n): 1 for type in "tu" for n in range(10)}
+        await engine.add([new(30, priority=0, run_at=1e9)])
+        assert {task.id for task in await claim(engine, limit=5)} == {task_id(n) for n in range(5)}
+        able = await claim(engine, types=("u",), capabilities=frozenset({"gpu"}))
+        assert {task.priority for task in able} == {*range(10)}
+    finally:
+        await engine.close()
+    findings = await examine(f"sqlite:///{old}")
+    assert not [finding for finding in findings if finding.ok is False], findings
