@@ -2,7 +2,7 @@
 
 import asyncio
 
-from qo.bucket import NEW, Bucket
+from qo.bucket import NEW, Blob, Bucket
 from qo.clock import Clock
 from qo.engines.patience import patiently
 from qo.engines.sqlite_object.image import Image
@@ -56,13 +56,13 @@ class Confirmed:
             await asyncio.wait([before])
         self._look_under_way, self._next_look = self._next_look, None
         try:
-            await patiently(self.look)
+            await self.look()
         finally:
             self._look_under_way = None
 
-    async def look(self) -> None:
+    async def look(self, *, is_patient: bool = True) -> None:
         adoptions = self._adoptions
-        blob = await self._bucket.get(self._key)
+        blob = await (patiently(self._get) if is_patient else self._get())
         data, version = (b"", NEW) if blob is None else (blob.data, blob.version)
         if version == self.version:
             return
@@ -73,6 +73,9 @@ class Confirmed:
             return
         self.adopt(data, version, number)
         self._image = image
+
+    async def _get(self) -> Blob | None:
+        return await self._bucket.get(self._key)
 
 
 def _heard(look: asyncio.Task[None]) -> None:

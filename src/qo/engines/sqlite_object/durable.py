@@ -44,7 +44,7 @@ class Durable:
 
     async def open(self) -> None:
         """Download. A bucket that cannot be read, or holds something else, says so here."""
-        await self._confirmed.look()
+        await self._confirmed.look(is_patient=False)
 
     async def ask(self, work: Callable[[Table], Answer], abandoned: Callable[[Answer], None] | None = None) -> Answer:
         call = Call(work, abandoned)
@@ -68,15 +68,17 @@ class Durable:
             self._pace.hurry()
             await asyncio.wait(waiting)
 
-    async def close(self, patience: float) -> None:
+    async def finish(self, patience: float) -> None:
         """Do what was asked for. A bucket that does not answer is not waited for without end."""
-        if self._writer is not None:
+        writer = self._writer
+        if writer is not None:
             self._pace.hurry()
-            await asyncio.wait([self._writer], timeout=patience)
-        if self._writer is not None:
-            self._writer.cancel()
-            await asyncio.wait([self._writer])
-        self._forget()
+            await asyncio.wait([writer], timeout=patience)
+            writer.cancel()
+            await asyncio.wait([writer])
+
+    def close(self) -> None:
+        self._drop_image()
         self._confirmed.close()
 
     def let_go(self) -> None:

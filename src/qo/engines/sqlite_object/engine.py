@@ -77,9 +77,10 @@ class SqliteObjectEngine:
         await self._store.open()
 
     async def close(self) -> None:
+        await self._store.finish(PATIENCE)  # which may bring forth tasks to hand back
         if self._hand_backs:
             await asyncio.wait(self._hand_backs, timeout=PATIENCE)
-        await self._store.close(PATIENCE)
+        self._store.close()
 
     async def flush(self) -> None:
         """Bring what is asked for to the bucket now."""
@@ -105,7 +106,12 @@ class SqliteObjectEngine:
         if tasks:
             handing = asyncio.create_task(self.apply([release(task) for task in tasks]))
             self._hand_backs.add(handing)
-            handing.add_done_callback(self._hand_backs.discard)
+            handing.add_done_callback(self._handed_back)
+
+    def _handed_back(self, handing: asyncio.Task[list[bool]]) -> None:
+        self._hand_backs.discard(handing)
+        if not handing.cancelled():
+            handing.exception()  # if this failed too, the lease expires
 
     async def apply(self, changes: Sequence[Change]) -> list[bool]:
         check_distinct(change.id for change in changes)

@@ -37,7 +37,7 @@ class Local:
 
     async def open(self) -> None:
         if self._image is None:
-            await self._confirmed.look()
+            await self._confirmed.look(is_patient=False)
 
     async def ask(self, work: Callable[[Table], Answer], abandoned: Callable[[Answer], None] | None = None) -> Answer:
         call = Call(work, abandoned)
@@ -90,8 +90,8 @@ class Local:
         self._drop_image()
         self._confirmed.doubt()
 
-    async def close(self, patience: float) -> None:
-        """Sync, then let go. A bucket that does not answer is not waited for without end."""
+    async def finish(self, patience: float) -> None:
+        """Sync. A bucket that does not answer is not waited for without end."""
         syncing = self._syncing
         if syncing is not None:
             self._pace.hurry()
@@ -100,6 +100,8 @@ class Local:
             await asyncio.wait([syncing])
         if self._unsynced:
             self._lose(OutcomeUnknown("the bucket did not answer before the end"))
+
+    def close(self) -> None:
         self._drop_image()
         self._confirmed.close()
 

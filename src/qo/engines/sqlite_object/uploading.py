@@ -9,6 +9,7 @@ from qo.engines.sqlite_object.image import Image, names
 from qo.errors import StorageError
 
 log = logging.getLogger("qo.engines.sqlite_object")
+_WORTH_TELLING = 3  # failures in a row: some two hundred milliseconds
 
 
 class Upload:
@@ -31,18 +32,19 @@ class Upload:
 
 
 class _Telling:
-    """Says once that the bucket makes trouble: whoever waits without end should find out why."""
+    """Says once that the bucket makes trouble, if it goes on: whoever waits without end should find out why."""
 
     def __init__(self, bucket: Bucket) -> None:
         self._bucket = bucket
-        self._level = logging.WARNING
+        self._failures = 0
 
     async def put(self, key: str, data: bytes, *, expected: str) -> str:
         try:
             return await self._bucket.put(key, data, expected=expected)
         except StorageError as error:
-            log.log(self._level, "%s was not written and is sent again, until the bucket has it: %s", key, error)
-            self._level = logging.DEBUG
+            self._failures += 1
+            level = logging.WARNING if self._failures == _WORTH_TELLING else logging.DEBUG
+            log.log(level, "%s was not written and is sent again, until the bucket has it: %s", key, error)
             raise
 
     async def get(self, key: str) -> Blob | None:
