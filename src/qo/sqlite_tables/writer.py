@@ -14,7 +14,9 @@ from qo.sqlite_tables.trouble import GENERAL, storage_error
 class Job(Protocol):
     """One call: what to do with the table, and what came of it."""
 
-    work: Callable[[Any], Any]
+    @property
+    def work(self) -> Callable[[Any], Any]: ...
+
     answer: Any
     error: BaseException | None
 
