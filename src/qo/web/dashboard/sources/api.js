@@ -75,18 +75,20 @@ class ApiSource {
   // All that match, a few thousand at a time: each request stays short, and the page can show how far it is.
   async act(action, target, progress = () => {}) {
     const sum = {done: 0, refused: []};
-    for (;;) {
-      const {done, refused, more} = await this.#post('dashboard/act', {action, limit: ACTS_AT_ONCE, ...target});
+    const asked = target.ids ? {ids: target.ids} : {filter: filterOf(target.filter), limit: ACTS_AT_ONCE};
+    for (let after = ''; after !== null;) {
+      const {done, refused, next} = await this.#post('dashboard/act', {action, ...asked, ...(after && {after})});
       sum.done += done;
       sum.refused.push(...refused);
-      if (!more || done === 0) return sum;
       progress(sum.done);
+      after = next;
     }
+    return sum;
   }
 
   steer(action, options = {}) {
     if (action === 'drain') return this.#post(`workers/${encodeURIComponent(options.worker)}/drain`);
-    if (action === 'cleanup') return this.#post('cleanup', options);
+    if (action === 'cleanup') return this.#post('dashboard/cleanup', options);
     if (action === 'rate-limit') return this.#post('switches/rate-limit', {type: options.type, tasks_per_second: options.limit});
     return this.#post(`switches/${action}`, options);
   }
@@ -134,6 +136,18 @@ class ApiSource {
     return answer;
   }
 }
+
+// The list takes names one by one, the body takes lists.
+function filterOf({status, type, queue, worker, priority, text, shard}) {
+  const filter = {status: status ?? [], type: list(type), queue: list(queue)};
+  if (worker) filter.worker = worker;
+  if (priority !== undefined && priority !== '') filter.priority = Number(priority);
+  if (text) filter.text = text;
+  if (shard) filter.shard = shard;
+  return filter;
+}
+
+const list = (value) => (Array.isArray(value) ? value : value ? [value] : []);
 
 async function refusal(answer) {
   const problem = await answer.json().catch(() => ({}));
