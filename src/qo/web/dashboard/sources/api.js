@@ -1,5 +1,6 @@
 // A server's REST interface as a source. A token, where one is needed, lives in this module's memory and nowhere else.
 
+import {parse} from '../parts/exact.js';
 import {listen} from './events.js';
 
 const ACTS_AT_ONCE = 5_000;
@@ -112,7 +113,7 @@ class ApiSource {
   }
 
   async #get(path, query) {
-    return (await this.#fetch('GET', this.#url(path, query))).json();
+    return parse(await (await this.#fetch('GET', this.#url(path, query))).text());
   }
 
   async #post(path, body = {}) {
