@@ -6,7 +6,6 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
 import pytest_asyncio
 from playwright.async_api import Browser, ConsoleMessage, Page, Route, async_playwright
 

@@ -3,6 +3,8 @@
 import {parseFragment} from './credentials.js';
 import {OneLayout} from './layout_one.js';
 import {TasksLayout} from './layout_tasks.js';
+import {listed} from './rows.js';
+import {ACTIONS, STATUSES} from './rules.js';
 import {S3, StoreError} from './s3.js';
 import {summarise} from './summary.js';
 import {iso} from './values.js';
@@ -12,7 +14,7 @@ const PAGE = 200; // tasks, when all that match are acted upon
 const SILENCE = 60; // seconds after which a worker is taken for stale
 const POLL = 5000; // milliseconds
 const CONTROL = 'control'; // the note all workers obey
-const NO_SWITCHES = {paused: false, paused_queues: [], paused_types: [], rate_limit: 0, rate_limits: {}};
+const NO_SWITCHES = {paused: false, paused_queues: [], paused_types: [], rate_limit: 0, rate_limits: {}, draining: []};
 
 export async function open(config) {
   if (!globalThis.crypto?.subtle) {
@@ -36,7 +38,7 @@ export class BucketSource {
     this.#layout = layout;
     this.title = `s3://${bucket}${prefix ? `/${prefix}` : ''}`;
     this.expires_at = expires ? iso(expires) : null;
-    this.can = {write, live: false, switches: write, drain: false, ...layout.can};
+    this.can = {write, live: false, switches: write, drain: write, ...layout.can};
   }
 
   /** Requests made so far. */
@@ -74,8 +76,12 @@ export class BucketSource {
   /** Compare-and-set writes under the rules of the model. What the store or the rules refuse is named, with why. */
   async act(action, target, progress = () => {}) {
     this.#mayWrite();
-    if (target.ids) return this.#layout.act(action, target.ids, progress);
-    return this.#layout.act(action, await this.#matching(target.filter), progress);
+    if (target.ids) return this.#layout.act(action, [...new Set(target.ids)], progress);
+    const asked = listed(target.filter.status);
+    const normal = STATUSES.filter((status) => status !== 'archived');
+    const status = (asked.length ? asked : normal).filter((each) => ACTIONS[action].from.includes(each));
+    if (!status.length) return {done: 0, refused: []};
+    return this.#layout.act(action, await this.#matching({...target.filter, status}), progress);
   }
 
   async #matching(filter, test = () => true) {
@@ -102,13 +108,16 @@ export class BucketSource {
     const before = typeof olderThan === 'number'
       ? iso(this.#layout.now() - olderThan) : new Date(olderThan).toISOString();
     const isOld = (task) => task.completed_at !== null && task.completed_at <= before;
-    const statuses = [status ?? []].flat();
+    const statuses = listed(status);
     const filter = {status: statuses.length ? statuses : ['completed']};
-    return this.#layout.act('delete', await this.#matching(filter, isOld), () => {});
+    const {done, refused} = await this.#layout.act('delete', await this.#matching(filter, isOld), () => {});
+    return {deleted: done, refused};
   }
 
   #mayWrite() {
-    if (!this.can.write) throw new StoreError('forbidden', 'This link may only look; make one with: qo dashboard link --write');
+    if (!this.can.write) {
+      throw new StoreError('forbidden', 'This link may only look; make one with: qo dashboard link --write');
+    }
   }
 
   /** A bucket sends no news: the page asks again every few seconds, and not while nobody looks. */
@@ -125,6 +134,7 @@ export class BucketSource {
 
 // As in qo/queue/switches.py.
 const SWITCHES = {
+  drain: (control, {worker}) => ({...control, draining: union(control.draining, worker)}),
   pause: (control, {queue, type}) => ({
     ...control,
     paused: control.paused || !(queue || type),

@@ -1,10 +1,11 @@
 // The layout `one`, the whole queue in one object: read whole, written whole, as in qo/engines/one_object.
 
 import {putDocument} from './own_writes.js';
+import {history} from './past.js';
 import {compare, comparer, matcher, rowOf, rowView, sorting} from './rows.js';
 import {ACTIONS, apply, eventOf, newWriteId, refusal, whole} from './rules.js';
 import {StoreError} from './s3.js';
-import {base64Of, eventView, taskView, textOf} from './values.js';
+import {base64Of, taskView, textOf} from './values.js';
 
 const KEY = 'queue.json';
 const FORMAT = 1;
@@ -21,7 +22,7 @@ export class OneLayout {
 
   constructor(s3) {
     this.s3 = s3;
-    this.can = {shards: true, versions: false};
+    this.can = {shards: true, versions: true};
     this.notes = {
       read: async (name) => this.#note((await this.#read()).notes, name),
       workers: async () => (await this.#read()).notes.filter(isWorker).map((note) => JSON.parse(textOf(note.data))),
@@ -89,11 +90,9 @@ export class OneLayout {
     const record = await this.#record(id);
     if (!record) return null;
     const present = taskView(record.task, this.now());
-    return record.events
-      .map(([version, at, status, attempt, failures, available_at, worker_id, error]) =>
-        ({version, at, status, attempt, failures, available_at, worker_id, error}))
-      .sort((a, b) => compare(a.version, b.version))
-      .map((event) => eventView(event, event.version === present.version ? present : null));
+    const events = record.events.map(([version, at, status, attempt, failures, available_at, worker_id, error]) =>
+      ({version, at, status, attempt, failures, available_at, worker_id, error}));
+    return history(present, events.sort((a, b) => compare(a.version, b.version)));
   }
 
   // --- writing

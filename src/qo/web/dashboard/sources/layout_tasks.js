@@ -7,9 +7,10 @@ import {indexKey, isId, taskKey} from './keys.js';
 import {NoteObjects} from './note_objects.js';
 import {putDocument} from './own_writes.js';
 import {page} from './paging.js';
+import {history} from './past.js';
 import {ACTIONS, FINISHED, apply, refusal, whole} from './rules.js';
 import {Shelf} from './shelf.js';
-import {eventView, taskView} from './values.js';
+import {taskView} from './values.js';
 
 const BUDGET = 400; // tasks read for one overview
 const TRIES = 20;
@@ -92,9 +93,8 @@ export class TasksLayout {
       for (const event of document.events) events.set(event.version, event);
       tasks.set(document.task.version, taskView(document.task, document.task.updated_at));
     }
-    return [...events.values()]
-      .sort((a, b) => a.version - b.version)
-      .map((event) => eventView(event, tasks.get(event.version) ?? null));
+    const ordered = [...events.values()].sort((a, b) => a.version - b.version);
+    return history(taskView(kept.document.task, this.now()), ordered, tasks);
   }
 
   /** Newest first; nothing where the store keeps none, or does not tell. */
@@ -158,7 +158,8 @@ export class TasksLayout {
     if (needed && needed !== former) await this.s3.put(needed, laneOf(task));
     try {
       const asOurs = (stored) => isOurs(stored, next);
-      const etag = await putDocument(this.s3, taskKey(task.id), JSON.stringify(next), {over: kept.etag, isOurs: asOurs});
+      const text = JSON.stringify(next);
+      const etag = await putDocument(this.s3, taskKey(task.id), text, {over: kept.etag, isOurs: asOurs});
       this.shelf.keep(task.id, next, etag);
     } catch (error) {
       if (error.code !== 'conflict') throw error;

@@ -1,7 +1,8 @@
 // One page of tasks from the shelf. Tasks are looked at in order and read as needed, a bounded number for each page: a
 // page may come back short, with a cursor that goes on behind the last task looked at.
 
-import {compare, comparer, matcher, rowView, sorting} from './rows.js';
+import {isId} from './keys.js';
+import {compare, comparer, listed, matcher, rowView, sorting} from './rows.js';
 
 const BUDGET = 400; // tasks read for one page
 const CHUNK = 48; // tasks read together
@@ -10,23 +11,24 @@ const WINDOW = 400; // the newest tasks, among which sorts are done that no list
 export async function page(shelf, alive, filter, now) {
   await shelf.list();
   const {ids, total} = await candidates(shelf, alive, filter);
-  const {field, descending} = sorting(filter.sort);
+  const {field, sign} = sorting(filter.sort);
   const limit = filter.limit ?? 50;
   if (field !== 'created_at' && field !== 'updated_at') return sorted(shelf, ids, filter, limit, now);
   const at = field === 'updated_at' ? (id) => shelf.updatedAt(id) : (id) => shelf.createdAt(id);
   const places = ids.map((id) => ({id, at: at(id)}));
-  const sign = descending ? -1 : 1;
   const order = (a, b) => sign * (compare(a.at, b.at) || compare(a.id, b.id));
   places.sort(order);
   const start = filter.cursor ? places.findIndex((place) => order(place, placeIn(filter.cursor)) > 0) : 0;
   return walk(shelf, start < 0 ? [] : places.slice(start), filter, {limit, now, total});
 }
 
-/** Which tasks to look at: all of the shard, or only those the index knows to be alive if it is those that are asked for. */
+/** Which tasks to look at: all of the shard; only those the index knows to be alive, if it is those that are wanted. */
 async function candidates(shelf, alive, filter) {
   let ids = [...shelf.keys.keys()];
-  if (filter.shard) ids = ids.filter((id) => id[0] === filter.shard);
-  const statuses = [filter.status ?? []].flat();
+  const named = (filter.text ?? '').trim().toLowerCase();
+  if (isId(named)) return {ids: ids.filter((id) => id === named), total: null}; // a pasted id: that task
+  if (filter.shard) ids = ids.filter((id) => id.startsWith(filter.shard));
+  const statuses = listed(filter.status);
   const live = statuses.length && statuses.every((status) => status === 'pending' || status === 'running');
   const unread = ids.reduce((sum, id) => sum + (shelf.row(id) === undefined), 0);
   if (!live || unread <= BUDGET) return {ids, total: null};
@@ -37,10 +39,11 @@ async function candidates(shelf, alive, filter) {
   return {ids: found, total: exact ? found.length : null};
 }
 
-function fits(alive, entry, {queue, type}, statuses) {
+function fits(alive, entry, filter, statuses) {
   if (!entry || !statuses.includes(entry.status)) return false;
-  const names = alive.names(entry);
-  return (!queue || names.queue === queue) && (!type || names.type === type);
+  const {queue, type} = alive.names(entry);
+  const [queues, types] = [listed(filter.queue), listed(filter.type)];
+  return (!queues.length || queues.includes(queue)) && (!types.length || types.includes(type));
 }
 
 async function walk(shelf, places, filter, {limit, now, total}) {

@@ -1,18 +1,18 @@
 // Tasks as a listing keeps them: small, searchable, without payload, result or lease.
 
-import {whole} from './rules.js';
+import {effectivePriority, whole} from './rules.js';
 import {bytesOf, iso} from './values.js';
-import {effectivePriority} from './rules.js';
 
 const SEARCHED = 2000; // bytes of a payload that a search for text looks at
 const ERROR = 2000; // characters of an error that a row keeps
 
 export function rowOf(stored, etag = '') {
   const {payload, result, lease_id: _, ...task} = whole(stored);
-  const said = [task.id, task.type, task.queue, task.worker_id, task.idempotency_key, task.error, beginning(payload)];
+  const names = [task.id, task.type, task.queue, task.worker_id, task.idempotency_key, task.trace_id, ...task.needs];
+  const said = [...names, beginning(payload), task.error];
   return {
     ...task,
-    error: task.error === null ? null : task.error.slice(0, ERROR),
+    error: task.error?.length > ERROR ? `${task.error.slice(0, ERROR)}…` : task.error,
     etag,
     text: said.filter(Boolean).join('\n').toLowerCase(),
   };
@@ -42,35 +42,41 @@ export function rowView({text, etag, rank, ...row}, now) {
 
 /** A filter as the pages give it, made ready to ask of many rows. Without a status, archived tasks are left out. */
 export function matcher({status, type, queue, worker, priority, text, shard}) {
-  const statuses = new Set([status ?? []].flat().filter(Boolean));
+  const statuses = listed(status);
+  const [types, queues] = [listed(type), listed(queue)];
   const needle = (text ?? '').trim().toLowerCase();
   const level = priority === undefined || priority === null || priority === '' ? null : Number(priority);
   return (row) =>
-    (statuses.size ? statuses.has(row.status) : row.status !== 'archived')
-    && (!type || row.type === type)
-    && (!queue || row.queue === queue)
+    (statuses.length ? statuses.includes(row.status) : row.status !== 'archived')
+    && (!types.length || types.includes(row.type))
+    && (!queues.length || queues.includes(row.queue))
     && (!worker || row.worker_id === worker)
     && (level === null || row.priority === level)
-    && (!shard || row.id[0] === shard)
+    && (!shard || row.id.startsWith(shard))
     && (!needle || row.text.includes(needle));
 }
 
-/** "-created_at" is newest first. */
-export function sorting(sort) {
-  const given = sort || '-created_at';
-  const descending = given.startsWith('-');
-  return {field: descending ? given.slice(1) : given, descending};
+/** One or many, as a list. */
+export function listed(value) {
+  return [value ?? []].flat().filter((each) => each !== '' && each !== null);
 }
 
-/** What comes first under a sort; ids tell equals apart. What a task lacks comes last. */
-export function comparer({field, descending}) {
-  const sign = descending ? -1 : 1;
-  return (one, other) => {
-    const [a, b] = [one[field], other[field]];
-    const [missing, also] = [a === null || a === undefined, b === null || b === undefined];
-    if (missing || also) return missing - also || compare(one.id, other.id) * sign;
-    return compare(a, b) * sign || compare(one.id, other.id) * sign;
-  };
+const SORTS = {
+  newest: {field: 'created_at', sign: -1},
+  updated: {field: 'updated_at', sign: -1},
+  rank: {field: 'rank', sign: 1},
+  available: {field: 'available_at', sign: 1},
+  failures: {field: 'failures', sign: -1},
+  attempts: {field: 'attempt', sign: -1},
+};
+
+export function sorting(sort) {
+  return SORTS[sort] ?? SORTS.newest;
+}
+
+/** What comes first under a sort; ids tell equals apart. */
+export function comparer({field, sign}) {
+  return (one, other) => sign * (compare(one[field], other[field]) || compare(one.id, other.id));
 }
 
 export function compare(a, b) {

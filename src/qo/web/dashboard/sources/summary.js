@@ -98,7 +98,7 @@ function workersBy(workers) {
 function switchesOf(control) {
   return {
     paused: {all: control.paused, queues: control.paused_queues, types: control.paused_types},
-    limit: control.rate_limit || null,
+    limit: control.rate_limit,
     limits: control.rate_limits,
   };
 }

@@ -1,5 +1,6 @@
 // Stored bytes and instants as people see them: the same as qo/codec.py. A lease id never leaves this file.
 
+import {parse} from '../parts/exact.js';
 import {effectivePriority, whole} from './rules.js';
 
 const decoder = new TextDecoder('utf-8', {fatal: true});
@@ -23,17 +24,10 @@ export function valueOf(base64) {
   try {
     const bytes = bytesOf(base64);
     if (bytes[0] === 0) return {$base64: btoa(String.fromCharCode(...bytes.subarray(1, 65536)))};
-    return JSON.parse(decoder.decode(bytes), exact);
+    return parse(decoder.decode(bytes));
   } catch {
     return {$base64: base64}; // nobody here wrote it; one bad task must not hide the others
   }
-}
-
-/** A whole number that JavaScript would round is shown as its digits. */
-function exact(_, value, context) {
-  return typeof value === 'number' && Number.isInteger(value) && !Number.isSafeInteger(value) && context?.source
-    ? context.source
-    : value;
 }
 
 /** To the microsecond first, as Python does: else one task would show two milliseconds. */
@@ -74,7 +68,7 @@ export function taskView(stored, now) {
   };
 }
 
-export function eventView(event, task = null) {
+export function eventView(event) {
   return {
     version: event.version,
     at: iso(event.at),
@@ -84,6 +78,5 @@ export function eventView(event, task = null) {
     worker_id: event.worker_id ?? null,
     error: event.error ?? null,
     available_at: iso(event.available_at),
-    task,
   };
 }
