@@ -1,4 +1,4 @@
-"""A real browser for tests: the system's Chromium, one for a module, a fresh page for each test."""
+"""A real browser for tests: the system's Chromium, one for all, a fresh page for each test."""
 
 import os
 import shutil
@@ -25,7 +25,7 @@ ARGUMENTS = [
 ]
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def chromium() -> AsyncIterator[Browser]:
     program = os.environ.get("QO_TEST_CHROMIUM") or shutil.which("chromium")
     if program is None:
@@ -53,14 +53,14 @@ class Tab:
         return [said for said in self.complaints if not expected(said)]
 
 
-@pytest_asyncio.fixture(loop_scope="module")
+@pytest_asyncio.fixture(loop_scope="session")
 async def tab(chromium: Browser) -> AsyncIterator[Tab]:
     context = await chromium.new_context()
     yield Tab(await context.new_page())
     await context.close()
 
 
-@pytest_asyncio.fixture(loop_scope="module")
+@pytest_asyncio.fixture(loop_scope="session")
 async def modules(tab: Tab) -> Page:
     """A blank page from which the dashboard's modules can be imported."""
 
