@@ -16,7 +16,7 @@ export function duration(seconds) {
   const s = Math.abs(seconds);
   if (s < 0.001) return '0 s';
   if (s < 1) return `${Math.round(s * 1000)} ms`;
-  if (s < 10) return `${s.toFixed(1)} s`;
+  if (s < 10) return `${s.toFixed(1).replace('.0', '')} s`;
   if (s < 60) return `${Math.floor(s)} s`;
   if (s < 3600) return pair(s, 60, 'min', 1, 's', 10);
   if (s < 86_400) return pair(s, 3600, 'h', 60, 'min', 10);
@@ -30,7 +30,7 @@ function pair(seconds, unit, name, smaller, smallerName, most) {
 }
 
 // Whole seconds: what ticks must not flicker.
-export const age = (seconds) => duration(seconds < 1 ? 0 : Math.floor(seconds) < 10 ? Math.floor(seconds) + 1e-9 : seconds).replace('.0 s', ' s');
+export const age = (seconds) => duration(seconds < 10 ? Math.floor(seconds) : seconds);
 
 export const plural = (count, one, many = `${one}s`) => `${number(count)} ${count === 1 ? one : many}`;
 
@@ -38,6 +38,9 @@ export const firstLine = (text, most = 160) => {
   const line = (text ?? '').trim().split('\n', 1)[0];
   return line.length > most ? `${line.slice(0, most - 1)}…` : line;
 };
+
+// Ids made at about the same time begin alike: their ends tell them apart.
+export const shortId = (id) => (id.length > 14 ? `${id.slice(0, 4)}…${id.slice(-6)}` : id);
 
 export const seconds = (iso) => Date.parse(iso) / 1000;
 

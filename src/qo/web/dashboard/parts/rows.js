@@ -1,7 +1,7 @@
 // A task as a row: what it is, where it stands, when it comes again, what can be done.
 
 import {h} from './dom.js';
-import {firstLine, level, seconds} from './format.js';
+import {firstLine, level, seconds, shortId} from './format.js';
 import {address, taskAddress} from './router.js';
 import {actionButton, allowed, badge} from './status.js';
 import {ago, countdown} from './ticking.js';
@@ -15,7 +15,7 @@ export function taskRow(task, {selected, current, canWrite, toggle, act}) {
     h('td', {'data-label': 'Status'}, badge(task.status)),
     h('th', {scope: 'row', class: 'name'},
       h('a', {href: taskAddress(task.id)}, task.type),
-      h('code', {class: 'id', title: task.id}, task.id.slice(0, 8)),
+      h('code', {class: 'id', title: task.id}, shortId(task.id)),
       task.error && task.status !== 'completed' ? h('p', {class: 'error-line'}, firstLine(task.error, 140)) : null),
     h('td', {'data-label': 'Queue'}, h('a', {class: 'quiet', href: address('tasks', {queue: task.queue})}, task.queue)),
     h('td', {'data-label': 'Priority'}, level(task.priority)),

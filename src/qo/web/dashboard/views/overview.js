@@ -100,7 +100,7 @@ export function open({source, refresh}) {
     return [
       h('dl', {class: 'figures'},
         h('div', {}, h('dt', {}, 'Processing rate'), h('dd', {}, h('b', {}, short(perMinute)), ' a minute'), h('dd', {class: 'quiet'}, `${short(perMinute * 60)} an hour`)),
-        ...['busy', 'idle', 'draining', 'stale'].filter((state) => state !== 'draining' || workers.draining).map((state) => h('div', {class: state},
+        ...['busy', 'idle', 'draining', 'stale'].filter((state) => state !== 'draining' || workers.draining).map((state) => h('div', {class: workers[state] ? state : ''},
           h('dt', {}, h('a', {href: address('workers', {show: state})}, `Workers ${state}`)), h('dd', {}, h('b', {}, number(workers[state] ?? 0)))))),
       h('table', {class: 'plain'},
         h('thead', {}, h('tr', {}, h('th', {scope: 'col'}, 'Priority'), h('th', {class: 'number', scope: 'col'}, 'Pending'), h('th', {class: 'number', scope: 'col'}, 'Longest wait'))),

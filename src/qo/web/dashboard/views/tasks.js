@@ -18,7 +18,8 @@ export function open({source, to, refresh}) {
   document.title = 'Tasks · qo';
   let {params} = to;
   let page = {tasks: [], cursor: null, total: null};
-  let counted = 0;
+  let counted = -Infinity; // when the counts above the list were asked for
+  let overview = null;
   let current = null; // the id under the keyboard's cursor
   let everything = false; // the selection is all that match, on every page
   const selected = new Set();
@@ -54,15 +55,16 @@ export function open({source, to, refresh}) {
       if (!sameFilter(params, moved.params)) drop();
       params = moved.params;
       bar.set(params);
-      counted = 0;
+      if (overview) bar.know(overview, params);
       return true;
     },
     async refresh() {
       const asked = params;
       const counts = performance.now() - counted < KNOWN_FOR ? null : source.overview();
-      const [answer] = await Promise.all([source.tasks(query(asked)), counts?.then((overview) => {
+      const [answer] = await Promise.all([source.tasks(query(asked)), counts?.then((answered) => {
         counted = performance.now();
-        bar.know(overview, asked);
+        overview = answered;
+        bar.know(overview, params);
       })]);
       if (asked !== params) return; // the address moved on; so has the question
       page = answer;
@@ -179,7 +181,7 @@ export function open({source, to, refresh}) {
   async function perform(name, target, count) {
     try {
       if (!(await actOn(source, name, target, count))) return;
-      counted = 0;
+      counted = -Infinity;
       drop();
       await refresh();
     } catch (error) {

@@ -2,7 +2,7 @@
 
 import {h, keyed, show} from '../parts/dom.js';
 import {meter} from '../parts/chart.js';
-import {number, plural, short} from '../parts/format.js';
+import {number, plural, short, shortId} from '../parts/format.js';
 import {icon} from '../parts/icons.js';
 import {address, go, taskAddress} from '../parts/router.js';
 import {empty} from '../parts/states.js';
@@ -65,7 +65,7 @@ export function open({source, to, refresh}) {
         fact('Host', worker.host || '–'), fact('Version', worker.version || '–'),
         fact('Queues', names(worker.queues)), fact('Types', names(worker.types)), fact('Can', worker.capabilities.length ? names(worker.capabilities) : 'nothing special')),
       worker.current.length ? h('div', {class: 'current-tasks'}, h('h3', {}, 'Running'),
-        h('ul', {}, worker.current.slice(0, TASKS_SHOWN).map((id) => h('li', {}, h('a', {href: taskAddress(id)}, h('code', {}, id.slice(0, 8)))))),
+        h('ul', {}, worker.current.slice(0, TASKS_SHOWN).map((id) => h('li', {}, h('a', {href: taskAddress(id)}, h('code', {}, shortId(id)))))),
         worker.current.length > TASKS_SHOWN ? h('a', {href: address('tasks', {worker: worker.id, status: 'running'})}, `and ${worker.current.length - TASKS_SHOWN} more`) : null) : null);
   }
 }
