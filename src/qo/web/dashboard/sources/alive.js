@@ -58,12 +58,12 @@ export class Alive {
     this.#until = 0;
   }
 
-  /** [queue, type, status, number] */
+  /** [queue, type, status, priority, number] */
   lanes() {
     const sums = new Map();
     for (const entry of this.entries.values()) {
       const {queue, type} = this.names(entry);
-      const name = JSON.stringify([queue, type, entry.status]);
+      const name = JSON.stringify([queue, type, entry.status, entry.priority]);
       sums.set(name, (sums.get(name) ?? 0) + 1);
     }
     return [...sums].map(([name, number]) => [...JSON.parse(name), number]);

@@ -3,9 +3,10 @@
 import {sha256} from './sigv4.js';
 
 export const SHARDS = [...'0123456789abcdef'];
+const MEDIUM = 6; // entries once did not tell the priority
 
 const ID = /^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$/;
-const TAIL = '([0-9a-f]{12})_([0-9a-f]{16})_([0-9a-f]{8})_([0-9a-f]{32})';
+const TAIL = '([0-9a-f]{12})_([0-9a-f]{16})_([0-9a-f]{8})_([0-9a-f]{32})(?:_([0-9]))?';
 const READY = new RegExp(`^ready/[0-9a-f]/[0-9]{9}/([0-9a-f]{16})_${TAIL}$`);
 const LATER = new RegExp(`^ready/later/[0-9]{9}/([0-9a-f]{16})_([0-9a-f]{16})_${TAIL}$`);
 const LEASE = new RegExp(`^leases/[0-9a-f]/[0-9]{9}/([0-9a-f]{16})_([0-9a-f]{12})_${TAIL}$`);
@@ -31,7 +32,7 @@ export async function laneHash(task) {
 export async function indexKey(task) {
   const tail = async () => {
     const version = task.version.toString(16).padStart(8, '0');
-    return `${await laneHash(task)}_${hexOf(task.created_at)}_${version}_${task.id.replaceAll('-', '')}`;
+    return `${await laneHash(task)}_${hexOf(task.created_at)}_${version}_${task.id.replaceAll('-', '')}_${task.priority}`;
   };
   if (task.status === 'pending') {
     const at = task.available_at;
@@ -46,7 +47,7 @@ export async function indexKey(task) {
   return null;
 }
 
-/** What an entry's name says, or null: {key, status, at, rank, lane, created_at, version, id} */
+/** What an entry's name says, or null: {key, status, at, rank, lane, created_at, version, id, priority} */
 export function entryOf(key) {
   let found = READY.exec(key);
   if (found) return entry(key, 'pending', found.slice(2), {rank: numberOf(found[1])});
@@ -57,7 +58,7 @@ export function entryOf(key) {
   return null;
 }
 
-function entry(key, status, [lane, created, version, digits], {at = 0, rank = 0}) {
+function entry(key, status, [lane, created, version, digits, priority = MEDIUM], {at = 0, rank = 0}) {
   const id = [digits.slice(0, 8), digits.slice(8, 12), digits.slice(12, 16), digits.slice(16, 20), digits.slice(20)];
   return {
     key,
@@ -68,6 +69,7 @@ function entry(key, status, [lane, created, version, digits], {at = 0, rank = 0}
     created_at: numberOf(created),
     version: parseInt(version, 16),
     id: id.join('-'),
+    priority: Number(priority),
   };
 }
 

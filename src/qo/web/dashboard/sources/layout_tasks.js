@@ -59,7 +59,7 @@ export class TasksLayout {
     const finished = rows.filter((row) => FINISHED.has(row.status) && !entries.has(row.id));
     const unread = ids.filter((id) => !entries.has(id) && this.shelf.row(id) === undefined).length;
     if (unread) remarks.push(`${unread} finished tasks have not been read yet, and are not counted.`);
-    return {lanes: [...this.alive.lanes(), ...finished.map((row) => [row.queue, row.type, row.status, 1])], remarks};
+    return {lanes: [...this.alive.lanes(), ...finished.map((row) => [row.queue, row.type, row.status, row.priority, 1])], remarks};
   }
 
   async #rollup() {

@@ -7,13 +7,13 @@ import {iso} from './values.js';
 const MINUTES = 60;
 const FAILURES = 10;
 
-/** lanes: [[queue, type, status, number], …]; without them the rows are all there is, and are counted. */
+/** lanes: [[queue, type, status, priority, number], …]; without them the rows are all there is, and are counted. */
 export function summarise({rows, lanes, now, control, workers, exact}) {
-  const counted = lanes ?? rows.map((row) => [row.queue, row.type, row.status, 1]);
+  const counted = lanes ?? rows.map((row) => [row.queue, row.type, row.status, row.priority, 1]);
   const counts = zero();
   const types = new Map(); // a type may be called `constructor`: no plain objects here
   const queues = new Map();
-  for (const [queue, type, status, number] of counted) {
+  for (const [queue, type, status, , number] of counted) {
     for (const sum of [counts, under(types, type), under(queues, queue)]) sum[status] += number;
   }
   const waiting = rows.filter((row) => row.status === 'pending');
@@ -27,7 +27,7 @@ export function summarise({rows, lanes, now, control, workers, exact}) {
       oldest_age: oldest.get(each.queue) ?? null,
       paused: control.paused || control.paused_queues.includes(each.queue),
     })),
-    priorities: priorities(waiting, counts.pending, now),
+    priorities: priorities(counted, waiting, now),
     exact,
     workers: workersBy(workers),
     throughput: throughput(rows, now),
@@ -63,15 +63,16 @@ function oldestBy(waiting, field, now) {
   return ages;
 }
 
-/** Of those read; if there are more, their shares stand for the rest. */
-function priorities(waiting, pending, now) {
+/** Ages are of those read. */
+function priorities(counted, waiting, now) {
   const ages = oldestBy(waiting, 'priority', now);
   const depths = new Map();
-  for (const row of waiting) depths.set(row.priority, (depths.get(row.priority) ?? 0) + 1);
-  const scale = waiting.length ? Math.max(1, pending / waiting.length) : 1;
+  for (const [, , status, priority, number] of counted) {
+    if (status === 'pending') depths.set(priority, (depths.get(priority) ?? 0) + number);
+  }
   return [...depths]
     .sort(([a], [b]) => a - b)
-    .map(([priority, depth]) => ({priority, depth: Math.round(depth * scale), oldest_age: ages.get(priority) ?? null}));
+    .map(([priority, depth]) => ({priority, depth, oldest_age: ages.get(priority) ?? null}));
 }
 
 function throughput(rows, now) {
