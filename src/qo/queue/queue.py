@@ -11,15 +11,18 @@ from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from types import TracebackType
 from typing import Any, Self, TypeAlias
 
+from msgspec.structs import replace
+
 from qo import notes, tracing
 from qo.clock import Clock, boot_clock, system_clock
 from qo.codec import decode_value, encode_value
-from qo.engine import Engine, Transactional
+from qo.engine import Engine, Spacious, Transactional
 from qo.engines import open_engine
 from qo.errors import InvalidSetting, InvalidTask, LeaseLost, ResultTimeout, TaskFailed, TaskNotFound, WrongStatus
 from qo.ids import luck, new_lease_id, new_worker_id
 from qo.model import (
     FINISHED,
+    PAYLOAD_LIMIT,
     STATUSES,
     Added,
     Change,
@@ -67,7 +70,7 @@ class Queue:
     def __init__(self, engine: Engine, settings: Settings | None = None, *, clock: Clock = system_clock) -> None:
         self.engine = engine
         self.switches = Switches(engine)
-        self.settings = settings or Settings()
+        self.settings = _settled(settings or Settings(), engine)
         self._clock = clock
         self._worker_id = new_worker_id("dequeue")
         self._held: dict[str, Task] = {}
@@ -105,6 +108,7 @@ class Queue:
         return await self.submit(self.new_task(type, encode_value(payload), **options), connection=connection)
 
     async def submit(self, new: NewTask, *, connection: Any = None) -> Submitted:
+        check_size("payload", new.payload, self.settings.payload_limit)
         with tracing.submitting((new,)) as span:
             (new,) = span.marked((new,))
             added = await (self._adding.ask(new) if connection is None else self._add_on(connection, new))
@@ -120,6 +124,7 @@ class Queue:
         """Submit many tasks in as few trips as the store allows. Of one id, the first is taken."""
         first: dict[str, NewTask] = {}
         for task in tasks:
+            check_size("payload", task.payload, self.settings.payload_limit)
             first.setdefault(task.id, task)
         fresh: dict[str, bool] = {}
         with tracing.submitting([*first.values()]) as span:
@@ -338,6 +343,12 @@ _VERBS = {Status.CANCELLED: "cancel", Status.PENDING: "replay", Status.ARCHIVED:
 def connect(url: str, settings: Settings | None = None) -> Queue:
     """The queue at a URL, as an async context manager."""
     return Queue(open_engine(url), settings)
+
+
+def _settled(settings: Settings, engine: Engine) -> Settings:
+    """With a limit for payloads: the settings' own, or what the store has room for."""
+    room = engine.payload_limit if isinstance(engine, Spacious) else PAYLOAD_LIMIT
+    return replace(settings, payload_limit=settings.payload_limit or room)
 
 
 def _some(field: str, duration: Seconds) -> float:
