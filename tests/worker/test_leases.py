@@ -45,13 +45,15 @@ async def test_a_cancelled_task_is_stopped_at_the_next_renewal(bench: Bench) -> 
 
 
 async def test_stopping_waits_for_what_runs_and_hands_back_what_does_not_end(bench: Bench) -> None:
-    go, cancelled = threading.Event(), threading.Event()
+    started, go, cancelled = threading.Barrier(3), threading.Event(), threading.Event()
 
     async def quick() -> str:
-        await asyncio.to_thread(go.wait, 10)
+        await asyncio.to_thread(started.wait, 20)
+        await asyncio.to_thread(go.wait, 20)
         return "done"
 
     async def slow() -> None:
+        await asyncio.to_thread(started.wait, 20)
         try:
             await asyncio.sleep(60)
         finally:
@@ -61,8 +63,7 @@ async def test_stopping_waits_for_what_runs_and_hands_back_what_does_not_end(ben
     bench.handle(slow)
     quick_id, slow_id = await bench.submit("quick"), await bench.submit("slow", max_retries=0)
     async with bench.working(grace=1.0) as worker:
-        for task_id in (quick_id, slow_id):
-            await _until(bench, task_id, lambda task: task.status is Status.RUNNING)
+        await asyncio.to_thread(started.wait, 20)  # a claimed task that has not begun may be handed back too
         worker.stop()
         late = await bench.submit("quick")  # after the stop: before it, the worker may rightly take this one too
         go.set()

@@ -87,7 +87,9 @@ def _sqlite(bucket: Bucket, options: Mapping[str, str], clock: Clock | None) -> 
     from qo.engines.sqlite_object import Mode, SqliteObjectEngine  # noqa: PLC0415
 
     mode = _choice("mode", options.get("mode", Mode.DURABLE), Mode)
-    chosen: dict[str, Any] = {name: _fraction(name, options[name]) for name in ("interval", "volume") if name in options}
+    chosen: dict[str, Any] = {
+        name: _fraction(name, options[name]) for name in ("interval", "volume") if name in options
+    }
     return SqliteObjectEngine(bucket, mode=mode, clock=clock, **chosen)
 
 
