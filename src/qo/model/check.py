@@ -9,10 +9,9 @@ from qo.errors import BadBatch, InvalidTask
 from qo.model.order import level
 from qo.model.outside import is_a, show
 from qo.model.retry import DEFAULT_POLICY, RetryPolicy
-from qo.model.task import NewTask
+from qo.model.task import LONGEST, NewTask
 
 PAYLOAD_LIMIT = 256 * 1024  # bytes kept inline
-LONGEST = 3.2e9  # seconds, a hundred years: no duration or distance in time is longer
 MOST_RETRIES = 10_000
 KEY_LENGTH = 256
 _INFINITE = float("inf")
