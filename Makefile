@@ -16,8 +16,8 @@ help:  ## show this
 demo: $(VENV)/installed  ## a minute's tour on SQLite: submit, run, retry, replay, survive kill -9
 	@$(BIN)/python -m qo.demo
 
-test: $(VENV)/developer $(VENV)/servers  ## everything that must hold: style, types, architecture, tests
-	@$(MAKE) --no-print-directory check
+test: $(VENV)/developer  ## everything that must hold: style, types, architecture, tests
+	@$(MAKE) --no-print-directory -j2 check $(VENV)/servers
 	$(BIN)/python -m coverage run -m pytest tests/model -q
 	$(BIN)/python -m coverage report
 	QO_TEST_MINISTACK=$(CURDIR)/$(VENV)/ministack/bin/ministack \
@@ -44,18 +44,22 @@ clean:
 $(VENV)/bin/python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "qo needs Python 3.11 or newer: make PYTHON=/path/to/python3")'
 	$(PYTHON) -m venv $(VENV)
+	-$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
+
+# uv installs in seconds what takes pip a minute. Where it cannot (an index that only pip is told of), pip does.
+install = $(BIN)/uv pip install --quiet --python $(1)/bin/python $(2) || $(1)/bin/python -m pip install --quiet $(2)
 
 $(VENV)/installed: $(VENV)/bin/python pyproject.toml constraints.txt
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e .
+	$(call install,$(VENV),-c constraints.txt -e .)
 	@touch $@
 
 $(VENV)/developer: $(VENV)/bin/python pyproject.toml constraints.txt
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(call install,$(VENV),-c constraints.txt -e '.[dev]')
 	@touch $@ $(VENV)/installed
 
 # Servers that pin what we use, or are not Python's. The rest comes with the packages above.
 $(VENV)/servers: $(VENV)/bin/python
 	$(PYTHON) -m venv $(VENV)/ministack
-	$(VENV)/ministack/bin/python -m pip install --quiet --disable-pip-version-check 'ministack==1.5.33'
+	$(call install,$(VENV)/ministack,'ministack==1.5.33')
 	if command -v npm >/dev/null; then npm install --silent --no-audit --no-fund --prefix $(VENV)/azurite azurite@3; fi
 	@touch $@

@@ -3,6 +3,7 @@
 from qo.app import App, Submission, TaskFunction
 from qo.errors import (
     Conflict,
+    ConflictError,
     Fail,
     InvalidSetting,
     InvalidTask,
@@ -18,6 +19,7 @@ from qo.errors import (
 )
 from qo.model import Event, Filter, RetryPolicy, Status, Task, cursor
 from qo.queue import Consumer, HeartbeatManager, Producer, Queue, Settings, Submitted, connect
+from qo.s3_store import S3Store
 from qo.tasks import current_task
 from qo.tq import tq
 
@@ -26,6 +28,7 @@ __version__ = "0.1.0"
 __all__ = [
     "App",
     "Conflict",
+    "ConflictError",
     "Consumer",
     "Event",
     "Fail",
@@ -41,6 +44,7 @@ __all__ = [
     "ResultTimeout",
     "Retry",
     "RetryPolicy",
+    "S3Store",
     "Settings",
     "Status",
     "StorageError",

@@ -61,6 +61,9 @@ class Conflict(QoError):
     """A compare-and-set write lost its race; reload and try again."""
 
 
+ConflictError = Conflict  # its name in the world of S3Store
+
+
 class StorageError(QoError):
     """The store could not be reached, is full, or is not ours. See `__cause__`."""
 

@@ -26,6 +26,7 @@ class Control(Struct, frozen=True, kw_only=True):
     paused_types: frozenset[str] = frozenset()
     rate_limit: float = 0.0  # tasks a second started by one worker; 0 is no limit
     rate_limits: dict[str, float] = {}  # the same by type, instead of what the code says
+    draining: frozenset[str] = frozenset()  # ids of workers that are to finish what they run and leave
 
 
 class WorkerNote(Struct, frozen=True, kw_only=True):

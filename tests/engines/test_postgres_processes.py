@@ -1,17 +1,6 @@
-"""Real processes on one database: starting together, killed at random, and a server that restarts under them.
-
-Run as a program, this file is one such process: it adds, claims and completes in a loop, and logs what was
-acknowledged, with one write(2) a line, so that what stands in the log survives the process.
-"""
+"""Real processes on one database: starting together, killed at random, and a server that restarts under them."""
 
 import asyncio
-import os
-import random
-import signal
-import subprocess
-import sys
-import time
-from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
@@ -22,102 +11,33 @@ from qo.engines import examine
 from qo.engines.postgres import PostgresEngine
 from qo.engines.postgres.address import address_of
 from qo.errors import StorageError
-from qo.ids import new_id, new_lease_id
-from qo.model import NewTask, Status, Want, complete, release
+from qo.model import Status
 from qo.monitor import Monitor, MonitorSettings
 from qo.queue import Queue
 from qo.tasks import Registry, make_handler, make_options
 from qo.testing.samples import want
 from qo.worker import Worker, WorkerSettings
+from tests.engines.busy_process import start
+from tests.engines.killing import check, ended, kill_again_and_again, kills
+from tests.servers.postgres import postgres_server, server, url
 
-ROOT = Path(__file__).parents[2]
-KILLS = 25
+__all__ = ["server", "url"]  # fixtures
+
+KILLS = kills(25)
 RESTARTS = 3
-ENDLESS = 10**9
-
-if __name__ != "__main__":
-    from tests.servers.postgres import postgres_server, server, url
-
-    __all__ = ["server", "url"]  # fixtures
-
-
-async def work(url: str, log: int, rounds: int) -> None:
-    engine = PostgresEngine(address_of(url))
-    await engine.open()
-    os.write(log, b"opened\n")
-    for n in range(rounds):
-        added = await engine.add([NewTask(id=new_id(), queue="q", type="t") for _ in range(3)])
-        os.write(log, b"".join(b"added %s\n" % task_id.encode() for task_id, _ in added))
-        tasks = await engine.claim(Want(worker_id="w", lease_id=new_lease_id(), limit=3))
-        changes = [release(task) if (n + m) % 7 == 0 else complete(task) for m, task in enumerate(tasks)]
-        answers = zip(tasks, changes, await engine.apply(changes), strict=True)
-        done = [task for task, change, held in answers if held and change.to is Status.COMPLETED]
-        os.write(log, b"".join(b"completed %s %d\n" % (task.id.encode(), task.attempt) for task in done))
-    await engine.close()
-
-
-def start(url: str, log: Path, rounds: int = ENDLESS) -> subprocess.Popen[bytes]:
-    environment = os.environ | {"PYTHONPATH": str(ROOT / "src")}
-    return subprocess.Popen([sys.executable, __file__, url, str(log), str(rounds)], env=environment)
-
-
-def until_open(log: Path, process: subprocess.Popen[bytes]) -> None:
-    while not (log.exists() and log.stat().st_size):
-        assert process.poll() is None, "a worker ended by itself"
-        time.sleep(0.005)
 
 
 async def test_nothing_acknowledged_is_lost_when_processes_are_killed(url: str, tmp_path: Path) -> None:
-    """Four processes at work; again and again one is killed at a random moment and another takes its place."""
-    seed = random.randrange(10**6)
-    print(f"seed {seed}")  # noqa: T201 - to repeat it
-    dice = random.Random(seed)
-    logs = [tmp_path / f"{n}.log" for n in range(KILLS + 4)]
-    workers = [(start(url, log), log) for log in logs[:4]]
-    for process, log in workers:
-        until_open(log, process)
-    for log in logs[4:]:
-        workers.append((start(url, log), log))  # it starts up while the others work
-        await asyncio.sleep(dice.uniform(0.0, 0.06))
-        victim, its_log = workers.pop(dice.randrange(4))
-        until_open(its_log, victim)
-        victim.send_signal(signal.SIGKILL)
-        assert victim.wait(10) == -signal.SIGKILL, "a worker ended by itself"
-    for process, log in workers:
-        until_open(log, process)
-        process.kill()
-        process.wait(10)
-    check(url, logs)
+    told = await kill_again_and_again(url, tmp_path, KILLS)
+    assert len(told.added) >= 3 * KILLS and len(told.completed) > KILLS, (len(told.added), len(told.completed))
+    await check(url, told)
     assert [finding for finding in await examine(url) if finding.ok is False] == []
-
-
-def check(url: str, logs: list[Path]) -> None:
-    with psycopg.connect(url.partition("?")[0]) as db:
-        stored: dict[str, str] = dict(db.execute("SELECT id::text, status FROM test.tasks").fetchall())
-        told = db.execute(
-            "SELECT id::text, status, attempt FROM (SELECT * FROM test.events UNION ALL"
-            " SELECT trail.* FROM test.tasks AS t, test.trail(t) AS trail) AS events ORDER BY id, version"
-        ).fetchall()
-    events = defaultdict[str, list[tuple[str, int]]](list)
-    for task_id, status, attempt in told:
-        events[task_id].append((status, attempt))
-    lines = [line.split() for log in logs for line in log.read_text().splitlines()]
-    added = [line[1] for line in lines if line[0] == "added"]
-    completed = [(line[1], int(line[2])) for line in lines if line[0] == "completed"]
-    assert len(added) > 500 and len(completed) > 300, (len(added), len(completed))
-    assert not set(added) - stored.keys(), "an acknowledged task is lost"
-    assert not [line for line in completed if stored[line[0]] != "completed"], "an acknowledged completion is lost"
-    assert len(completed) == len({task_id for task_id, _ in completed}), "a task was completed twice"
-    for history in events.values():
-        claims = [attempt for status, attempt in history if status == "running"]
-        assert claims == list(range(1, len(claims) + 1)), history
-        assert sum(status == "completed" for status, _ in history) <= 1, history
 
 
 def test_many_processes_may_create_the_schema_at_once(url: str, tmp_path: Path) -> None:
     logs = [tmp_path / f"{n}.log" for n in range(8)]
     processes = [start(url, log, rounds=2) for log in logs]
-    assert [process.wait(60) for process in processes] == [0] * 8
+    assert [ended(process) for process in processes] == [0] * 8
     with psycopg.connect(url.partition("?")[0]) as db:
         assert db.execute("SELECT count(*) FROM test.tasks").fetchone() == (8 * 2 * 3,)
         assert db.execute("SELECT count(*) FROM test.lanes").fetchone() == (1,)
@@ -133,7 +53,7 @@ async def test_news_from_another_process_ends_the_waiting(url: str, tmp_path: Pa
             looks += 1
             await engine.wait(asked, 60)
     assert looks <= 6  # it listened; it did not look again and again
-    assert await asyncio.to_thread(process.wait, 30) == 0
+    assert await asyncio.to_thread(ended, process) == 0
     await engine.close()
 
 
@@ -197,8 +117,3 @@ async def test_every_acknowledged_task_completes_though_the_server_restarts() ->
             monitor.stop()
             await asyncio.gather(*running)
         assert [finding for finding in await examine(server.url()) if finding.ok is False] == []
-
-
-if __name__ == "__main__":
-    descriptor = os.open(sys.argv[2], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    asyncio.run(work(sys.argv[1], descriptor, int(sys.argv[3])))

@@ -4,14 +4,13 @@ import os
 import sys
 from collections import Counter
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from itertools import count
 from pathlib import Path
 
 import pytest
 from redis import Redis
 
-from qo.clock import Clock, system_clock
+from qo.clock import system_clock
 from qo.engines import examine, open_engine
 from qo.engines.redis import RedisEngine
 from qo.engines.redis.address import address_of
@@ -20,6 +19,7 @@ from qo.errors import InvalidSetting, StorageError
 from qo.model import NEW, Filter, RetryPolicy, after_error, apply, cancel, complete, created, fail
 from qo.testing import EngineContract, ManualClock
 from qo.testing.samples import claim, claim_one, new, stored, task_id, want
+from tests.engines.redis_engines import opened
 from tests.servers.redis import Server, redis_server, running
 
 __all__ = ["redis_server"]
@@ -35,10 +35,8 @@ def fresh(server: Server) -> str:
 class TestRedis(EngineContract):
     @pytest.fixture
     async def engine(self, clock: ManualClock, redis_server: Server) -> AsyncIterator[RedisEngine]:
-        engine = RedisEngine(address_of(fresh(redis_server)), clock)
-        await engine.open()
-        yield engine
-        await engine.close()
+        async with opened(fresh(redis_server), clock) as engine:
+            yield engine
 
 
 @pytest.fixture
@@ -50,14 +48,6 @@ def clock() -> ManualClock:
 async def engine(clock: ManualClock, redis_server: Server) -> AsyncIterator[RedisEngine]:
     async with opened(fresh(redis_server), clock) as engine:
         yield engine
-
-
-@asynccontextmanager
-async def opened(url: str, clock: Clock = system_clock) -> AsyncIterator[RedisEngine]:
-    engine = RedisEngine(address_of(url), clock)
-    await engine.open()
-    yield engine
-    await engine.close()
 
 
 # --- the address
@@ -78,6 +68,14 @@ def test_a_url_may_name_sentinels() -> None:
     assert (address.db, address.service, address.password) == (2, "mymaster", "pw")
 
 
+def test_a_url_says_how_many_replicas_must_have_a_write() -> None:
+    assert address_of("redis://h").replicas == 0
+    assert address_of("redis://h?replicas=2").replicas == 2
+    assert address_of("redis+sentinel://h?service=s").replicas is None  # all there are
+    assert address_of("redis+sentinel://h?service=s&replicas=all").replicas is None
+    assert address_of("redis+sentinel://h?service=s&replicas=1").replicas == 1
+
+
 @pytest.mark.parametrize(
     ("url", "says"),
     [
@@ -90,6 +88,8 @@ def test_a_url_may_name_sentinels() -> None:
         ("redis://h1,h2", "redis\\+sentinel://"),
         ("redis+sentinel://h", "service=mymaster"),
         ("redis://h?service=mymaster", "'service'"),
+        ("redis://h?replicas=all", "replicas=1"),
+        ("redis+sentinel://h?service=s&replicas=-1", "replicas=1"),
     ],
 )
 def test_a_url_that_makes_no_sense_is_refused(url: str, says: str) -> None:
@@ -100,11 +100,13 @@ def test_a_url_that_makes_no_sense_is_refused(url: str, says: str) -> None:
 async def test_a_password_is_never_shown(redis_server: Server) -> None:
     url = redis_server.url.replace("//", "//:sesame@") + "?archive=postgresql://u:sesame@h/db"
     engine = open_engine(url)
-    with pytest.raises(StorageError) as refused:
-        await engine.open()
+    try:
+        with pytest.raises(StorageError) as refused:
+            await engine.open()
+    finally:
+        await engine.close()
     shown = f"{refused.value} {refused.value.__cause__} {engine!r} {address_of(url)!r}"
     assert "sesame" not in shown
-    await engine.close()
 
 
 # --- keys
@@ -244,12 +246,11 @@ async def test_thousands_that_become_due_at_once_are_all_claimed(engine: RedisEn
 
 async def test_tasks_not_yet_due_cost_a_claim_nothing(engine: RedisEngine, redis_server: Server) -> None:
     async def commands() -> int:
-        client = Redis(port=redis_server.port)
-        before = sum(stats["calls"] for stats in client.info("commandstats").values())
-        assert len(await claim(engine, limit=1)) == 1
-        after = sum(stats["calls"] for stats in client.info("commandstats").values())
-        client.close()
-        return int(after - before)
+        with contextlib.closing(Redis(port=redis_server.port)) as client:
+            before = sum(stats["calls"] for stats in client.info("commandstats").values())
+            assert len(await claim(engine, limit=1)) == 1
+            after = sum(stats["calls"] for stats in client.info("commandstats").values())
+            return int(after - before)
 
     await engine.add([new("a"), new("b"), new("c")])
     await claim(engine, limit=1)
@@ -317,13 +318,12 @@ async def test_waiting_ends_when_another_process_adds(redis_server: Server) -> N
 async def test_waiting_with_nothing_to_do_asks_the_server_nothing(redis_server: Server) -> None:
     async with opened(fresh(redis_server)) as engine:
         await engine.wait(want(), 0.01)
-        client = Redis(port=redis_server.port)
-        before = client.info("stats")["total_commands_processed"]
-        for _ in range(5):
-            assert await claim(engine) == []
-            await engine.wait(want(), 0.02)
-        after = client.info("stats")["total_commands_processed"]
-        client.close()
+        with contextlib.closing(Redis(port=redis_server.port)) as client:
+            before = client.info("stats")["total_commands_processed"]
+            for _ in range(5):
+                assert await claim(engine) == []
+                await engine.wait(want(), 0.02)
+            after = client.info("stats")["total_commands_processed"]
         inside = 6  # commands of one claim's script are counted too
         assert after - before <= 5 * inside + 1
 

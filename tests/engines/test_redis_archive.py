@@ -1,6 +1,7 @@
 """Finished tasks in Postgres: nothing about it shows, however eagerly they are moved."""
 
 from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager
 from itertools import count
 from urllib.parse import quote
 
@@ -43,25 +44,29 @@ def clock() -> ManualClock:
     return ManualClock()
 
 
-@pytest.fixture
-async def engine(clock: ManualClock, redis_server: Server, postgres: PostgresServer) -> AsyncIterator[Eager]:
+@asynccontextmanager
+async def eager(clock: ManualClock, redis_server: Server, postgres: PostgresServer) -> AsyncIterator[Eager]:
     prefix = f"a{next(names)}"
     redis = RedisEngine(address_of(f"{redis_server.url}?prefix={prefix}"), clock)
     engine = Eager(redis, PostgresArchive(postgres.url(), prefix), clock)
-    await engine.open()
-    yield engine
-    await engine.close()
+    try:
+        await engine.open()
+        yield engine
+    finally:
+        await engine.close()
+
+
+@pytest.fixture
+async def engine(clock: ManualClock, redis_server: Server, postgres: PostgresServer) -> AsyncIterator[Eager]:
+    async with eager(clock, redis_server, postgres) as engine:
+        yield engine
 
 
 class TestArchiving(EngineContract):
     @pytest.fixture
     async def engine(self, clock: ManualClock, redis_server: Server, postgres: PostgresServer) -> AsyncIterator[Eager]:
-        prefix = f"a{next(names)}"
-        redis = RedisEngine(address_of(f"{redis_server.url}?prefix={prefix}"), clock)
-        engine = Eager(redis, PostgresArchive(postgres.url(), prefix), clock)
-        await engine.open()
-        yield engine
-        await engine.close()
+        async with eager(clock, redis_server, postgres) as engine:
+            yield engine
 
 
 async def test_a_finished_task_lies_in_the_archive_alone(engine: Eager) -> None:
@@ -102,12 +107,14 @@ async def test_a_url_names_the_archive(redis_server: Server, postgres: PostgresS
     url = f"{redis_server.url}?prefix=a{next(names)}&archive={quote(postgres.url(), safe='')}"
     engine = open_engine(url)
     assert isinstance(engine, ArchivingEngine)
-    await engine.open()
-    await engine.add([new()])
-    await engine.apply([complete(await claim_one(engine))])
-    assert await engine.move(settled=0.0) == 1
-    assert (await stored(engine)).status is Status.COMPLETED
-    await engine.close()
+    try:
+        await engine.open()
+        await engine.add([new()])
+        await engine.apply([complete(await claim_one(engine))])
+        assert await engine.move(settled=0.0) == 1
+        assert (await stored(engine)).status is Status.COMPLETED
+    finally:
+        await engine.close()
     with pytest.raises(InvalidSetting, match="postgresql://"):
         open_engine(f"{redis_server.url}?archive=mysql://h/d")
 
@@ -116,12 +123,14 @@ async def test_without_the_archive_tasks_still_run(redis_server: Server) -> None
     prefix = f"a{next(names)}"
     redis = RedisEngine(address_of(f"{redis_server.url}?prefix={prefix}"))
     engine = ArchivingEngine(redis, PostgresArchive("postgresql://127.0.0.1:1/none", prefix), system_clock)
-    await redis.add([new()])
-    assert await engine.apply([complete(await claim_one(engine))]) == [True]
-    with pytest.raises(StorageError, match="archive cannot be reached"):
-        await engine.move(settled=0.0)
-    assert (await stored(engine)).status is Status.COMPLETED
-    await engine.close()
+    try:
+        await redis.add([new()])
+        assert await engine.apply([complete(await claim_one(engine))]) == [True]
+        with pytest.raises(StorageError, match="archive cannot be reached"):
+            await engine.move(settled=0.0)
+        assert (await stored(engine)).status is Status.COMPLETED
+    finally:
+        await engine.close()
 
 
 async def test_the_doctor_looks_at_the_archive_too(redis_server: Server, postgres: PostgresServer) -> None:

@@ -2,21 +2,24 @@
 
 import asyncio
 import contextlib
+import gc
 import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from importlib.resources import files
 from itertools import count
 
 import pytest
+from redis import Redis
 
 from qo.clock import Clock, system_clock
 from qo.engines.redis import RedisEngine, calls
-from qo.engines.redis.address import address_of
 from qo.engines.redis.calls import script
 from qo.errors import OutcomeUnknown, StorageError
 from qo.model import NEW, Filter, Status, archive, cancel, complete, release, replay
 from qo.testing import ManualClock, random_history
 from qo.testing.samples import claim, claim_one, new, stored, task_id, want
+from tests.engines.redis_engines import opened
 from tests.servers.redis import Server, redis_server
 from tests.servers.redis_proxy import Loss, Proxy
 
@@ -27,10 +30,18 @@ LOSSES: list[Loss] = ["request", "answer"]
 
 @asynccontextmanager
 async def behind(proxy: Proxy, clock: Clock = system_clock) -> AsyncIterator[RedisEngine]:
-    engine = RedisEngine(address_of(f"redis://127.0.0.1:{proxy.port}?prefix=f{next(names)}-{os.getpid()}"), clock)
-    await engine.open()
-    yield engine
-    await engine.close()
+    teach(proxy.target)
+    async with opened(f"redis://127.0.0.1:{proxy.port}?prefix=f{next(names)}-{os.getpid()}", clock) as engine:
+        yield engine
+
+
+def teach(port: int) -> None:
+    """A server that does not know a script yet refuses the first call, and that refusal would be the answer lost."""
+    with contextlib.closing(Redis(port=port)) as client:
+        for path in (files("qo.engines.redis") / "lua").iterdir():
+            name = path.name.removesuffix(".lua")
+            if name not in {"common", "merge"}:
+                client.script_load(script(name).text)
 
 
 def call(name: str) -> bytes:
@@ -88,10 +99,11 @@ async def test_random_histories_over_a_wire_that_breaks(redis_server: Server, se
                     await proxy.lost.wait()
 
             mischief = asyncio.create_task(gremlin())
-            await random_history(engine, clock, seed, steps=40)
-            mischief.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await mischief
+            try:
+                await random_history(engine, clock, seed, steps=40)
+            finally:
+                mischief.cancel()
+                await asyncio.gather(mischief, return_exceptions=True)
         assert proxy.losses > 10
 
 
@@ -100,13 +112,12 @@ async def test_a_settlement_overtaken_by_another_claim_is_still_told_as_landed(r
     async with Proxy(redis_server.port) as proxy, behind(proxy) as engine:
         await engine.add([new()])
         task = await claim_one(engine)
-        other = RedisEngine(address_of(f"{redis_server.url}?prefix={engine._address.prefix}"))
-        proxy.lose("answer", call("apply"))
-        releasing = asyncio.create_task(engine.apply([release(task)]))
-        await proxy.lost.wait()
-        assert len(await claim(other)) == 1
-        assert await releasing == [True]
-        await other.close()
+        async with opened(f"{redis_server.url}?prefix={engine._address.prefix}") as other:
+            proxy.lose("answer", call("apply"))
+            releasing = asyncio.create_task(engine.apply([release(task)]))
+            await proxy.lost.wait()
+            assert len(await claim(other)) == 1
+            assert await releasing == [True]
 
 
 async def test_a_server_that_is_away_is_a_storage_error(redis_server: Server) -> None:
@@ -165,6 +176,24 @@ async def test_a_waiter_hears_again_after_the_channel_was_cut(redis_server: Serv
             await asyncio.sleep(0.001)
         await engine.add([new()])
         await asyncio.wait_for(waiting, 10)
+
+
+async def test_a_call_that_is_cancelled_at_any_moment_leaves_nothing_open(redis_server: Server) -> None:
+    async with Proxy(redis_server.port) as proxy, behind(proxy) as engine:
+        for steps in range(40):
+            await engine._lines.close()  # the call begins by connecting
+            calls = [asyncio.create_task(trip) for trip in (engine.count(), claim(engine), engine.wait(want(), 60))]
+            for _ in range(steps):
+                await asyncio.sleep(0)
+            for one in calls:
+                one.cancel()
+            await asyncio.gather(*calls, return_exceptions=True)
+        late = asyncio.create_task(engine.count())
+        await asyncio.sleep(0)
+        await engine.close()
+        assert await late == {}
+        assert not engine._lines._idle
+    gc.collect()  # a connection nobody closed complains when it is found, and a warning is an error
 
 
 async def test_a_fork_may_not_use_its_parents_connections(redis_server: Server) -> None:

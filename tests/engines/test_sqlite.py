@@ -15,10 +15,10 @@ from msgspec.structs import replace
 from qo.engines import examine, open_engine
 from qo.engines.sqlite import SqliteEngine
 from qo.engines.sqlite.address import path_of
-from qo.engines.sqlite.reading import Reading
 from qo.engines.sqlite.watch import Watch
 from qo.errors import InvalidSetting, StorageError
 from qo.model import ANY, Filter, Status, after_error, archive, cancel, complete, release
+from qo.sqlite_tables.reading import Reading
 from qo.testing import EngineContract, ManualClock
 from qo.testing.samples import claim, claim_one, new, stored, task_id, want
 
@@ -165,7 +165,7 @@ async def test_searches_answer_alike_whether_few_or_many_wait(
     await engine.apply([complete(await claim_one(engine)), after_error(await claim_one(engine), "e", luck=0.5)])
     where = Filter(statuses=(Status.PENDING, Status.COMPLETED))
     few = await engine.find(where, limit=6)
-    monkeypatch.setattr("qo.engines.sqlite.reading._FEW", 0)
+    monkeypatch.setattr("qo.sqlite_tables.reading._FEW", 0)
     assert few == await engine.find(where, limit=6)
     assert len(few) == 6
 

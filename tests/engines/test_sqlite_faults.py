@@ -13,9 +13,9 @@ import pytest
 
 from qo.engines import examine
 from qo.engines.sqlite import SqliteEngine, doctor
-from qo.engines.sqlite.file import APPLICATION_ID, VERSION
 from qo.errors import OutcomeUnknown, StorageError
 from qo.model import Filter, Status
+from qo.sqlite_tables.header import APPLICATION_ID, VERSION
 from qo.testing.samples import claim, new, stored, task_id
 
 

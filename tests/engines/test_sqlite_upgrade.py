@@ -8,8 +8,8 @@ import pytest
 
 from qo.engines.sqlite import SqliteEngine
 from qo.engines.sqlite.doctor import examine
-from qo.engines.sqlite.file import APPLICATION_ID
 from qo.model import Lane, Status
+from qo.sqlite_tables.header import APPLICATION_ID
 from qo.testing.samples import claim, new, task_id
 
 
@@ -18,7 +18,7 @@ def old(tmp_path: Path) -> Path:
     """The first schema, with a lane that holds every priority, as it did then."""
     path = tmp_path / "old.db"
     db = apsw.Connection(str(path))
-    db.execute(files("qo.engines.sqlite.schema").joinpath("0001.sql").read_text("utf-8"))
+    db.execute(files("qo.sqlite_tables.schema").joinpath("0001.sql").read_text("utf-8"))
     db.execute(f"PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = 1")
     db.execute("INSERT INTO lanes VALUES (1, 'q', 't', '[]'), (2, 'q', 'u', '[\"gpu\"]')")
     for n in range(20):

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import tempfile
@@ -14,6 +15,7 @@ from pathlib import Path
 import pytest
 
 _START = 10.0  # seconds
+AT_ONCE = ("--repl-diskless-sync-delay", "0", "--repl-ping-replica-period", "1")  # replicas need not wait to begin
 _NAMES = ("redis-server", "valkey-server")
 
 
@@ -70,15 +72,19 @@ class Server:
         return False
 
     def command(self, *words: str) -> None:
-        with socket.create_connection(("127.0.0.1", self.port), timeout=1) as line:
-            parts = "".join(f"${len(word)}\r\n{word}\r\n" for word in words)
+        assert self.accepts(*words), words
+
+    def accepts(self, *words: str, answer: bytes = b"") -> bool:
+        """Whether it answers, not with an error, and beginning with this."""
+        parts = "".join(f"${len(word)}\r\n{word}\r\n" for word in words)
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), timeout=2) as line:
             line.sendall(f"*{len(words)}\r\n{parts}".encode())
-            assert line.recv(1) in (b"+", b":", b"$", b"*")
+            reply = line.recv(100)
+            return reply[:1] in (b"+", b":", b"$", b"*") and reply.startswith(answer)
+        return False
 
     def is_primary(self) -> bool:
-        with socket.create_connection(("127.0.0.1", self.port), timeout=1) as line:
-            line.sendall(b"ROLE\r\n")
-            return b"master" in line.recv(100)
+        return self.accepts("ROLE", answer=b"*3\r\n$6\r\nmaster")
 
     def kill(self) -> None:
         """As a crash would."""
@@ -86,6 +92,15 @@ class Server:
             self._process.kill()
             self._process.wait(10)
             self._process = None
+
+    def pause(self) -> None:
+        """It hangs: nothing is answered, no connection ends."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        assert self._process is not None
+        self._process.send_signal(signal.SIGCONT)
 
     stop = kill  # its data is of no use after a test
 
@@ -95,10 +110,9 @@ class Sentinels:
 
     def __init__(self, program: str, folder: Path) -> None:
         replicas = ("--min-replicas-to-write", "1", "--min-replicas-max-lag", "2")
-        sync = ("--repl-diskless-sync-delay", "0", "--repl-ping-replica-period", "1")
-        self.primary = Server(program, folder / "a", *replicas, *sync)
+        self.primary = Server(program, folder / "a", *replicas, *AT_ONCE)
         follow = ("--replicaof", "127.0.0.1", str(self.primary.port))
-        self.replicas = [Server(program, folder / name, *replicas, *sync, *follow) for name in "bc"]
+        self.replicas = [Server(program, folder / name, *replicas, *AT_ONCE, *follow) for name in "bc"]
         self.sentinels = [self._sentinel(program, folder / f"s{n}") for n in range(3)]
         places = ",".join(f"127.0.0.1:{sentinel.port}" for sentinel in self.sentinels)
         self.url = f"redis+sentinel://{places}/0?service=mymaster"
@@ -117,6 +131,10 @@ class Sentinels:
     def start(self) -> None:
         for server in (self.primary, *self.replicas, *self.sentinels):
             server.start()
+
+    def primaries(self) -> set[Server]:
+        """Those that believe it of themselves."""
+        return {server for server in (self.primary, *self.replicas) if server.is_primary()}
 
     def stop(self) -> None:
         for server in (*self.sentinels, *self.replicas, self.primary):

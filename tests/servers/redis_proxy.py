@@ -2,6 +2,8 @@
 
 import asyncio
 import contextlib
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import Literal, Self
 
@@ -10,7 +12,7 @@ Loss = Literal["request", "answer"]
 
 class Proxy:
     def __init__(self, port: int) -> None:
-        self._target = port
+        self.target = port
         self._loss: Loss | None = None
         self._marker, self._spare = b"", 0
         self._wires: set[asyncio.StreamWriter] = set()
@@ -28,6 +30,8 @@ class Proxy:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.cut()
+        for end in self._ends:
+            end.cancel()
         await asyncio.gather(*self._ends, return_exceptions=True)
 
     def lose(self, what: Loss, marker: bytes, *, spare: int = 0, for_good: bool = False) -> None:
@@ -42,21 +46,32 @@ class Proxy:
             wire.close()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        there, back = await asyncio.open_connection("127.0.0.1", self._target)
-        answers = asyncio.create_task(self._pass_on(there, writer))
-        self._ends |= {answers, asyncio.current_task()}  # type: ignore[arg-type]
-        self._wires |= {writer, back}
-        with contextlib.suppress(OSError):
-            while data := await reader.read(1 << 16):
-                if self._is_unlucky(data):
-                    await self._lose(data, answers, there, back)
-                    break
-                back.write(data)
-                await back.drain()
-        answers.cancel()
-        for wire in (writer, back):
-            wire.close()
+        self._ends.add(asyncio.current_task())  # type: ignore[arg-type]
+        async with self._wire(writer):
+            there, back = await asyncio.open_connection("127.0.0.1", self.target)
+            answers = asyncio.create_task(self._pass_on(there, writer))
+            self._ends.add(answers)
+            async with self._wire(back):
+                while data := await reader.read(1 << 16):
+                    if self._is_unlucky(data):
+                        await self._lose(data, answers, there, back)
+                        break
+                    back.write(data)
+                    await back.drain()
+            answers.cancel()
+
+    @asynccontextmanager
+    async def _wire(self, wire: asyncio.StreamWriter) -> AsyncIterator[None]:
+        """Closed whatever happens, and known meanwhile to whoever cuts."""
+        self._wires.add(wire)
+        try:
+            with contextlib.suppress(OSError):
+                yield
+        finally:
             self._wires.discard(wire)
+            wire.close()
+            with contextlib.suppress(OSError):
+                await wire.wait_closed()
 
     def _is_unlucky(self, data: bytes) -> bool:
         if self._loss is None or self._marker not in data:

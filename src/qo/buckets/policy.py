@@ -4,7 +4,7 @@ from typing import Any, Literal, get_args
 
 from qo.buckets.address import Address
 
-Role = Literal["producer", "worker", "monitor", "dashboard"]
+Role = Literal["producer", "worker", "monitor", "dashboard", "operator"]
 ROLES: tuple[Role, ...] = get_args(Role)
 
 _HISTORY = ["s3:GetObject", "s3:GetObjectVersion"]
@@ -13,18 +13,23 @@ _ALL = ["s3:GetObject", "s3:GetObjectVersion", "s3:PutObject", "s3:DeleteObject"
 _EVERYTHING = [""]
 # A producer writes a task, its index entry and its large inputs, and reads back what became of them.
 _SUBMITTING = ["tasks/", "ready/", "data/"]
+# A dashboard that acts writes tasks, their index and the switches. Not ui/: what it could put there runs in browsers.
+_OPERATING = ["tasks/", "ready/", "leases/", "notes/", "workers/", "stats/"]
+_ONE_OBJECT = ["queue.json"]
 
 _OBJECTS: dict[Role, tuple[list[str], list[str]]] = {
     "producer": (_WRITE, _SUBMITTING),
     "worker": (_ALL, _EVERYTHING),
     "monitor": (_ALL, _EVERYTHING),
     "dashboard": (_HISTORY, _EVERYTHING),
+    "operator": (_ALL, _OPERATING),
 }
 _LISTING: dict[Role, list[str]] = {
     "producer": ["s3:ListBucket"],  # without it a missing object answers 403 in place of 404
     "worker": ["s3:ListBucket", "s3:ListBucketVersions"],
     "monitor": ["s3:ListBucket", "s3:ListBucketVersions"],
     "dashboard": ["s3:ListBucket", "s3:ListBucketVersions"],
+    "operator": ["s3:ListBucket", "s3:ListBucketVersions"],
 }
 
 
@@ -36,7 +41,7 @@ def policy(address: Address, role: Role, *, layout: str = "tasks") -> dict[str, 
     bucket, root = f"arn:aws:s3:::{address.bucket}", f"{address.prefix}/" if address.prefix else ""
     actions, folders = _OBJECTS[role]
     if layout != "tasks":
-        folders = _EVERYTHING
+        folders = _ONE_OBJECT if role == "operator" and layout == "one" else _EVERYTHING
     listing: dict[str, Any] = {"Sid": "List", "Effect": "Allow", "Action": _LISTING[role], "Resource": bucket}
     if root:
         listing["Condition"] = {"StringLike": {"s3:prefix": [f"{root}*"]}}

@@ -83,7 +83,7 @@ def cors_rule(origins: Sequence[str]) -> dict[str, Any]:
     return {
         "ID": "qo-dashboard",
         "AllowedOrigins": list(origins),
-        "AllowedMethods": ["GET", "PUT", "HEAD"],
+        "AllowedMethods": ["GET", "PUT", "HEAD", "DELETE"],  # DELETE: an index entry whose task moved on
         "AllowedHeaders": ["*"],
         "ExposeHeaders": ["ETag", "Date", "x-amz-version-id"],
         "MaxAgeSeconds": 3600,

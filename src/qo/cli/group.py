@@ -36,6 +36,7 @@ COMMANDS = {  # in the order in which one meets them
     "token": "Say who may call the server.",
     "doctor": "Check that a store can be trusted.",
     "bucket-setup": "Make a bucket fit for a queue.",
+    "dashboard": "Publish the dashboard into a bucket, and open it by links.",
     "completion": "Print the completion script for your shell.",
 }
 

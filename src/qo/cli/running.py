@@ -25,7 +25,7 @@ from qo.errors import InvalidSetting
 from qo.monitor import Monitor, MonitorSettings
 from qo.queue import Queue
 from qo.worker import Watchdog, Worker, WorkerSettings
-from qo.worker.fleet import FINISHED, Fleet, FleetSettings, follow_parent, in_fleet
+from qo.worker.fleet import DISMISSED, FINISHED, Fleet, FleetSettings, follow_parent, in_fleet
 from qo.worker.reload import changes
 
 log = logging.getLogger("qo.worker")
@@ -100,7 +100,7 @@ def work(plan: Plan, *, child: bool = False) -> int:
     if not child:
         banner(plan, app)
 
-    async def both() -> None:
+    async def both() -> bool:
         queue = measured(await app.queue(), plan.metrics)
         worker = Worker(queue, app.registry, plan.settings)
         ending.attach(worker)
@@ -112,9 +112,12 @@ def work(plan: Plan, *, child: bool = False) -> int:
         finally:
             watchdog.stop()
         log.info("worker %s ended", worker.id, extra={"worker_id": worker.id})
+        return worker.dismissed
 
-    app.run(both())
+    dismissed = app.run(both())
     app.close()
+    if child and dismissed:
+        return DISMISSED
     return Exit.CLEAN if ending.signals <= 1 else Exit.INTERRUPTED
 
 

@@ -34,6 +34,7 @@ EXAMPLES = examples(
     var="QO_PRIORITY_CONFIG",
     help="JSON with retries and timeouts by priority, for /api/v1.",
 )
+@option("--title", var="QO_TITLE", help="What the dashboard calls this queue; its URL if not given.")
 @option("--no-monitor", is_flag=True, var="QO_NO_MONITOR", help="Do not run a monitor beside the server.")
 @option(
     "--log-level",
@@ -45,7 +46,7 @@ EXAMPLES = examples(
 @option("--log-json", is_flag=True, var="QO_LOG_JSON", help="Log one JSON object a line.")
 @monitor_options
 def command(call: Call, *, host: str, port: int, **given: Any) -> None:
-    """Serve the queue over HTTP: /api/v1, /api/tasks, /docs, /healthz.
+    """Serve the queue over HTTP: the dashboard at /, then /api/v1, /api/tasks, /docs, /healthz.
 
     Without any token it answers this machine only. SIGTERM or Ctrl-C ends it.
     """
@@ -54,8 +55,9 @@ def command(call: Call, *, host: str, port: int, **given: Any) -> None:
     except ImportError as error:
         raise InvalidSetting("serving needs its packages: pip install 'qo-queue[web]'") from error
 
+    title = given["title"] or call.shown_url
     start_logging(given["log_level"], as_json=given["log_json"] or call.json)
-    settings = serving.settings_of(host, given, None if given["no_monitor"] else monitor_settings(given))
+    settings = serving.settings_of(host, title, given, None if given["no_monitor"] else monitor_settings(given))
 
     async def work(queue: Queue) -> bool:
         return await serving.has_tokens(queue)

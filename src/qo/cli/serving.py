@@ -21,12 +21,13 @@ log = logging.getLogger("qo.web")
 GRACE = 5  # seconds requests have to end, listeners included
 
 
-def settings_of(host: str, given: dict[str, Any], monitor: MonitorSettings | None) -> WebSettings:
+def settings_of(host: str, title: str, given: dict[str, Any], monitor: MonitorSettings | None) -> WebSettings:
     settings = WebSettings(
         hosts=(*given["hosts"], *((in_header(host),) if not _is_any(host) and not is_loopback(host) else ())),
         origins=given["origins"],
         token_required=given["token_required"] or bool(given["hosts"]) or not is_loopback(host),
         rate_limit=given["rate_limit"],
+        title=title,
         monitor=monitor,
     )
     path = given["priority_config"]
@@ -71,7 +72,7 @@ class _Server(uvicorn.Server):
         await super().startup(sockets=sockets)
         if self.started and sockets:
             host, port = sockets[0].getsockname()[:2]
-            log.info("serving at http://%s:%d", in_header(host), port, extra={"host": host, "port": port})
+            log.info("serving at http://%s:%d/", in_header(host), port, extra={"host": host, "port": port})
 
 
 def in_header(host: str) -> str:

@@ -20,7 +20,7 @@ def answer(call: Call, control: Control) -> None:
 
 def control_view(control: Control) -> dict[str, Any]:
     view: dict[str, Any] = msgspec.to_builtins(control)
-    return view | {name: sorted(view[name]) for name in ("paused_queues", "paused_types")}
+    return view | {name: sorted(view[name]) for name in ("paused_queues", "paused_types", "draining")}
 
 
 def control_lines(control: Control) -> list[Text]:
@@ -29,6 +29,8 @@ def control_lines(control: Control) -> list[Text]:
     for name, paused in (("queues", control.paused_queues), ("types", control.paused_types)):
         if paused:
             lines.append(Text(clean(f"paused {name}: {', '.join(sorted(paused))}"), style="yellow"))
+    if control.draining:
+        lines.append(Text(clean(f"draining workers: {', '.join(sorted(control.draining))}"), style="yellow"))
     if control.rate_limit:
         lines.append(Text(f"every worker starts at most {control.rate_limit:g} tasks a second", style="cyan"))
     for name, rate in sorted(control.rate_limits.items()):

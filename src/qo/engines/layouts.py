@@ -18,7 +18,7 @@ _VARIABLES = {
     "ready_page_size": "QO_READY_PAGE_SIZE",
     "log_scan_page_size": "QO_LOG_SCAN_PAGE_SIZE",
 }
-_OPTIONS = {"tasks": (*_VARIABLES,), "one": ("mode",)}
+_OPTIONS = {"tasks": (*_VARIABLES,), "one": ("mode",), "sqlite": ("mode", "interval", "volume")}
 _OURS = {"layout", *(option for options in _OPTIONS.values() for option in options)}
 _BUCKETS = {"endpoint", "region", "account", "anonymous", "connections", "timeout", "versions"}  # options of theirs
 _LARGEST_PAGE = 1000  # what a store tells in one request
@@ -72,7 +72,19 @@ def _one(bucket: Bucket, options: Mapping[str, str], clock: Clock | None) -> Eng
     return OneObjectEngine(bucket, mode=_choice("mode", options.get("mode", Mode.GROUP), Mode), clock=clock)
 
 
-_LAYOUTS: dict[str, Callable[[Bucket, Mapping[str, str], Clock | None], Engine]] = {"tasks": _tasks, "one": _one}
+def _sqlite(bucket: Bucket, options: Mapping[str, str], clock: Clock | None) -> Engine:
+    from qo.engines.sqlite_object import Mode, SqliteObjectEngine  # noqa: PLC0415
+
+    mode = _choice("mode", options.get("mode", Mode.DURABLE), Mode)
+    chosen: dict[str, Any] = {name: _number(name, options[name]) for name in ("interval", "volume") if name in options}
+    return SqliteObjectEngine(bucket, mode=mode, clock=clock, **chosen)
+
+
+_LAYOUTS: dict[str, Callable[[Bucket, Mapping[str, str], Clock | None], Engine]] = {
+    "tasks": _tasks,
+    "one": _one,
+    "sqlite": _sqlite,
+}
 
 
 def _choice(name: str, value: str, kind: Any) -> Any:
@@ -85,3 +97,10 @@ def _page_size(name: str, value: str) -> int:
     if not value.isascii() or not value.isdigit() or not 1 <= int(value) <= _LARGEST_PAGE:
         raise InvalidSetting(f"{name}={value!r} is not a whole number from 1 to {_LARGEST_PAGE}")
     return int(value)
+
+
+def _number(name: str, value: str) -> float:
+    try:
+        return float(value)
+    except ValueError:
+        raise InvalidSetting(f"{name}={value!r:.40} is not a number") from None

@@ -75,7 +75,11 @@ class Queue:
         self._applying: Trips[Change, bool] = Trips(engine.apply)
 
     async def open(self) -> Self:
-        await self.engine.open()
+        try:
+            await self.engine.open()
+        except BaseException:
+            await self.engine.close()  # nobody else would: `async with` does not end what did not begin
+            raise
         return self
 
     async def close(self) -> None:

@@ -44,6 +44,19 @@ class Switches:
 
         return await notes.change(self._engine, notes.CONTROL, notes.Control, resumed)
 
+    async def drain(self, workers: Iterable[str]) -> notes.Control:
+        """Let these workers end: they take no more tasks, finish what they run, and leave.
+
+        Whoever is not registered here any more is forgotten, so that the note does not grow.
+        """
+        some = frozenset(check_names("worker_id", workers))
+        registered = {note.name.removeprefix(notes.WORKERS) for note in await self._engine.notes(notes.WORKERS)}
+
+        def drained(now: notes.Control) -> notes.Control:
+            return replace(now, draining=(now.draining & registered) | some)
+
+        return await notes.change(self._engine, notes.CONTROL, notes.Control, drained)
+
     async def limit_rate(self, tasks_per_second: float, *, type: str | None = None) -> notes.Control:
         """Limit how many tasks a worker starts a second, in all or of one type; 0 lifts the limit."""
         if not 0 <= tasks_per_second < float("inf"):

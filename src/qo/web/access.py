@@ -42,13 +42,14 @@ class Gate:
         tokens = await self._tokens()
         secret = bearer(connection)
         if secret is None and self._is_open(tokens, connection):
-            who = _ANYONE
+            who, scopes = _ANYONE, frozenset(Scope)
         else:
             token = self._token(tokens, secret)
             if not token.allows(scope):
                 raise PermissionDeniedException(f"this needs a token with the scope {scope}")
-            who = token.id
+            who, scopes = token.id, token.scopes
         connection.scope["qo_token"] = who  # type: ignore[typeddict-unknown-key]  # for the log
+        connection.scope["qo_scopes"] = scopes  # type: ignore[typeddict-unknown-key]
         wait = self._allowance.take(who)
         if wait:
             raise TooManyRequestsException("too many requests", headers={"Retry-After": str(math.ceil(wait))})
@@ -81,6 +82,12 @@ class Gate:
 def bearer(connection: Connection) -> str | None:
     kind, _, secret = connection.headers.get("authorization", "").partition(" ")
     return secret.strip() if kind.lower() == "bearer" else None
+
+
+def scopes_of(connection: Connection) -> frozenset[Scope]:
+    """What an admitted caller may do."""
+    scopes: frozenset[Scope] = connection.scope["qo_scopes"]  # type: ignore[typeddict-item]
+    return scopes
 
 
 @lru_cache(maxsize=1024)

@@ -16,8 +16,9 @@ from qo.errors import QoError
 from qo.ids import new_worker_id
 from qo.monitor import Monitor
 from qo.queue import Queue, Settings, connect
-from qo.web import docs, health, metrics, workers
+from qo.web import docs, health, metrics, pages, workers
 from qo.web.access import admit
+from qo.web.board.router import router as board_router
 from qo.web.bodies import StrictRequest
 from qo.web.edge import Edge
 from qo.web.management.router import router as management_router
@@ -66,7 +67,16 @@ def create_app(
 
 
 def routers() -> list[Router]:
-    return [v1_router, management_router, workers.router, metrics.router, health.router, docs.router]
+    return [
+        v1_router,
+        board_router,
+        management_router,
+        workers.router,
+        metrics.router,
+        health.router,
+        docs.router,
+        pages.router,
+    ]
 
 
 @contextlib.asynccontextmanager

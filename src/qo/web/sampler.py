@@ -11,6 +11,7 @@ from qo.clock import Clock, boot_clock
 from qo.engine import Engine
 from qo.errors import StorageError
 from qo.model import Counts, Status
+from qo.web.series import Series
 from qo.web.survey import Survey, Waiting
 
 log = logging.getLogger("qo.web")
@@ -41,6 +42,7 @@ class Sampler:
         self._under_way: asyncio.Task[Sample] | None = None
         self._grown: deque[Grown] = deque()
         self.latest: Sample | None = None
+        self.series = Series()
 
     async def run(self) -> None:
         while True:
@@ -67,7 +69,10 @@ class Sampler:
         counts = await self._engine.count()
         sample = Sample(at=boot_clock(), counts=counts, waiting=await self._survey.look(counts, self._clock()))
         if self.latest is not None:
-            self._grown.append(_grown(self.latest, sample))
+            self._grown.append(grown := _grown(self.latest, sample))
+            self.series.grew(self._clock(), grown.completed, grown.failed)
+        else:
+            self.series.grew(self._clock(), 0, 0)
         while self._grown and self._grown[0].at < sample.at - MINUTE:
             self._grown.popleft()
         self.latest = sample

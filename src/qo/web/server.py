@@ -14,6 +14,7 @@ from qo.web.access import Gate
 from qo.web.feed import Feed
 from qo.web.health import Ticker
 from qo.web.line import Line
+from qo.web.oldest import Oldest
 from qo.web.sampler import Sampler
 from qo.web.settings import WebSettings
 
@@ -27,6 +28,7 @@ class Server(Struct, frozen=True, kw_only=True):
     line: Line
     feed: Feed
     ticker: Ticker
+    oldest: Oldest
 
     def state(self) -> State:
         """As an application keeps it: each part under its own name, and the whole."""
@@ -44,6 +46,7 @@ def new_server(queue: Queue, settings: WebSettings, clock: Clock) -> Server:
         line=Line(sampler),
         feed=Feed(queue.engine, most=settings.listeners),
         ticker=Ticker(),
+        oldest=Oldest(queue.engine),
     )
 
 

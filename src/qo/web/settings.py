@@ -32,5 +32,6 @@ class WebSettings(Struct, frozen=True, kw_only=True):
     sample_interval: float = 5.0  # seconds between two looks at the counts, for rates
     dead_after: float = 90.0  # seconds of silence after which a worker is shown as dead: three missed heartbeats
     longest_wait: float = 60.0  # seconds one request may wait for a result
+    title: str = "qo"  # what the dashboard calls this queue
     listeners: int = 32  # at once, for live updates
     monitor: MonitorSettings | None = None  # a monitor beside the server

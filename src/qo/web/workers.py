@@ -109,7 +109,7 @@ async def heartbeat(
     desk = desk_of(request.app.state)
     seat = await desk.roster.seat(worker_id)
     lost = await beat(desk.engine, desk.roster, seat, data, desk.clock)
-    return messages.Acknowledged(lost=lost)
+    return messages.Acknowledged(lost=lost, drain=await desk.handing_out.dismissed(seat))
 
 
 workers_router = Router(

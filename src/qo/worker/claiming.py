@@ -65,6 +65,11 @@ class Claiming:
             at_most=at_most,
         )
 
+    @property
+    def dismissed(self) -> bool:
+        """Someone asked this very worker to finish and leave."""
+        return self._worker_id in self._control.draining
+
     def refresh(self) -> None:
         """The handlers or the switches changed."""
         self.limits.obey(self._control, self._handlers)

@@ -22,13 +22,14 @@ from qo.clock import boot_clock
 log = logging.getLogger("qo.fleet")
 
 FINISHED = 99  # a child's exit code for "drained, or stopped as told": 0 could be a handler's `os._exit(0)`
+DISMISSED = 98  # a child's exit code for "asked to drain": nobody is to take its place
 HOPELESS = 2  # a child's exit code for a target or option that is wrong: starting it again would not help
 PIPE = "QO_FLEET_PIPE"  # the variable that names the child's end of the pipe
 KILLED_AFTER = 5.0  # seconds beyond the grace period
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 30.0  # seconds between a death and the next start
 _HEALTHY = 10.0  # seconds a child must live for its death to be a first one again
-_ORDERLY = (0, FINISHED, -signal.SIGTERM)  # the last: told to stop before it had begun to listen
+_ORDERLY = (0, FINISHED, DISMISSED, -signal.SIGTERM)  # the last: told to stop before it had begun to listen
 _PR_SET_PDEATHSIG = 1
 _OURS = ("QO_PROCESSES", "QO_RELOAD", "QO_WORKER_ID")  # settings of the parent that a child must not inherit
 
@@ -103,7 +104,7 @@ class Fleet:
         while not self._stopping.is_set():
             outdated, started = self._outdated, boot_clock()
             code = await self._live(name)
-            drained = self._settings.drain and code == FINISHED and not outdated.is_set()
+            drained = code == DISMISSED or (self._settings.drain and code == FINISHED and not outdated.is_set())
             if self._stopping.is_set() or drained:
                 return 0 if code in _ORDERLY else _shell_code(code)
             if code == HOPELESS and self._changes is None:

@@ -2,9 +2,10 @@
 
 import os
 import socket
-from importlib.metadata import PackageNotFoundError, version
+from functools import cache
 
 import msgspec
+from msgspec.structs import replace
 
 from qo import notes
 from qo.clock import Clock
@@ -60,9 +61,23 @@ class Registration:
 
     async def leave(self) -> None:
         await self._engine.drop_note(notes.WORKERS + self.worker_id)
+        await self.forget_dismissal()
+
+    async def forget_dismissal(self) -> None:
+        """It was meant for the worker of this name that ran then, not for the next one."""
+        if self.worker_id not in (await notes.read(self._engine, notes.CONTROL, notes.Control)).draining:
+            return
+
+        def without(now: notes.Control) -> notes.Control:
+            return replace(now, draining=now.draining - {self.worker_id})
+
+        await notes.change(self._engine, notes.CONTROL, notes.Control, without)
 
 
+@cache
 def _version() -> str:
+    from importlib.metadata import PackageNotFoundError, version  # noqa: PLC0415 - slow to import, and few are workers
+
     try:
         return version("qo-queue")
     except PackageNotFoundError:  # run from a source tree

@@ -44,6 +44,7 @@ class Worker:
         self._stopping, self._aborting = asyncio.Event(), asyncio.Event()
         self._freed = asyncio.Event()
         self._pause = _FIRST_PAUSE
+        self.dismissed = False  # someone asked for its end, by a switch
         self.alive_at = clock()  # moves as long as the worker's loop does; a watchdog may look
 
     @property
@@ -177,9 +178,14 @@ class Worker:
 
     async def _look(self) -> None:
         """Obey the switches, and turn away tasks nobody will ever take."""
+        await self._patiently(self._registration.forget_dismissal)
         while True:
             await self._patiently(self._registration.make_types_known)
             await self._patiently(self._claiming.obey)
+            if self._claiming.dismissed and not self._stopping.is_set():
+                log.info("asked to drain: taking no more tasks")
+                self.dismissed = True
+                self.stop()
             await self._patiently(self._turn_strangers_away)
             await asyncio.sleep(_LOOK)
 

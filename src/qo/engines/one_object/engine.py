@@ -8,7 +8,7 @@ from qo.bucket import Bucket
 from qo.clock import Clock
 from qo.engines.one_object.committing import Committing
 from qo.engines.one_object.state import State
-from qo.engines.one_object.waiting import Look, Waiting
+from qo.engines.polling import Look, Waiting
 from qo.model import (
     Added,
     Change,

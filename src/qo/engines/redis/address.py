@@ -8,10 +8,10 @@ from qo.errors import InvalidSetting
 
 PREFIX = "qo"
 _PORT, _SENTINEL_PORT = 6379, 26379
+_MOST_REPLICAS = 100
 _HOST = re.compile(r"(?P<host>\[[0-9A-Fa-f:.]+\]|[^:\[\]]+)(:(?P<port>\d{1,5}))?")
 _PREFIX = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,63}")
-_OPTIONS = {"redis": {"prefix", "archive"}, "rediss": {"prefix", "archive"}}
-_SENTINEL_OPTIONS = {"prefix", "archive", "service"}
+_OPTIONS = {"prefix", "archive", "replicas"}
 
 
 class Host(NamedTuple):
@@ -28,6 +28,7 @@ class Address(NamedTuple):
     service: str | None
     prefix: str
     archive: str | None
+    replicas: int | None  # that must have a write before it counts; None: all there are, and at least one
 
     @property
     def shown(self) -> str:
@@ -45,7 +46,7 @@ def address_of(url: str) -> Address:
     sentinel = parts.scheme == "redis+sentinel"
     login, _, places = parts.netloc.rpartition("@")
     username, _, password = login.partition(":")
-    options = _options(parts, _SENTINEL_OPTIONS if sentinel else _OPTIONS[parts.scheme])
+    options = _options(parts, _OPTIONS | {"service"} if sentinel else _OPTIONS)
     hosts = tuple(_host(place, _SENTINEL_PORT if sentinel else _PORT) for place in places.split(","))
     if sentinel and not options.get("service"):
         raise InvalidSetting("redis+sentinel:// needs the name its sentinels know: add ?service=mymaster")
@@ -60,6 +61,7 @@ def address_of(url: str) -> Address:
         service=options.get("service"),
         prefix=_checked_prefix(options.get("prefix", PREFIX)),
         archive=options.get("archive"),
+        replicas=_replicas(options.get("replicas", "all" if sentinel else "0"), sentinel=sentinel),
     )
 
 
@@ -84,6 +86,14 @@ def _db(path: str) -> int:
     if name and not name.isdecimal():
         raise InvalidSetting(f"{name!r} is not a Redis database; write a number, as in redis://host:6379/0")
     return int(name or 0)
+
+
+def _replicas(number: str, *, sentinel: bool) -> int | None:
+    if number == "all" and sentinel:
+        return None
+    if not number.isdecimal() or int(number) > _MOST_REPLICAS:
+        raise InvalidSetting(f"replicas {number!r:.80} is not a number of replicas; write replicas=1")
+    return int(number)
 
 
 def _checked_prefix(prefix: str) -> str:

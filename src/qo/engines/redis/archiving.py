@@ -54,8 +54,10 @@ class ArchivingEngine:
             mover.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await mover
-        await self._archive.close()
-        await self._redis.close()
+        try:
+            await self._archive.close()
+        finally:
+            await self._redis.close()
 
     # --- moving
 

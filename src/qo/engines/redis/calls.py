@@ -19,11 +19,13 @@ from qo.errors import OutcomeUnknown, StorageError
 _PATIENCE = 6.0  # seconds to find out what became of a call; receipts are kept for longer
 _LARGEST = 4 << 20  # bytes a trip
 _SHORTEST, _LONGEST = 0.02, 0.5  # seconds between two tries
+_READING = {"get", "find", "count"}
 
 
 class Script(NamedTuple):
     text: str
     sha: str
+    writes: bool
 
 
 @cache
@@ -31,7 +33,7 @@ def script(name: str) -> Script:
     folder = files("qo.engines.redis") / "lua"
     parts = ["common", *(["merge"] if name in {"claim", "find"} else []), name]
     text = "\n".join((folder / f"{part}.lua").read_text("utf-8") for part in parts)
-    return Script(text, sha1(text.encode(), usedforsecurity=False).hexdigest())
+    return Script(text, sha1(text.encode(), usedforsecurity=False).hexdigest(), name not in _READING)
 
 
 class Calls:
@@ -58,23 +60,26 @@ class Calls:
         return replies
 
     async def _run(self, script: Script, batches: Sequence[Sequence[Any]]) -> list[Any]:
-        replies = await self._truth([("EVALSHA", script.sha, 1, self._key, *words) for words in batches], script)
+        commands = [("EVALSHA", script.sha, 1, self._key, *words) for words in batches]
+        replies = await self._truth(commands, script, writing=script.writes)
         refused = [reply for reply in replies if isinstance(reply, RedisError)]
         if refused:
             kind = StorageError if len(refused) == len(replies) else OutcomeUnknown
             raise self._lines.error(refused[0], kind) from refused[0]
         return replies
 
-    async def plain(self, *commands: tuple[Any, ...]) -> list[Any]:
+    async def plain(self, *commands: tuple[Any, ...], writing: bool = False) -> list[Any]:
         """Commands that may be repeated at will. A refusal stands among the replies."""
-        return await self._truth(commands)
+        return await self._truth(commands, writing=writing)
 
-    async def _truth(self, commands: Sequence[tuple[Any, ...]], script: Script | None = None) -> list[Any]:
+    async def _truth(
+        self, commands: Sequence[tuple[Any, ...]], script: Script | None = None, *, writing: bool = False
+    ) -> list[Any]:
         loop = asyncio.get_running_loop()
         until, pause, doubt = loop.time() + _PATIENCE, _SHORTEST, False
         while True:
             try:
-                replies = await self._once(commands, script)
+                replies = await self._once(commands, script, writing=writing)
             except Unsent as error:
                 if not doubt:
                     raise self._lines.error(_cause(error)) from error
@@ -91,10 +96,11 @@ class Calls:
             await asyncio.sleep(pause)
             pause = min(2 * pause, _LONGEST)
 
-    async def _once(self, commands: Sequence[tuple[Any, ...]], script: Script | None) -> list[Any]:
-        replies = await self._lines.exchange(*commands)
+    async def _once(self, commands: Sequence[tuple[Any, ...]], script: Script | None, *, writing: bool) -> list[Any]:
+        replies = await self._lines.exchange(*commands, writing=writing)
         if script is not None and any(isinstance(reply, NoScriptError) for reply in replies):
-            loaded, *replies = await self._lines.exchange(("SCRIPT", "LOAD", script.text), *commands)
+            load = ("SCRIPT", "LOAD", script.text)
+            loaded, *replies = await self._lines.exchange(load, *commands, writing=writing)
             if isinstance(loaded, RedisError):
                 return [loaded]
         return replies

@@ -37,7 +37,7 @@ async def examine(url: str) -> list[Finding]:
         server = await _look(calls)
         return [
             Finding("server", True, f"{address.shown} answers"),
-            *_about(server),
+            *_about(server, confirmed=address.replicas != 0),
             await _indexes(calls, f"{{{address.prefix}}}"),
             *([] if address.archive is None else [await _archive(address.archive)]),
         ]
@@ -75,11 +75,11 @@ async def _archive(url: str) -> Finding:
     return Finding("archive", True, "the archive answers")
 
 
-def _about(server: _Server) -> Iterator[Finding]:
+def _about(server: _Server, *, confirmed: bool) -> Iterator[Finding]:
     yield _version(server.info)
     yield _memory(server.settings)
     yield from _persistence(server.settings)
-    yield _replicas(server)
+    yield _replicas(server, confirmed=confirmed)
     yield _clock(server.skew)
 
 
@@ -130,7 +130,7 @@ def _persistence(settings: dict[str, str]) -> Iterator[Finding]:
         yield Finding("persistence", True, "every write is on disk before it is answered")
 
 
-def _replicas(server: _Server) -> Finding:
+def _replicas(server: _Server, *, confirmed: bool) -> Finding:
     role, replicas = server.info.get("role", "master"), int(server.info.get("connected_slaves", "0"))
     least = int(server.settings.get("min-replicas-to-write", "0"))
     if role != "master":
@@ -141,6 +141,9 @@ def _replicas(server: _Server) -> Finding:
         return Finding("replicas", None, "there is no replica: tasks are lost with this machine")
     if not least:
         text = "a primary cut off from them takes writes that a failover loses; set min-replicas-to-write to 1"
+        return Finding("replicas", None, f"{replicas} connected, but {text}")
+    if not confirmed:
+        text = "a write is answered before they have it, so a failover may lose it; add replicas=1 to the URL"
         return Finding("replicas", None, f"{replicas} connected, but {text}")
     return Finding("replicas", replicas >= least, f"{replicas} connected, {least} needed for a write")
 

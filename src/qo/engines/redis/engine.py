@@ -47,11 +47,15 @@ class RedisEngine:
         self.claim, self.wait = self._claiming.claim, self._claiming.wait
 
     async def open(self) -> None:
+        self._lines.is_open = True
         await self._ask("PING")
 
     async def close(self) -> None:
-        await self._claiming.close()
-        await self._lines.close()
+        self._lines.is_open = False
+        try:
+            await self._claiming.close()
+        finally:
+            await self._lines.close()
 
     def _now(self) -> str:
         """Empty: the server's own time counts. A test's clock is told instead."""
@@ -158,14 +162,14 @@ class RedisEngine:
         return sorted(note for note in notes if note.name.startswith(prefix))
 
     async def drop_note(self, name: str) -> None:
-        await self._ask("HDEL", self._notes, name)
+        await self._ask("HDEL", self._notes, name, writing=True)
 
     @property
     def _notes(self) -> str:
         return f"{{{self._address.prefix}}}:notes"
 
-    async def _ask(self, *command: Any) -> Any:
-        (reply,) = await self._calls.plain(command)
+    async def _ask(self, *command: Any, writing: bool = False) -> Any:
+        (reply,) = await self._calls.plain(command, writing=writing)
         if isinstance(reply, RedisError):
             raise self._lines.error(reply) from reply
         return reply

@@ -2,16 +2,18 @@
 
 import asyncio
 import os
+from collections.abc import Sequence
 from typing import Any, cast
 
 import hiredis
-from redis.asyncio.connection import AbstractConnection, Connection, ConnectionPool, SSLConnection
+from redis.asyncio.connection import AbstractConnection, Connection, SSLConnection
 from redis.asyncio.retry import Retry
-from redis.asyncio.sentinel import Sentinel, SentinelConnectionPool
 from redis.backoff import NoBackoff
 from redis.exceptions import BusyLoadingError, RedisError, ResponseError
 
-from qo.engines.redis.address import Address
+from qo.engines.redis.address import Address, Host
+from qo.engines.redis.copies import Copies
+from qo.engines.redis.sentinels import Sentinels
 from qo.engines.redis.trouble import has_moved_on, storage_error
 from qo.errors import StorageError
 
@@ -36,28 +38,39 @@ def pack_command(*words: str | int | bytes) -> bytes:
 class Lines:
     def __init__(self, address: Address) -> None:
         self._address = address
-        self._pool: Any = _pool(address)  # the driver is typed in part only
+        self._sentinels = Sentinels(address.hosts, address.service) if address.service else None
+        self._copies = Copies(address, self._sentinels)
+        self._primary: Host | None = None  # the last one we connected to
         self._idle: list[AbstractConnection] = []
         self._room = asyncio.Semaphore(_MOST)
+        self.is_open = True  # a call may still be under way when the engine is closed: it keeps no connection then
         self._pid = os.getpid()
 
     @property
     def shown(self) -> str:
         return self._address.shown
 
-    async def exchange(self, *commands: tuple[Any, ...]) -> list[Any]:
-        """The replies to some commands, sent together; a refusal stands in the list as the error it is."""
+    async def exchange(self, *commands: tuple[Any, ...], writing: bool = False) -> list[Any]:
+        """The replies to some commands, sent together; a refusal stands in the list as the error it is.
+
+        If they write, the replies come when the replicas that are asked for have it too.
+        """
         if os.getpid() != self._pid:
             raise StorageError(f"{self.shown} was opened before a fork; open an engine of its own in this process")
-        data = b"".join([pack_command(*command) for command in commands])
+        question = self._copies.question() if writing else []
+        data = b"".join([pack_command(*command) for command in (*commands, *question)])
         async with self._room:
             line = await self._free_line()
             try:
-                replies = await _send_and_read(line, data, len(commands))
+                replies = await _send_and_read(line, data, len(commands) + len(question))
+                replies, confirmation = replies[: len(commands)], replies[len(commands) :]
+                if not all(isinstance(reply, RedisError) for reply in replies):
+                    await self._confirm(line, confirmation)
             except BaseException:
                 await _drop(line)  # whatever it still sends belongs to nobody
                 raise
-            if any(isinstance(reply, RedisError) and has_moved_on(reply) for reply in replies):
+            moved_on = any(isinstance(reply, RedisError) and has_moved_on(reply) for reply in replies)
+            if moved_on or not self.is_open:
                 await _drop(line)
             else:
                 self._idle.append(line)
@@ -67,26 +80,42 @@ class Lines:
         while self._idle:
             line = self._idle.pop()
             try:
-                if line.is_connected and not await _has_data(line):
+                if line.is_connected and _host(line) == self._primary and not await _has_data(line):
                     return line
             except (RedisError, OSError):
                 pass
-            await _drop(line)  # the server closed it while it lay here
+            await _drop(line)  # the server closed it while it lay here, or another one took over
         return await self.connect()
 
     async def connect(self) -> AbstractConnection:
         """A new connection, the caller's own."""
-        line: Any = self._pool.make_connection()
+        line: Any = None  # the driver is typed in part only
         try:
             async with asyncio.timeout(_CONNECT):
+                host = await self._sentinels.primary() if self._sentinels else self._address.hosts[0]
+                line = _line(self._address, host)
                 await line.connect()
-        except (RedisError, OSError) as error:  # TimeoutError is an OSError
-            await _drop(line)
-            raise Unsent from (error if str(error) else RedisError(f"no answer within {_CONNECT:g} s"))
-        except BaseException:
-            await _drop(line)
+                if self._sentinels:
+                    await line.send_command("ROLE")
+                    self._copies.meet(host, await line.read_response())
+        except BaseException as error:
+            if line is not None:
+                await _drop(line)
+            if isinstance(error, RedisError | OSError):  # TimeoutError is an OSError
+                raise Unsent from (error if str(error) else RedisError(f"no answer within {_CONNECT:g} s"))
             raise
+        self._primary = host
         return cast("AbstractConnection", line)
+
+    async def _confirm(self, line: AbstractConnection, replies: list[Any]) -> None:
+        async def ask(commands: Sequence[tuple[Any, ...]]) -> list[Any]:
+            return await _send_and_read(line, b"".join([pack_command(*one) for one in commands]), len(commands))
+
+        try:
+            if replies:
+                await self._copies.check(_host(line), replies, ask)
+        except RedisError as error:
+            raise Doubtful from error
 
     def error(self, error: BaseException, kind: type[StorageError] = StorageError) -> StorageError:
         return storage_error(self.shown, error, kind)
@@ -95,8 +124,6 @@ class Lines:
         if os.getpid() == self._pid:
             for line in self._idle:
                 await _drop(line)
-            if isinstance(self._pool, SentinelConnectionPool):
-                await self._pool.sentinel_manager.aclose()
         self._idle.clear()
 
 
@@ -128,21 +155,21 @@ async def _drop(line: AbstractConnection) -> None:
     await line.disconnect(nowait=True)
 
 
-def _pool(address: Address) -> ConnectionPool:
-    settings: dict[str, Any] = {
-        "db": address.db,
-        "username": address.username,
-        "password": address.password,
-        "socket_timeout": None,  # `exchange` keeps the time for a whole batch
-        "socket_connect_timeout": _CONNECT,
-        "socket_keepalive": True,
-        "retry": Retry(NoBackoff(), 0),  # a repeat in secret could run a script twice
-        "protocol": 2,
-    }
-    if address.service is None:
-        ((host, port),) = address.hosts
-        kind = SSLConnection if address.tls else Connection
-        return ConnectionPool(connection_class=kind, host=host, port=port, **settings)
-    times = {"socket_timeout": 1.0, "socket_connect_timeout": 1.0, "retry": Retry(NoBackoff(), 0)}
-    sentinel = Sentinel(list(address.hosts), sentinel_kwargs=times)  # type: ignore[no-untyped-call]
-    return SentinelConnectionPool(address.service, sentinel, **settings)  # type: ignore[no-untyped-call]
+def _line(address: Address, host: Host) -> AbstractConnection:
+    kind = SSLConnection if address.tls else Connection
+    return kind(
+        host=host.name,
+        port=host.port,
+        db=address.db,
+        username=address.username,
+        password=address.password,
+        socket_timeout=None,  # `exchange` keeps the time for a whole batch
+        socket_connect_timeout=_CONNECT,
+        socket_keepalive=True,
+        retry=Retry(NoBackoff(), 0),  # a repeat in secret could run a script twice
+        protocol=2,
+    )
+
+
+def _host(line: Any) -> Host:
+    return Host(line.host, line.port)

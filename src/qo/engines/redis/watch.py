@@ -37,6 +37,8 @@ class Watch:
 
     async def listen(self) -> bool:
         """Make sure that we are told. False: it is not possible just now."""
+        if not self._lines.is_open:
+            return False
         if self._listener is None or self._listener.done():
             self._listener = asyncio.get_running_loop().create_task(self._listen())
         if not self._listening.is_set():

@@ -9,9 +9,10 @@ import apsw
 
 from qo.engines.findings import Finding
 from qo.engines.sqlite.address import path_of
-from qo.engines.sqlite.file import VERSION, check_file, connect
-from qo.engines.sqlite.trouble import storage_error
+from qo.engines.sqlite.file import check_file, connect
 from qo.errors import StorageError
+from qo.sqlite_tables.header import VERSION
+from qo.sqlite_tables.trouble import storage_error
 
 _GIGABYTE = 1 << 30
 _LITTLE_SPACE = 100 * (1 << 20)  # bytes

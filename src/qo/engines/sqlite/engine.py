@@ -15,15 +15,14 @@ from qo.clock import Clock, system_clock
 from qo.engine import Engine
 from qo.engines.sqlite.address import path_of
 from qo.engines.sqlite.desk import Desk, Job
-from qo.engines.sqlite.file import check_file, connect
-from qo.engines.sqlite.reading import Reading
-from qo.engines.sqlite.schema import prepare
-from qo.engines.sqlite.table import Table
-from qo.engines.sqlite.trouble import storage_error
+from qo.engines.sqlite.file import check_file, connect, prepare
 from qo.engines.sqlite.watch import Watch
-from qo.engines.sqlite.writer import Writer
 from qo.errors import StorageError
 from qo.model import Added, Change, Counts, Event, Filter, NewTask, Note, Task, Want, check_distinct, release
+from qo.sqlite_tables.reading import Reading
+from qo.sqlite_tables.table import Table
+from qo.sqlite_tables.trouble import storage_error
+from qo.sqlite_tables.writer import Writer
 
 T = TypeVar("T")
 

@@ -2,69 +2,37 @@
 
 import time
 from pathlib import Path
-from struct import unpack_from
-from typing import NamedTuple
 
 import apsw
 
 from qo.clock import boot_clock
-from qo.engines.sqlite.trouble import storage_error
 from qo.errors import StorageError
 from qo.ids import luck
+from qo.sqlite_tables.header import HEADER, check_header
+from qo.sqlite_tables.schema import migrate
+from qo.sqlite_tables.trouble import storage_error
 
-APPLICATION_ID = int.from_bytes(b"qo-q", "big")
-VERSION = 2  # of the schema; the number of the last file in schema/
-
-_MAGIC = b"SQLite format 3\x00"
-_HEADER = 100  # bytes
-_LOG = 2  # in byte 18: there is a write-ahead log
 _PATIENCE = 30.0  # seconds to wait for other processes
 _SHORTEST, _LONGEST = 0.0002, 0.005  # seconds between two looks at a lock
 _CACHE = -32_000  # KiB of pages kept by a connection
-
-
-class Header(NamedTuple):
-    version: int
-    ours: bool
-
-
-def read_header(path: Path) -> Header | None:
-    """What the file says it is, read without SQLite, which would leave traces. None: there is no database yet."""
-    try:
-        with path.open("rb") as file:
-            head = file.read(_HEADER)
-    except FileNotFoundError as error:
-        if not path.parent.is_dir():
-            raise StorageError(f"{path}: the directory {path.parent} is missing; create it") from error
-        return None
-    except IsADirectoryError as error:
-        raise StorageError(f"{path} is a directory; name a file in it") from error
-    except OSError as error:
-        raise StorageError(f"{path} cannot be read: {error.strerror}; check its permissions") from error
-    if not head:
-        return None
-    if len(head) < _HEADER or not head.startswith(_MAGIC):
-        raise StorageError(f"{path} is not a SQLite database; name another file")
-    (cookie,), (version,), (application,) = (unpack_from(">I", head, offset) for offset in (40, 60, 68))
-    with_log = head[18] == _LOG  # then what the database holds may not be in this file yet
-    blank = not (cookie or version or application or with_log)
-    return None if blank else Header(version, application == APPLICATION_ID)
+_PAUSE = 0.002  # seconds
+_JOURNAL_LIMIT = 64 * 1024 * 1024  # bytes of write-ahead log kept after a burst
 
 
 def check_file(path: Path) -> bool:
     """Refuse, untouched, what is not ours. False: there is no queue in it yet."""
-    header = read_header(path)
-    if header is None:
+    try:
+        with path.open("rb") as file:
+            head = file.read(HEADER)
+    except FileNotFoundError as error:
+        if not path.parent.is_dir():
+            raise StorageError(f"{path}: the directory {path.parent} is missing; create it") from error
         return False
-    if not header.ours:
-        raise StorageError(f"{path} is a SQLite database of another application; name another file")
-    check_version(path, header.version)
-    return True
-
-
-def check_version(path: Path, version: int) -> None:
-    if version > VERSION:
-        raise StorageError(f"{path} was written by a newer qo (schema {version}, this one knows {VERSION}); upgrade qo")
+    except IsADirectoryError as error:
+        raise StorageError(f"{path} is a directory; name a file in it") from error
+    except OSError as error:
+        raise StorageError(f"{path} cannot be read: {error.strerror}; check its permissions") from error
+    return check_header(path, head)
 
 
 def connect(path: Path, *, patient: bool = True, create: bool = True) -> apsw.Connection:
@@ -78,6 +46,33 @@ def connect(path: Path, *, patient: bool = True, create: bool = True) -> apsw.Co
     except apsw.Error as error:
         raise storage_error(path, error) from error
     return db
+
+
+def prepare(db: apsw.Connection, path: Path) -> None:
+    """Create or update the tables, then turn the write-ahead log on.
+
+    In this order: a new file names its owner from its first byte on, and with the log it would stay blank until the
+    first checkpoint.
+    """
+    try:
+        migrate(db, path)
+        _turn_log_on(db)
+        db.execute(f"PRAGMA journal_size_limit = {_JOURNAL_LIMIT}")
+    except apsw.Error as error:
+        raise storage_error(path, error) from error
+
+
+def _turn_log_on(db: apsw.Connection) -> None:
+    """It needs the file alone for a moment, and does not ask the busy handler when it cannot have it."""
+    since = boot_clock()
+    while True:
+        try:
+            if db.execute("PRAGMA journal_mode = wal").get == "wal":
+                return
+        except (apsw.BusyError, apsw.LockedError):
+            if boot_clock() - since > _PATIENCE:
+                raise
+        time.sleep(_PAUSE)
 
 
 class _Patience:

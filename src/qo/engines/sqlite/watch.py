@@ -9,11 +9,11 @@ from typing import TypeVar
 import apsw
 
 from qo.clock import Clock
-from qo.engines.sqlite.lanes import Lanes
-from qo.engines.sqlite.statements import SQL
-from qo.engines.sqlite.table import ready_lanes
-from qo.engines.sqlite.trouble import storage_error
 from qo.model import Want
+from qo.sqlite_tables.lanes import Lanes
+from qo.sqlite_tables.statements import SQL
+from qo.sqlite_tables.table import ready_lanes
+from qo.sqlite_tables.trouble import storage_error
 
 T = TypeVar("T")
 

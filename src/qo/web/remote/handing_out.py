@@ -61,7 +61,8 @@ class HandingOut:
         control = await self._switches()
         seat.rates.obey(control)
         limit = seat.rates.total(want.limit)
-        if control.paused or seat.note.status != "active" or limit <= 0:
+        draining = seat.note.status != "active" or seat.note.worker_id in control.draining
+        if control.paused or draining or limit <= 0:
             return None
         queues, types = want.queues, want.types
         if control.paused_queues or control.paused_types:  # "all but these" must be spelled out
@@ -81,6 +82,10 @@ class HandingOut:
             at_most=seat.rates.at_most(),
             again=want.again,
         )
+
+    async def dismissed(self, seat: Seat) -> bool:
+        """Someone asked the worker to finish what it has and leave."""
+        return seat.note.worker_id in (await self._switches()).draining
 
     async def _switches(self) -> Control:
         now = boot_clock()

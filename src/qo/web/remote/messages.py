@@ -103,4 +103,5 @@ class Heartbeat(Struct, frozen=True, kw_only=True):
 
 class Acknowledged(Struct, frozen=True, kw_only=True):
     acknowledged: bool = True
+    drain: bool = False  # someone wants this worker to finish what it has and leave
     lost: list[str] = []  # of `current_tasks`: cancelled, or given to another; stop working on them

@@ -7,6 +7,7 @@ from qo.web.v1.look import list_tasks, show_history, show_result, show_task
 from qo.web.v1.stats import list_workers, show_stats
 from qo.web.v1.steer import archive_task, cancel_task, replay_task, replay_tasks
 from qo.web.v1.submit import submit_task, submit_tasks
+from qo.web.v1.switches import drain_worker, limit_rate, pause_some, resume_some, show_switches
 
 router = Router(
     path="/api/v1",
@@ -23,6 +24,11 @@ router = Router(
         archive_task,
         show_stats,
         list_workers,
+        drain_worker,
+        show_switches,
+        pause_some,
+        resume_some,
+        limit_rate,
         listen,
     ],
     tags=["v1"],

@@ -11,6 +11,7 @@
 --     :listed:<status>:<lane>  zset    ids by created_at; its size is the count
 --     :receipt:<nonce>         string  what a write answered, for a caller who lost the answer and asks again
 --     :notes                   hash    name -> version, a space, data
+--     :fence                   string  written behind each write if replicas are to confirm it (copies.py)
 --     :news                    channel [seconds until something is due or null, [lanes with something to claim]]
 --
 -- Time is the server's unless the caller (a test) names it. Numbers go to redis.call as numbers: it writes all 17

@@ -1,0 +1,59 @@
+"""The page's files as they are published: those of the package, with what holds for one bucket written in."""
+
+import json
+from html import escape
+from pathlib import Path
+from typing import NamedTuple
+
+from qo.buckets.address import Address
+from qo.buckets.page.place import content_policy, store_url
+
+SOURCE = Path(__file__).parents[2] / "web" / "dashboard"
+INDEX, CONFIG = "index.html", "config.json"
+_TYPES = {
+    ".html": "text/html; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".svg": "image/svg+xml",
+    ".json": "application/json",
+}
+_CHARSET = '<meta charset="utf-8">'  # what must be read before anything else
+
+
+class File(NamedTuple):
+    name: str
+    content: bytes
+    content_type: str
+
+
+def page_files(address: Address, layout: str, page: str) -> list[File]:
+    """What others refer to comes first: whoever opens the page while it is published meets no missing file."""
+    policy = content_policy(page, store_url(address))
+    files = [
+        File(name, _content(path, policy), _TYPES[path.suffix])
+        for path in SOURCE.rglob("*")
+        if path.suffix in _TYPES and (name := path.relative_to(SOURCE).as_posix()) != CONFIG
+    ]
+    files.sort(key=lambda file: (file.name == INDEX, file.name))
+    config = {
+        "source": "bucket",
+        "bucket": address.bucket,
+        "prefix": address.prefix,
+        "region": address.region,
+        "endpoint": address.endpoint,
+        "layout": layout,
+        "page": page,
+        "files": [file.name for file in files],
+    }
+    return [File(CONFIG, json.dumps(config, indent=2).encode(), _TYPES[".json"]), *files]
+
+
+def _content(path: Path, policy: str) -> bytes:
+    content = path.read_bytes()
+    if path.name != INDEX:
+        return content
+    meta = f'<meta http-equiv="Content-Security-Policy" content="{escape(policy)}">'
+    before, found, after = content.decode().partition(_CHARSET)
+    if not found:
+        raise ValueError(f"{path} does not begin with {_CHARSET}")
+    return f"{before}{found}\n{meta}{after}".encode()

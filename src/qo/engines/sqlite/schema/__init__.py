@@ -1,5 +1,0 @@
-"""The schema, as numbered steps from an empty file to the present."""
-
-from qo.engines.sqlite.schema.steps import prepare
-
-__all__ = ["prepare"]

@@ -1,0 +1,162 @@
+"""The port on one side, one of two modes on the other."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from enum import StrEnum
+
+from qo.bucket import Bucket
+from qo.clock import Clock
+from qo.engines.polling import Look, Waiting
+from qo.engines.sqlite_object.durable import Durable
+from qo.engines.sqlite_object.image import Image
+from qo.engines.sqlite_object.local import Local
+from qo.engines.sqlite_object.pace import Pace, check_interval, check_volume
+from qo.model import (
+    Added,
+    Change,
+    Counts,
+    Event,
+    Filter,
+    NewTask,
+    Note,
+    Status,
+    Task,
+    Want,
+    check_distinct,
+    release,
+)
+
+KEY = "queue.sqlite"
+VOLUME = 1000  # calls that wait for no interval
+PATIENCE = 30.0  # seconds
+
+
+class Mode(StrEnum):
+    DURABLE = "durable"  # a call returns when the bucket has it
+    LOCAL = "local"  # a call returns at once
+
+
+INTERVALS = {Mode.DURABLE: 0.0, Mode.LOCAL: 1.0}  # seconds from one flush to the next, unless told otherwise
+
+
+class SqliteObjectEngine:
+    """Time is the bucket's unless a clock is given.
+
+    A lost race is run again on the fresh state, unless the caller wants to hear of it (`repeats_lost_races=False`).
+    `patience` is how long a durable call waits for a bucket that does not answer before it is told so.
+    """
+
+    def __init__(
+        self,
+        bucket: Bucket,
+        *,
+        mode: Mode = Mode.DURABLE,
+        key: str = KEY,
+        interval: float | None = None,
+        volume: float = VOLUME,
+        patience: float = PATIENCE,
+        repeats_lost_races: bool = True,
+        clock: Clock | None = None,
+    ) -> None:
+        self._clock = clock or bucket.now
+        pace = Pace(check_interval(INTERVALS[mode] if interval is None else interval), check_volume(volume))
+        self._store: Durable | Local = (
+            Local(bucket, key, self._clock, pace)
+            if mode is Mode.LOCAL
+            else Durable(bucket, key, self._clock, pace, patience=patience, repeats_lost_races=repeats_lost_races)
+        )
+        self._waiting = Waiting()
+        self._hand_backs: set[asyncio.Task[list[bool]]] = set()
+
+    @property
+    def lost(self) -> int:
+        """How many changes of mode `local` never reached the bucket."""
+        return self._store.lost
+
+    async def open(self) -> None:
+        await self._store.open()
+
+    async def close(self) -> None:
+        await self._store.finish(PATIENCE)  # which may bring forth tasks to hand back
+        if self._hand_backs:
+            await asyncio.wait(self._hand_backs, timeout=PATIENCE)
+        self._store.close()
+
+    async def flush(self) -> None:
+        """Bring what is asked for to the bucket now."""
+        await self._store.flush()
+
+    def let_go(self) -> None:
+        """End what goes on in the background; for whoever cannot await `close`."""
+        self._store.let_go()
+
+    # --- writing
+
+    async def add(self, tasks: Sequence[NewTask]) -> list[Added]:
+        check_distinct(task.id for task in tasks)
+        added = await self._store.ask(lambda table: table.add(tasks))
+        self._waiting.wake()
+        return added
+
+    async def claim(self, want: Want) -> list[Task]:
+        """A caller cancelled before the flush claims nothing; one cancelled during it hands its tasks back."""
+        return await self._store.ask(lambda table: table.claim(want), self._hand_back)
+
+    def _hand_back(self, tasks: list[Task]) -> None:
+        if tasks:
+            handing = asyncio.create_task(self.apply([release(task) for task in tasks]))
+            self._hand_backs.add(handing)
+            handing.add_done_callback(self._handed_back)
+
+    def _handed_back(self, handing: asyncio.Task[list[bool]]) -> None:
+        self._hand_backs.discard(handing)
+        if not handing.cancelled():
+            handing.exception()  # if this failed too, the lease expires
+
+    async def apply(self, changes: Sequence[Change]) -> list[bool]:
+        check_distinct(change.id for change in changes)
+        applied = await self._store.ask(lambda table: table.apply(changes))
+        if any(change.to is Status.PENDING for change in changes):
+            self._waiting.wake()
+        return applied
+
+    async def delete(self, ids: Sequence[str]) -> list[bool]:
+        check_distinct(ids)
+        return await self._store.ask(lambda table: table.delete(ids))
+
+    async def write_note(self, name: str, data: bytes, *, expected: str) -> str:
+        return await self._store.ask(lambda table: table.write_note(name, data, expected))
+
+    async def drop_note(self, name: str) -> None:
+        await self._store.ask(lambda table: table.drop_note(name))
+
+    # --- reading
+
+    async def get(self, ids: Sequence[str]) -> list[Task | None]:
+        return await self._store.read(lambda image: image.reading.get(ids))
+
+    async def find(self, where: Filter, *, limit: int, after: str = "") -> list[Task]:
+        return await self._store.read(lambda image: image.reading.find(where, limit, after, self._clock()))
+
+    async def count(self) -> Counts:
+        return await self._store.read(lambda image: image.reading.count())
+
+    async def history(self, task_id: str) -> list[Event]:
+        return await self._store.read(lambda image: image.reading.history(task_id))
+
+    async def read_note(self, name: str) -> Note | None:
+        return await self._store.read(lambda image: image.reading.read_note(name))
+
+    async def notes(self, prefix: str) -> list[Note]:
+        return await self._store.read(lambda image: image.reading.notes(prefix))
+
+    async def wait(self, want: Want, timeout: float) -> None:
+        await self._waiting.wait(lambda: self._store.look(self._looking_for(want)), timeout)
+
+    def _looking_for(self, want: Want) -> Callable[[Image], Look]:
+        def look(image: Image) -> Look:
+            next_at = image.next_at()
+            due_in = float("inf") if next_at is None else max(0.0, next_at - self._clock())
+            return Look(image.has_something_for(want), due_in)
+
+        return look

@@ -1,0 +1,140 @@
+"""Mode `local`: a call is answered at once, and the bucket gets what it changed behind its back.
+
+What the bucket does not have yet is lost if the process dies, and if another process writes the object first.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import TypeVar
+
+from qo.bucket import Bucket
+from qo.buckets.own_writes import SUPERSEDED
+from qo.clock import Clock
+from qo.engines.sqlite_object.calls import Call
+from qo.engines.sqlite_object.confirmed import Confirmed
+from qo.engines.sqlite_object.image import Image
+from qo.engines.sqlite_object.pace import Pace
+from qo.engines.sqlite_object.uploading import Upload, log
+from qo.errors import Conflict, OutcomeUnknown, QoError
+from qo.sqlite_tables.table import Table
+
+Answer = TypeVar("Answer")
+
+_LAST_TRY = 10.0  # seconds for the last flush of an engine that nobody has any more
+
+
+class Local:
+    def __init__(self, bucket: Bucket, key: str, clock: Clock, pace: Pace) -> None:
+        self._bucket, self._key, self._clock, self._pace = bucket, key, clock, pace
+        self._confirmed = Confirmed(bucket, key, clock)
+        self._image: Image | None = None
+        self._version = ""  # of the object the image was before what is unsynced
+        self._unsynced = 0  # calls that changed something the bucket does not have
+        self.lost = 0  # of those, all that another process's write has undone
+        self._flushing = asyncio.Lock()
+        self._syncing: asyncio.Task[None] | None = None
+        self._is_left = False
+
+    async def open(self) -> None:
+        if self._image is None:
+            await self._confirmed.look(is_patient=False)
+
+    async def ask(self, work: Callable[[Table], Answer], abandoned: Callable[[Answer], None] | None = None) -> Answer:
+        call = Call(work, abandoned)
+        image = await self._present()
+        if image.do([call]):
+            self._unsynced += 1
+            self._pace.count(self._unsynced)
+            if self._syncing is None:
+                self._syncing = asyncio.create_task(self._sync())
+        call.tell(None)
+        answer: Answer = await call.done
+        return answer
+
+    async def read(self, work: Callable[[Image], Answer]) -> Answer:
+        return work(await self._present())
+
+    async def look(self, work: Callable[[Image], Answer]) -> Answer:
+        """A read that shows what other processes did, if nothing here stands against it."""
+        if not self._unsynced:
+            await self._confirmed.refresh()
+        if not self._unsynced and self._confirmed.version not in {"", self._version}:
+            self._drop_image()
+        return await self.read(work)
+
+    async def flush(self) -> None:
+        """Now. Raises Conflict if another process has written the object: then what was unsynced is lost."""
+        async with self._flushing:
+            image, taken, expected = self._image, self._unsynced, self._version
+            if image is None or not taken:
+                return
+            upload = Upload(self._bucket, self._key, image)
+            try:
+                await upload.land(expected=expected, patience=float("inf"))
+            except (Conflict, OutcomeUnknown) as error:
+                self._lose(error)
+                raise Conflict(f"{self._key} was written by someone else first; unsynced changes are lost") from error
+            self._unsynced -= taken
+            self._version = upload.version
+            if upload.version == SUPERSEDED:
+                self._confirmed.doubt()
+                if not self._unsynced:
+                    self._drop_image()
+            else:
+                self._confirmed.adopt(upload.data, upload.version, upload.write.n)
+
+    def _lose(self, error: QoError) -> None:
+        lost, self._unsynced = self._unsynced, 0
+        self.lost += lost
+        log.error("%s: %d unsynced changes are lost, and it is downloaded afresh: %s", self._key, lost, error)
+        self._drop_image()
+        self._confirmed.doubt()
+
+    async def finish(self, patience: float) -> None:
+        """Sync. A bucket that does not answer is not waited for without end."""
+        syncing = self._syncing
+        if syncing is not None:
+            self._pace.hurry()
+            await asyncio.wait([syncing], timeout=patience)
+            syncing.cancel()
+            await asyncio.wait([syncing])
+        if self._unsynced:
+            self._lose(OutcomeUnknown("the bucket did not answer before the end"))
+
+    def close(self) -> None:
+        self._drop_image()
+        self._confirmed.close()
+
+    def let_go(self) -> None:
+        """Nobody has the engine any more: one last flush, and the task ends."""
+        if self._syncing is not None:
+            self._is_left = True
+            self._pace.hurry()
+            self._syncing.get_loop().call_later(_LAST_TRY, self._syncing.cancel)
+
+    async def _sync(self) -> None:
+        try:
+            while self._unsynced:
+                await self._pace.turn()
+                try:
+                    await self.flush()
+                except QoError as error:
+                    log.debug("%s: %s", self._key, error)  # `_lose` has told it
+                if self._is_left:
+                    return
+        finally:
+            self._syncing = None
+
+    async def _present(self) -> Image:
+        while self._image is None:
+            if not self._confirmed.version:
+                await self._confirmed.refresh()
+            if self._image is None:
+                data, self._version = self._confirmed.data, self._confirmed.version
+                self._image = Image(self._key, data, self._clock, is_ours=bool(data))
+        return self._image
+
+    def _drop_image(self) -> None:
+        if self._image is not None:
+            self._image.close()
+            self._image = None

@@ -1,0 +1,46 @@
+"""The SQL, kept in its own file, and the shape in which many rows go into one step."""
+
+import re
+from collections.abc import Iterator, Sequence
+from functools import cache
+from importlib.resources import files
+from itertools import chain
+from typing import Any
+
+import apsw
+
+_ROW = re.compile(r"VALUES (\([^()]*\))")
+_LARGEST = 128  # rows in one step; larger ones gain nothing
+
+
+def _load() -> dict[str, str]:
+    text = files("qo.sqlite_tables").joinpath("statements.sql").read_text("utf-8")
+    blocks = (block.partition("\n") for block in text.split("-- name: ")[1:])
+    return {name.strip(): body.strip() for name, _, body in blocks}
+
+
+SQL = _load()
+
+
+@cache
+def _widened(name: str, size: int) -> str:
+    return _ROW.sub(lambda row: "VALUES " + ", ".join([row[1]] * size), SQL[name])
+
+
+def write_rows(db: apsw.Connection, name: str, rows: Sequence[tuple[Any, ...]]) -> int:
+    """Run a VALUES statement on many rows in few steps, and say how many it wrote."""
+    written = 0
+    for part in _parts(rows):
+        db.execute(_widened(name, len(part)), tuple(chain.from_iterable(part)))
+        written += db.changes()
+    return written
+
+
+def _parts(rows: Sequence[tuple[Any, ...]]) -> Iterator[Sequence[tuple[Any, ...]]]:
+    """Powers of two, so that the statement cache knows them all."""
+    start, size = 0, _LARGEST
+    while start < len(rows):
+        while size > len(rows) - start:
+            size //= 2
+        yield rows[start : start + size]
+        start += size

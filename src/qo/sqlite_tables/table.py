@@ -1,0 +1,261 @@
+"""What is written: the two rules, on one connection, inside a transaction that someone else begins and commits."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+import apsw
+import msgspec
+
+from qo.clock import Clock
+from qo.errors import Conflict
+from qo.ids import new_lease_id
+from qo.model import (
+    ANY,
+    FINISHED,
+    NEW,
+    Added,
+    Change,
+    NewTask,
+    Status,
+    Task,
+    Want,
+    admit,
+    apply,
+    created,
+    is_repeat,
+    stamps,
+)
+from qo.sqlite_tables.lanes import Lanes
+from qo.sqlite_tables.rows import BY_ID, BY_N, Brief, encode_list, encode_retry, plain, read_briefs, read_tasks
+from qo.sqlite_tables.statements import SQL, write_rows
+
+# Plain strings, because hashing a member of an enum is a call into Python.
+_PENDING, _RUNNING = plain(Status.PENDING), plain(Status.RUNNING)
+_STEP = 1000  # tasks made ready by one statement
+
+_numbers = msgspec.json.Decoder(list[int])
+_names = msgspec.json.Decoder(set[str])
+_candidates = msgspec.json.Decoder(list[tuple[int, list[tuple[float, int]]]])
+
+
+class Table:
+    """Calls of one transaction may refuse with a QoError, but only before they have written anything."""
+
+    def __init__(self, db: apsw.Connection, clock: Clock) -> None:
+        self._db = db
+        self._clock = clock
+        self._now = 0.0  # one instant for all of a transaction
+        self._last = 0  # the highest number in use
+        self._staged = False
+        self.lanes = Lanes(db)
+        self.tally: Counter[tuple[int, str]] = Counter()  # what this transaction adds to the counts
+        self.claimable = False  # this transaction made or scheduled work
+
+    def begin(self) -> None:
+        """Inside a new transaction. What is read here once stays true to its end, for nobody else can write."""
+        self._now = self._clock()
+        self._last = self._db.execute("SELECT max(n) FROM tasks").get or 0
+        self._staged = False
+        self.lanes.refresh()
+        self.tally.clear()
+        self.claimable = False
+
+    def count_up(self) -> None:
+        write_rows(self._db, "count_up", [(lane, status, n) for (lane, status), n in self.tally.items() if n])
+
+    # --- add
+
+    def add(self, news: Sequence[NewTask]) -> list[Added]:
+        if not news:
+            return []
+        now, first = self._now, self._last + 1
+        self._last = last = self._last + len(news)
+        at = stamps(now, len(news))
+        lanes = [self.lanes.number(new.queue, new.type, new.needs, new.priority) for new in news]
+        tasks = map(created, news, at)
+        rows = [
+            (n, task.id, lane, *_described(task, now))
+            for n, task, lane in zip(range(first, last + 1), tasks, lanes, strict=True)
+        ]
+        written = write_rows(self._db, "insert", rows)
+        self._db.execute(SQL["record_new"], (first, last))
+        self.claimable = True
+        if written == len(rows):
+            for lane, size in Counter(lanes).items():
+                self.tally[lane, _PENDING] += size
+            return [Added(new.id, new=True) for new in news]
+        return self._sort_out(news, at, lanes, (first, last))
+
+    def _sort_out(
+        self, news: Sequence[NewTask], at: list[float], lanes: list[int], span: tuple[int, int]
+    ) -> list[Added]:
+        """Some ids were there already: a stored task may have to make room."""
+        landed = _names.decode(self._db.execute(SQL["landed"], span).get)
+        there = read_tasks(self._db, BY_ID, [new.id for new in news if new.id not in landed], self.lanes)
+        stored = {task.id: (n, task) for n, task in there.items()}
+        answers = []
+        for new, instant, lane in zip(news, at, lanes, strict=True):
+            if new.id in landed:
+                self.tally[lane, _PENDING] += 1
+                answers.append(Added(new.id, new=True))
+                continue
+            n, existing = stored[new.id]
+            task = admit(existing, new, instant)
+            if task is not None:
+                self._readmit(n, existing, task)
+            answers.append(Added(new.id, new=task is not None))
+        return answers
+
+    def _readmit(self, n: int, existing: Task, task: Task) -> None:
+        lane, left = self._lane(task), self._lane(existing)
+        self._db.execute(SQL["readmit"], (lane, *_described(task, self._now), n))
+        self._db.execute(SQL["record_new"], (n, n))
+        self.tally[left, plain(existing.status)] -= 1
+        self.tally[lane, _PENDING] += 1
+
+    def _lane(self, task: Task) -> int:
+        return self.lanes.number(task.queue, task.type, task.needs, task.priority)
+
+    # --- claim
+
+    def stage(self) -> None:
+        """Make ready what has become due. In steps: one statement must not gather a million tasks."""
+        moved = 0 if self._staged else _STEP
+        while moved == _STEP:
+            self._db.execute(SQL["stage"], (self._now, _STEP))
+            moved = self._db.changes()
+        self._staged = True
+
+    def claim(self, want: Want) -> list[Task]:
+        if want.again:
+            held = _numbers.decode(self._db.execute(SQL["held_under"], (want.lease_id,)).get)
+            if held:
+                return list(read_tasks(self._db, BY_N, held, self.lanes).values())
+        self.stage()
+        chosen = self._choose(want)
+        if not chosen:
+            return []
+        now, numbers = self._now, encode_list(chosen)
+        self._db.execute(SQL["claim"], (want.lease_id, want.worker_id, now + want.lease, now, numbers))
+        self._db.execute(SQL["record"], (numbers,))
+        return list(read_tasks(self._db, BY_N, chosen, self.lanes).values())
+
+    def _choose(self, want: Want) -> list[int]:
+        """The numbers of the tasks that come first among all eligible lanes."""
+        lanes = ready_lanes(self._db, self.lanes, want)
+        if not lanes or want.limit <= 0:
+            return []
+        heads = _candidates.decode(self._db.execute(SQL["first"], (encode_list(lanes), want.limit)).get)
+        first = sorted((rank, n, lane) for lane, some in heads for rank, n in some)
+        if want.at_most:
+            first = self._fitting(first, want.at_most)
+        del first[want.limit :]
+        for lane, size in Counter(lane for _, _, lane in first).items():
+            self.tally[lane, _PENDING] -= size
+            self.tally[lane, _RUNNING] += size
+        return [n for _, n, _ in first]
+
+    def _fitting(self, first: list[tuple[float, int, int]], at_most: Mapping[str, int]) -> list[tuple[float, int, int]]:
+        """Without those that would be too many of their type."""
+        taken: Counter[str] = Counter()
+        fitting = []
+        for head in first:
+            type_ = self.lanes[head[2]].type
+            taken[type_] += 1
+            if taken[type_] <= at_most.get(type_, taken[type_]):
+                fitting.append(head)
+        return fitting
+
+    # --- apply
+
+    def apply(self, changes: Sequence[Change]) -> list[bool]:
+        now, stored = self._now, read_briefs(self._db, [change.id for change in changes])
+        rows, answers, told, reached = [], [], list[Brief](), list[str]()
+        for change in changes:
+            brief = stored.get(change.id)
+            changed = None if brief is None else apply(brief.task, change, now)
+            answers.append(changed is not None or (brief is not None and is_repeat(brief.task, change)))
+            if brief is None or changed is None:
+                continue
+            rows.append(_changed(brief.n, changed, change, now))
+            if changed.status is not Status.RUNNING:  # renewals are not transitions
+                told.append(brief)
+                reached.append(plain(changed.status))
+        write_rows(self._db, "change", rows)
+        if told:
+            self._db.execute(SQL["record"], (encode_list([brief.n for brief in told]),))
+            self.tally.subtract((brief.lane, brief.status) for brief in told)
+            self.tally.update((brief.lane, status) for brief, status in zip(told, reached, strict=True))
+        self.claimable = self.claimable or any(row[2] is not None for row in rows)
+        return answers
+
+    # --- delete and notes
+
+    def delete(self, ids: Sequence[str]) -> list[bool]:
+        stored = read_briefs(self._db, ids)
+        gone = {task_id: brief for task_id, brief in stored.items() if brief.task.status in FINISHED}
+        self.tally.subtract((brief.lane, brief.status) for brief in gone.values())
+        numbers = encode_list([brief.n for brief in gone.values()])
+        self._db.execute(SQL["delete_events"], (numbers,))
+        self._db.execute(SQL["delete"], (numbers,))
+        return [task_id in gone for task_id in ids]
+
+    def write_note(self, name: str, data: bytes, expected: str) -> str:
+        stored = self._db.execute("SELECT version FROM notes WHERE name = ?", (name,)).get
+        if expected not in {ANY, stored or NEW}:
+            raise Conflict(f"note {name!r} was written by someone else")
+        version = new_lease_id()  # random: a version must stay new even after its note was dropped
+        self._db.execute(SQL["write_note"], (name, data, version))
+        return version
+
+    def drop_note(self, name: str) -> None:
+        self._db.execute("DELETE FROM notes WHERE name = ?", (name,))
+
+
+def ready_lanes(db: apsw.Connection, lanes: Lanes, want: Want) -> list[int]:
+    """The lanes this claim may take from that hold a task which is ready."""
+    filled = _numbers.decode(db.execute(SQL["ready_lanes"]).get)
+    if any(lane not in lanes for lane in filled):
+        lanes.refresh()
+    wanted = lanes.eligible(want)
+    return [lane for lane in filled if lane in wanted and want.at_most.get(lanes[lane].type, 1) > 0]
+
+
+def _described(task: Task, now: float) -> tuple[object, ...]:
+    """A new task's own columns, in the order of `insert` and `readmit`."""
+    return (
+        int(task.available_at <= now),
+        task.available_at,
+        task.rank,
+        task.version,
+        task.created_at,
+        task.updated_at,
+        task.priority,
+        task.timeout,
+        task.max_retries,
+        encode_retry(task.retry),
+        task.idempotency_key,
+        task.trace_id,
+        task.payload,
+    )
+
+
+def _changed(n: int, task: Task, change: Change, now: float) -> tuple[object, ...]:
+    """The columns a change may set, in the order of `change`."""
+    return (
+        n,
+        plain(task.status),
+        int(task.available_at <= now) if task.status is Status.PENDING else None,
+        task.available_at,
+        task.rank,
+        task.failures,
+        task.timeout,
+        task.error,
+        task.worker_id,
+        task.lease_expires_at,
+        task.started_at,
+        task.completed_at,
+        task.updated_at,
+        task.version,
+        change.result,
+    )

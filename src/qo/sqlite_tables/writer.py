@@ -1,0 +1,103 @@
+"""The writer: everything that waits goes into one transaction, and is answered once that is committed."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import apsw
+
+from qo.clock import Clock
+from qo.errors import OutcomeUnknown, QoError, StorageError
+from qo.sqlite_tables.table import Table
+from qo.sqlite_tables.trouble import GENERAL, storage_error
+
+
+class Job(Protocol):
+    """One call: what to do with the table, and what came of it."""
+
+    @property
+    def work(self) -> Callable[[Any], Any]: ...
+
+    answer: Any
+    error: BaseException | None
+
+
+class Writer:
+    """Serves the desk of one connection. A bad call fails alone; a bad disk fails all that wait, and keeps nothing."""
+
+    def __init__(self, place: object, db: apsw.Connection, clock: Clock, news: Callable[[], None]) -> None:
+        self._place = place
+        self._db = db
+        self._news = news  # told that there may be something to claim
+        self._table = Table(db, clock)
+
+    def serve(self, jobs: Sequence[Job]) -> None:
+        if not jobs:
+            return
+        try:
+            self._try(jobs)
+        except StorageError as error:
+            for job in jobs:  # an error each: one shared by many callers would collect their tracebacks
+                job.error = type(error)(*error.args)
+                job.error.__cause__ = error.__cause__
+        except Exception as error:  # noqa: BLE001 - goes to the callers: a thread that died would leave them waiting
+            for job in jobs:
+                job.error = error
+
+    def _try(self, jobs: Sequence[Job]) -> None:
+        try:
+            self._transact(jobs, self._do)
+        except StorageError:
+            raise
+        except Exception:  # noqa: BLE001 - one of the calls is bad; it will be told when it fails alone
+            self._transact(jobs, self._do_apart)
+        if self._table.claimable:
+            self._news()
+
+    def _transact(self, jobs: Sequence[Job], do: Callable[[Job], None]) -> None:
+        try:
+            self._db.execute("BEGIN IMMEDIATE")
+            self._table.begin()
+            for job in jobs:
+                do(job)
+            self._table.count_up()
+            self._commit()
+        except BaseException as error:
+            self._roll_back()
+            if isinstance(error, GENERAL):
+                raise storage_error(self._place, error) from error
+            raise
+
+    def _commit(self) -> None:
+        try:
+            self._db.execute("COMMIT")
+        except apsw.IOError as error:
+            # The log may hold the commit although flushing it failed, and a crash now might bring it back.
+            raise storage_error(self._place, error, OutcomeUnknown) from error
+
+    def _roll_back(self) -> None:
+        self._table.lanes.forget()
+        if self._db.in_transaction:  # a full disk makes SQLite roll back by itself
+            self._db.execute("ROLLBACK")
+
+    def _do(self, job: Job) -> None:
+        job.error = None
+        try:
+            job.answer = job.work(self._table)
+        except QoError as error:  # an answer, given before anything was written
+            job.error = error
+
+    def _do_apart(self, job: Job) -> None:
+        """Under a savepoint. They cost too much to have when nothing is wrong."""
+        tally = self._table.tally.copy()
+        self._db.execute("SAVEPOINT call")
+        try:
+            self._do(job)
+        except GENERAL:
+            raise
+        except Exception as error:  # noqa: BLE001 - goes to the caller
+            self._db.execute("ROLLBACK TO call")
+            self._table.lanes.forget()
+            self._table.lanes.refresh()
+            self._table.tally = tally
+            job.error = storage_error(self._place, error) if isinstance(error, apsw.Error) else error
+        self._db.execute("RELEASE call")

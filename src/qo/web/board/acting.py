@@ -1,0 +1,140 @@
+"""Acting on tasks: on some by their ids, or on all that match, a few thousand a request."""
+
+from collections.abc import Callable
+from typing import Annotated, Any, Literal
+
+from litestar import Request, post
+from litestar.params import JSONBody
+from msgspec import Meta, Struct
+from msgspec.structs import replace
+
+from qo.engine import Engine
+from qo.errors import InvalidTask
+from qo.model import FINISHED, Change, Filter, Guard, Status, Task, archive, cancel, replay
+from qo.model.change import STATUSES
+from qo.web.access import ADMIN
+from qo.web.board.filters import TaskFilter, search_of
+from qo.web.board.search import Search, find
+from qo.web.board.views import statuses
+from qo.web.problems import problems
+from qo.web.server import known_id, server_of, tell
+
+MOST = 10_000
+_BATCH = 500
+_TOLD = 20  # refusals told one by one
+
+Action = Literal["replay", "archive", "cancel", "delete"]
+
+
+class Kind(Struct, frozen=True):
+    change: Callable[[str], Change] | None  # None: delete
+    takes: frozenset[Status]
+
+
+KINDS: dict[Action, Kind] = {
+    "replay": Kind(replay, STATUSES[Guard.REPLAYABLE]),
+    "archive": Kind(archive, STATUSES[Guard.ENDED]),
+    "cancel": Kind(cancel, STATUSES[Guard.UNFINISHED]),
+    "delete": Kind(None, FINISHED),
+}
+
+
+class Act(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`ids` or `filter`, one of them. With a filter, `after` is the `next` of the answer before."""
+
+    action: Action
+    ids: Annotated[list[str], Meta(max_length=MOST)] | None = None
+    filter: TaskFilter | None = None
+    limit: Annotated[int, Meta(ge=1, le=MOST)] = 1000
+    after: str = ""
+
+
+class Refusal(Struct, frozen=True):
+    id: str
+    why: str
+
+
+class Acted(Struct, frozen=True, kw_only=True):
+    """How many it was, some of those that were refused, and where to go on if others may match."""
+
+    done: int
+    refused: list[Refusal]
+    next: str | None = None
+
+
+class Cleanup(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    older_than: Annotated[float, Meta(ge=0, le=3_200_000_000)]  # seconds since they ended
+    status: Annotated[list[Literal["completed", "failed", "cancelled", "archived"]], Meta(min_length=1)]
+
+
+class Cleaned(Struct, frozen=True):
+    deleted: int
+
+
+@post("/act", opt=ADMIN, status_code=200, responses=problems(413, 415))
+async def act(request: Request[Any, Any, Any], data: JSONBody[Act]) -> Acted:
+    """Replay, archive, cancel or delete: the tasks named, or up to `limit` of those that match, newest first."""
+    engine, kind = server_of(request).queue.engine, KINDS[data.action]
+    if (data.ids is None) == (data.filter is None):
+        raise InvalidTask("ids", "give ids or a filter, one of them")
+    if data.ids is not None:
+        acted = await change(engine, kind, list(dict.fromkeys(known_id(each) for each in data.ids)))
+    else:
+        acted = await _change_matching(engine, kind, data)
+    tell(request, data.action, number=acted.done)
+    return acted
+
+
+@post("/cleanup", opt=ADMIN, status_code=200, responses=problems(413, 415))
+async def clean(request: Request[Any, Any, Any], data: JSONBody[Cleanup]) -> Cleaned:
+    """Delete what ended so long ago."""
+    where = Filter(statuses=tuple(Status(word) for word in data.status), finished_for=data.older_than)
+    deleted = await server_of(request).queue.delete_all(where)
+    tell(request, "deleted", number=deleted)
+    return Cleaned(deleted)
+
+
+async def _change_matching(engine: Engine, kind: Kind, data: Act) -> Acted:
+    given = data.filter or TaskFilter()
+    fit = [status for status in statuses(given.status) if status in kind.takes]
+    if not fit:
+        return Acted(done=0, refused=[])
+    asked = search_of(given)
+    asked = replace(asked, where=replace(asked.where, statuses=tuple(fit)))
+    tasks, following = await _matching(engine, asked, data)
+    acted = await change(engine, kind, [task.id for task in tasks])
+    return replace(acted, next=following)
+
+
+async def _matching(engine: Engine, asked: Search, data: Act) -> tuple[list[Task], str | None]:
+    """All of them before the first is changed: what is changed must not come again."""
+    tasks: list[Task] = []
+    after: str | None = data.after
+    while after is not None and len(tasks) < data.limit:
+        found = await find(engine, asked, limit=min(_BATCH, data.limit - len(tasks)), after=after)
+        tasks += [task for task in found.tasks if task.status in asked.where.statuses]
+        after = found.next
+        if not found.tasks:
+            break  # thousands looked through and none fits: answer, and go on in the next request
+    return tasks, after
+
+
+async def change(engine: Engine, kind: Kind, ids: list[str]) -> Acted:
+    done, refused = 0, list[str]()
+    for start in range(0, len(ids), _BATCH):
+        some = ids[start : start + _BATCH]
+        if kind.change is None:
+            answers = await engine.delete(some)
+        else:
+            answers = await engine.apply([kind.change(each) for each in some])
+        done += sum(answers)
+        refused += [each for each, done_ in zip(some, answers, strict=True) if not done_]
+    told = await engine.get(refused[:_TOLD]) if refused else []
+    reasons = [Refusal(each, _why(task, kind)) for each, task in zip(refused, told, strict=False)]
+    return Acted(done=done, refused=reasons + [Refusal(each, "refused") for each in refused[_TOLD:]])
+
+
+def _why(task: Task | None, kind: Kind) -> str:
+    if task is None:
+        return "there is no such task"
+    return f"it is {task.status}; this takes {', '.join(sorted(kind.takes))}"

@@ -1,0 +1,48 @@
+"""Which tasks a page is about, as callers say it."""
+
+import re
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+from qo.errors import InvalidTask
+from qo.model import Counts, Filter, check_name, check_names
+from qo.web.board.search import Search, folded
+from qo.web.board.views import StatusWord, statuses
+from qo.web.described import Name
+
+_SHARD = re.compile("[0-9a-f]{1,8}")
+
+
+class TaskFilter(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """As in the list of tasks."""
+
+    status: list[StatusWord] = []
+    type: list[Name] = []
+    queue: list[Name] = []
+    worker: Name | None = None
+    priority: Annotated[int, Meta(ge=0, le=9)] | None = None
+    text: str = ""
+    shard: str = ""
+
+
+def search_of(given: TaskFilter) -> Search:
+    if given.shard and not _SHARD.fullmatch(given.shard):
+        raise InvalidTask("shard", f"{given.shard!r:.80} is not the beginning of an id: 1 to 8 of 0-9 and a-f")
+    where = Filter(
+        statuses=statuses(given.status),
+        types=check_names("type", given.type),
+        queues=check_names("queue", given.queue),
+        worker_id=None if given.worker is None else check_name("worker", given.worker),
+    )
+    return Search(where=where, priority=given.priority, text=folded(given.text), shard=given.shard)
+
+
+def count(counts: Counts, where: Filter) -> int:
+    return sum(
+        number
+        for lane, number in counts.items()
+        if lane.status in where.statuses
+        and (not where.types or lane.type in where.types)
+        and (not where.queues or lane.queue in where.queues)
+    )

@@ -1,0 +1,153 @@
+"""Looking: who asks, tasks, one task, what happened to it, who works here."""
+
+from typing import Annotated, Any, Literal
+
+from litestar import Request, get
+from litestar.params import FromPath, FromQuery, QueryParameter
+from msgspec import UNSET, Struct, UnsetType
+
+from qo import __version__
+from qo.web.access import READ, scopes_of
+from qo.web.board.filters import TaskFilter, count, search_of
+from qo.web.board.search import find, find_sorted
+from qo.web.board.versions import documents
+from qo.web.board.views import StatusWord, TaskDocument, WorkerDocument, brief, whole, worker_document
+from qo.web.problems import problems
+from qo.web.server import found, server_of
+from qo.web.tokens import Scope
+
+MOST = 200
+
+Sort = Literal["newest", "updated", "rank", "available", "failures", "attempts"]
+
+
+class Abilities(Struct, frozen=True, kw_only=True):
+    write: bool
+    switches: bool
+    drain: bool
+    shards: bool
+
+
+class Session(Struct, frozen=True, kw_only=True):
+    """What the caller may do here."""
+
+    title: str
+    version: str
+    scopes: list[Scope]
+    can: Abilities
+
+
+class Page(Struct, frozen=True, kw_only=True):
+    """`next` is what the next page comes `after`. `searched`: a text or a priority was looked for in so many tasks;
+    `window`: sorted among so many of the newest that match. `total` is null where it would have to be counted."""
+
+    tasks: list[TaskDocument]
+    next: str | None
+    total: int | None
+    searched: int | UnsetType = UNSET
+    window: int | UnsetType = UNSET
+
+
+class EventDocument(Struct, frozen=True, kw_only=True):
+    """`task` is the task as it was then, as far as the transition recorded it."""
+
+    version: int
+    at: str
+    status: StatusWord
+    attempt: int
+    failures: int
+    worker_id: str | None
+    error: str | None
+    available_at: str
+    task: dict[str, Any]
+
+
+class Events(Struct, frozen=True, kw_only=True):
+    id: str
+    events: list[EventDocument]
+
+
+class Workers(Struct, frozen=True, kw_only=True):
+    workers: list[WorkerDocument]
+
+
+@get("/session", opt=READ, responses=problems())
+async def show_session(request: Request[Any, Any, Any]) -> Session:
+    """What the caller may do."""
+    server = server_of(request)
+    scopes = scopes_of(request)
+    admin = Scope.ADMIN in scopes
+    # Where an id's first digit is part of a task's place in the bucket, people look for it there.
+    shards = type(server.queue.engine).__module__.startswith("qo.engines.per_task")
+    can = Abilities(write=admin, switches=admin, drain=admin, shards=shards)
+    return Session(title=server.settings.title, version=__version__, scopes=sorted(scopes), can=can)
+
+
+@get("/tasks", opt=READ, responses=problems())
+async def list_documents(
+    *,
+    request: Request[Any, Any, Any],
+    status: FromQuery[list[StatusWord] | None] = None,
+    type: FromQuery[list[str] | None] = None,
+    queue: FromQuery[list[str] | None] = None,
+    worker: FromQuery[str | None] = None,
+    priority: Annotated[int | None, QueryParameter(ge=0, le=9)] = None,
+    text: FromQuery[str] = "",
+    shard: FromQuery[str] = "",
+    sort: FromQuery[Sort] = "newest",
+    limit: Annotated[int, QueryParameter(ge=1, le=MOST)] = 50,
+    after: FromQuery[str] = "",
+) -> Page:
+    """Tasks by any of these; without a status, all but the archived ones. `text` is looked for in the id, type, queue,
+    worker, idempotency key, trace id, needs, payload and error, in upper or lower case."""
+    server = server_of(request)
+    engine, now = server.queue.engine, server.clock()
+    given = TaskFilter(
+        status=status or [],
+        type=type or [],
+        queue=queue or [],
+        worker=worker,
+        priority=priority,
+        text=text,
+        shard=shard,
+    )
+    asked = search_of(given)
+    total = count(await engine.count(), asked.where) if asked.counted else None
+    if sort == "newest":
+        page = await find(engine, asked, limit=limit, after=after)
+        searched = UNSET if asked.counted else page.searched
+        return Page(tasks=[brief(each, now) for each in page.tasks], next=page.next, total=total, searched=searched)
+    ordered = await find_sorted(engine, asked, sort, limit=limit, after=after)
+    window = UNSET if ordered.window is None else ordered.window
+    return Page(tasks=[brief(each, now) for each in ordered.tasks], next=ordered.next, total=total, window=window)
+
+
+@get("/tasks/{task_id:str}", opt=READ, responses=problems(404))
+async def show_document(request: Request[Any, Any, Any], task_id: FromPath[str]) -> TaskDocument:
+    """A whole task."""
+    server = server_of(request)
+    return whole(await found(server.queue, task_id), server.clock())
+
+
+@get("/tasks/{task_id:str}/history", opt=READ, responses=problems(404))
+async def show_versions(request: Request[Any, Any, Any], task_id: FromPath[str]) -> Events:
+    """Every transition of a task, oldest first, each with the task as it was then."""
+    server = server_of(request)
+    task = await found(server.queue, task_id)
+    events = await server.queue.engine.history(task.id)
+    made = documents(task, events, server.clock())
+    return Events(id=task.id, events=[_event(document) for document in made])
+
+
+@get("/workers", opt=READ, responses=problems())
+async def list_worker_documents(request: Request[Any, Any, Any]) -> Workers:
+    """Everyone registered here, the silent ones too."""
+    server = server_of(request)
+    now, silent = server.clock(), server.settings.dead_after
+    workers = sorted(await server.queue.workers(), key=lambda worker: worker.worker_id)
+    return Workers(workers=[worker_document(worker, now, silent) for worker in workers])
+
+
+def _event(document: dict[str, Any]) -> EventDocument:
+    same = ("version", "status", "attempt", "failures", "worker_id", "error", "available_at")
+    return EventDocument(at=document["updated_at"], task=document, **{name: document[name] for name in same})

@@ -1,0 +1,123 @@
+"""Finding tasks by more than engines know: a text, a priority, a shard, in another order.
+
+An engine narrows by status, queue, type and worker out of its indexes. The rest is looked through here, newest first,
+and a page stops after so many tasks: its cost depends neither on how many there are nor on how deep one has come.
+"""
+
+from collections.abc import Callable
+
+from msgspec import Struct
+
+from qo.engine import Engine
+from qo.errors import InvalidSetting, InvalidTask
+from qo.model import Filter, Task, check_id, cursor, position
+
+READ_AT_MOST = 5_000  # tasks looked through for one page
+WINDOW = 2_000  # newest matching tasks that are put in another order
+_BATCH = 500
+_TEXT_AT_MOST = 16 * 1024 * 1024  # bytes of payload and error looked through for one page
+
+SORTS: dict[str, Callable[[Task], float]] = {  # each a number, the smallest first
+    "updated": lambda task: -task.updated_at,
+    "rank": lambda task: task.rank,
+    "available": lambda task: task.available_at,
+    "failures": lambda task: -float(task.failures),
+    "attempts": lambda task: -float(task.attempt),
+}
+
+
+class Search(Struct, frozen=True, kw_only=True):
+    where: Filter
+    priority: int | None = None
+    text: str = ""
+    shard: str = ""
+
+    @property
+    def counted(self) -> bool:
+        """Whether counts by queue, type and status tell how many there are."""
+        return self.priority is None and not self.text and not self.shard and self.where.worker_id is None
+
+    def matches(self, task: Task) -> bool:
+        return (
+            (self.priority is None or task.priority == self.priority)
+            and task.id.startswith(self.shard)
+            and (not self.text or self.text in searchable(task))
+        )
+
+
+class Found(Struct, frozen=True, kw_only=True):
+    tasks: list[Task]
+    next: str | None  # where to go on
+    searched: int  # how many were looked at
+
+
+def searchable(task: Task) -> str:
+    """Everything of a task a person may remember."""
+    parts = (task.id, task.type, task.queue, task.worker_id, task.idempotency_key, task.trace_id, *task.needs)
+    texts = [part for part in parts if part] + [task.payload.decode(errors="replace"), task.error or ""]
+    return "\n".join(texts).casefold()
+
+
+def folded(text: str) -> str:
+    if len(text) > 200:  # noqa: PLR2004 - longer than anyone types
+        raise InvalidTask("text", "is longer than 200 characters")
+    return text.strip().casefold()
+
+
+async def find(engine: Engine, search: Search, *, limit: int, after: str = "") -> Found:
+    """One page, newest first. It may be short, even empty, and still have a next."""
+    if after:
+        position(after)
+    if (named := await _named(engine, search.text)) is not None:
+        return Found(tasks=[named], next=None, searched=1)
+    tasks: list[Task] = []
+    searched = weight = 0
+    while searched < READ_AT_MOST and weight < _TEXT_AT_MOST:
+        asked = limit + 1 - len(tasks) if search.counted else _BATCH
+        batch = await engine.find(search.where, limit=asked, after=after)
+        for task in batch:
+            if len(tasks) == limit:
+                return Found(tasks=tasks, next=after, searched=searched)
+            after = cursor(task)
+            searched += 1
+            weight += len(task.payload)
+            if search.matches(task):
+                tasks.append(task)
+        if len(batch) < asked:
+            return Found(tasks=tasks, next=None, searched=searched)
+    return Found(tasks=tasks, next=after, searched=searched)
+
+
+async def _named(engine: Engine, text: str) -> Task | None:
+    """Whoever pastes an id wants that task, wherever it is."""
+    try:
+        (task,) = await engine.get([check_id(text)])
+    except InvalidTask:
+        return None
+    return task
+
+
+class Sorted(Struct, frozen=True, kw_only=True):
+    tasks: list[Task]
+    next: str | None
+    window: int | None  # among how many of the newest; None: among all that match
+
+
+async def find_sorted(engine: Engine, search: Search, sort: str, *, limit: int, after: str = "") -> Sorted:
+    """One page of the newest matching tasks in another order. The next page begins behind a key, not at a number."""
+    key = SORTS[sort]
+    begin = _place(after) if after else None
+    found = await find(engine, search, limit=WINDOW)
+    ordered = sorted(found.tasks, key=lambda task: (key(task), task.id))
+    rest = [task for task in ordered if begin is None or (key(task), task.id) > begin]
+    page = rest[:limit]
+    following = f"{key(page[-1])!r}~{page[-1].id}" if len(rest) > limit else None
+    return Sorted(tasks=page, next=following, window=None if found.next is None else len(found.tasks))
+
+
+def _place(after: str) -> tuple[float, str]:
+    number, _, task_id = after.partition("~")
+    try:
+        return float(number), task_id
+    except ValueError as error:
+        raise InvalidSetting(f"{after!r:.80} is not a place in a listing; pass on the one you were given") from error

@@ -1,0 +1,108 @@
+"""Tasks and workers in the model's own words. The lease id is in none of them."""
+
+from typing import Any, Literal
+
+from msgspec import UNSET, Struct, UnsetType
+
+from qo.clock import iso
+from qo.codec import task_view
+from qo.model import Status, Task
+from qo.notes import WorkerNote
+
+ERROR_SHOWN = 500  # characters of an error in a list
+
+StatusWord = Literal["pending", "running", "completed", "failed", "cancelled", "archived"]
+WorkerState = Literal["busy", "idle", "draining", "stale"]
+
+
+class TaskDocument(Struct, frozen=True, kw_only=True):
+    """A task. In lists it has neither `payload` nor `result`, and of a long error only the beginning."""
+
+    id: str
+    queue: str
+    type: str
+    status: StatusWord
+    payload: Any | UnsetType = UNSET
+    result: Any | UnsetType = UNSET
+    error: str | None
+    priority: int
+    effective_priority: int
+    needs: list[str]
+    timeout: float
+    max_retries: int
+    retry: dict[str, Any]
+    attempt: int
+    failures: int
+    available_at: str
+    lease_expires_at: str | None
+    worker_id: str | None
+    created_at: str
+    updated_at: str
+    started_at: str | None
+    completed_at: str | None
+    idempotency_key: str | None
+    trace_id: str | None
+    version: int
+
+
+class WorkerDocument(Struct, frozen=True, kw_only=True):
+    """A worker. It is stale once it has been silent for long, or a monitor gave it up."""
+
+    id: str
+    status: WorkerState
+    queues: list[str]
+    types: list[str]
+    capabilities: list[str]
+    current: list[str]
+    load: int
+    capacity: int
+    counters: dict[str, int]
+    heartbeat_at: str
+    started_at: str
+    host: str
+    version: str
+
+
+def whole(task: Task, now: float) -> TaskDocument:
+    return TaskDocument(**task_view(task, now))
+
+
+def brief(task: Task, now: float) -> TaskDocument:
+    """A page of a hundred must stay small, whatever the tasks carry."""
+    view = task_view(task, now)
+    del view["payload"], view["result"]
+    if task.error is not None and len(task.error) > ERROR_SHOWN:
+        view["error"] = task.error[:ERROR_SHOWN] + "…"
+    return TaskDocument(**view)
+
+
+def worker_document(worker: WorkerNote, now: float, silent_for: float) -> WorkerDocument:
+    return WorkerDocument(
+        id=worker.worker_id,
+        status=worker_state(worker, now, silent_for),
+        queues=list(worker.queues),
+        types=list(worker.types),
+        capabilities=list(worker.capabilities),
+        current=list(worker.current_tasks),
+        load=worker.current_load,
+        capacity=worker.capacity,
+        counters={"completed": worker.tasks_completed, "failed": worker.tasks_failed},
+        heartbeat_at=str(iso(worker.last_heartbeat)),
+        started_at=str(iso(worker.started_at)),
+        host=worker.host,
+        version=worker.version,
+    )
+
+
+def worker_state(worker: WorkerNote, now: float, silent_for: float) -> WorkerState:
+    if worker.status == "dead" or now - worker.last_heartbeat > silent_for:
+        return "stale"
+    if worker.status == "draining":
+        return "draining"
+    return "busy" if worker.current_load else "idle"
+
+
+def statuses(words: list[StatusWord]) -> tuple[Status, ...]:
+    """Those named, or all that are in the normal listing."""
+    named = tuple(dict.fromkeys(Status(word) for word in words))
+    return named or tuple(status for status in Status if status is not Status.ARCHIVED)

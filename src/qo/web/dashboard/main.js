@@ -1,0 +1,120 @@
+// Boot: pick the source, draw the frame, show the view the address names, keep it fresh.
+
+import {frame} from './parts/frame.js';
+import {Live} from './parts/live.js';
+import {listen as listenToKeys} from './parts/keys.js';
+import {parse} from './parts/router.js';
+import {start as startTicking} from './parts/ticking.js';
+import {failure, loading} from './parts/states.js';
+import {tokenForm} from './views/token.js';
+import * as overview from './views/overview.js';
+import * as tasks from './views/tasks.js';
+import * as task from './views/task.js';
+import * as workers from './views/workers.js';
+import * as nowhere from './views/nowhere.js';
+
+const VIEWS = {overview, tasks, task, workers, nowhere};
+const SLOW = 150; // milliseconds: what comes sooner needs no word about loading
+
+class Page {
+  constructor(source) {
+    this.source = source;
+    this.live = new Live(source, () => this.refresh());
+    this.frame = frame(source, this.live);
+    this.view = null; // the open view: {element, refresh(), update?(params), keys?, close?()}
+    this.round = 0;
+  }
+
+  start(root) {
+    root.replaceChildren(this.frame.element);
+    window.addEventListener('popstate', () => this.move());
+    window.addEventListener('hashchange', () => this.move());
+    window.addEventListener('qo:moved', () => this.move());
+    listenToKeys(() => this.view?.keys ?? {});
+    startTicking();
+    this.move();
+    this.live.start();
+  }
+
+  move() {
+    if (this.at === location.hash && this.view) return;
+    this.at = location.hash;
+    const to = parse(location.hash);
+    this.frame.mark(to.view);
+    if (this.name === to.view && this.view.update?.(to)) {
+      this.refresh();
+      return;
+    }
+    this.view?.close?.();
+    this.name = to.view;
+    this.view = VIEWS[to.view].open({source: this.source, to, refresh: () => this.refresh()});
+    this.shown = false;
+    this.refresh();
+  }
+
+  async refresh() {
+    const {view} = this;
+    const round = ++this.round;
+    const slow = setTimeout(() => this.shown || this.frame.put(loading()), SLOW);
+    try {
+      await view.refresh();
+      if (view !== this.view) return;
+      if (!this.shown) this.frame.put(view.element);
+      this.shown = true;
+      this.frame.problem(null);
+    } catch (error) {
+      if (view === this.view && round === this.round) this.fail(error);
+    } finally {
+      clearTimeout(slow);
+    }
+  }
+
+  fail(error) {
+    if (error.name === 'AbortError') return;
+    if (error.code === 'unauthorized' && this.source.authorize) {
+      this.shown = false;
+      this.frame.put(tokenForm(error.message, async (token) => {
+        await this.source.authorize(token);
+        this.frame.renew();
+        this.live.restart();
+        await this.refresh();
+      }));
+    } else if (this.shown) {
+      this.frame.problem(error, () => this.refresh());
+    } else {
+      this.frame.put(failure(error, () => this.refresh()));
+    }
+  }
+}
+
+// A fragment that is no view holds credentials. They leave the address at once: it is shown, copied and remembered.
+function takeCredentials() {
+  const {hash} = location;
+  if (hash.length < 2 || hash.startsWith('#/')) return null;
+  history.replaceState(null, '', '#/');
+  return hash.slice(1);
+}
+
+async function readConfig() {
+  const answer = await fetch(new URL('config.json', document.baseURI), {cache: 'no-cache', credentials: 'omit'});
+  return answer.ok ? answer.json() : {};
+}
+
+async function openSource() {
+  const credentials = takeCredentials();
+  const config = await readConfig().catch(() => ({}));
+  const bucket = credentials !== null || config.source === 'bucket';
+  const {open} = await (bucket ? import('./sources/bucket.js') : import('./sources/api.js'));
+  return open({...config, credentials});
+}
+
+async function boot() {
+  const root = document.getElementById('app');
+  try {
+    new Page(await openSource()).start(root);
+  } catch (error) {
+    root.replaceChildren(failure(error, () => location.reload()));
+  }
+}
+
+boot();

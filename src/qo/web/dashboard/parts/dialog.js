@@ -1,0 +1,40 @@
+// Questions before what cannot be undone, on the browser's own dialog: focus stays inside, Escape leaves.
+
+import {h} from './dom.js';
+import {icon} from './icons.js';
+
+// Resolves to what `confirm.value()` gives, or null if the person thought better of it.
+export function dialog({title, body, confirm}) {
+  return new Promise((resolve) => {
+    const before = document.activeElement;
+    const form = h('form', {class: 'dialog-form', on: {submit: accept}},
+      h('header', {}, h('h2', {id: 'dialog-title'}, title),
+        h('button', {type: 'button', class: 'icon-button', 'aria-label': 'Close', on: {click: () => end(null)}}, icon('close'))),
+      h('div', {class: 'dialog-body'}, body),
+      confirm && h('footer', {},
+        h('button', {type: 'button', class: 'button', on: {click: () => end(null)}}, 'Not now'),
+        h('button', {type: 'submit', class: `button ${confirm.danger ? 'danger' : 'primary'}`}, confirm.label)));
+    const element = h('dialog', {'aria-labelledby': 'dialog-title', on: {
+      cancel: () => end(null),
+      click: (event) => event.target === element && end(null),
+    }}, form);
+    document.body.append(element);
+    element.showModal();
+
+    function accept(event) {
+      event.preventDefault();
+      end(confirm?.value ? confirm.value() : true);
+    }
+
+    function end(value) {
+      element.close();
+      element.remove();
+      before?.focus?.();
+      resolve(value);
+    }
+  });
+}
+
+export function field(label, control, hint) {
+  return h('label', {class: 'field'}, h('span', {}, label), control, hint && h('small', {}, hint));
+}

@@ -1,0 +1,99 @@
+// The only maker of elements. Whatever comes from a task reaches the page as text: there is no way here to write markup.
+
+const SVG = 'http://www.w3.org/2000/svg';
+
+// h('a', {href: '#/tasks', class: 'quiet', on: {click: open}}, 'Tasks')
+export function h(tag, attributes, ...children) {
+  return dress(document.createElement(tag), attributes, children);
+}
+
+export function svg(tag, attributes, ...children) {
+  return dress(document.createElementNS(SVG, tag), attributes, children);
+}
+
+function dress(element, attributes, children) {
+  for (const [name, value] of Object.entries(attributes ?? {})) {
+    if (value === null || value === undefined || value === false) continue;
+    if (name === 'on') {
+      for (const [event, listener] of Object.entries(value)) element.addEventListener(event, listener);
+    } else if (PROPERTIES.has(name)) {
+      element[name] = value;
+    } else {
+      refuseCode(name, value);
+      element.setAttribute(name, value === true ? '' : String(value));
+    }
+  }
+  add(element, children);
+  return element;
+}
+
+const PROPERTIES = new Set(['value', 'checked', 'disabled', 'indeterminate', 'selected', 'hidden', 'htmlFor']);
+
+// An attribute can be code too. Links lead within the page; nothing else is ever needed.
+function refuseCode(name, value) {
+  const lower = name.toLowerCase();
+  if (lower.startsWith('on') || lower === 'style' || lower === 'srcdoc' || lower === 'src') {
+    throw new TypeError(`the attribute ${name} is not for us`);
+  }
+  if ((lower === 'href' || lower === 'xlink:href') && !String(value).startsWith('#')) {
+    throw new TypeError('a link leads within the page');
+  }
+}
+
+function add(element, children) {
+  for (const child of children) {
+    if (Array.isArray(child)) add(element, child);
+    else if (child instanceof Node) element.append(child);
+    else if (child !== null && child !== undefined && child !== false) element.append(String(child));
+  }
+}
+
+export function fill(element, ...children) {
+  element.replaceChildren();
+  add(element, children);
+  return element;
+}
+
+// Rebuild an element's content only if what it shows has changed: focus, selection and scrolling survive a refresh.
+export function show(element, data, build) {
+  const stamp = JSON.stringify(data);
+  if (stamps.get(element) === stamp) return;
+  stamps.set(element, stamp);
+  fill(element, build(data));
+}
+
+const stamps = new WeakMap();
+
+// The same for a list: rows whose stamp did not change keep their element.
+export function keyed(container, items, {key, stamp, build}) {
+  const known = new Map([...container.children].map((element) => [element.dataset.key, element]));
+  const wanted = items.map((item) => {
+    const id = key(item);
+    const now = JSON.stringify(stamp(item));
+    const before = known.get(id);
+    if (before && stamps.get(before) === now) return before;
+    const element = build(item);
+    element.dataset.key = id;
+    stamps.set(element, now);
+    if (before && before.contains(document.activeElement)) refocus.set(element, path(before, document.activeElement));
+    return element;
+  });
+  if (wanted.length !== container.children.length || wanted.some((each, at) => container.children[at] !== each)) {
+    container.replaceChildren(...wanted);
+  }
+  for (const element of wanted) {
+    const way = refocus.get(element);
+    if (way === undefined) continue;
+    refocus.delete(element);
+    way.reduce((node, at) => node?.children[at], element)?.focus();
+  }
+}
+
+const refocus = new Map();
+
+// Where an element lies in another: the same place in a rebuilt row gets the focus back.
+function path(from, to) {
+  const way = [];
+  for (let node = to; node !== from; node = node.parentElement) way.unshift([...node.parentElement.children].indexOf(node));
+  return way;
+}

@@ -1,0 +1,20 @@
+// Integers beyond 2^53 as they were written: a payload may hold them, and JavaScript's numbers would round them.
+
+export class Exact {
+  constructor(source) {
+    this.source = source;
+  }
+
+  toString() {
+    return this.source;
+  }
+
+  toJSON() {
+    return JSON.rawJSON ? JSON.rawJSON(this.source) : this.source;
+  }
+}
+
+export function parse(text) {
+  return JSON.parse(text, (key, value, context) => (typeof value === 'number' && !Number.isSafeInteger(value) && /^-?\d+$/.test(context?.source ?? '')
+    ? new Exact(context.source) : value));
+}

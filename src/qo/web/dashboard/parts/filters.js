@@ -1,0 +1,81 @@
+// The bar above the list: which tasks, in which order. Every change goes into the address.
+
+import {h, show} from './dom.js';
+import {short} from './format.js';
+import {icon} from './icons.js';
+import {STATUSES} from './status.js';
+
+const TYPING = 250; // milliseconds of silence after which what was typed is looked for
+const SORTS = [['', 'Newest first'], ['updated', 'Latest change'], ['rank', 'Next in line'], ['available', 'Soonest due'], ['failures', 'Most failures'], ['attempts', 'Most attempts']];
+const PRIORITIES = [['', 'Any priority'], ['0', '0 · high'], ...['1', '2', '3', '4', '5'].map((each) => [each, each]), ['6', '6 · medium'], ['7', '7'], ['8', '8'], ['9', '9 · low']];
+export const FIELDS = ['type', 'queue', 'worker', 'priority', 'text', 'shard', 'sort'];
+
+// `change(values)` gets what is to change; null drops a field.
+export function filterBar(source, change) {
+  const chips = h('div', {class: 'chips', role: 'group', 'aria-label': 'Status'});
+  const select = (name, label, options) => h('select', {'aria-label': label, 'data-field': name, on: {change: () => change({[name]: controls[name].value})}}, options.map(option));
+  const typed = (name, label, more) => h('input', {type: 'search', 'aria-label': label, placeholder: label, 'data-field': name, spellcheck: 'false', autocomplete: 'off', ...more,
+    on: {input: () => later(name), keydown: (event) => event.key === 'Enter' && now(name)}});
+  const controls = {
+    text: typed('text', 'Search', {maxlength: '200'}),
+    type: select('type', 'Type', [['', 'Any type']]),
+    queue: select('queue', 'Queue', [['', 'Any queue']]),
+    priority: select('priority', 'Priority', PRIORITIES),
+    worker: typed('worker', 'Worker', {maxlength: '64', list: 'workers-known'}),
+    shard: select('shard', 'Shard', [['', 'All shards'], ...[...'0123456789abcdef'].map((digit) => [digit, `Shard ${digit}`])]),
+    sort: select('sort', 'Order', SORTS),
+  };
+  controls.shard.hidden = !source.can.shards;
+  const clear = h('button', {type: 'button', class: 'button small', on: {click: () => change(Object.fromEntries([...FIELDS, 'status'].map((name) => [name, null])))}}, 'Clear');
+  const workers = h('datalist', {id: 'workers-known'});
+  const search = h('label', {class: 'search'}, icon('search'), controls.text, h('kbd', {'aria-hidden': 'true'}, '/'));
+  const element = h('div', {class: 'filters'}, chips, h('div', {class: 'fields'}, search, controls.type, controls.queue, controls.priority, controls.worker, workers, controls.shard, controls.sort, clear));
+  let timer = null;
+
+  function later(name) {
+    clearTimeout(timer);
+    timer = setTimeout(() => now(name), TYPING);
+  }
+
+  function now(name) {
+    clearTimeout(timer);
+    change({[name]: controls[name].value.trim()});
+  }
+
+  return {
+    element,
+    focus: () => controls.text.focus(),
+    // What the address says; a field someone is typing in is left alone.
+    set(params) {
+      for (const name of FIELDS) {
+        const value = params.get(name) ?? '';
+        if (controls[name] === document.activeElement && controls[name].tagName === 'INPUT') continue;
+        if (controls[name].tagName === 'SELECT' && ![...controls[name].options].some((each) => each.value === value)) controls[name].append(option([value, value]));
+        controls[name].value = value;
+      }
+      clear.hidden = ![...FIELDS, 'status'].some((name) => params.has(name));
+    },
+    // How many there are of each, and which names there are to choose from.
+    know(overview, params) {
+      const chosen = params.getAll('status');
+      show(chips, [overview.counts, chosen], () => STATUSES.map((status) => {
+        const on = chosen.includes(status);
+        return h('button', {type: 'button', class: `chip ${status}`, 'aria-pressed': String(on), 'data-status': status,
+          on: {click: () => change({status: on ? chosen.filter((each) => each !== status) : [...chosen, status]})}},
+          h('i'), status, h('span', {class: 'count'}, short(overview.counts[status])));
+      }));
+      offer(controls.type, 'Any type', overview.types.map((each) => each.type));
+      offer(controls.queue, 'Any queue', overview.queues.map((each) => each.queue));
+    },
+    knowWorkers: (ids) => show(workers, ids, () => ids.map((id) => h('option', {value: id}))),
+  };
+}
+
+const option = ([value, label]) => h('option', {value}, label);
+
+function offer(select, any, names) {
+  const {value} = select;
+  const sorted = [...new Set([...names, ...(value ? [value] : [])])].sort();
+  show(select, sorted, () => [option(['', any]), ...sorted.map((name) => option([name, name]))]);
+  select.value = value;
+}

@@ -1,0 +1,48 @@
+// Numbers, instants and durations for people.
+
+const NUMBER = new Intl.NumberFormat('en');
+const SHORT = new Intl.NumberFormat('en', {notation: 'compact', maximumFractionDigits: 1});
+const INSTANT = new Intl.DateTimeFormat('en-GB', {dateStyle: 'medium', timeStyle: 'medium'});
+const CLOCK = new Intl.DateTimeFormat('en-GB', {hour: '2-digit', minute: '2-digit'});
+
+export const number = (value) => NUMBER.format(value);
+export const short = (value) => (Math.abs(value) < 10_000 ? NUMBER.format(value) : SHORT.format(value));
+export const instant = (iso) => INSTANT.format(new Date(iso));
+export const clock = (iso) => CLOCK.format(new Date(iso));
+
+// 0.42 s, 12 s, 3 min, 2 h 5 min, 4 d
+export function duration(seconds) {
+  if (!Number.isFinite(seconds)) return 'unknown';
+  const s = Math.abs(seconds);
+  if (s < 0.001) return '0 s';
+  if (s < 1) return `${Math.round(s * 1000)} ms`;
+  if (s < 10) return `${s.toFixed(1).replace('.0', '')} s`;
+  if (s < 60) return `${Math.floor(s)} s`;
+  if (s < 3600) return pair(s, 60, 'min', 1, 's', 10);
+  if (s < 86_400) return pair(s, 3600, 'h', 60, 'min', 10);
+  return pair(s, 86_400, 'd', 3600, 'h', 10);
+}
+
+function pair(seconds, unit, name, smaller, smallerName, most) {
+  const large = Math.floor(seconds / unit);
+  const rest = Math.floor((seconds % unit) / smaller);
+  return large < most && rest ? `${large} ${name} ${rest} ${smallerName}` : `${large} ${name}`;
+}
+
+// Whole seconds: what ticks must not flicker.
+export const age = (seconds) => duration(seconds < 10 ? Math.floor(seconds) : seconds);
+
+export const plural = (count, one, many = `${one}s`) => `${number(count)} ${count === 1 ? one : many}`;
+
+export const firstLine = (text, most = 160) => {
+  const line = (text ?? '').trim().split('\n', 1)[0];
+  return line.length > most ? `${line.slice(0, most - 1)}…` : line;
+};
+
+// Ids made at about the same time begin alike: their ends tell them apart.
+export const shortId = (id) => (id.length > 14 ? `${id.slice(0, 4)}…${id.slice(-6)}` : id);
+
+export const seconds = (iso) => Date.parse(iso) / 1000;
+
+const LEVELS = {0: 'high', 6: 'medium', 9: 'low'};
+export const level = (priority) => (LEVELS[priority] ? `${priority} · ${LEVELS[priority]}` : String(priority));

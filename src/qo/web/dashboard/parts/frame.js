@@ -1,0 +1,72 @@
+// What stands around every view: the name, the ways, whether the page is live, light or dark.
+
+import {fill, h} from './dom.js';
+import {helpDialog} from './help.js';
+import {icon} from './icons.js';
+import {toasts} from './toast.js';
+
+const PLACES = [['overview', '#/', 'Overview'], ['tasks', '#/tasks', 'Tasks'], ['workers', '#/workers', 'Workers']];
+const STATES = {
+  live: ['Live', 'Changes are shown as they happen. Click to pause.'],
+  polling: ['Every 5 s', 'The page asks every few seconds. Click to pause.'],
+  away: ['Reconnecting', 'The connection is lost; trying again. Click to pause.'],
+  paused: ['Paused', 'The page stands still. Click to go on.'],
+};
+
+export function frame(source, live) {
+  const main = h('main', {id: 'main', tabindex: '-1'});
+  const banner = h('div', {class: 'banner', role: 'alert', hidden: true});
+  const links = PLACES.map(([name, href, label]) => h('a', {href, 'data-view': name}, icon(name), h('span', {}, label)));
+  const title = h('span', {class: 'where'});
+  const mode = h('span', {class: 'mode', hidden: true}, 'read-only');
+  const liveButton = h('button', {type: 'button', class: 'live', on: {click: () => live.toggle()}}, h('i'), h('span'));
+  live.onState = (state) => {
+    const [label, hint] = STATES[state];
+    liveButton.dataset.state = state;
+    liveButton.title = hint;
+    liveButton.lastChild.textContent = label;
+    liveButton.setAttribute('aria-pressed', String(state === 'paused'));
+  };
+  live.onState(live.state);
+  const renew = () => {
+    title.textContent = source.title;
+    title.title = source.title;
+    mode.hidden = source.can.write;
+  };
+  renew();
+  const element = h('div', {class: 'frame'},
+    h('button', {type: 'button', class: 'skip', on: {click: () => main.focus()}}, 'Skip to content'),
+    h('header', {class: 'top'},
+      h('a', {href: '#/', class: 'brand', 'aria-label': 'qo, overview'}, h('b', {}, 'qo')),
+      title, mode,
+      h('nav', {'aria-label': 'Views'}, links),
+      h('div', {class: 'tools'}, liveButton,
+        h('button', {type: 'button', class: 'icon-button', 'aria-label': 'Light or dark', title: 'Light or dark', on: {click: switchTheme}}, icon('theme')),
+        h('button', {type: 'button', class: 'icon-button', 'aria-label': 'Keyboard shortcuts', title: 'Keyboard shortcuts (?)', on: {click: helpDialog}}, icon('help')))),
+    banner, main, toasts());
+  return {
+    element,
+    renew,
+    put: (view) => main.replaceChildren(view),
+    mark(name) {
+      const place = name === 'task' ? 'tasks' : name;
+      for (const link of links) {
+        if (link.dataset.view === place) link.setAttribute('aria-current', 'page');
+        else link.removeAttribute('aria-current');
+      }
+    },
+    problem(error, retry) {
+      banner.hidden = error === null;
+      if (error === null) return;
+      fill(banner, h('span', {}, `What you see may be old: ${error.message || error}`),
+        h('button', {type: 'button', class: 'button small', on: {click: retry}}, 'Try again'));
+    },
+  };
+}
+
+// Kept by the page alone, for as long as it is open: nothing is stored.
+function switchTheme() {
+  const root = document.documentElement;
+  const dark = root.dataset.theme ? root.dataset.theme === 'dark' : matchMedia('(prefers-color-scheme: dark)').matches;
+  root.dataset.theme = dark ? 'light' : 'dark';
+}

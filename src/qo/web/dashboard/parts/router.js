@@ -1,0 +1,39 @@
+// The address holds the view: #/tasks?status=failed can be bookmarked, sent to a colleague, gone back to.
+
+// {view: 'task', id, params}
+export function parse(hash) {
+  const [path, query = ''] = hash.replace(/^#\/?/, '').split('?', 2);
+  const params = new URLSearchParams(query);
+  const [first = '', second] = path.split('/').map(decode);
+  if (first === 'tasks' && second) return {view: 'task', id: second, params};
+  if (first === 'tasks') return {view: 'tasks', params};
+  if (first === 'workers') return {view: 'workers', params};
+  return {view: first === '' ? 'overview' : 'nowhere', params};
+}
+
+function decode(part) {
+  try {
+    return decodeURIComponent(part);
+  } catch {
+    return part;
+  }
+}
+
+export function address(view, params = {}) {
+  const query = new URLSearchParams();
+  for (const [name, value] of Object.entries(params)) {
+    for (const each of Array.isArray(value) ? value : [value]) {
+      if (each !== '' && each !== null && each !== undefined) query.append(name, each);
+    }
+  }
+  const text = query.toString();
+  return `#/${view}${text ? `?${text}` : ''}`;
+}
+
+export const taskAddress = (id) => `#/tasks/${encodeURIComponent(id)}`;
+
+export function go(to, {replace = false} = {}) {
+  if (replace) history.replaceState(null, '', to);
+  else if (location.hash !== to) history.pushState(null, '', to);
+  window.dispatchEvent(new Event('qo:moved'));
+}

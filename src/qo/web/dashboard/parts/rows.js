@@ -1,0 +1,42 @@
+// A task as a row: what it is, where it stands, when it comes again, what can be done.
+
+import {h} from './dom.js';
+import {firstLine, level, seconds, shortId} from './format.js';
+import {address, taskAddress} from './router.js';
+import {actionButton, allowed, badge} from './status.js';
+import {ago, countdown} from './ticking.js';
+
+export const COLUMNS = ['', 'Status', 'Task', 'Queue', 'Priority', 'Attempts', 'When', 'Worker', ''];
+
+export function taskRow(task, {selected, current, canWrite, toggle, act}) {
+  const box = h('input', {type: 'checkbox', checked: selected, 'aria-label': `Select ${task.type} ${task.id}`, on: {change: () => toggle(task.id, box.checked)}});
+  return h('tr', {class: `${selected ? 'selected' : ''} ${current ? 'current' : ''}`, 'data-id': task.id, 'aria-current': current ? 'true' : null},
+    h('td', {class: 'pick'}, canWrite ? box : null),
+    h('td', {'data-label': 'Status'}, badge(task.status)),
+    h('th', {scope: 'row', class: 'name'},
+      h('a', {href: taskAddress(task.id)}, task.type),
+      h('code', {class: 'id', title: task.id}, shortId(task.id)),
+      task.error && task.status !== 'completed' ? h('p', {class: 'error-line'}, firstLine(task.error, 140)) : null),
+    h('td', {'data-label': 'Queue'}, h('a', {class: 'quiet', href: address('tasks', {queue: task.queue})}, task.queue)),
+    h('td', {'data-label': 'Priority'}, level(task.priority)),
+    h('td', {'data-label': 'Attempts', class: 'number'}, attempts(task)),
+    h('td', {'data-label': 'When'}, when(task)),
+    h('td', {'data-label': 'Worker', class: 'worker'}, task.worker_id ? h('a', {class: 'quiet', href: address('tasks', {worker: task.worker_id}), title: task.worker_id}, task.worker_id) : ''),
+    h('td', {class: 'row-tools'}, canWrite ? allowed(task.status).map((name) => actionButton(name, () => act(name, task), {small: true, of: task.type})) : null));
+}
+
+function attempts(task) {
+  const text = `${task.attempt}`;
+  if (!task.failures) return text;
+  return [text, h('span', {class: 'bad small', title: `${task.failures} of ${task.max_retries + 1} failures allowed`}, ` · ${task.failures}/${task.max_retries + 1} failed`)];
+}
+
+// A wait is said with its reason: a retry's back-off, or a time that was asked for.
+export function when(task) {
+  if (task.status === 'pending') {
+    if (seconds(task.available_at) * 1000 > Date.now()) return [task.failures ? 'retries in ' : 'due in ', countdown(task.available_at, 'now')];
+    return ['waits for ', ago(task.available_at, {bare: true})];
+  }
+  if (task.status === 'running') return ['lease ends in ', countdown(task.lease_expires_at ?? task.updated_at, 'overdue')];
+  return ago(task.completed_at ?? task.updated_at);
+}

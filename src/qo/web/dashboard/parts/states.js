@@ -1,0 +1,29 @@
+// What a page says when it has nothing to show: it is loading, it failed, there is nothing.
+
+import {h} from './dom.js';
+
+export function loading() {
+  return h('div', {class: 'state', role: 'status', 'data-state': 'loading'},
+    h('div', {class: 'skeleton wide'}), h('div', {class: 'skeleton'}), h('div', {class: 'skeleton short'}),
+    h('p', {class: 'quiet'}, 'Loading…'));
+}
+
+const ADVICE = {
+  unreachable: 'Is qo serve still running? The page tries again by itself.',
+  store_unavailable: 'The server runs, its store does not answer. The page tries again by itself.',
+  not_found: 'It may have been deleted, or cleaned up.',
+  forbidden: 'This token’s scopes do not cover it.',
+};
+
+export function failure(error, retry) {
+  return h('div', {class: 'state', role: 'alert', 'data-state': 'error'},
+    h('h2', {}, error.code === 'not_found' ? 'Not here' : 'That did not work'),
+    h('p', {}, error.message || String(error)),
+    ADVICE[error.code] && h('p', {class: 'quiet'}, ADVICE[error.code]),
+    h('p', {}, h('button', {class: 'button', type: 'button', on: {click: retry}}, 'Try again')));
+}
+
+export function empty(title, ...hints) {
+  return h('div', {class: 'state empty', 'data-state': 'empty'},
+    h('h2', {}, title), hints.map((hint) => h('p', {class: 'quiet'}, hint)));
+}

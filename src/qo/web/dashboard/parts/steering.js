@@ -1,0 +1,76 @@
+// Switches: pause and resume, rate limits, clean-up, drain. Each asks, does, says.
+
+import {h} from './dom.js';
+import {dialog, field} from './dialog.js';
+import {plural} from './format.js';
+import {complain, say} from './toast.js';
+
+async function steer(source, action, options, done) {
+  try {
+    const answer = await source.steer(action, options);
+    say(typeof done === 'function' ? done(answer) : done);
+    return true;
+  } catch (error) {
+    complain(error);
+    return false;
+  }
+}
+
+export function pause(source, which = {}) {
+  return steer(source, 'pause', which, `${named(which)} paused. What runs goes on; workers notice within two seconds.`);
+}
+
+export function resume(source, which = {}) {
+  return steer(source, 'resume', which, `${named(which)} resumed.`);
+}
+
+const named = ({queue, type}) => (queue ? `Queue ${queue}` : type ? `Type ${type}` : 'Everything');
+
+export async function limitRate(source, {types, limit, limits, type = ''}) {
+  const select = h('select', {}, h('option', {value: ''}, 'all types together'), types.map((each) => h('option', {value: each, selected: each === type}, each)));
+  const known = () => (select.value ? limits[select.value] ?? 0 : limit);
+  const rate = h('input', {type: 'number', min: '0', step: 'any', required: true, inputmode: 'decimal'});
+  const renew = () => { rate.value = String(known()); };
+  select.addEventListener('change', renew);
+  renew();
+  const given = await dialog({
+    title: 'Rate limit',
+    body: [field('Tasks of', select), field('Started a second, by each worker', rate, '0 is no limit.')],
+    confirm: {label: 'Set', value: () => ({type: select.value || undefined, limit: Number(rate.value)})},
+  });
+  if (!given) return false;
+  const who = given.type ? `of ${given.type} ` : '';
+  return steer(source, 'rate-limit', given, given.limit ? `Each worker starts at most ${given.limit} tasks ${who}a second.` : `No rate limit ${who}any more.`);
+}
+
+const AGES = [['3600', 'an hour ago'], ['86400', 'a day ago'], ['604800', 'a week ago'], ['2592000', '30 days ago'], ['0', 'at any time']];
+
+export async function cleanUp(source) {
+  const age = h('select', {}, AGES.map(([value, label]) => h('option', {value, selected: value === '604800'}, label)));
+  const boxes = ['completed', 'failed', 'cancelled', 'archived'].map((status) => h('input', {type: 'checkbox', value: status, checked: status === 'completed'}));
+  const given = await dialog({
+    title: 'Clean up',
+    body: [
+      h('p', {}, 'Deletes finished tasks and their history. This cannot be undone.'),
+      field('That ended before', age),
+      h('fieldset', {}, h('legend', {}, 'And are'), boxes.map((box) => h('label', {class: 'check'}, box, box.value))),
+    ],
+    confirm: {label: 'Delete them', danger: true,
+      value: () => ({older_than: Number(age.value), status: boxes.filter((box) => box.checked).map((box) => box.value)})},
+  });
+  if (!given) return false;
+  if (!given.status.length) {
+    say('Nothing chosen, nothing deleted.', 'plain');
+    return false;
+  }
+  return steer(source, 'cleanup', given, (answer) => `${plural(answer.deleted, 'task')} deleted.`);
+}
+
+export async function drain(source, worker) {
+  const sure = await dialog({
+    title: `Drain ${worker}?`,
+    body: [h('p', {}, 'It takes no more tasks, finishes those it runs, hands back what does not end in its grace period, and exits.')],
+    confirm: {label: 'Drain', danger: true},
+  });
+  return sure ? steer(source, 'drain', {worker}, `${worker} was asked to drain.`) : false;
+}

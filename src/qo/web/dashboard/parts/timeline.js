@@ -1,0 +1,69 @@
+// What happened, attempt by attempt; and a strip that shows where the time went.
+
+import {h, svg} from './dom.js';
+import {duration, firstLine, instant, seconds} from './format.js';
+import {address} from './router.js';
+import {badge} from './status.js';
+import {ago, countdown} from './ticking.js';
+
+const SLIVER = 1.2; // percent: what was short is still there
+
+export function strip(history, now = Date.now() / 1000) {
+  const spans = history.map((event, at) => ({status: event.status, long: Math.max(0, (history[at + 1] ? seconds(history[at + 1].at) : now) - seconds(event.at))}));
+  if (spans.length && !['pending', 'running'].includes(spans.at(-1).status)) spans.pop(); // it has ended: the rest is not its time
+  const total = spans.reduce((sum, span) => sum + span.long, 0) || 1;
+  const wide = spans.map((span) => Math.max(SLIVER, (100 * span.long) / total));
+  const scale = 100 / wide.reduce((sum, each) => sum + each, 0);
+  let x = 0;
+  return svg('svg', {class: 'bar strip', viewBox: '0 0 100 10', preserveAspectRatio: 'none', role: 'img',
+    'aria-label': spans.map((span) => `${span.status} for ${duration(span.long)}`).join(', ')},
+    spans.map((span, at) => {
+      const rect = svg('rect', {class: `fill ${span.status}`, x, y: 0, width: Math.max(0, wide[at] * scale - 0.25), height: 10}, svg('title', {}, `${span.status} for ${duration(span.long)}`));
+      x += wide[at] * scale;
+      return rect;
+    }));
+}
+
+// An attempt begins with a claim and ends with whatever comes next.
+export function attempts(history) {
+  const made = [];
+  history.forEach((event, at) => {
+    if (event.status !== 'running') return;
+    const next = history.slice(at + 1).find((each) => each.status !== 'running') ?? null;
+    made.push({number: event.attempt, began: event, ended: next, retry: next?.status === 'pending' ? next : null});
+  });
+  return made;
+}
+
+export function timeline(history) {
+  if (!history.length) return h('p', {class: 'quiet'}, 'This store kept no history of it.');
+  const items = [line('pending', 'Submitted', history[0].at)];
+  for (const {number, began, ended, retry} of attempts(history)) {
+    const took = ended ? seconds(ended.at) - seconds(began.at) : null;
+    items.push(h('li', {class: `moment ${ended ? outcome(ended) : 'running'}`},
+      h('header', {}, h('b', {}, `Attempt ${number}`), badge(ended ? outcome(ended) : 'running'), h('span', {class: 'quiet'}, ago(began.at))),
+      h('p', {class: 'quiet'}, began.worker_id ? ['by ', h('a', {href: address('tasks', {worker: began.worker_id})}, began.worker_id), ', '] : null, took === null ? 'still running' : `took ${duration(took)}`),
+      ended?.error && ended.status !== 'completed' ? h('p', {class: 'error-line'}, firstLine(ended.error, 240)) : null,
+      retry ? wait(retry) : null));
+  }
+  for (const event of history.slice(1)) {
+    if (event.status === 'archived' || event.status === 'cancelled') items.push(line(event.status, event.status === 'archived' ? 'Archived' : 'Cancelled', event.at));
+  }
+  replays(history).forEach((event) => items.push(line('pending', 'Replayed', event.at)));
+  items.sort((one, other) => moment(one) - moment(other));
+  return h('ol', {class: 'timeline'}, items);
+}
+
+const outcome = (ended) => (ended.status === 'pending' ? (ended.error ? 'failed' : 'pending') : ended.status);
+const moment = (item) => Number(item.querySelector('[data-at]').dataset.at);
+const replays = (history) => history.filter((event, at) => at && event.status === 'pending' && ['failed', 'cancelled', 'archived', 'completed'].includes(history[at - 1].status));
+
+function line(status, text, at) {
+  return h('li', {class: `moment ${status}`}, h('header', {}, h('b', {}, text), h('span', {class: 'quiet', title: instant(at)}, ago(at))));
+}
+
+function wait(retry) {
+  const left = seconds(retry.available_at) - seconds(retry.at);
+  if (left <= 0) return h('p', {class: 'quiet'}, 'handed back, due at once');
+  return h('p', {class: 'quiet'}, `back-off of ${duration(left)}`, seconds(retry.available_at) * 1000 > Date.now() ? [', due in ', countdown(retry.available_at, 'now')] : null);
+}

@@ -1,0 +1,75 @@
+// Tasks that have not ended, read off the index of the layout `tasks` without reading the tasks: their names tell
+// enough. For queues too long to be read task by task.
+
+import {entryOf} from './keys.js';
+import {compare} from './rows.js';
+
+const PAGES = 25; // of 1,000 entries, for each index
+const REST = 20; // times as long as a reading took, it is good for
+const LONGEST_REST = 60; // seconds
+const MOST_LANES = 200; // not met before, looked up in one reading
+
+export class Alive {
+  #until = 0;
+  #lanes = new Map(); // hash: {queue, type, needs}
+
+  constructor(s3) {
+    this.s3 = s3;
+    this.entries = new Map(); // by id, the newest of each
+    this.isComplete = false;
+  }
+
+  async read() {
+    if (performance.now() < this.#until) return;
+    const began = performance.now();
+    const pages = await Promise.all(['ready/', 'leases/'].map((prefix) => this.s3.listAll(prefix, {pages: PAGES})));
+    this.isComplete = pages.every((page) => !page.next);
+    this.entries = new Map();
+    for (const {key} of pages.flatMap((page) => page.objects)) {
+      const entry = entryOf(key);
+      const known = entry && this.entries.get(entry.id);
+      if (entry && (!known || isYounger(entry, known))) this.entries.set(entry.id, entry);
+    }
+    await this.#learn();
+    this.#until = performance.now() + Math.min(LONGEST_REST * 1000, REST * (performance.now() - began));
+  }
+
+  async #learn() {
+    const unknown = new Map();
+    for (const entry of this.entries.values()) if (!this.#lanes.has(entry.lane)) unknown.set(entry.lane, entry);
+    await Promise.all([...unknown.values()].slice(0, MOST_LANES).map((entry) => this.#lookUp(entry)));
+  }
+
+  async #lookUp(entry) {
+    const stored = await this.s3.get(entry.key);
+    try {
+      const {queue, type} = JSON.parse(stored?.text ?? '');
+      if (typeof queue === 'string' && typeof type === 'string') this.#lanes.set(entry.lane, {queue, type});
+    } catch {
+      // gone meanwhile, or someone else wrote it: the next reading asks another entry
+    }
+  }
+
+  names(entry) {
+    return this.#lanes.get(entry.lane) ?? {queue: '?', type: '?'};
+  }
+
+  forget() {
+    this.#until = 0;
+  }
+
+  /** [queue, type, status, priority, number] */
+  lanes() {
+    const sums = new Map();
+    for (const entry of this.entries.values()) {
+      const {queue, type} = this.names(entry);
+      const name = JSON.stringify([queue, type, entry.status, entry.priority]);
+      sums.set(name, (sums.get(name) ?? 0) + 1);
+    }
+    return [...sums].map(([name, number]) => [...JSON.parse(name), number]);
+  }
+}
+
+function isYounger(one, other) {
+  return (compare(one.created_at, other.created_at) || one.version - other.version) > 0;
+}

@@ -1,0 +1,156 @@
+// A server's REST interface as a source. A token, where one is needed, lives in this module's memory and nowhere else.
+
+import {parse} from '../parts/exact.js';
+import {listen} from './events.js';
+
+const ACTS_AT_ONCE = 5_000;
+
+export async function open(config) {
+  const source = new ApiSource(new URL(config.api ?? '../api/v1/', document.baseURI));
+  await source.meet();
+  return source;
+}
+
+export class Refused extends Error {
+  constructor(message, code, status) {
+    super(message);
+    this.code = code;
+    this.status = status;
+  }
+}
+
+class ApiSource {
+  #base;
+  #token = null;
+
+  constructor(base) {
+    this.#base = base;
+    this.title = 'qo';
+    this.can = {write: false, live: true, shards: false, versions: true, switches: false, drain: false};
+  }
+
+  // Who we are to the server. One that wants a token says so again at the first question, where the page can ask.
+  async meet() {
+    try {
+      const {title, version, can} = await this.#get('dashboard/session');
+      Object.assign(this, {title, version});
+      this.can = {live: true, versions: true, ...can};
+    } catch (error) {
+      if (error.code !== 'unauthorized') throw error;
+    }
+  }
+
+  async authorize(token) {
+    const before = this.#token;
+    this.#token = token;
+    try {
+      await this.#get('dashboard/session');
+    } catch (error) {
+      this.#token = before;
+      throw error;
+    }
+    await this.meet();
+  }
+
+  overview() {
+    return this.#get('dashboard/overview');
+  }
+
+  async tasks({cursor, ...filter}) {
+    const {next, ...page} = await this.#get('dashboard/tasks', {...filter, after: cursor});
+    return {...page, cursor: next};
+  }
+
+  task(id) {
+    return this.#get(`dashboard/tasks/${encodeURIComponent(id)}`);
+  }
+
+  async history(id) {
+    return (await this.#get(`dashboard/tasks/${encodeURIComponent(id)}/history`)).events;
+  }
+
+  async workers() {
+    return (await this.#get('dashboard/workers')).workers;
+  }
+
+  // All that match, a few thousand at a time: each request stays short, and the page can show how far it is.
+  async act(action, target, progress = () => {}) {
+    const sum = {done: 0, refused: []};
+    const asked = target.ids ? {ids: target.ids} : {filter: filterOf(target.filter), limit: ACTS_AT_ONCE};
+    for (let after = ''; after !== null;) {
+      const {done, refused, next} = await this.#post('dashboard/act', {action, ...asked, ...(after && {after})});
+      sum.done += done;
+      sum.refused.push(...refused);
+      progress(sum.done);
+      after = next;
+    }
+    return sum;
+  }
+
+  steer(action, options = {}) {
+    if (action === 'drain') return this.#post(`workers/${encodeURIComponent(options.worker)}/drain`);
+    if (action === 'cleanup') return this.#post('dashboard/cleanup', options);
+    if (action === 'rate-limit') return this.#post('switches/rate-limit', {type: options.type, tasks_per_second: options.limit});
+    return this.#post(`switches/${action}`, options);
+  }
+
+  watch(onChange, onState = () => {}) {
+    return listen((signal) => this.#fetch('GET', this.#url('events'), undefined, signal), onChange, onState);
+  }
+
+  close() {
+    this.#token = null;
+  }
+
+  #url(path, query = {}) {
+    const url = new URL(path, this.#base);
+    for (const [name, value] of Object.entries(query)) {
+      for (const each of Array.isArray(value) ? value : [value]) {
+        if (each !== undefined && each !== null && each !== '') url.searchParams.append(name, each);
+      }
+    }
+    return url;
+  }
+
+  async #get(path, query) {
+    return parse(await (await this.#fetch('GET', this.#url(path, query))).text());
+  }
+
+  async #post(path, body = {}) {
+    return (await this.#fetch('POST', this.#url(path), body)).json();
+  }
+
+  async #fetch(method, url, body, signal) {
+    const headers = {};
+    if (this.#token !== null) headers.Authorization = `Bearer ${this.#token}`;
+    if (body !== undefined) headers['Content-Type'] = 'application/json';
+    const asked = {method, headers, signal, credentials: 'omit', cache: 'no-store', redirect: 'error'};
+    if (body !== undefined) asked.body = JSON.stringify(body);
+    let answer;
+    try {
+      answer = await fetch(url, asked);
+    } catch (error) {
+      if (error.name === 'AbortError') throw error;
+      throw new Refused('The server cannot be reached.', 'unreachable', 0);
+    }
+    if (!answer.ok) throw await refusal(answer);
+    return answer;
+  }
+}
+
+// The list takes names one by one, the body takes lists.
+function filterOf({status, type, queue, worker, priority, text, shard}) {
+  const filter = {status: status ?? [], type: list(type), queue: list(queue)};
+  if (worker) filter.worker = worker;
+  if (priority !== undefined && priority !== '') filter.priority = Number(priority);
+  if (text) filter.text = text;
+  if (shard) filter.shard = shard;
+  return filter;
+}
+
+const list = (value) => (Array.isArray(value) ? value : value ? [value] : []);
+
+async function refusal(answer) {
+  const problem = await answer.json().catch(() => ({}));
+  return new Refused(problem.error ?? `The server answered ${answer.status}.`, problem.code ?? 'refused', answer.status);
+}

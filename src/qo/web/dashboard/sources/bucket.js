@@ -1,0 +1,188 @@
+// The bucket itself as a source: no server, only signed requests from this page to the store.
+
+import {parseFragment} from './credentials.js';
+import {OneLayout} from './layout_one.js';
+import {TasksLayout} from './layout_tasks.js';
+import {listed} from './rows.js';
+import {ACTIONS, STATUSES} from './rules.js';
+import {S3, StoreError} from './s3.js';
+import {summarise} from './summary.js';
+import {iso} from './values.js';
+
+const LAYOUTS = {tasks: TasksLayout, one: OneLayout};
+const PAGE = 200; // tasks, when all that match are acted upon
+const SILENCE = 60; // seconds after which a worker is taken for stale
+const POLL = 5000; // milliseconds
+const CONTROL = 'control'; // the note all workers obey
+const NO_SWITCHES = {paused: false, paused_queues: [], paused_types: [], rate_limit: 0, rate_limits: {}, draining: []};
+
+export async function open(config) {
+  if (!globalThis.crypto?.subtle) {
+    throw new StoreError('insecure', 'Signing needs a secure page: open it over https, or from this very machine.');
+  }
+  const access = config.credentials instanceof Object ? config.credentials : parseFragment(config.credentials);
+  if (!LAYOUTS[access.layout]) {
+    throw new StoreError('layout', `The layout ${access.layout} cannot be read by a page; use: qo serve`);
+  }
+  const s3 = new S3(access);
+  await s3.list('ready/', {most: 1}); // whether these credentials open anything, said at once
+  return new BucketSource(s3, new LAYOUTS[access.layout](s3), access);
+}
+
+export class BucketSource {
+  #layout;
+  #s3;
+
+  constructor(s3, layout, {write, bucket, prefix, expires}) {
+    this.#s3 = s3;
+    this.#layout = layout;
+    this.title = `s3://${bucket}${prefix ? `/${prefix}` : ''}`;
+    this.expires_at = expires ? iso(expires) : null;
+    this.can = {write, live: false, switches: write, drain: write, ...layout.can};
+  }
+
+  /** Requests made so far. */
+  get requests() {
+    return this.#s3.requests;
+  }
+
+  async overview() {
+    const {notes} = this.#layout;
+    const [survey, control, workers] = await Promise.all([this.#layout.survey(), notes.read(CONTROL), this.workers()]);
+    const now = this.#layout.now();
+    const {remarks, ...seen} = survey;
+    return {...summarise({...seen, now, workers, control: {...NO_SWITCHES, ...control}}), remarks};
+  }
+
+  tasks(filter = {}) {
+    return this.#layout.page(filter);
+  }
+
+  async task(id) {
+    return found(id, await this.#layout.task(id));
+  }
+
+  async history(id) {
+    return found(id, await this.#layout.history(id));
+  }
+
+  async workers() {
+    const now = this.#layout.now();
+    return (await this.#layout.notes.workers()).map((note) => workerView(note, now));
+  }
+
+  // --- acting
+
+  /** Compare-and-set writes under the rules of the model. What the store or the rules refuse is named, with why. */
+  async act(action, target, progress = () => {}) {
+    this.#mayWrite();
+    if (target.ids) return this.#layout.act(action, [...new Set(target.ids)], progress);
+    const asked = listed(target.filter.status);
+    const normal = STATUSES.filter((status) => status !== 'archived');
+    const status = (asked.length ? asked : normal).filter((each) => ACTIONS[action].from.includes(each));
+    if (!status.length) return {done: 0, refused: []};
+    return this.#layout.act(action, await this.#matching({...target.filter, status}), progress);
+  }
+
+  async #matching(filter, test = () => true) {
+    const ids = [];
+    let cursor = null;
+    do {
+      const page = await this.#layout.page({...filter, cursor, limit: PAGE});
+      ids.push(...page.tasks.filter(test).map((task) => task.id));
+      cursor = page.cursor;
+    } while (cursor);
+    return ids;
+  }
+
+  async steer(action, options = {}) {
+    this.#mayWrite();
+    if (action === 'cleanup') return this.#cleanUp(options);
+    const how = SWITCHES[action];
+    if (!how) throw new StoreError('refused', `${action} cannot be done from a bucket alone; use: qo serve`);
+    await this.#layout.notes.change(CONTROL, (control) => how({...NO_SWITCHES, ...control}, options));
+    return {done: 1};
+  }
+
+  async #cleanUp({older_than: olderThan, status}) {
+    const before = typeof olderThan === 'number'
+      ? iso(this.#layout.now() - olderThan) : new Date(olderThan).toISOString();
+    const isOld = (task) => task.completed_at !== null && task.completed_at <= before;
+    const statuses = listed(status);
+    const filter = {status: statuses.length ? statuses : ['completed']};
+    const {done, refused} = await this.#layout.act('delete', await this.#matching(filter, isOld), () => {});
+    return {deleted: done, refused};
+  }
+
+  #mayWrite() {
+    if (!this.can.write) {
+      throw new StoreError('forbidden', 'This link may only look; make one with: qo dashboard link --write');
+    }
+  }
+
+  /** A bucket sends no news: the page asks again every few seconds, and not while nobody looks. */
+  watch(onChange, onState = () => {}) {
+    onState('polling');
+    const timer = setInterval(() => document.hidden || onChange(), POLL);
+    return () => clearInterval(timer);
+  }
+
+  close() {
+    this.#s3 = this.#layout = null;
+  }
+}
+
+// As in qo/queue/switches.py.
+const SWITCHES = {
+  drain: (control, {worker}) => ({...control, draining: union(control.draining, worker)}),
+  pause: (control, {queue, type}) => ({
+    ...control,
+    paused: control.paused || !(queue || type),
+    paused_queues: union(control.paused_queues, queue),
+    paused_types: union(control.paused_types, type),
+  }),
+  resume: (control, {queue, type}) =>
+    queue || type
+      ? {
+          ...control,
+          paused_queues: control.paused_queues.filter((name) => name !== queue),
+          paused_types: control.paused_types.filter((name) => name !== type),
+        }
+      : {...control, paused: false, paused_queues: [], paused_types: []},
+  'rate-limit': (control, {type, limit}) => {
+    const rate = Number(limit);
+    if (!(rate >= 0 && rate < Infinity)) {
+      throw new StoreError('refused', 'A limit is a number of tasks a second, 0 for none.');
+    }
+    return type ? {...control, rate_limits: {...control.rate_limits, [type]: rate}} : {...control, rate_limit: rate};
+  },
+};
+
+function union(names, name) {
+  return name && !names.includes(name) ? [...names, name] : names;
+}
+
+function found(id, thing) {
+  if (!thing) throw new StoreError('not_found', `There is no task ${id}.`);
+  return thing;
+}
+
+function workerView(note, now) {
+  const silent = now - note.last_heartbeat > SILENCE;
+  const status = silent || note.status === 'dead' ? 'stale' : note.status === 'draining' ? 'draining' : null;
+  return {
+    id: note.worker_id,
+    status: status ?? (note.current_load ? 'busy' : 'idle'),
+    queues: note.queues ?? [],
+    types: note.types ?? [],
+    capabilities: note.capabilities ?? [],
+    current: note.current_tasks ?? [],
+    counters: {completed: note.tasks_completed ?? 0, failed: note.tasks_failed ?? 0},
+    load: note.current_load ?? 0,
+    capacity: note.capacity,
+    heartbeat_at: iso(note.last_heartbeat),
+    started_at: iso(note.started_at),
+    host: note.host ?? '',
+    version: note.version ?? '',
+  };
+}

@@ -1,0 +1,174 @@
+// The layout `one`, the whole queue in one object: read whole, written whole, as in qo/engines/one_object.
+
+import {putDocument} from './own_writes.js';
+import {history} from './past.js';
+import {compare, comparer, matcher, rowOf, rowView, sorting} from './rows.js';
+import {ACTIONS, apply, eventOf, newWriteId, refusal, whole} from './rules.js';
+import {StoreError} from './s3.js';
+import {base64Of, taskView, textOf} from './values.js';
+
+const KEY = 'queue.json';
+const FORMAT = 1;
+const REMEMBERED = 64; // write ids: so many others may write before we read back
+const MOST_EVENTS = 64;
+const TRIES = 30;
+const PAUSE = 300; // milliseconds, times chance, after a lost race
+const EMPTY = {format: FORMAT, version: 0, writes: [], notes: [], tasks: []};
+
+export class OneLayout {
+  #etag = null; // of the object this stands for; null: there is none
+  #queue = EMPTY;
+  #rows = null;
+
+  constructor(s3) {
+    this.s3 = s3;
+    this.can = {shards: true, versions: true};
+    this.notes = {
+      read: async (name) => this.#note((await this.#read()).notes, name),
+      workers: async () => (await this.#read()).notes.filter(isWorker).map((note) => JSON.parse(textOf(note.data))),
+      change: (name, how) => this.#change((queue) => withNote(queue, name, how(this.#note(queue.notes, name) ?? {}))),
+    };
+  }
+
+  now() {
+    return this.s3.clock.now();
+  }
+
+  #note(notes, name) {
+    const note = notes.find((each) => each.name === name);
+    return note ? JSON.parse(textOf(note.data)) : null;
+  }
+
+  /** The object, read again only if it has changed. */
+  async #read() {
+    const stored = await this.s3.get(KEY, {unless: this.#etag});
+    if (stored === undefined) return this.#queue;
+    if (stored === null) this.#take(EMPTY, null);
+    else this.#take(decode(stored.text), stored.etag);
+    return this.#queue;
+  }
+
+  #take(queue, etag) {
+    this.#queue = queue;
+    this.#etag = etag;
+    this.#rows = null;
+  }
+
+  async #all() {
+    const queue = await this.#read();
+    this.#rows ??= queue.tasks.map(({task}) => rowOf(task));
+    return this.#rows;
+  }
+
+  // --- looking
+
+  async survey() {
+    return {rows: await this.#all(), lanes: null, exact: true, remarks: []};
+  }
+
+  async page(filter) {
+    const rows = (await this.#all()).filter(matcher(filter)).sort(comparer(sorting(filter.sort)));
+    const start = Number(filter.cursor ?? 0) || 0;
+    const end = start + (filter.limit ?? 50);
+    return {
+      tasks: rows.slice(start, end).map((row) => rowView(row, this.now())),
+      cursor: end < rows.length ? String(end) : null,
+      total: rows.length,
+    };
+  }
+
+  async #record(id) {
+    return (await this.#read()).tasks.find(({task}) => task.id === id);
+  }
+
+  async task(id) {
+    const record = await this.#record(id);
+    return record ? taskView(record.task, this.now()) : null;
+  }
+
+  async history(id) {
+    const record = await this.#record(id);
+    if (!record) return null;
+    const present = taskView(record.task, this.now());
+    const events = record.events.map(([version, at, status, attempt, failures, available_at, worker_id, error]) =>
+      ({version, at, status, attempt, failures, available_at, worker_id, error}));
+    return history(present, events.sort((a, b) => compare(a.version, b.version)));
+  }
+
+  // --- writing
+
+  /** All of them in one write. */
+  async act(action, ids, progress) {
+    let sum;
+    const wanted = new Set(ids);
+    await this.#change((queue) => {
+      sum = {done: 0, refused: []};
+      const left = new Set(wanted);
+      const tasks = queue.tasks.flatMap((record) => {
+        if (!left.delete(record.task.id)) return [record];
+        const task = whole(record.task);
+        if (!ACTIONS[action].from.includes(task.status)) {
+          sum.refused.push({id: task.id, why: refusal(task, action)});
+          return [record];
+        }
+        sum.done += 1;
+        return action === 'delete' ? [] : [grown(record, apply(task, action, this.now()))];
+      });
+      for (const id of left) sum.refused.push({id, why: 'there is no such task'});
+      return sum.done ? {...queue, tasks} : null;
+    });
+    progress(sum.done);
+    return sum;
+  }
+
+  /** Write what `how` makes of the queue; again if someone else was faster. null: nothing to write. */
+  async #change(how) {
+    for (let attempt = 1; ; attempt += 1) {
+      const queue = await this.#read();
+      const changed = how(queue);
+      if (changed === null) return;
+      const write = newWriteId();
+      const next = {...changed, version: queue.version + 1, writes: [...queue.writes, write].slice(-REMEMBERED)};
+      try {
+        const asOurs = (stored) => isOurs(stored, write, next.version);
+        const etag = await putDocument(this.s3, KEY, JSON.stringify(next), {over: this.#etag, isOurs: asOurs});
+        this.#take(next, etag);
+        return;
+      } catch (error) {
+        if (error.code !== 'conflict' || attempt === TRIES) throw error;
+      }
+      await new Promise((go) => setTimeout(go, PAUSE * Math.random()));
+    }
+  }
+}
+
+function decode(text) {
+  const queue = text ? JSON.parse(text) : EMPTY;
+  if (queue.format !== FORMAT) throw new StoreError('unreadable', `${KEY} is in a format this page does not know`);
+  return {...EMPTY, ...queue};
+}
+
+function isOurs(text, write, version) {
+  try {
+    const stored = decode(text);
+    if (stored.writes.includes(write)) return true;
+    return stored.version < version + REMEMBERED ? false : null;
+  } catch {
+    return null;
+  }
+}
+
+function grown(record, task) {
+  const {version, at, status, attempt, failures, available_at, worker_id, error} = eventOf(task);
+  const step = [version, at, status, attempt, failures, available_at, worker_id, error];
+  return {...record, task, events: [...record.events, step].slice(-MOST_EVENTS)};
+}
+
+function isWorker(note) {
+  return note.name.startsWith('workers/');
+}
+
+function withNote(queue, name, value) {
+  const others = queue.notes.filter((note) => note.name !== name);
+  return {...queue, notes: [...others, {name, data: base64Of(JSON.stringify(value)), version: newWriteId()}]};
+}

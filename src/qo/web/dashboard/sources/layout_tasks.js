@@ -1,0 +1,179 @@
+// The layout `tasks`, one object per task: read through listings and the index, written index first, state second,
+// clean-up last, as in qo/engines/per_task/transitions.py.
+
+import {Alive} from './alive.js';
+import {buried, decode, grown, isAlive, isOurs} from './documents.js';
+import {indexKey, isId, taskKey} from './keys.js';
+import {NoteObjects} from './note_objects.js';
+import {putDocument} from './own_writes.js';
+import {page} from './paging.js';
+import {history} from './past.js';
+import {ACTIONS, FINISHED, apply, refusal, whole} from './rules.js';
+import {Shelf} from './shelf.js';
+import {taskView} from './values.js';
+
+const BUDGET = 400; // tasks read for one overview
+const TRIES = 20;
+const VERSIONS = 100; // of one task
+const AT_ONCE = 8; // tasks changed
+const ROLLUP = 'stats/finished.json'; // finished tasks as some process counted them
+
+export class TasksLayout {
+  constructor(s3) {
+    this.s3 = s3;
+    this.shelf = new Shelf(s3);
+    this.alive = new Alive(s3);
+    this.notes = new NoteObjects(s3);
+    this.can = {shards: true, versions: true};
+  }
+
+  now() {
+    return this.s3.clock.now();
+  }
+
+  // --- looking
+
+  /** {rows, lanes, exact, remarks}: all tasks if they are few; else the latest ones, and counts of all. */
+  async survey() {
+    await this.shelf.list();
+    const {shelf} = this;
+    const ids = [...shelf.keys.keys()].sort((a, b) => shelf.updatedAt(b) - shelf.updatedAt(a));
+    await shelf.load(ids, BUDGET);
+    const rows = ids.map((id) => shelf.row(id)).filter(Boolean);
+    const unread = ids.filter((id) => shelf.row(id) === undefined).length;
+    if (!unread && shelf.isComplete) return {rows, lanes: null, exact: true, remarks: []};
+    await this.alive.read();
+    return {rows, ...(await this.#counted(ids, rows)), exact: false};
+  }
+
+  /** Live tasks off the index; finished ones as a worker or monitor counted them, else those read so far. */
+  async #counted(ids, rows) {
+    const {entries} = this.alive;
+    const remarks = [];
+    if (!this.shelf.isComplete || !this.alive.isComplete) remarks.push('There are more tasks than this page lists.');
+    const rollup = await this.#rollup();
+    if (rollup) {
+      remarks.push(`Finished tasks as counted at ${new Date(rollup.counted_at * 1000).toISOString()}.`);
+      return {lanes: [...this.alive.lanes(), ...rollup.lanes], remarks};
+    }
+    const finished = rows.filter((row) => FINISHED.has(row.status) && !entries.has(row.id));
+    const unread = ids.filter((id) => !entries.has(id) && this.shelf.row(id) === undefined).length;
+    if (unread) remarks.push(`${unread} finished tasks have not been read yet, and are not counted.`);
+    return {lanes: [...this.alive.lanes(), ...finished.map((row) => [row.queue, row.type, row.status, row.priority, 1])], remarks};
+  }
+
+  async #rollup() {
+    try {
+      const {counted_at, lanes} = JSON.parse((await this.s3.get(ROLLUP))?.text ?? 'null') ?? {};
+      return lanes ? {counted_at, lanes} : null;
+    } catch (error) {
+      if (error.code) throw error;
+      return null; // not one of ours
+    }
+  }
+
+  page(filter) {
+    return page(this.shelf, this.alive, filter, this.now());
+  }
+
+  async task(id) {
+    const kept = await this.#read(id);
+    return kept && taskView(kept.document.task, this.now());
+  }
+
+  /** Every transition, with the task as it was then where the store keeps versions. */
+  async history(id) {
+    const kept = await this.#read(id);
+    if (!kept) return null;
+    const events = new Map();
+    const tasks = new Map();
+    const nonce = kept.document.nonce;
+    for (const document of [...(await this.#versions(id)).reverse(), kept.document]) {
+      if (document.nonce !== nonce) continue; // an earlier life is another task's
+      for (const event of document.events) events.set(event.version, event);
+      tasks.set(document.task.version, taskView(document.task, document.task.updated_at));
+    }
+    const ordered = [...events.values()].sort((a, b) => a.version - b.version);
+    return history(taskView(kept.document.task, this.now()), ordered, tasks);
+  }
+
+  /** Newest first; nothing where the store keeps none, or does not tell. */
+  async #versions(id) {
+    let versions = [];
+    try {
+      versions = await this.s3.versions(taskKey(id), {most: VERSIONS});
+    } catch (error) {
+      if (!['forbidden', 'busy'].includes(error.code)) throw error;
+    }
+    const kept = versions.filter((version) => version.id !== 'null');
+    const read = await Promise.all(kept.map((version) => this.s3.get(taskKey(id), {versionId: version.id})));
+    return read.map((stored) => stored && decode(stored.text, id)).filter(Boolean);
+  }
+
+  async #read(id) {
+    const stored = isId(id) ? await this.s3.get(taskKey(id)) : null;
+    const document = stored && decode(stored.text, id);
+    if (!document || !isAlive(document)) return null;
+    return {document: {...document, task: whole(document.task)}, etag: stored.etag};
+  }
+
+  // --- writing
+
+  async act(action, ids, progress) {
+    const sum = {done: 0, refused: []};
+    const waiting = [...ids];
+    const work = async () => {
+      for (let id = waiting.shift(); id !== undefined; id = waiting.shift()) {
+        const why = await this.#change(id, action).catch((error) => error.message);
+        if (why) sum.refused.push({id, why});
+        else sum.done += 1;
+        progress(sum.done);
+      }
+    };
+    await Promise.all(Array.from({length: AT_ONCE}, work));
+    this.alive.forget();
+    return sum;
+  }
+
+  /** Why not, or nothing. */
+  async #change(id, action) {
+    const litter = [];
+    for (let attempt = 1; attempt <= TRIES; attempt += 1) {
+      const kept = await this.#read(id);
+      if (!kept) return 'there is no such task';
+      const {task} = kept.document;
+      if (!ACTIONS[action].from.includes(task.status)) return refusal(task, action);
+      const changed = action === 'delete' ? null : apply(task, action, this.now());
+      if (await this.#write(kept, changed, litter)) return undefined;
+    }
+    return 'it is written by others all the time; try again';
+  }
+
+  /** False: someone else wrote first. The entry written for the new state is litter then. */
+  async #write(kept, changed, litter) {
+    const {task} = kept.document;
+    const next = changed ? grown(kept.document, changed) : buried(kept.document);
+    const former = await indexKey(task);
+    const needed = changed && (await indexKey(changed));
+    if (needed && needed !== former) await this.s3.put(needed, laneOf(task));
+    try {
+      const asOurs = (stored) => isOurs(stored, next);
+      const text = JSON.stringify(next);
+      const etag = await putDocument(this.s3, taskKey(task.id), text, {over: kept.etag, isOurs: asOurs});
+      this.shelf.keep(task.id, next, etag);
+    } catch (error) {
+      if (error.code !== 'conflict') throw error;
+      if (needed) litter.push(needed);
+      return false;
+    }
+    const rubbish = [former, ...litter].filter((key) => key && key !== needed);
+    // What stays is harmless, and removed by whoever meets it.
+    await Promise.all(rubbish.map((key) => this.s3.delete(key).catch(() => {})));
+    return true;
+  }
+}
+
+/** What an index entry holds: its lane in words. */
+function laneOf({queue, type, needs}) {
+  return JSON.stringify({queue, type, needs});
+}

@@ -1,0 +1,84 @@
+// Tasks as a listing keeps them: small, searchable, without payload, result or lease.
+
+import {effectivePriority, whole} from './rules.js';
+import {bytesOf, iso} from './values.js';
+
+const SEARCHED = 2000; // bytes of a payload that a search for text looks at
+const ERROR = 2000; // characters of an error that a row keeps
+
+export function rowOf(stored, etag = '') {
+  const {payload, result, lease_id: _, ...task} = whole(stored);
+  const names = [task.id, task.type, task.queue, task.worker_id, task.idempotency_key, task.trace_id, ...task.needs];
+  const said = [...names, beginning(payload), task.error];
+  return {
+    ...task,
+    error: task.error?.length > ERROR ? `${task.error.slice(0, ERROR)}…` : task.error,
+    etag,
+    text: said.filter(Boolean).join('\n').toLowerCase(),
+  };
+}
+
+function beginning(payload) {
+  try {
+    return new TextDecoder().decode(bytesOf(payload.slice(0, Math.ceil(SEARCHED / 3) * 4)));
+  } catch {
+    return '';
+  }
+}
+
+export function rowView({text, etag, rank, ...row}, now) {
+  const until = row.status === 'pending' ? now : (row.started_at ?? row.available_at);
+  return {
+    ...row,
+    effective_priority: effectivePriority(row.priority, row.available_at, rank, until),
+    available_at: iso(row.available_at),
+    lease_expires_at: iso(row.lease_expires_at),
+    created_at: iso(row.created_at),
+    updated_at: iso(row.updated_at),
+    started_at: iso(row.started_at),
+    completed_at: iso(row.completed_at),
+  };
+}
+
+/** A filter as the pages give it, made ready to ask of many rows. Without a status, archived tasks are left out. */
+export function matcher({status, type, queue, worker, priority, text, shard}) {
+  const statuses = listed(status);
+  const [types, queues] = [listed(type), listed(queue)];
+  const needle = (text ?? '').trim().toLowerCase();
+  const level = priority === undefined || priority === null || priority === '' ? null : Number(priority);
+  return (row) =>
+    (statuses.length ? statuses.includes(row.status) : row.status !== 'archived')
+    && (!types.length || types.includes(row.type))
+    && (!queues.length || queues.includes(row.queue))
+    && (!worker || row.worker_id === worker)
+    && (level === null || row.priority === level)
+    && (!shard || row.id.startsWith(shard))
+    && (!needle || row.text.includes(needle));
+}
+
+/** One or many, as a list. */
+export function listed(value) {
+  return [value ?? []].flat().filter((each) => each !== '' && each !== null);
+}
+
+const SORTS = {
+  newest: {field: 'created_at', sign: -1},
+  updated: {field: 'updated_at', sign: -1},
+  rank: {field: 'rank', sign: 1},
+  available: {field: 'available_at', sign: 1},
+  failures: {field: 'failures', sign: -1},
+  attempts: {field: 'attempt', sign: -1},
+};
+
+export function sorting(sort) {
+  return SORTS[sort] ?? SORTS.newest;
+}
+
+/** What comes first under a sort; ids tell equals apart. */
+export function comparer({field, sign}) {
+  return (one, other) => sign * (compare(one[field], other[field]) || compare(one.id, other.id));
+}
+
+export function compare(a, b) {
+  return a < b ? -1 : a > b ? 1 : 0;
+}

@@ -1,0 +1,106 @@
+// AWS Signature Version 4, for requests a browser makes to a store.
+//
+// What signs is not the secret but the key derived from it for one day, one region and one service:
+//   HMAC(HMAC(HMAC(HMAC("AWS4" + secret, date), region), service), "aws4_request")
+// It opens nothing else and is worthless when its day is over. A link may carry the keys of two days, today's and
+// tomorrow's, so that it works across midnight (UTC).
+
+const encoder = new TextEncoder();
+
+export const EMPTY_HASH = 'e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855';
+
+/** Percent-encoded as the signature wants it: all but A-Z a-z 0-9 - . _ ~ */
+export function encode(text) {
+  return encodeURIComponent(text).replace(/[!'()*]/g, (sign) => `%${sign.charCodeAt(0).toString(16).toUpperCase()}`);
+}
+
+/** A key as a path. The store's paths are encoded once, and their slashes stay. */
+export function encodePath(path) {
+  return path.split('/').map(encode).join('/');
+}
+
+export function canonicalQuery(query) {
+  return Object.entries(query)
+    .map(([name, value]) => [encode(name), encode(String(value))])
+    .sort(([a, x], [b, y]) => (a < b ? -1 : a > b ? 1 : x < y ? -1 : x > y ? 1 : 0))
+    .map((pair) => pair.join('='))
+    .join('&');
+}
+
+/** "20130524T000000Z" */
+export function stamp(seconds) {
+  return new Date(seconds * 1000).toISOString().replace(/[-:]|\.\d+/g, '');
+}
+
+export function hex(bytes) {
+  return [...new Uint8Array(bytes)].map((byte) => byte.toString(16).padStart(2, '0')).join('');
+}
+
+export function unhex(text) {
+  return Uint8Array.from(text.match(/../g) ?? [], (pair) => parseInt(pair, 16));
+}
+
+export async function sha256(data) {
+  const bytes = typeof data === 'string' ? encoder.encode(data) : data;
+  return hex(await crypto.subtle.digest('SHA-256', bytes));
+}
+
+async function hmac(key, text) {
+  const imported = await crypto.subtle.importKey('raw', key, {name: 'HMAC', hash: 'SHA-256'}, false, ['sign']);
+  return crypto.subtle.sign('HMAC', imported, encoder.encode(text));
+}
+
+/** For tests, and for whoever holds a secret: a page is given the result and never the secret. */
+export async function deriveKey(secret, date, region, service) {
+  let key = encoder.encode(`AWS4${secret}`);
+  for (const part of [date, region, service, 'aws4_request']) key = await hmac(key, part);
+  return hex(key);
+}
+
+export class Signer {
+  // Only functions of this object can reach what they close over: nothing to print, copy or store by accident.
+  #keys;
+
+  /** keys: {"20130524": hex of the derived key, …} */
+  constructor({accessKeyId, sessionToken = '', region, service = 's3', keys}) {
+    this.accessKeyId = accessKeyId;
+    this.sessionToken = sessionToken;
+    this.region = region;
+    this.service = service;
+    this.#keys = Object.entries(keys).map(([date, key]) => [date, unhex(key)]);
+  }
+
+  /** The last day these keys can sign on, as "20130524". */
+  get lastDate() {
+    return this.#keys.map(([date]) => date).sort().at(-1) ?? '';
+  }
+
+  #key(date) {
+    const found = this.#keys.find(([day]) => day === date);
+    if (!found) throw Object.assign(new Error('this link has expired: ask for a new one'), {code: 'expired'});
+    return found[1];
+  }
+
+  /** The headers to send, with those given. `path` is encoded already; `host` is signed, and sent by the browser. */
+  async sign({method, host, path, query = {}, headers = {}, bodyHash = EMPTY_HASH, at}) {
+    const moment = stamp(at);
+    const date = moment.slice(0, 8);
+    const key = this.#key(date);
+    const sent = {...lowered(headers), 'x-amz-content-sha256': bodyHash, 'x-amz-date': moment};
+    if (this.sessionToken) sent['x-amz-security-token'] = this.sessionToken;
+    const signed = {...sent, host};
+    const names = Object.keys(signed).sort();
+    const lines = names.map((name) => `${name}:${String(signed[name]).trim().replace(/ +/g, ' ')}\n`).join('');
+    const request = [method, path, canonicalQuery(query), lines, names.join(';'), bodyHash].join('\n');
+    const scope = `${date}/${this.region}/${this.service}/aws4_request`;
+    const text = ['AWS4-HMAC-SHA256', moment, scope, await sha256(request)].join('\n');
+    const signature = hex(await hmac(key, text));
+    const credential = `Credential=${this.accessKeyId}/${scope}`;
+    sent.authorization = `AWS4-HMAC-SHA256 ${credential}, SignedHeaders=${names.join(';')}, Signature=${signature}`;
+    return sent;
+  }
+}
+
+function lowered(headers) {
+  return Object.fromEntries(Object.entries(headers).map(([name, value]) => [name.toLowerCase(), value]));
+}

@@ -1,0 +1,105 @@
+// The overview, made of rows, or, where there are too many to read, of counts by queue, type and status beside them.
+
+import {STATUSES} from './rules.js';
+import {compare, rowView} from './rows.js';
+import {iso} from './values.js';
+
+const MINUTES = 60;
+const FAILURES = 10;
+
+/** lanes: [[queue, type, status, priority, number], …]; without them the rows are all there is, and are counted. */
+export function summarise({rows, lanes, now, control, workers, exact}) {
+  const counted = lanes ?? rows.map((row) => [row.queue, row.type, row.status, row.priority, 1]);
+  const counts = zero();
+  const types = new Map(); // a type may be called `constructor`: no plain objects here
+  const queues = new Map();
+  for (const [queue, type, status, , number] of counted) {
+    for (const sum of [counts, under(types, type), under(queues, queue)]) sum[status] += number;
+  }
+  const waiting = rows.filter((row) => row.status === 'pending');
+  const oldest = oldestBy(waiting, 'queue', now);
+  return {
+    at: iso(now),
+    counts,
+    types: listed(types, 'type'),
+    queues: listed(queues, 'queue').map((each) => ({
+      ...each,
+      oldest_age: oldest.get(each.queue) ?? null,
+      paused: control.paused || control.paused_queues.includes(each.queue),
+    })),
+    priorities: priorities(counted, waiting, now),
+    exact,
+    workers: workersBy(workers),
+    throughput: throughput(rows, now),
+    failures: rows
+      .filter((row) => row.status === 'failed')
+      .sort((a, b) => compare(b.updated_at, a.updated_at))
+      .slice(0, FAILURES)
+      .map((row) => rowView(row, now)),
+    switches: switchesOf(control),
+  };
+}
+
+function zero() {
+  return Object.fromEntries(STATUSES.map((status) => [status, 0]));
+}
+
+function under(sums, name) {
+  if (!sums.has(name)) sums.set(name, zero());
+  return sums.get(name);
+}
+
+function listed(sums, word) {
+  return [...sums].sort(([a], [b]) => compare(a, b)).map(([name, counts]) => ({[word]: name, ...counts}));
+}
+
+/** Seconds the longest waiting task has been due; a task that is not due does not wait. */
+function oldestBy(waiting, field, now) {
+  const ages = new Map();
+  for (const row of waiting) {
+    const age = now - row.available_at;
+    if (age >= 0 && age >= (ages.get(row[field]) ?? 0)) ages.set(row[field], age);
+  }
+  return ages;
+}
+
+/** Ages are of those read. */
+function priorities(counted, waiting, now) {
+  const ages = oldestBy(waiting, 'priority', now);
+  const depths = new Map();
+  for (const [, , status, priority, number] of counted) {
+    if (status === 'pending') depths.set(priority, (depths.get(priority) ?? 0) + number);
+  }
+  return [...depths]
+    .sort(([a], [b]) => a - b)
+    .map(([priority, depth]) => ({priority, depth, oldest_age: ages.get(priority) ?? null}));
+}
+
+function throughput(rows, now) {
+  const last = Math.floor(now / 60);
+  const minutes = Array.from({length: MINUTES}, (_, index) => ({
+    at: iso((last - MINUTES + 1 + index) * 60),
+    completed: 0,
+    failed: 0,
+  }));
+  for (const row of rows) {
+    if (row.completed_at === null || !['completed', 'failed'].includes(row.status)) continue;
+    const minute = minutes[Math.floor(row.completed_at / 60) - last + MINUTES - 1];
+    if (minute) minute[row.status] += 1;
+  }
+  return minutes;
+}
+
+function workersBy(workers) {
+  const sums = {busy: 0, idle: 0, draining: 0, stale: 0};
+  for (const worker of workers) sums[worker.status] = (sums[worker.status] ?? 0) + 1;
+  return sums;
+}
+
+function switchesOf(control) {
+  return {
+    paused: {all: control.paused, queues: control.paused_queues, types: control.paused_types},
+    limit: control.rate_limit,
+    limits: control.rate_limits,
+  };
+}

@@ -1,0 +1,82 @@
+// Stored bytes and instants as people see them: the same as qo/codec.py. A lease id never leaves this file.
+
+import {parse} from '../parts/exact.js';
+import {effectivePriority, whole} from './rules.js';
+
+const decoder = new TextDecoder('utf-8', {fatal: true});
+
+export function bytesOf(base64) {
+  return Uint8Array.from(atob(base64), (sign) => sign.charCodeAt(0));
+}
+
+export function base64Of(text) {
+  let binary = '';
+  for (const byte of new TextEncoder().encode(text)) binary += String.fromCharCode(byte);
+  return btoa(binary);
+}
+
+export function textOf(base64) {
+  return decoder.decode(bytesOf(base64));
+}
+
+/** A payload or result: JSON, or raw data behind a NUL byte, shown as {"$base64": …}. */
+export function valueOf(base64) {
+  try {
+    const bytes = bytesOf(base64);
+    if (bytes[0] === 0) return {$base64: btoa(String.fromCharCode(...bytes.subarray(1, 65536)))};
+    return parse(decoder.decode(bytes));
+  } catch {
+    return {$base64: base64}; // nobody here wrote it; one bad task must not hide the others
+  }
+}
+
+/** To the microsecond first, as Python does: else one task would show two milliseconds. */
+export function iso(seconds) {
+  if (seconds === null || seconds === undefined) return null;
+  return new Date(Math.floor(Math.round(seconds * 1e6) / 1000)).toISOString();
+}
+
+export function taskView(stored, now) {
+  const task = whole(stored);
+  const waitedUntil = task.status === 'pending' ? now : (task.started_at ?? task.available_at);
+  return {
+    id: task.id,
+    queue: task.queue,
+    type: task.type,
+    status: task.status,
+    payload: valueOf(task.payload),
+    result: task.result === null ? null : valueOf(task.result),
+    error: task.error,
+    priority: task.priority,
+    effective_priority: effectivePriority(task.priority, task.available_at, task.rank, waitedUntil),
+    needs: task.needs,
+    timeout: task.timeout,
+    max_retries: task.max_retries,
+    retry: task.retry,
+    attempt: task.attempt,
+    failures: task.failures,
+    available_at: iso(task.available_at),
+    lease_expires_at: iso(task.lease_expires_at),
+    worker_id: task.worker_id,
+    created_at: iso(task.created_at),
+    updated_at: iso(task.updated_at),
+    started_at: iso(task.started_at),
+    completed_at: iso(task.completed_at),
+    idempotency_key: task.idempotency_key,
+    trace_id: task.trace_id,
+    version: task.version,
+  };
+}
+
+export function eventView(event) {
+  return {
+    version: event.version,
+    at: iso(event.at),
+    status: event.status,
+    attempt: event.attempt,
+    failures: event.failures,
+    worker_id: event.worker_id ?? null,
+    error: event.error ?? null,
+    available_at: iso(event.available_at),
+  };
+}

@@ -1,0 +1,9 @@
+// An address that names no view.
+
+import {h} from '../parts/dom.js';
+
+export function open() {
+  const element = h('div', {class: 'state'}, h('h2', {}, 'There is no such page'), h('p', {}, h('a', {href: '#/'}, 'To the overview')));
+  document.title = 'qo';
+  return {element, refresh: async () => {}};
+}

@@ -1,0 +1,143 @@
+// Everything at a glance, and the switches that go with it.
+
+import {h, show} from '../parts/dom.js';
+import {sparkline, stacked, throughput} from '../parts/chart.js';
+import {age, firstLine, number, short} from '../parts/format.js';
+import {icon} from '../parts/icons.js';
+import {address, taskAddress} from '../parts/router.js';
+import {empty} from '../parts/states.js';
+import {STATUSES} from '../parts/status.js';
+import {cleanUp, limitRate, pause, resume} from '../parts/steering.js';
+import {ago} from '../parts/ticking.js';
+
+const RATE_OVER = 5; // minutes
+
+export function open({source, refresh}) {
+  document.title = 'Overview · qo';
+  const part = (className) => h('div', {class: className});
+  const [tools, notice, cards, chart, queues, aside, types, failures] = ['', '', 'cards', '', '', '', '', ''].map(part);
+  const grid = h('div', {class: 'overview'},
+    notice, cards,
+    h('section', {class: 'card span'}, h('header', {}, h('h2', {}, 'Throughput'), h('div', {class: 'legend'}, key('completed'), key('failed'))), chart),
+    h('section', {class: 'card'}, h('header', {}, h('h2', {}, 'Queues')), queues),
+    h('section', {class: 'card'}, h('header', {}, h('h2', {}, 'Waiting and working')), aside),
+    h('section', {class: 'card'}, h('header', {}, h('h2', {}, 'Types'), h('div', {class: 'legend'}, ['pending', 'running', 'completed', 'failed'].map(key))), types),
+    h('section', {class: 'card'}, h('header', {}, h('h2', {}, 'Latest failures'), h('a', {href: address('tasks', {status: 'failed'})}, 'All failed')), failures));
+  const element = h('div', {}, h('div', {class: 'title'}, h('h1', {}, 'Overview'), tools), grid);
+  let seen = null;
+  const then = (doing) => doing.then((done) => done && refresh());
+
+  return {
+    element,
+    async refresh() {
+      seen = await source.overview();
+      const {switches} = seen;
+      show(tools, [switches.paused.all, source.can], drawTools);
+      show(notice, switches, drawNotice);
+      show(cards, [seen.counts, seen.throughput], drawCards);
+      show(chart, seen.throughput, throughput);
+      show(queues, seen.queues.map(rounded), drawQueues);
+      show(aside, [seen.priorities.map(rounded), seen.exact, seen.workers, rate(seen)], drawAside);
+      show(types, [seen.types, switches], drawTypes);
+      show(failures, seen.failures, drawFailures);
+    },
+  };
+
+  function drawTools([paused]) {
+    if (!source.can.switches) return null;
+    return h('div', {class: 'buttons'},
+      paused ? h('button', {type: 'button', class: 'button primary', 'data-do': 'resume', on: {click: () => then(resume(source))}}, icon('resume'), 'Resume')
+        : h('button', {type: 'button', class: 'button', 'data-do': 'pause', on: {click: () => then(pause(source))}}, icon('pause'), 'Pause'),
+      h('button', {type: 'button', class: 'button', 'data-do': 'limit', on: {click: () => then(setLimit())}}, icon('gauge'), 'Rate limit'),
+      h('button', {type: 'button', class: 'button', 'data-do': 'cleanup', on: {click: () => then(cleanUp(source))}}, icon('broom'), 'Clean up'));
+  }
+
+  function setLimit(type) {
+    const {limit, limits} = seen.switches;
+    return limitRate(source, {types: seen.types.map((each) => each.type), limit, limits, type});
+  }
+
+  function drawNotice({paused, limit, limits}) {
+    const lines = [];
+    if (paused.all) lines.push('Everything is paused: workers start nothing.');
+    if (paused.queues.length) lines.push(`Paused queues: ${paused.queues.join(', ')}.`);
+    if (paused.types.length) lines.push(`Paused types: ${paused.types.join(', ')}.`);
+    if (limit) lines.push(`Each worker starts at most ${limit} tasks a second.`);
+    for (const [type, rate] of Object.entries(limits)) {
+      lines.push(rate ? `${type}: at most ${rate} a second.` : `${type}: no limit, whatever the code says.`);
+    }
+    return lines.length ? h('ul', {class: 'notice'}, lines.map((line) => h('li', {}, line))) : null;
+  }
+
+  function drawCards([counts, minutes]) {
+    return STATUSES.map((status) => h('a', {class: `card stat ${status}`, href: address('tasks', {status}), 'data-status': status},
+      h('span', {class: 'label'}, h('i'), status),
+      h('b', {title: number(counts[status])}, short(counts[status])),
+      status in (minutes[0] ?? {}) ? sparkline(minutes.map((each) => each[status]), status) : null));
+  }
+
+  function drawQueues(lines) {
+    if (!lines.length) return empty('No tasks yet', 'Submit one: qo submit --type hello');
+    return h('div', {class: 'scroll'}, h('table', {class: 'plain'},
+      h('thead', {}, h('tr', {}, ['Queue', 'Pending', 'Running', 'Failed', 'Longest wait', ''].map((name, at) => h('th', {class: at && at < 5 ? 'number' : null, scope: 'col'}, name || h('span', {class: 'unseen'}, 'Switch'))))),
+      h('tbody', {}, lines.map((line) => h('tr', {'data-queue': line.queue},
+        h('th', {scope: 'row'}, h('a', {href: address('tasks', {queue: line.queue})}, line.queue)),
+        figure(line.pending, {queue: line.queue, status: 'pending'}), figure(line.running, {queue: line.queue, status: 'running'}),
+        figure(line.failed, {queue: line.queue, status: 'failed'}, 'bad'),
+        h('td', {class: 'number'}, line.oldest_age === null ? '–' : age(line.oldest_age)),
+        h('td', {class: 'number'}, toggle(line.paused, {queue: line.queue})))))));
+  }
+
+  function toggle(paused, which) {
+    const name = which.queue ?? which.type;
+    if (!source.can.switches) return paused ? h('span', {class: 'badge'}, 'paused') : null;
+    const label = `${paused ? 'Resume' : 'Pause'} ${name}`;
+    return h('button', {type: 'button', class: `icon-button ${paused ? 'on' : ''}`, 'aria-label': label, title: label,
+      on: {click: () => then((paused ? resume : pause)(source, which))}}, icon(paused ? 'resume' : 'pause'));
+  }
+
+  function drawAside([priorities, exact, workers, perMinute]) {
+    return [
+      h('dl', {class: 'figures'},
+        h('div', {}, h('dt', {}, 'Processing rate'), h('dd', {}, h('b', {}, short(perMinute)), ' a minute'), h('dd', {class: 'quiet'}, `${short(perMinute * 60)} an hour`)),
+        ...['busy', 'idle', 'draining', 'stale'].filter((state) => state !== 'draining' || workers.draining).map((state) => h('div', {class: workers[state] ? state : ''},
+          h('dt', {}, h('a', {href: address('workers', {show: state})}, `Workers ${state}`)), h('dd', {}, h('b', {}, number(workers[state] ?? 0)))))),
+      h('table', {class: 'plain'},
+        h('thead', {}, h('tr', {}, h('th', {scope: 'col'}, 'Priority'), h('th', {class: 'number', scope: 'col'}, 'Pending'), h('th', {class: 'number', scope: 'col'}, 'Longest wait'))),
+        h('tbody', {}, priorities.map((line) => h('tr', {}, h('th', {scope: 'row'}, String(line.priority)),
+          h('td', {class: 'number'}, `${exact ? '' : '~'}${short(line.depth)}`), h('td', {class: 'number'}, line.oldest_age === null ? '–' : `${exact ? '' : '≥ '}${age(line.oldest_age)}`))))),
+      exact ? null : h('p', {class: 'quiet small'}, 'A long queue: by priority these are estimates.'),
+    ];
+  }
+
+  function drawTypes([lines, {paused, limits}]) {
+    if (!lines.length) return empty('No types yet', 'A type appears with its first task.');
+    const most = Math.max(...lines.map(total));
+    return h('ul', {class: 'types'}, lines.map((line) => h('li', {'data-type': line.type},
+      h('a', {href: address('tasks', {type: line.type})}, line.type),
+      h('span', {class: 'quiet number'}, limits[line.type] ? `≤ ${limits[line.type]}/s · ` : '', number(total(line))),
+      stacked(['completed', 'running', 'pending', 'failed', 'cancelled', 'archived'].map((kind) => ({kind, value: line[kind]})), most),
+      h('span', {class: 'row-tools'}, toggle(paused.types.includes(line.type), {type: line.type}),
+        source.can.switches && h('button', {type: 'button', class: 'icon-button', 'aria-label': `Limit ${line.type}`, title: `Limit ${line.type}`, on: {click: () => then(setLimit(line.type))}}, icon('gauge'))))));
+  }
+
+  function drawFailures(tasks) {
+    if (!tasks.length) return empty('Nothing has failed', 'Tasks that run out of retries are listed here.');
+    return h('ol', {class: 'failures'}, tasks.map((task) => h('li', {},
+      h('a', {href: taskAddress(task.id)}, h('b', {}, task.type), h('span', {class: 'quiet'}, ' in ', task.queue)),
+      h('span', {class: 'quiet'}, ago(task.completed_at ?? task.updated_at)),
+      h('p', {class: 'error-line'}, firstLine(task.error) || 'no error was recorded'))));
+  }
+}
+
+const key = (status) => h('span', {class: `key ${status}`}, h('i'), status);
+const total = (line) => STATUSES.reduce((sum, status) => sum + line[status], 0);
+const figure = (value, params, kind) => h('td', {class: `number ${value && kind ? kind : ''}`}, value ? h('a', {href: address('tasks', params)}, short(value)) : h('span', {class: 'quiet'}, '0'));
+const rounded = (line) => ({...line, oldest_age: line.oldest_age === null ? null : Math.floor(line.oldest_age)});
+
+// A minute that has only begun says little: the ones before it tell the rate.
+function rate({throughput: minutes}) {
+  const lately = minutes.slice(-RATE_OVER - 1);
+  const done = lately.reduce((sum, each) => sum + each.completed + each.failed, 0);
+  return Math.round((done * 10) / Math.max(1, lately.length)) / 10;
+}

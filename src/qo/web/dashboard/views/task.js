@@ -1,0 +1,125 @@
+// One task: where it stands, how it came there, what went in, what came out.
+
+import {h, show} from '../parts/dom.js';
+import {act} from '../parts/acts.js';
+import {diffTable} from '../parts/diff.js';
+import {duration, instant, level, seconds} from '../parts/format.js';
+import {icon} from '../parts/icons.js';
+import {machine} from '../parts/machine.js';
+import {address, go} from '../parts/router.js';
+import {ACTIONS, actionButton, allowed, badge} from '../parts/status.js';
+import {ago, countdown, fuse} from '../parts/ticking.js';
+import {strip, timeline} from '../parts/timeline.js';
+import {copy, jsonTree} from '../parts/tree.js';
+
+export function open({source, to, refresh}) {
+  const {id} = to;
+  let task = null;
+  let history = [];
+  const names = ['head', 'lease', 'path', 'payload', 'result', 'error', 'facts', 'time', 'versions'];
+  const part = Object.fromEntries(names.map((name) => [name, h('div', {'data-part': name})]));
+  const section = (title, inside, extra) => h('section', {class: 'card', 'data-section': title.toLowerCase()}, h('header', {}, h('h2', {}, title), extra), inside);
+  const result = section('Result', part.result);
+  const error = section('Error', part.error);
+  const versions = section('Versions', part.versions);
+  const element = h('div', {},
+    h('p', {class: 'way'}, h('a', {href: '#/tasks', on: {click: back}}, icon('back'), 'Tasks')), part.head, part.lease,
+    h('div', {class: 'task'},
+      h('div', {class: 'column'}, error, section('Payload', part.payload), result, versions),
+      h('div', {class: 'column'}, section('Path', part.path), section('Attempts', part.time), section('Facts', part.facts))));
+  const choice = {from: null, to: null};
+
+  return {
+    element,
+    keys: {u: back, ...Object.fromEntries(Object.entries(ACTIONS).map(([name, {key}]) => [key, () => task && allowed(task.status).includes(name) && perform(name)]))},
+    async refresh() {
+      [task, history] = await Promise.all([source.task(id), source.history(id)]);
+      draw();
+    },
+  };
+
+  function back(event) {
+    event?.preventDefault?.();
+    if (window.history.length > 1 && event?.type === 'click') window.history.back();
+    else go('#/tasks');
+  }
+
+  async function perform(name) {
+    if (!source.can.write || !(await act(source, name, {ids: [id]}, 1))) return;
+    if (name === 'delete') go('#/tasks');
+    else refresh();
+  }
+
+  function draw() {
+    document.title = `${task.type} · qo`;
+    show(part.head, [task.type, task.status, source.can], drawHead);
+    show(part.lease, [task.status, task.lease_expires_at, task.available_at, task.worker_id], drawLease);
+    show(part.path, [history.map((event) => event.status), task.status], () => [h('div', {class: 'scroll'}, machine(history, task.status)), strip(history)]);
+    show(part.payload, task.payload, () => jsonTree(task.payload));
+    result.hidden = task.result === null || task.result === undefined;
+    if (!result.hidden) show(part.result, task.result, () => jsonTree(task.result));
+    error.hidden = !task.error;
+    if (task.error) show(part.error, task.error, () => drawError(task.error));
+    show(part.facts, {...task, payload: null, result: null, error: null}, drawFacts);
+    show(part.time, history, () => timeline(history));
+    versions.hidden = !source.can.versions || history.length === 0;
+    if (!versions.hidden) show(part.versions, history, drawVersions);
+  }
+
+  function drawHead() {
+    return h('div', {class: 'title'},
+      h('h1', {}, task.type, ' ', badge(task.status)),
+      h('p', {class: 'summary'}, h('code', {class: 'id'}, task.id), h('button', {type: 'button', class: 'icon-button', 'aria-label': 'Copy the id', on: {click: () => copy(task.id)}}, icon('copy'))),
+      source.can.write ? h('div', {class: 'buttons'}, allowed(task.status).map((name) => actionButton(name, () => perform(name)))) : null);
+  }
+
+  function drawLease() {
+    if (task.status === 'running' && task.lease_expires_at) {
+      return h('p', {class: 'lease running', 'data-lease': true}, 'Held by ', h('a', {href: address('tasks', {worker: task.worker_id})}, task.worker_id), ', lease ends in ', countdown(task.lease_expires_at, 'no time: overdue'), fuse(task.updated_at, task.lease_expires_at));
+    }
+    if (task.status === 'pending' && seconds(task.available_at) * 1000 > Date.now()) {
+      return h('p', {class: 'lease pending'}, task.failures ? `Failed ${task.failures} of ${task.max_retries + 1} times; tried again in ` : 'Due in ', countdown(task.available_at, 'no time: due'), fuse(task.updated_at, task.available_at));
+    }
+    return null;
+  }
+
+  function drawError(text) {
+    const [first, ...rest] = text.trim().split('\n');
+    return [h('p', {class: 'error-title'}, first), rest.length ? h('details', {open: true}, h('summary', {}, 'Traceback'), h('pre', {class: 'trace'}, rest.join('\n'))) : null];
+  }
+
+  function drawFacts() {
+    const worked = task.started_at && task.completed_at ? duration(seconds(task.completed_at) - seconds(task.started_at)) : null;
+    const rows = [
+      ['Queue', h('a', {href: address('tasks', {queue: task.queue})}, task.queue)],
+      ['Priority', task.effective_priority !== undefined && task.effective_priority !== task.priority ? `${level(task.priority)}, by waiting ${task.effective_priority}` : level(task.priority)],
+      ['Attempts', `${task.attempt}, ${task.failures} failed of ${task.max_retries + 1} allowed`],
+      ['Created', stamp(task.created_at)], ['Available', stamp(task.available_at)], ['Started', stamp(task.started_at)],
+      ['Ended', stamp(task.completed_at)], ['Last attempt took', worked], ['Changed', stamp(task.updated_at)],
+      ['Worker', task.worker_id && h('a', {href: address('tasks', {worker: task.worker_id})}, task.worker_id)],
+      ['Time limit', duration(task.timeout)], ['Needs', task.needs?.length ? task.needs.map((name) => h('span', {class: 'tag'}, name)) : null],
+      ['Back-off', task.retry && `${duration(task.retry.initial)} × ${task.retry.multiplier}, at most ${duration(task.retry.max)}`],
+      ['Idempotency key', task.idempotency_key && h('code', {}, task.idempotency_key)], ['Trace', task.trace_id && h('code', {}, task.trace_id)], ['Version', String(task.version)],
+    ];
+    return h('dl', {class: 'facts wide'}, rows.filter(([, value]) => value).map(([name, value]) => h('div', {}, h('dt', {}, name), h('dd', {}, value))));
+  }
+
+  function drawVersions() {
+    const known = history.filter((event) => event.task);
+    if (known.length < 2) return h('p', {class: 'quiet'}, 'There is only one version yet.');
+    const has = (version) => known.some((event) => event.version === version);
+    if (!has(choice.to) || choice.to === choice.last) choice.to = known.at(-1).version;
+    if (!has(choice.from) || choice.from === choice.to) choice.from = known.at(-2).version;
+    choice.last = known.at(-1).version;
+    const out = h('div', {'aria-live': 'polite'});
+    const select = (name, label) => h('select', {'aria-label': label, 'data-version': name, on: {change: (event) => {
+      choice[name] = Number(event.target.value);
+      compare();
+    }}}, known.map((event) => h('option', {value: String(event.version), selected: event.version === choice[name]}, `${event.version} · ${event.status} · ${instant(event.at)}`)));
+    const compare = () => out.replaceChildren(diffTable(...[choice.from, choice.to].map((version) => known.find((event) => event.version === version).task)));
+    compare();
+    return [h('div', {class: 'versions'}, h('label', {}, 'From', select('from', 'From version')), h('label', {}, 'to', select('to', 'To version'))), out];
+  }
+}
+
+const stamp = (iso) => (iso ? [instant(iso), h('span', {class: 'quiet'}, ' · ', ago(iso))] : null);

@@ -1,0 +1,101 @@
+"""The dashboard's files: `/` leads to `/ui/`, and what is there is read once and never changes while we run."""
+
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+from litestar import Request, Response, Router, get, post
+from litestar.datastructures import State
+from litestar.exceptions import NotFoundException
+from litestar.params import FromPath
+from msgspec import Struct
+from prometheus_client import Counter
+
+from qo.web.access import PUBLIC
+from qo.web.metrics import meters_of
+
+FOLDER: Final = Path(__file__).with_name("dashboard")
+POLICY: Final = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; report-uri reports"
+)
+CONFIG: Final = {"source": "api", "api": "../api/v1/"}
+_TYPES: Final = {
+    ".html": "text/html",
+    ".js": "text/javascript",
+    ".css": "text/css",
+    ".svg": "image/svg+xml",
+    ".json": "application/json",
+}
+_INDEX: Final = "index.html"
+
+
+class Asset(Struct, frozen=True):
+    body: bytes
+    media_type: str
+    etag: str
+
+
+def _asset(name: str, body: bytes) -> Asset:
+    return Asset(body, _TYPES[Path(name).suffix], f'"{sha256(body).hexdigest()[:20]}"')
+
+
+def read_assets() -> dict[str, Asset]:
+    """By name. A name that is not in it is no file: nothing a caller sends becomes a path."""
+    files = {path.relative_to(FOLDER).as_posix(): path for path in FOLDER.rglob("*") if path.suffix in _TYPES}
+    assets = {name: _asset(name, path.read_bytes()) for name, path in files.items()}
+    return assets | {"config.json": _asset("config.json", msgspec.json.encode(CONFIG))}
+
+
+def assets_of(state: State) -> dict[str, Asset]:
+    assets: dict[str, Asset] | None = state.get("assets")
+    if assets is None:
+        assets = state["assets"] = read_assets()
+    return assets
+
+
+@get("/", opt=PUBLIC, include_in_schema=False)
+async def front_door() -> Response[bytes]:
+    return _to("ui/")
+
+
+def _to(place: str) -> Response[bytes]:
+    """A relative way, so that it holds wherever the application is mounted."""
+    return Response(b"", status_code=307, headers={"Location": place}, media_type="text/plain")
+
+
+@get(["/ui", "/ui/{name:path}"], opt=PUBLIC, include_in_schema=False)
+async def show_file(request: Request[Any, Any, Any], name: FromPath[str] = "") -> Response[bytes]:
+    """Always asked for anew, answered 304 as long as it is the same: a new version is never mixed with an old one."""
+    if not name and not request.scope["raw_path"].endswith(b"/"):
+        return _to("ui/")  # else what the page refers to would lie beside it
+    reports_of(request.app.state)  # from the first page on: a counter that is missing looks like one that is 0
+    asset = assets_of(request.app.state).get(name.strip("/") or _INDEX)
+    if asset is None:
+        raise NotFoundException(f"the dashboard has no file {name!r:.80}")
+    headers = {"ETag": asset.etag, "Cache-Control": "no-cache", "Content-Security-Policy": POLICY}
+    known = [each.strip().removeprefix("W/") for each in request.headers.get("if-none-match", "").split(",")]
+    if asset.etag in known:
+        return Response(b"", status_code=304, headers=headers, media_type=asset.media_type)
+    return Response(asset.body, headers=headers, media_type=asset.media_type)
+
+
+@post("/ui/reports", opt=PUBLIC, status_code=204, include_in_schema=False)
+async def report(request: Request[Any, Any, Any]) -> None:
+    """A browser stopped something on our page. It is counted (`dashboard_csp_reports_total`), not read."""
+    reports_of(request.app.state).inc()
+
+
+def reports_of(state: State) -> Counter:
+    counter: Counter | None = state.get("csp_reports")
+    if counter is None:
+        registry = meters_of(state).registry
+        counter = Counter(
+            "dashboard_csp_reports_total", "Scripts or styles a browser refused on the dashboard.", registry=registry
+        )
+        state["csp_reports"] = counter
+    return counter
+
+
+router = Router(path="/", route_handlers=[front_door, show_file, report])

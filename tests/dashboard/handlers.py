@@ -1,0 +1,33 @@
+"""Tasks for the dashboard's tests, run by a real worker."""
+
+import asyncio
+import os
+from pathlib import Path
+from typing import Any
+
+import qo
+
+app = qo.App(os.environ.get("QO_URL", "sqlite:///qo.db"))
+
+
+@app.task
+async def greet(name: str = "Ada", **more: Any) -> dict[str, Any]:
+    return {"greeting": f"Hello {name}", "length": len(name), "more": more}
+
+
+@app.task(retries=0)
+async def explode(reason: str = "no reason") -> None:
+    raise ValueError(reason)
+
+
+@app.task(retries=2, retry=qo.RetryPolicy(initial=0.05, max=0.1))
+async def stumble(reason: str = "not yet") -> None:
+    raise RuntimeError(reason)
+
+
+@app.task(timeout=120)
+async def hold(file: str) -> str:
+    """Runs until the file is gone: a test decides when."""
+    while Path(file).exists():  # noqa: ASYNC240
+        await asyncio.sleep(0.02)
+    return "let go"

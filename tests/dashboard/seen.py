@@ -1,0 +1,39 @@
+"""What a person does with the pages, and sees on them."""
+
+from pathlib import Path
+
+from playwright.sync_api import Locator, Page, expect
+
+from tests.dashboard.place import PATIENCE, Place
+from tests.servers.process import ROOT
+
+PICTURES = ROOT / "build" / "dashboard"
+
+expect.set_options(timeout=PATIENCE * 1000)
+
+
+class Seen:
+    def __init__(self, page: Page, queue: Place) -> None:
+        self.page, self.queue = page, queue
+
+    def go(self, where: str = "#/") -> None:
+        """To a view; whatever it shows first is there when this returns."""
+        self.page.goto(f"{self.queue.url}/ui/{where}")
+        self.page.locator("main > *").first.wait_for()
+
+    def row(self, task_id: str) -> Locator:
+        return self.page.locator(f'tr[data-id="{task_id}"]')
+
+    def dialog(self, button: str) -> None:
+        """Answer the question that is asked."""
+        self.page.locator("dialog[open]").get_by_role("button", name=button, exact=True).click()
+
+    def told(self, text: str) -> None:
+        expect(self.page.locator(".toast", has_text=text).first).to_be_visible()
+
+    def picture(self, name: str) -> Path:
+        """Kept under build/, to be looked at."""
+        PICTURES.mkdir(parents=True, exist_ok=True)
+        path = PICTURES / f"{name}.png"
+        self.page.screenshot(path=path, full_page=True, animations="disabled")
+        return path

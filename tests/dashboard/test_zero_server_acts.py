@@ -1,0 +1,248 @@
+"""What a page writes into a bucket, checked by the engine that shares it: no server, a real store, both layouts."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from itertools import product
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from qo.engines.per_task import PerTaskEngine
+from qo.engines.per_task.keys import index_key, task_key
+from qo.errors import LeaseLost
+from qo.model import FINISHED, Status, Task
+from qo.model.life_cycle import GONE, REFUSED, STEPS, outcome
+from qo.queue import Queue
+from tests.dashboard.chromium import Tab, chromium, tab
+from tests.dashboard.zero_queue import Source, fill, opened, task_in
+from tests.dashboard.zero_store import READER, Place, Store, _keys, store
+
+__all__ = ["_keys", "chromium", "store", "tab"]  # fixtures
+
+pytestmark = [
+    pytest.mark.asyncio(loop_scope="session"),
+    pytest.mark.xdist_group("chromium"),
+    pytest.mark.usefixtures("_keys"),
+]
+LAYOUTS = ["tasks", "one"]
+ACTIONS = ("cancel", "replay", "archive", "delete")
+EXPECTED = {
+    (action, status): outcome(next(step for step in STEPS if step.name == action), status)
+    for action, status in product(ACTIONS, Status)
+}
+
+
+@pytest_asyncio.fixture(loop_scope="session", params=LAYOUTS)
+async def place(request: pytest.FixtureRequest, store: Store) -> Place:
+    place = store.place(layout=request.param)
+    place.publish()
+    return place
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def queue(place: Place) -> AsyncIterator[Queue]:
+    async with opened(place) as queue:
+        yield queue
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def source(tab: Tab, place: Place) -> Source:
+    """Under a policy for operators, which the store itself enforces."""
+    await tab.page.goto(f"{place.page}index.html")
+    return Source(tab.page, place.link("--write", "--sts-endpoint", place.endpoint))
+
+
+async def check(place: Place, queue: Queue, tasks: list[Task]) -> None:
+    """The index is exactly what the tasks need, and the sweeper finds nothing to do."""
+    if place.layout != "tasks":
+        return
+    assert isinstance(queue.engine, PerTaskEngine)
+    assert await queue.engine.repair() == 0
+    assert not queue.engine.quarantined
+    entries = {key for key in place.objects() if key.startswith(("ready/", "leases/"))}
+    assert entries == {key for task in tasks if (key := index_key(task))}
+
+
+async def test_every_action_does_to_every_status_what_the_model_says(
+    place: Place, queue: Queue, source: Source
+) -> None:
+    for action in ACTIONS:
+        order = sorted(Status, key=lambda status: (status is Status.PENDING, status))  # what waits would be taken
+        ids = {status: await task_in(queue, status, type=action) for status in order}
+        script = "return source.act(argument[0], {ids: argument[1]});"
+        answer = await source.get(script, [action, list(ids.values())])
+        refused = {each["id"]: each["why"] for each in answer["refused"]}
+        for status, task_id in ids.items():
+            expected, task = EXPECTED[action, status], await queue.get(task_id)
+            assert (task_id in refused) == (expected == REFUSED), (action, status, refused)
+            if expected == GONE:
+                assert task is None
+            else:
+                assert task is not None
+                assert task.status == (status if expected == REFUSED else expected), (action, status)
+        assert answer["done"] == sum(EXPECTED[action, status] != REFUSED for status in Status)
+        assert all(status in why for status, task_id in ids.items() if (why := refused.get(task_id)))
+    await check(place, queue, await queue.list(limit=200))
+
+
+async def test_a_replayed_task_is_claimed_and_its_whole_past_is_kept(
+    place: Place, queue: Queue, source: Source
+) -> None:
+    task_id = await task_in(queue, Status.FAILED, payload={"n": 9_007_199_254_740_993})
+    before = await queue.get(task_id)
+    assert before is not None
+    await source.get("return source.act('replay', {ids: [argument]});", task_id)
+    (task,) = await queue.dequeue("work")
+    assert task.id == task_id and task.attempt == 2 and task.failures == 0
+    assert (task.payload, task.created_at, task.retry) == (before.payload, before.created_at, before.retry)
+    assert abs(task.available_at - queue._clock()) < 60
+    await queue.ack(task, "done")
+    statuses = [event.status for event in await queue.history(task_id)]
+    assert statuses == ["pending", "running", "failed", "pending", "running", "completed"]
+    await check(place, queue, await queue.list(limit=200))
+
+
+async def test_a_worker_whose_task_was_cancelled_on_the_page_has_lost_its_lease(queue: Queue, source: Source) -> None:
+    task_id = await task_in(queue, Status.PENDING)
+    (task,) = await queue.dequeue("work")
+    await source.get("return source.act('cancel', {ids: [argument]});", task_id)
+    with pytest.raises(LeaseLost):
+        await queue.ack(task, "too late")
+    ended = await queue.get(task_id)
+    assert ended is not None and ended.status is Status.CANCELLED
+
+
+async def test_a_page_and_workers_that_race_for_the_same_tasks_lose_none(
+    place: Place, queue: Queue, source: Source
+) -> None:
+    ids = [(await queue.enqueue("race", number, queue="main")).id for number in range(24)]
+    acting = asyncio.create_task(source.get("return source.act('cancel', {ids: argument});", ids))
+    done: list[str] = []
+    async with opened(place) as other:
+        while not acting.done():
+            for task in await other.dequeue("race", batch_size=4, lease=600):
+                with suppress(LeaseLost):  # the page was faster
+                    await other.ack(task, "won")
+                    done.append(task.id)
+    answer = await acting
+    tasks = [found for task_id in ids if (found := await queue.get(task_id))]
+    by_status = {status: {task.id for task in tasks if task.status is status} for status in Status}
+    refused = {each["id"] for each in answer["refused"]}
+    assert by_status[Status.COMPLETED] == set(done) == refused
+    assert len(by_status[Status.CANCELLED]) == answer["done"] == len(ids) - len(done)
+    await check(place, queue, tasks)
+
+
+async def test_two_pages_that_do_the_same_do_it_once(queue: Queue, source: Source) -> None:
+    ids = [await task_in(queue, Status.FAILED) for _ in range(6)]
+    script = """
+      const {open} = await import(new URL('sources/bucket.js', document.baseURI));
+      const other = await open({credentials: argument.fragment});
+      return Promise.all([source, other].map((each) => each.act('replay', {ids: argument.ids})));
+    """
+    answers = await source.get(script, {"ids": ids, "fragment": source.fragment})
+    assert sum(answer["done"] for answer in answers) == len(ids)
+    assert sum(len(answer["refused"]) for answer in answers) == len(ids)
+    for task_id in ids:
+        assert [event.status for event in await queue.history(task_id)].count(Status.PENDING) == 2
+
+
+async def test_all_that_match_are_acted_upon_and_no_others(queue: Queue, source: Source) -> None:
+    failed = [await task_in(queue, Status.FAILED, type="mail") for _ in range(3)]
+    others = [await task_in(queue, Status.FAILED, type="crawl"), await task_in(queue, Status.COMPLETED, type="mail")]
+    answer = await source.get("return source.act('replay', {filter: {type: 'mail'}});")
+    assert answer == {"done": 3, "refused": []}
+    states = [task.status for task_id in failed + others if (task := await queue.get(task_id))]
+    assert states == [Status.PENDING] * 3 + [Status.FAILED, Status.COMPLETED]
+
+
+async def test_switches_set_on_the_page_are_what_workers_obey(queue: Queue, source: Source) -> None:
+    await queue.switches.pause(queues=["slow"])
+    await source.get("return source.steer('pause', {queue: 'mail'});")
+    await source.get("return source.steer('pause', {type: 'constructor'});")
+    await source.get("return source.steer('rate-limit', {type: 'crawl', limit: 2.5});")
+    await source.get("return source.steer('rate-limit', {limit: 10});")
+    await source.get("return source.steer('drain', {worker: 'crane-7'});")
+    control = await queue.switches.read()
+    assert control.paused_queues == {"slow", "mail"} and control.paused_types == {"constructor"}
+    assert control.rate_limits == {"crawl": 2.5} and control.rate_limit == 10 and not control.paused
+    assert control.draining == {"crane-7"}
+    await source.get("return source.steer('pause');")
+    assert (await queue.switches.read()).paused
+    await source.get("return source.steer('resume', {queue: 'slow'});")
+    control = await queue.switches.read()
+    assert control.paused_queues == {"mail"} and control.paused
+    await source.get("return source.steer('resume');")
+    control = await queue.switches.read()
+    assert not control.paused and not control.paused_queues and not control.paused_types
+    wrong = await source.ask("return source.steer('rate-limit', {limit: -1});")
+    assert wrong.code == "refused"
+
+
+async def test_clean_up_deletes_what_ended_long_enough_ago(queue: Queue, source: Source) -> None:
+    ids = await fill(queue)
+    young = await source.get("return source.steer('cleanup', {older_than: 3600, status: ['completed', 'failed']});")
+    assert young["deleted"] == 0
+    old = await source.get("return source.steer('cleanup', {older_than: 0, status: ['completed', 'failed']});")
+    assert old["deleted"] == 2
+    left = {status for status, task_id in ids.items() if await queue.get(task_id)}
+    assert left == set(Status) - {Status.COMPLETED, Status.FAILED}
+
+
+async def test_without_leave_to_write_nothing_is_written(place: Place, queue: Queue, tab: Tab) -> None:
+    """By the page's own rule; and if the page is changed, by the store's."""
+    ids = await fill(queue)
+    before = place.objects()
+    await tab.page.goto(f"{place.page}index.html")
+    looking = Source(tab.page, place.link(keys=READER))
+    answer = await looking.ask("return source.act('cancel', {ids: argument});", [ids[Status.PENDING]])
+    assert answer.code == "forbidden" and "may only look" in answer.message
+
+    for link in (place.link("--write", keys=READER), place.link("--sts-endpoint", place.endpoint)):
+        forced = Source(tab.page, link)
+        script = "source.can.write = true; return source.act(argument[0], {ids: [argument[1]]});"
+        for action, status in (("cancel", Status.PENDING), ("replay", Status.FAILED), ("delete", Status.COMPLETED)):
+            refusal = await forced.ask(script, [action, ids[status]])
+            why = refusal.message or refusal.value["refused"][0]["why"]
+            assert "may not write" in why, why
+        switch = await forced.ask("source.can.write = true; return source.steer('pause');")
+        assert switch.code == "forbidden"
+    assert place.objects() == before
+    for status, task_id in ids.items():
+        task = await queue.get(task_id)
+        assert task is not None and task.status is status
+
+
+async def test_an_operator_cannot_change_the_page_itself(source: Source) -> None:
+    """What could write into ui/ would run in everyone's browser."""
+    script = """
+      const {S3} = await import(new URL('sources/s3.js', document.baseURI));
+      const {parseFragment} = await import(new URL('sources/credentials.js', document.baseURI));
+      const s3 = new S3(parseFragment(argument));
+      return Promise.all(['ui/main.js', 'ui/new.js'].map((key) => s3.put(key, 'x').catch((error) => error.code)));
+    """
+    assert await source.get(script, source.fragment) == ["forbidden", "forbidden"]
+
+
+async def test_a_deleted_task_leaves_a_grave_that_keeps_its_place(store: Store, tab: Tab) -> None:
+    place = store.place()
+    place.publish()
+    await tab.page.goto(f"{place.page}index.html")
+    source = Source(tab.page, place.link("--write"))
+    async with opened(place) as queue:
+        task_id = await task_in(queue, Status.COMPLETED)
+        await source.get("return source.act('delete', {ids: [argument]});", task_id)
+        assert await queue.get(task_id) is None
+        assert task_key(task_id) in place.objects()
+        again = await source.get("return source.act('delete', {ids: [argument]});", task_id)
+        assert again["refused"] == [{"id": task_id, "why": "there is no such task"}]
+        gone = await source.ask("return source.task(argument);", task_id)
+        assert gone.code == "not_found"
+
+
+async def test_the_table_of_outcomes_is_not_empty() -> None:
+    outcomes: set[Any] = set(EXPECTED.values())
+    assert {GONE, REFUSED, "pending", "cancelled", "archived"} <= outcomes
+    assert FINISHED

@@ -1,0 +1,180 @@
+"""What a page works out by itself, against what Python works out: names of objects, changes, and how tasks look."""
+
+import json
+from collections.abc import Callable
+from itertools import product
+from typing import Any
+
+import pytest
+from msgspec import to_builtins
+from msgspec.structs import fields, replace
+from playwright.async_api import Page
+
+from qo.buckets.store_clock import least_offset
+from qo.codec import encode_task, encode_value, task_view
+from qo.engines.memory import MemoryEngine
+from qo.engines.per_task.keys import entry_of, index_key, task_key
+from qo.ids import luck, new_id, new_lease_id
+from qo.model import (
+    Change,
+    NewTask,
+    RetryPolicy,
+    Status,
+    Task,
+    Want,
+    apply,
+    archive,
+    cancel,
+    complete,
+    fail,
+    replay,
+)
+from qo.testing import ManualClock
+from tests.dashboard.chromium import call, chromium, modules, tab
+
+__all__ = ["chromium", "modules", "tab"]  # fixtures
+
+pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.xdist_group("chromium")]
+
+NOW = 1_794_796_800.123456
+CHANGES: dict[str, Callable[[str], Change]] = {"cancel": cancel, "replay": replay, "archive": archive}
+PAYLOADS: list[object] = [
+    None,
+    {"to": "a@example.com", "n": [1, 2.5, "ü", True, None], "big": 9_007_199_254_740_993},
+    b"\x00\xff raw",
+    "text",
+]
+
+
+def plain(task: Task) -> Any:
+    return json.loads(encode_task(task))
+
+
+def some_task(status: Status, number: int = 0) -> Task:
+    """Not a nice one: instants with all their digits, at and around whole minutes."""
+    created_at = NOW - 5000 * luck() if number % 3 else float(int(NOW / 60) * 60 - number)
+    available_at = created_at + (3600 * luck() if number % 2 else 0.0)
+    running = status is Status.RUNNING
+    return Task(
+        id=new_id(lambda: created_at),
+        queue=("default", "crawl", "a.b:c")[number % 3],
+        type=("send_email", "constructor", "x")[number % 3],
+        status=status,
+        payload=encode_value(PAYLOADS[number % len(PAYLOADS)]),
+        result=encode_value({"done": number}) if status is Status.COMPLETED else None,
+        error="boom" if number % 2 else None,
+        priority=number % 10,
+        needs=((), ("gpu",), ("eu", "gpu"))[number % 3],
+        retry=RetryPolicy(initial=0.5 + luck()),
+        attempt=number % 4,
+        failures=number % 3,
+        available_at=available_at,
+        lease_expires_at=NOW + 300 * luck() if running else None,
+        worker_id="worker-1" if running else None,
+        lease_id=new_lease_id() if running or number % 2 else None,
+        created_at=created_at,
+        updated_at=created_at + 0.25,
+        started_at=NOW if running else None,
+        completed_at=NOW if status not in (Status.PENDING, Status.RUNNING) else None,
+        version=1 + number * 7,
+        rank=available_at + (number % 10) * 200.0,
+    )
+
+
+TASKS = [some_task(status, number) for status, number in product(Status, range(12))]
+
+
+async def test_index_entries_get_the_names_python_gives_them(modules: Page) -> None:
+    script = "await Promise.all(argument.map(async (task) => [m.taskKey(task.id), await m.indexKey(task)]))"
+    ours = await call(modules, "keys.js", script, [plain(task) for task in TASKS])
+    assert ours == [[task_key(task.id), index_key(task)] for task in TASKS]
+    assert any(key for _, key in ours)
+
+
+async def test_names_of_entries_are_read_alike(modules: Page) -> None:
+    keys = [key for task in TASKS if (key := index_key(task))]
+    ours = await call(modules, "keys.js", "argument.map(m.entryOf)", keys)
+    for key, entry in zip(keys, ours, strict=True):
+        theirs = entry_of(key)
+        assert theirs is not None
+        names = ("key", "at", "rank", "lane", "created_at", "version", "id")
+        assert [entry[name] for name in names] == [getattr(theirs, name) for name in names]
+    assert await call(modules, "keys.js", "m.entryOf(argument)", "ready/0/1/<img>") is None
+
+
+async def test_minutes_are_rounded_down_as_python_does(modules: Page) -> None:
+    instants = [number * 60 + edge for number in (0, 1, 29_913_280) for edge in (0.0, 1e-7, 59.9999999, 59.99999999999)]
+    ours = await call(modules, "keys.js", "argument.map(m.minute)", instants)
+    assert ours == [f"{int(instant // 60):09d}" for instant in instants]
+
+
+async def test_every_action_makes_of_every_task_what_the_model_makes_of_it(modules: Page) -> None:
+    for action, change in CHANGES.items():
+        script = "argument[0].map((task) => m.apply(task, ...argument[1]))"
+        ours = await call(modules, "rules.js", script, [[plain(task) for task in TASKS], [action, NOW]])
+        for task, changed in zip(TASKS, ours, strict=True):
+            theirs = apply(task, change(task.id), NOW)
+            assert changed == (None if theirs is None else plain(theirs)), (action, task.status)
+
+
+async def test_what_a_document_leaves_out_is_what_python_fills_in(modules: Page) -> None:
+    least = Task(id=new_id(), queue="q", type="t", available_at=1.0, created_at=1.0, updated_at=1.0, rank=1.0)
+    needed = {name: plain(least)[name] for name in (field.name for field in fields(Task) if field.required)}
+    assert await call(modules, "rules.js", "m.whole(argument)", needed) == plain(least)
+
+
+async def test_tasks_look_as_python_shows_them_and_never_show_a_lease(modules: Page) -> None:
+    script = "JSON.stringify(argument[0].map((task) => m.taskView(task, argument[1])))"
+    ours = json.loads(await call(modules, "values.js", script, [[plain(task) for task in TASKS], NOW]))
+    for task, view in zip(TASKS, ours, strict=True):
+        theirs = task_view(replace(task, payload=b"null"), NOW) | {"payload": None}
+        assert {**view, "payload": None} == theirs
+        assert "lease_id" not in view
+        assert not task.lease_id or task.lease_id not in json.dumps(view)
+    payloads = [view["payload"] for view in ours[: len(PAYLOADS)]]
+    assert payloads[0] is None
+    assert payloads[1] == PAYLOADS[1]  # the large number too, which JavaScript's own numbers would round
+    assert payloads[2] == {"$base64": "AP8gcmF3"}
+
+
+async def test_a_row_of_a_listing_shows_no_lease_either(modules: Page) -> None:
+    script = "argument[0].map((task) => m.rowView(m.rowOf(task, 'etag'), argument[1]))"
+    rows = await call(modules, "rows.js", script, [[plain(task) for task in TASKS], NOW])
+    text = json.dumps(rows)
+    assert all(task.id in text for task in TASKS)
+    assert not any(task.lease_id in text for task in TASKS if task.lease_id)
+    hidden = {"payload", "result"}
+    for task, row in zip(TASKS, rows, strict=True):
+        expected = {name: value for name, value in task_view(task, NOW).items() if name not in hidden}
+        assert row == expected
+
+
+async def test_the_clock_of_the_store_is_told_as_python_tells_it(modules: Page) -> None:
+    cases = [(100.2, 100.0, 100.4), (100.2, 400.0, 100.4), (400.7, 100.0, 400.9), (99.9, 100.0, 100.1)]
+    ours = await call(modules, "store_clock.js", "argument.map((each) => m.leastOffset(...each))", cases)
+    assert ours == [least_offset(*case) for case in cases]
+
+
+async def test_the_past_of_a_task_is_told_as_the_server_tells_it(modules: Page) -> None:
+    pytest.importorskip("litestar")
+    from qo.web.board.versions import documents  # noqa: PLC0415 - with a server's packages only
+
+    clock = ManualClock()
+    engine = MemoryEngine(clock)
+    task_id = new_id(clock)
+    await engine.add([NewTask(id=task_id, queue="q", type="t", payload=b"[1]")])
+    for _ in range(2):
+        clock.advance(10)
+        (held,) = await engine.claim(Want(worker_id="w", lease_id=new_lease_id()))
+        clock.advance(5)
+        await engine.apply([fail(held, "boom")])
+        await engine.apply([replay(task_id)])
+    (held,) = await engine.claim(Want(worker_id="w", lease_id=new_lease_id()))
+    await engine.apply([complete(held, b"2")])
+    await engine.apply([archive(task_id)])
+    (task,) = await engine.get([task_id])
+    assert task is not None
+    events = await engine.history(task_id)
+    script = "m.history(...argument).map((each) => each.task)"
+    ours = await call(modules, "past.js", script, [task_view(task, clock()), [to_builtins(each) for each in events]])
+    assert ours == documents(task, events, clock())

@@ -1,0 +1,48 @@
+"""A process of the tests: adds, claims and completes in a loop, and logs what was acknowledged.
+
+The log is written with one write(2) a line, so what stands in it survives the process.
+"""
+
+import asyncio
+import multiprocessing
+import os
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+
+from qo.engines import open_engine
+from qo.ids import new_id, new_lease_id
+from qo.model import NewTask, RetryPolicy, Status, Want, complete, release
+
+ENDLESS = 10**9
+LEASE = 0.5  # seconds: short, so that what a killed process held can soon be given to others
+SOON = RetryPolicy(initial=0.01, max=0.01)
+# Its server has imported all this once: what it forks is at work within milliseconds, not half a second.
+_nursery = multiprocessing.get_context("forkserver")
+_nursery.set_forkserver_preload([__name__, "qo.engines.sqlite", "qo.engines.postgres", "qo.engines.layouts"])
+
+
+def start(url: str, log: Path, rounds: int = ENDLESS) -> BaseProcess:
+    process = _nursery.Process(target=_run, args=(url, log, rounds, dict(os.environ)), daemon=True)
+    process.start()
+    return process
+
+
+def _run(url: str, log: Path, rounds: int, environment: dict[str, str]) -> None:
+    os.environ.update(environment)
+    descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    asyncio.run(_work(url, descriptor, rounds))
+
+
+async def _work(url: str, log: int, rounds: int) -> None:
+    engine = open_engine(url)
+    await engine.open()
+    for n in range(rounds):
+        new = [NewTask(id=new_id(), queue="q", type="t", max_retries=100, retry=SOON) for _ in range(3)]
+        added = await engine.add(new)
+        os.write(log, b"".join(b"added %s\n" % task_id.encode() for task_id, _ in added))
+        tasks = await engine.claim(Want(worker_id="w", lease_id=new_lease_id(), limit=3, lease=LEASE))
+        changes = [release(task) if (n + m) % 7 == 0 else complete(task) for m, task in enumerate(tasks)]
+        answers = zip(tasks, changes, await engine.apply(changes), strict=True)
+        done = [task for task, change, held in answers if held and change.to is Status.COMPLETED]
+        os.write(log, b"".join(b"completed %s %d\n" % (task.id.encode(), task.attempt) for task in done))
+    await engine.close()

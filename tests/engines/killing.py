@@ -1,0 +1,127 @@
+"""Real processes on one store, killed at random, and what must be true of any store afterwards."""
+
+import asyncio
+import os
+import random
+import signal
+import time
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import NamedTuple
+
+from qo.engine import Engine
+from qo.engines import open_engine
+from qo.ids import new_lease_id
+from qo.model import UNFINISHED, Event, Filter, Status, Want, complete, expire
+from tests.engines.busy_process import start
+
+AT_WORK = 4  # processes
+PATIENCE = 120.0  # seconds until everything acknowledged must be done
+_PAGE = 500
+
+
+def kills(default: int = 8) -> int:
+    """How many: more if there is time."""
+    return int(os.environ.get("QO_KILLS", str(default)))
+
+
+def until_busy(log: Path, process: BaseProcess) -> None:
+    while not (log.exists() and log.stat().st_size):
+        assert process.is_alive(), "a process ended by itself"
+        time.sleep(0.005)
+
+
+def kill(process: BaseProcess) -> None:
+    process.kill()
+    assert ended(process) == -signal.SIGKILL, "a process ended by itself"
+
+
+def ended(process: BaseProcess) -> int | None:
+    """How it ended."""
+    process.join(60)
+    code = process.exitcode
+    process.close()
+    return code
+
+
+class Told(NamedTuple):
+    """What the processes were told."""
+
+    added: set[str]
+    completed: list[tuple[str, int]]  # task and attempt
+
+
+async def kill_again_and_again(url: str, folder: Path, number: int, *, within: float = 0.06) -> Told:
+    """Four processes at work; again and again one is killed at a random moment and another takes its place."""
+    seed = random.randrange(10**6)
+    print(f"seed {seed}")  # noqa: T201 - shown when the test fails
+    dice = random.Random(seed)
+    logs = [folder / f"{n}.log" for n in range(number + AT_WORK)]
+    workers = [(start(url, log), log) for log in logs[:AT_WORK]]
+    try:
+        for process, log in workers:
+            until_busy(log, process)
+        for log in logs[AT_WORK:]:
+            workers.append((start(url, log), log))  # it starts up while the others work
+            await asyncio.sleep(dice.uniform(0.0, within))
+            victim, its_log = workers.pop(dice.randrange(AT_WORK))
+            until_busy(its_log, victim)
+            kill(victim)
+        for process, log in workers:
+            until_busy(log, process)
+    finally:
+        for process, _ in workers:
+            kill(process)
+    return told(logs)
+
+
+def told(logs: list[Path]) -> Told:
+    lines = [line.split() for log in logs for line in log.read_text().splitlines()]
+    return Told(
+        {line[1] for line in lines if line[0] == "added"},
+        [(line[1], int(line[2])) for line in lines if line[0] == "completed"],
+    )
+
+
+async def check(url: str, told: Told) -> None:
+    """What was acknowledged is there; then the rest is done; then all of it has one end, and no attempt is missing."""
+    engine = open_engine(url)
+    await engine.open()
+    try:
+        done = {task_id for task_id, _ in told.completed}
+        assert len(told.completed) == len(done), "a task was completed twice"
+        found = {task.id: task for page in _pages(sorted(told.added | done)) for task in await engine.get(page) if task}
+        assert not told.added - found.keys(), "an acknowledged task is lost"
+        lost = [task_id for task_id in done if found[task_id].status is not Status.COMPLETED]
+        assert lost == [], "an acknowledged completion is lost"
+        await finish(engine)
+        for task_id in sorted(told.added):
+            _check_history(await engine.history(task_id))
+    finally:
+        await engine.close()
+
+
+def _check_history(events: list[Event]) -> None:
+    ends = [event for event in events if event.status is Status.COMPLETED]
+    assert len(ends) == 1, events
+    assert events[-1].status is Status.COMPLETED, events
+    claims = [event.attempt for event in events if event.status is Status.RUNNING]
+    assert claims == list(range(1, len(claims) + 1)), events
+
+
+async def finish(engine: Engine) -> None:
+    """Do what is left as any worker and monitor would: nobody sweeps."""
+    until = time.monotonic() + PATIENCE
+    left = Filter(statuses=tuple(UNFINISHED))
+    while await engine.find(left, limit=1):
+        assert time.monotonic() < until, f"not done: {await engine.find(left, limit=10)}"
+        lost = await engine.find(Filter(expired_for=0.0), limit=_PAGE)
+        await engine.apply([expire(task, luck=0.5, grace=0.0) for task in lost])
+        tasks = await engine.claim(Want(worker_id="last", lease_id=new_lease_id(), limit=_PAGE))
+        await engine.apply([complete(task) for task in tasks])
+        if not lost and not tasks:
+            await asyncio.sleep(0.02)
+
+
+def _pages(ids: list[str]) -> list[list[str]]:
+    return [ids[at : at + _PAGE] for at in range(0, len(ids), _PAGE)]

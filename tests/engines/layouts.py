@@ -1,0 +1,20 @@
+"""The bucket layouts, for tests that say the same of each. Another one is another line in LAYOUTS."""
+
+from collections.abc import Callable
+
+from qo.bucket import Bucket
+from qo.engine import Engine
+from qo.engines.one_object import Mode, OneObjectEngine
+from qo.engines.per_task import Options, PerTaskEngine
+from qo.testing import ManualClock
+
+Layout = Callable[[Bucket, ManualClock], Engine]
+
+LAYOUTS: dict[str, Layout] = {
+    "tasks": lambda bucket, clock: PerTaskEngine(bucket, clock=clock),
+    "one": lambda bucket, clock: OneObjectEngine(bucket, clock=clock),
+}
+VARIANTS: dict[str, Layout] = LAYOUTS | {
+    "tasks in small pages": lambda bucket, clock: PerTaskEngine(bucket, Options(ready_page_size=3), clock=clock),
+    "one directly": lambda bucket, clock: OneObjectEngine(bucket, mode=Mode.DIRECT, clock=clock),
+}

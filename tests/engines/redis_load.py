@@ -1,0 +1,78 @@
+"""Load for the Redis tests, and what must hold under it: nothing acknowledged is lost or finished twice."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+from qo.errors import StorageError
+from qo.model import Status
+from qo.monitor import Monitor, MonitorSettings
+from qo.queue import Queue
+from qo.worker import Worker, WorkerSettings
+from tests.engines.redis_worker import registry
+
+PATIENCE = 45.0  # seconds until everything acknowledged must be done
+
+
+@asynccontextmanager
+async def at_work(queue: Queue) -> AsyncIterator[Worker]:
+    worker = Worker(queue, registry(), WorkerSettings(lease=1.5, heartbeat=0.5, poll=0.5))
+    monitor = Monitor(queue, MonitorSettings(check_interval=0.3, grace=0.2), id="m")
+    tasks = [asyncio.create_task(worker.run()), asyncio.create_task(monitor.run())]
+    try:
+        yield worker
+    finally:
+        worker.stop()
+        monitor.stop()
+        await asyncio.gather(*tasks)
+
+
+async def produce(queue: Queue, acknowledged: list[str], stop: asyncio.Event) -> None:
+    """Submit one after the other; what raised may or may not have landed and is not counted."""
+    n = 0
+    while not stop.is_set():
+        n += 1
+        try:
+            acknowledged.append((await queue.enqueue("count_up", {"n": n})).id)
+        except StorageError:
+            await asyncio.sleep(0.02)
+
+
+async def all_done(queue: Queue, ids: list[str]) -> None:
+    until = time.monotonic() + PATIENCE
+    left = list(ids)
+    while left:
+        tasks = [task for at in range(0, len(left), 500) for task in await queue.engine.get(left[at : at + 500])]
+        assert None not in tasks, "an acknowledged task is lost"
+        left = [task.id for task in tasks if task and task.status is not Status.COMPLETED]
+        assert time.monotonic() < until, f"{len(left)} of {len(ids)} are not done"
+        await asyncio.sleep(0.05)
+
+
+async def finished_once(queue: Queue, ids: list[str]) -> None:
+    histories = await asyncio.gather(*(queue.engine.history(task_id) for task_id in ids))
+    for events in histories:
+        assert [event.status for event in events].count(Status.COMPLETED) == 1, events
+        claims = [event.attempt for event in events if event.status is Status.RUNNING]
+        assert claims == list(range(1, len(claims) + 1))
+
+
+async def until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
+    async with asyncio.timeout(seconds):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+async def under_load(queue: Queue, trouble: Callable[[list[str]], Awaitable[None]]) -> list[str]:
+    """What was acknowledged while a worker worked, a producer produced and trouble took its course."""
+    acknowledged: list[str] = []
+    stop = asyncio.Event()
+    async with at_work(queue):
+        producing = [asyncio.create_task(produce(queue, acknowledged, stop)) for _ in range(4)]
+        await trouble(acknowledged)
+        stop.set()
+        await asyncio.gather(*producing)
+        await all_done(queue, acknowledged)
+    await finished_once(queue, acknowledged)
+    return acknowledged

@@ -1,0 +1,114 @@
+"""Replicas that take over: what was acknowledged is there, whoever is the primary by then."""
+
+import asyncio
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from qo.engines.redis import calls
+from qo.errors import OutcomeUnknown, StorageError
+from qo.model import Status, complete
+from qo.queue import Queue, connect
+from qo.testing.samples import claim_one, new, stored, task_id
+from tests.engines.redis_engines import opened
+from tests.engines.redis_load import under_load, until
+from tests.servers.redis import AT_ONCE, Sentinels, Server, program, running
+
+FAILOVERS = int(os.environ.get("QO_FAILOVERS", "1"))
+
+
+@pytest.fixture
+def fleet(tmp_path: Path) -> Iterator[Sentinels]:
+    fleet = Sentinels(program(), tmp_path)
+    try:
+        fleet.start()
+        yield fleet
+    finally:
+        fleet.stop()
+
+
+async def test_what_no_replica_has_is_not_acknowledged(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calls, "_PATIENCE", 0.1)
+    with running(*AT_ONCE) as primary, running("--replicaof", "127.0.0.1", str(primary.port)) as replica:
+        async with opened(f"{primary.url}?replicas=1") as engine, opened(replica.url) as reader:
+            await until_attached(primary)
+            await engine.add([new(0)])
+            assert (await stored(reader, 0)).status is Status.PENDING
+            replica.command("REPLICAOF", "NO", "ONE")
+            with pytest.raises(OutcomeUnknown, match="0 of 1 replicas confirmed"):
+                await engine.add([new(1)])
+            assert await reader.get([task_id(1)]) == [None]
+            replica.command("REPLICAOF", "127.0.0.1", str(primary.port))
+            await until_attached(primary)
+            assert await engine.add([new(1)]) == [(task_id(1), False)]  # it was there, and by now it is safe
+            assert (await stored(reader, 1)).status is Status.PENDING
+            await engine.apply([complete(await claim_one(engine))])
+            assert {task.status for task in await reader.get([task_id(0), task_id(1)]) if task} == {
+                Status.COMPLETED,
+                Status.PENDING,
+            }
+
+
+async def test_a_failover_loses_nothing_acknowledged_and_workers_go_on(fleet: Sentinels) -> None:
+    async with connect(fleet.url) as queue:
+        await until_writable(queue)
+        assert len(await under_load(queue, lambda acknowledged: failover(fleet, queue, acknowledged))) > 200
+
+
+async def test_a_primary_replaced_while_it_still_answers_acknowledges_nothing_that_is_lost(fleet: Sentinels) -> None:
+    """Until it is told, it takes writes, and replicas not told yet confirm them."""
+
+    async def failovers(acknowledged: list[str]) -> None:
+        for _ in range(FAILOVERS):
+            seen = len(acknowledged)
+            await until(lambda seen=seen: len(acknowledged) > seen + 100)  # type: ignore[misc]
+            await until(lambda: len(fleet.primaries()) == 1)  # the last one replaced has heard of it
+            before = fleet.primaries()
+            await until(lambda: fleet.sentinels[0].accepts("SENTINEL", "FAILOVER", "mymaster"))
+            await until(lambda before=before: bool(fleet.primaries() - before))  # type: ignore[misc]
+        seen = len(acknowledged)
+        await until(lambda: len(acknowledged) > seen + 50)
+
+    async with connect(fleet.url) as queue:
+        await until_writable(queue)
+        assert len(await under_load(queue, failovers)) > 100
+
+
+async def failover(fleet: Sentinels, queue: Queue, acknowledged: list[str]) -> None:
+    """The primary dies and a replica takes over; then the last replica dies too, and comes back."""
+    await until(lambda: len(acknowledged) > 100)
+    await asyncio.to_thread(fleet.primary.kill)
+    seen = len(acknowledged)
+    await until(lambda: len(acknowledged) > seen + 50)
+    (new_primary,) = fleet.primaries()
+    (replica,) = set(fleet.replicas) - {new_primary}
+    await asyncio.to_thread(replica.kill)
+    with pytest.raises(StorageError, match="too few replicas"):
+        await write_until_refused(queue)
+    await asyncio.to_thread(replica.start)
+    replica.command("REPLICAOF", "127.0.0.1", str(new_primary.port))  # its file of settings would say so
+    seen = len(acknowledged)
+    await until(lambda: len(acknowledged) > seen + 50)
+
+
+async def write_until_refused(queue: Queue) -> None:
+    for _ in range(1000):
+        await queue.engine.write_note("probe", b"", expected="any")
+
+
+async def until_writable(queue: Queue) -> None:
+    async with asyncio.timeout(20):
+        while True:
+            with contextlib.suppress(StorageError):
+                await queue.engine.write_note("probe", b"", expected="any")
+                return
+            await asyncio.sleep(0.05)
+
+
+async def until_attached(primary: Server) -> None:
+    async with asyncio.timeout(20):
+        while not primary.accepts("WAIT", "1", "1000", answer=b":1"):
+            await asyncio.sleep(0.01)

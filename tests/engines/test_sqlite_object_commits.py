@@ -1,0 +1,220 @@
+"""One database in a bucket, many who write it."""
+
+import asyncio
+from collections import Counter
+from pathlib import Path
+
+import apsw
+import pytest
+
+from qo.bucket import ANY
+from qo.buckets.counting import CountingBucket
+from qo.buckets.folder import FolderBucket
+from qo.buckets.memory import MemoryBucket
+from qo.engines.sqlite import SqliteEngine
+from qo.engines.sqlite_object import SqliteObjectEngine
+from qo.errors import BadBatch, StorageError
+from qo.model import Filter, Status, complete
+from qo.sqlite_tables.header import APPLICATION_ID
+from qo.testing import ManualClock
+from qo.testing.samples import claim, new, stored, task_id, want
+from tests.engines.bucket_troubles import SlowBucket
+from tests.engines.fast_time import run
+
+KEY = "queue.sqlite"
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_of_many_on_a_fresh_object_none_loses_a_task(seed: int) -> None:
+    async def race() -> None:
+        bucket = SlowBucket(MemoryBucket(), writing=0.028 + seed / 1000)
+        engines = [SqliteObjectEngine(bucket) for _ in range(8)]
+
+        async def submit(number: int, engine: SqliteObjectEngine) -> None:
+            for n in range(4):
+                name = 100 * number + n
+                assert await engine.add([new(name)]) == [(task_id(name), True)]
+
+        await asyncio.gather(*(submit(number, engine) for number, engine in enumerate(engines)))
+        got = await asyncio.gather(*(claim(engine, limit=5) for engine in engines))
+        claimed = Counter(task.id for tasks in got for task in tasks)
+        assert claimed == Counter(task_id(100 * number + n) for number in range(8) for n in range(4))
+
+    run(race())
+
+
+async def test_calls_made_together_share_a_write_and_an_undisturbed_engine_does_not_read() -> None:
+    bucket = CountingBucket(MemoryBucket())
+    engine = SqliteObjectEngine(bucket)
+    await asyncio.gather(*(engine.add([new(n)]) for n in range(50)))
+    assert bucket.requests == {"get": 1, "put": 1}
+    tasks = await claim(engine, limit=50)
+    await asyncio.gather(*(engine.apply([complete(task)]) for task in tasks))
+    assert bucket.requests == {"get": 1, "put": 3}
+
+
+async def test_reads_made_together_share_a_look() -> None:
+    bucket = CountingBucket(MemoryBucket())
+    engine = SqliteObjectEngine(bucket)
+    await asyncio.gather(*(stored_or_none(engine, n) for n in range(50)))
+    assert bucket.requests == {"get": 1}
+
+
+async def stored_or_none(engine: SqliteObjectEngine, n: int) -> None:
+    assert await engine.get([task_id(n)]) == [None]
+
+
+async def test_an_empty_poll_writes_nothing() -> None:
+    bucket = CountingBucket(MemoryBucket())
+    engine = SqliteObjectEngine(bucket)
+    for _ in range(3):
+        assert await claim(engine) == []
+    await engine.wait(want(), 0.01)
+    assert "put" not in bucket.requests
+
+
+async def test_one_bad_call_fails_alone() -> None:
+    engine = SqliteObjectEngine(MemoryBucket())
+    answers = await asyncio.gather(
+        engine.add([new(0)]),
+        engine.write_note("a", b"", expected="wrong"),
+        engine.add([new("x", payload=object())]),
+        engine.add([new(1), new(1)]),
+        engine.add([new(2)]),
+        return_exceptions=True,
+    )
+    assert [type(answer).__name__ for answer in answers] == ["list", "Conflict", "TypeError", "BadBatch", "list"]
+    assert isinstance(answers[3], BadBatch)
+    assert len(await claim(engine)) == 2
+
+
+@pytest.mark.parametrize("patience", [0.0, 0.001, 0.02, 0.0279])
+def test_a_cancelled_claim_keeps_nothing(patience: float) -> None:
+    async def cancelled() -> None:
+        bucket = MemoryBucket()
+        engine = SqliteObjectEngine(SlowBucket(bucket))
+        await engine.add([new()])
+        claiming = asyncio.create_task(claim(engine))
+        await asyncio.sleep(patience)
+        assert claiming.cancel()
+        await engine.close()
+        task = await stored(SqliteObjectEngine(bucket))
+        assert (task.status, task.failures) == (Status.PENDING, 0)
+
+    run(cancelled())
+
+
+async def test_an_engine_sees_what_others_do() -> None:
+    bucket = MemoryBucket()
+    one, other = SqliteObjectEngine(bucket), SqliteObjectEngine(bucket)
+    for n in range(5):
+        await one.add([new(n)])
+        (task,) = await claim(other)
+        assert task.id == task_id(n)
+        assert await one.apply([complete(task)]) == [True]
+        assert (await stored(other, n)).status is Status.COMPLETED
+
+
+async def test_what_is_empty_is_not_sent_with_every_write() -> None:
+    bucket, clock = MemoryBucket(), ManualClock()
+    engine = SqliteObjectEngine(bucket, clock=clock)
+    await engine.add([new(n, payload=bytes(2000)) for n in range(300)])
+    full = len(await content(bucket))
+    tasks = await claim(engine, limit=300)
+    await engine.apply([complete(task) for task in tasks])
+    await engine.delete([task.id for task in tasks])
+    assert len(await content(bucket)) < full / 4
+    await engine.add([new(1)])
+    assert (await stored(engine, 1)).status is Status.PENDING
+
+
+async def content(bucket: MemoryBucket) -> bytes:
+    blob = await bucket.get(KEY)
+    assert blob is not None
+    return blob.data
+
+
+# --- what lies there already
+
+
+def database(version: int = 0, application: int = 0) -> bytes:
+    db = apsw.Connection(":memory:")
+    db.execute(f"CREATE TABLE theirs (a); PRAGMA user_version = {version}; PRAGMA application_id = {application}")
+    data = db.serialize("main")
+    db.close()
+    return data
+
+
+FOREIGN = {
+    "text": (b"junk", "does not hold a queue"),
+    "json": (b'{"format":1}' * 20, "does not hold a queue"),
+    "another's database": (database(), "another application"),
+    "a newer schema": (database(99, APPLICATION_ID), "newer qo"),
+    "a cut one": (database(1, APPLICATION_ID)[:-4096], "is damaged"),
+    "the header alone": (database(1, APPLICATION_ID)[:100], "is damaged"),
+}
+
+
+@pytest.mark.parametrize("kind", FOREIGN)
+async def test_an_object_that_is_not_ours_is_refused_and_left_alone(kind: str) -> None:
+    data, words = FOREIGN[kind]
+    bucket = MemoryBucket()
+    await bucket.put(KEY, data, expected=ANY)
+    engine = SqliteObjectEngine(bucket)
+    with pytest.raises(StorageError, match=words):
+        await engine.open()
+    for _ in range(2):
+        with pytest.raises(StorageError, match=words):
+            await engine.add([new()])
+        with pytest.raises(StorageError, match=words):
+            await engine.get([task_id(0)])
+    assert await content(bucket) == data
+
+
+@pytest.mark.parametrize("at", [0.3, 0.6, 0.9])
+async def test_a_damaged_page_is_noticed_at_the_download(at: float) -> None:
+    bucket = MemoryBucket()
+    engine = SqliteObjectEngine(bucket)
+    await engine.add([new(n) for n in range(200)])
+    data = bytearray(await content(bucket))
+    page = int(len(data) * at) // 4096 * 4096
+    data[page : page + 4096] = b"\xa5" * 4096
+    await bucket.put(KEY, bytes(data), expected=ANY)
+    with pytest.raises(StorageError, match="damaged"):
+        await engine.add([new(999)])
+    assert await content(bucket) == data
+
+
+async def test_a_store_that_was_mended_is_used_again() -> None:
+    bucket = MemoryBucket()
+    engine = SqliteObjectEngine(bucket)
+    await engine.add([new()])
+    good = await content(bucket)
+    await bucket.put(KEY, b"junk", expected=ANY)
+    with pytest.raises(StorageError, match="does not hold a queue"):
+        await engine.add([new(1)])
+    await bucket.put(KEY, good, expected=ANY)
+    await engine.add([new(1)])
+    assert len(await engine.find(Filter(), limit=9)) == 2
+
+
+async def test_a_file_of_the_sqlite_engine_may_be_uploaded_and_the_object_opened_as_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "qo.db"
+    there = SqliteEngine(path)
+    await there.open()
+    await there.add([new(0)])
+    await there.close()  # its write-ahead log is in the file now, and the file says that it has one
+    assert path.read_bytes()[18:20] == b"\x02\x02"
+    bucket = FolderBucket(tmp_path / "bucket")
+    await bucket.put(KEY, path.read_bytes(), expected=ANY)
+    engine = SqliteObjectEngine(bucket)
+    await engine.add([new(1)])
+    assert len(await engine.find(Filter(), limit=9)) == 2
+    await engine.close()
+    blob = await bucket.get(KEY)
+    assert blob is not None
+    path.write_bytes(blob.data)
+    again = SqliteEngine(path)
+    await again.open()
+    assert len(await claim(again, limit=9)) == 2
+    await again.close()
