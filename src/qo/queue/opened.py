@@ -1,0 +1,45 @@
+"""What everything a queue does stands on: an engine, opened and closed, and trips that concurrent callers share."""
+
+from types import TracebackType
+from typing import Self
+
+from qo.clock import Clock, system_clock
+from qo.engine import Engine
+from qo.ids import new_worker_id
+from qo.model import Added, Change, NewTask, Task
+from qo.queue.describe import Settings
+from qo.queue.switches import Switches
+from qo.trips import Trips
+
+
+class Opened:
+    def __init__(self, engine: Engine, settings: Settings | None = None, *, clock: Clock = system_clock) -> None:
+        self.engine = engine
+        self.switches = Switches(engine)
+        self.settings = settings or Settings()
+        self._clock = clock
+        self._worker_id = new_worker_id("dequeue")
+        self._held: dict[str, Task] = {}
+        self._adding: Trips[NewTask, Added] = Trips(engine.add)
+        self._applying: Trips[Change, bool] = Trips(engine.apply)
+
+    async def open(self) -> Self:
+        try:
+            await self.engine.open()
+        except BaseException:
+            await self.engine.close()  # nobody else would: `async with` does not end what did not begin
+            raise
+        return self
+
+    async def close(self) -> None:
+        await self._adding.finish()
+        await self._applying.finish()
+        await self.engine.close()
+
+    async def __aenter__(self) -> Self:
+        return await self.open()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
