@@ -1,5 +1,8 @@
 """Ids, secrets and chance; and how instants are written."""
 
+import os
+from concurrent.futures import ThreadPoolExecutor
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -33,6 +36,28 @@ def test_ids_spread_over_sixteen_shards() -> None:
 def test_ids_made_in_one_millisecond_differ() -> None:
     clock = ManualClock()
     assert len({new_id(clock) for _ in range(1_000)}) == 1_000
+
+
+def test_a_forked_child_does_not_repeat_its_parents_ids() -> None:
+    new_lease_id()  # more is drawn than is used, and a child has a copy of the rest
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.write(write, "".join(new_lease_id() for _ in range(20)).encode())
+        os._exit(0)
+    mine = {new_lease_id() for _ in range(20)}
+    os.waitpid(child, 0)
+    text = os.read(read, 1000).decode()
+    os.close(read)
+    os.close(write)
+    theirs = {text[at : at + 32] for at in range(0, len(text), 32)}
+    assert len(theirs) == 20 and not mine & theirs
+
+
+def test_threads_never_share_an_id() -> None:
+    with ThreadPoolExecutor(8) as pool:
+        made = [each for some in pool.map(lambda _: [new_lease_id() for _ in range(500)], range(16)) for each in some]
+    assert len(set(made)) == 8_000
 
 
 def test_a_lease_id_is_128_bits_nobody_can_guess() -> None:

@@ -70,11 +70,7 @@ def check_json(value: object, field: str, depth: int = 0) -> None:
         _check_text(value, field)  # type: ignore[arg-type]
     elif kind is dict:
         _check_depth(depth, field)
-        for key, item in value.items():  # type: ignore[attr-defined]
-            if type(key) is not str:
-                raise InvalidTask(field, f"the key {show(key)} is not a string")
-            _check_text(key, field)
-            check_json(item, field, depth + 1)
+        _check_object(value, field, depth)  # type: ignore[arg-type]
     elif kind is list or kind is tuple:
         _check_depth(depth, field)
         for item in value:  # type: ignore[attr-defined]
@@ -84,6 +80,17 @@ def check_json(value: object, field: str, depth: int = 0) -> None:
             raise InvalidTask(field, f"{value} is not JSON; send null or a string")
     elif kind is int and not -_LARGEST <= value < _LARGEST:  # type: ignore[operator]
         raise InvalidTask(field, "an integer is outside ±2^63; send it as a string")
+
+
+def _check_object(value: dict[Any, Any], field: str, depth: int) -> None:
+    """Most keys and values are plain text, and a call for each would cost more than all that is looked at."""
+    for key, item in value.items():
+        if type(key) is not str:
+            raise InvalidTask(field, f"the key {show(key)} is not a string")
+        if not key.isascii() or "\x00" in key:
+            _check_text(key, field)
+        if type(item) is not str or not item.isascii() or "\x00" in item:
+            check_json(item, field, depth + 1)
 
 
 def _check_depth(depth: int, field: str) -> None:

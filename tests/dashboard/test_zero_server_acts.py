@@ -127,7 +127,7 @@ async def test_a_page_and_workers_that_race_for_the_same_tasks_lose_none(
                     await other.ack(task, "won")
                     done.append(task.id)
     answer = await acting
-    tasks = [task for task_id in ids if (task := await queue.get(task_id))]
+    tasks = [found for task_id in ids if (found := await queue.get(task_id))]
     by_status = {status: {task.id for task in tasks if task.status is status} for status in Status}
     refused = {each["id"] for each in answer["refused"]}
     assert by_status[Status.COMPLETED] == set(done) == refused

@@ -362,7 +362,7 @@ async def test_the_doctor_says_what_is_wrong() -> None:
 async def test_the_doctor_notices_a_task_in_the_wrong_list(engine: RedisEngine, redis_server: Server) -> None:
     await engine.add([new(0), new(1)])
     with contextlib.closing(Redis(port=redis_server.port)) as client:
-        client.zrem(f'{{{engine._address.prefix}}}:listed:pending:["q","t",[]]', task_id(1))
+        client.zrem(f'{{{engine._address.prefix}}}:listed:pending:["q","t",[],6]', task_id(1))
     findings = {
         finding.name: finding for finding in await examine(f"{redis_server.url}?prefix={engine._address.prefix}")
     }

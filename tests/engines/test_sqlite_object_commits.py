@@ -78,7 +78,7 @@ async def test_one_bad_call_fails_alone() -> None:
     answers = await asyncio.gather(
         engine.add([new(0)]),
         engine.write_note("a", b"", expected="wrong"),
-        engine.add([new("x", payload=object())]),  # type: ignore[list-item]
+        engine.add([new("x", payload=object())]),
         engine.add([new(1), new(1)]),
         engine.add([new(2)]),
         return_exceptions=True,

@@ -6,6 +6,7 @@ from msgspec.structs import replace
 from qo.model import (
     Change,
     Guard,
+    RetryPolicy,
     Status,
     Task,
     after_error,
@@ -180,6 +181,19 @@ def test_a_replayed_task_starts_again_at_once() -> None:
     assert (again.status, again.failures, again.available_at) == (Status.PENDING, 0, NOW + 50)
     assert (again.completed_at, again.attempt) == (None, 1)
     assert again.error == "boom"  # what went wrong is still to be read until it goes right
+
+
+def test_a_replayed_task_has_no_result_and_the_time_it_had_at_first() -> None:
+    task = replace(running(max_retries=9, timeout=10.0, retry=RetryPolicy(timeout_growth=2.0)), failures=3)
+    completed = done(task, complete(task, b"1"), NOW + 1)
+    again = done(done(completed, archive(task.id), NOW + 9), replay(task.id), NOW + 10)
+    assert (task.time_limit, again.time_limit, again.timeout, again.result) == (80, 10, 10, None)
+
+
+def test_what_does_not_move_a_task_in_time_keeps_its_rank() -> None:
+    task = replace(running(), available_at=1662533607.7011547, rank=228245269.27348986)
+    assert task.rank - task.available_at + task.available_at != task.rank  # so it must not be worked out again
+    assert done(task, complete(task)).rank == done(task, cancel(task.id)).rank == task.rank
 
 
 def test_archiving_keeps_when_the_task_ended() -> None:

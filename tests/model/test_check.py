@@ -84,6 +84,12 @@ def test_what_lies_on_the_border_is_accepted(fields: dict[str, Any]) -> None:
     assert check_new(new) is new
 
 
+def test_a_policy_is_not_believed_because_an_equal_one_was_sound() -> None:
+    check_new(described(retry=RetryPolicy(jitter=1)))
+    with pytest.raises(InvalidTask, match=r"^retry\.jitter: "):
+        check_new(described(retry=RetryPolicy(jitter=True)))
+
+
 def test_a_payload_over_the_limit_is_refused_with_both_sizes() -> None:
     check_new(described(payload=b"x" * 1_000), payload_limit=1_000)
     with pytest.raises(InvalidTask, match=r"^payload: is 1,001 bytes, the limit is 1,000; .* reference"):

@@ -7,7 +7,7 @@ import pytest
 from qo.errors import InvalidSetting, InvalidTask, ResultTimeout, TaskFailed, TaskNotFound, WrongStatus
 from qo.model import Filter, Status, archive, cancel, cursor, replay
 from qo.queue import Queue
-from qo.queue.queue import PAGE
+from qo.queue.looking import PAGE
 from qo.testing import ManualClock
 
 NOBODY = "0a0a0a0a-0000-8000-8000-000000000000"

@@ -4,14 +4,14 @@ from pathlib import Path
 import pytest
 
 from qo.engine import Engine
+from qo.engines import open_engine
 from qo.engines.memory import MemoryEngine
-from qo.engines.sqlite import SqliteEngine
 from tests.web.serving import Served, served
 
 
-@pytest.fixture(params=["memory", "sqlite"])
+@pytest.fixture(params=["sqlite:///{}/qo.db", "file://{}/bucket?layout=one"], ids=["sqlite", "bucket"])
 def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Engine:
-    return MemoryEngine() if request.param == "memory" else SqliteEngine(tmp_path / "qo.db")
+    return open_engine(request.param.format(tmp_path))
 
 
 @pytest.fixture

@@ -37,6 +37,19 @@ ROUTES = [  # method, path, body, scope
     ("POST", "/api/tasks/pause", None, "admin"),
     ("POST", "/api/tasks/resume", None, "admin"),
     ("POST", "/api/tasks/rate-limit", {"tasksPerSecond": 0}, "admin"),
+    ("GET", "/api/v1/switches", None, "read"),
+    ("POST", "/api/v1/switches/pause", {"type": "t"}, "admin"),
+    ("POST", "/api/v1/switches/resume", {"type": "t"}, "admin"),
+    ("POST", "/api/v1/switches/rate-limit", {"tasks_per_second": 0}, "admin"),
+    ("POST", "/api/v1/workers/nobody/drain", None, "admin"),
+    ("GET", "/api/v1/dashboard/overview", None, "read"),
+    ("GET", "/api/v1/dashboard/session", None, "read"),
+    ("GET", "/api/v1/dashboard/workers", None, "read"),
+    ("GET", "/api/v1/dashboard/tasks", None, "read"),
+    ("GET", f"/api/v1/dashboard/tasks/{NOWHERE}", None, "read"),
+    ("GET", f"/api/v1/dashboard/tasks/{NOWHERE}/history", None, "read"),
+    ("POST", "/api/v1/dashboard/act", {"action": "cancel", "ids": []}, "admin"),
+    ("POST", "/api/v1/dashboard/cleanup", {"older_than": 0, "status": ["failed"]}, "admin"),
 ]
 PUBLIC = ("/healthz", "/readyz", "/openapi.json", "/docs")
 
@@ -70,7 +83,7 @@ def test_every_route_asks_for_its_scope():
 def test_the_list_of_routes_is_complete(one_server: Served):
     described = one_server.client.get("/openapi.json").json()["paths"]
     known = {
-        (method.upper(), path.replace("{task_id}", NOWHERE))
+        (method.upper(), path.replace("{task_id}", NOWHERE).replace("{worker_id}", "nobody"))
         for path, item in described.items()
         for method in item
         if path.startswith("/api/")

@@ -253,7 +253,8 @@ def test_replay_sends_a_dead_letter_back_with_its_retries_reset(api: Served):
     api.break_down()
     answer = api.post(f"/api/v1/tasks/{task_id}/replay")
     assert answer.status_code == 200 and answer.json() == {"task_id": task_id, "status": "queued"}
-    assert show(api, task_id)["retry_count"] == 0
+    again = show(api, task_id)
+    assert again["retry_count"] == 0 and again["timeout_seconds"] == 600
 
 
 def test_many_are_replayed_by_filter(api: Served):

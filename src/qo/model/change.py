@@ -47,7 +47,6 @@ class Change(Struct, frozen=True, kw_only=True, gc=False):
     delay: float | None = None  # seconds from the engine's now until the task is available
     lease: float | None = None  # seconds from the engine's now until the lease runs out
     failures: int | None = None
-    timeout: float | None = None
     result: bytes | None = None
     error: str | None = None
 
@@ -89,15 +88,16 @@ def apply(task: Task, change: Change, now: float) -> Task | None:
     if not allows(task, change, now):
         return None
     to = change.to
-    available_at = task.available_at if change.delay is None else now + change.delay
+    available_at, rank = task.available_at, task.rank
+    if change.delay is not None:
+        available_at, rank = now + change.delay, rank - available_at + (now + change.delay)
     return replace(
         task,
         status=to,
         available_at=available_at,
-        rank=task.rank - task.available_at + available_at,
+        rank=rank,
         failures=task.failures if change.failures is None else change.failures,
-        timeout=task.timeout if change.timeout is None else change.timeout,
-        result=task.result if change.result is None else change.result,
+        result=None if to is Status.PENDING else task.result if change.result is None else change.result,
         error=None if to is Status.COMPLETED else task.error if change.error is None else change.error,
         worker_id=None if to is Status.PENDING else task.worker_id,
         lease_expires_at=now + change.lease if change.lease is not None else None,
@@ -127,7 +127,10 @@ def cancel(task_id: str) -> Change:
 
 
 def replay(task_id: str) -> Change:
-    """Send a task that did not succeed back to the start. An archived one may be sent back whatever it was."""
+    """Send a task that did not succeed back to the start. An archived one may be sent back whatever it was.
+
+    Its last error stays until it completes: it tells who killed its process, and is not to share one again.
+    """
     return Change(id=task_id, guard=Guard.REPLAYABLE, to=Status.PENDING, delay=0.0, failures=0)
 
 

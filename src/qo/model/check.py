@@ -9,13 +9,13 @@ from qo.errors import BadBatch, InvalidTask
 from qo.model.order import level
 from qo.model.outside import is_a, show
 from qo.model.retry import DEFAULT_POLICY, RetryPolicy
-from qo.model.task import NewTask
+from qo.model.task import LONGEST, NewTask
 
 PAYLOAD_LIMIT = 256 * 1024  # bytes kept inline
-LONGEST = 3.2e9  # seconds, a hundred years: no duration or distance in time is longer
 MOST_RETRIES = 10_000
 KEY_LENGTH = 256
 _INFINITE = float("inf")
+_sound = [DEFAULT_POLICY]  # the last policy found so; by identity, because to be equal says nothing about types
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,63}")
 _ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
@@ -50,8 +50,8 @@ def check_new(new: NewTask, *, payload_limit: int = PAYLOAD_LIMIT) -> NewTask:
         _check_kind(*kind)
     except TypeError:  # something that cannot even be remembered
         _check_kind.__wrapped__(*kind)
-    if new.retry is not DEFAULT_POLICY:
-        check_retry(new.retry)
+    if new.retry is not _sound[0]:
+        _sound[0] = check_retry(new.retry)
     check_size("payload", new.payload, payload_limit)
     check_number("delay", new.delay)
     if new.run_at is not None:

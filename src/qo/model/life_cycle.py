@@ -76,7 +76,13 @@ STEPS = (
         "The same when the retries are used up: a task that kills its workers ends too.",
     ),
     Step("cancel", "anyone", lambda task: cancel(task.id), "Ends the task; a worker running it finds its lease gone."),
-    Step("replay", "anyone", lambda task: replay(task.id), "Back to the start: due at once, `failures` at 0."),
+    Step(
+        "replay",
+        "anyone",
+        lambda task: replay(task.id),
+        "Back to the start: due at once, `failures` at 0, the timeout as it was submitted, no result. The last error"
+        " stays until it completes: who killed its process is not to share one again.",
+    ),
     Step("archive", "anyone", lambda task: archive(task.id), "Out of the normal listing."),
     Step("delete", "anyone", None, "Forgets the task and its history."),
 )

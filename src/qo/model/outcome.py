@@ -1,9 +1,8 @@
 """What a failure makes of a task. Whoever holds the lease (or found it expired) asks here, then applies the answer."""
 
 from qo.model.change import Change, Guard
-from qo.model.check import LONGEST
 from qo.model.outside import keepable
-from qo.model.task import Status, Task
+from qo.model.task import LONGEST, Status, Task
 
 LOST = "lost: "  # how the error of an attempt begins whose process did not live to report it
 
@@ -25,7 +24,6 @@ def after_error(task: Task, error: str, *, luck: float, after: float | None = No
         to=Status.PENDING,
         failures=failures,
         delay=task.retry.delay(failures, luck) if after is None else min(LONGEST, max(0.0, after)),  # NaN is 0 too
-        timeout=min(LONGEST, task.timeout * task.retry.timeout_growth),
         error=keepable(error),
     )
 
@@ -53,6 +51,5 @@ def expire(task: Task, *, luck: float, grace: float) -> Change:
         to=lost.to,
         failures=lost.failures,
         delay=lost.delay,
-        timeout=lost.timeout,
         error=lost.error,
     )

@@ -1,5 +1,7 @@
 """When to try again: numbers only. What a failure does to a task is in `outcome`."""
 
+from math import inf
+
 from msgspec import Struct
 
 
@@ -19,6 +21,13 @@ class RetryPolicy(Struct, frozen=True, kw_only=True, gc=False):
         except OverflowError:  # thousands of failures: far beyond any `max`
             exact = self.max if self.initial else 0.0
         return exact * (1 + self.jitter * (2 * luck - 1))
+
+    def growth(self, failures: int) -> float:
+        """How many times as long as the first try the next one may take, after so many failures."""
+        try:
+            return float(self.timeout_growth) ** failures
+        except OverflowError:
+            return inf
 
 
 DEFAULT_POLICY = RetryPolicy()

@@ -7,7 +7,8 @@ from msgspec import Struct
 from qo.model.order import AGEING, MEDIUM, rank
 from qo.model.retry import DEFAULT_POLICY, RetryPolicy
 
-TIMEOUT = 300.0  # seconds one attempt may take
+LONGEST = 3.2e9  # seconds, a hundred years: no duration or distance in time is longer
+TIMEOUT = 300.0  # seconds the first attempt may take
 MAX_RETRIES = 3
 WINDOW = 86_400.0  # seconds an idempotency key holds
 MICROSECOND = 1e-6
@@ -81,6 +82,11 @@ class Task(Struct, frozen=True, kw_only=True, gc=False):
     version: int = 1  # grows with every write
     rank: float  # who comes first; minus `available_at` it is constant through the task's life
     lease_id: str | None = None  # a capability: never shown. Kept after settling, so that a repeat is recognised
+
+    @property
+    def time_limit(self) -> float:
+        """Seconds this attempt may take: the timeout as it was submitted, grown by what failed before."""
+        return min(LONGEST, self.timeout * self.retry.growth(self.failures)) if self.failures else self.timeout
 
     def __repr__(self) -> str:
         return f"<Task {self.id} {self.type} {self.status} attempt={self.attempt}>"

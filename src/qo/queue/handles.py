@@ -9,7 +9,9 @@ from qo.model import Added, Task
 from qo.queue.describe import Seconds, seconds
 
 if TYPE_CHECKING:
-    from qo.queue.queue import Queue
+    from qo.queue.looking import Looking
+    from qo.queue.submitting import Submitting
+    from qo.queue.taking import Taking
 
 DEQUEUE_LEASE = 300.0  # seconds; a consumer that works longer sends heartbeats
 
@@ -17,7 +19,7 @@ DEQUEUE_LEASE = 300.0  # seconds; a consumer that works longer sends heartbeats
 class Submitted:
     """A task that the store has. `new` is False if its idempotency key had made one before."""
 
-    def __init__(self, queue: "Queue", added: Added) -> None:
+    def __init__(self, queue: "Looking", added: Added) -> None:
         self.id, self.new = added
         self._queue = queue
 
@@ -31,7 +33,7 @@ class Submitted:
 class Producer:
     """Submits to one queue; the type is the queue's name unless one is given."""
 
-    def __init__(self, queue: "Queue", name: str) -> None:
+    def __init__(self, queue: "Submitting", name: str) -> None:
         self._queue, self.name = queue, name
 
     async def enqueue(self, payload: object = None, *, type: str | None = None, **options: Any) -> Submitted:
@@ -41,7 +43,7 @@ class Producer:
 class Consumer:
     """Takes tasks from one queue."""
 
-    def __init__(self, queue: "Queue", name: str) -> None:
+    def __init__(self, queue: "Taking", name: str) -> None:
         self._queue, self.name = queue, name
         self.ack, self.nack, self.release, self.heartbeat = queue.ack, queue.nack, queue.release, queue.heartbeat
 
@@ -53,7 +55,7 @@ class Consumer:
 class HeartbeatManager:
     """Keeps a dequeued task's lease alive while the block runs. If the lease is lost, it stops and `lost` is True."""
 
-    def __init__(self, queue: "Queue", task: Task | str, interval: Seconds = 60.0) -> None:
+    def __init__(self, queue: "Taking", task: Task | str, interval: Seconds = 60.0) -> None:
         self._queue, self._task, self._interval = queue, task, seconds(interval)
         self.lost = False
 

@@ -264,7 +264,8 @@ class EngineContract:
         await engine.add([new(max_retries=1, retry=policy, timeout=10.0)])
         assert await engine.apply([after_error(await claim_one(engine), "boom", luck=0.5)]) == [True]
         task = await stored(engine)
-        assert (task.status, task.error, task.available_at, task.timeout) == (Status.PENDING, "boom", clock.now + 4, 15)
+        assert (task.status, task.error, task.available_at) == (Status.PENDING, "boom", clock.now + 4)
+        assert (task.timeout, task.time_limit) == (10, 15)
         assert (task.worker_id, task.started_at, task.lease_expires_at, task.rank) == (
             None,
             None,
@@ -330,6 +331,21 @@ class EngineContract:
         assert (task.status, task.result, task.completed_at) == (Status.ARCHIVED, b"1", ended_at)
         assert await engine.apply([archive(task_id(0))]) == [False]
         assert await engine.apply([replay(task_id(0))]) == [True]
+        again = await stored(engine)
+        assert (again.status, again.result, again.completed_at) == (Status.PENDING, None, None)
+        await engine.apply([fail(await claim_one(engine), "boom")])
+        assert (await stored(engine)).result is None
+
+    async def test_a_replayed_task_has_the_time_it_had_at_first(self, engine: Engine) -> None:
+        policy = RetryPolicy(initial=0, max=0, timeout_growth=3.0)
+        await engine.add([new(max_retries=1, retry=policy, timeout=10.0)])
+        for limit in (10, 30):
+            task = await claim_one(engine)
+            assert task.time_limit == limit
+            await engine.apply([after_error(task, "boom", luck=0.5)])
+        assert await engine.apply([replay(task_id(0))]) == [True]
+        task = await claim_one(engine)
+        assert (task.timeout, task.time_limit, task.error) == (10, 10, "boom")
 
     async def test_one_bad_change_in_a_batch_fails_alone(self, engine: Engine) -> None:
         await engine.add([new(0), new(1)])

@@ -6,9 +6,9 @@ import math
 from functools import lru_cache
 from typing import Any
 
+from litestar import Request
 from litestar.connection import ASGIConnection
 from litestar.exceptions import NotAuthorizedException, PermissionDeniedException, TooManyRequestsException
-from litestar.handlers import BaseRouteHandler
 
 from qo.clock import Clock, boot_clock
 from qo.engine import Engine
@@ -98,10 +98,11 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-async def guard(connection: Connection, handler: BaseRouteHandler) -> None:
-    """On every route: nothing is read or parsed before this. One guard, since each costs a copy of the handler."""
+async def admit(request: Request[Any, Any, Any]) -> None:
+    """Before every route: nothing is read or parsed earlier. No guard, since Litestar copies the handler for each."""
+    handler = request.route_handler
     if not handler.opt.get("public"):
-        gate: Gate = connection.app.state.gate
-        await gate.admit(connection, handler.opt.get("scope", Scope.ADMIN))
-    if connection.scope["query_string"]:
-        refuse_unknown(list(connection.query_params), handler)
+        gate: Gate = request.app.state.gate
+        await gate.admit(request, handler.opt.get("scope", Scope.ADMIN))
+    if request.scope["query_string"]:
+        refuse_unknown(list(request.query_params), handler)

@@ -17,7 +17,7 @@ from qo.ids import new_worker_id
 from qo.monitor import Monitor
 from qo.queue import Queue, Settings, connect
 from qo.web import docs, health, metrics, pages, workers
-from qo.web.access import guard
+from qo.web.access import admit
 from qo.web.board.router import router as board_router
 from qo.web.bodies import StrictRequest
 from qo.web.edge import Edge
@@ -56,7 +56,7 @@ def create_app(
         lifespan=[lambda _: running(server)],
         request_class=StrictRequest,
         request_max_body_size=settings.body_limit,
-        guards=[guard],
+        before_request=admit,
         exception_handlers={QoError: of_ours, HTTPException: of_http, Exception: of_bugs},
         openapi_config=docs.description(),
         logging_config=None,

@@ -48,7 +48,7 @@ class LoopExecutor:
                 self._slots.give()
                 return
             self._started.add(run)
-            run.ends_at = self._clock() + run.task.timeout
+            run.ends_at = self._clock() + run.task.time_limit
             run.handle = self._loop.create_task(self._attempt(run))
 
     async def _attempt(self, run: Run) -> None:

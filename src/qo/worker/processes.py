@@ -72,7 +72,7 @@ class ProcessExecutor(ThreadExecutor):
         if not kept:
             kept.append(_Child())
         child = self._children[run] = kept[0]
-        run.ends_at = self._clock() + run.task.timeout  # starting Python does not count
+        run.ends_at = self._clock() + run.task.time_limit  # starting Python does not count
         try:
             outcome = _converse(child, run, self._limit)
         finally:
@@ -108,7 +108,7 @@ def _converse(child: _Child, run: Run, limit: int) -> Outcome | None:
 
 def _obituary(child: _Child, run: Run) -> Outcome:
     if run.timed_out:
-        return Outcome(error=timed_out(run.task.timeout))
+        return Outcome(error=timed_out(run.task.time_limit))
     code = child.process.exitcode
     how = f"was killed by signal {-code}" if code is not None and code < 0 else f"exited with code {code}"
     return Outcome(error=f"{LOST}the process running the handler {how}")

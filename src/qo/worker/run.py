@@ -42,7 +42,7 @@ class Run:
         self.settled = False  # no later report of this run counts
 
     def outcome_of(self, error: BaseException) -> Outcome:
-        return outcome_of(error, timeout=self.task.timeout if self.timed_out else None)
+        return outcome_of(error, timeout=self.task.time_limit if self.timed_out else None)
 
 
 def encode_result(result: object, limit: int) -> Outcome:

@@ -75,7 +75,7 @@ class ThreadExecutor:
 
     def _attempt(self, run: Run, keeper: object) -> bool:
         """Run one task; False if the thread was given up on meanwhile and must end."""
-        run.ends_at = self._clock() + run.task.timeout
+        run.ends_at = self._clock() + run.task.time_limit
         run.handle = threading.get_ident()
         self._live.add(run)
         if self._inbox and self._usual > _QUICK:
@@ -90,7 +90,7 @@ class ThreadExecutor:
                 outcome = outcome or run.outcome_of(error)
         if os.getpid() != self._pid:
             os._exit(0)  # the handler forked and its child came back: it must not settle anything
-        took = self._clock() - (run.ends_at - run.task.timeout)
+        took = self._clock() - (run.ends_at - run.task.time_limit)
         self._usual += (took - self._usual) * _WEIGHT
         self._ended += 1
         if ours:

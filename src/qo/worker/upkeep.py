@@ -62,11 +62,11 @@ class Upkeep:
             run.timed_out = True
             self._executors.cancel(run)
         elif (innocent := self._executors.innocent(run)) is not None:
-            self._settler.report(run, Outcome(error=f"{timed_out(run.task.timeout)}, blocking its event loop"))
+            self._settler.report(run, Outcome(error=f"{timed_out(run.task.time_limit)}, blocking its event loop"))
             await self._hand_back(innocent)
         elif late >= HEED:
             self._executors.disown(run)
-            self._settler.report(run, Outcome(error=f"{timed_out(run.task.timeout)} and did not stop when told to"))
+            self._settler.report(run, Outcome(error=f"{timed_out(run.task.time_limit)} and did not stop when told to"))
 
     async def _hand_back(self, runs: list[Run]) -> None:
         changes: list[Change] = []

@@ -58,7 +58,7 @@ def is_ordinary(change: Change) -> bool:
         change.to is Status.COMPLETED
         and change.guard is Guard.HELD
         and change.result is not None
-        and change.delay is change.lease is change.failures is change.timeout is None
+        and change.delay is change.lease is change.failures is None
     )
 
 
@@ -81,7 +81,6 @@ def columns(changes: Sequence[Change]) -> dict[str, Any]:
         "delay": floats([change.delay for change in changes]),
         "lease": floats([change.lease for change in changes]),
         "failures": integers([change.failures for change in changes]),
-        "timeout": floats([change.timeout for change in changes]),
         "result": blobs([change.result for change in changes]),
         "error": texts([change.error for change in changes]),
     }

@@ -239,7 +239,7 @@ change AS MATERIALIZED (
 done AS (
     UPDATE {schema}.tasks AS t
     SET status = 'completed', result = c.result, completed_at = clock.now, lease_expires_at = NULL,
-        updated_at = clock.now, version = version + 1, rank = rank - available_at + available_at
+        updated_at = clock.now, version = version + 1
     FROM change AS c, clock
     WHERE t.id = c.id AND t.status = 'running' AND t.lease_id = c.lease_id AND t.error IS NULL
     RETURNING t.id, t.lane, t.lease_id
@@ -264,9 +264,9 @@ SELECT id::text FROM done
 WITH clock AS MATERIALIZED (SELECT coalesce(%(now)s::float8, extract(epoch FROM clock_timestamp())::float8) AS now),
 change AS MATERIALIZED (
     SELECT * FROM unnest(%(id)s::uuid[], %(guard)s::text[], %(to)s::text[], %(lease_id)s::text[], %(grace)s::float8[],
-                         %(delay)s::float8[], %(lease)s::float8[], %(failures)s::integer[], %(timeout)s::float8[],
+                         %(delay)s::float8[], %(lease)s::float8[], %(failures)s::integer[],
                          %(result)s::bytea[], %(error)s::text[])
-        AS c (id, guard, "to", lease_id, grace, delay, lease, failures, timeout, result, error)
+        AS c (id, guard, "to", lease_id, grace, delay, lease, failures, result, error)
 ),
 locked AS MATERIALIZED (
     SELECT t AS task, t.id, t.lane, t.status, t.lease_id, t.lease_expires_at, t.rank, t.available_at, t.version
@@ -291,11 +291,10 @@ changed AS (
     UPDATE {schema}.tasks AS t
     SET status = a."to",
         available_at = new.available_at,
-        rank = t.rank - t.available_at + new.available_at,
+        rank = coalesce(t.rank - t.available_at + (clock.now + a.delay), t.rank),
         shelf = CASE WHEN a."to" IN ('failed', 'cancelled', 'archived') THEN a."to" END,
         failures = coalesce(a.failures, t.failures),
-        timeout = coalesce(a.timeout, t.timeout),
-        result = coalesce(a.result, t.result),
+        result = CASE WHEN a."to" <> 'pending' THEN coalesce(a.result, t.result) END,
         error = CASE WHEN a."to" <> 'completed' THEN coalesce(a.error, t.error) END,
         worker_id = CASE WHEN a."to" <> 'pending' THEN t.worker_id END,
         lease_expires_at = clock.now + a.lease,

@@ -88,7 +88,6 @@ def pack_changes(changes: Sequence[Change]) -> bytes:
                 change.delay,
                 change.lease,
                 change.failures,
-                change.timeout,
                 change.result is not None,
                 change.error,
             )

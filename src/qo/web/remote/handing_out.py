@@ -109,7 +109,7 @@ def handed_out(task: Task) -> HandedOut:
         task_id=task.id,
         task_type=task.type,
         parameters=to_json(task.payload),
-        timeout_seconds=task.timeout,
+        timeout_seconds=task.time_limit,
         trace_id=task.trace_id or task.id,
         attempt=task.attempt,
         lease_token=task.lease_id or "",

@@ -35,4 +35,4 @@ async def beat(engine: Engine, roster: Roster, seat: Seat, asked: Heartbeat, clo
 
 def _lease(task: Task, now: float) -> float:
     """A worker that is alive may still have lost a task, or never got the answer that gave it."""
-    return min(LEASE, (task.started_at or now) + task.timeout + GRACE - now)
+    return min(LEASE, (task.started_at or now) + task.time_limit + GRACE - now)

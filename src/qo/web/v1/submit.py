@@ -112,7 +112,7 @@ def new_task(server: Server, given: Submission, trace_id: str, prefix: str = "")
             encode_read(given.parameters),
             queue=given.queue,
             priority=LEVELS[given.priority],
-            needs=given.required_capabilities,
+            needs=tuple(given.required_capabilities),
             timeout=level.timeout_seconds if given.timeout_seconds is None else given.timeout_seconds,
             max_retries=level.max_retries if given.max_retries is None else given.max_retries,
             retry=_policy(server.settings.timeout_growth),

@@ -6,7 +6,7 @@ from msgspec import Struct
 
 from qo.clock import iso
 from qo.codec import to_json
-from qo.model import Event, LevelWord, Status, Task, level_word
+from qo.model import FINISHED, Event, LevelWord, Status, Task, level_word
 from qo.notes import WorkerNote
 from qo.web.v1.words import Word, effective_level, task_word, word
 
@@ -114,7 +114,7 @@ def task_view(task: Task, now: float) -> TaskView:
         assigned_worker_id=task.worker_id,
         result=None if task.result is None else to_json(task.result),
         error=error_view(task),
-        timeout_seconds=task.timeout,
+        timeout_seconds=task.timeout if task.status in FINISHED else task.time_limit,
         idempotency_key=task.idempotency_key,
         trace_id=task.trace_id,
     )

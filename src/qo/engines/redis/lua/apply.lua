@@ -1,5 +1,5 @@
 -- ARGV = nonce, now or '', batch, result...
---   batch: per change {id, guard, to, lease_id, grace, delay, lease, failures, timeout, has a result, error}
+--   batch: per change {id, guard, to, lease_id, grace, delay, lease, failures, has a result, error}
 -- Answers '1' (written, or written before) or '0' for each.
 local nonce, now, batch = ARGV[1], clock(ARGV[2]), cmsgpack.unpack(ARGV[3])
 local before = receipt(nonce)
@@ -31,12 +31,13 @@ local function reindex(id, old, new)
 end
 
 local function change_task(key, old, error, change, result)
-  local id, _, to, _, _, delay, lease, failures, timeout, has_result, new_error = unpack(change, 1, 11)
+  local id, _, to, _, _, delay, lease, failures, has_result, new_error = unpack(change, 1, 10)
   local status = CODES[to]
   local available_at = delay and now + delay or old.available_at
   local new = {
     status = status, attempt = old.attempt, failures = failures or old.failures, version = old.version + 1,
-    timeout = timeout or old.timeout, available_at = available_at, rank = old.rank - old.available_at + available_at,
+    timeout = old.timeout, available_at = available_at,
+    rank = delay and old.rank - old.available_at + available_at or old.rank,
     created_at = old.created_at, updated_at = now, lease_expires_at = lease and now + lease or NONE,
     started_at = status == PENDING and NONE or old.started_at,
     completed_at = status < COMPLETED and NONE or old.completed_at == old.completed_at and old.completed_at or now,
@@ -49,6 +50,7 @@ local function change_task(key, old, error, change, result)
   if new_error and new_error ~= error then fields[#fields + 1] = 'e'; fields[#fields + 1] = new_error end
   call('HSET', key, unpack(fields))
   if error and not new_error then call('HDEL', key, 'e') end
+  if status == PENDING and old.status > RUNNING then call('HDEL', key, 'r') end
   reindex(id, old, new)
 end
 

@@ -1,4 +1,4 @@
-"""Submits a second by HTTP against SQLite and one server process. By hand: python -m tests.web.load [seconds]
+"""Submits a second by HTTP against SQLite and one server process. `python -m bench.http_submits [SECONDS]`
 
 Prints one line each for single submits (many connections) and bulk submits, next to the same without HTTP.
 """
@@ -87,7 +87,7 @@ def main() -> None:
             finally:
                 server.terminate()
         raw_single, raw_bulk = asyncio.run(in_process(f"sqlite:///{Path(folder) / 'raw.db'}", seconds))
-    print(  # noqa: T201 - the figures
+    print(
         f"single: {single:,.0f} tasks/s by HTTP over {CONNECTIONS} connections; {raw_single:,.0f} in process\n"
         f"bulk:   {bulk:,.0f} tasks/s by HTTP, {BULK} a request over 2 connections; {raw_bulk:,.0f} in process"
     )

@@ -1,0 +1,85 @@
+"""A look at everything between in and out, and waiting for a task to end."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from typing import Any, TypeAlias
+
+from qo import notes
+from qo.clock import boot_clock
+from qo.codec import decode_value
+from qo.errors import ResultTimeout, TaskFailed, TaskNotFound
+from qo.model import FINISHED, Event, Filter, Status, Task, check_id, cursor
+from qo.queue.describe import Seconds, seconds
+from qo.queue.opened import Opened
+
+PAGE = 500
+_QUICKEST, _SLOWEST = 0.005, 0.25  # seconds between two looks for a result
+
+# Inside the class `list` is a method.
+Tasks: TypeAlias = list[Task]
+Events: TypeAlias = list[Event]
+Workers: TypeAlias = list[notes.WorkerNote]
+
+
+class Looking(Opened):
+    async def get(self, task_id: str) -> Task | None:
+        (task,) = await self.engine.get([check_id(task_id)])
+        return task
+
+    async def list(self, where: Filter | None = None, *, limit: int = 50, after: str = "") -> Tasks:
+        """One page of tasks, newest first. The next page starts `after=qo.cursor(page[-1])`."""
+        return await self.engine.find(where or Filter(), limit=limit, after=after)
+
+    async def all(self, where: Filter | None = None) -> AsyncIterator[Task]:
+        """Every matching task, newest first, page by page."""
+        after = ""
+        while page := await self.list(where, limit=PAGE, after=after):
+            for task in page:
+                yield task
+            after = cursor(page[-1])
+
+    async def history(self, task_id: str) -> Events:
+        return await self.engine.history(check_id(task_id))
+
+    async def stats(self) -> dict[str, Any]:
+        """Counts by status, then the same by type and by queue."""
+        total: dict[str, int] = {status.value: 0 for status in Status}
+        by_type: dict[str, dict[str, int]] = {}
+        by_queue: dict[str, dict[str, int]] = {}
+        for lane, number in (await self.engine.count()).items():
+            for counts in (total, by_type.setdefault(lane.type, {}), by_queue.setdefault(lane.queue, {})):
+                counts[lane.status.value] = counts.get(lane.status.value, 0) + number
+        return {**total, "by_type": by_type, "by_queue": by_queue}
+
+    async def result(
+        self,
+        task_id: str,
+        *,
+        timeout: Seconds | None = None,
+        decode: Callable[[bytes], Any] = decode_value,
+    ) -> Any:
+        """Wait for a task to end and return its result, or raise TaskFailed or ResultTimeout."""
+        task = await self.ended(task_id, timeout=timeout)
+        if task.result is None:
+            raise TaskFailed(f"task {task_id} is {task.status}: {task.error or 'it has no result'}")
+        return decode(task.result)
+
+    async def ended(self, task_id: str, *, timeout: Seconds | None = None) -> Task:
+        """Wait for a task to end."""
+        until = None if timeout is None else boot_clock() + seconds(timeout)
+        pause = _QUICKEST
+        while True:
+            task = await self.get(task_id)
+            if task is None:
+                raise TaskNotFound(f"there is no task {task_id}")
+            if task.status in FINISHED:
+                return task
+            left = pause if until is None else until - boot_clock()
+            if left <= 0:
+                raise ResultTimeout(f"task {task_id} is still {task.status}")
+            await asyncio.sleep(min(pause, left))
+            pause = min(pause * 1.5, _SLOWEST)
+
+    async def workers(self) -> Workers:
+        """Everyone registered here, the silent ones too."""
+        return await notes.workers(self.engine)

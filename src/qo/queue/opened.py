@@ -1,0 +1,53 @@
+"""What everything a queue does stands on: an engine, opened and closed, and trips that concurrent callers share."""
+
+from types import TracebackType
+from typing import Self
+
+from msgspec.structs import replace
+
+from qo.clock import Clock, system_clock
+from qo.engine import Engine, Spacious
+from qo.ids import new_worker_id
+from qo.model import PAYLOAD_LIMIT, Added, Change, NewTask, Task
+from qo.queue.describe import Settings
+from qo.queue.switches import Switches
+from qo.trips import Trips
+
+
+class Opened:
+    def __init__(self, engine: Engine, settings: Settings | None = None, *, clock: Clock = system_clock) -> None:
+        self.engine = engine
+        self.switches = Switches(engine)
+        self.settings = _settled(settings or Settings(), engine)
+        self._clock = clock
+        self._worker_id = new_worker_id("dequeue")
+        self._held: dict[str, Task] = {}
+        self._adding: Trips[NewTask, Added] = Trips(engine.add)
+        self._applying: Trips[Change, bool] = Trips(engine.apply)
+
+    async def open(self) -> Self:
+        try:
+            await self.engine.open()
+        except BaseException:
+            await self.engine.close()  # nobody else would: `async with` does not end what did not begin
+            raise
+        return self
+
+    async def close(self) -> None:
+        await self._adding.finish()
+        await self._applying.finish()
+        await self.engine.close()
+
+    async def __aenter__(self) -> Self:
+        return await self.open()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+
+def _settled(settings: Settings, engine: Engine) -> Settings:
+    """With a limit for payloads: the settings' own, or what the store has room for."""
+    room = engine.payload_limit if isinstance(engine, Spacious) else PAYLOAD_LIMIT
+    return replace(settings, payload_limit=settings.payload_limit or room)

@@ -1,0 +1,60 @@
+"""Tasks in."""
+
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+from qo import tracing
+from qo.codec import encode_value
+from qo.engine import Transactional
+from qo.errors import InvalidSetting
+from qo.model import Added, NewTask, check_name, check_size
+from qo.queue.describe import describe
+from qo.queue.handles import Producer, Submitted
+from qo.queue.looking import Looking
+
+Submissions: TypeAlias = list[Submitted]  # inside the class `list` is a method
+
+BULK = 1000  # tasks a trip when many are submitted at once
+
+
+class Submitting(Looking):  # what it hands out looks for its result
+    async def enqueue(self, type: str, payload: object = None, *, connection: Any = None, **options: Any) -> Submitted:
+        """Submit one task; returns when the store has it. Options: see `describe`.
+
+        With a psycopg `connection` of your own, it is part of your transaction: it exists if and only if you commit.
+        """
+        return await self.submit(self.new_task(type, encode_value(payload), **options), connection=connection)
+
+    async def submit(self, new: NewTask, *, connection: Any = None) -> Submitted:
+        check_size("payload", new.payload, self.settings.payload_limit)
+        with tracing.submitting((new,)) as span:
+            (new,) = span.marked((new,))
+            added = await (self._adding.ask(new) if connection is None else self._add_on(connection, new))
+        return Submitted(self, added)
+
+    async def _add_on(self, connection: Any, new: NewTask) -> Added:
+        if not isinstance(self.engine, Transactional):
+            raise InvalidSetting("connection= joins a transaction of yours, and only a postgresql:// store has those")
+        (added,) = await self.engine.add_on(connection, [new])
+        return added
+
+    async def submit_many(self, tasks: Sequence[NewTask]) -> Submissions:
+        """Submit many tasks in as few trips as the store allows. Of one id, the first is taken."""
+        first: dict[str, NewTask] = {}
+        for task in tasks:
+            check_size("payload", task.payload, self.settings.payload_limit)
+            first.setdefault(task.id, task)
+        fresh: dict[str, bool] = {}
+        with tracing.submitting([*first.values()]) as span:
+            distinct = span.marked([*first.values()])
+            for start in range(0, len(distinct), BULK):
+                fresh.update(await self.engine.add(distinct[start : start + BULK]))
+        return [Submitted(self, Added(task.id, fresh.pop(task.id, False))) for task in tasks]
+
+    def new_task(self, type: str, payload: bytes, **options: Any) -> NewTask:
+        """A checked description of a task, ready to submit. Options: see `describe`."""
+        return describe(self.settings, type, payload, clock=self._clock, **options)
+
+    async def producer(self, name: str) -> Producer:
+        """A shorthand for submitting to one queue."""
+        return Producer(self, check_name("queue", name))

@@ -1,0 +1,134 @@
+"""Tasks out, and what became of them."""
+
+import asyncio
+from collections.abc import Callable, Iterable
+
+from qo.clock import boot_clock
+from qo.codec import encode_value
+from qo.errors import InvalidTask, LeaseLost, TaskNotFound
+from qo.ids import luck, new_lease_id
+from qo.model import (
+    Change,
+    Task,
+    Want,
+    after_error,
+    check_name,
+    check_names,
+    check_number,
+    check_size,
+    complete,
+    is_a,
+    release,
+    renew,
+    show,
+)
+from qo.queue.describe import Seconds, seconds
+from qo.queue.handles import DEQUEUE_LEASE, Consumer
+from qo.queue.opened import Opened
+
+
+class Taking(Opened):
+    async def dequeue(
+        self,
+        type: str | None = None,
+        *,
+        queue: str | None = None,
+        batch_size: int = 1,
+        lease: Seconds = DEQUEUE_LEASE,
+        capabilities: Iterable[str] = (),
+        wait: Seconds = 0.0,
+    ) -> list[Task]:
+        """Lease up to `batch_size` tasks; an empty list if none came within `wait` seconds."""
+        if not is_a(batch_size, int) or batch_size < 1:
+            raise InvalidTask("batch_size", f"{show(batch_size)} is not a whole number from 1 on")
+        want = Want(
+            worker_id=self._worker_id,
+            lease_id=new_lease_id(),
+            queues=() if queue is None else (check_name("queue", queue),),
+            types=() if type is None else (check_name("type", type),),
+            capabilities=frozenset(check_names("capabilities", capabilities)),
+            limit=batch_size,
+            lease=_some("lease", lease),
+        )
+        until = boot_clock() + seconds(wait)
+        while True:
+            tasks = await self._claim(want)
+            left = until - boot_clock()
+            if tasks or left <= 0:
+                self._held.update((task.id, task) for task in tasks)
+                return tasks
+            await self.engine.wait(want, left)
+
+    async def _claim(self, want: Want) -> list[Task]:
+        claiming = asyncio.ensure_future(self.engine.claim(want))
+        try:
+            return await asyncio.shield(claiming)
+        except asyncio.CancelledError:
+            # The store may have leased tasks to a caller who is gone: hand them back.
+            await asyncio.wait([claiming])
+            if not claiming.cancelled() and claiming.exception() is None and (tasks := claiming.result()):
+                await self.engine.apply([release(task) for task in tasks])
+            raise
+
+    async def ack(self, task: Task | str, result: object = None) -> None:
+        """The task is done; keep its result."""
+        data = encode_value(result, "result")
+        check_size("result", data, self.settings.payload_limit)
+        await self._settle(task, lambda held: complete(held, data))
+
+    async def nack(self, task: Task | str, error: str = "nack", *, delay: Seconds | None = None) -> None:
+        """The task failed: it comes again after its back-off (or `delay`), or ends when its retries are used up."""
+        after = None if delay is None else _any("delay", delay)
+        await self._settle(task, lambda held: after_error(held, error, luck=luck(), after=after))
+
+    async def release(self, task: Task | str, *, delay: Seconds = 0.0) -> None:
+        """Hand a task back unfinished; it costs no retry."""
+        after = _any("delay", delay)
+        await self._settle(task, lambda held: release(held, after))
+
+    async def heartbeat(self, task: Task | str, *, lease: Seconds = DEQUEUE_LEASE) -> None:
+        """Still working: the lease now runs for `lease` seconds more."""
+        held = self._lease_of(task)
+        if not await self._applying.ask(renew(held, _some("lease", lease))):
+            self._forget(held)
+            raise _lost(held)
+
+    async def _settle(self, task: Task | str, how: Callable[[Task], Change]) -> None:
+        held = self._lease_of(task)
+        settled = await self._applying.ask(how(held))
+        self._forget(held)
+        if not settled:
+            raise _lost(held)
+
+    def _forget(self, held: Task) -> None:
+        known = self._held.get(held.id)
+        if known is not None and known.lease_id == held.lease_id:  # a later attempt may be held here by now
+            del self._held[held.id]
+
+    def _lease_of(self, task: Task | str) -> Task:
+        if isinstance(task, Task):
+            return task
+        held = self._held.get(task)
+        if held is None:
+            raise TaskNotFound(f"task {task} was not dequeued here, or is settled already")
+        return held
+
+    async def consumer(self, name: str) -> Consumer:
+        """A shorthand for taking tasks from one queue."""
+        return Consumer(self, check_name("queue", name))
+
+
+def _some(field: str, duration: Seconds) -> float:
+    check_number(field, given := seconds(duration), above=0.0)
+    return given
+
+
+def _any(field: str, duration: Seconds) -> float:
+    check_number(field, given := seconds(duration))
+    return given
+
+
+def _lost(task: Task) -> LeaseLost:
+    return LeaseLost(
+        f"task {task.id} is no longer held by attempt {task.attempt}: its lease expired or it was cancelled"
+    )
