@@ -36,9 +36,11 @@ def test_of_many_on_a_fresh_object_none_loses_a_task(seed: int) -> None:
                 assert await engine.add([new(name)]) == [(task_id(name), True)]
 
         await asyncio.gather(*(submit(number, engine) for number, engine in enumerate(engines)))
+        everything = {task_id(100 * number + n) for number in range(8) for n in range(4)}
+        assert {task.id for task in await SqliteObjectEngine(bucket).find(Filter(), limit=99)} == everything
         got = await asyncio.gather(*(claim(engine, limit=5) for engine in engines))
         claimed = Counter(task.id for tasks in got for task in tasks)
-        assert claimed == Counter(task_id(100 * number + n) for number in range(8) for n in range(4))
+        assert claimed == Counter(everything)
 
     run(race())
 
@@ -78,7 +80,7 @@ async def test_one_bad_call_fails_alone() -> None:
     answers = await asyncio.gather(
         engine.add([new(0)]),
         engine.write_note("a", b"", expected="wrong"),
-        engine.add([new("x", payload=object())]),  # type: ignore[list-item]
+        engine.add([new("x", payload=object())]),
         engine.add([new(1), new(1)]),
         engine.add([new(2)]),
         return_exceptions=True,

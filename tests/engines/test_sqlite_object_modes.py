@@ -114,6 +114,55 @@ async def test_a_stale_engine_that_finds_nothing_looks_again_instead_of_reportin
     assert await claim(other) != []
 
 
+async def test_a_look_that_was_overtaken_by_a_write_of_ours_does_not_bring_the_old_state_back() -> None:
+    bucket = GatedBucket(MemoryBucket())
+    engine = SqliteObjectEngine(bucket, repeats_lost_races=False)
+    await engine.add([new(0)])
+    bucket.read_answers.clear()
+    bucket.read.clear()
+    looking = asyncio.create_task(names(engine))
+    await bucket.read.wait()
+    await engine.add([new(1)])
+    bucket.read_answers.set()
+    assert await looking == {task_id(0), task_id(1)}
+    await engine.add([new(2)])  # on what we wrote, not on what the look brought
+
+
+async def test_an_answer_that_was_overtaken_by_a_look_does_not_bring_the_old_state_back() -> None:
+    store = MemoryBucket()
+    bucket = GatedBucket(store)
+    engine = SqliteObjectEngine(bucket, repeats_lost_races=False)
+    await engine.open()
+    bucket.write_answers.clear()
+    adding = asyncio.create_task(engine.add([new(0)]))
+    await bucket.written.wait()
+    await SqliteObjectEngine(store).add([new(1)])
+    assert await names(engine) == {task_id(0), task_id(1)}
+    bucket.write_answers.set()
+    assert await adding == [(task_id(0), True)]
+    await engine.add([new(2)])  # on what the look brought
+    assert len(await names(engine)) == 3
+
+
+def test_a_write_whose_answer_was_lost_is_known_again_under_the_writes_of_others() -> None:
+    async def overtaken() -> None:
+        store = MemoryBucket()
+        bucket = GatedBucket(store)
+        engine = SqliteObjectEngine(bucket, repeats_lost_races=False)
+        await engine.open()
+        bucket.write_answers.clear()
+        adding = asyncio.create_task(engine.add([new(0)]))
+        await bucket.written.wait()
+        await SqliteObjectEngine(store).add([new(1)])
+        bucket.is_cut = True
+        bucket.write_answers.set()
+        assert await adding == [(task_id(0), True)]
+        bucket.is_cut = False
+        assert await names(engine) == {task_id(0), task_id(1)}
+
+    run(overtaken())
+
+
 def test_a_silent_bucket_is_asked_again_and_everyone_is_answered_when_it_comes_back(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

@@ -33,7 +33,6 @@ class Local:
         self.lost = 0  # of those, all that another process's write has undone
         self._flushing = asyncio.Lock()
         self._syncing: asyncio.Task[None] | None = None
-        self._is_left = False
 
     async def open(self) -> None:
         if self._image is None:
@@ -108,7 +107,6 @@ class Local:
     def let_go(self) -> None:
         """Nobody has the engine any more: one last flush, and the task ends."""
         if self._syncing is not None:
-            self._is_left = True
             self._pace.hurry()
             self._syncing.get_loop().call_later(_LAST_TRY, self._syncing.cancel)
 
@@ -120,8 +118,6 @@ class Local:
                     await self.flush()
                 except QoError as error:
                     log.debug("%s: %s", self._key, error)  # `_lose` has told it
-                if self._is_left:
-                    return
         finally:
             self._syncing = None
 
