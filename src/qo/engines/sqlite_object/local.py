@@ -16,6 +16,7 @@ from qo.engines.sqlite_object.image import Image
 from qo.engines.sqlite_object.pace import Pace
 from qo.engines.sqlite_object.uploading import Upload, log
 from qo.errors import Conflict, OutcomeUnknown, QoError
+from qo.model import Want
 from qo.sqlite_tables.table import Table
 
 Answer = TypeVar("Answer")
@@ -38,8 +39,13 @@ class Local:
         if self._image is None:
             await self._confirmed.look(is_patient=False)
 
-    async def ask(self, work: Callable[[Table], Answer], abandoned: Callable[[Answer], None] | None = None) -> Answer:
-        call = Call(work, abandoned)
+    async def ask(
+        self,
+        work: Callable[[Table], Answer],
+        abandoned: Callable[[Answer], None] | None = None,
+        want: Want | None = None,
+    ) -> Answer:
+        call = Call(work, abandoned, want)
         image = await self._present()
         if image.do([call]):
             self._unsynced += 1
