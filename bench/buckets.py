@@ -2,7 +2,8 @@
 
 Callers at once, each submitting a task, taking one and completing it, over and over, against an S3 server of our own
 that takes 28 ms for a PUT and 25 ms for a GET or LIST, in a process of its own (`--bucket memory`: in this one, and no
-HTTP). Tasks a second through their whole lives, and requests to the store for each.
+HTTP). Tasks a second through their whole lives, this process's CPU and requests to the store for each. What is shared
+by all callers limits it: three writes one after the other for every hundred tasks are 84 ms, so 1,190 tasks/s.
 """
 
 import argparse
@@ -50,16 +51,17 @@ async def measure(layout: str, depth: int, url: str, asked: argparse.Namespace) 
             await queue.engine.add(waiting[start : start + 1000])
         requests.clear()
         profiler = profiling() if asked.profile else None
-        began = time.perf_counter()
+        began, cpu = time.perf_counter(), time.process_time()
         await asyncio.gather(*(lives(queue, asked.tasks // asked.callers) for _ in range(asked.callers)))
-        took = time.perf_counter() - began
+        took, cpu = time.perf_counter() - began, time.process_time() - cpu
         if profiler:
             profiler()
         done = sum(n for lane, n in (await queue.engine.count()).items() if lane.status == "completed")
     assert done == asked.tasks // asked.callers * asked.callers, done
     each = "  ".join(f"{kind} {number / done:.3f}" for kind, number in sorted(requests.items()))
     print(
-        f"{layout:22} {asked.callers:4} callers  depth {depth:6,}  {done / took:7,.0f} tasks/s   requests a task: {each}"
+        f"{layout:22} {asked.callers:4} callers  depth {depth:6,}  {done / took:7,.0f} tasks/s"
+        f"  {cpu / done * 1e6:5.0f} us of CPU  requests a task: {each}"
     )
 
 
