@@ -106,6 +106,7 @@ class Worker:
             await self._executors.close()
 
     async def _work(self, upkeep: Upkeep) -> None:
+        await self._patiently(self._registration.forget_dismissal)  # before anyone can see us and ask again
         keeping = self._settler.run(), upkeep.renew(), upkeep.watch(), self._beat(), self._pulse()
         looking = self._look(), self._look_for_strangers()
         async with _background(*keeping, *looking) as failed:
