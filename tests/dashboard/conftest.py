@@ -1,4 +1,4 @@
-"""One browser, one server and one worker for the session; each test has tasks of its own types."""
+"""A browser for each module, one server and one worker for the session; each test has tasks of its own types."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,8 +11,9 @@ from tests.dashboard.seen import Seen
 from tests.servers.browser import browser as real_browser
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
+    """Not longer: while it is open its event loop counts as running, and no asynchronous test could start."""
     with real_browser() as made:
         yield made
 

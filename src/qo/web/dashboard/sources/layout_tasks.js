@@ -9,6 +9,7 @@ import {putDocument} from './own_writes.js';
 import {page} from './paging.js';
 import {history} from './past.js';
 import {ACTIONS, FINISHED, apply, refusal, whole} from './rules.js';
+import {isLane} from './shapes.js';
 import {Shelf} from './shelf.js';
 import {taskView} from './values.js';
 
@@ -65,7 +66,7 @@ export class TasksLayout {
   async #rollup() {
     try {
       const {counted_at, lanes} = JSON.parse((await this.s3.get(ROLLUP))?.text ?? 'null') ?? {};
-      return lanes ? {counted_at, lanes} : null;
+      return lanes?.every(isLane) ? {counted_at, lanes} : null;
     } catch (error) {
       if (error.code) throw error;
       return null; // not one of ours
@@ -103,7 +104,7 @@ export class TasksLayout {
     try {
       versions = await this.s3.versions(taskKey(id), {most: VERSIONS});
     } catch (error) {
-      if (!['forbidden', 'busy'].includes(error.code)) throw error;
+      if (!['not_allowed', 'busy'].includes(error.code)) throw error;
     }
     const kept = versions.filter((version) => version.id !== 'null');
     const read = await Promise.all(kept.map((version) => this.s3.get(taskKey(id), {versionId: version.id})));
