@@ -6,7 +6,7 @@ import {buried, decode, grown, isAlive, isOurs} from './documents.js';
 import {indexKey, isId, taskKey} from './keys.js';
 import {NoteObjects} from './note_objects.js';
 import {putDocument} from './own_writes.js';
-import {page} from './paging.js';
+import {Paging} from './paging.js';
 import {history} from './past.js';
 import {ACTIONS, FINISHED, apply, refusal, whole} from './rules.js';
 import {isLane} from './shapes.js';
@@ -24,6 +24,7 @@ export class TasksLayout {
     this.s3 = s3;
     this.shelf = new Shelf(s3);
     this.alive = new Alive(s3);
+    this.paging = new Paging(this.shelf, this.alive);
     this.notes = new NoteObjects(s3);
     this.can = {shards: true, versions: true};
   }
@@ -74,7 +75,7 @@ export class TasksLayout {
   }
 
   page(filter) {
-    return page(this.shelf, this.alive, filter, this.now());
+    return this.paging.page(filter, this.now());
   }
 
   async task(id) {
