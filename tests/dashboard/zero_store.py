@@ -98,7 +98,8 @@ def _serving(folder: Path) -> Iterator[str]:
     command = [weed, f"-logdir={folder}", "mini", f"-dir={folder}", "-ip=127.0.0.1", "-ip.bind=127.0.0.1"]
     command += ["-master.telemetry=false", "-s3.port.iceberg=0", "-s3.port.lance=0", "-webdav=false", "-admin.ui=false"]
     command += [f"-s3.config={people}", "-s3.iam.readOnly=false"]  # a token service writes
-    command += ["-s3.allowedOrigins=https://nobody.test"]  # else pages from anywhere are let into every bucket
+    # Else a bucket that is not there is made, and pages from anywhere are let into every one.
+    command += ["-s3.autoCreateBucket=false", "-s3.allowedOrigins=https://nobody.test"]
     command += [f"-{name}={port}" for name, port in ports.items()]
     endpoint = f"http://127.0.0.1:{ports['s3.port']}"
     with running(command, folder, endpoint, {}):
