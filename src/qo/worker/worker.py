@@ -92,6 +92,7 @@ class Worker:
             await self._executors.close()
 
     async def _work(self, upkeep: Upkeep) -> None:
+        await self._patiently(self._registration.forget_dismissal)  # before anyone can see us and ask again
         beside = self._settler.run(), upkeep.renew(), upkeep.watch(), self._look(), self._beat(), self._pulse()
         async with _background(*beside) as failed:
             await _first(self._claim_and_start(), failed)
@@ -178,7 +179,6 @@ class Worker:
 
     async def _look(self) -> None:
         """Obey the switches, and turn away tasks nobody will ever take."""
-        await self._patiently(self._registration.forget_dismissal)
         while True:
             await self._patiently(self._registration.make_types_known)
             await self._patiently(self._claiming.obey)

@@ -72,7 +72,7 @@ export function open({source, refresh}) {
   function drawCards([counts, minutes]) {
     return STATUSES.map((status) => h('a', {class: `card stat ${status}`, href: address('tasks', {status}), 'data-status': status},
       h('span', {class: 'label'}, h('i'), status),
-      h('b', {title: number(counts[status])}, short(counts[status])),
+      h('b', {class: counts[status] ? '' : 'none', title: number(counts[status])}, short(counts[status])),
       status in (minutes[0] ?? {}) ? sparkline(minutes.map((each) => each[status]), status) : null));
   }
 
