@@ -5,6 +5,7 @@ import {history} from './past.js';
 import {compare, comparer, matcher, rowOf, rowView, sorting} from './rows.js';
 import {ACTIONS, apply, eventOf, newWriteId, refusal, whole} from './rules.js';
 import {StoreError} from './s3.js';
+import {isEvent, isTask} from './shapes.js';
 import {base64Of, taskView, textOf} from './values.js';
 
 const KEY = 'queue.json';
@@ -25,7 +26,7 @@ export class OneLayout {
     this.can = {shards: true, versions: true};
     this.notes = {
       read: async (name) => this.#note((await this.#read()).notes, name),
-      workers: async () => (await this.#read()).notes.filter(isWorker).map((note) => JSON.parse(textOf(note.data))),
+      workers: async () => (await this.#read()).notes.filter(isRegistration).map((note) => valueOf(note)),
       change: (name, how) => this.#change((queue) => withNote(queue, name, how(this.#note(queue.notes, name) ?? {}))),
     };
   }
@@ -36,7 +37,7 @@ export class OneLayout {
 
   #note(notes, name) {
     const note = notes.find((each) => each.name === name);
-    return note ? JSON.parse(textOf(note.data)) : null;
+    return note ? valueOf(note) : null;
   }
 
   /** The object, read again only if it has changed. */
@@ -56,7 +57,7 @@ export class OneLayout {
 
   async #all() {
     const queue = await this.#read();
-    this.#rows ??= queue.tasks.map(({task}) => rowOf(task));
+    this.#rows ??= queue.tasks.filter(isRecord).map(({task}) => rowOf(task));
     return this.#rows;
   }
 
@@ -78,7 +79,7 @@ export class OneLayout {
   }
 
   async #record(id) {
-    return (await this.#read()).tasks.find(({task}) => task.id === id);
+    return (await this.#read()).tasks.find((record) => isRecord(record) && record.task.id === id);
   }
 
   async task(id) {
@@ -90,8 +91,7 @@ export class OneLayout {
     const record = await this.#record(id);
     if (!record) return null;
     const present = taskView(record.task, this.now());
-    const events = record.events.map(([version, at, status, attempt, failures, available_at, worker_id, error]) =>
-      ({version, at, status, attempt, failures, available_at, worker_id, error}));
+    const events = record.events.map(named).filter(isEvent);
     return history(present, events.sort((a, b) => compare(a.version, b.version)));
   }
 
@@ -105,7 +105,7 @@ export class OneLayout {
       sum = {done: 0, refused: []};
       const left = new Set(wanted);
       const tasks = queue.tasks.flatMap((record) => {
-        if (!left.delete(record.task.id)) return [record];
+        if (!isRecord(record) || !left.delete(record.task.id)) return [record];
         const task = whole(record.task);
         if (!ACTIONS[action].from.includes(task.status)) {
           sum.refused.push({id: task.id, why: refusal(task, action)});
@@ -142,6 +142,15 @@ export class OneLayout {
   }
 }
 
+/** An event without the names of its fields, as the object keeps it, and with them. */
+function named([version, at, status, attempt, failures, available_at, worker_id, error]) {
+  return {version, at, status, attempt, failures, available_at, worker_id, error};
+}
+
+function isRecord(record) {
+  return isTask(record?.task) && Array.isArray(record.events);
+}
+
 function decode(text) {
   const queue = text ? JSON.parse(text) : EMPTY;
   if (queue.format !== FORMAT) throw new StoreError('unreadable', `${KEY} is in a format this page does not know`);
@@ -164,8 +173,16 @@ function grown(record, task) {
   return {...record, task, events: [...record.events, step].slice(-MOST_EVENTS)};
 }
 
-function isWorker(note) {
+function isRegistration(note) {
   return note.name.startsWith('workers/');
+}
+
+function valueOf(note) {
+  try {
+    return JSON.parse(textOf(note.data));
+  } catch {
+    return null;
+  }
 }
 
 function withNote(queue, name, value) {

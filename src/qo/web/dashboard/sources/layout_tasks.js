@@ -6,9 +6,10 @@ import {buried, decode, grown, isAlive, isOurs} from './documents.js';
 import {indexKey, isId, taskKey} from './keys.js';
 import {NoteObjects} from './note_objects.js';
 import {putDocument} from './own_writes.js';
-import {page} from './paging.js';
+import {Paging} from './paging.js';
 import {history} from './past.js';
 import {ACTIONS, FINISHED, apply, refusal, whole} from './rules.js';
+import {isLane} from './shapes.js';
 import {Shelf} from './shelf.js';
 import {taskView} from './values.js';
 
@@ -23,6 +24,7 @@ export class TasksLayout {
     this.s3 = s3;
     this.shelf = new Shelf(s3);
     this.alive = new Alive(s3);
+    this.paging = new Paging(this.shelf, this.alive);
     this.notes = new NoteObjects(s3);
     this.can = {shards: true, versions: true};
   }
@@ -65,7 +67,7 @@ export class TasksLayout {
   async #rollup() {
     try {
       const {counted_at, lanes} = JSON.parse((await this.s3.get(ROLLUP))?.text ?? 'null') ?? {};
-      return lanes ? {counted_at, lanes} : null;
+      return lanes?.every(isLane) ? {counted_at, lanes} : null;
     } catch (error) {
       if (error.code) throw error;
       return null; // not one of ours
@@ -73,7 +75,7 @@ export class TasksLayout {
   }
 
   page(filter) {
-    return page(this.shelf, this.alive, filter, this.now());
+    return this.paging.page(filter, this.now());
   }
 
   async task(id) {
@@ -103,7 +105,7 @@ export class TasksLayout {
     try {
       versions = await this.s3.versions(taskKey(id), {most: VERSIONS});
     } catch (error) {
-      if (!['forbidden', 'busy'].includes(error.code)) throw error;
+      if (!['not_allowed', 'busy'].includes(error.code)) throw error;
     }
     const kept = versions.filter((version) => version.id !== 'null');
     const read = await Promise.all(kept.map((version) => this.s3.get(taskKey(id), {versionId: version.id})));
