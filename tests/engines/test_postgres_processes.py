@@ -31,7 +31,7 @@ from qo.testing.samples import want
 from qo.worker import Worker, WorkerSettings
 
 ROOT = Path(__file__).parents[2]
-KILLS = 25
+KILLS = int(os.environ.get("QO_KILLS", "6"))
 RESTARTS = 3
 ENDLESS = 10**9
 
@@ -104,7 +104,7 @@ def check(url: str, logs: list[Path]) -> None:
     lines = [line.split() for log in logs for line in log.read_text().splitlines()]
     added = [line[1] for line in lines if line[0] == "added"]
     completed = [(line[1], int(line[2])) for line in lines if line[0] == "completed"]
-    assert len(added) > 500 and len(completed) > 300, (len(added), len(completed))
+    assert len(added) > 100 and len(completed) > 50, (len(added), len(completed))
     assert not set(added) - stored.keys(), "an acknowledged task is lost"
     assert not [line for line in completed if stored[line[0]] != "completed"], "an acknowledged completion is lost"
     assert len(completed) == len({task_id for task_id, _ in completed}), "a task was completed twice"
