@@ -1,5 +1,7 @@
 """Bringing a file to the present schema, with any number of processes trying at once."""
 
+import asyncio
+import contextlib
 import time
 from importlib.resources import files
 from pathlib import Path
@@ -7,7 +9,9 @@ from pathlib import Path
 import apsw
 
 from qo.clock import boot_clock
-from qo.engines.sqlite.file import APPLICATION_ID, VERSION, check_version
+from qo.engines.schemas import Schema
+from qo.engines.sqlite.address import path_of
+from qo.engines.sqlite.file import APPLICATION_ID, VERSION, check_file, check_version, connect
 from qo.engines.sqlite.trouble import storage_error
 from qo.errors import StorageError
 
@@ -28,6 +32,22 @@ def prepare(db: apsw.Connection, path: Path) -> None:
         db.execute(f"PRAGMA journal_size_limit = {_JOURNAL_LIMIT}")
     except apsw.Error as error:
         raise storage_error(path, error) from error
+
+
+async def schema_of(url: str) -> Schema:
+    return await asyncio.to_thread(_look, path_of(url))
+
+
+def _look(path: Path) -> Schema:
+    if not check_file(path):
+        return Schema(0, VERSION)
+    try:
+        with contextlib.closing(connect(path, create=False)) as db:
+            version = int(db.execute("PRAGMA user_version").get)
+    except apsw.Error as error:
+        raise storage_error(path, error) from error
+    check_version(path, version)
+    return Schema(version, VERSION)
 
 
 def _migrate(db: apsw.Connection, path: Path) -> None:
