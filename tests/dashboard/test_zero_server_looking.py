@@ -167,7 +167,7 @@ async def test_a_long_queue_costs_no_more_than_a_bounded_number_of_requests(many
     async with opened(many) as queue:
         done = [await task_in(queue, Status.FAILED, type="done", name="other") for _ in range(3)]
         await mixed(queue, MANY)
-        counted = Rollup(counted_at=queue._clock(), lanes=[("other", "done", Status.FAILED, len(done))])
+        counted = Rollup(counted_at=queue._clock(), lanes=[("other", "done", Status.FAILED, 6, len(done))])
         many.put(ROLLUP, msgspec.json.encode(counted))
         stats = await queue.stats()
     answer = await source.ask("return source.overview();")

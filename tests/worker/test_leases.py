@@ -94,11 +94,12 @@ async def test_aborting_hands_everything_back_at_once(bench: Bench) -> None:
 
 
 async def test_tasks_claimed_ahead_are_handed_back_unstarted(bench: Bench) -> None:
-    go, started = threading.Event(), []
+    go, started, both = threading.Event(), [], threading.Barrier(3)
 
     def waits(n: int) -> None:
         started.append(n)
-        go.wait(10)
+        both.wait(20)
+        go.wait(20)
 
     bench.handle(waits)
     ids = [await bench.submit("waits", {"n": n}) for n in range(6)]
@@ -106,6 +107,7 @@ async def test_tasks_claimed_ahead_are_handed_back_unstarted(bench: Bench) -> No
         worker._claiming.pace.ahead = lambda: 6  # type: ignore[method-assign]
         for task_id in ids:
             await _until(bench, task_id, lambda task: task.status is Status.RUNNING)
+        await asyncio.to_thread(both.wait, 20)
         worker.stop()
         await _until(bench, ids[-1], lambda task: task.status is Status.PENDING)
         go.set()
