@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from qo.bucket import Bucket
@@ -10,8 +10,9 @@ from qo.buckets import open_bucket
 from qo.clock import Clock, system_clock
 from qo.engine import Engine
 from qo.engines.spacious import LARGEST, SpaciousEngine
-from qo.errors import InvalidSetting
+from qo.errors import InvalidSetting, StorageError
 from qo.findings import Finding
+from qo.model import UNFINISHED, Filter
 
 # Option by variable: what a URL says goes first.
 _VARIABLES = {
@@ -20,6 +21,8 @@ _VARIABLES = {
     "log_scan_page_size": "QO_LOG_SCAN_PAGE_SIZE",
     "payload_limit": "QO_PAYLOAD_LIMIT",
 }
+_VERSIONED = {"tasks"}  # layouts whose history is in the versions of their objects
+_SOME, _SHOWN = 100, 5  # tasks looked at, and objects named, by an examination
 _LIMIT = "payload_limit"  # of every layout
 _OPTIONS = {
     "tasks": (*_VARIABLES,),
@@ -44,9 +47,42 @@ def from_url(url: str, *, clock: Clock = system_clock) -> Engine:
 async def examine(url: str) -> list[Finding]:
     from qo.buckets.certify import certify  # noqa: PLC0415 - only the doctor needs it
 
-    layout, _, address = parse(url, os.environ)
-    kept = Finding("layout", True, f"tasks are kept in the layout `{layout}`")
-    return [kept, *await certify(open_bucket(address), address)]
+    layout, options, address = parse(url, os.environ)
+    bucket = open_bucket(address)
+    findings = [Finding("layout", True, f"tasks are kept in the layout `{layout}`")]
+    findings += await certify(bucket, address)
+    if layout not in _VERSIONED:
+        findings = [finding for finding in findings if finding.name != "versioning"]
+    if all(finding.ok is not False for finding in findings[1:5]):  # it may be read at all
+        options.pop(_LIMIT, None)
+        findings.append(await _contents(_LAYOUTS[layout](bucket, options, None)))
+    return findings
+
+
+async def _contents(engine: Engine) -> Finding:
+    """Whether what is there can be read, as far as a worker would meet it."""
+    odd: list[str] = []
+    try:
+        await engine.find(Filter(statuses=tuple(UNFINISHED)), limit=_SOME)
+        await engine.read_note("control")
+        if isinstance(engine, Inspectable):
+            odd = sorted(await engine.inspect(_SOME))
+    except StorageError as error:
+        return Finding("contents", False, str(error))
+    finally:
+        await engine.close()
+    if odd:
+        shown = ", ".join(odd[:_SHOWN]) + (", …" if len(odd) > _SHOWN else "")
+        return Finding("contents", None, f"what is not qo's is left alone, but better moved away: {shown}")
+    return Finding("contents", True, "what is there can be read")
+
+
+@runtime_checkable
+class Inspectable(Protocol):
+    """A layout of many objects, some of which may be somebody else's."""
+
+    async def inspect(self, most: int) -> frozenset[str]:
+        """Read that many tasks; which objects under our names could not be read."""
 
 
 def parse(url: str, variables: Mapping[str, str]) -> tuple[str, dict[str, str], str]:
