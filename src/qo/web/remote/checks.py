@@ -57,7 +57,7 @@ def check_change(change: Change, payload_limit: int) -> Change:
     check_id(change.id)
     if change.lease_id is not None:
         check_lease_id(change.lease_id)
-    for field in ("grace", "delay", "lease", "timeout", "failures"):
+    for field in ("grace", "delay", "lease", "failures"):
         value = getattr(change, field)
         if value is not None:
             check_number(field, value)
