@@ -72,6 +72,22 @@ async def test_of_two_nodes_the_later_is_told_and_healthy_again() -> None:
     assert (await a.stats())["pending"] == 2
 
 
+def test_a_heartbeat_outlives_a_lost_race() -> None:
+    async def beating() -> None:
+        bucket = MemoryBucket()
+        a, b = await qo.S3Store.create(bucket), await qo.S3Store.create(bucket)
+        await a.enqueue("t")
+        (task,) = await a.dequeue()
+        async with qo.HeartbeatManager(a, task, interval=10) as heartbeat:
+            await b.switches.pause()  # another node writes: the first beat comes too late
+            await asyncio.sleep(35)
+        assert not heartbeat.lost
+        renewed = await b.get(task.id)
+        assert renewed is not None and renewed.version > task.version
+
+    run(beating())
+
+
 async def test_a_node_steps_by_hand() -> None:
     bucket = MemoryBucket()
     store = await qo.S3Store.create(bucket, interval=INF)

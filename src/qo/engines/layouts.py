@@ -35,7 +35,13 @@ async def examine(url: str) -> list[Finding]:
 
     layout, _, address = parse(url, os.environ)
     kept = Finding("layout", True, f"tasks are kept in the layout `{layout}`")
-    return [kept, *await certify(open_bucket(address), address)]
+    bucket = open_bucket(address)
+    findings = [kept, *await certify(bucket, address)]
+    if layout == "sqlite":
+        from qo.engines.sqlite_object import examine as examine_database  # noqa: PLC0415
+
+        findings.append(await examine_database(bucket))
+    return findings
 
 
 def parse(url: str, variables: Mapping[str, str]) -> tuple[str, dict[str, str], str]:
