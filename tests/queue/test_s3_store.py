@@ -10,7 +10,7 @@ import pytest
 import qo
 from qo.bucket import ANY
 from qo.buckets.memory import MemoryBucket
-from qo.testing import Latency, S3Server
+from qo.testing import Faults, Latency, S3Server
 from tests.engines.fast_time import run
 from tests.engines.gated_bucket import GatedBucket
 
@@ -32,6 +32,22 @@ async def test_the_durable_example(monkeypatch: pytest.MonkeyPatch) -> None:
         assert await store.result(submitted.id) == "done"
         await store.close()
         await other.close()
+
+
+async def test_a_network_that_goes_and_comes_back_delays_the_callers_and_no_more() -> None:
+    async with S3Server() as server:
+        store = await qo.S3Store.create(server.url)
+        await store.enqueue("t")
+        server.faults = Faults(0, lost_request=1.0)
+        enqueuing = [asyncio.create_task(store.enqueue("t")) for _ in range(5)]
+        before = server.requests
+        while server.requests < before + 4:
+            await asyncio.sleep(0.005)
+        assert not any(each.done() for each in enqueuing)
+        server.faults = Faults(0)
+        assert [(await each).new for each in enqueuing] == [True] * 5
+        assert (await store.stats())["pending"] == 6
+        await store.close()
 
 
 async def test_the_local_example(tmp_path: Path) -> None:
