@@ -11,6 +11,7 @@ from qo.bucket import ANY
 from qo.buckets.counting import CountingBucket
 from qo.buckets.folder import FolderBucket
 from qo.buckets.memory import MemoryBucket
+from qo.engines import examine
 from qo.engines.sqlite import SqliteEngine
 from qo.engines.sqlite_object import SqliteObjectEngine
 from qo.errors import BadBatch, StorageError
@@ -185,6 +186,19 @@ async def test_a_damaged_page_is_noticed_at_the_download(at: float) -> None:
     with pytest.raises(StorageError, match="damaged"):
         await engine.add([new(999)])
     assert await content(bucket) == data
+
+
+async def test_the_doctor_looks_at_the_object(tmp_path: Path) -> None:
+    url, bucket = f"file://{tmp_path}?layout=sqlite", FolderBucket(tmp_path)
+    engine = SqliteObjectEngine(bucket)
+    for words, ok, prepare in (
+        ("no queue.sqlite yet", True, claim(engine)),
+        ("holds 3 tasks", True, engine.add([new(n) for n in range(3)])),
+        ("does not hold a queue", False, bucket.put(KEY, b"junk", expected=ANY)),
+    ):
+        await prepare
+        found = [finding for finding in await examine(url) if finding.name == "database"]
+        assert [(finding.ok, words in finding.detail) for finding in found] == [(ok, True)]
 
 
 async def test_a_store_that_was_mended_is_used_again() -> None:

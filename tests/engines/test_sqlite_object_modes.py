@@ -217,6 +217,23 @@ def test_closing_does_not_wait_for_a_dead_bucket_without_end() -> None:
     run(outage())
 
 
+async def test_closing_waits_for_a_look_whose_caller_has_left() -> None:
+    bucket = GatedBucket(MemoryBucket())
+    engine = SqliteObjectEngine(bucket)
+    bucket.read_answers.clear()
+    looking = asyncio.create_task(names(engine))
+    await bucket.read.wait()
+    looking.cancel()
+    closing = asyncio.create_task(engine.close())
+    await asyncio.wait([looking])
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert not closing.done()
+    bucket.read_answers.set()
+    await closing
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
 # --- local
 
 

@@ -10,7 +10,7 @@ import pytest
 import qo
 from qo.bucket import ANY
 from qo.buckets.memory import MemoryBucket
-from qo.testing import Latency, S3Server
+from qo.testing import Faults, Latency, S3Server
 from tests.engines.fast_time import run
 from tests.engines.gated_bucket import GatedBucket
 
@@ -32,6 +32,22 @@ async def test_the_durable_example(monkeypatch: pytest.MonkeyPatch) -> None:
         assert await store.result(submitted.id) == "done"
         await store.close()
         await other.close()
+
+
+async def test_a_network_that_goes_and_comes_back_delays_the_callers_and_no_more() -> None:
+    async with S3Server() as server:
+        store = await qo.S3Store.create(server.url)
+        await store.enqueue("t")
+        server.faults = Faults(0, lost_request=1.0)
+        enqueuing = [asyncio.create_task(store.enqueue("t")) for _ in range(5)]
+        before = server.requests
+        while server.requests < before + 4:
+            await asyncio.sleep(0.005)
+        assert not any(each.done() for each in enqueuing)
+        server.faults = Faults(0)
+        assert [(await each).new for each in enqueuing] == [True] * 5
+        assert (await store.stats())["pending"] == 6
+        await store.close()
 
 
 async def test_the_local_example(tmp_path: Path) -> None:
@@ -70,6 +86,22 @@ async def test_of_two_nodes_the_later_is_told_and_healthy_again() -> None:
     assert (await b.stats())["pending"] == 1  # what A wrote, and nothing of B's
     await at_b.enqueue(2)
     assert (await a.stats())["pending"] == 2
+
+
+def test_a_heartbeat_outlives_a_lost_race() -> None:
+    async def beating() -> None:
+        bucket = MemoryBucket()
+        a, b = await qo.S3Store.create(bucket), await qo.S3Store.create(bucket)
+        await a.enqueue("t")
+        (task,) = await a.dequeue()
+        async with qo.HeartbeatManager(a, task, interval=10) as heartbeat:
+            await b.switches.pause()  # another node writes: the first beat comes too late
+            await asyncio.sleep(35)
+        assert not heartbeat.lost
+        renewed = await b.get(task.id)
+        assert renewed is not None and renewed.version > task.version
+
+    run(beating())
 
 
 async def test_a_node_steps_by_hand() -> None:

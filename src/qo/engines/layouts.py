@@ -54,14 +54,18 @@ async def examine(url: str) -> list[Finding]:
     if layout not in _VERSIONED:
         findings = [finding for finding in findings if finding.name != "versioning"]
     if all(finding.ok is not False for finding in findings[1:5]):  # it may be read at all
-        options.pop(_LIMIT, None)
-        findings.append(await _contents(_LAYOUTS[layout](bucket, options, None)))
+        findings.append(await _contents(layout, options, bucket))
     return findings
 
 
-async def _contents(engine: Engine) -> Finding:
+async def _contents(layout: str, options: dict[str, str], bucket: Bucket) -> Finding:
     """Whether what is there can be read, as far as a worker would meet it."""
-    odd: list[str] = []
+    if layout == "sqlite":
+        from qo.engines.sqlite_object import examine as examine_database  # noqa: PLC0415
+
+        return await examine_database(bucket)
+    options.pop(_LIMIT, None)
+    engine, odd = _LAYOUTS[layout](bucket, options, None), list[str]()
     try:
         await engine.find(Filter(statuses=tuple(UNFINISHED)), limit=_SOME)
         await engine.read_note("control")

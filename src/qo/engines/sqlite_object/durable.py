@@ -82,6 +82,7 @@ class Durable:
             await asyncio.wait([writer], timeout=patience)
             writer.cancel()
             await asyncio.wait([writer])
+        await self._confirmed.settle()
 
     def close(self) -> None:
         self._drop_image()

@@ -105,6 +105,7 @@ class Local:
             await asyncio.wait([syncing])
         if self._unsynced:
             self._lose(OutcomeUnknown("the bucket did not answer before the end"))
+        await self._confirmed.settle()
 
     def close(self) -> None:
         self._drop_image()
