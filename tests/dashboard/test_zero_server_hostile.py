@@ -15,11 +15,7 @@ from tests.dashboard.zero_store import Place, Store, _keys, store
 
 __all__ = ["_keys", "chromium", "store", "tab"]  # fixtures
 
-pytestmark = [
-    pytest.mark.asyncio(loop_scope="session"),
-    pytest.mark.xdist_group("chromium"),
-    pytest.mark.usefixtures("_keys"),
-]
+pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.usefixtures("_keys")]
 HIT = "window.hit=1"
 VECTORS = [
     f"<script>{HIT}</script>",

@@ -28,11 +28,7 @@ from tests.servers.process import s3_client
 
 __all__ = ["_keys", "chromium", "store", "tab"]  # fixtures
 
-pytestmark = [
-    pytest.mark.asyncio(loop_scope="session"),
-    pytest.mark.xdist_group("chromium"),
-    pytest.mark.usefixtures("_keys"),
-]
+pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.usefixtures("_keys")]
 MANY = int(
     os.environ.get("QO_ZERO_TASKS", "430")
 )  # more than one view reads; from 1,001 on, more than one listing tells

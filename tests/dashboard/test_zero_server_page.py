@@ -14,11 +14,7 @@ from tests.dashboard.zero_store import READER, Place, Store, _keys, store
 
 __all__ = ["_keys", "chromium", "store", "tab"]  # fixtures
 
-pytestmark = [
-    pytest.mark.asyncio(loop_scope="session"),
-    pytest.mark.xdist_group("chromium"),
-    pytest.mark.usefixtures("_keys"),
-]
+pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.usefixtures("_keys")]
 PATIENCE = 20_000.0  # milliseconds
 
 
