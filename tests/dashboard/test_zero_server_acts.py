@@ -21,11 +21,7 @@ from tests.dashboard.zero_store import READER, Place, Store, _keys, store
 
 __all__ = ["_keys", "chromium", "store", "tab"]  # fixtures
 
-pytestmark = [
-    pytest.mark.asyncio(loop_scope="session"),
-    pytest.mark.xdist_group("chromium"),
-    pytest.mark.usefixtures("_keys"),
-]
+pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.usefixtures("_keys")]
 LAYOUTS = ["tasks", "one"]
 ACTIONS = ("cancel", "replay", "archive", "delete")
 EXPECTED = {
@@ -54,9 +50,10 @@ async def check(place: Place, queue: Queue, tasks: list[Task]) -> None:
     """The index is exactly what the tasks need, and the sweeper finds nothing to do."""
     if place.layout != "tasks":
         return
-    assert isinstance(queue.engine, PerTaskEngine)
-    assert await queue.engine.repair() == 0
-    assert not queue.engine.quarantined
+    engine = getattr(queue.engine, "engine", queue.engine)  # itself, or behind one that keeps large values aside
+    assert isinstance(engine, PerTaskEngine)
+    assert await engine.repair() == 0
+    assert not engine.quarantined
     entries = {key for key in place.objects() if key.startswith(("ready/", "leases/"))}
     assert entries == {key for task in tasks if (key := index_key(task))}
 

@@ -22,7 +22,7 @@ from tests.servers.process import KEYS, s3_client
 
 __all__ = ["_keys", "store"]  # fixtures
 
-pytestmark = [pytest.mark.xdist_group("chromium"), pytest.mark.usefixtures("_keys")]
+pytestmark = pytest.mark.usefixtures("_keys")
 
 
 @pytest.fixture

@@ -14,17 +14,21 @@ from tests.dashboard.zero_store import READER, Place, Store, _keys, store
 
 __all__ = ["_keys", "chromium", "store", "tab"]  # fixtures
 
-pytestmark = [
-    pytest.mark.asyncio(loop_scope="session"),
-    pytest.mark.xdist_group("chromium"),
-    pytest.mark.usefixtures("_keys"),
-]
+pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.usefixtures("_keys")]
 PATIENCE = 20_000.0  # milliseconds
 
 
-@pytest_asyncio.fixture(loop_scope="session", params=["tasks", "one"])
-async def place(request: pytest.FixtureRequest, store: Store) -> Place:
-    return store.place("versioned", request.param)
+BOTH = pytest.mark.parametrize("layout", ["tasks", "one"])
+
+
+@pytest.fixture
+def layout() -> str:
+    return "tasks"
+
+
+@pytest.fixture
+def place(layout: str, store: Store) -> Place:
+    return store.place("versioned", layout)
 
 
 @pytest_asyncio.fixture(loop_scope="session")
@@ -44,6 +48,7 @@ async def go(page: Page, where: str) -> None:
     await page.evaluate("(where) => { location.hash = where; }", where)
 
 
+@BOTH
 async def test_a_link_shows_the_whole_queue_and_keeps_nothing(place: Place, queue: Queue, tab: Tab) -> None:
     ids = await fill(queue)
     requests: list[str] = []
@@ -91,6 +96,7 @@ async def test_reloading_forgets_the_credentials_and_says_so(place: Place, tab: 
     await expect(page.locator("[role=alert]")).to_contain_text("This link is damaged", timeout=PATIENCE)
 
 
+@BOTH
 async def test_a_failed_task_is_replayed_by_a_click_and_runs(place: Place, queue: Queue, tab: Tab) -> None:
     task_id = await task_in(queue, Status.FAILED)
     page = await open_page(tab, place.narrow_link("--write"))

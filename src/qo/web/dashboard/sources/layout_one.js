@@ -1,5 +1,6 @@
 // The layout `one`, the whole queue in one object: read whole, written whole, as in qo/engines/one_object.
 
+import {filled, referredBy} from './large.js';
 import {putDocument} from './own_writes.js';
 import {history} from './past.js';
 import {compare, comparer, matcher, rowOf, rowView, sorting} from './rows.js';
@@ -84,13 +85,17 @@ export class OneLayout {
 
   async task(id) {
     const record = await this.#record(id);
-    return record ? taskView(record.task, this.now()) : null;
+    return record ? this.#view(record.task) : null;
+  }
+
+  #view(task) {
+    return filled(this.s3, task, taskView(task, this.now()));
   }
 
   async history(id) {
     const record = await this.#record(id);
     if (!record) return null;
-    const present = taskView(record.task, this.now());
+    const present = await this.#view(record.task);
     const events = record.events.map(named).filter(isEvent);
     return history(present, events.sort((a, b) => compare(a.version, b.version)));
   }
@@ -100,9 +105,11 @@ export class OneLayout {
   /** All of them in one write. */
   async act(action, ids, progress) {
     let sum;
+    let values; // of deleted tasks, to be removed when the object does not refer to them any more
     const wanted = new Set(ids);
     await this.#change((queue) => {
       sum = {done: 0, refused: []};
+      values = [];
       const left = new Set(wanted);
       const tasks = queue.tasks.flatMap((record) => {
         if (!isRecord(record) || !left.delete(record.task.id)) return [record];
@@ -112,11 +119,14 @@ export class OneLayout {
           return [record];
         }
         sum.done += 1;
-        return action === 'delete' ? [] : [grown(record, apply(task, action, this.now()))];
+        if (action !== 'delete') return [grown(record, apply(task, action, this.now()))];
+        values.push(...referredBy(task));
+        return [];
       });
       for (const id of left) sum.refused.push({id, why: 'there is no such task'});
       return sum.done ? {...queue, tasks} : null;
     });
+    await Promise.all(values.map((key) => this.s3.delete(key).catch(() => {}))); // else left to `repair`
     progress(sum.done);
     return sum;
   }

@@ -4,6 +4,7 @@
 import {Alive} from './alive.js';
 import {buried, decode, grown, isAlive, isOurs} from './documents.js';
 import {indexKey, isId, taskKey} from './keys.js';
+import {filled, referredBy} from './large.js';
 import {NoteObjects} from './note_objects.js';
 import {putDocument} from './own_writes.js';
 import {Paging} from './paging.js';
@@ -80,7 +81,11 @@ export class TasksLayout {
 
   async task(id) {
     const kept = await this.#read(id);
-    return kept && taskView(kept.document.task, this.now());
+    return kept && this.#view(kept.document.task);
+  }
+
+  #view(task) {
+    return filled(this.s3, task, taskView(task, this.now()));
   }
 
   /** Every transition, with the task as it was then where the store keeps versions. */
@@ -96,7 +101,7 @@ export class TasksLayout {
       tasks.set(document.task.version, taskView(document.task, document.task.updated_at));
     }
     const ordered = [...events.values()].sort((a, b) => a.version - b.version);
-    return history(taskView(kept.document.task, this.now()), ordered, tasks);
+    return history(await this.#view(kept.document.task), ordered, tasks);
   }
 
   /** Newest first; nothing where the store keeps none, or does not tell. */
@@ -168,7 +173,8 @@ export class TasksLayout {
       if (needed) litter.push(needed);
       return false;
     }
-    const rubbish = [former, ...litter].filter((key) => key && key !== needed);
+    const values = changed ? [] : referredBy(task);
+    const rubbish = [former, ...litter, ...values].filter((key) => key && key !== needed);
     // What stays is harmless, and removed by whoever meets it.
     await Promise.all(rubbish.map((key) => this.s3.delete(key).catch(() => {})));
     return true;

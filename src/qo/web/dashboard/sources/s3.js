@@ -42,6 +42,20 @@ export class S3 {
     return {text: said, etag: answer.headers.get('etag') ?? ''};
   }
 
+  /** {bytes, size}; bytes is null if there are more than `most`. null if there is nothing. */
+  async getBytes(key, {most}) {
+    const answer = await this.#ask('GET', key, {});
+    const size = Number(answer.headers.get('content-length'));
+    if (answer.ok && size > most) {
+      await answer.body?.cancel();
+      return {bytes: null, size};
+    }
+    if (answer.ok) return {bytes: new Uint8Array(await answer.arrayBuffer()), size};
+    const said = await answer.text();
+    if (!isMissing(answer.status, said)) this.#check(answer, said, key);
+    return null;
+  }
+
   /** The new ETag. `over`: an ETag to replace, null if nothing may be there, undefined for whatever is there. */
   async put(key, text, {over} = {}) {
     const headers = {'content-type': 'application/json'};
