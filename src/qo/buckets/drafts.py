@@ -6,7 +6,8 @@ import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from qo.buckets.files import flush_folder, make_folder, write_file
+from qo.buckets.files import flush_folder, write_file
+from qo.buckets.folders import Folders
 from qo.clock import system_clock
 from qo.errors import OutcomeUnknown, StorageError
 
@@ -15,12 +16,12 @@ _TRIES = 20  # at making a folder that others remove because it is empty
 
 
 class Drafts:
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, folder: Path, folders: Folders) -> None:
+        self._folder, self._folders = folder, folders
         self._host = socket.gethostname()
 
     def open(self) -> None:
-        make_folder(self._folder)
+        self._folders.make(self._folder)
         for draft in list(self._folder.iterdir()):
             if self._is_abandoned(draft):
                 draft.unlink(missing_ok=True)
@@ -44,11 +45,11 @@ class Drafts:
             return False
 
 
-def place(draft: Path, path: Path, move: Callable[[Path, Path], None]) -> None:
+def place(draft: Path, path: Path, move: Callable[[Path, Path], None], folders: Folders) -> None:
     """Give a draft its name, by link(2) or rename(2), and make that durable."""
     for _ in range(_TRIES):
         try:
-            make_folder(path.parent)
+            folders.make(path.parent)
             move(draft, path)
         except FileNotFoundError:
             if not draft.exists():

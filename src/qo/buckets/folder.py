@@ -14,7 +14,8 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 from qo.bucket import ANY, NEW, Blob
 from qo.buckets.drafts import Drafts, place
-from qo.buckets.files import Head, flush_folder, make_folder, new_version, read_blob, read_head, remove_empty
+from qo.buckets.files import Head, flush_folder, new_version, read_blob, read_head, remove_empty
+from qo.buckets.folders import Folders
 from qo.buckets.locks import locked
 from qo.buckets.names import path_of, walk
 from qo.buckets.pool import Pool
@@ -32,7 +33,8 @@ class FolderBucket:
         self._root = root.absolute()  # now: the process may change its directory later
         self._locks = self._root / ".qo" / "locks"
         self._old = self._root / ".qo" / "versions"
-        self._drafts = Drafts(self._root / ".qo" / "drafts")
+        self._folders = Folders(self._root)
+        self._drafts = Drafts(self._root / ".qo" / "drafts", self._folders)
         self._keeps_versions = versions
         self._clock = clock or system_clock
         self._pool = Pool(_THREADS)
@@ -91,7 +93,7 @@ class FolderBucket:
             raise Conflict(f"{key} exists already")
         with self._drafts.write(data, version, self._clock()) as draft:
             try:
-                place(draft, path, os.link)
+                place(draft, path, os.link, self._folders)
             except FileExistsError:
                 raise Conflict(f"{key} exists already") from None
         return version
@@ -101,13 +103,13 @@ class FolderBucket:
         if present and self._keeps_versions:
             self._keep(path, key, present)
         with self._drafts.write(data, version, self._clock()) as draft:
-            place(draft, path, os.replace)
+            place(draft, path, os.replace, self._folders)
         return version
 
     def _keep(self, path: Path, key: str, present: Head) -> None:
         """Before it is replaced: so what is kept was once the present version, and none is missed."""
         old = path_of(self._old, key)
-        make_folder(old)
+        self._folders.make(old)
         with contextlib.suppress(FileExistsError):  # a writer before us died on the way
             os.link(path, old / present.version)
         flush_folder(old)
@@ -140,7 +142,7 @@ class FolderBucket:
 
     def _prepare(self) -> None:
         if not self._is_ready:
-            make_folder(self._locks)
+            self._folders.make(self._locks)
             self._drafts.open()
             self._is_ready = True
 
