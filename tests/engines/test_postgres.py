@@ -1,4 +1,5 @@
 import asyncio
+import gc
 import re
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
@@ -368,6 +369,26 @@ async def test_connections_that_were_cut_are_replaced_unnoticed(engine: Postgres
         db.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'qo'")
     assert await engine.add([new()]) == [(task_id(0), True)]
     assert await engine.apply([complete(await claim_one(engine))]) == [True]
+
+
+async def test_a_call_that_is_cancelled_at_any_moment_leaves_nothing_open(url: str) -> None:
+    engine = PostgresEngine(address_of(url))
+    await engine.open()
+    for steps in range(0, 60, 3):
+        rooms = engine._at_work()
+        await rooms.line.close()  # the call begins by connecting
+        await rooms.watch.close()
+        calls = [asyncio.create_task(trip) for trip in (engine.count(), claim(engine), engine.wait(want(), 60))]
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        for one in calls:
+            one.cancel()
+        await asyncio.gather(*calls, return_exceptions=True)
+    late = asyncio.create_task(engine.count())
+    await asyncio.sleep(0)
+    await engine.close()
+    assert await late == {}
+    gc.collect()  # a connection nobody closed complains when it is found, and a warning is an error
 
 
 async def test_a_stopped_server_is_told_and_a_started_one_is_used_again() -> None:

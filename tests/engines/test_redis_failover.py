@@ -10,14 +10,27 @@ import pytest
 
 from qo.engines.redis import calls
 from qo.errors import OutcomeUnknown, StorageError
-from qo.model import Status, complete
+from qo.model import Filter, Status, complete
 from qo.queue import Queue, connect
-from qo.testing.samples import claim_one, new, stored, task_id
+from qo.testing.samples import claim_one, new, stored, task_id, want
 from tests.engines.redis_engines import opened
 from tests.engines.redis_load import under_load, until
 from tests.servers.redis import AT_ONCE, Sentinels, Server, program, running
 
 FAILOVERS = int(os.environ.get("QO_FAILOVERS", "1"))
+
+
+async def test_the_rights_we_advise_are_enough() -> None:
+    with running(*AT_ONCE) as primary, running("--replicaof", "127.0.0.1", str(primary.port)):
+        rights = ("~{mine}*", "&{mine}*", "+@all", "-@dangerous", "+role")
+        primary.command("ACL", "SETUSER", "me", "on", ">sesame", *rights)
+        await until_attached(primary)
+        async with opened(primary.url.replace("//", "//me:sesame@") + "?prefix=mine&replicas=1") as engine:
+            await engine.add([new(0)])
+            await engine.apply([complete(await claim_one(engine))])
+            await engine.wait(want(), 0.01)
+            assert len(await engine.history(task_id(0))) == 3
+            assert sum((await engine.count()).values()) == len(await engine.find(Filter(), limit=9)) == 1
 
 
 @pytest.fixture

@@ -61,6 +61,7 @@ class PostgresEngine:
         rooms, self._rooms = self._rooms, None
         if rooms is None or rooms.line.pid != os.getpid():  # in a forked child there is nothing to let go of
             return
+        rooms.line.is_open = False
         if self._handing_back:
             await asyncio.wait(self._handing_back)
         await rooms.watch.close()

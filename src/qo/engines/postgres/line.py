@@ -48,6 +48,7 @@ class Line:
         self.pid = os.getpid()
         self._idle: list[psycopg.AsyncConnection[Any]] = []
         self._room = asyncio.Semaphore(_MOST)
+        self.is_open = True  # a call may still be under way when the engine is closed: it keeps no connection then
 
     async def connect(self) -> psycopg.AsyncConnection[Any]:
         try:
@@ -59,9 +60,11 @@ class Line:
         try:
             teach(connection.adapters)
             await connection.execute(_SETTINGS, prepare=False)
-        except psycopg.Error as error:
+        except BaseException as error:
             await connection.close()
-            raise storage_error(self.address, error) from error
+            if isinstance(error, psycopg.Error):
+                raise storage_error(self.address, error) from error
+            raise  # cancelled
         return connection
 
     async def close(self) -> None:
@@ -129,9 +132,9 @@ class Line:
                 raise Known(str(storage_error(self.address, error))) from error
             raise storage_error(self.address, error) from error
         finally:
-            if whole:
+            if whole and self.is_open:
                 self._idle.append(connection)
-            else:  # cut, or the caller was cancelled in the middle of it
+            else:  # closed, or cut, or the caller was cancelled in the middle of it
                 with suppress(psycopg.Error):
                     await connection.close()
         return rows

@@ -13,7 +13,7 @@ _ADVICE = (
     ("MISCONF", "it cannot write to its disk and takes no writes; look at its log"),
     ("NOAUTH", "it wants a password; write redis://:password@host"),
     ("WRONGPASS", "it does not know this user and password"),
-    ("NOPERM", "this user may not run all of qo's commands; grant it ~{prefix}* &{prefix}* +@all -@dangerous"),
+    ("NOPERM", "this user may not run all of qo's commands; grant it ~{prefix}* &{prefix}* +@all -@dangerous +role"),
     ("BUSY", "another client's script keeps it busy; try again, or run SCRIPT KILL"),
 )
 _MOVED_ON = ("READONLY", "LOADING", "MASTERDOWN")
