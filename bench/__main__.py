@@ -207,8 +207,9 @@ class Run:
         self.overrides |= {k: json.loads(v) for k, v in (pair.split("=", 1) for pair in args.set)}
         base = args.port_base
         self.servers: dict[str, servers.Server] = {
-            "redis": servers.Redis(args.redis_server, base + 379, self.work / "redis", aof=False),
-            "redis-aof": servers.Redis(args.redis_server, base + 380, self.work / "redis-aof", aof=True),
+            "redis": servers.Redis(args.redis_server, base + 379, self.work / "redis"),
+            "redis-aof": servers.Redis(args.redis_server, base + 380, self.work / "redis-aof", "everysec"),
+            "redis-always": servers.Redis(args.redis_server, base + 381, self.work / "redis-always", "always"),
             "postgres": servers.Postgres(args.pg_bin, base + 432, self.work / "pg", args.pg_user),
             "sqlite": servers.Sqlite(self.work / "sqlite"),
             "object": servers.SeaweedS3(args.weed or str(self.envs / "raw/bin/weed"), base + 333, self.work / "weed",
@@ -227,9 +228,11 @@ class Run:
             for cls in ADAPTERS.values():
                 if word in (cls.backend, cls.name):
                     plan.append((cls.name, cls, cls.backend, phases))
-                elif (word == "redis-aof" and cls.backend == "redis") or word == f"{cls.name}+aof":
-                    short = tuple(p for p in phases if p in ("enqueue", "drain"))
-                    plan.append((f"{cls.name}+aof", cls, "redis-aof", short))
+                plan += [
+                    (f"{cls.name}+{mode}", cls, f"redis-{mode}", phases)
+                    for mode in ("aof", "always")
+                    if word == f"{cls.name}+{mode}" or (word == f"redis-{mode}" and cls.backend == "redis")
+                ]
         if not plan:
             raise SystemExit(f"unknown peers: {','.join(wanted)}; known: {', '.join(ADAPTERS)}")
         return plan
@@ -346,7 +349,11 @@ class Run:
 
 def main() -> None:
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
-    p.add_argument("--peers", default="redis,postgres,sqlite,object", help="backends (also redis-aof) or adapter names")
+    p.add_argument(
+        "--peers",
+        default="redis,postgres,sqlite,object",
+        help="backends (also redis-aof, redis-always) or adapter names",
+    )
     p.add_argument("--n", type=int, default=10_000, help="tasks per enqueue and drain measurement")
     p.add_argument("--reps", type=int, default=3)
     p.add_argument("--raw", action="store_true", help="also measure the storage's own limits")

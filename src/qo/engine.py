@@ -77,3 +77,10 @@ class Repairable(Protocol):
 
     async def repair(self) -> int:
         """Make the indexes whole and clear away what crashes left; how much it was. A safety net, not a crutch."""
+
+
+@runtime_checkable
+class Spacious(Protocol):
+    """An engine with room for large payloads and results beside the tasks."""
+
+    payload_limit: int  # bytes, unless a queue's settings say otherwise

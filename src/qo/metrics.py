@@ -11,7 +11,7 @@ from typing import Final
 from prometheus_client import CollectorRegistry, Counter, Histogram, start_http_server
 
 from qo.clock import Clock, system_clock
-from qo.engine import Engine
+from qo.engine import Engine, Repairable
 from qo.errors import StorageError
 from qo.model import (
     HIGH,
@@ -177,6 +177,9 @@ class Measured:
 
     async def get(self, ids: Sequence[str]) -> list[Task | None]:
         return await self._engine.get(ids)
+
+    async def repair(self) -> int:
+        return await self._engine.repair() if isinstance(self._engine, Repairable) else 0
 
     async def count(self) -> Counts:
         return await self._engine.count()

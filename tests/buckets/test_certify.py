@@ -17,8 +17,8 @@ from qo.testing import ManualClock, S3Server
 from tests.servers.process import S3Place
 
 
-async def examined(bucket: Bucket, **settings: str) -> dict[str, Finding]:
-    findings = await certify(bucket, "test://", races=5, environ=settings)
+async def examined(bucket: Bucket, url: str = "test://", **settings: str) -> dict[str, Finding]:
+    findings = await certify(bucket, url, races=5, environ=settings)
     return {finding.name: finding for finding in findings}
 
 
@@ -38,14 +38,27 @@ async def test_a_good_store_passes_and_is_left_as_it_was(tmp_path: Path) -> None
         assert await left(bucket) == ["tasks/mine"]
 
 
-async def test_a_store_without_versions_is_refused_unless_that_is_allowed(tmp_path: Path) -> None:
-    bucket = FolderBucket(tmp_path)
-    strict = await examined(bucket)
+async def test_a_store_without_versions_is_refused_unless_that_is_allowed() -> None:
+    async with S3Server() as server:
+        bucket = open_bucket(server.url)
+        strict = await examined(bucket, server.url)
+        lenient = await examined(bucket, server.url, QO_ALLOW_NO_VERSIONING="1")
     assert wrong(strict) == {"versioning"}
     assert "QO_ALLOW_NO_VERSIONING" in strict["versioning"].detail
-    lenient = await examined(bucket, QO_ALLOW_NO_VERSIONING="1")
     assert wrong(lenient) == set()
     assert lenient["versioning"].ok is None
+
+
+async def test_a_folder_without_versions_is_told_how_to_keep_them(tmp_path: Path) -> None:
+    findings = await examined(FolderBucket(tmp_path), f"file://{tmp_path}")
+    assert wrong(findings) == set()
+    assert "versions=true" in findings["versioning"].detail
+
+
+async def test_google_passes_though_its_old_versions_are_not_read(google: str) -> None:
+    findings = await examined(open_bucket(google), google)
+    assert wrong(findings) == set()
+    assert "gs://" in findings["versioning"].detail
 
 
 class IgnoresNew(MemoryBucket):

@@ -231,3 +231,30 @@ def test_the_demo_keeps_its_promises(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     assert "All as promised" in done.stdout and "kill -9" in done.stdout and "export QO_URL=" in done.stdout
     assert all(len(line) <= 80 for line in done.stdout.partition("Look around")[0].splitlines())
+
+
+# --- asked to leave
+
+
+def names(call: Any) -> set[str]:
+    return {worker["worker_id"] for worker in call.json("workers")}
+
+
+def test_a_worker_asked_to_drain_exits(call: Any, processes: Any, eventually: Any) -> None:
+    call.submit("add", "--input", '{"a": 1, "b": 2}')
+    worker = processes.start("worker", "jobs", "--id", "w1", *QUICK)
+    eventually(lambda: "w1" in names(call))
+    assert "no worker called w2" in call.error("workers", "drain", "w2", code=2)["error"]
+    assert call.json("workers", "drain", "w1") == {"draining": ["w1"]}
+    assert worker.wait(30) == 0 and "asked to drain" in processes.log(worker)
+    assert names(call) == set()
+
+
+def test_a_drained_child_of_a_fleet_is_not_replaced(call: Any, processes: Any, eventually: Any) -> None:
+    call.submit("add", "--input", '{"a": 1, "b": 2}')
+    fleet = processes.start("worker", "jobs", "--processes", "2", "--id", "f", *QUICK)
+    eventually(lambda: names(call) == {"f-1", "f-2"})
+    call("workers", "drain", "f-1")
+    eventually(lambda: names(call) == {"f-2"})
+    call("workers", "drain", "f-2")
+    assert fleet.wait(30) == 0  # nobody is left, and nobody is started

@@ -2,7 +2,7 @@
 
 import os
 import shutil
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -49,8 +49,10 @@ class Tab:
         if message.type == "error":
             self.complaints.append(f"{message.text} {message.location.get('url', '')}")
 
-    def unexpected(self, expected: Callable[[str], bool] = lambda _: False) -> list[str]:
-        return [said for said in self.complaints if not expected(said)]
+    def unexpected(self, *statuses: str) -> list[str]:
+        """But for answers with these statuses, and 404: what is not there is asked for, and its absence an answer."""
+        expected = tuple(f"responded with a status of {status}" for status in ("404", *statuses))
+        return [said for said in self.complaints if not any(status in said for status in expected)]
 
 
 @pytest_asyncio.fixture(loop_scope="session")

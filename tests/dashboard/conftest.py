@@ -1,4 +1,8 @@
-"""One browser, one server and one worker for the session; each test has tasks of its own types."""
+"""One server and one worker for the session, one browser for each file; each test has tasks of its own types.
+
+Playwright keeps an event loop running in the thread that started it, in which no other can be started: a browser must be
+gone before the next file's tests, which may be asynchronous, begin.
+"""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +15,14 @@ from tests.dashboard.seen import Seen
 from tests.servers.browser import browser as real_browser
 
 
-@pytest.fixture(scope="session")
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """All in one process, so that they share a server."""
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker(pytest.mark.xdist_group("dashboard"))
+
+
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     with real_browser() as made:
         yield made

@@ -34,7 +34,7 @@ from tests.dashboard.chromium import call, chromium, modules, tab
 
 __all__ = ["chromium", "modules", "tab"]  # fixtures
 
-pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.xdist_group("chromium")]
+pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 NOW = 1_794_796_800.123456
 CHANGES: dict[str, Callable[[str], Change]] = {"cancel": cancel, "replay": replay, "archive": archive}

@@ -14,7 +14,7 @@ from tests.dashboard.chromium import call, chromium, modules, tab
 
 __all__ = ["chromium", "modules", "tab"]  # fixtures
 
-pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.xdist_group("chromium")]
+pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 KEY, SECRET = "AKIAIOSFODNN7EXAMPLE", "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY"
 HOST = "examplebucket.s3.amazonaws.com"

@@ -27,6 +27,12 @@ class Source:
     def __init__(self, page: Page, link: str) -> None:
         self.page, self.fragment = page, link.partition("#")[2]
 
+    @classmethod
+    async def on(cls, page: Page, place: Place, link: str) -> "Source":
+        """Beside the page rather than on it: quicker, and nothing else asks."""
+        await page.goto(f"{place.page}config.json")
+        return cls(page, link)
+
     async def ask(self, script: str, argument: Any = None) -> Answer:
         """`script` is the body of an async function of `source` and `argument`."""
         run = f"""async ([fragment, argument]) => {{

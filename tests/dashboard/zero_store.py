@@ -19,13 +19,21 @@ READER = {"AWS_ACCESS_KEY_ID": "qo-reader", "AWS_SECRET_ACCESS_KEY": "qo-reader-
 _numbers = count()
 
 
-class Store(NamedTuple):
-    endpoint: str
+class Store:
+    def __init__(self, endpoint: str) -> None:
+        self.endpoint = endpoint
+        self._pages: dict[str, str] = {}
 
     def place(self, bucket: str = "plain", layout: str = "tasks") -> "Place":
-        """A queue of its own in a bucket."""
-        prefix = f"q{os.getpid()}/{next(_numbers)}"
-        return Place(self.endpoint, bucket, prefix, layout)
+        """A queue of its own in a bucket, to be looked at through the one page that is published there."""
+        if bucket not in self._pages:
+            site = Place(self.endpoint, bucket, "site", "tasks", "")
+            self._pages[bucket] = site.qo("publish", "--public")["page"]
+        return self.empty_place(bucket, layout)._replace(page=self._pages[bucket])
+
+    def empty_place(self, bucket: str = "plain", layout: str = "tasks") -> "Place":
+        """The same, and nothing is published."""
+        return Place(self.endpoint, bucket, f"q{os.getpid()}/{next(_numbers)}", layout, "")
 
 
 class Place(NamedTuple):
@@ -33,14 +41,11 @@ class Place(NamedTuple):
     bucket: str
     prefix: str
     layout: str
+    page: str  # where the page lies that shows it; empty: nowhere, or as published
 
     @property
     def url(self) -> str:
         return f"s3://{self.bucket}/{self.prefix}?endpoint={self.endpoint}&layout={self.layout}"
-
-    @property
-    def page(self) -> str:
-        return f"{self.endpoint}/{self.bucket}/{self.prefix}/ui/"
 
     def qo(self, *args: str, code: int = 0, keys: dict[str, str] | None = None) -> Any:
         """A `qo dashboard` command's JSON answer, or its error's."""
@@ -49,12 +54,14 @@ class Place(NamedTuple):
         assert result.exit_code == code, f"{args}: {result.exit_code}\n{result.output}\n{result.exception!r}"
         return json.loads(result.stderr if code else result.stdout)
 
-    def publish(self, *args: str) -> Any:
-        return self.qo("publish", "--public", *args)
-
     def link(self, *args: str, keys: dict[str, str] | None = None) -> str:
-        link: str = self.qo("link", *args, keys=keys)["link"]
+        page = ("--page", self.page) if self.page else ()
+        link: str = self.qo("link", *page, *args, keys=keys)["link"]
         return link
+
+    def narrow_link(self, *args: str) -> str:
+        """Under a policy for this queue alone, which the store enforces."""
+        return self.link("--sts-endpoint", self.endpoint, *args)
 
     def put(self, key: str, document: Any) -> None:
         """Past every check of ours, as a hostile or a mistaken writer would."""
@@ -91,6 +98,8 @@ def _serving(folder: Path) -> Iterator[str]:
     command = [weed, f"-logdir={folder}", "mini", f"-dir={folder}", "-ip=127.0.0.1", "-ip.bind=127.0.0.1"]
     command += ["-master.telemetry=false", "-s3.port.iceberg=0", "-s3.port.lance=0", "-webdav=false", "-admin.ui=false"]
     command += [f"-s3.config={people}", "-s3.iam.readOnly=false"]  # a token service writes
+    # Else a bucket that is not there is made, and pages from anywhere are let into every one.
+    command += ["-s3.autoCreateBucket=false", "-s3.allowedOrigins=https://nobody.test"]
     command += [f"-{name}={port}" for name, port in ports.items()]
     endpoint = f"http://127.0.0.1:{ports['s3.port']}"
     with running(command, folder, endpoint, {}):

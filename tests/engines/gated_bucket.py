@@ -1,4 +1,4 @@
-"""A bucket with a gate before its writes, to see what happens while one is under way; or with the line cut."""
+"""A bucket with gates before its writes and behind everything, to see what happens meanwhile; or with the line cut."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -10,21 +10,30 @@ from qo.errors import OutcomeUnknown, StorageError
 class GatedBucket:
     def __init__(self, bucket: Bucket) -> None:
         self._bucket = bucket
-        self.gate, self.arrived = asyncio.Event(), asyncio.Event()
-        self.gate.set()
+        self.gate, self.arrived = asyncio.Event(), asyncio.Event()  # before a write is done
+        self.written, self.read = asyncio.Event(), asyncio.Event()  # done, but not answered yet
+        self.write_answers, self.read_answers = asyncio.Event(), asyncio.Event()
+        for gate in (self.gate, self.write_answers, self.read_answers):
+            gate.set()
         self.is_cut = False  # writes time out; whether they arrived, nobody is told
-        self.writes: list[bytes] = []
 
     async def get(self, key: str) -> Blob | None:
-        return await self._bucket.get(key)
+        blob = await self._bucket.get(key)
+        self.read.set()
+        await self.read_answers.wait()
+        return blob
 
     async def put(self, key: str, data: bytes, *, expected: str) -> str:
-        self.writes.append(data)
         self.arrived.set()
         await self.gate.wait()
         if self.is_cut:
             raise OutcomeUnknown("the line is cut")
-        return await self._bucket.put(key, data, expected=expected)
+        version = await self._bucket.put(key, data, expected=expected)
+        self.written.set()
+        await self.write_answers.wait()
+        if self.is_cut:
+            raise OutcomeUnknown("the answer is lost")
+        return version
 
     async def delete(self, key: str) -> None:
         raise StorageError(f"nobody deletes {key}")

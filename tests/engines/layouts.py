@@ -6,6 +6,7 @@ from qo.bucket import Bucket
 from qo.engine import Engine
 from qo.engines.one_object import Mode, OneObjectEngine
 from qo.engines.per_task import Options, PerTaskEngine
+from qo.engines.spacious import SpaciousEngine
 from qo.testing import ManualClock
 
 Layout = Callable[[Bucket, ManualClock], Engine]
@@ -14,7 +15,11 @@ LAYOUTS: dict[str, Layout] = {
     "tasks": lambda bucket, clock: PerTaskEngine(bucket, clock=clock),
     "one": lambda bucket, clock: OneObjectEngine(bucket, clock=clock),
 }
+EVERYTHING_ASIDE: Layout = lambda bucket, clock: SpaciousEngine(  # noqa: E731 - as the others
+    PerTaskEngine(bucket, clock=clock), bucket, inline=0, clock=clock
+)
 VARIANTS: dict[str, Layout] = LAYOUTS | {
     "tasks in small pages": lambda bucket, clock: PerTaskEngine(bucket, Options(ready_page_size=3), clock=clock),
+    "tasks with values aside": EVERYTHING_ASIDE,
     "one directly": lambda bucket, clock: OneObjectEngine(bucket, mode=Mode.DIRECT, clock=clock),
 }

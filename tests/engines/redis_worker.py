@@ -4,17 +4,16 @@ import asyncio
 import sys
 
 from qo.engines import open_engine
-from qo.queue import connect
+from qo.ids import new_id
+from qo.model import NewTask
+from qo.queue import Queue, connect
 from qo.tasks import Registry, make_handler, make_options
-from qo.testing.samples import new
 from qo.worker import Worker, WorkerSettings
 
 
 async def add_one(url: str) -> None:
-    engine = open_engine(url)
-    await engine.open()
-    await engine.add([new()])
-    await engine.close()
+    async with Queue(open_engine(url)) as queue:
+        await queue.engine.add([NewTask(id=new_id(), queue="q", type="t")])
 
 
 async def count_up(n: int) -> int:

@@ -8,6 +8,7 @@ from qo.engines import open_engine
 from qo.engines.layouts import parse
 from qo.engines.one_object import OneObjectEngine
 from qo.engines.per_task import PerTaskEngine
+from qo.engines.spacious import SpaciousEngine
 from qo.errors import InvalidSetting
 from qo.testing.samples import claim, new, task_id
 
@@ -33,6 +34,8 @@ def test_a_url_names_the_layout_and_its_options() -> None:
         "ready_page_size=1001",
         "log_scan_page_size=many",
         "page=3",
+        "payload_limit=0",
+        "layout=one&payload_limit=lots",
     ],
 )
 def test_what_makes_no_sense_is_refused(query: str, tmp_path: Path) -> None:
@@ -44,7 +47,8 @@ async def test_two_engines_on_one_folder_share_its_tasks(tmp_path: Path) -> None
     for query, kind in (("", PerTaskEngine), ("?layout=one", OneObjectEngine)):
         url = f"file://{tmp_path}{query}"
         one, other = open_engine(url), open_engine(url)
-        assert isinstance(one, kind)
+        assert isinstance(one, SpaciousEngine)
+        assert isinstance(one.engine, kind)
         await one.open()
         await other.open()
         await one.add([new()])

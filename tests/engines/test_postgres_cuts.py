@@ -1,116 +1,21 @@
-"""The connection cut at every step of add, claim and apply, on the way there and on the way back.
+"""The connection cut at every step of every write, on the way there and on the way back.
 
 Whatever is cut, a call must answer with the truth: nothing is lost, nothing is there twice, nothing is held by nobody.
 """
 
-import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
+from contextlib import suppress
 
 import pytest
 
 from qo.engines.postgres import PostgresEngine
-from qo.engines.postgres.address import address_of
-from qo.model import Status, complete
-from qo.testing.samples import new, task_id, want
+from qo.errors import Conflict, OutcomeUnknown
+from qo.model import ANY, NEW, Change, Status, Task, archive, cancel, complete, fail, release, replay
+from qo.testing.samples import claim_one, new, task_id, want
 from tests.servers.postgres import PostgresServer, server, url
+from tests.servers.postgres_proxy import cut_everywhere, nothing
 
 __all__ = ["server", "url"]  # fixtures
-
-THERE, BACK = 0, 1
-WARM_UP = 3
-CUTS = 120  # in each direction, spread over the whole exchange
-
-
-class Proxy:
-    """Passes bytes on, until the chosen number of them has gone by in the chosen direction; then it hangs up, once."""
-
-    def __init__(self, port: int) -> None:
-        self._server_port = port
-        self._left: int | None = None
-        self._direction = THERE
-        self.passed = [0, 0]
-        self._serving: set[asyncio.Task[None]] = set()
-        self.port = 0
-
-    def arm(self, direction: int, after: int) -> None:
-        self._direction, self._left = direction, after
-
-    @property
-    def armed(self) -> bool:
-        return self._left is not None
-
-    @asynccontextmanager
-    async def running(self) -> AsyncIterator["Proxy"]:
-        listener = await asyncio.start_server(self._accept, "127.0.0.1", 0)
-        self.port = listener.sockets[0].getsockname()[1]
-        try:
-            yield self
-        finally:
-            listener.close()
-            for serving in self._serving:
-                serving.cancel()
-            await asyncio.gather(*self._serving, return_exceptions=True)
-
-    def _accept(self, client: asyncio.StreamReader, to_client: asyncio.StreamWriter) -> None:
-        serving = asyncio.create_task(self._serve(client, to_client))
-        self._serving.add(serving)
-        serving.add_done_callback(self._serving.discard)
-
-    async def _serve(self, client: asyncio.StreamReader, to_client: asyncio.StreamWriter) -> None:
-        server, to_server = await asyncio.open_connection("127.0.0.1", self._server_port)
-        pipes = [
-            asyncio.create_task(self._pipe(client, to_server, THERE)),
-            asyncio.create_task(self._pipe(server, to_client, BACK)),
-        ]
-        try:
-            await asyncio.wait(pipes, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for pipe in pipes:
-                pipe.cancel()
-            await asyncio.gather(*pipes, return_exceptions=True)
-            to_client.close()
-            to_server.close()
-
-    async def _pipe(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter, direction: int) -> None:
-        while data := await source.read(65536):
-            self.passed[direction] += len(data)
-            if self._left is not None and direction == self._direction:
-                data, self._left = data[: self._left], self._left - len(data)
-            sink.write(data)
-            await sink.drain()
-            if self._left is not None and self._left < 0:
-                self._left = None
-                return
-
-
-def _spread(size: int) -> list[int]:
-    """From before the first byte to before the last."""
-    return sorted({*range(0, size, max(1, size // CUTS)), size - 1})
-
-
-Step = Callable[[PostgresEngine, int], Awaitable[None]]
-
-
-async def cut_everywhere(server: PostgresServer, url: str, prepare: Step, step: Step) -> None:
-    async with Proxy(server.port).running() as proxy:
-        engine = PostgresEngine(address_of(url.replace(str(server.port), str(proxy.port))))
-        await engine.open()
-        for turn in range(WARM_UP):  # until all statements are prepared: then the exchange has its least size
-            await prepare(engine, turn)
-            before = list(proxy.passed)
-            await step(engine, turn)
-            there, back = (now - then for now, then in zip(proxy.passed, before, strict=True))
-        cuts = [(THERE, after) for after in _spread(there)] + [(BACK, after) for after in _spread(back)]
-        for turn, (direction, after) in enumerate(cuts, WARM_UP):
-            await prepare(engine, turn)
-            proxy.arm(direction, after)
-            await step(engine, turn)
-            assert not proxy.armed, (direction, after)
-        await engine.close()
-
-
-async def nothing(engine: PostgresEngine, turn: int) -> None: ...
 
 
 async def one(engine: PostgresEngine, turn: int) -> None:
@@ -136,12 +41,17 @@ async def test_adding_what_is_partly_known(server: PostgresServer, url: str) -> 
 
 
 async def test_claiming(server: PostgresServer, url: str) -> None:
+    held = {}
+
     async def step(engine: PostgresEngine, turn: int) -> None:
         tasks = await engine.claim(want(limit=1))
         assert [(task.id, task.attempt) for task in tasks] == [(task_id(turn), 1)]
-        assert await engine.apply([complete(tasks[0])]) == [True]
+        held[turn] = tasks[0]
 
-    await cut_everywhere(server, url, one, step)
+    async def check(engine: PostgresEngine, turn: int) -> None:
+        assert await engine.apply([complete(held[turn])]) == [True]
+
+    await cut_everywhere(server, url, one, step, check)
 
 
 @pytest.mark.parametrize("ordinary", [True, False])
@@ -157,7 +67,131 @@ async def test_applying(server: PostgresServer, url: str, *, ordinary: bool) -> 
         if not ordinary:
             change = type(change)(id=change.id, guard=change.guard, to=change.to, lease_id=change.lease_id)
         assert await engine.apply([change]) == [True]
+
+    async def check(engine: PostgresEngine, turn: int) -> None:
         statuses = [event.status for event in await engine.history(task_id(turn))]
         assert statuses == [Status.PENDING, Status.RUNNING, Status.COMPLETED]
 
-    await cut_everywhere(server, url, hold, step)
+    await cut_everywhere(server, url, hold, step, check)
+
+
+# --- changes that no lease vouches for: cut off, they may be told as unknown, never as something else
+
+
+async def _truth(engine: PostgresEngine, change: Change) -> bool | None:
+    try:
+        (landed,) = await engine.apply([change])
+    except OutcomeUnknown:
+        return None
+    return landed
+
+
+async def test_cancelling_and_replaying_and_archiving(server: PostgresServer, url: str) -> None:
+    told: list[bool | None] = []
+
+    async def step(engine: PostgresEngine, turn: int) -> None:
+        for change in (cancel, replay, cancel, archive):
+            told.append(await _truth(engine, change(task_id(turn))))
+            assert told[-1] is not False  # nobody else was there to refuse it
+
+    async def check(engine: PostgresEngine, turn: int) -> None:
+        statuses = [event.status.value for event in await engine.history(task_id(turn))]
+        assert statuses == ["pending", "cancelled", "pending", "cancelled", "archived"]  # each happened once
+
+    await cut_everywhere(server, url, one, step, check)
+    assert told.count(None) * 4 < len(told)  # of four changes one is cut, and half of the cuts come before it landed
+
+
+async def test_a_refusal_that_was_cut_off_is_not_told_as_a_success(server: PostgresServer, url: str) -> None:
+    async def ended(engine: PostgresEngine, turn: int) -> None:
+        await engine.add([new(turn)])
+        assert await engine.apply([complete(await claim_one(engine), b"1")]) == [True]
+
+    async def step(engine: PostgresEngine, turn: int) -> None:
+        assert await _truth(engine, cancel(task_id(turn))) in (False, None)
+
+    async def check(engine: PostgresEngine, turn: int) -> None:
+        (task,) = await engine.get([task_id(turn)])
+        assert task is not None and task.status is Status.COMPLETED
+
+    await cut_everywhere(server, url, ended, step, check)
+
+
+@pytest.mark.parametrize("how", [release, lambda task: fail(task, "no")])
+async def test_settling_otherwise(server: PostgresServer, url: str, how: Callable[[Task], Change]) -> None:
+    held = {}
+
+    async def hold(engine: PostgresEngine, turn: int) -> None:
+        await engine.add([new(turn)])
+        (held[turn],) = await engine.claim(want(types=("t",), limit=1))
+
+    async def step(engine: PostgresEngine, turn: int) -> None:
+        assert await engine.apply([how(held[turn])]) == [True]
+
+    async def check(engine: PostgresEngine, turn: int) -> None:
+        (task,) = await engine.get([task_id(turn)])
+        assert task is not None and task.version == 3
+        if task.status is Status.PENDING:  # out of the way of the next turn
+            assert await engine.apply([cancel(task.id)]) == [True]
+
+    await cut_everywhere(server, url, hold, step, check)
+
+
+async def test_deleting(server: PostgresServer, url: str) -> None:
+    async def ended(engine: PostgresEngine, turn: int) -> None:
+        await engine.add([new(turn), new(1_000_000 + turn)])
+        assert await engine.apply([cancel(task_id(turn))]) == [True]
+
+    async def step(engine: PostgresEngine, turn: int) -> None:
+        ids = [task_id(turn), task_id(1_000_000 + turn)]
+        with suppress(OutcomeUnknown):
+            assert await engine.delete(ids) == [True, False]
+
+    async def check(engine: PostgresEngine, turn: int) -> None:
+        gone, there = await engine.get([task_id(turn), task_id(1_000_000 + turn)])
+        assert gone is None and there is not None
+
+    await cut_everywhere(server, url, ended, step, check)
+
+
+async def test_writing_notes(server: PostgresServer, url: str) -> None:
+    versions = {}
+
+    async def step(engine: PostgresEngine, turn: int) -> None:
+        name, version = f"n{turn}", ""
+        for data, expected in ((b"1", NEW), (b"2", "the last"), (b"3", ANY)):
+            try:
+                version = await engine.write_note(name, data, expected=version if expected == "the last" else expected)
+            except OutcomeUnknown:
+                note = await engine.read_note(name)
+                assert note is not None
+                version = note.version
+        with pytest.raises(Conflict):
+            await _never_unknown(engine, name)
+        versions[turn] = version
+
+    async def check(engine: PostgresEngine, turn: int) -> None:
+        assert await engine.read_note(f"n{turn}") == (f"n{turn}", b"3", versions[turn])
+
+    await cut_everywhere(server, url, nothing, step, check)
+
+
+async def test_dropping_a_note(server: PostgresServer, url: str) -> None:
+    async def write(engine: PostgresEngine, turn: int) -> None:
+        await engine.write_note(f"n{turn}", b"1", expected=NEW)
+
+    async def step(engine: PostgresEngine, turn: int) -> None:
+        await engine.drop_note(f"n{turn}")
+
+    async def check(engine: PostgresEngine, turn: int) -> None:
+        assert await engine.read_note(f"n{turn}") is None
+
+    await cut_everywhere(server, url, write, step, check)
+
+
+async def _never_unknown(engine: PostgresEngine, name: str) -> None:
+    """A conflict that was cut off may be told as unknown; asked again, it is a conflict."""
+    try:
+        await engine.write_note(name, b"4", expected=NEW)
+    except OutcomeUnknown:
+        await engine.write_note(name, b"4", expected=NEW)

@@ -156,6 +156,20 @@ async def test_a_claim_whose_caller_left_hands_its_tasks_back(redis_server: Serv
         assert [(task.status, task.failures) for task in tasks if task] == [(Status.PENDING, 0)] * 2
 
 
+async def test_all_steps_of_a_large_claim_are_handed_back(redis_server: Server) -> None:
+    async with Proxy(redis_server.port) as proxy, behind(proxy) as engine:
+        await engine.add([new(n) for n in range(250)])
+        await engine.claim(want(types=("none",)))  # so that it knows the lanes
+        proxy.lose("answer", call("claim"), spare=1)
+        leaving = asyncio.create_task(claim(engine, limit=250))
+        await proxy.lost.wait()
+        leaving.cancel()
+        await asyncio.gather(leaving, return_exceptions=True)
+        while engine._claiming._returning:
+            await asyncio.sleep(0.001)
+        assert {lane.status: number for lane, number in (await engine.count()).items()} == {Status.PENDING: 250}
+
+
 async def test_a_server_that_forgot_the_scripts_is_taught_again(redis_server: Server) -> None:
     async with Proxy(redis_server.port) as proxy, behind(proxy) as engine:
         await engine.add([new(0)])

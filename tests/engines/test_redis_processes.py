@@ -18,7 +18,7 @@ from tests.servers.redis import running
 
 SCRIPT = Path(__file__).with_name("redis_worker.py")
 ROOT = SCRIPT.parents[2]
-KILLS = int(os.environ.get("QO_KILLS", "8"))
+KILLS = int(os.environ.get("QO_KILLS", "5"))
 SOON = RetryPolicy(initial=0.1, max=0.5)
 
 

@@ -364,12 +364,21 @@ async def test_waiting_at_an_engine_that_is_closed_is_told_so(engine: SqliteEngi
         await waiting
 
 
-async def test_an_idle_wait_uses_little_of_the_processor(engine: SqliteEngine) -> None:
+async def test_an_idle_wait_looks_seldom(engine: SqliteEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     await engine.add([new(0, type="u"), new(1, delay=3600)])
     await waited(engine, 0.3, types=("t",))  # until it has slowed down
-    before = time.process_time()
+    assert engine._desks is not None
+    watch, looks = engine._desks.watch, 0
+    look = watch._look
+
+    def counted(read: Callable[[apsw.Connection], Any]) -> Any:
+        nonlocal looks
+        looks += 1
+        return look(read)
+
+    monkeypatch.setattr(watch, "_look", counted)
     await waited(engine, 1.0, types=("t",))
-    assert time.process_time() - before < 0.03  # 0.5 % here; the limit leaves room for slow machines
+    assert 0 < looks < 60  # some ten microseconds each
 
 
 # --- forks and exits

@@ -11,6 +11,7 @@ from qo.bucket import ANY
 from qo.buckets.counting import CountingBucket
 from qo.buckets.folder import FolderBucket
 from qo.buckets.memory import MemoryBucket
+from qo.engines import examine
 from qo.engines.sqlite import SqliteEngine
 from qo.engines.sqlite_object import SqliteObjectEngine
 from qo.errors import BadBatch, StorageError
@@ -36,9 +37,11 @@ def test_of_many_on_a_fresh_object_none_loses_a_task(seed: int) -> None:
                 assert await engine.add([new(name)]) == [(task_id(name), True)]
 
         await asyncio.gather(*(submit(number, engine) for number, engine in enumerate(engines)))
+        everything = {task_id(100 * number + n) for number in range(8) for n in range(4)}
+        assert {task.id for task in await SqliteObjectEngine(bucket).find(Filter(), limit=99)} == everything
         got = await asyncio.gather(*(claim(engine, limit=5) for engine in engines))
         claimed = Counter(task.id for tasks in got for task in tasks)
-        assert claimed == Counter(task_id(100 * number + n) for number in range(8) for n in range(4))
+        assert claimed == Counter(everything)
 
     run(race())
 
@@ -185,6 +188,19 @@ async def test_a_damaged_page_is_noticed_at_the_download(at: float) -> None:
     assert await content(bucket) == data
 
 
+async def test_the_doctor_looks_at_the_object(tmp_path: Path) -> None:
+    url, bucket = f"file://{tmp_path}?layout=sqlite", FolderBucket(tmp_path)
+    engine = SqliteObjectEngine(bucket)
+    for words, ok, prepare in (
+        ("no queue.sqlite yet", True, claim(engine)),
+        ("holds 3 tasks", True, engine.add([new(n) for n in range(3)])),
+        ("does not hold a queue", False, bucket.put(KEY, b"junk", expected=ANY)),
+    ):
+        await prepare
+        found = [finding for finding in await examine(url) if finding.name == "database"]
+        assert [(finding.ok, words in finding.detail) for finding in found] == [(ok, True)]
+
+
 async def test_a_store_that_was_mended_is_used_again() -> None:
     bucket = MemoryBucket()
     engine = SqliteObjectEngine(bucket)
@@ -218,3 +234,28 @@ async def test_a_file_of_the_sqlite_engine_may_be_uploaded_and_the_object_opened
     await again.open()
     assert len(await claim(again, limit=9)) == 2
     await again.close()
+
+
+async def test_claims_made_together_get_a_task_each_under_a_lease_each() -> None:
+    """Some alike, so that they are looked for once; some not."""
+    clock = ManualClock()
+    engine = SqliteObjectEngine(MemoryBucket(clock), clock=clock)
+    await engine.add([new(n, type="a" if n % 2 else "b") for n in range(12)])
+    wants = [want(lease_id=f"l{n}", worker_id=f"w{n}", limit=n % 3, lease=10.0 + n) for n in range(6)]
+    wants += [want(lease_id="b", types=("b",), limit=2), want(lease_id="few", limit=9, at_most={"a": 1, "b": 0})]
+    got = dict(zip((each.lease_id for each in wants), await asyncio.gather(*map(engine.claim, wants)), strict=True))
+    assert {name: len(tasks) for name, tasks in got.items()} == {
+        "l0": 0, "l1": 1, "l2": 2, "l3": 0, "l4": 1, "l5": 2, "b": 2, "few": 1,
+    }  # fmt: skip
+    for each in wants:
+        for task in got[each.lease_id]:
+            assert (task.lease_id, task.worker_id, task.attempt) == (each.lease_id, each.worker_id, 1)
+            assert (task.lease_expires_at, task.started_at) == (clock.now + each.lease, clock.now)
+            assert await engine.get([task.id]) == [task]
+            assert [event.status for event in await engine.history(task.id)] == ["pending", "running"]
+    assert len({task.id for tasks in got.values() for task in tasks}) == 9
+    assert {lane.status: n for lane, n in (await engine.count()).items() if lane.type == "b"}[Status.RUNNING] == sum(
+        task.type == "b" for tasks in got.values() for task in tasks
+    )
+    clock.advance(1)
+    assert len(await claim(engine, limit=99)) == 3

@@ -45,13 +45,15 @@ async def test_a_cancelled_task_is_stopped_at_the_next_renewal(bench: Bench) -> 
 
 
 async def test_stopping_waits_for_what_runs_and_hands_back_what_does_not_end(bench: Bench) -> None:
-    go, cancelled = threading.Event(), threading.Event()
+    started, go, cancelled = threading.Barrier(3), threading.Event(), threading.Event()
 
     async def quick() -> str:
-        await asyncio.to_thread(go.wait, 10)
+        await asyncio.to_thread(started.wait, 20)
+        await asyncio.to_thread(go.wait, 20)
         return "done"
 
     async def slow() -> None:
+        await asyncio.to_thread(started.wait, 20)
         try:
             await asyncio.sleep(60)
         finally:
@@ -61,8 +63,7 @@ async def test_stopping_waits_for_what_runs_and_hands_back_what_does_not_end(ben
     bench.handle(slow)
     quick_id, slow_id = await bench.submit("quick"), await bench.submit("slow", max_retries=0)
     async with bench.working(grace=1.0) as worker:
-        for task_id in (quick_id, slow_id):
-            await _until(bench, task_id, lambda task: task.status is Status.RUNNING)
+        await asyncio.to_thread(started.wait, 20)  # a claimed task that has not begun may be handed back too
         worker.stop()
         late = await bench.submit("quick")  # after the stop: before it, the worker may rightly take this one too
         go.set()
@@ -93,11 +94,12 @@ async def test_aborting_hands_everything_back_at_once(bench: Bench) -> None:
 
 
 async def test_tasks_claimed_ahead_are_handed_back_unstarted(bench: Bench) -> None:
-    go, started = threading.Event(), []
+    go, started, both = threading.Event(), [], threading.Barrier(3)
 
     def waits(n: int) -> None:
         started.append(n)
-        go.wait(10)
+        both.wait(20)
+        go.wait(20)
 
     bench.handle(waits)
     ids = [await bench.submit("waits", {"n": n}) for n in range(6)]
@@ -105,6 +107,7 @@ async def test_tasks_claimed_ahead_are_handed_back_unstarted(bench: Bench) -> No
         worker._claiming.pace.ahead = lambda: 6  # type: ignore[method-assign]
         for task_id in ids:
             await _until(bench, task_id, lambda task: task.status is Status.RUNNING)
+        await asyncio.to_thread(both.wait, 20)
         worker.stop()
         await _until(bench, ids[-1], lambda task: task.status is Status.PENDING)
         go.set()

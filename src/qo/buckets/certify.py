@@ -27,6 +27,7 @@ class Trial(NamedTuple):
     races: int
     clock: Clock
     must_keep_versions: bool
+    scheme: str
 
     def key(self, name: str) -> str:
         return f"{self.prefix}/{name}"
@@ -42,7 +43,7 @@ async def certify(
 ) -> list[Finding]:
     """What is right and wrong with a store. Nothing of the user's is touched, and nothing is left behind."""
     lenient = environ.get("QO_ALLOW_NO_VERSIONING", "").lower() in ("1", "true", "yes")
-    trial = Trial(bucket, f"certify/{new_lease_id()}", races, clock, not lenient)
+    trial = Trial(bucket, f"certify/{new_lease_id()}", races, clock, not lenient, url.partition(":")[0])
     findings = await _permissions(trial, url)
     if all(finding.ok for finding in findings):
         findings += [await _answer(trial, name, question) for name, question in QUESTIONS.items()]
@@ -155,7 +156,12 @@ async def old_versions(trial: Trial) -> Finding:
     kept = [blob.data for blob in await trial.bucket.versions(key)]
     if kept == [b"1", b"2"]:
         return Finding("versioning", True, "old versions are kept")
-    problem = "old versions are not kept, so tasks have no history; turn versioning on (qo bucket-setup)"
+    forgets = "so a task remembers only its last transitions (64)"
+    if trial.scheme in ("gs", "az"):
+        return Finding("versioning", None, f"qo does not read old versions on {trial.scheme}://, {forgets}")
+    if trial.scheme == "file":
+        return Finding("versioning", None, f"old versions are not kept, {forgets}; versions=true in the URL keeps all")
+    problem = f"old versions are not kept, {forgets}; turn versioning on (qo bucket-setup)"
     if trial.must_keep_versions:
         return Finding("versioning", False, f"{problem} or set QO_ALLOW_NO_VERSIONING=1")
     return Finding("versioning", None, f"{problem}; QO_ALLOW_NO_VERSIONING allows it")

@@ -14,8 +14,8 @@ _EVERYTHING = [""]
 # A producer writes a task, its index entry and its large inputs, and reads back what became of them.
 _SUBMITTING = ["tasks/", "ready/", "data/"]
 # A dashboard that acts writes tasks, their index and the switches. Not ui/: what it could put there runs in browsers.
-_OPERATING = ["tasks/", "ready/", "leases/", "notes/", "workers/", "stats/"]
-_ONE_OBJECT = ["queue.json"]
+_OPERATING = ["tasks/", "ready/", "leases/", "notes/", "workers/", "stats/", "data/"]
+_ONE_OBJECT = ["queue.json", "data/"]
 
 _OBJECTS: dict[Role, tuple[list[str], list[str]]] = {
     "producer": (_WRITE, _SUBMITTING),

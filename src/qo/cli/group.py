@@ -35,6 +35,7 @@ COMMANDS = {  # in the order in which one meets them
     "serve": "Answer over HTTP.",
     "token": "Say who may call the server.",
     "doctor": "Check that a store can be trusted.",
+    "migrate": "Create or update a store's tables.",
     "bucket-setup": "Make a bucket fit for a queue.",
     "dashboard": "Publish the dashboard into a bucket, and open it by links.",
     "completion": "Print the completion script for your shell.",

@@ -179,8 +179,9 @@ def child_command(plan: Plan, name: str) -> list[str]:
     settings, monitor = plan.settings, plan.monitor
     words = [sys.executable, "-m", "qo", "worker", plan.target, "--id", name]
     words += ["--url", plan.url] if plan.url is not None else []
-    for field in ("concurrency", "lease", "grace", "poll", "heartbeat"):
+    for field in ("concurrency", "lease", "grace", "heartbeat"):
         words += [f"--{field}", str(getattr(settings, field))]
+    words += ["--poll", str(settings.poll)] if settings.poll else []
     for field in ("queues", "types", "capabilities"):
         words += [f"--{field}", ",".join(getattr(settings, field))]
     words += ["--drain"] if settings.drain else []

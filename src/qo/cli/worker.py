@@ -81,7 +81,10 @@ EXAMPLES = examples(
 @option("--no-monitor", is_flag=True, var="QO_NO_MONITOR", help="Do not run a monitor beside the worker.")
 @option("--reload", is_flag=True, var="QO_RELOAD", help="Restart when a .py file below this directory changes.")
 @option(
-    "--poll", type=DURATION, default=DEFAULTS.poll, var="QO_POLL", help="Longest sleep between two looks for tasks."
+    "--poll",
+    type=DURATION,
+    var="QO_POLL",
+    help="Longest sleep between two claims.  [default: 1s, up to 60s where claims are slow]",
 )
 @option(
     "--metrics-port",
@@ -117,7 +120,7 @@ def command(call: Call, target: str, **given: Any) -> int:
 
 def _plan(call: Call, target: str, given: dict[str, Any]) -> running.Plan:
     for name in ("lease", "poll", "heartbeat"):
-        if given[name] <= 0:
+        if given[name] is not None and given[name] <= 0:
             raise click.BadParameter("must be above 0.", param_hint=f"--{name}")
     host = "".join(c for c in socket.gethostname() if c.isalnum() or c in "-.").lstrip("-.") or "worker"
     settings = {name: given[name] for name in WorkerSettings.__struct_fields__ if name in given}

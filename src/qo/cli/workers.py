@@ -1,4 +1,4 @@
-"""`qo workers`: who works here."""
+"""`qo workers`: who works here, and who is to leave."""
 
 from typing import Any
 
@@ -12,13 +12,18 @@ from qo.cli.output import age, data, table
 from qo.cli.params import DURATION
 from qo.cli.watching import DEFAULTS
 from qo.clock import iso, system_clock
+from qo.errors import InvalidSetting
 from qo.notes import WorkerNote
 from qo.queue import Queue
 
 STYLES = {"active": "green", "draining": "yellow", "stale": "red", "dead": "red"}
 
 
-@click.command("workers", epilog=examples("qo workers", "qo workers --json | jq '.[].worker_id'"))
+@click.group(
+    "workers",
+    invoke_without_command=True,
+    epilog=examples("qo workers", "qo workers --json | jq '.[].worker_id'", "qo workers drain web-1"),
+)
 @common
 @option(
     "--worker-health-threshold",
@@ -30,6 +35,10 @@ STYLES = {"active": "green", "draining": "yellow", "stale": "red", "dead": "red"
 )
 def command(call: Call, threshold: float) -> None:
     """Show who works here: active, draining (ending), stale (silent for long) or dead (given up by a monitor)."""
+    context = click.get_current_context()
+    if context.invoked_subcommand is not None:
+        context.find_root().obj = call  # what stands before `drain` holds for it
+        return
 
     async def work(queue: Queue) -> list[WorkerNote]:
         return await queue.workers()
@@ -41,6 +50,29 @@ def command(call: Call, threshold: float) -> None:
         call.out.print(worker_table(workers, now, threshold))
     else:
         call.out.print(Text("no workers; start one with: qo worker MODULE:APP", style="dim"))
+
+
+@command.command("drain", epilog=examples("qo workers drain web-1", "qo workers drain web-1 web-2"))
+@common
+@click.argument("workers", metavar="WORKER...", nargs=-1, required=True)
+def drain(call: Call, workers: tuple[str, ...]) -> None:
+    """Let workers end: they take no more tasks, finish what they run within their grace period, and exit.
+
+    They notice within a second or two. A worker of the same name that is started later works as usual.
+    """
+
+    async def work(queue: Queue) -> None:
+        known = {worker.worker_id for worker in await queue.workers()}
+        strangers = [worker for worker in workers if worker not in known]
+        if strangers:
+            raise InvalidSetting(f"there is no worker called {', '.join(strangers)}; see qo workers")
+        await queue.switches.drain(workers)
+
+    call.ask(work)
+    if call.json:
+        call.answer({"draining": list(workers)})
+    else:
+        call.out.print(Text(f"asked to drain: {', '.join(workers)}", style="yellow"))
 
 
 def health(worker: WorkerNote, now: float, threshold: float) -> str:

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 from qo.engine import Engine
 from qo.engines.findings import Finding
+from qo.engines.schemas import Schema
 from qo.errors import InvalidSetting
 
 
@@ -41,6 +42,13 @@ async def examine(url: str) -> list[Finding]:
     """Look at a store without changing anything in it."""
     findings: list[Finding] = await _module(url).examine(url)
     return findings
+
+
+async def schema_of(url: str) -> Schema | None:
+    """How far a store's tables are, without changing them. None: it has no tables."""
+    look = getattr(_module(url), "schema_of", None)
+    schema: Schema | None = None if look is None else await look(url)
+    return schema
 
 
 def _module(url: str) -> Any:

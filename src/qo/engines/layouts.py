@@ -2,40 +2,91 @@
 
 import os
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from qo.bucket import Bucket
 from qo.buckets import open_bucket
 from qo.clock import Clock, system_clock
 from qo.engine import Engine
-from qo.errors import InvalidSetting
+from qo.engines.spacious import LARGEST, SpaciousEngine
+from qo.errors import InvalidSetting, StorageError
 from qo.findings import Finding
+from qo.model import UNFINISHED, Filter
 
 # Option by variable: what a URL says goes first.
 _VARIABLES = {
     "index_mode": "QO_INDEX_MODE",
     "ready_page_size": "QO_READY_PAGE_SIZE",
     "log_scan_page_size": "QO_LOG_SCAN_PAGE_SIZE",
+    "payload_limit": "QO_PAYLOAD_LIMIT",
 }
-_OPTIONS = {"tasks": (*_VARIABLES,), "one": ("mode",), "sqlite": ("mode", "interval", "volume")}
+_VERSIONED = {"tasks"}  # layouts whose history is in the versions of their objects
+_SOME, _SHOWN = 100, 5  # tasks looked at, and objects named, by an examination
+_LIMIT = "payload_limit"  # of every layout
+_OPTIONS = {
+    "tasks": (*_VARIABLES,),
+    "one": ("mode", _LIMIT),
+    "sqlite": ("mode", "interval", "volume", _LIMIT),
+}
 _OURS = {"layout", *(option for options in _OPTIONS.values() for option in options)}
 _BUCKETS = {"endpoint", "region", "account", "anonymous", "connections", "timeout", "versions"}  # options of theirs
 _LARGEST_PAGE = 1000  # what a store tells in one request
+_MOST_MEMORY = 1024**3  # bytes: payloads are held in memory as a whole, several at a time
 
 
 def from_url(url: str, *, clock: Clock = system_clock) -> Engine:
     layout, options, address = parse(url, os.environ)
     given = None if clock is system_clock else clock  # else the store's own clock counts
-    return _LAYOUTS[layout](open_bucket(address, clock=given), options, given)
+    bucket = open_bucket(address, clock=given)
+    limit = _number(_LIMIT, options.pop(_LIMIT, str(LARGEST)), _MOST_MEMORY)
+    engine = _LAYOUTS[layout](bucket, options, given)
+    return SpaciousEngine(engine, bucket, payload_limit=limit, clock=given or bucket.now)
 
 
 async def examine(url: str) -> list[Finding]:
     from qo.buckets.certify import certify  # noqa: PLC0415 - only the doctor needs it
 
-    layout, _, address = parse(url, os.environ)
-    kept = Finding("layout", True, f"tasks are kept in the layout `{layout}`")
-    return [kept, *await certify(open_bucket(address), address)]
+    layout, options, address = parse(url, os.environ)
+    bucket = open_bucket(address)
+    findings = [Finding("layout", True, f"tasks are kept in the layout `{layout}`")]
+    findings += await certify(bucket, address)
+    if layout not in _VERSIONED:
+        findings = [finding for finding in findings if finding.name != "versioning"]
+    if all(finding.ok is not False for finding in findings[1:5]):  # it may be read at all
+        findings.append(await _contents(layout, options, bucket))
+    return findings
+
+
+async def _contents(layout: str, options: dict[str, str], bucket: Bucket) -> Finding:
+    """Whether what is there can be read, as far as a worker would meet it."""
+    if layout == "sqlite":
+        from qo.engines.sqlite_object import examine as examine_database  # noqa: PLC0415
+
+        return await examine_database(bucket)
+    options.pop(_LIMIT, None)
+    engine, odd = _LAYOUTS[layout](bucket, options, None), list[str]()
+    try:
+        await engine.find(Filter(statuses=tuple(UNFINISHED)), limit=_SOME)
+        await engine.read_note("control")
+        if isinstance(engine, Inspectable):
+            odd = sorted(await engine.inspect(_SOME))
+    except StorageError as error:
+        return Finding("contents", False, str(error))
+    finally:
+        await engine.close()
+    if odd:
+        shown = ", ".join(odd[:_SHOWN]) + (", …" if len(odd) > _SHOWN else "")
+        return Finding("contents", None, f"what is not qo's is left alone, but better moved away: {shown}")
+    return Finding("contents", True, "what is there can be read")
+
+
+@runtime_checkable
+class Inspectable(Protocol):
+    """A layout of many objects, some of which may be somebody else's."""
+
+    async def inspect(self, most: int) -> frozenset[str]:
+        """Read that many tasks; which objects under our names could not be read."""
 
 
 def parse(url: str, variables: Mapping[str, str]) -> tuple[str, dict[str, str], str]:
@@ -60,7 +111,7 @@ def _tasks(bucket: Bucket, options: Mapping[str, str], clock: Clock | None) -> E
     from qo.engines.per_task import IndexMode, Options, PerTaskEngine  # noqa: PLC0415
 
     chosen: dict[str, Any] = {
-        name: _choice(name, value, IndexMode) if name == "index_mode" else _page_size(name, value)
+        name: _choice(name, value, IndexMode) if name == "index_mode" else _number(name, value, _LARGEST_PAGE)
         for name, value in options.items()
     }
     return PerTaskEngine(bucket, Options(**chosen), clock=clock)
@@ -76,7 +127,9 @@ def _sqlite(bucket: Bucket, options: Mapping[str, str], clock: Clock | None) -> 
     from qo.engines.sqlite_object import Mode, SqliteObjectEngine  # noqa: PLC0415
 
     mode = _choice("mode", options.get("mode", Mode.DURABLE), Mode)
-    chosen: dict[str, Any] = {name: _number(name, options[name]) for name in ("interval", "volume") if name in options}
+    chosen: dict[str, Any] = {
+        name: _fraction(name, options[name]) for name in ("interval", "volume") if name in options
+    }
     return SqliteObjectEngine(bucket, mode=mode, clock=clock, **chosen)
 
 
@@ -93,13 +146,13 @@ def _choice(name: str, value: str, kind: Any) -> Any:
     return kind(value)
 
 
-def _page_size(name: str, value: str) -> int:
-    if not value.isascii() or not value.isdigit() or not 1 <= int(value) <= _LARGEST_PAGE:
-        raise InvalidSetting(f"{name}={value!r} is not a whole number from 1 to {_LARGEST_PAGE}")
+def _number(name: str, value: str, most: int) -> int:
+    if not value.isascii() or not value.isdigit() or not 1 <= int(value) <= most:
+        raise InvalidSetting(f"{name}={value!r} is not a whole number from 1 to {most}")
     return int(value)
 
 
-def _number(name: str, value: str) -> float:
+def _fraction(name: str, value: str) -> float:
     try:
         return float(value)
     except ValueError:

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import NamedTuple
 
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0
+from qo.engines.pauses import Pauses
 
 
 class Look(NamedTuple):
@@ -18,11 +18,12 @@ class Look(NamedTuple):
 class Waiting:
     def __init__(self) -> None:
         self._news = asyncio.Event()
-        self._pause = _FIRST_PAUSE
+        self._pauses = Pauses()
         self._due_in = float("inf")
 
     def wake(self) -> None:
-        self._pause, self._due_in = _FIRST_PAUSE, float("inf")
+        self._pauses.start_over()
+        self._due_in = float("inf")
         self._news.set()
 
     async def wait(self, look: Callable[[], Awaitable[Look]], timeout: float) -> None:
@@ -32,13 +33,13 @@ class Waiting:
         until = loop.time() + timeout
         while (left := until - loop.time()) > 0:
             with suppress(TimeoutError):
-                async with asyncio.timeout(min(left, self._pause, self._due_in)):
+                async with asyncio.timeout(min(left, self._pauses.next, self._due_in)):
                     await self._news.wait()
                     return
             if loop.time() >= until:
                 return
             found, self._due_in = await look()
             if found:
-                self._pause = _FIRST_PAUSE
+                self._pauses.start_over()
                 return
-            self._pause = min(2 * self._pause, _LONGEST_PAUSE)
+            self._pauses.lengthen()

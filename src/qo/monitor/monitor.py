@@ -21,7 +21,9 @@ from qo.queue import Queue
 
 log = logging.getLogger("qo.monitor")
 YOUNGEST = 3600.0  # seconds: nothing younger is deleted, or a late write could bring back a finished task
-_LATE = 1.25, 2.0  # a leader leads for this much longer than its next check is away: a factor, and seconds
+_LATE = 1.25, 2.0  # a check may come this much later than planned: a factor, and seconds
+_TERM = 2  # checks a leader is good for: every second one renews it
+_BURIALS = 4  # checks: so often silent workers are looked for
 
 
 class Checked(Struct, frozen=True, kw_only=True):
@@ -45,6 +47,8 @@ class Monitor:
         self._stopping = asyncio.Event()
         self._swept_at = float("-inf")
         self._next = self._settings.check_interval  # seconds until the next check
+        self._term: tuple[str, float] | None = None  # while this monitor leads: the note's version, and until when
+        self._checks = 0
 
     def stop(self) -> None:
         self._stopping.set()
@@ -68,7 +72,8 @@ class Monitor:
         if not await self._lead():
             return Checked(led=False)
         expired = await self._expire()
-        dead = await self._bury_workers()
+        dead = await self._bury_workers() if self._checks % _BURIALS == 0 else 0
+        self._checks += 1
         swept = await self._sweep()
         return msgspec.structs.replace(swept, expired=expired, dead_workers=dead)
 
@@ -81,24 +86,38 @@ class Monitor:
     # --- who does it
 
     async def _lead(self) -> bool:
-        note = await self._engine.read_note(notes.LEADER)
-        leader = notes.Leader() if note is None else notes.decode(note.data, note.name, notes.Leader)
+        """Whether this monitor does the work. One that leads asks nobody until its term ends."""
         now = self._clock()
-        if leader.holder != self._id and leader.until > now:
-            self._next = min(self._next, leader.until - now)  # be there when it fails to come back
-            return False
         factor, seconds = _LATE
-        term = notes.Leader(holder=self._id, until=now + factor * self._settings.check_interval + seconds)
+        check = factor * self._settings.check_interval + seconds
+        if self._term is not None and self._term[1] - now >= check:
+            return True
+        version = self._term[0] if self._term is not None else await self._vacancy(now)
+        self._term = None
+        if version is None:
+            return False
+        term = notes.Leader(holder=self._id, until=now + _TERM * check)
         try:
-            await self._engine.write_note(
-                notes.LEADER, msgspec.json.encode(term), expected=NEW if note is None else note.version
-            )
+            version = await self._engine.write_note(notes.LEADER, msgspec.json.encode(term), expected=version)
         except Conflict:
             return False
+        self._term = (version, term.until)
         return True
+
+    async def _vacancy(self, now: float) -> str | None:
+        """What to write over to lead; None while another leads."""
+        note = await self._engine.read_note(notes.LEADER)
+        if note is None:
+            return NEW
+        leader = notes.decode(note.data, note.name, notes.Leader)
+        if leader.holder in {"", self._id} or leader.until <= now:
+            return note.version
+        self._next = min(2 * self._settings.check_interval, leader.until - now)  # be there if it does not come back
+        return None
 
     async def _resign(self) -> None:
         """Let another lead at once."""
+        self._term = None
         note = await self._engine.read_note(notes.LEADER)
         if note is not None and notes.decode(note.data, note.name, notes.Leader).holder == self._id:
             with contextlib.suppress(Conflict):

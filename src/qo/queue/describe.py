@@ -1,5 +1,6 @@
 """How a task is described: options as people write them, made into a checked NewTask."""
 
+import sys
 from collections.abc import Iterable
 from datetime import datetime, timedelta
 
@@ -13,7 +14,6 @@ from qo.model import (
     DEFAULT_POLICY,
     MAX_RETRIES,
     MEDIUM,
-    PAYLOAD_LIMIT,
     TIMEOUT,
     WINDOW,
     NewTask,
@@ -34,7 +34,7 @@ class Settings(Struct, frozen=True, kw_only=True):
 
     ageing: float = AGEING  # seconds of waiting worth one level of priority; inf is strict, 0 first in first out
     window: float = WINDOW  # seconds an idempotency key holds
-    payload_limit: int = PAYLOAD_LIMIT
+    payload_limit: int = 0  # bytes of a payload or result; 0: what the store has room for
 
 
 def describe(
@@ -76,7 +76,7 @@ def describe(
             ageing=settings.ageing,
             window=settings.window,
         ),
-        payload_limit=settings.payload_limit,
+        payload_limit=settings.payload_limit or sys.maxsize,  # the queue, which knows the store, looks again
     )
 
 

@@ -4,7 +4,7 @@ import asyncio
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from qo.errors import LeaseLost, StorageError, TaskNotFound
+from qo.errors import Conflict, LeaseLost, StorageError, TaskNotFound
 from qo.model import Added, Task
 from qo.queue.describe import Seconds, seconds
 
@@ -76,5 +76,5 @@ class HeartbeatManager:
                 await self._queue.heartbeat(self._task, lease=max(3 * self._interval, DEQUEUE_LEASE))
             except (LeaseLost, TaskNotFound):
                 self.lost = True
-            except StorageError:
+            except (StorageError, Conflict):
                 continue  # the lease may outlive the trouble: try again at the next beat

@@ -3,10 +3,12 @@
 from types import TracebackType
 from typing import Self
 
+from msgspec.structs import replace
+
 from qo.clock import Clock, system_clock
-from qo.engine import Engine
+from qo.engine import Engine, Spacious
 from qo.ids import new_worker_id
-from qo.model import Added, Change, NewTask, Task
+from qo.model import PAYLOAD_LIMIT, Added, Change, NewTask, Task
 from qo.queue.describe import Settings
 from qo.queue.switches import Switches
 from qo.trips import Trips
@@ -16,7 +18,7 @@ class Opened:
     def __init__(self, engine: Engine, settings: Settings | None = None, *, clock: Clock = system_clock) -> None:
         self.engine = engine
         self.switches = Switches(engine)
-        self.settings = settings or Settings()
+        self.settings = _settled(settings or Settings(), engine)
         self._clock = clock
         self._worker_id = new_worker_id("dequeue")
         self._held: dict[str, Task] = {}
@@ -43,3 +45,9 @@ class Opened:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
+
+
+def _settled(settings: Settings, engine: Engine) -> Settings:
+    """With a limit for payloads: the settings' own, or what the store has room for."""
+    room = engine.payload_limit if isinstance(engine, Spacious) else PAYLOAD_LIMIT
+    return replace(settings, payload_limit=settings.payload_limit or room)

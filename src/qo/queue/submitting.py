@@ -7,7 +7,7 @@ from qo import tracing
 from qo.codec import encode_value
 from qo.engine import Transactional
 from qo.errors import InvalidSetting
-from qo.model import Added, NewTask, check_name
+from qo.model import Added, NewTask, check_name, check_size
 from qo.queue.describe import describe
 from qo.queue.handles import Producer, Submitted
 from qo.queue.looking import Looking
@@ -26,6 +26,7 @@ class Submitting(Looking):  # what it hands out looks for its result
         return await self.submit(self.new_task(type, encode_value(payload), **options), connection=connection)
 
     async def submit(self, new: NewTask, *, connection: Any = None) -> Submitted:
+        check_size("payload", new.payload, self.settings.payload_limit)
         with tracing.submitting((new,)) as span:
             (new,) = span.marked((new,))
             added = await (self._adding.ask(new) if connection is None else self._add_on(connection, new))
@@ -41,6 +42,7 @@ class Submitting(Looking):  # what it hands out looks for its result
         """Submit many tasks in as few trips as the store allows. Of one id, the first is taken."""
         first: dict[str, NewTask] = {}
         for task in tasks:
+            check_size("payload", task.payload, self.settings.payload_limit)
             first.setdefault(task.id, task)
         fresh: dict[str, bool] = {}
         with tracing.submitting([*first.values()]) as span:

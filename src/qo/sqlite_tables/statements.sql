@@ -59,6 +59,13 @@ SET status = 'running', ready = NULL, attempt = attempt + 1, lease_id = ?1, work
     started_at = ?4, updated_at = ?4, version = version + 1
 WHERE n IN (SELECT value FROM json_each(?5))
 
+-- name: claim_each
+UPDATE tasks
+SET status = 'running', ready = NULL, attempt = attempt + 1, lease_id = v.column2, worker_id = v.column3,
+    lease_expires_at = v.column4, started_at = v.column5, updated_at = v.column5, version = version + 1
+FROM (VALUES (?, ?, ?, ?, ?)) AS v
+WHERE tasks.n = v.column1
+
 -- name: held_under
 SELECT json_group_array(n) FROM tasks INDEXED BY tasks_leased WHERE status = 'running' AND lease_id = ?
 

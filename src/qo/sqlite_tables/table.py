@@ -2,9 +2,11 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from itertools import islice
 
 import apsw
 import msgspec
+from msgspec.structs import replace
 
 from qo.clock import Clock
 from qo.errors import Conflict
@@ -139,6 +141,22 @@ class Table:
         self._db.execute(SQL["claim"], (want.lease_id, want.worker_id, now + want.lease, now, numbers))
         self._db.execute(SQL["record"], (numbers,))
         return list(read_tasks(self._db, BY_N, chosen, self.lanes).values())
+
+    def claim_each(self, wants: Sequence[Want]) -> list[list[Task]]:
+        """Claims that are alike in all but their leases: tasks are looked for once, and dealt out in order."""
+        self.stage()
+        chosen = self._choose(replace(wants[0], limit=sum(max(0, want.limit) for want in wants)))
+        now, left = self._now, iter(chosen)
+        hands = [list(islice(left, max(0, want.limit))) for want in wants]
+        rows = [
+            (n, want.lease_id, want.worker_id, now + want.lease, now)
+            for want, hand in zip(wants, hands, strict=True)
+            for n in hand
+        ]
+        write_rows(self._db, "claim_each", rows)
+        self._db.execute(SQL["record"], (encode_list(chosen),))
+        tasks = read_tasks(self._db, BY_N, chosen, self.lanes)
+        return [[tasks[n] for n in hand] for hand in hands]
 
     def _choose(self, want: Want) -> list[int]:
         """The numbers of the tasks that come first among all eligible lanes."""

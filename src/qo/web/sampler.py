@@ -43,6 +43,7 @@ class Sampler:
         self._grown: deque[Grown] = deque()
         self.latest: Sample | None = None
         self.series = Series()
+        self.cost = 0.0  # seconds the last sample took to take
 
     async def run(self) -> None:
         while True:
@@ -66,6 +67,7 @@ class Sampler:
                 await self._under_way
 
     async def _take(self) -> Sample:
+        began = boot_clock()
         counts = await self._engine.count()
         sample = Sample(at=boot_clock(), counts=counts, waiting=await self._survey.look(counts, self._clock()))
         if self.latest is not None:
@@ -75,7 +77,7 @@ class Sampler:
             self.series.grew(self._clock(), 0, 0)
         while self._grown and self._grown[0].at < sample.at - MINUTE:
             self._grown.popleft()
-        self.latest = sample
+        self.latest, self.cost = sample, boot_clock() - began
         return sample
 
     def last_minute(self) -> Grown:

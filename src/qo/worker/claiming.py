@@ -32,6 +32,7 @@ class Claiming:
         self.limits = Limits(clock)
         self.pace = Pace(settings.prefetch, clock)
         self._control = Control()
+        self.obeyed_at = float("-inf")
         self._queues = settings.queues
         self._types = tuple(handlers)
         self._strangers: dict[str, float] = {}  # types nobody ever knew, and when they were first seen
@@ -39,7 +40,7 @@ class Claiming:
 
     def want(self) -> Want | None:
         """What to claim now; None while there is no room for more."""
-        if self._control.paused or not self._types:
+        if self.is_paused:
             return None
         ahead = self.pace.ahead()
         room = self._settings.concurrency + ahead - len(self._held)
@@ -77,6 +78,7 @@ class Claiming:
 
     async def obey(self) -> None:
         """Read the switches."""
+        self.obeyed_at = self._clock()  # a store that is away is asked again when these are stale, not at once
         self._control = control = await read(self._engine, CONTROL, Control)
         self.refresh()
         self._queues = self._settings.queues
@@ -85,6 +87,15 @@ class Claiming:
             self._queues = tuple(queue for queue in queues if queue not in control.paused_queues)
             if not self._queues:
                 self._types = ()
+
+    @property
+    def is_paused(self) -> bool:
+        """Nothing this worker could run may be claimed."""
+        return self._control.paused or not self._types
+
+    @property
+    def has_strangers(self) -> bool:
+        return bool(self._strangers)
 
     async def strangers(self) -> Want | None:
         """Tasks of types that no worker has ever registered: they would wait for ever, so they are to be failed."""

@@ -14,8 +14,8 @@ class WorkerSettings(Struct, frozen=True, kw_only=True):
     lease: float = LEASE  # seconds; renewed at a third of it
     grace: float = 30.0  # seconds a shutdown waits for running tasks before it hands them back
     drain: bool = False  # stop when nothing is due and no retry is waiting
-    heartbeat: float = 10.0  # seconds between two registrations
-    poll: float = 1.0  # longest sleep between two looks at the store
+    heartbeat: float = 10.0  # seconds between two registrations; up to three times that where they are dear
+    poll: float | None = None  # longest sleep between two claims; None: the dearer a claim, the longer
     prefetch: int = 1000  # most tasks held ahead of those running; used only as far as they are quick
     unknown_after: float = 10.0  # seconds after which a task of a type no worker ever knew is failed
     stuck_after: float = 120.0  # seconds without a sign of life from the store after which the worker gives up

@@ -18,13 +18,19 @@ from qo.worker.exits import confined
 from qo.worker.held import Held
 from qo.worker.processes import check_reachable
 from qo.worker.registration import Registration
+from qo.worker.rests import rest
 from qo.worker.run import Run
 from qo.worker.settings import WorkerSettings
 from qo.worker.settling import Settler
 from qo.worker.upkeep import Upkeep
 
 log = logging.getLogger("qo.worker")
-_LOOK = 1.0  # seconds between two looks at the switches
+_LOOK = 1.0  # seconds between two looks at the switches while there is work
+_STALE = 1.5 * _LOOK  # older switches are looked at again before the next claim
+_PAUSED = 5.0  # seconds, at most, between two looks of a paused worker
+_STRANGERS = 300.0  # seconds, at most, between two looks for tasks nobody will ever take
+_BUSY = 10.0  # seconds after a claim that a worker counts as having work
+_QUICK, _SLOW = 1.0, 60.0  # seconds between two claims of an idle worker, if nothing is heard of a task
 _PULSE = 0.5
 _MANY = 1000  # waiting tasks looked through for retries
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0  # seconds between tries while the store is away
@@ -32,19 +38,27 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0  # seconds between tries while the store
 
 class Worker:
     def __init__(
-        self, queue: Queue, registry: Registry, settings: WorkerSettings | None = None, *, clock: Clock = boot_clock
+        self,
+        queue: Queue,
+        registry: Registry,
+        settings: WorkerSettings | None = None,
+        *,
+        clock: Clock = boot_clock,
+        wall_clock: Clock = system_clock,
     ) -> None:
         self._engine, self._limit, self._clock = queue.engine, queue.settings.payload_limit, clock
         self._registry = registry
         self._settings = settings = settings or WorkerSettings()
         self._handlers = _handlers(registry, settings)
         self._held = Held()
-        self._registration = Registration(self._engine, settings, tuple(self._handlers), system_clock)
+        self._registration = Registration(self._engine, settings, tuple(self._handlers), wall_clock)
         self._claiming = Claiming(self._engine, self._handlers, self._held, settings, worker_id=self.id, clock=clock)
         self._stopping, self._aborting = asyncio.Event(), asyncio.Event()
         self._freed = asyncio.Event()
         self._pause = _FIRST_PAUSE
         self.dismissed = False  # someone asked for its end, by a switch
+        self._claim_took = 0.0
+        self._busy_until = float("-inf")
         self.alive_at = clock()  # moves as long as the worker's loop does; a watchdog may look
 
     @property
@@ -92,8 +106,10 @@ class Worker:
             await self._executors.close()
 
     async def _work(self, upkeep: Upkeep) -> None:
-        beside = self._settler.run(), upkeep.renew(), upkeep.watch(), self._look(), self._beat(), self._pulse()
-        async with _background(*beside) as failed:
+        await self._patiently(self._registration.forget_dismissal)  # before anyone can see us and ask again
+        keeping = self._settler.run(), upkeep.renew(), upkeep.watch(), self._beat(), self._pulse()
+        looking = self._look(), self._look_for_strangers()
+        async with _background(*keeping, *looking) as failed:
             await _first(self._claim_and_start(), failed)
             await _first(self._finish(), failed)
 
@@ -105,8 +121,12 @@ class Worker:
             if want is None:
                 await self._wait_for_room()
                 continue
+            if self._is_out_of_date():
+                await self._patiently(self._obey)
+                continue
             tasks = await self._claim(want)
             if tasks:
+                self._busy_until = self._clock() + _BUSY
                 self._start(tasks)
             elif self._settings.drain and not len(self._held):
                 await self._patiently(partial(self._stop_if_drained, want))
@@ -114,6 +134,7 @@ class Worker:
                 await self._idle(want)
 
     async def _claim(self, want: Want) -> list[Task]:
+        began = self._clock()
         try:
             async with asyncio.timeout(self._settings.stuck_after):
                 tasks = await self._engine.claim(want)
@@ -122,7 +143,7 @@ class Worker:
             return []
         except TimeoutError:
             raise WorkerStuck(f"the store has not answered a claim for {self._settings.stuck_after:g} s") from None
-        self._pause = _FIRST_PAUSE
+        self._pause, self._claim_took = _FIRST_PAUSE, self._clock() - began
         return tasks
 
     def _start(self, tasks: list[Task]) -> None:
@@ -141,14 +162,15 @@ class Worker:
     async def _wait_for_room(self) -> None:
         self._freed.clear()
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self._claiming.limits.wait(self._settings.poll)):
+            async with asyncio.timeout(self._claiming.limits.wait(self._settings.poll or _QUICK)):
                 await self._freed.wait()
 
     async def _idle(self, want: Want) -> None:
         """Wait for a task to claim, or for the end."""
         self._freed.clear()
+        longest = self._settings.poll or rest(self._claim_took, _QUICK, _SLOW)
         waits = [
-            asyncio.ensure_future(self._engine.wait(want, self._settings.poll)),
+            asyncio.ensure_future(self._engine.wait(want, longest)),
             asyncio.ensure_future(self._freed.wait()),
         ]
         try:
@@ -177,17 +199,35 @@ class Worker:
     # --- look around
 
     async def _look(self) -> None:
-        """Obey the switches, and turn away tasks nobody will ever take."""
-        await self._patiently(self._registration.forget_dismissal)
+        """Obey the switches. A worker that is idle does so before it claims (`_claim_and_start`), and not here."""
         while True:
             await self._patiently(self._registration.make_types_known)
-            await self._patiently(self._claiming.obey)
-            if self._claiming.dismissed and not self._stopping.is_set():
-                log.info("asked to drain: taking no more tasks")
-                self.dismissed = True
-                self.stop()
+            began, pause = self._clock(), _LOOK
+            paused = self._claiming.is_paused
+            if paused or began < self._busy_until:
+                await self._patiently(self._obey)
+                pause = rest(self._clock() - began, _LOOK, _PAUSED) if paused else _LOOK
+            await asyncio.sleep(pause)
+
+    async def _obey(self) -> None:
+        await self._claiming.obey()
+        if self._claiming.dismissed and not self._stopping.is_set():
+            log.info("asked to drain: taking no more tasks")
+            self.dismissed = True
+            self.stop()
+
+    def _is_out_of_date(self) -> bool:
+        return self._clock() - self._claiming.obeyed_at >= _STALE
+
+    async def _look_for_strangers(self) -> None:
+        """Turn away tasks nobody will ever take."""
+        while True:
+            began = self._clock()
+            if self._is_out_of_date():
+                await self._patiently(self._obey)
             await self._patiently(self._turn_strangers_away)
-            await asyncio.sleep(_LOOK)
+            longest = self._settings.unknown_after if self._claiming.has_strangers else _STRANGERS
+            await asyncio.sleep(rest(self._clock() - began, _LOOK, max(_LOOK, longest)))
 
     async def _turn_strangers_away(self) -> None:
         want = await self._claiming.strangers()
@@ -200,8 +240,11 @@ class Worker:
 
     async def _beat(self) -> None:
         while True:
+            began = self._clock()
             await self._patiently(lambda: self._registration.announce(self._held.ids()))
-            await asyncio.sleep(self._settings.heartbeat)
+            shortest = self._settings.heartbeat
+            idle = began >= self._busy_until and not len(self._held)
+            await asyncio.sleep(rest(self._clock() - began, shortest, 3 * shortest) if idle else shortest)
 
     async def _pulse(self) -> None:
         while True:

@@ -40,8 +40,9 @@ def obtain(address: Address, policy: dict[str, Any], *, seconds: float, role: st
         )
     except ImportError as error:
         raise InvalidSetting("this needs boto3: pip install 'qo-queue[s3]'") from error
+    session = boto3.Session()
     try:
-        found = boto3.Session().get_credentials()
+        found = session.get_credentials()
     except BotoCoreError as error:
         raise StorageError(f"the credentials for {address} cannot be read: {error}") from error
     if found is None:
@@ -52,7 +53,7 @@ def obtain(address: Address, policy: dict[str, Any], *, seconds: float, role: st
     given = Access(own.access_key, own.secret_key, own.token or "", "own")
     if not role and (given.token or not _has_sts(address, sts)):
         return given
-    client = boto3.client("sts", region_name=address.region, endpoint_url=sts or None)
+    client = session.client("sts", region_name=address.region, endpoint_url=sts or None)
     text, duration = json.dumps(policy, separators=(",", ":")), max(SHORTEST, int(seconds))
     if role:
         try:
@@ -66,7 +67,9 @@ def obtain(address: Address, policy: dict[str, Any], *, seconds: float, role: st
         pass  # not everyone may, and not every token service can
     try:
         return _access(client.get_session_token(DurationSeconds=duration), "session")
-    except (BotoCoreError, ClientError):
+    except (BotoCoreError, ClientError) as error:
+        if sts:  # asked for by name: what was expected of it must not be missing silently
+            raise StorageError(f"{sts} gives out no tokens: {error}") from error
         return given
 
 

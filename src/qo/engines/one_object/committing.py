@@ -46,7 +46,12 @@ class Committing:
         self._waiting.append(call)
         if self._writer is None:
             self._writer = asyncio.create_task(self._serve())
-        return await call.done
+        try:
+            return await call.done
+        except asyncio.CancelledError:
+            if call.done.done() and not call.done.cancelled():  # it left with the answer on its way
+                _answer(call, call.done.exception() or call.done.result())
+            raise
 
     async def finish(self) -> None:
         """Wait until everyone who asked has an answer."""

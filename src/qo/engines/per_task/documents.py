@@ -11,7 +11,6 @@ from qo.engines.patience import patiently
 from qo.engines.per_task.document import Document, decode, encode, is_ours
 from qo.engines.per_task.keys import is_id, task_key
 from qo.engines.per_task.quarantine import Quarantine
-from qo.errors import StorageError
 from qo.model import Status, Task
 
 _MOST_HELD = 20_000
@@ -83,9 +82,8 @@ class Documents:
         """There is an object, readable or not."""
         return await patiently(lambda: self._bucket.get(task_key(task_id))) is not None
 
-    def check_readable(self, task_id: str) -> None:
-        if task_key(task_id) in self._quarantine.keys:
-            raise StorageError(f"{task_key(task_id)} holds something that is not a task; look at it and move it away")
+    def is_readable(self, task_id: str) -> bool:
+        return task_key(task_id) not in self._quarantine.keys
 
 
 def _is_ours(data: bytes, document: Document) -> bool | None:

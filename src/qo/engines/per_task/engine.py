@@ -131,6 +131,11 @@ class PerTaskEngine:
         """Objects under our names that could not be read: left alone."""
         return frozenset(self._store.quarantine.keys)
 
+    async def inspect(self, most: int) -> frozenset[str]:
+        """Read that many tasks; which objects under our names could not be read."""
+        await in_parallel(self._store.documents.read, (await self._finding.ids())[:most])
+        return self.quarantined
+
     # --- reading
 
     async def get(self, ids: Sequence[str]) -> list[Task | None]:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from qo.engines.per_task.document import DELETED, REMOVING, Document, born, buried, grown
 from qo.engines.per_task.documents import Kept
-from qo.engines.per_task.keys import index_key
+from qo.engines.per_task.keys import index_key, task_key
 from qo.engines.per_task.store import Store
 from qo.errors import Conflict, StorageError
 from qo.ids import luck
@@ -59,15 +59,19 @@ class Transitions:
             if await self._attempt(_following(kept, task), kept, litter):
                 return True
             await _pause(attempt)
-            kept = await self._free_place(new.id)
+            kept = await self._free_place(new.id, litter)
         raise _too_busy(new.id)
 
-    async def _free_place(self, task_id: str) -> Kept | None:
+    async def _free_place(self, task_id: str, litter: list[str]) -> Kept | None:
         """What is there. A place that is being cleared away is not written before that is over."""
         for attempt in range(_TRIES):
             kept = await self._documents.read(task_id)
-            if kept is None:
-                self._documents.check_readable(task_id)
+            if kept is None and not self._documents.is_readable(task_id):
+                for key in litter:  # or the task that never was would be counted
+                    self._index.remove(key)
+                raise StorageError(
+                    f"{task_key(task_id)} holds something that is not a task; look at it and move it away"
+                )
             if kept is None or kept.document.grave != REMOVING or kept.written_at < self._clock() - _RESPITE:
                 return kept
             await _pause(attempt)

@@ -4,20 +4,19 @@ import asyncio
 from contextlib import suppress
 
 from qo.clock import Clock
+from qo.engines.pauses import Pauses
 from qo.engines.per_task.ready import Ready
 from qo.model import Want
-
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0
 
 
 class Waiting:
     def __init__(self, ready: Ready, clock: Clock) -> None:
         self._ready, self._clock = ready, clock
         self._news = asyncio.Event()
-        self._pause = _FIRST_PAUSE
+        self._pauses = Pauses()
 
     def wake(self) -> None:
-        self._pause = _FIRST_PAUSE
+        self._pauses.start_over()
         self._news.set()
 
     async def wait(self, want: Want, timeout: float) -> None:
@@ -26,15 +25,15 @@ class Waiting:
         until = loop.time() + timeout
         while (left := until - loop.time()) > 0:
             with suppress(TimeoutError):
-                async with asyncio.timeout(min(left, self._pause, self._due_in())):
+                async with asyncio.timeout(min(left, self._pauses.next, self._due_in())):
                     await self._news.wait()
                     return
             if loop.time() >= until:
                 return
             if self._due_in() <= 0 or await self._ready.candidates(want):
-                self._pause = _FIRST_PAUSE
+                self._pauses.start_over()
                 return
-            self._pause = min(2 * self._pause, _LONGEST_PAUSE)
+            self._pauses.lengthen()
 
     def _due_in(self) -> float:
         """Seconds until the next task is due. That one may not be wanted; then a look shows the one after it."""

@@ -14,11 +14,12 @@ from qo.engines.postgres.arrays import teach
 from qo.engines.postgres.batches import wanted
 from qo.engines.postgres.line import Line, Rows
 from qo.engines.postgres.reading import Reading
-from qo.engines.postgres.schema import prepare
+from qo.engines.postgres.schema import VERSION, prepare, version_of
 from qo.engines.postgres.statements import statement
 from qo.engines.postgres.table import Table, answers
 from qo.engines.postgres.trouble import storage_error
 from qo.engines.postgres.watch import Watch
+from qo.engines.schemas import Schema
 from qo.errors import StorageError
 from qo.model import Added, Change, Counts, Event, Filter, NewTask, Note, Task, Want, check_distinct, release
 
@@ -185,6 +186,17 @@ async def _run_on(
 
 def _wanted(want: Want) -> Wanted:
     return want.queues, want.types, want.capabilities
+
+
+async def schema_of(url: str) -> Schema:
+    address = address_of(url)
+    connection = await Line(address).connect()
+    try:
+        return Schema(await version_of(connection, address), VERSION)
+    except psycopg.Error as error:
+        raise storage_error(address, error) from error
+    finally:
+        await connection.close()
 
 
 def from_url(url: str, *, clock: Clock | None = None) -> Engine:

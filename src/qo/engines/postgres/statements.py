@@ -23,7 +23,7 @@ _SQL = _load()
 @cache
 def statement(name: str, schema: str) -> str:
     """Ready for the driver: its prepared statements are known by their text."""
-    return fill(_SQL[name], schema)
+    return fill(_SQL[name].replace("{given}", _SQL["given"]), schema)
 
 
 def fill(sql: str, schema: str) -> str:

@@ -12,9 +12,9 @@ SELECT queue, type, needs::text[], priority
 FROM unnest(%(queue)s::text[], %(type)s::text[], %(needs)s::text[], %(priority)s::integer[]) AS new (queue, type, needs, priority)
 ON CONFLICT DO NOTHING
 
--- name: add_new
--- As `add`, for tasks whose ids are surely new: without looking out for conflicts it costs a quarter less.
--- If one is there after all, nothing is written, and `add` sorts it out.
+-- name: given
+-- The head of both additions. What many tasks have in common travels once: `kind` is a task's place in the lists of
+-- lanes, priorities, ...
 WITH clock AS MATERIALIZED (SELECT coalesce(%(now)s::float8, extract(epoch FROM clock_timestamp())::float8) AS now),
 given AS MATERIALIZED (
     SELECT g.id, g.payload, g.idempotency_key, g.trace_id, stamp.at AS created_at, due.at AS available_at,
@@ -32,6 +32,11 @@ given AS MATERIALIZED (
          LATERAL (SELECT coalesce(g.run_at, stamp.at + g.delay) AS at) AS due
     ORDER BY g.id
 ),
+
+-- name: add_new
+-- As `add`, for tasks whose ids are surely new: without looking out for conflicts it costs a quarter less.
+-- If one is there after all, nothing is written, and `add` sorts it out.
+{given}
 landed AS (
     INSERT INTO {schema}.tasks (id, submit_id, available_at, rank, created_at, updated_at, pended_at, timeout, lane, version,
                                 max_retries, priority, status, retry, idempotency_key, trace_id, payload)
@@ -55,24 +60,7 @@ counted AS (
 SELECT pg_notify(%(channel)s, '')::text
 
 -- name: add
--- What many tasks have in common travels once: `kind` is a task's place in the lists of lanes, priorities, ...
-WITH clock AS MATERIALIZED (SELECT coalesce(%(now)s::float8, extract(epoch FROM clock_timestamp())::float8) AS now),
-given AS MATERIALIZED (
-    SELECT g.id, g.payload, g.idempotency_key, g.trace_id, stamp.at AS created_at, due.at AS available_at,
-           due.at + k.priority * k.ageing AS rank,
-           k.lane, k.priority, k.timeout, k.max_retries, k.retry, k.room
-    FROM clock,
-         unnest(%(id)s::uuid[], %(kind)s::integer[], %(payload)s::bytea[], %(delay)s::float8[], %(run_at)s::float8[],
-                %(idempotency_key)s::text[], %(trace_id)s::text[]) WITH ORDINALITY
-             AS g (id, kind, payload, delay, run_at, idempotency_key, trace_id, nth),
-         LATERAL (SELECT (%(lane)s::integer[])[g.kind] AS lane, (%(priority)s::float8[])[g.kind] AS priority,
-                         (%(ageing)s::float8[])[g.kind] AS ageing, (%(timeout)s::float8[])[g.kind] AS timeout,
-                         (%(max_retries)s::integer[])[g.kind] AS max_retries, (%(retry)s::text[])[g.kind] AS retry,
-                         (%(room)s::float8[])[g.kind] AS room) AS k,
-         LATERAL (SELECT clock.now - 0.000001::float8 * (%(size)s::integer - g.nth) AS at) AS stamp,
-         LATERAL (SELECT coalesce(g.run_at, stamp.at + g.delay) AS at) AS due
-    ORDER BY g.id
-),
+{given}
 landed AS (
     INSERT INTO {schema}.tasks (id, submit_id, available_at, rank, created_at, updated_at, pended_at, timeout, lane, version,
                                 max_retries, priority, status, retry, idempotency_key, trace_id, payload)

@@ -1,8 +1,10 @@
 """Claiming, and waiting until it is worth while. A claim whose caller left hands its tasks back."""
 
 import asyncio
+import contextlib
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import Any
 
 from qo.engines.redis.lanes import Lanes
 from qo.engines.redis.packing import pack, tasks_of
@@ -32,6 +34,10 @@ class Claiming:
             limit = min(left, CHUNK)
             try:
                 tasks = await self._claim(want, limit, at_most)
+            except asyncio.CancelledError:
+                if claimed:
+                    self._see_to(self._give_back(claimed))
+                raise
             except StorageError:
                 if not claimed:
                     raise
@@ -51,18 +57,22 @@ class Claiming:
         try:
             _, due_in, _, *rows = await self._lanes.claim(want, (nonce, self._now(), asked))
         except (asyncio.CancelledError, OutcomeUnknown):
-            self._hand_back(nonce, want)
+            # Waiting for the lease to expire would count as a failure of the tasks.
+            self._see_to(self._recall(nonce, want))
             raise
         tasks = tasks_of(rows)
         if not tasks:
             self._looks[_kind(want)] = _look(told, due_in)
         return tasks
 
-    def _hand_back(self, nonce: str, want: Want) -> None:
-        """Waiting for the lease to expire would count as a failure of the tasks."""
-        returning = asyncio.get_running_loop().create_task(self._recall(nonce, want))
+    def _see_to(self, work: Coroutine[Any, Any, None]) -> None:
+        returning = asyncio.get_running_loop().create_task(work)
         self._returning.add(returning)
         returning.add_done_callback(self._returning.discard)
+
+    async def _give_back(self, tasks: Sequence[Task]) -> None:
+        with contextlib.suppress(StorageError):  # the lease expires then
+            await self._apply([release(task) for task in tasks])
 
     async def _recall(self, nonce: str, want: Want) -> None:
         asked = pack((0, want.lease, want.worker_id, want.lease_id, {}, False, True))

@@ -2,5 +2,6 @@
 
 from qo.engines.sqlite.doctor import examine
 from qo.engines.sqlite.engine import SqliteEngine, from_url
+from qo.engines.sqlite.schema import schema_of
 
-__all__ = ["SqliteEngine", "examine", "from_url"]
+__all__ = ["SqliteEngine", "examine", "from_url", "schema_of"]

@@ -53,6 +53,7 @@ class _Desks:
         self.stop()
         self.writer.join()
         self.reader.join()
+        self.watch.close()
         self._disconnect()
 
     def _disconnect(self) -> None:

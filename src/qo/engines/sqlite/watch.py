@@ -44,6 +44,11 @@ class Watch:
             except RuntimeError:  # that loop was closed
                 self._sleepers.pop(loop, None)
 
+    def close(self) -> None:
+        """Between two looks: a connection may not be closed while a thread uses it."""
+        with self._lock:
+            self._db.close()
+
     def _wake(self, loop: asyncio.AbstractEventLoop) -> None:
         for sleeper in self._sleepers.pop(loop, ()):
             _end(sleeper)

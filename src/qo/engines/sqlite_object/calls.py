@@ -1,17 +1,21 @@
-"""A call on its way to the bucket."""
+"""Calls on their way to the bucket."""
 
 import asyncio
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from qo.model import Task, Want
 from qo.sqlite_tables.table import Table
+from qo.sqlite_tables.writer import Job
 
 
 @dataclass(slots=True, eq=False)
 class Call:
     work: Callable[[Table], Any]
     abandoned: Callable[[Any], None] | None = None  # told the answer if the caller has left
+    want: Want | None = None  # it is a claim, of this
     answer: Any = None
     error: BaseException | None = None
     done: "asyncio.Future[Any]" = field(default_factory=lambda: asyncio.get_running_loop().create_future())
@@ -26,3 +30,33 @@ class Call:
             self.done.set_exception(error)
         else:
             self.done.set_result(self.answer)
+
+
+class Claims:
+    """Claims that are alike, as one job: a hundred callers who take one task each cost about as much as one."""
+
+    def __init__(self, calls: Sequence[Call]) -> None:
+        self._calls = calls
+        self.answer: list[list[Task]] | None = None
+        self.error: BaseException | None = None
+
+    def work(self, table: Table) -> list[list[Task]]:
+        return table.claim_each([call.want for call in self._calls if call.want is not None])
+
+    def deal(self) -> None:
+        for number, call in enumerate(self._calls):
+            call.answer = self.answer[number] if self.answer is not None else None
+            call.error = self.error
+
+
+def gathered(calls: Sequence[Call]) -> list[Job]:
+    """What is to be done, claims last: they may take what was submitted with them."""
+    jobs: list[Job] = []
+    alike = defaultdict[object, list[Call]](list)
+    for call in calls:
+        want = call.want
+        if want is None or want.again or want.at_most:
+            jobs.append(call)
+        else:
+            alike[want.queues, want.types, want.capabilities].append(call)
+    return jobs + [Claims(some) if len(some) > 1 else some[0] for some in alike.values()]

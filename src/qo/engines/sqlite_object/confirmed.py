@@ -34,6 +34,11 @@ class Confirmed:
         """Look again before the next use."""
         self.version = ""
 
+    async def settle(self) -> None:
+        """Wait for looks whose callers have left."""
+        while looks := [look for look in (self._look_under_way, self._next_look) if look is not None]:
+            await asyncio.wait(looks)
+
     def close(self) -> None:
         self.doubt()
         self._forget_image()

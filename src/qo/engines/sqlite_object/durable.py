@@ -19,6 +19,7 @@ from qo.engines.sqlite_object.pace import Pace
 from qo.engines.sqlite_object.uploading import Upload
 from qo.errors import Conflict, OutcomeUnknown, QoError, StorageError
 from qo.ids import luck
+from qo.model import Want
 from qo.sqlite_tables.table import Table
 
 Answer = TypeVar("Answer")
@@ -46,8 +47,13 @@ class Durable:
         """Download. A bucket that cannot be read, or holds something else, says so here."""
         await self._confirmed.look(is_patient=False)
 
-    async def ask(self, work: Callable[[Table], Answer], abandoned: Callable[[Answer], None] | None = None) -> Answer:
-        call = Call(work, abandoned)
+    async def ask(
+        self,
+        work: Callable[[Table], Answer],
+        abandoned: Callable[[Answer], None] | None = None,
+        want: Want | None = None,
+    ) -> Answer:
+        call = Call(work, abandoned, want)
         self._waiting.append(call)
         self._pace.count(len(self._waiting))
         if self._writer is None:
@@ -76,6 +82,7 @@ class Durable:
             await asyncio.wait([writer], timeout=patience)
             writer.cancel()
             await asyncio.wait([writer])
+        await self._confirmed.settle()
 
     def close(self) -> None:
         self._drop_image()

@@ -100,7 +100,7 @@ class SqliteObjectEngine:
 
     async def claim(self, want: Want) -> list[Task]:
         """A caller cancelled before the flush claims nothing; one cancelled during it hands its tasks back."""
-        return await self._store.ask(lambda table: table.claim(want), self._hand_back)
+        return await self._store.ask(lambda table: table.claim(want), self._hand_back, want)
 
     def _hand_back(self, tasks: list[Task]) -> None:
         if tasks:

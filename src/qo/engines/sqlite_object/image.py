@@ -6,6 +6,7 @@ from typing import NamedTuple
 import apsw
 
 from qo.clock import Clock
+from qo.engines.sqlite_object.calls import Call, Claims, gathered
 from qo.errors import StorageError
 from qo.ids import new_lease_id as new_write_id
 from qo.model import Want
@@ -15,7 +16,7 @@ from qo.sqlite_tables.reading import Reading
 from qo.sqlite_tables.schema import migrate
 from qo.sqlite_tables.statements import SQL
 from qo.sqlite_tables.table import ready_lanes
-from qo.sqlite_tables.writer import Job, Writer
+from qo.sqlite_tables.writer import Writer
 
 REMEMBERED = 64  # write ids: so many others may write before we read back
 _WRITES = "CREATE TABLE IF NOT EXISTS writes (n INTEGER PRIMARY KEY, id TEXT NOT NULL)"  # the last ones of this object
@@ -44,10 +45,14 @@ class Image:
     def close(self) -> None:
         self._db.close()
 
-    def do(self, jobs: Sequence[Job]) -> bool:
+    def do(self, calls: Sequence[Call]) -> bool:
         """All of them in one transaction, each answered or refused in itself. Whether anything was written."""
         before = self._db.total_changes()
+        jobs = gathered(calls)
         self._writer.serve(jobs)
+        for job in jobs:
+            if isinstance(job, Claims):
+                job.deal()
         return self._db.total_changes() != before
 
     def encode(self) -> tuple[bytes, Write]:

@@ -16,6 +16,7 @@ from qo.engines.sqlite_object.image import Image
 from qo.engines.sqlite_object.pace import Pace
 from qo.engines.sqlite_object.uploading import Upload, log
 from qo.errors import Conflict, OutcomeUnknown, QoError
+from qo.model import Want
 from qo.sqlite_tables.table import Table
 
 Answer = TypeVar("Answer")
@@ -33,14 +34,18 @@ class Local:
         self.lost = 0  # of those, all that another process's write has undone
         self._flushing = asyncio.Lock()
         self._syncing: asyncio.Task[None] | None = None
-        self._is_left = False
 
     async def open(self) -> None:
         if self._image is None:
             await self._confirmed.look(is_patient=False)
 
-    async def ask(self, work: Callable[[Table], Answer], abandoned: Callable[[Answer], None] | None = None) -> Answer:
-        call = Call(work, abandoned)
+    async def ask(
+        self,
+        work: Callable[[Table], Answer],
+        abandoned: Callable[[Answer], None] | None = None,
+        want: Want | None = None,
+    ) -> Answer:
+        call = Call(work, abandoned, want)
         image = await self._present()
         if image.do([call]):
             self._unsynced += 1
@@ -100,6 +105,7 @@ class Local:
             await asyncio.wait([syncing])
         if self._unsynced:
             self._lose(OutcomeUnknown("the bucket did not answer before the end"))
+        await self._confirmed.settle()
 
     def close(self) -> None:
         self._drop_image()
@@ -108,7 +114,6 @@ class Local:
     def let_go(self) -> None:
         """Nobody has the engine any more: one last flush, and the task ends."""
         if self._syncing is not None:
-            self._is_left = True
             self._pace.hurry()
             self._syncing.get_loop().call_later(_LAST_TRY, self._syncing.cancel)
 
@@ -120,8 +125,6 @@ class Local:
                     await self.flush()
                 except QoError as error:
                     log.debug("%s: %s", self._key, error)  # `_lose` has told it
-                if self._is_left:
-                    return
         finally:
             self._syncing = None
 

@@ -27,7 +27,7 @@ function summary(minutes) {
 }
 
 function plot(minutes, width, tell) {
-  const top = nice(Math.max(1, ...minutes.map((each) => Math.max(each.completed, each.failed))));
+  const top = nice(Math.max(2, ...minutes.map((each) => Math.max(each.completed, each.failed))));
   const step = (width - LEFT - 8) / Math.max(1, minutes.length - 1);
   const x = (at) => LEFT + at * step;
   const y = (value) => TOP + (HEIGHT - TOP - BOTTOM) * (1 - value / top);

@@ -61,6 +61,7 @@ export class Live {
     while (this.#due && !document.hidden && !this.paused) {
       const wait = this.#asked + QUICKEST - performance.now();
       if (wait > 0) await new Promise((resolve) => { setTimeout(resolve, wait); });
+      if (document.hidden || this.paused) break; // meanwhile
       this.#due = false;
       this.#asked = performance.now();
       await this.#refresh();

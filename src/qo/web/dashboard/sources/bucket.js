@@ -6,6 +6,7 @@ import {TasksLayout} from './layout_tasks.js';
 import {listed} from './rows.js';
 import {ACTIONS, STATUSES} from './rules.js';
 import {S3, StoreError} from './s3.js';
+import {isControl, isWorker} from './shapes.js';
 import {summarise} from './summary.js';
 import {iso} from './values.js';
 
@@ -51,7 +52,7 @@ export class BucketSource {
     const [survey, control, workers] = await Promise.all([this.#layout.survey(), notes.read(CONTROL), this.workers()]);
     const now = this.#layout.now();
     const {remarks, ...seen} = survey;
-    return {...summarise({...seen, now, workers, control: {...NO_SWITCHES, ...control}}), remarks};
+    return {...summarise({...seen, now, workers, control: switchesIn(control)}), remarks};
   }
 
   tasks(filter = {}) {
@@ -68,7 +69,7 @@ export class BucketSource {
 
   async workers() {
     const now = this.#layout.now();
-    return (await this.#layout.notes.workers()).map((note) => workerView(note, now));
+    return (await this.#layout.notes.workers()).filter(isWorker).map((note) => workerView(note, now));
   }
 
   // --- acting
@@ -100,7 +101,10 @@ export class BucketSource {
     if (action === 'cleanup') return this.#cleanUp(options);
     const how = SWITCHES[action];
     if (!how) throw new StoreError('refused', `${action} cannot be done from a bucket alone; use: qo serve`);
-    await this.#layout.notes.change(CONTROL, (control) => how({...NO_SWITCHES, ...control}, options));
+    await this.#layout.notes.change(CONTROL, (control) => {
+      if (!isControl(control)) throw new StoreError('unreadable', 'The switches kept here are not ones this page knows.');
+      return how(switchesIn(control), options);
+    });
     return {done: 1};
   }
 
@@ -116,7 +120,7 @@ export class BucketSource {
 
   #mayWrite() {
     if (!this.can.write) {
-      throw new StoreError('forbidden', 'This link may only look; make one with: qo dashboard link --write');
+      throw new StoreError('not_allowed', 'This link may only look; make one with: qo dashboard link --write');
     }
   }
 
@@ -157,6 +161,10 @@ const SWITCHES = {
     return type ? {...control, rate_limits: {...control.rate_limits, [type]: rate}} : {...control, rate_limit: rate};
   },
 };
+
+function switchesIn(note) {
+  return {...NO_SWITCHES, ...(isControl(note) ? note : {})};
+}
 
 function union(names, name) {
   return name && !names.includes(name) ? [...names, name] : names;

@@ -1,6 +1,7 @@
 // A task's object in the layout `tasks`: the same as qo/engines/per_task/document.py. What is not understood is kept.
 
 import {eventOf, newWriteId} from './rules.js';
+import {isEvent, isTask} from './shapes.js';
 
 const REMEMBERED = 8; // write ids kept: so many others may write before we read back
 const BURIALS = 2; // writes that do not count in the task's own version
@@ -11,7 +12,8 @@ const MOST_BYTES = 64 * 1024; // of events: errors can be long
 export function decode(text, id) {
   try {
     const document = JSON.parse(text);
-    return document.task.id === id && Array.isArray(document.writes) ? document : null;
+    const ours = isTask(document.task) && document.task.id === id && Array.isArray(document.writes);
+    return ours && Array.isArray(document.events) && document.events.every(isEvent) ? document : null;
   } catch {
     return null;
   }

@@ -1,10 +1,12 @@
 // The layout `one`, the whole queue in one object: read whole, written whole, as in qo/engines/one_object.
 
+import {filled, referredBy} from './large.js';
 import {putDocument} from './own_writes.js';
 import {history} from './past.js';
 import {compare, comparer, matcher, rowOf, rowView, sorting} from './rows.js';
 import {ACTIONS, apply, eventOf, newWriteId, refusal, whole} from './rules.js';
 import {StoreError} from './s3.js';
+import {isEvent, isTask} from './shapes.js';
 import {base64Of, taskView, textOf} from './values.js';
 
 const KEY = 'queue.json';
@@ -25,7 +27,7 @@ export class OneLayout {
     this.can = {shards: true, versions: true};
     this.notes = {
       read: async (name) => this.#note((await this.#read()).notes, name),
-      workers: async () => (await this.#read()).notes.filter(isWorker).map((note) => JSON.parse(textOf(note.data))),
+      workers: async () => (await this.#read()).notes.filter(isRegistration).map((note) => valueOf(note)),
       change: (name, how) => this.#change((queue) => withNote(queue, name, how(this.#note(queue.notes, name) ?? {}))),
     };
   }
@@ -36,7 +38,7 @@ export class OneLayout {
 
   #note(notes, name) {
     const note = notes.find((each) => each.name === name);
-    return note ? JSON.parse(textOf(note.data)) : null;
+    return note ? valueOf(note) : null;
   }
 
   /** The object, read again only if it has changed. */
@@ -56,7 +58,7 @@ export class OneLayout {
 
   async #all() {
     const queue = await this.#read();
-    this.#rows ??= queue.tasks.map(({task}) => rowOf(task));
+    this.#rows ??= queue.tasks.filter(isRecord).map(({task}) => rowOf(task));
     return this.#rows;
   }
 
@@ -78,20 +80,23 @@ export class OneLayout {
   }
 
   async #record(id) {
-    return (await this.#read()).tasks.find(({task}) => task.id === id);
+    return (await this.#read()).tasks.find((record) => isRecord(record) && record.task.id === id);
   }
 
   async task(id) {
     const record = await this.#record(id);
-    return record ? taskView(record.task, this.now()) : null;
+    return record ? this.#view(record.task) : null;
+  }
+
+  #view(task) {
+    return filled(this.s3, task, taskView(task, this.now()));
   }
 
   async history(id) {
     const record = await this.#record(id);
     if (!record) return null;
-    const present = taskView(record.task, this.now());
-    const events = record.events.map(([version, at, status, attempt, failures, available_at, worker_id, error]) =>
-      ({version, at, status, attempt, failures, available_at, worker_id, error}));
+    const present = await this.#view(record.task);
+    const events = record.events.map(named).filter(isEvent);
     return history(present, events.sort((a, b) => compare(a.version, b.version)));
   }
 
@@ -100,23 +105,28 @@ export class OneLayout {
   /** All of them in one write. */
   async act(action, ids, progress) {
     let sum;
+    let values; // of deleted tasks, to be removed when the object does not refer to them any more
     const wanted = new Set(ids);
     await this.#change((queue) => {
       sum = {done: 0, refused: []};
+      values = [];
       const left = new Set(wanted);
       const tasks = queue.tasks.flatMap((record) => {
-        if (!left.delete(record.task.id)) return [record];
+        if (!isRecord(record) || !left.delete(record.task.id)) return [record];
         const task = whole(record.task);
         if (!ACTIONS[action].from.includes(task.status)) {
           sum.refused.push({id: task.id, why: refusal(task, action)});
           return [record];
         }
         sum.done += 1;
-        return action === 'delete' ? [] : [grown(record, apply(task, action, this.now()))];
+        if (action !== 'delete') return [grown(record, apply(task, action, this.now()))];
+        values.push(...referredBy(task));
+        return [];
       });
       for (const id of left) sum.refused.push({id, why: 'there is no such task'});
       return sum.done ? {...queue, tasks} : null;
     });
+    await Promise.all(values.map((key) => this.s3.delete(key).catch(() => {}))); // else left to `repair`
     progress(sum.done);
     return sum;
   }
@@ -142,6 +152,15 @@ export class OneLayout {
   }
 }
 
+/** An event without the names of its fields, as the object keeps it, and with them. */
+function named([version, at, status, attempt, failures, available_at, worker_id, error]) {
+  return {version, at, status, attempt, failures, available_at, worker_id, error};
+}
+
+function isRecord(record) {
+  return isTask(record?.task) && Array.isArray(record.events);
+}
+
 function decode(text) {
   const queue = text ? JSON.parse(text) : EMPTY;
   if (queue.format !== FORMAT) throw new StoreError('unreadable', `${KEY} is in a format this page does not know`);
@@ -164,8 +183,16 @@ function grown(record, task) {
   return {...record, task, events: [...record.events, step].slice(-MOST_EVENTS)};
 }
 
-function isWorker(note) {
+function isRegistration(note) {
   return note.name.startsWith('workers/');
+}
+
+function valueOf(note) {
+  try {
+    return JSON.parse(textOf(note.data));
+  } catch {
+    return null;
+  }
 }
 
 function withNote(queue, name, value) {

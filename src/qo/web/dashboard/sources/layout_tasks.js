@@ -4,11 +4,13 @@
 import {Alive} from './alive.js';
 import {buried, decode, grown, isAlive, isOurs} from './documents.js';
 import {indexKey, isId, taskKey} from './keys.js';
+import {filled, referredBy} from './large.js';
 import {NoteObjects} from './note_objects.js';
 import {putDocument} from './own_writes.js';
-import {page} from './paging.js';
+import {Paging} from './paging.js';
 import {history} from './past.js';
 import {ACTIONS, FINISHED, apply, refusal, whole} from './rules.js';
+import {isLane} from './shapes.js';
 import {Shelf} from './shelf.js';
 import {taskView} from './values.js';
 
@@ -23,6 +25,7 @@ export class TasksLayout {
     this.s3 = s3;
     this.shelf = new Shelf(s3);
     this.alive = new Alive(s3);
+    this.paging = new Paging(this.shelf, this.alive);
     this.notes = new NoteObjects(s3);
     this.can = {shards: true, versions: true};
   }
@@ -65,7 +68,7 @@ export class TasksLayout {
   async #rollup() {
     try {
       const {counted_at, lanes} = JSON.parse((await this.s3.get(ROLLUP))?.text ?? 'null') ?? {};
-      return lanes ? {counted_at, lanes} : null;
+      return lanes?.every(isLane) ? {counted_at, lanes} : null;
     } catch (error) {
       if (error.code) throw error;
       return null; // not one of ours
@@ -73,12 +76,16 @@ export class TasksLayout {
   }
 
   page(filter) {
-    return page(this.shelf, this.alive, filter, this.now());
+    return this.paging.page(filter, this.now());
   }
 
   async task(id) {
     const kept = await this.#read(id);
-    return kept && taskView(kept.document.task, this.now());
+    return kept && this.#view(kept.document.task);
+  }
+
+  #view(task) {
+    return filled(this.s3, task, taskView(task, this.now()));
   }
 
   /** Every transition, with the task as it was then where the store keeps versions. */
@@ -94,7 +101,7 @@ export class TasksLayout {
       tasks.set(document.task.version, taskView(document.task, document.task.updated_at));
     }
     const ordered = [...events.values()].sort((a, b) => a.version - b.version);
-    return history(taskView(kept.document.task, this.now()), ordered, tasks);
+    return history(await this.#view(kept.document.task), ordered, tasks);
   }
 
   /** Newest first; nothing where the store keeps none, or does not tell. */
@@ -103,7 +110,7 @@ export class TasksLayout {
     try {
       versions = await this.s3.versions(taskKey(id), {most: VERSIONS});
     } catch (error) {
-      if (!['forbidden', 'busy'].includes(error.code)) throw error;
+      if (!['not_allowed', 'busy'].includes(error.code)) throw error;
     }
     const kept = versions.filter((version) => version.id !== 'null');
     const read = await Promise.all(kept.map((version) => this.s3.get(taskKey(id), {versionId: version.id})));
@@ -166,7 +173,8 @@ export class TasksLayout {
       if (needed) litter.push(needed);
       return false;
     }
-    const rubbish = [former, ...litter].filter((key) => key && key !== needed);
+    const values = changed ? [] : referredBy(task);
+    const rubbish = [former, ...litter, ...values].filter((key) => key && key !== needed);
     // What stays is harmless, and removed by whoever meets it.
     await Promise.all(rubbish.map((key) => this.s3.delete(key).catch(() => {})));
     return true;

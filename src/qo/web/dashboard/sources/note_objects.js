@@ -2,6 +2,7 @@
 
 import {putDocument} from './own_writes.js';
 import {newWriteId} from './rules.js';
+import {StoreError} from './s3.js';
 import {encode} from './sigv4.js';
 import {base64Of, textOf} from './values.js';
 
@@ -14,8 +15,14 @@ export class NoteObjects {
     this.s3 = s3;
   }
 
+  /** null: there is none, or none that can be read. */
   async read(name) {
-    return (await this.#read(keyOf(name)))?.value ?? null;
+    try {
+      return (await this.#read(keyOf(name)))?.value ?? null;
+    } catch (error) {
+      if (error.code !== 'unreadable') throw error;
+      return null;
+    }
   }
 
   /** Every worker's registration. */
@@ -44,8 +51,12 @@ export class NoteObjects {
   async #read(key) {
     const stored = await this.s3.get(key);
     if (stored === null) return null;
-    const note = JSON.parse(stored.text);
-    return {value: JSON.parse(textOf(note.data)), writes: note.writes, etag: stored.etag};
+    try {
+      const note = JSON.parse(stored.text);
+      return {value: JSON.parse(textOf(note.data)), writes: [...note.writes], etag: stored.etag};
+    } catch {
+      throw new StoreError('unreadable', `${key} is not a note of qo's; look at it and move it away`);
+    }
   }
 }
 

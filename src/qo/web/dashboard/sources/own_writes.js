@@ -15,7 +15,7 @@ export async function putDocument(s3, key, text, {over, isOurs}) {
       return etag ?? (await s3.put(key, text, {over}));
     } catch (error) {
       if (error.code === 'conflict' && doubt && !error.seen) continue; // an earlier try may have landed meanwhile
-      if (!['busy', 'unreachable'].includes(error.code) || attempt === TRIES) throw lastWord(error, key, doubt);
+      if (!['busy', 'no_answer'].includes(error.code) || attempt === TRIES) throw lastWord(error, key, doubt);
       doubt ||= !error.certain;
     }
     await new Promise((go) => setTimeout(go, FIRST_PAUSE * 2 ** (attempt - 1) * (0.5 + Math.random() / 2)));

@@ -18,7 +18,7 @@ export function history(present, events, known = new Map()) {
     ended = FINISHED.has(event.status) ? (ended ?? event.at) : null;
     const seen = eventView(event);
     const whole = event.version === present.version ? present : known.get(event.version);
-    if (whole) return {...seen, task: without(whole, 'effective_priority')};
+    if (whole) return {...seen, task: without({...whole, payload: present.payload}, 'effective_priority')};
     const times = {updated_at: seen.at, started_at: iso(started), completed_at: iso(ended)};
     return {...seen, task: {...pick(present, NEVER_CHANGE), ...pick(seen, AS_RECORDED), ...times, ...results(at)}};
   });

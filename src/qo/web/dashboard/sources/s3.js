@@ -8,7 +8,7 @@ const TRIES = 4; // of a request the store would not take, or that was lost, if 
 const FIRST_PAUSE = 150; // milliseconds
 
 export class StoreError extends Error {
-  /** code: not_found, conflict, forbidden, expired, busy, unreachable, unreadable */
+  /** code: not_found, conflict, not_allowed, expired, busy, no_answer, unreadable, unknown */
   constructor(code, message, {certain = true} = {}) {
     super(message);
     this.code = code;
@@ -40,6 +40,20 @@ export class S3 {
     if (isMissing(answer.status, said)) return null;
     this.#check(answer, said, key);
     return {text: said, etag: answer.headers.get('etag') ?? ''};
+  }
+
+  /** {bytes, size}; bytes is null if there are more than `most`. null if there is nothing. */
+  async getBytes(key, {most}) {
+    const answer = await this.#ask('GET', key, {});
+    const size = Number(answer.headers.get('content-length'));
+    if (answer.ok && size > most) {
+      await answer.body?.cancel();
+      return {bytes: null, size};
+    }
+    if (answer.ok) return {bytes: new Uint8Array(await answer.arrayBuffer()), size};
+    const said = await answer.text();
+    if (!isMissing(answer.status, said)) this.#check(answer, said, key);
+    return null;
   }
 
   /** The new ETag. `over`: an ETag to replace, null if nothing may be there, undefined for whatever is there. */
@@ -125,7 +139,7 @@ export class S3 {
           const answer = await this.#send(method, key, query, headers, body);
           if (!isBusy(answer.status) || !repeat || attempt === TRIES) return answer;
         } catch (error) {
-          if (error.code !== 'unreachable' || !repeat || attempt === TRIES) throw error;
+          if (error.code !== 'no_answer' || !repeat || attempt === TRIES) throw error;
         }
         await pause(FIRST_PAUSE * 2 ** (attempt - 1) * (0.5 + Math.random() / 2));
       }
@@ -164,7 +178,7 @@ export class S3 {
       });
     } catch (error) {
       const why = 'the store cannot be reached, or does not let this page in (CORS: qo bucket-setup --origin)';
-      throw new StoreError('unreachable', `${why}: ${error.message}`, {certain: method === 'GET'});
+      throw new StoreError('no_answer', `${why}: ${error.message}`, {certain: method === 'GET'});
     }
     this.clock.learn(sentAt, answer.headers.get('date'), this.clock.clock());
     return answer;
@@ -178,7 +192,7 @@ export class S3 {
       const expired = /Expired|RequestTimeTooSkewed/.test(code);
       if (expired) throw new StoreError('expired', `the store says these credentials are over (${word})`);
       const verb = writing ? 'write' : 'read';
-      throw new StoreError('forbidden', `these credentials may not ${verb} ${what} (${word})`);
+      throw new StoreError('not_allowed', `these credentials may not ${verb} ${what} (${word})`);
     }
     if (answer.status === 409) throw new StoreError('conflict', `${what} is being written by someone else (${word})`);
     if (answer.status === 404) throw new StoreError('not_found', `${what} is not there (${word})`);

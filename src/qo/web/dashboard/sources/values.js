@@ -10,9 +10,7 @@ export function bytesOf(base64) {
 }
 
 export function base64Of(text) {
-  let binary = '';
-  for (const byte of new TextEncoder().encode(text)) binary += String.fromCharCode(byte);
-  return btoa(binary);
+  return base64OfBytes(new TextEncoder().encode(text));
 }
 
 export function textOf(base64) {
@@ -22,12 +20,25 @@ export function textOf(base64) {
 /** A payload or result: JSON, or raw data behind a NUL byte, shown as {"$base64": …}. */
 export function valueOf(base64) {
   try {
-    const bytes = bytesOf(base64);
-    if (bytes[0] === 0) return {$base64: btoa(String.fromCharCode(...bytes.subarray(1, 65536)))};
-    return parse(decoder.decode(bytes));
+    return valueOfBytes(bytesOf(base64));
   } catch {
     return {$base64: base64}; // nobody here wrote it; one bad task must not hide the others
   }
+}
+
+export function valueOfBytes(bytes) {
+  if (bytes[0] === 0) return {$base64: base64OfBytes(bytes.subarray(1))};
+  try {
+    return parse(decoder.decode(bytes));
+  } catch {
+    return {$base64: base64OfBytes(bytes)};
+  }
+}
+
+function base64OfBytes(bytes) {
+  let binary = '';
+  for (const byte of bytes) binary += String.fromCharCode(byte);
+  return btoa(binary);
 }
 
 /** To the microsecond first, as Python does: else one task would show two milliseconds. */

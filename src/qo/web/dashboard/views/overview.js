@@ -33,7 +33,7 @@ export function open({source, refresh}) {
       seen = await source.overview();
       const {switches} = seen;
       show(tools, [switches.paused.all, source.can], drawTools);
-      show(notice, switches, drawNotice);
+      show(notice, {...switches, remarks: seen.remarks ?? []}, drawNotice);
       show(cards, [seen.counts, seen.throughput], drawCards);
       show(chart, seen.throughput, throughput);
       show(queues, seen.queues.map(rounded), drawQueues);
@@ -57,8 +57,8 @@ export function open({source, refresh}) {
     return limitRate(source, {types: seen.types.map((each) => each.type), limit, limits, type});
   }
 
-  function drawNotice({paused, limit, limits}) {
-    const lines = [];
+  function drawNotice({paused, limit, limits, remarks}) {
+    const lines = [...remarks];
     if (paused.all) lines.push('Everything is paused: workers start nothing.');
     if (paused.queues.length) lines.push(`Paused queues: ${paused.queues.join(', ')}.`);
     if (paused.types.length) lines.push(`Paused types: ${paused.types.join(', ')}.`);
@@ -72,7 +72,7 @@ export function open({source, refresh}) {
   function drawCards([counts, minutes]) {
     return STATUSES.map((status) => h('a', {class: `card stat ${status}`, href: address('tasks', {status}), 'data-status': status},
       h('span', {class: 'label'}, h('i'), status),
-      h('b', {title: number(counts[status])}, short(counts[status])),
+      h('b', {class: counts[status] ? '' : 'none', title: number(counts[status])}, short(counts[status])),
       status in (minutes[0] ?? {}) ? sparkline(minutes.map((each) => each[status]), status) : null));
   }
 

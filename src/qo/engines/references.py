@@ -1,0 +1,47 @@
+"""What a task holds in place of a payload or result that lies elsewhere, told apart from every value a caller can send.
+
+No JSON text and no raw value of the codec begins with MARK. A caller of the port may send any bytes, though: those that
+begin so are kept behind a second mark, so that nobody can make up a reference.
+"""
+
+import re
+
+MARK = b"\x01qo\x01"
+DATA = "data/"
+_REFERENCE, _LITERAL = MARK + b"@", MARK + b"="
+_ID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_KEY = re.compile(rf"{DATA}[0-9a-f]/({_ID.pattern})/(?:payload|result)_[0-9a-f]{{32}}")
+
+
+def is_id(task_id: str) -> bool:
+    """Fit to be part of a key."""
+    return _ID.fullmatch(task_id) is not None
+
+
+def data_key(task_id: str, kind: str, name: str) -> str:
+    return f"{DATA}{task_id[0]}/{task_id}/{kind}_{name}"
+
+
+def task_id_in(key: str) -> str | None:
+    """None: not one of ours."""
+    found = _KEY.fullmatch(key)
+    return found[1] if found else None
+
+
+def reference(key: str) -> bytes:
+    return _REFERENCE + key.encode()
+
+
+def referred(stored: bytes) -> str | None:
+    """The key a stored value refers to; None if it is a value itself."""
+    if not stored.startswith(_REFERENCE):
+        return None
+    return stored[len(_REFERENCE) :].decode("ascii", "replace")
+
+
+def literal(value: bytes) -> bytes:
+    return _LITERAL + value if value.startswith(MARK) else value
+
+
+def value_of(stored: bytes) -> bytes:
+    return stored.removeprefix(_LITERAL)

@@ -1,0 +1,251 @@
+"""Large payloads and results, beside the tasks: any bucket layout, with blobs under data/ that its tasks refer to.
+
+A blob is written before a task refers to it and removed after the task is forgotten, so what is left over by a crash is
+a blob nobody refers to. `repair` removes those, once they are too old to belong to a write under way.
+"""
+
+import asyncio
+import logging
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Sequence
+from hashlib import sha256
+from typing import TypeVar
+
+import msgspec
+from msgspec.structs import replace
+
+from qo.bucket import ANY, Bucket
+from qo.clock import Clock
+from qo.engine import Engine, Repairable
+from qo.engines.patience import patiently
+from qo.engines.references import DATA, MARK, data_key, is_id, literal, reference, referred, task_id_in, value_of
+from qo.errors import StorageError
+from qo.ids import new_lease_id
+from qo.model import (
+    PAYLOAD_LIMIT,
+    Added,
+    Change,
+    Counts,
+    Event,
+    Filter,
+    NewTask,
+    Note,
+    Task,
+    Want,
+    check_distinct,
+    fail,
+    release,
+)
+
+log = logging.getLogger("qo.engines")
+LARGEST = 16 * 1024 * 1024  # bytes, unless a URL says otherwise
+YOUNGEST = 3600.0  # seconds: a younger blob may belong to a write under way
+_MOST = 16  # transfers at once: they are large
+_PAGE = 500
+
+Item = TypeVar("Item")
+Answer = TypeVar("Answer")
+
+
+class SpaciousEngine:
+    """Takes what the engine below would keep inline, and keeps it aside if it is large."""
+
+    def __init__(
+        self, engine: Engine, bucket: Bucket, *, inline: int = PAYLOAD_LIMIT, payload_limit: int = LARGEST, clock: Clock
+    ) -> None:
+        self.engine, self.payload_limit = engine, payload_limit
+        self._bucket, self._inline, self._clock = bucket, inline, clock
+
+    # --- writing
+
+    async def add(self, tasks: Sequence[NewTask]) -> list[Added]:
+        if not any(self._is_odd(task.payload) for task in tasks):
+            return await self.engine.add(tasks)
+        check_distinct(task.id for task in tasks)
+        kept = await _together(self._keep_payload, tasks)
+        added = await self.engine.add(kept)
+        aside = {task.id: key for task in kept if (key := referred(task.payload))}
+        if refused := {each.id: aside[each.id] for each in added if not each.new and each.id in aside}:
+            await _tidily(self._withdraw(refused))
+        return added
+
+    def _is_odd(self, value: bytes | None) -> bool:
+        return value is not None and (len(value) > self._inline or value.startswith(MARK))
+
+    async def _keep_payload(self, task: NewTask) -> NewTask:
+        """Under a name nobody else has: no two submissions share a blob, so removing one's own takes nobody else's."""
+        return replace(task, payload=await self._keep(task.id, "payload", new_lease_id()[:32], task.payload))
+
+    async def _withdraw(self, refused: dict[str, str]) -> None:
+        """Remove blobs of writes that were refused, unless the task refers to them: an earlier try may have landed."""
+        there = await self.engine.get(list(refused))
+        needed = {key for task in there if task is not None for key in _keys(task)}
+        await self._remove([key for key in refused.values() if key not in needed])
+
+    async def apply(self, changes: Sequence[Change]) -> list[bool]:
+        if not any(self._is_odd(change.result) for change in changes):
+            return await self.engine.apply(changes)
+        check_distinct(change.id for change in changes)
+        kept = await _together(self._keep_result, changes)
+        answers = await self.engine.apply(kept)
+        settled = zip(kept, answers, strict=True)
+        refused = {each.id: key for each, landed in settled if not landed and (key := referred(each.result or b""))}
+        if refused:
+            await _tidily(self._withdraw(refused))
+        return answers
+
+    async def _keep_result(self, change: Change) -> Change:
+        """Under a name that follows from the lease and the value: a repeat writes the same blob."""
+        if change.result is None:
+            return change
+        name = sha256(f"{change.lease_id} ".encode() + change.result).hexdigest()[:32]
+        return replace(change, result=await self._keep(change.id, "result", name, change.result))
+
+    async def _keep(self, task_id: str, kind: str, name: str, value: bytes) -> bytes:
+        if len(value) <= self._inline or not is_id(task_id):
+            return literal(value)
+        key = data_key(task_id, kind, name)
+        await patiently(lambda: self._bucket.put(key, value, expected=ANY))
+        return reference(key)
+
+    async def delete(self, ids: Sequence[str]) -> list[bool]:
+        check_distinct(ids)
+        tasks = await self.engine.get(ids)
+        answers = await self.engine.delete(ids)
+        gone = [task for task, deleted in zip(tasks, answers, strict=True) if task is not None and deleted]
+        await _tidily(self._remove([key for task in gone for key in _keys(task)]))
+        return answers
+
+    async def _remove(self, keys: Sequence[str]) -> None:
+        await _together(lambda key: patiently(lambda: self._bucket.delete(key)), keys)
+
+    async def repair(self) -> int:
+        """Remove blobs that no task refers to; and whatever the engine below repairs."""
+        repaired = await self.engine.repair() if isinstance(self.engine, Repairable) else 0
+        found: defaultdict[str, list[str]] = defaultdict(list)
+        for key in await patiently(self._all):
+            if task_id := task_id_in(key):  # else it is somebody else's
+                found[task_id].append(key)
+        ids = sorted(found)
+        for page in (ids[at : at + _PAGE] for at in range(0, len(ids), _PAGE)):
+            needed = {key for task in await self.engine.get(page) if task is not None for key in _keys(task)}
+            orphans = [key for task_id in page for key in found[task_id] if key not in needed]
+            repaired += sum(await _together(self._remove_if_old, orphans))
+        return repaired
+
+    async def _all(self) -> list[str]:
+        return [key async for key in self._bucket.keys(DATA)]
+
+    async def _remove_if_old(self, key: str) -> int:
+        blob = await patiently(lambda: self._bucket.get(key))
+        if blob is None or blob.written_at > self._clock() - YOUNGEST:
+            return 0
+        await self._remove([key])
+        return 1
+
+    # --- reading
+
+    async def claim(self, want: Want) -> list[Task]:
+        claimed = await self.engine.claim(want)
+        if not any(_is_marked(task) for task in claimed):
+            return claimed
+        return [task for task in await _together(self._filled, claimed) if task is not None]
+
+    async def _filled(self, task: Task) -> Task | None:
+        """None: it cannot run now, or never, and must not keep the others from it."""
+        try:
+            payload, result = await self._fetch(task.payload), await self._fetch(task.result)
+        except StorageError as error:
+            log.warning("the payload of %s %s cannot be read: %s", task.type, task.id, error)
+            await self.engine.apply([release(task)])
+            return None
+        if payload is not None:
+            return replace(task, payload=payload, result=result)  # a replayed task has the result of its last life
+        log.error("the payload of %s %s is gone", task.type, task.id, extra={"task_id": task.id})
+        await self.engine.apply([fail(task, f"its payload is gone: {referred(task.payload)}")])
+        return None
+
+    async def get(self, ids: Sequence[str]) -> list[Task | None]:
+        return await _together(self._shown, await self.engine.get(ids))
+
+    async def find(self, where: Filter, *, limit: int, after: str = "") -> list[Task]:
+        found = await _together(self._shown, await self.engine.find(where, limit=limit, after=after))
+        return [task for task in found if task is not None]
+
+    async def _shown(self, task: Task | None) -> Task | None:
+        """As it was submitted. What is gone is named in its place: a listing must not fail for one task."""
+        if task is None or not _is_marked(task):
+            return task
+        payload, result = await self._fetch(task.payload), await self._fetch(task.result)
+        return replace(
+            task,
+            payload=_missing(task.payload) if payload is None else payload,
+            result=_missing(task.result) if result is None and task.result is not None else result,
+        )
+
+    async def _fetch(self, stored: bytes | None) -> bytes | None:
+        """None: there is nothing, or no longer."""
+        key = None if stored is None else referred(stored)
+        if stored is None or key is None:
+            return None if stored is None else value_of(stored)
+        blob = await patiently(lambda: self._bucket.get(key)) if task_id_in(key) else None
+        return None if blob is None else blob.data
+
+    # --- what holds no values
+
+    async def open(self) -> None:
+        await self.engine.open()
+
+    async def close(self) -> None:
+        await self.engine.close()
+
+    async def count(self) -> Counts:
+        return await self.engine.count()
+
+    async def history(self, task_id: str) -> list[Event]:
+        return await self.engine.history(task_id)
+
+    async def wait(self, want: Want, timeout: float) -> None:
+        await self.engine.wait(want, timeout)
+
+    async def read_note(self, name: str) -> Note | None:
+        return await self.engine.read_note(name)
+
+    async def write_note(self, name: str, data: bytes, *, expected: str) -> str:
+        return await self.engine.write_note(name, data, expected=expected)
+
+    async def notes(self, prefix: str) -> list[Note]:
+        return await self.engine.notes(prefix)
+
+    async def drop_note(self, name: str) -> None:
+        await self.engine.drop_note(name)
+
+
+def _is_marked(task: Task) -> bool:
+    return task.payload.startswith(MARK) or (task.result or b"").startswith(MARK)
+
+
+def _missing(stored: bytes) -> bytes:
+    return msgspec.json.encode({"$missing": referred(stored)})
+
+
+def _keys(task: Task) -> list[str]:
+    return [key for stored in (task.payload, task.result or b"") if (key := referred(stored))]
+
+
+async def _tidily(cleaning: Awaitable[None]) -> None:
+    """The answer is known: what cannot be cleared away now is left to `repair`."""
+    try:
+        await cleaning
+    except StorageError as error:
+        log.warning("a blob nobody refers to stays until the next repair: %s", error)
+
+
+async def _together(work: Callable[[Item], Awaitable[Answer]], items: Sequence[Item]) -> list[Answer]:
+    slots = asyncio.Semaphore(_MOST)
+
+    async def one(item: Item) -> Answer:
+        async with slots:
+            return await work(item)
+
+    return await asyncio.gather(*(one(item) for item in items))

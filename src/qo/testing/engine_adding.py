@@ -1,0 +1,60 @@
+"""What every engine promises about adding."""
+
+from typing import Any
+
+from qo.engine import Engine
+from qo.model import RetryPolicy, Status, complete
+from qo.testing.clock import ManualClock
+from qo.testing.samples import claim, claim_one, new, stored, task_id
+
+
+class Adding:
+    async def test_an_added_task_is_pending_as_described(self, engine: Engine, clock: ManualClock) -> None:
+        policy = RetryPolicy(initial=2, max=9, multiplier=3, jitter=0, timeout_growth=1.5)
+        described = new(
+            payload=b'{"a":1}', priority=4, needs=("gpu", "ssd"), timeout=7.5, max_retries=9, retry=policy, delay=5.0,
+            idempotency_key="k", trace_id="tr",
+        )  # fmt: skip
+        assert await engine.add([described]) == [(task_id(0), True)]
+        task = await stored(engine)
+        for field in ("id", "queue", "type", "payload", "priority", "needs", "timeout", "max_retries", "retry"):
+            assert getattr(task, field) == getattr(described, field)
+        assert (task.idempotency_key, task.trace_id, task.status, task.attempt) == ("k", "tr", Status.PENDING, 0)
+        assert (task.created_at, task.updated_at, task.available_at) == (clock.now, clock.now, clock.now + 5)
+        assert (task.failures, task.version, task.rank) == (0, 1, clock.now + 5 + 4 * 200)
+        assert (task.result, task.error, task.worker_id, task.lease_id, task.completed_at) == (None,) * 5
+
+    async def test_adding_an_id_again_changes_nothing(self, engine: Engine) -> None:
+        await engine.add([new(payload=b"1")])
+        assert await engine.add([new(payload=b"2"), new(1)]) == [(task_id(0), False), (task_id(1), True)]
+        assert (await stored(engine)).payload == b"1"
+
+    async def test_payloads_and_results_are_opaque_bytes(self, engine: Engine) -> None:
+        for data in (b"", b"\x00\xff\x00", b'{"empty":[],"big":9007199254740993}', "\u2028é\U0001f600".encode()):
+            name = data.hex()[:10]
+            await engine.add([new(name, payload=data)])
+            assert await engine.apply([complete(await claim_one(engine), data)]) == [True]
+            task = await stored(engine, name)
+            assert (task.payload, task.result) == (data, data)
+
+    async def test_a_task_may_be_due_at_an_instant(self, engine: Engine, clock: ManualClock) -> None:
+        await engine.add([new(run_at=clock.now + 7.25, delay=99)])
+        assert (await stored(engine)).available_at == clock.now + 7.25
+        assert await claim(engine) == []
+        clock.advance(7.25)
+        assert len(await claim(engine)) == 1
+
+    async def test_a_key_makes_room_once_its_window_is_over_and_its_task_is_finished(
+        self, engine: Engine, clock: ManualClock
+    ) -> None:
+        keyed: dict[str, Any] = {"idempotency_key": "k", "window": 100.0}
+        await engine.add([new(payload=b"1", **keyed)])
+        clock.advance(100)
+        assert await engine.add([new(payload=b"2", **keyed)]) == [(task_id(0), False)]
+        await engine.apply([complete(await claim_one(engine))])
+        assert await engine.add([new(payload=b"3", **keyed)]) == [(task_id(0), True)]
+        task = await stored(engine)
+        assert (task.payload, task.status, task.attempt, task.created_at) == (b"3", Status.PENDING, 0, clock.now)
+        assert (task.result, task.completed_at, task.lease_id) == (None, None, None)
+        assert await engine.add([new(payload=b"4", **keyed)]) == [(task_id(0), False)]
+        assert [task.payload for task in await claim(engine)] == [b"3"]

@@ -1,0 +1,57 @@
+"""What every engine promises about waiting, and about many callers at once."""
+
+import asyncio
+
+import pytest
+
+from qo.engine import Engine
+from qo.model import Filter, Status, cancel, complete
+from qo.testing.clock import ManualClock
+from qo.testing.histories import random_history
+from qo.testing.samples import claim, claim_one, new, stored, task_id, want
+
+
+class Races:
+    async def test_waiting_ends_by_itself(self, engine: Engine) -> None:
+        await asyncio.wait_for(engine.wait(want(), 0.01), 5)
+
+    async def test_waiting_ends_when_a_task_arrives(self, engine: Engine) -> None:
+        waiting = asyncio.create_task(engine.wait(want(), 30))
+        await asyncio.sleep(0.02)
+        await engine.add([new()])
+        await asyncio.wait_for(waiting, 10)
+
+    async def test_opening_again_changes_nothing(self, engine: Engine) -> None:
+        await engine.add([new()])
+        await engine.open()
+        assert (await stored(engine)).status is Status.PENDING
+
+    async def test_racing_claimers_never_share_a_task(self, engine: Engine) -> None:
+        await engine.add([new(n) for n in range(40)])
+        got = await asyncio.gather(*(claim(engine, limit=4, worker_id=f"w{n}") for n in range(10)))
+        ids = [task.id for batch in got for task in batch]
+        assert len(ids) == len(set(ids))
+        assert ids
+
+    async def test_racing_submissions_of_one_key_make_one_task(self, engine: Engine) -> None:
+        answers = await asyncio.gather(*(engine.add([new(payload=b"%d" % n)]) for n in range(8)))
+        assert sorted(added.new for (added,) in answers) == [False] * 7 + [True]
+        winner = next(n for n, (added,) in enumerate(answers) if added.new)
+        assert (await stored(engine)).payload == b"%d" % winner
+
+    async def test_racing_producers_all_land(self, engine: Engine) -> None:
+        answers = await asyncio.gather(*(engine.add([new(n)]) for n in range(20)))
+        assert answers == [[(task_id(n), True)] for n in range(20)]
+        assert len(await engine.find(Filter(), limit=99)) == 20
+
+    async def test_one_of_two_racing_settlements_wins(self, engine: Engine) -> None:
+        await engine.add([new()])
+        task = await claim_one(engine)
+        answers = await asyncio.gather(engine.apply([complete(task)]), engine.apply([cancel(task.id)]))
+        assert sorted(answers) == [[False], [True]]
+
+    @pytest.mark.parametrize("seed", range(12))
+    async def test_random_histories_are_answered_as_the_model_answers(
+        self, engine: Engine, clock: ManualClock, seed: int
+    ) -> None:
+        await random_history(engine, clock, seed)

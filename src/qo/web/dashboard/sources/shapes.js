@@ -1,0 +1,90 @@
+// Whether what was read is what it claims to be. Anyone who can write to the bucket can put anything there: what is not
+// one of ours is left out, and one bad object does not hide the others.
+
+import {STATUSES} from './rules.js';
+
+const LATEST = 8e12; // seconds: later than any date can be shown
+
+const isText = (value) => typeof value === 'string';
+const isNumber = (value) => typeof value === 'number' && Number.isFinite(value);
+const isInstant = (value) => isNumber(value) && Math.abs(value) < LATEST;
+const isCount = (value) => Number.isSafeInteger(value) && value >= 0;
+const isList = (value) => Array.isArray(value) && value.every(isText);
+const isThing = (value) => typeof value === 'object' && value !== null && !Array.isArray(value);
+const orNone = (test) => (value) => value === null || value === undefined || test(value);
+const orDefault = (test) => (value) => value === undefined || test(value);
+const fits = (shape) => (value) => isThing(value) && Object.entries(shape).every(([name, test]) => test(value[name]));
+
+/** A task as stored, whole or with its defaults left out. */
+export const isTask = fits({
+  id: isText,
+  queue: isText,
+  type: isText,
+  status: orDefault((value) => STATUSES.includes(value)),
+  payload: orDefault(isText),
+  result: orNone(isText),
+  error: orNone(isText),
+  priority: orDefault(isCount),
+  needs: orDefault(isList),
+  timeout: orDefault(isNumber),
+  max_retries: orDefault(isCount),
+  retry: orDefault(fits({initial: isNumber, max: isNumber, multiplier: isNumber})),
+  attempt: orDefault(isCount),
+  failures: orDefault(isCount),
+  available_at: isInstant,
+  lease_expires_at: orNone(isInstant),
+  worker_id: orNone(isText),
+  created_at: isInstant,
+  updated_at: isInstant,
+  started_at: orNone(isInstant),
+  completed_at: orNone(isInstant),
+  idempotency_key: orNone(isText),
+  trace_id: orNone(isText),
+  version: orDefault(isCount),
+  rank: isNumber,
+  lease_id: orNone(isText),
+});
+
+/** One transition. */
+export const isEvent = fits({
+  version: isCount,
+  at: isInstant,
+  status: (value) => STATUSES.includes(value),
+  attempt: isCount,
+  failures: isCount,
+  available_at: isInstant,
+  worker_id: orNone(isText),
+  error: orNone(isText),
+});
+
+export const isWorker = fits({
+  worker_id: isText,
+  status: orDefault(isText),
+  started_at: isInstant,
+  last_heartbeat: isInstant,
+  queues: orDefault(isList),
+  types: orDefault(isList),
+  capabilities: orDefault(isList),
+  capacity: isCount,
+  current_load: orDefault(isCount),
+  current_tasks: orDefault(isList),
+  tasks_completed: orDefault(isCount),
+  tasks_failed: orDefault(isCount),
+  host: orDefault(isText),
+  version: orDefault(isText),
+});
+
+const isRates = (value) => isThing(value) && Object.values(value).every(isNumber);
+
+export const isControl = fits({
+  paused: orDefault((value) => typeof value === 'boolean'),
+  paused_queues: orDefault(isList),
+  paused_types: orDefault(isList),
+  rate_limit: orDefault(isNumber),
+  rate_limits: orDefault(isRates),
+  draining: orDefault(isList),
+});
+
+/** [queue, type, status, number] */
+export const isLane = ([queue, type, status, number]) =>
+  isText(queue) && isText(type) && STATUSES.includes(status) && isCount(number);

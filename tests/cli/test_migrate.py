@@ -1,0 +1,64 @@
+"""`qo migrate` on stores with tables, without, behind, and by many at once."""
+
+import contextlib
+from pathlib import Path
+from typing import Any
+
+import apsw
+import psycopg
+import pytest
+
+from tests.servers.postgres import PostgresServer, server, url
+
+__all__ = ["server", "url"]  # fixtures
+TOGETHER = 4
+
+
+def test_check_says_that_there_is_something_to_do_and_migrate_does_it(call: Any, tmp_path: Path) -> None:
+    behind = call.json("migrate", "--check", code=1)
+    assert (behind["current"], behind["version"]) == (False, 0)
+    assert not (tmp_path / "qo.db").exists()  # looking makes nothing
+    assert "run qo migrate" in call("migrate", "--check", code=1).stdout
+    done = call.json("migrate")
+    assert (done["found"], done["version"], done["current"]) == (0, done["known"], True)
+    assert "the present one" in call("migrate", "--check").stdout
+    assert "the present one" in call("migrate").stdout
+    call("stats")  # the store is there
+
+
+def test_a_store_of_a_newer_qo_is_left_alone(call: Any, tmp_path: Path) -> None:
+    call("migrate")
+    with contextlib.closing(apsw.Connection(str(tmp_path / "qo.db"))) as db:
+        db.execute("PRAGMA user_version = 999")
+    for options in ((), ("--check",)):
+        assert "newer" in call.error("migrate", *options, code=5)["error"]
+
+
+@pytest.mark.parametrize("store", ["memory://", "file:///nowhere/at/all"])
+def test_a_store_without_tables_has_nothing_to_migrate(call: Any, store: str) -> None:
+    assert call.json("migrate", store)["current"] is True
+    assert "nothing to migrate" in call("migrate", store, "--check").stdout
+
+
+def test_a_server_that_is_away_is_an_error_of_the_store(call: Any) -> None:
+    assert "cannot be reached" in call.error("migrate", "postgresql://me:sesame@127.0.0.1:1/x", code=5)["error"]
+    assert "sesame" not in call("migrate", "postgresql://me:sesame@127.0.0.1:1/x", code=5).output
+
+
+def test_postgres_is_migrated_by_many_at_once(processes: Any, server: PostgresServer, url: str) -> None:
+    started = [processes.start("migrate", url, "--json") for _ in range(TOGETHER)]
+    for process in started:
+        out, _ = process.communicate(timeout=60)
+        assert process.returncode == 0, processes.log(process)
+        assert '"current": true' in out or '"current":true' in out
+    with psycopg.connect(server.url()) as db:
+        (steps,) = db.execute("SELECT array_agg(version ORDER BY version) FROM test.schema_version").fetchone() or ()
+    assert steps == list(range(1, max(steps) + 1))
+
+
+def test_a_postgres_that_is_behind_is_told_and_not_touched(call: Any, server: PostgresServer, url: str) -> None:
+    assert call.json("migrate", url, "--check", code=1)["version"] == 0
+    with psycopg.connect(server.url()) as db:
+        assert db.execute("SELECT FROM pg_namespace WHERE nspname = 'test'").fetchone() is None
+    assert call.json("migrate", url)["version"] > 0
+    assert call.json("migrate", url, "--check")["current"] is True

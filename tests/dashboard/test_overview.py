@@ -1,0 +1,108 @@
+"""The overview: figures, charts, switches; every button clicked."""
+
+import re
+
+from playwright.sync_api import expect
+
+from tests.dashboard.seen import Seen
+
+
+def test_figures_charts_and_failures(seen: Seen):
+    failed = seen.queue.submit("explode", {"reason": "the bank said no"}, queue="payments", max_retries=0)
+    seen.queue.until(failed, "failed")
+    done = seen.queue.submit("greet", {"name": "Ada"})
+    seen.queue.until(done, "completed")
+    seen.go()
+    page = seen.page
+    expect(page.locator("h1")).to_have_text("Overview")
+    expect(page.locator(".where")).to_have_text("the test queue")
+    expect(page.locator('.stat[data-status="failed"] b')).not_to_have_text("0")
+    expect(page.locator(".stat.completed svg.spark")).to_be_visible()
+    expect(page.locator(".chart svg .line.completed")).to_have_count(1)
+    expect(page.locator(".chart svg .fill.failed").first).to_be_visible()
+    expect(page.locator(".failures")).to_contain_text("ValueError: the bank said no")
+    expect(page.locator('[data-queue="payments"] a').first).to_have_attribute("href", "#/tasks?queue=payments")
+    expect(page.locator('.types [data-type="explode"] svg.bar')).to_have_attribute("aria-label", re.compile("failed"))
+    expect(page.locator(".figures")).to_contain_text("Processing rate")
+    page.locator(".chart svg").hover()
+    expect(page.locator(".chart-caption")).to_contain_text(re.compile(r"\d\d:\d\d: \d+ completed"))
+    seen.picture("overview")
+    page.locator('.stat[data-status="failed"]').click()
+    expect(page).to_have_url(re.compile(r"#/tasks\?status=failed$"))
+
+
+def test_everything_is_paused_and_resumed(seen: Seen):
+    seen.go()
+    page = seen.page
+    page.get_by_role("button", name="Pause", exact=True).click()
+    seen.told("Everything paused")
+    expect(page.locator(".notice")).to_contain_text("Everything is paused")
+    assert seen.queue.get("overview")["switches"]["paused"]["all"]
+    seen.picture("overview-paused")
+    page.get_by_role("button", name="Resume", exact=True).click()
+    expect(page.locator(".notice")).to_have_count(0)
+    assert not seen.queue.get("overview")["switches"]["paused"]["all"]
+
+
+def test_a_queue_and_a_type_are_paused_and_resumed(seen: Seen):
+    seen.queue.until(seen.queue.submit("greet", {}, queue="side"), "completed")
+    seen.go()
+    page = seen.page
+    page.get_by_role("button", name="Pause side", exact=True).click()
+    expect(page.locator(".notice")).to_contain_text("Paused queues: side.")
+    page.get_by_role("button", name="Pause greet", exact=True).click()
+    expect(page.locator(".notice")).to_contain_text("Paused types: greet.")
+    assert seen.queue.get("overview")["switches"]["paused"] == {"all": False, "queues": ["side"], "types": ["greet"]}
+    page.get_by_role("button", name="Resume side", exact=True).click()
+    page.get_by_role("button", name="Resume greet", exact=True).click()
+    expect(page.locator(".notice")).to_have_count(0)
+
+
+def test_a_rate_is_limited_and_the_limit_lifted(seen: Seen):
+    seen.queue.until(seen.queue.submit("greet", {}), "completed")
+    seen.go()
+    page = seen.page
+    page.get_by_role("button", name="Limit greet").click()
+    page.locator("dialog input[type=number]").fill("2.5")
+    seen.picture("dialog")
+    seen.dialog("Set")
+    expect(page.locator(".notice")).to_contain_text("greet: at most 2.5 a second.")
+    page.get_by_role("button", name="Rate limit").click()
+    page.locator("dialog input[type=number]").fill("100")
+    seen.dialog("Set")
+    expect(page.locator(".notice")).to_contain_text("Each worker starts at most 100 tasks a second.")
+    assert seen.queue.get("overview")["switches"]["limits"] == {"greet": 2.5}
+    for type in ("", "greet"):
+        page.get_by_role("button", name="Rate limit").click()
+        page.locator("dialog select").select_option(type)
+        page.locator("dialog input[type=number]").fill("0")
+        seen.dialog("Set")
+    expect(page.locator(".notice")).to_contain_text("greet: no limit, whatever the code says.")
+
+
+def test_old_tasks_are_cleaned_up(seen: Seen):
+    cancelled = seen.queue.submit("greet", {}, run_at="2099-01-01T00:00:00Z")
+    seen.queue.client.delete(f"/api/v1/tasks/{cancelled}")
+    seen.go()
+    page = seen.page
+    page.get_by_role("button", name="Clean up").click()
+    page.locator("dialog select").select_option("0")
+    page.locator("dialog").get_by_label("completed").uncheck()
+    page.locator("dialog").get_by_label("cancelled").check()
+    seen.dialog("Delete them")
+    seen.told("deleted.")
+    assert seen.queue.client.get(f"/api/v1/dashboard/tasks/{cancelled}").status_code == 404
+
+
+def test_news_arrives_by_itself_until_it_is_paused(seen: Seen):
+    seen.go()
+    page = seen.page
+    expect(page.locator(".live")).to_have_text("Live")
+    before = int(page.locator('.stat[data-status="cancelled"] b').inner_text())
+    task = seen.queue.submit("greet", {}, run_at="2099-01-01T00:00:00Z")
+    seen.queue.client.delete(f"/api/v1/tasks/{task}")
+    expect(page.locator('.stat[data-status="cancelled"] b')).to_have_text(str(before + 1))
+    page.locator(".live").click()
+    expect(page.locator(".live")).to_have_text("Paused")
+    page.locator(".live").click()
+    expect(page.locator(".live")).to_have_text("Live")

@@ -1,0 +1,130 @@
+"""Nothing there, not yet there, gone wrong, nobody looking; small and large, light and dark."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Page, Route, expect
+
+from qo.engines.sqlite import SqliteEngine
+from tests.dashboard.seen import Seen
+from tests.web.serving import Served, served
+
+HIDE = """hidden => {
+  Object.defineProperty(document, 'hidden', {configurable: true, get: () => hidden});
+  document.dispatchEvent(new Event('visibilitychange'));
+}"""
+CONTRAST = (Path(__file__).parent / "contrast.js").read_text()
+
+
+@pytest.fixture
+def nothing(tmp_path: Path) -> Iterator[Served]:
+    with served(SqliteEngine(tmp_path / "qo.db")) as api:
+        yield api
+
+
+def test_an_empty_queue_says_what_to_do(page: Page, nothing: Served):
+    page.goto(f"{nothing.url}/")
+    expect(page.locator("h1")).to_have_text("Overview")
+    expect(page.locator("main")).to_contain_text("No tasks yet")
+    expect(page.locator("main")).to_contain_text("Nothing has failed")
+    Seen(page, nothing).picture("empty-overview")  # type: ignore[arg-type]
+    page.goto(f"{nothing.url}/ui/#/tasks")
+    expect(page.locator("h1")).to_have_text("Tasks")
+    expect(page.locator("[data-state=empty]")).to_contain_text("qo submit --type hello")
+    page.goto(f"{nothing.url}/ui/#/workers")
+    expect(page.locator("h1")).to_have_text("Workers")
+    expect(page.locator("[data-state=empty]")).to_contain_text("qo worker MODULE:APP")
+    page.goto(f"{nothing.url}/ui/#/moon")
+    expect(page.locator("main")).to_contain_text("There is no such page")
+
+
+def test_loading_is_said_and_a_late_answer_is_shown(seen: Seen):
+    held: list[Route] = []
+    seen.page.route("**/dashboard/overview", lambda route: held.append(route))  # noqa: PLW0108 - Playwright marks the function
+    seen.page.goto(f"{seen.queue.url}/ui/")
+    expect(seen.page.locator("[data-state=loading]")).to_be_visible()
+    seen.picture("loading")
+    held[0].continue_()
+    expect(seen.page.locator("h1")).to_have_text("Overview")
+
+
+def test_an_error_is_shown_and_tried_again(seen: Seen):
+    page = seen.page
+    page.route("**/dashboard/tasks?*", lambda route: route.abort())
+    page.goto(f"{seen.queue.url}/ui/#/tasks")
+    expect(page.locator("[data-state=error]")).to_contain_text("The server cannot be reached.")
+    seen.picture("error")
+    page.locator(".live").click()  # paused, it does not try by itself
+    page.unroute("**/dashboard/tasks?*")
+    page.get_by_role("button", name="Try again").click()
+    expect(page.locator("h1")).to_have_text("Tasks")
+
+
+def test_a_server_that_goes_away_leaves_what_is_shown_and_says_so(page: Page, tmp_path: Path):
+    with served(SqliteEngine(tmp_path / "qo.db")) as api:
+        page.goto(f"{api.url}/ui/")
+        expect(page.locator("h1")).to_have_text("Overview")
+    expect(page.locator(".live")).to_have_text("Reconnecting")
+    expect(page.locator(".banner")).to_contain_text("What you see may be old: The server cannot be reached.")
+    expect(page.locator("h1")).to_have_text("Overview")
+    page.screenshot(path=Seen(page, None).picture("away"))  # type: ignore[arg-type]
+
+
+def test_a_hidden_page_asks_for_nothing(seen: Seen):
+    page = seen.page
+    page.clock.install()
+    seen.go()
+    expect(page.locator(".live")).to_have_text("Live")
+    page.evaluate(HIDE, True)
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    page.clock.run_for(120_000)
+    assert asked == []
+    page.evaluate(HIDE, False)
+    with page.expect_request("**/dashboard/overview"):
+        page.clock.run_for(2_000)
+    expect(page.locator(".live")).to_have_text("Live")
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize(("device", "width"), [("phone", 360), ("desk", 1280), ("wide", 2200)])
+def test_every_view_fits_and_can_be_read(
+    browser: Browser, seen: Seen, theme: str, device: str, width: int, failed_task: str
+):
+    """Nothing hangs over the edge, everything has a name, text stands out from its ground (WCAG AA)."""
+    context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=theme)  # type: ignore[arg-type]
+    page = context.new_page()
+    there = Seen(page, seen.queue)
+    for name, where in {
+        "overview": "#/",
+        "tasks": "#/tasks?queue=shown",
+        "task": f"#/tasks/{failed_task}",
+        "workers": "#/workers",
+    }.items():
+        there.go(where)
+        expect(page.locator("h1")).to_be_visible()
+        page.screenshot(path=there.picture(f"{name}-{device}-{theme}"))
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), f"{name} is too wide for {device}"
+        problems = json.loads(page.evaluate(CONTRAST))
+        assert problems == [], f"{name}, {theme}: {problems}"
+    context.close()
+
+
+@pytest.fixture(scope="session")
+def failed_task(queue: Seen) -> str:
+    task = queue.submit("explode", {"reason": "shown"}, queue="shown", max_retries=0)  # type: ignore[attr-defined]
+    queue.until(task, "failed")  # type: ignore[attr-defined]
+    return str(task)
+
+
+def test_light_and_dark_are_switched_by_hand(seen: Seen):
+    seen.page.emulate_media(color_scheme="light")
+    seen.go()
+    background = "getComputedStyle(document.body).backgroundColor"
+    light = seen.page.evaluate(background)
+    seen.page.get_by_role("button", name="Light or dark").click()
+    assert seen.page.evaluate(background) != light
+    seen.page.get_by_role("button", name="Light or dark").click()
+    assert seen.page.evaluate(background) == light

@@ -1,0 +1,79 @@
+"""With tokens, the page asks for one, keeps it in memory only, and offers what it allows."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from qo.engines.sqlite import SqliteEngine
+from qo.web import WebSettings
+from qo.web.tokens import Scope, create_token
+from tests.web.serving import Served, served
+
+KEPT = """async () => JSON.stringify({
+  local: {...localStorage}, session: {...sessionStorage}, cookie: document.cookie, address: location.href,
+  databases: (await indexedDB.databases()).length, markup: document.documentElement.outerHTML,
+})"""
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    path: Path = tmp_path_factory.mktemp("guarded") / "qo.db"
+    with served(SqliteEngine(path), WebSettings(token_required=True, title="guarded")) as api:
+        api.run(api.queue.enqueue("t", {"a": 1}, max_retries=0))
+        api.break_down("no")
+        yield api
+
+
+def secret(api: Served, scope: str) -> str:
+    return api.run(create_token(api.queue.engine, f"{scope}-{id(object())}", [Scope(scope)], now=0.0)).secret
+
+
+def enter(page: Page, token: str) -> None:
+    page.get_by_label("Token").fill(token)
+    page.get_by_role("button", name="Open").click()
+
+
+def test_a_token_is_asked_for_and_kept_nowhere(page: Page, guarded: Served):
+    page.goto(f"{guarded.url}/")
+    expect(page.locator(".token")).to_contain_text("This queue asks for a token")
+    page.screenshot(path="build/dashboard/token.png")
+    enter(page, "qo_" + "0" * 64)
+    expect(page.locator(".token [role=alert]")).to_contain_text("unknown or expired")
+    token = secret(guarded, "admin")
+    page.wait_for_function("() => true")
+    page.get_by_label("Token").fill(token)
+    with page.expect_response(lambda answer: "/session" in answer.url and answer.status == 200, timeout=20_000):
+        # a token made just now is known within a second
+        while page.locator("form.token").count() and page.locator("h1").count() == 0:
+            page.get_by_role("button", name="Open").click()
+            page.locator("form.token button:not(:disabled), h1").first.wait_for()
+    expect(page.locator("h1")).to_have_text("Overview")
+    expect(page.locator(".where")).to_have_text("guarded")
+    expect(page.locator(".live")).to_have_text("Live")
+    kept = page.evaluate(KEPT)
+    assert token not in kept and '"local":{},"session":{},"cookie":""' in kept and '"databases":0' in kept
+    page.reload()
+    expect(page.locator(".token")).to_be_visible()
+
+
+def test_a_reader_may_only_look(page: Page, guarded: Served):
+    token = secret(guarded, "read")
+    page.goto(f"{guarded.url}/ui/#/tasks")
+    page.get_by_label("Token").fill(token)
+    while page.locator("form.token").count():
+        page.get_by_role("button", name="Open").click()
+        page.locator("form.token button:not(:disabled), h1").first.wait_for()
+    expect(page.locator("tr[data-id]")).to_have_count(1)
+    expect(page.locator(".mode")).to_have_text("read-only")
+    expect(page.locator("tr[data-id] button")).to_have_count(0)
+    expect(page.locator("input[type=checkbox]")).to_have_count(0)
+    page.goto(f"{guarded.url}/ui/#/")
+    expect(page.locator("h1")).to_have_text("Overview")
+    expect(page.get_by_role("button", name="Pause")).to_have_count(0)
+    page.goto(f"{guarded.url}/ui/#/tasks/{guarded.run(guarded.queue.list())[0].id}")
+    expect(page.locator("h1")).to_contain_text("t")
+    expect(page.get_by_role("button", name="Replay")).to_have_count(0)
+    page.keyboard.press("r")
+    expect(page.locator(".toast")).to_have_count(0)

@@ -1,0 +1,317 @@
+"""What a page reads out of a bucket: all of it, in order, in a bounded number of requests, whatever lies there."""
+
+import asyncio
+import http.server
+import json
+import os
+import threading
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import msgspec
+import pytest
+import pytest_asyncio
+from click.testing import CliRunner
+
+from qo.cli import main
+from qo.engines.per_task.counting import ROLLUP, Rollup
+from qo.ids import new_id, new_lease_id
+from qo.model import NewTask, Status, Want, complete
+from qo.queue import Queue
+from tests.dashboard.chromium import FILES, Tab, chromium, tab
+from tests.dashboard.zero_queue import Source, fill, opened, task_in
+from tests.dashboard.zero_store import Place, Store, _keys, store
+from tests.servers.process import s3_client
+
+__all__ = ["_keys", "chromium", "store", "tab"]  # fixtures
+
+pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.usefixtures("_keys")]
+MANY = int(
+    os.environ.get("QO_ZERO_TASKS", "430")
+)  # more than one view reads; from 1,001 on, more than one listing tells
+READ_AT_MOST = 400
+EVERYTHING = """
+  const [filter, found] = [argument, []];
+  let cursor = null;
+  do {
+    const page = await source.tasks({...filter, cursor});
+    found.push(...page.tasks);
+    cursor = page.cursor;
+  } while (cursor);
+  return found;
+"""
+
+
+@pytest_asyncio.fixture(loop_scope="session", params=["tasks", "one"])
+async def place(request: pytest.FixtureRequest, store: Store) -> Place:
+    return store.place(layout=request.param)
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def queue(place: Place) -> AsyncIterator[Queue]:
+    async with opened(place) as queue:
+        yield queue
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def source(tab: Tab, place: Place) -> Source:
+    return await Source.on(tab.page, place, place.link())
+
+
+async def mixed(queue: Queue, number: int) -> None:
+    """Tasks of several queues, types and priorities, some with keys, which makes ids that tell no time."""
+    options: list[dict[str, Any]] = [
+        {
+            "queue": ("main", "mail")[each % 2],
+            "priority": each % 10,
+            **({"idempotency_key": f"key-{each}"} if each % 5 == 0 else {}),
+            **({"delay": 3600} if each % 7 == 0 else {}),
+        }
+        for each in range(number)
+    ]
+    new = [
+        queue.new_task(("crawl", "constructor", "x")[each % 3], b'{"n": %d, "who": "Ada"}' % each, **options[each])
+        for each in range(number)
+    ]
+    await queue.submit_many(new)
+
+
+async def test_pages_hold_every_task_once_and_in_order(queue: Queue, source: Source) -> None:
+    await mixed(queue, 40)
+    expected = {task.id: task async for task in queue.all()}
+    fields = {"newest": ("created_at", True), "updated": ("updated_at", True), "rank": ("rank", False)}
+    for sort, (field, descending) in fields.items():
+        found = await source.get(EVERYTHING, {"limit": 9, "sort": sort})
+        assert Counter(task["id"] for task in found) == dict.fromkeys(expected, 1), sort
+        values = [getattr(expected[task["id"]], field) for task in found[:9]]
+        assert values == sorted(values, reverse=descending), sort
+
+
+async def test_filters_find_what_the_engine_holds(queue: Queue, source: Source) -> None:
+    await mixed(queue, 30)
+    held = [task async for task in queue.all()]
+    running = await queue.dequeue(batch_size=2, queue="mail")
+    shard = held[0].id[0]
+    cases: list[tuple[dict[str, Any], set[str]]] = [
+        ({"type": "constructor"}, {task.id for task in held if task.type == "constructor"}),
+        ({"queue": ["mail"]}, {task.id for task in held if task.queue == "mail"}),
+        ({"priority": 3}, {task.id for task in held if task.priority == 3}),
+        ({"shard": shard}, {task.id for task in held if task.id.startswith(shard)}),
+        ({"status": ["running"]}, {task.id for task in running}),
+        ({"worker": running[0].worker_id}, {task.id for task in running}),
+        ({"text": '"n": 7,'}, {task.id for task in held if b'"n": 7,' in task.payload}),
+        ({"text": "KEY-15"}, {task.id for task in held if task.idempotency_key == "key-15"}),
+        ({"text": held[4].id}, {held[4].id}),
+        ({"type": "nobody"}, set()),
+    ]
+    for filter_, expected in cases:
+        found = await source.get(EVERYTHING, {"limit": 8, **filter_})
+        assert sorted(task["id"] for task in found) == sorted(expected), filter_
+
+
+async def test_the_overview_counts_as_the_engine_counts(queue: Queue, source: Source) -> None:
+    await fill(queue)
+    await mixed(queue, 12)
+    seen, stats = await source.get("return source.overview();"), await queue.stats()
+    assert seen["counts"] == {status.value: stats[status.value] for status in Status}
+    assert {line["type"]: line["pending"] for line in seen["types"]} == {
+        kind: counts.get("pending", 0) for kind, counts in stats["by_type"].items()
+    }
+    assert {line["queue"] for line in seen["queues"]} == {"main", "mail"}
+    assert sum(line["depth"] for line in seen["priorities"]) == stats["pending"] and seen["exact"]
+    assert seen["workers"] == {"busy": 1, "idle": 0, "draining": 0, "stale": 0}
+    assert sum(minute["completed"] for minute in seen["throughput"]) == 1 and len(seen["throughput"]) == 60
+    assert [task["status"] for task in seen["failures"]] == ["failed"]
+
+
+async def test_an_empty_place_is_an_empty_queue(source: Source) -> None:
+    seen = await source.get("return source.overview();")
+    assert sum(seen["counts"].values()) == 0 and seen["queues"] == []
+    assert (await source.get("return source.tasks({});"))["tasks"] == []
+    assert await source.get("return source.workers();") == []
+    missing = await source.ask("return source.history(argument);", new_id())
+    assert missing.code == "not_found"
+
+
+async def test_looking_again_reads_only_what_changed(queue: Queue, source: Source) -> None:
+    await mixed(queue, 30)
+    script = """
+      const costs = [];
+      for (const again of [1, 2, 3]) {
+        if (again === 3) await argument;
+        const before = source.requests;
+        await source.overview();
+        costs.push(source.requests - before);
+      }
+      return costs;
+    """
+    first, second, third = await source.get(script)
+    assert first <= 30 + 4
+    assert second <= 4 and third <= 4  # tasks listed, or the object asked for; switches; workers
+
+
+@pytest.fixture
+def many(store: Store) -> Place:
+    return store.place()
+
+
+async def test_a_long_queue_costs_no_more_than_a_bounded_number_of_requests(many: Place, tab: Tab) -> None:
+    source = await Source.on(tab.page, many, many.link())
+    async with opened(many) as queue:
+        done = [await task_in(queue, Status.FAILED, type="done", name="other") for _ in range(3)]
+        await mixed(queue, MANY)
+        counted = Rollup(counted_at=queue._clock(), lanes=[("other", "done", Status.FAILED, 6, len(done))])
+        many.put(ROLLUP, msgspec.json.encode(counted))
+        stats = await queue.stats()
+    answer = await source.ask("return source.overview();")
+    seen, pages = answer.value, -(-MANY // 1000)
+    assert answer.requests <= READ_AT_MOST + 2 * 16 * pages + 20
+    assert seen["counts"] == {status.value: stats[status.value] for status in Status}
+    assert not seen["exact"] and "Finished tasks as counted at" in seen["remarks"][0]
+    assert {line["queue"]: line["pending"] for line in seen["queues"]} == {
+        "main": MANY // 2,
+        "mail": MANY // 2,
+        "other": 0,
+    }
+
+    page = await source.ask("return source.tasks({status: ['pending'], type: 'crawl', limit: 20});")
+    assert page.requests <= 100 + 2 * 16 * pages
+    assert len(page.value["tasks"]) == 20 and page.value["total"] == stats["by_type"]["crawl"]["pending"]
+
+    script = """
+      const first = await source.tasks({text: 'no such text', limit: 20});
+      const cost = source.requests;
+      const second = await source.tasks({text: 'no such text', limit: 20, cursor: first.cursor});
+      return {first, cost, second};
+    """
+    nothing = await source.get(script)
+    assert nothing["cost"] <= READ_AT_MOST + 2 * 16 * pages + 20
+    assert nothing["first"]["tasks"] == [] and nothing["first"]["searched"] == READ_AT_MOST
+    assert nothing["second"]["tasks"] == [] and nothing["second"]["searched"] > 0
+
+
+async def test_every_version_of_a_task_can_be_looked_at_without_its_lease(store: Store, tab: Tab) -> None:
+    place = store.place("versioned")
+    source = await Source.on(tab.page, place, place.narrow_link())
+    async with opened(place) as queue:
+        task_id = await task_in(queue, Status.PENDING, payload={"a": 1})
+        (task,) = await queue.dequeue("work")
+        await queue.heartbeat(task)
+        await queue.nack(task, "boom")
+        await queue.replay(task_id)
+        events = await queue.history(task_id)
+    history = await source.get("return source.history(argument);", task_id)
+    assert [event["status"] for event in history] == [event.status.value for event in events]
+    assert [event["version"] for event in history] == [event.version for event in events]
+    running = history[1]["task"]
+    assert running["lease_expires_at"] is not None and running["worker_id"] == task.worker_id  # only a version knows
+    assert all(event["task"]["payload"] == {"a": 1} for event in history)
+    assert task.lease_id is not None and task.lease_id not in json.dumps(history)
+    assert "lease_id" not in json.dumps(history)
+
+
+async def test_what_is_not_ours_hides_nothing(place: Place, queue: Queue, source: Source) -> None:
+    ids = await fill(queue)
+    if place.layout == "tasks":
+        bad = new_id()
+        kept = s3_client(place.endpoint).get_object(
+            Bucket=place.bucket, Key=f"{place.prefix}/tasks/{ids[Status.FAILED][0]}/{ids[Status.FAILED]}.json"
+        )
+        document = json.loads(kept["Body"].read())
+        wrongs: list[dict[str, Any]] = [{"created_at": "soon"}, {"status": "odd"}, {"needs": {}}, {"rank": None}]
+        for number, wrong in enumerate(wrongs):
+            other = f"{number}{bad[1:]}"
+            place.put(f"tasks/{number}/{other}.json", {**document, "task": {**document["task"], "id": other, **wrong}})
+        place.put(f"tasks/0/{ids[Status.FAILED]}.json", document)  # in a shard that is not its own
+        place.put(f"tasks/e/e{bad[1:]}.json", b"\xff not JSON")
+        place.put("workers/odd.json", {"name": "workers/odd", "data": "e30=", "writes": []})
+        place.put("notes/control.json", b"[]")
+        place.put("ready/0/odd", b"")
+    else:
+        client = s3_client(place.endpoint)
+        key = f"{place.prefix}/queue.json"
+        stored = json.loads(client.get_object(Bucket=place.bucket, Key=key)["Body"].read())
+        stored["tasks"] += [{}, {"task": {"id": 7}}, {"task": stored["tasks"][0]["task"]}]
+        stored["notes"].append({"name": "workers/odd", "data": "e30=", "version": "1"})
+        client.put_object(Bucket=place.bucket, Key=key, Body=json.dumps(stored).encode())
+    seen = await source.get("return source.overview();")
+    assert seen["counts"] == dict.fromkeys(Status, 1)
+    found = await source.get(EVERYTHING, {"limit": 50, "status": list(Status)})
+    assert sorted(task["id"] for task in found) == sorted(ids.values())
+    assert [worker["id"] for worker in await source.get("return source.workers();")] == ["crane-7"]
+
+
+async def test_values_that_lie_aside_are_shown_in_their_place_and_go_with_their_task(
+    place: Place, queue: Queue, tab: Tab
+) -> None:
+    """As qo/engines/references.py marks them, here written by hand."""
+    source = await Source.on(tab.page, place, place.narrow_link("--write"))
+    engine = getattr(queue.engine, "engine", queue.engine)  # below one that would not let a reference be made up
+    task_id, name = new_id(), "0" * 32
+    keys = {kind: f"data/{task_id[0]}/{task_id}/{kind}_{name}" for kind in ("payload", "result")}
+    place.put(keys["payload"], json.dumps({"large": "x" * 1000}).encode())
+    await engine.add(
+        [NewTask(id=task_id, queue="main", type="work", payload=b"\x01qo\x01@" + keys["payload"].encode())]
+    )
+    (task,) = await engine.claim(Want(worker_id="w", lease_id=new_lease_id(), queues=("main",)))
+    await engine.apply([complete(task, b"\x01qo\x01@" + keys["result"].encode())])
+    seen = await source.get("return source.task(argument);", task_id)
+    assert seen["payload"] == {"large": "x" * 1000}
+    assert seen["result"] == {"$missing": keys["result"]}
+    history = await source.get("return source.history(argument);", task_id)
+    assert [event["task"]["payload"] for event in history] == [seen["payload"]] * 3
+    place.put(keys["result"], b"[" + b"1," * 1_100_000 + b"1]")
+    large = (await source.get("return source.task(argument);", task_id))["result"]
+    assert large == {"$large": keys["result"], "bytes": 2_200_003}
+    await source.get("return source.act('delete', {ids: [argument]});", task_id)
+    assert not set(keys.values()) & place.objects()
+
+
+@contextmanager
+def served() -> Iterator[str]:
+    """The page's files at an address that is not the store's."""
+    handler = partial(_Quiet, directory=str(FILES))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+class _Quiet(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+async def test_a_page_served_elsewhere_is_let_in_by_bucket_setup_and_only_then(store: Store, tab: Tab) -> None:
+    place = store.place()
+    s3_client(place.endpoint).create_bucket(Bucket="elsewhere")
+    place = place._replace(bucket="elsewhere")
+    async with opened(place) as queue:
+        task_id = await task_in(queue, Status.FAILED)
+        with served() as origin:
+            await tab.page.goto(f"{origin}/icon.svg")
+            source = Source(tab.page, place.link("--write"))
+            opening = (
+                "const s = await (await import('/sources/bucket.js')).open({credentials: argument}); return s.title;"
+            )
+            run = f"async (argument) => {{ try {{ {opening} }} catch (error) {{ return error.code; }} }}"
+            assert await tab.page.evaluate(run, source.fragment) == "no_answer"
+
+            setup = ["bucket-setup", place.url.replace("&layout=tasks", ""), "--origin", origin, "--json"]
+            done = await asyncio.to_thread(CliRunner().invoke, main, setup)
+            assert done.exit_code == 0, done.output
+            answer = await source.get("return source.act('replay', {ids: [argument]});", task_id)
+            assert answer == {"done": 1, "refused": []}
+            assert len(await source.get("return source.history(argument);", task_id)) == 4
+            (task,) = await queue.dequeue("work")
+            await source.get("return source.act('cancel', {ids: [argument]});", task_id)
+            assert task.id == task_id
+    entries = [key for key in place.objects() if key.startswith(("ready/", "leases/"))]
+    assert entries == []  # removed by the page: DELETE is let in too

@@ -1,0 +1,82 @@
+"""Connections that break while a page writes: what it says happened is what happened."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+import pytest_asyncio
+from playwright.async_api import Route
+
+from qo.model import Status
+from qo.queue import Queue
+from tests.dashboard.chromium import Tab, chromium, tab
+from tests.dashboard.test_zero_server_acts import check
+from tests.dashboard.zero_queue import Source, opened, task_in
+from tests.dashboard.zero_store import Place, Store, _keys, store
+
+__all__ = ["_keys", "chromium", "store", "tab"]  # fixtures
+
+pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.usefixtures("_keys")]
+ACT = "return source.act(argument[0], {ids: [argument[1]]});"
+
+
+@pytest_asyncio.fixture(loop_scope="session", params=["tasks", "one"])
+async def place(request: pytest.FixtureRequest, store: Store) -> Place:
+    return store.place(layout=request.param)
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def queue(place: Place) -> AsyncIterator[Queue]:
+    async with opened(place) as queue:
+        yield queue
+
+
+class Line:
+    """The way to the store. It breaks the first so many guarded writes: before they arrive, or on the way back."""
+
+    def __init__(self, tab: Tab, place: Place) -> None:
+        self.tab, self.place = tab, place
+        self.broken = 0
+
+    async def cut(self, times: int, *, arrives: bool, status: int | None = None) -> None:
+        async def handle(route: Route) -> None:
+            guarded = route.request.method == "PUT" and "if-match" in await route.request.all_headers()
+            if not guarded or self.broken == times:
+                await route.fallback()
+                return
+            self.broken += 1
+            if arrives:
+                await route.fetch()
+            if status is None:
+                await route.abort("connectionreset")
+            else:
+                await route.fulfill(status=status, body="<Error><Code>InternalError</Code></Error>")
+
+        await self.tab.page.route(f"{self.place.endpoint}/{self.place.bucket}/{self.place.prefix}/**", handle)
+
+
+@pytest.mark.parametrize(("arrives", "status"), [(True, None), (True, 500), (False, None)])
+async def test_a_write_that_was_cut_off_is_done_once(
+    place: Place, queue: Queue, tab: Tab, arrives: bool, status: int | None
+) -> None:
+    task_id = await task_in(queue, Status.FAILED)
+    source, line = await Source.on(tab.page, place, place.link("--write")), Line(tab, place)
+    await line.cut(2, arrives=arrives, status=status)
+    answer = await source.get(ACT, ["replay", task_id])
+    assert answer == {"done": 1, "refused": []} and line.broken == (1 if arrives else 2)
+    statuses = [event.status for event in await queue.history(task_id)]
+    assert statuses == ["pending", "running", "failed", "pending"]
+    task = await queue.get(task_id)
+    assert task is not None
+    await check(place, queue, [task])
+
+
+async def test_a_write_nobody_can_tell_the_outcome_of_says_so(store: Store, tab: Tab) -> None:
+    place = store.place()
+    source, line = await Source.on(tab.page, place, place.link("--write")), Line(tab, place)
+    async with opened(place) as queue:
+        task_id = await task_in(queue, Status.FAILED)
+        await line.cut(99, arrives=False)
+        answer = await source.get(ACT, ["replay", task_id])
+        assert "is not known" in answer["refused"][0]["why"]
+        task = await queue.get(task_id)
+        assert task is not None and task.status is Status.FAILED

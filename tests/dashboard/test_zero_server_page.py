@@ -1,0 +1,147 @@
+"""The page itself, opened by a link from the bucket, with nothing of qo running: looked at and clicked."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+import pytest_asyncio
+from playwright.async_api import Page, expect
+
+from qo.model import Status
+from qo.queue import Queue
+from tests.dashboard.chromium import Tab, chromium, tab
+from tests.dashboard.zero_queue import fill, opened, task_in
+from tests.dashboard.zero_store import READER, Place, Store, _keys, store
+
+__all__ = ["_keys", "chromium", "store", "tab"]  # fixtures
+
+pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.usefixtures("_keys")]
+PATIENCE = 20_000.0  # milliseconds
+
+
+BOTH = pytest.mark.parametrize("layout", ["tasks", "one"])
+
+
+@pytest.fixture
+def layout() -> str:
+    return "tasks"
+
+
+@pytest.fixture
+def place(layout: str, store: Store) -> Place:
+    return store.place("versioned", layout)
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def queue(place: Place) -> AsyncIterator[Queue]:
+    async with opened(place) as queue:
+        yield queue
+
+
+async def open_page(tab: Tab, link: str) -> Page:
+    tab.page.set_default_timeout(PATIENCE)
+    await tab.page.goto(link)
+    await tab.page.locator("main > *").first.wait_for()
+    return tab.page
+
+
+async def go(page: Page, where: str) -> None:
+    await page.evaluate("(where) => { location.hash = where; }", where)
+
+
+@BOTH
+async def test_a_link_shows_the_whole_queue_and_keeps_nothing(place: Place, queue: Queue, tab: Tab) -> None:
+    ids = await fill(queue)
+    requests: list[str] = []
+    tab.page.on("request", lambda request: requests.append(request.url))
+    page = await open_page(tab, place.narrow_link())
+
+    for status in Status:
+        await expect(page.locator(f'.stat[data-status="{status}"] b')).to_have_text("1", timeout=PATIENCE)
+    await expect(page.locator("[data-queue=main]")).to_be_visible()
+    await expect(page.locator(".failures")).to_contain_text("no luck")
+    await expect(page.locator(".mode")).to_have_text("read-only")
+    await expect(page.locator(".where")).to_have_text(f"s3://{place.bucket}/{place.prefix}")
+
+    await go(page, "#/tasks?status=failed")
+    await expect(page.locator(f'tr[data-id="{ids[Status.FAILED]}"]')).to_be_visible(timeout=PATIENCE)
+    await expect(page.locator("tr[data-id]")).to_have_count(1)
+    await expect(page.locator("[data-action]:visible")).to_have_count(0)
+
+    await go(page, f"#/tasks/{ids[Status.FAILED]}")
+    await expect(page.locator("[data-section=error]")).to_contain_text("ValueError: no luck", timeout=PATIENCE)
+    await expect(page.locator("[data-section=payload]")).to_contain_text("failed")
+    await expect(page.locator("[data-version=from] option")).to_have_count(3)
+
+    await go(page, f"#/tasks/{ids[Status.RUNNING]}")
+    await expect(page.locator("[data-lease]")).to_contain_text("lease ends in", timeout=PATIENCE)
+
+    await go(page, "#/workers")
+    await expect(page.locator("[data-worker=crane-7]")).to_contain_text("12", timeout=PATIENCE)
+    await expect(page.locator("[data-worker=crane-7]")).to_contain_text("gpu")
+
+    assert "#/workers" in page.url and len(page.url) < 200
+    assert await page.evaluate("[localStorage.length, sessionStorage.length, document.cookie]") == [0, 0, ""]
+    assert (await page.context.storage_state())["cookies"] == []
+    assert all(url.startswith(place.endpoint) for url in requests)
+    assert "qo-test-secret" not in await page.content()
+    assert tab.unexpected() == []
+
+
+async def test_reloading_forgets_the_credentials_and_says_so(place: Place, tab: Tab) -> None:
+    page = await open_page(tab, place.link(keys=READER))
+    await page.reload()
+    await expect(page.locator("[role=alert]")).to_contain_text("qo dashboard link", timeout=PATIENCE)
+    await page.goto(f"{place.page}index.html#eyJrIjoi")
+    await page.reload()
+    await expect(page.locator("[role=alert]")).to_contain_text("This link is damaged", timeout=PATIENCE)
+
+
+@BOTH
+async def test_a_failed_task_is_replayed_by_a_click_and_runs(place: Place, queue: Queue, tab: Tab) -> None:
+    task_id = await task_in(queue, Status.FAILED)
+    page = await open_page(tab, place.narrow_link("--write"))
+    await go(page, "#/tasks?status=failed")
+    await page.locator(f'tr[data-id="{task_id}"] [data-action=replay]').click()
+    await expect(page.locator(".toast")).to_contain_text("1 task replayed", timeout=PATIENCE)
+    (task,) = await queue.dequeue("work", wait=10)
+    assert task.id == task_id and task.attempt == 2
+    await queue.ack(task, {"then": "it worked"})
+    await go(page, f"#/tasks/{task_id}")
+    await expect(page.locator("[data-section=result]")).to_contain_text("it worked", timeout=PATIENCE)
+    await page.locator("[data-action=delete]").click()
+    await page.locator("dialog[open]").get_by_role("button", name="Delete", exact=True).click()
+    await expect(page.locator(".toast").last).to_contain_text("1 task deleted", timeout=PATIENCE)
+    assert await queue.get(task_id) is None
+    assert tab.unexpected() == []
+
+
+async def test_a_refused_write_is_told_as_it_is(place: Place, queue: Queue, tab: Tab) -> None:
+    """The link says it may write; the store knows better."""
+    task_id = await task_in(queue, Status.FAILED)
+    page = await open_page(tab, place.link("--write", keys=READER))
+    await go(page, f"#/tasks/{task_id}")
+    await page.locator("[data-action=replay]").click()
+    await expect(page.locator(".toast")).to_contain_text("may not write", timeout=PATIENCE)
+    task = await queue.get(task_id)
+    assert task is not None and task.status is Status.FAILED
+    assert tab.unexpected("403") == []
+
+
+async def test_pausing_by_a_click_pauses_workers(place: Place, queue: Queue, tab: Tab) -> None:
+    await fill(queue)
+    page = await open_page(tab, place.link("--write"))
+    await page.locator("[data-do=pause]").click()
+    await expect(page.locator(".notice")).to_contain_text("Everything is paused", timeout=PATIENCE)
+    assert (await queue.switches.read()).paused
+    await page.locator("[data-do=resume]").click()
+    await expect(page.locator("[data-do=pause]")).to_be_visible(timeout=PATIENCE)
+    assert not (await queue.switches.read()).paused
+
+
+async def test_an_expired_link_says_so(place: Place, tab: Tab) -> None:
+    link = place.link("--expires", "1m")
+    await tab.page.clock.install()
+    page = await open_page(tab, link)
+    await tab.page.clock.fast_forward("02:00")
+    await page.locator("nav a", has_text="Workers").click()
+    await expect(page.locator("[role=alert]:visible").first).to_contain_text("expired", timeout=PATIENCE)

@@ -1,0 +1,68 @@
+"""`qo doctor` on a bucket: what lies under qo's names and is not qo's is named, and never touched."""
+
+from pathlib import Path
+
+import pytest
+
+from qo.bucket import NEW
+from qo.buckets.folder import FolderBucket
+from qo.engines import examine, open_engine
+from qo.errors import StorageError
+from qo.findings import Finding
+from qo.model import Status
+from qo.testing.samples import claim, new, task_id
+
+FOREIGN = {
+    "tasks/0/readme.txt": b"hello",
+    f"tasks/{task_id(7)[0]}/{task_id(7)}.json": b"not a task",
+    "ready/x": b"",
+    "leases/0/y": b"",
+}
+
+
+async def found(url: str) -> dict[str, Finding]:
+    return {finding.name: finding for finding in await examine(url)}
+
+
+@pytest.mark.parametrize("query", ["", "?layout=one"])
+async def test_a_folder_in_use_passes(query: str, tmp_path: Path) -> None:
+    url = f"file://{tmp_path}{query}"
+    engine = open_engine(url)
+    await engine.open()
+    await engine.add([new(), new(1)])
+    await engine.close()
+    findings = await found(url)
+    assert [name for name, finding in findings.items() if finding.ok is False] == []
+    assert findings["contents"].ok
+    assert ("versioning" in findings) == (query == "")  # the other layout's history needs none
+
+
+async def test_foreign_objects_are_named_and_left_alone_and_work_goes_on(tmp_path: Path) -> None:
+    bucket = FolderBucket(tmp_path)
+    for key, data in FOREIGN.items():
+        await bucket.put(key, data, expected=NEW)
+    url = f"file://{tmp_path}"
+    contents = (await found(url))["contents"]
+    assert contents.ok is None
+    for key in FOREIGN:
+        assert key in contents.detail
+    engine = open_engine(url)
+    await engine.open()
+    await engine.add([new()])
+    assert [task.id for task in await claim(engine)] == [task_id(0)]
+    with pytest.raises(StorageError, match="holds something that is not a task"):
+        await engine.add([new(7)])
+    assert [(lane.status, n) for lane, n in (await engine.count()).items()] == [(Status.RUNNING, 1)]
+    await engine.close()
+    for key, data in FOREIGN.items():
+        blob = await bucket.get(key)
+        assert blob is not None
+        assert blob.data == data
+
+
+@pytest.mark.parametrize(("query", "key"), [("?layout=one", "queue.json"), ("", "notes/control.json")])
+async def test_what_would_stop_every_worker_is_wrong(query: str, key: str, tmp_path: Path) -> None:
+    await FolderBucket(tmp_path).put(key, b"not ours", expected=NEW)
+    contents = (await found(f"file://{tmp_path}{query}"))["contents"]
+    assert contents.ok is False
+    assert "move it away" in contents.detail

@@ -1,0 +1,188 @@
+"""Large payloads and results: kept aside by the bucket layouts, unseen by whoever submits and runs tasks."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from qo.buckets.memory import MemoryBucket
+from qo.engine import Engine
+from qo.engines.references import MARK, reference
+from qo.engines.spacious import LARGEST, YOUNGEST, SpaciousEngine
+from qo.errors import InvalidTask, StorageError
+from qo.model import PAYLOAD_LIMIT, Status, cancel, complete
+from qo.queue import Queue, Settings, connect
+from qo.testing import EngineContract, ManualClock
+from qo.testing.faults import Faults
+from qo.testing.faulty_bucket import FaultyBucket
+from qo.testing.samples import claim, claim_one, new, stored, task_id
+from tests.engines.layouts import EVERYTHING_ASIDE, LAYOUTS
+
+LARGE = b'"' + b"x" * PAYLOAD_LIMIT + b'"'
+
+
+class TestEverythingAside(EngineContract):
+    @pytest.fixture
+    async def engine(self, clock: ManualClock) -> AsyncIterator[Engine]:
+        engine = EVERYTHING_ASIDE(MemoryBucket(clock), clock)
+        yield engine
+        await engine.close()
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def bucket(clock: ManualClock) -> MemoryBucket:
+    return MemoryBucket(clock)
+
+
+@pytest.fixture(params=list(LAYOUTS))
+async def engine(
+    bucket: MemoryBucket, clock: ManualClock, request: pytest.FixtureRequest
+) -> AsyncIterator[SpaciousEngine]:
+    engine = SpaciousEngine(LAYOUTS[request.param](bucket, clock), bucket, clock=clock)
+    yield engine
+    await engine.close()
+
+
+async def aside(bucket: MemoryBucket) -> list[str]:
+    return [key async for key in bucket.keys("data/")]
+
+
+async def test_a_large_payload_and_a_large_result_lie_aside(engine: SpaciousEngine, bucket: MemoryBucket) -> None:
+    await engine.add([new(payload=LARGE), new(1, payload=b"small")])
+    assert len(await aside(bucket)) == 1
+    tasks = {task.id: task for task in await claim(engine)}
+    assert tasks[task_id(0)].payload == LARGE
+    assert await engine.apply([complete(task, LARGE + task.payload) for task in tasks.values()]) == [True, True]
+    assert len(await aside(bucket)) == 3
+    assert (await stored(engine)).result == LARGE + LARGE
+    assert (await stored(engine, 1)).result == LARGE + b"small"
+    below = await engine.engine.get([task_id(0)])
+    assert below[0] is not None
+    assert len(below[0].payload) < 200
+
+
+async def test_what_is_deleted_leaves_nothing_aside(engine: SpaciousEngine, bucket: MemoryBucket) -> None:
+    await engine.add([new(payload=LARGE)])
+    await engine.apply([complete(await claim_one(engine), LARGE)])
+    assert len(await aside(bucket)) == 2
+    assert await engine.delete([task_id(0)]) == [True]
+    assert await aside(bucket) == []
+
+
+async def test_a_refused_submission_takes_its_payload_back_and_no_one_elses(
+    engine: SpaciousEngine, bucket: MemoryBucket
+) -> None:
+    await engine.add([new(payload=LARGE)])
+    before = await aside(bucket)
+    assert [added.new for added in await engine.add([new(payload=LARGE)])] == [False]
+    assert await aside(bucket) == before
+    assert (await stored(engine)).payload == LARGE
+
+
+async def test_a_refused_result_is_taken_back(engine: SpaciousEngine, bucket: MemoryBucket) -> None:
+    await engine.add([new()])
+    task = await claim_one(engine)
+    await engine.apply([cancel(task.id)])
+    assert await engine.apply([complete(task, LARGE)]) == [False]
+    assert await aside(bucket) == []
+
+
+async def test_repeating_a_completion_is_harmless(engine: SpaciousEngine, bucket: MemoryBucket) -> None:
+    await engine.add([new()])
+    task = await claim_one(engine)
+    for _ in range(2):
+        assert await engine.apply([complete(task, LARGE)]) == [True]
+    assert len(await aside(bucket)) == 1
+    assert (await stored(engine)).result == LARGE
+
+
+async def test_nobody_can_make_up_a_reference(engine: SpaciousEngine, bucket: MemoryBucket) -> None:
+    await engine.add([new(payload=LARGE)])
+    (key,) = await aside(bucket)
+    for n, payload in enumerate((reference(key), MARK, MARK + b"=x"), start=1):
+        await engine.add([new(n, payload=payload)])
+        assert (await stored(engine, n)).payload == payload
+
+
+async def test_a_payload_that_is_gone_fails_its_task_and_no_other(engine: SpaciousEngine, bucket: MemoryBucket) -> None:
+    await engine.add([new(payload=LARGE), new(1)])
+    (key,) = await aside(bucket)
+    await bucket.delete(key)
+    assert [task.id for task in await claim(engine)] == [task_id(1)]
+    task = await stored(engine)
+    assert (task.status, task.error) == (Status.FAILED, f"its payload is gone: {key}")
+    assert task.payload == b'{"$missing":"%s"}' % key.encode()
+
+
+async def test_repair_removes_what_a_crash_left_once_it_is_old(
+    engine: SpaciousEngine, bucket: MemoryBucket, clock: ManualClock
+) -> None:
+    await engine.add([new(payload=LARGE)])
+    needed = await aside(bucket)
+    for n in (0, 1):  # of a task that is there and of one that is not
+        await bucket.put(f"data/{task_id(n)[0]}/{task_id(n)}/payload_{n:032x}", b"left", expected="new")
+    await bucket.put("data/readme.txt", b"somebody else's", expected="new")
+    assert await engine.repair() == 0
+    clock.advance(YOUNGEST + 1)
+    assert await engine.repair() == 2
+    assert await aside(bucket) == sorted([*needed, "data/readme.txt"])
+
+
+async def test_a_payload_out_of_reach_goes_back_to_be_claimed_again(bucket: MemoryBucket, clock: ManualClock) -> None:
+    faulty = FaultyBucket(bucket, Faults(0))
+    engine = SpaciousEngine(LAYOUTS["tasks"](bucket, clock), faulty, clock=clock)
+    await engine.add([new(payload=LARGE)])
+    faulty.faults = Faults(0, refused=1.0)
+    assert await claim(engine) == []
+    faulty.faults = Faults(0)
+    assert (await claim_one(engine)).payload == LARGE
+    await engine.close()
+
+
+async def test_the_answer_stands_though_cleaning_up_fails(bucket: MemoryBucket, clock: ManualClock) -> None:
+    faulty = FaultyBucket(bucket, Faults(0))
+    engine = SpaciousEngine(LAYOUTS["tasks"](bucket, clock), faulty, clock=clock)
+    await engine.add([new(payload=LARGE)])
+    await engine.apply([cancel(task_id(0))])
+    faulty.faults = Faults(0, refused=1.0)
+    assert await engine.delete([task_id(0)]) == [True]
+    with pytest.raises(StorageError):
+        await engine.add([new(1, payload=LARGE)])  # the task is not written if its payload is not
+    assert await engine.get([task_id(1)]) == [None]
+    await engine.close()
+
+
+async def test_a_queue_takes_what_its_store_has_room_for(tmp_path: Path) -> None:
+    async with connect(f"file://{tmp_path}?payload_limit=300000") as queue:
+        submitted = await queue.enqueue("t", "x" * 290_000)
+        (task,) = await queue.dequeue("t")
+        assert len(task.payload) == 290_002
+        await queue.ack(task, "y" * 290_000)
+        assert len(await submitted.result()) == 290_000
+        with pytest.raises(InvalidTask, match="300,003 bytes, the limit is 300,000"):
+            await queue.enqueue("t", "x" * 300_001)
+    async with connect(f"file://{tmp_path}?layout=one") as queue:
+        assert queue.settings.payload_limit == LARGEST
+
+
+@pytest.mark.parametrize("url", ["memory://", "sqlite:///{}/qo.db"])
+async def test_other_stores_name_their_limit(url: str, tmp_path: Path) -> None:
+    async with connect(url.format(tmp_path)) as queue:
+        with pytest.raises(InvalidTask, match="is 262,147 bytes, the limit is 262,144"):
+            await queue.enqueue("t", "x" * (PAYLOAD_LIMIT + 1))
+        with pytest.raises(InvalidTask, match="the limit is 262,144"):
+            await queue.submit_many([queue.new_task("t", LARGE)])
+
+
+async def test_settings_go_before_the_store(bucket: MemoryBucket, clock: ManualClock) -> None:
+    engine = SpaciousEngine(LAYOUTS["tasks"](bucket, clock), bucket, clock=clock)
+    async with Queue(engine, Settings(payload_limit=10), clock=clock) as queue:
+        with pytest.raises(InvalidTask, match="the limit is 10;"):
+            await queue.enqueue("t", "x" * 9)
+        await asyncio.gather(*(queue.enqueue("t", "x" * 8) for _ in range(3)))

@@ -1,0 +1,104 @@
+"""The dashboard's files: where they are, what they are, and that nothing else can be fetched there."""
+
+import re
+from pathlib import Path
+
+import httpx
+import pytest
+from litestar import Litestar
+from litestar.handlers import asgi
+from litestar.types import Receive, Scope, Send
+
+from qo.engines.memory import MemoryEngine
+from qo.queue import Queue
+from qo.web import create_app
+from qo.web.pages import FOLDER, read_assets
+from tests.web.serving import Served
+
+
+def test_the_front_door_leads_to_the_page(one_server: Served):
+    answer = one_server.client.get("/")
+    assert answer.status_code == 307 and answer.headers["location"] == "ui/"
+    bare = one_server.client.get("/ui")
+    assert bare.status_code == 307 and bare.headers["location"] == "ui/"
+    page = one_server.client.get("/", follow_redirects=True)
+    assert page.status_code == 200 and page.url.path == "/ui/" and "<!doctype html>" in page.text
+    assert page.headers["content-type"].startswith("text/html")
+
+
+def test_the_policy_is_strict(one_server: Served):
+    policy = one_server.client.get("/ui/").headers["content-security-policy"]
+    assert policy.startswith("default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self';")
+    assert "unsafe" not in policy
+    for rule in ("base-uri 'none'", "form-action 'none'", "frame-ancestors 'none'", "report-uri reports"):
+        assert rule in policy
+
+
+def test_every_file_has_its_type_and_is_asked_for_anew(one_server: Served):
+    types = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml", ".html": "text/html"}
+    for name, asset in read_assets().items():
+        answer = one_server.client.get(f"/ui/{name}")
+        assert answer.status_code == 200 and answer.content == asset.body, name
+        assert answer.headers["content-type"].startswith(types.get(Path(name).suffix, "application/json"))
+        assert answer.headers["cache-control"] == "no-cache" and answer.headers["x-content-type-options"] == "nosniff"
+        again = one_server.client.get(f"/ui/{name}", headers={"if-none-match": answer.headers["etag"]})
+        assert again.status_code == 304 and again.content == b""
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "../pages.py",
+        "..%2fpages.py",
+        "%2e%2e/pages.py",
+        "sources/README.md",
+        "nothing.js",
+        "/etc/passwd",
+        "views/",
+        "x" * 5000,
+    ],
+)
+def test_nothing_else_is_a_file(one_server: Served, path: str):
+    answer = one_server.client.get(httpx.URL(f"{one_server.url}/ui/{path}"))
+    assert answer.status_code in (400, 404)
+
+
+def test_what_files_refer_to_is_there():
+    assets = read_assets()
+    for name, asset in assets.items():
+        text = asset.body.decode()
+        here = Path(name).parent
+        if name.endswith(".js"):
+            found = re.findall(r"(?:from|import) '(\.[^']+)'", text) + re.findall(r"import\('(\.[^']+)'\)", text)
+        else:
+            found = re.findall(r'(?:src|href)="([^"#]+)"', text) if name.endswith(".html") else []
+        for reference in found:
+            target = (FOLDER / here / reference).resolve().relative_to(FOLDER).as_posix()
+            assert target in assets or target == "sources/bucket.js", f"{name} refers to {reference}"
+
+
+def test_no_file_makes_markup_of_text_or_asks_others():
+    banned = re.compile(
+        r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|new Function|DOMParser|createContextualFragment"
+        r"|localStorage|sessionStorage|document\.cookie|indexedDB|https?://(?!www\.w3\.org/)"
+    )
+    for name, asset in read_assets().items():
+        assert not banned.search(asset.body.decode()), name
+    page = read_assets()["index.html"].body.decode()
+    assert "<style" not in page and " style=" not in page and not re.search(r"<script(?![^>]*src=)", page)
+
+
+async def test_it_can_be_mounted():
+    inner = create_app(Queue(MemoryEngine()))
+
+    @asgi("/queue", is_mount=True, copy_scope=True)
+    async def mounted(scope: Scope, receive: Receive, send: Send) -> None:
+        await inner(scope, receive, send)
+
+    outer = Litestar([mounted], openapi_config=None)
+    transport = httpx.ASGITransport(app=outer)  # type: ignore[arg-type]
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+        first = await client.get("/queue/")
+        assert first.status_code == 307 and first.headers["location"] == "ui/"
+        assert (await client.get("/queue/ui/")).status_code == 200
+        assert (await client.get("/queue/ui/parts/dom.js")).status_code == 200

@@ -1,0 +1,73 @@
+"""A worker that is asked to drain finishes what it runs, takes nothing more, and leaves."""
+
+import asyncio
+
+import pytest
+
+from qo import notes
+from qo.model import NEW, Status
+from qo.notes import Control
+from qo.queue import Queue
+from qo.worker import Worker
+from tests.worker.bench import Bench
+
+
+async def registered(queue: Queue, worker: Worker) -> None:
+    while worker.id not in {note.worker_id for note in await queue.workers()}:
+        await asyncio.sleep(0.01)
+
+
+@pytest.mark.timeout(30)
+async def test_it_finishes_what_it_runs_and_leaves(bench: Bench, queue: Queue) -> None:
+    started, let_go = asyncio.Event(), asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    async def hold() -> str:
+        loop.call_soon_threadsafe(started.set)
+        while not let_go.is_set():
+            await asyncio.sleep(0.01)
+        return "done"
+
+    bench.handle(hold)
+    worker = Worker(queue, bench.registry)
+    running = asyncio.create_task(worker.run())
+    first = await bench.submit("hold")
+    await started.wait()
+    await queue.switches.drain([worker.id])
+    while not worker.dismissed:
+        await asyncio.sleep(0.01)
+    second = await bench.submit("hold")
+    let_go.set()
+    await running
+    ended, waiting = await queue.engine.get([first, second])
+    assert ended and ended.status is Status.COMPLETED
+    assert waiting and waiting.status is Status.PENDING
+    assert await queue.workers() == [] and (await queue.switches.read()).draining == frozenset()
+
+
+@pytest.mark.timeout(30)
+async def test_the_next_worker_of_that_name_works_as_usual(bench: Bench, queue: Queue) -> None:
+    bench.handle(lambda: 1, name="t")
+    await queue.switches.drain(["w"])  # whoever it was meant for was killed before it could obey
+    async with bench.working(id="w") as worker:
+        await bench.ended(await bench.submit("t"))
+        assert not worker.dismissed
+
+
+@pytest.mark.timeout(30)
+async def test_others_work_on(bench: Bench, queue: Queue) -> None:
+    bench.handle(lambda: 1, name="t")
+    async with bench.working(id="stays") as stays:
+        leaves = Worker(queue, bench.registry)
+        running = asyncio.create_task(leaves.run())
+        await registered(queue, leaves)
+        await queue.switches.drain([leaves.id])
+        await running
+        assert (await bench.ended(await bench.submit("t"))).worker_id == "stays" and not stays.dismissed
+
+
+async def test_the_note_forgets_workers_that_are_gone(queue: Queue) -> None:
+    await queue.switches.drain(["gone"])
+    await queue.engine.write_note(notes.WORKERS + "here", b"{}", expected=NEW)
+    assert (await queue.switches.drain(["here"])).draining == frozenset({"here"})
+    assert await queue.switches.read() == Control(draining=frozenset({"here"}))

@@ -1,0 +1,111 @@
+"""What a worker with nothing to do asks of a store that bills every request."""
+
+import asyncio
+from collections import Counter
+from typing import Self
+
+import pytest
+
+from qo.buckets.counting import CountingBucket
+from qo.buckets.memory import MemoryBucket
+from qo.clock import system_clock
+from qo.engines.one_object import OneObjectEngine
+from qo.engines.per_task import PerTaskEngine
+from qo.model import Status
+from qo.monitor import Monitor
+from qo.queue import Queue
+from qo.tasks import Registry, make_handler, make_options
+from qo.worker import Worker, WorkerSettings
+from tests.engines.bucket_troubles import SlowBucket
+from tests.engines.fast_time import run
+
+LAYOUTS = {"tasks": PerTaskEngine, "one": OneObjectEngine}
+QUIET, COUNTED = 700.0, 1200.0  # seconds until a queue is taken to be quiet, and over which requests are counted
+MOST = 0.25  # requests a second
+PATIENCE = 15.0  # seconds until an idle worker must have found a task
+
+
+START = system_clock()
+
+
+def now() -> float:
+    return START + asyncio.get_running_loop().time()
+
+
+async def hello() -> str:
+    return "hello"
+
+
+class Idle:
+    """A worker, a monitor if it has one, and a bucket as far away as a cloud, in a time that jumps."""
+
+    def __init__(self, layout: str, *, watched: bool) -> None:
+        self.bucket = CountingBucket(SlowBucket(MemoryBucket(now)))
+        self.queue = Queue(LAYOUTS[layout](self.bucket), clock=now)
+        registry = Registry()
+        registry.add(make_handler(hello, type="hello", options=make_options(hello)))
+        self.worker = Worker(self.queue, registry, WorkerSettings(), clock=now, wall_clock=now)
+        self.monitor = Monitor(self.queue, id="m", clock=now) if watched else None
+
+    async def __aenter__(self) -> Self:
+        await self.queue.open()
+        self.running = [asyncio.create_task(each.run()) for each in (self.worker, self.monitor) if each is not None]
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.worker.stop()
+        if self.monitor is not None:
+            self.monitor.stop()
+        await asyncio.gather(*self.running)
+        await self.queue.close()
+
+
+@pytest.mark.parametrize("watched", [True, False], ids=["with a monitor", "alone"])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_an_idle_worker_asks_once_in_four_seconds(layout: str, *, watched: bool) -> None:
+    async def idle() -> Counter[str]:
+        async with Idle(layout, watched=watched) as it:
+            await asyncio.sleep(QUIET)
+            it.bucket.requests.clear()
+            await asyncio.sleep(COUNTED)
+            return +it.bucket.requests
+
+    requests = run(idle())
+    assert requests.total() <= MOST * COUNTED, requests
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_an_idle_worker_looks_at_the_switches_before_it_claims(layout: str) -> None:
+    async def idle() -> None:
+        async with Idle(layout, watched=False) as it:
+            await asyncio.sleep(QUIET)
+            other = Queue(LAYOUTS[layout](it.bucket), clock=now)
+            await other.switches.pause()
+            submitted = await other.enqueue("hello")
+            await asyncio.sleep(QUIET)
+            task = await other.get(submitted.id)
+            assert task is not None
+            assert (task.status, task.attempt) == (Status.PENDING, 0)
+            await other.switches.resume()
+            async with asyncio.timeout(PATIENCE):
+                while task is not None and not task.attempt:
+                    await asyncio.sleep(1)
+                    task = await other.get(submitted.id)
+            await other.close()
+
+    run(idle())
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_after_a_quiet_time_a_task_is_found_within_seconds(layout: str) -> None:
+    async def idle() -> None:
+        async with Idle(layout, watched=False) as it:
+            await asyncio.sleep(QUIET)
+            other = Queue(LAYOUTS[layout](it.bucket), clock=now)
+            submitted = await other.enqueue("hello")
+            async with asyncio.timeout(PATIENCE):
+                while (task := await other.get(submitted.id)) and not task.attempt:
+                    await asyncio.sleep(1)
+            await other.close()
+
+    run(idle())
