@@ -1,13 +1,12 @@
 """Processes of the tests: each adds, claims and completes on a bucket, and logs what was acknowledged.
 
-They are forked from one that has imported everything, so that sixteen are there at once, and each begins when its file
-`go` is there. A log is written with one write(2) a line, so what stands in it survives the process.
+They are forked from one that has imported everything, so that sixteen are there at once, and each begins when its pipe
+`go` was opened. A log is written with one write(2) a line, so what stands in it survives the process.
 """
 
 import asyncio
 import os
 import sys
-import time
 from pathlib import Path
 
 from qo.buckets import folder as _folder_bucket
@@ -36,8 +35,7 @@ async def work(url: str, log: int, rounds: int) -> None:
 def child(url: str, folder: Path, name: int, rounds: int) -> None:
     log = os.open(folder / f"{name}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.write(log, b"ready %d\n" % os.getpid())
-    while not (folder / f"{name}.go").exists():
-        time.sleep(0.002)
+    (folder / f"{name}.go").read_bytes()  # a pipe: returns when the test has opened and closed it
     asyncio.run(work(url, log, rounds))
     os.write(log, b"done %d\n" % os.getpid())
 
@@ -45,6 +43,7 @@ def child(url: str, folder: Path, name: int, rounds: int) -> None:
 def main(url: str, folder: Path, number: int, rounds: int) -> None:
     pids = []
     for name in range(number):
+        os.mkfifo(folder / f"{name}.go")
         if (pid := os.fork()) == 0:
             child(url, folder, name, rounds)
             return
