@@ -13,7 +13,7 @@ REPS ?= 3
 help:  ## show this
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /make \1	/' | expand -t 16
 
-demo: $(VENV)/installed  ## a minute's tour on SQLite: submit, run, retry, replay, survive kill -9
+demo: $(VENV)/installed  ## a minute's tour on SQLite: submit, run, retry, replay, survive kill -9; then a page to open
 	@$(BIN)/python -m qo.demo
 
 test: $(VENV)/developer  ## everything that must hold: style, types, architecture, tests
@@ -50,7 +50,7 @@ $(VENV)/bin/python:
 install = $(BIN)/uv pip install --quiet --python $(1)/bin/python $(2) || $(1)/bin/python -m pip install --quiet $(2)
 
 $(VENV)/installed: $(VENV)/bin/python pyproject.toml constraints.txt
-	$(call install,$(VENV),-c constraints.txt -e .)
+	$(call install,$(VENV),-c constraints.txt -e '.[web]')
 	@touch $@
 
 $(VENV)/developer: $(VENV)/bin/python pyproject.toml constraints.txt
@@ -62,4 +62,5 @@ $(VENV)/servers: $(VENV)/bin/python
 	$(PYTHON) -m venv $(VENV)/ministack
 	$(call install,$(VENV)/ministack,'ministack==1.5.33')
 	if command -v npm >/dev/null; then npm install --silent --no-audit --no-fund --prefix $(VENV)/azurite azurite@3; fi
+	sh tests/servers/install_browser.sh
 	@touch $@

@@ -1,7 +1,7 @@
 """One server and one worker for the session, one browser for each file; each test has tasks of its own types.
 
-Playwright keeps an event loop running in the thread that started it, in which no other can be started: a browser must be
-gone before the next file's tests, which may be asynchronous, begin.
+Playwright keeps an event loop running in the thread that started it, in which no other can be started: a browser must
+be gone before the next file's tests, which may be asynchronous, begin.
 """
 
 from collections.abc import Iterator
