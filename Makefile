@@ -13,7 +13,7 @@ REPS ?= 3
 help:  ## show this
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /make \1	/' | expand -t 16
 
-demo: $(VENV)/installed  ## a minute's tour on SQLite: submit, run, retry, replay, survive kill -9
+demo: $(VENV)/installed  ## a minute's tour on SQLite: submit, run, retry, replay, survive kill -9; then a page to open
 	@$(BIN)/python -m qo.demo
 
 test: $(VENV)/developer $(VENV)/servers  ## everything that must hold: style, types, architecture, tests
@@ -46,7 +46,7 @@ $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/installed: $(VENV)/bin/python pyproject.toml constraints.txt
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e .
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[web]'
 	@touch $@
 
 $(VENV)/developer: $(VENV)/bin/python pyproject.toml constraints.txt
@@ -58,4 +58,5 @@ $(VENV)/servers: $(VENV)/bin/python
 	$(PYTHON) -m venv $(VENV)/ministack
 	$(VENV)/ministack/bin/python -m pip install --quiet --disable-pip-version-check 'ministack==1.5.33'
 	if command -v npm >/dev/null; then npm install --silent --no-audit --no-fund --prefix $(VENV)/azurite azurite@3; fi
+	sh tests/servers/install_browser.sh
 	@touch $@

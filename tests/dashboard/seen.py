@@ -1,7 +1,5 @@
 """What a person does with the pages, and sees on them."""
 
-from pathlib import Path
-
 from playwright.sync_api import Locator, Page, expect
 
 from tests.dashboard.place import PATIENCE, Place
@@ -31,9 +29,10 @@ class Seen:
     def told(self, text: str) -> None:
         expect(self.page.locator(".toast", has_text=text).first).to_be_visible()
 
-    def picture(self, name: str) -> Path:
-        """Kept under build/, to be looked at."""
-        PICTURES.mkdir(parents=True, exist_ok=True)
-        path = PICTURES / f"{name}.png"
-        self.page.screenshot(path=path, full_page=True, animations="disabled")
-        return path
+    def picture(self, name: str) -> None:
+        picture(self.page, name)
+
+
+def picture(page: Page, name: str) -> None:
+    """What the window shows, kept under build/ to be looked at."""
+    page.screenshot(path=PICTURES / f"{name}.png", animations="disabled")

@@ -1,7 +1,6 @@
 """Text never becomes markup: scripts in every field a stranger can fill, and none of them runs.
 
-Names are checked when tasks are submitted; here they are written past the checks, as a bad program with its hands on the
-store could.
+Names are checked when tasks are submitted; here they are written past the checks.
 """
 
 import asyncio
@@ -12,50 +11,22 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-import msgspec
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Dialog, Page, Request, expect
 
-from qo import notes
-from qo.clock import system_clock
-from qo.engines.sqlite import SqliteEngine
-from qo.model import ANY, NewTask, Want, complete, fail
+from tests.dashboard.evil import SCRIPTS, fill
 from tests.dashboard.place import Place, place
 from tests.dashboard.seen import Seen
 
-HIT = "top.hits=(top.hits||0)+1"
-SCRIPTS = [
-    f"<script>{HIT}</script>",
-    f"<img src=x onerror='{HIT}'>",
-    f"<svg onload='{HIT}'>",
-    f"<svg><script>{HIT}</script></svg>",
-    f'"><script>{HIT}</script>',
-    f"'><img src=x onerror={HIT}>",
-    f"</title><script>{HIT}</script>",
-    f"</textarea><img src=x onerror={HIT}>",
-    f"<iframe srcdoc='<script>{HIT}</script>'></iframe>",
-    f"<iframe src='javascript:{HIT}'></iframe>",
-    f"<a href='javascript:{HIT}'>click</a>",
-    f"javascript:{HIT}",
-    f"<details open ontoggle='{HIT}'>",
-    f"<body onload='{HIT}'>",
-    f"<input autofocus onfocus='{HIT}'>",
-    f"<math><mi xlink:href='javascript:{HIT}'>x</mi></math>",
-    f"<style>*{{background:url(javascript:{HIT})}}</style>",
-    "<link rel=stylesheet href=//evil.example/x.css>",
-    "<script src=//evil.example/x.js></script>",
-    "<base href=//evil.example/>",
-    "<meta http-equiv=refresh content='0;url=//evil.example/'>",
-    f"<form action=javascript:{HIT}><button>go</button></form>",
-    f"{{{{constructor.constructor('{HIT}')()}}}}",
-    f"${{{HIT}}}",
-    f"`;{HIT}//",
-    "&lt;script&gt;\u2028\u202e<b>bold</b>",
-]
 HARMLESS = """() => JSON.stringify({
   hits: window.hits ?? 0, local: localStorage.length, session: sessionStorage.length, cookie: document.cookie,
-  strangers: [...document.querySelectorAll('script:not([src]), img, iframe, style, base, form[action], [onerror], [onload], object, embed')].map(e => e.outerHTML),
+  strangers: [...document.querySelectorAll(
+    'script:not([src]), img, iframe, style, base, form[action], [onerror], [onload], object, embed',
+  )].map(element => element.outerHTML),
 })"""
+INJECT = """() => {
+  document.body.append(Object.assign(document.createElement('script'), {textContent: 'hits = 1'}));
+}"""
 CLEAN: dict[str, Any] = {"hits": 0, "local": 0, "session": 0, "cookie": "", "strangers": []}
 
 
@@ -68,61 +39,26 @@ def evil(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Place, list
         yield made, ids
 
 
-async def fill(path: Path) -> list[str]:
-    """A task for each script, with the script in every field; in three statuses; and workers and switches full of them."""
-    engine = SqliteEngine(path)
-    await engine.open()
-    try:
-        ids = [f"{number:08x}-0000-4000-8000-000000000000" for number in range(len(SCRIPTS))]
-        tasks = [
-            NewTask(
-                id=task_id,
-                queue=script,
-                type=script,
-                payload=json.dumps({script: script, "list": [script, {script: [script]}]}).encode(),
-                needs=(script,),
-                idempotency_key=script,
-                trace_id=script,
-            )
-            for task_id, script in zip(ids, SCRIPTS, strict=True)
-        ]
-        await engine.add(tasks)
-        for number, script in enumerate(SCRIPTS):
-            want = Want(worker_id=script, lease_id=f"{number:032x}", types=(script,), capabilities=frozenset(SCRIPTS))
-            for task in await engine.claim(want):
-                result = json.dumps({script: [script]}).encode()
-                trace = f"{script}\nTraceback (most recent call last):\n  {script}"
-                if number % 3 < 2:
-                    await engine.apply([complete(task, result) if number % 3 else fail(task, trace)])
-            note = notes.WorkerNote(
-                worker_id=script,
-                started_at=0.0,
-                last_heartbeat=system_clock(),
-                queues=(script,),
-                types=(script,),
-                capabilities=(script,),
-                capacity=1,
-                current_load=1,
-                current_tasks=(script, ids[number]),
-                host=script,
-                version=script,
-            )
-            name = f"{notes.WORKERS}{number}"
-            await engine.write_note(name, msgspec.json.encode(note), expected=ANY)
-        control = notes.Control(
-            paused_queues=frozenset(SCRIPTS), paused_types=frozenset(SCRIPTS), rate_limits=dict.fromkeys(SCRIPTS, 1.0)
-        )
-        await engine.write_note(notes.CONTROL, msgspec.json.encode(control), expected=ANY)
-    finally:
-        await engine.close()
-    return ids
+def watched(page: Page, queue: Place) -> list[str]:
+    """Whatever a script could do that is seen from outside: a dialog, a request to someone else."""
+    strangers: list[str] = []
+
+    def on_dialog(dialog: Dialog) -> None:
+        strangers.append(dialog.message)
+        dialog.dismiss()
+
+    def on_request(request: Request) -> None:
+        if not request.url.startswith(queue.url):
+            strangers.append(request.url)
+
+    page.on("dialog", on_dialog)
+    page.on("request", on_request)
+    return strangers
 
 
 def test_no_script_in_any_field_runs(page: Page, evil: tuple[Place, list[str]]):
     queue, ids = evil
-    strangers: list[str] = []
-    page.on("dialog", lambda dialog: strangers.append(dialog.message) or dialog.dismiss())
-    page.on("request", lambda request: request.url.startswith(queue.url) or strangers.append(request.url))
+    strangers = watched(page, queue)
     seen = Seen(page, queue)
     addresses = ["#/", "#/tasks", "#/workers", *(f"#/tasks/{task_id}" for task_id in ids)]
     for where in addresses:
@@ -136,26 +72,14 @@ def test_no_script_in_any_field_runs(page: Page, evil: tuple[Place, list[str]]):
         expect(page.locator(f'[data-section="{section}"]')).to_contain_text(SCRIPTS[0])
     expect(page.locator(".diff")).to_contain_text(SCRIPTS[0])
     seen.picture("injections-task")
-    fields = [
-        "title",
-        "type",
-        "queue",
-        "payload key",
-        "payload value",
-        "needs",
-        "idempotency key",
-        "trace id",
-        "worker",
-    ]
+    fields = ("title", "type", "queue", "key", "value", "needs", "idempotency key", "trace id", "worker", "error")
     assert len(SCRIPTS) * len(fields) > 200
     assert strangers == [] and queue.reports() == 0
 
 
 def test_no_script_in_the_address_or_a_refusal_runs(page: Page, evil: tuple[Place, list[str]]):
     queue, _ = evil
-    strangers: list[str] = []
-    page.on("dialog", lambda dialog: strangers.append(dialog.message) or dialog.dismiss())
-    page.on("request", lambda request: request.url.startswith(queue.url) or strangers.append(request.url))
+    strangers = watched(page, queue)
     page.goto(f"{queue.url}/ui/")
     for script in SCRIPTS:
         text = quote(script, safe="")
@@ -173,18 +97,15 @@ def test_no_script_in_the_address_or_a_refusal_runs(page: Page, evil: tuple[Plac
 
 
 def test_the_alarm_works(browser: Any, evil: tuple[Place, list[str]]):
-    """What the tests above watch for is seen when it happens: a foreign script is stopped by the browser, and counted."""
+    """What the tests above watch for is seen when it happens: the browser stops a foreign script, and it is counted."""
     queue, _ = evil
     before = queue.reports()
     with browser.new_context() as context:
         page = context.new_page()
         page.goto(f"{queue.url}/ui/")
         with page.expect_request("**/ui/reports"):
-            page.evaluate(
-                "() => { document.body.append(Object.assign(document.createElement('script'), {textContent: 'hits = 1'})); }"
-            )
+            page.evaluate(INJECT)
         strangers = json.loads(page.evaluate(HARMLESS))
         assert strangers["hits"] == 0 and len(strangers["strangers"]) == 1
-        page.wait_for_function("() => true")
     looks = (queue.reports() for _ in range(100))
     assert any(look == before + 1 for look in looks)

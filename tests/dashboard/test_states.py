@@ -3,18 +3,21 @@
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Literal
 
 import pytest
 from playwright.sync_api import Browser, Page, Route, expect
 
 from qo.engines.sqlite import SqliteEngine
-from tests.dashboard.seen import Seen
+from tests.dashboard.place import Place
+from tests.dashboard.seen import Seen, picture
 from tests.web.serving import Served, served
 
 HIDE = """hidden => {
   Object.defineProperty(document, 'hidden', {configurable: true, get: () => hidden});
   document.dispatchEvent(new Event('visibilitychange'));
 }"""
+WIDTHS = {"phone": 360, "desk": 1280, "wide": 2200}
 CONTRAST = (Path(__file__).parent / "contrast.js").read_text()
 
 
@@ -29,7 +32,7 @@ def test_an_empty_queue_says_what_to_do(page: Page, nothing: Served):
     expect(page.locator("h1")).to_have_text("Overview")
     expect(page.locator("main")).to_contain_text("No tasks yet")
     expect(page.locator("main")).to_contain_text("Nothing has failed")
-    Seen(page, nothing).picture("empty-overview")  # type: ignore[arg-type]
+    picture(page, "empty-overview")
     page.goto(f"{nothing.url}/ui/#/tasks")
     expect(page.locator("h1")).to_have_text("Tasks")
     expect(page.locator("[data-state=empty]")).to_contain_text("qo submit --type hello")
@@ -69,7 +72,7 @@ def test_a_server_that_goes_away_leaves_what_is_shown_and_says_so(page: Page, tm
     expect(page.locator(".live")).to_have_text("Reconnecting")
     expect(page.locator(".banner")).to_contain_text("What you see may be old: The server cannot be reached.")
     expect(page.locator("h1")).to_have_text("Overview")
-    page.screenshot(path=Seen(page, None).picture("away"))  # type: ignore[arg-type]
+    picture(page, "away")
 
 
 def test_a_hidden_page_asks_for_nothing(seen: Seen):
@@ -89,14 +92,14 @@ def test_a_hidden_page_asks_for_nothing(seen: Seen):
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
-@pytest.mark.parametrize(("device", "width"), [("phone", 360), ("desk", 1280), ("wide", 2200)])
+@pytest.mark.parametrize("device", WIDTHS)
 def test_every_view_fits_and_can_be_read(
-    browser: Browser, seen: Seen, theme: str, device: str, width: int, failed_task: str
+    browser: Browser, queue: Place, theme: Literal["light", "dark"], device: str, failed_task: str
 ):
     """Nothing hangs over the edge, everything has a name, text stands out from its ground (WCAG AA)."""
-    context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=theme)  # type: ignore[arg-type]
+    context = browser.new_context(viewport={"width": WIDTHS[device], "height": 900}, color_scheme=theme)
     page = context.new_page()
-    there = Seen(page, seen.queue)
+    there = Seen(page, queue)
     for name, where in {
         "overview": "#/",
         "tasks": "#/tasks?queue=shown",
@@ -105,7 +108,7 @@ def test_every_view_fits_and_can_be_read(
     }.items():
         there.go(where)
         expect(page.locator("h1")).to_be_visible()
-        page.screenshot(path=there.picture(f"{name}-{device}-{theme}"))
+        there.picture(f"{name}-{device}-{theme}")
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), f"{name} is too wide for {device}"
         problems = json.loads(page.evaluate(CONTRAST))
         assert problems == [], f"{name}, {theme}: {problems}"
@@ -113,10 +116,10 @@ def test_every_view_fits_and_can_be_read(
 
 
 @pytest.fixture(scope="session")
-def failed_task(queue: Seen) -> str:
-    task = queue.submit("explode", {"reason": "shown"}, queue="shown", max_retries=0)  # type: ignore[attr-defined]
-    queue.until(task, "failed")  # type: ignore[attr-defined]
-    return str(task)
+def failed_task(queue: Place) -> str:
+    task = queue.submit("explode", {"reason": "shown"}, queue="shown", max_retries=0)
+    queue.until(task, "failed")
+    return task
 
 
 def test_light_and_dark_are_switched_by_hand(seen: Seen):

@@ -48,8 +48,12 @@ def test_an_overview_counts_everything(api: Served):
     looks = (api.client.get(f"{BOARD}/overview").json() for _ in range(100))
     seen = next(seen for seen in looks if seen["counts"]["completed"])  # a sample may be some milliseconds old
     assert seen["counts"] == {
-        **{"pending": 2, "running": 0, "completed": 1, "failed": 1},
-        **{"cancelled": 0, "archived": 0},
+        "pending": 2,
+        "running": 0,
+        "completed": 1,
+        "failed": 1,
+        "cancelled": 0,
+        "archived": 0,
     }
     out = next(line for line in seen["queues"] if line["queue"] == "out")
     assert (out["pending"], out["completed"], out["paused"]) == (1, 1, True) and out["oldest_age"] >= 0
@@ -66,8 +70,8 @@ def test_an_hour_is_known_to_a_server_that_has_just_started(api: Served):
     submit(api)
     api.complete()
     with served(api.queue.engine) as later:  # the same store, another server
-        minutes = later.client.get(f"{BOARD}/overview").json()["throughput"]
-        assert sum(minute["completed"] for minute in minutes) == 1
+        looks = (later.client.get(f"{BOARD}/overview").json()["throughput"] for _ in range(100))
+        assert any(sum(minute["completed"] for minute in minutes) == 1 for minutes in looks)  # it is read beside
 
 
 def test_tasks_are_found_by_each_filter(api: Served):
@@ -155,7 +159,8 @@ def test_acting_by_id_tells_what_was_refused(api: Served):
     assert act(api, "archive", ids=[failed])["done"] == 1
     assert act(api, "delete", ids=[failed])["done"] == 1
     assert act(api, "delete", ids=[failed])["refused"] == [{"id": failed, "why": "there is no such task"}]
-    for bad in ({}, {"ids": [], "filter": {}}, {"ids": ["nonsense"]}):
+    wrong: list[dict[str, Any]] = [{}, {"ids": [], "filter": {}}, {"ids": ["nonsense"]}]
+    for bad in wrong:
         assert api.post(f"{BOARD}/act", {"action": "replay", **bad}).status_code in (400, 404)
 
 
@@ -191,8 +196,9 @@ def test_switches(api: Served):
     assert api.post(f"{url}/rate-limit", {"tasks_per_second": -1}).status_code == 400
     api.post(f"{url}/resume", {})
     assert api.client.get(url).json() == {
-        **{"paused": {"all": False, "queues": [], "types": []}},
-        **{"limit": 0.0, "limits": {"t": 2.0}},
+        "paused": {"all": False, "queues": [], "types": []},
+        "limit": 0.0,
+        "limits": {"t": 2.0},
     }
 
 
@@ -212,8 +218,10 @@ def test_workers_and_draining_one(one_server: Served):
     shown = one_server.client.get(f"{BOARD}/workers").json()["workers"]
     assert {worker["id"]: worker["status"] for worker in shown} == {"b": "busy", "i": "idle", "s": "stale"}
     assert one_server.client.get(f"{BOARD}/overview").json()["workers"] == {
-        **{"busy": 1, "idle": 1},
-        **{"draining": 0, "stale": 1},
+        "busy": 1,
+        "idle": 1,
+        "draining": 0,
+        "stale": 1,
     }
     assert one_server.post("/api/v1/workers/nobody/drain").status_code == 404
     assert one_server.post("/api/v1/workers/i/drain").json() == {"worker_id": "i", "draining": True}

@@ -34,7 +34,7 @@ def test_every_curl_line_works(tmp_path: Path):
 
 
 def test_every_route_is_on_the_page(one_server: Served):
-    curls = PAGE.replace("$ID", "{task_id}")
+    curls = PAGE.replace("$ID", "{task_id}").replace("web-1", "{worker_id}")
     for path in one_server.client.get("/openapi.json").json()["paths"]:
         if not path.startswith(("/internal", "/metrics")):
             assert f"$QO{path}" in curls, path

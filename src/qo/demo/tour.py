@@ -4,6 +4,7 @@ import asyncio
 import os
 import shlex
 import shutil
+import socket
 import sys
 import tempfile
 from collections.abc import Callable
@@ -209,6 +210,19 @@ def _next_commands(console: Console, url: str) -> None:
         f"{qo} --help",
     ):
         console.print(Text(f"  {line}", style="cyan"), soft_wrap=True)
+    port = _free_port()
+    console.print(Text("\nSee it in a browser: start this, then open the address.", style="bold"))
+    for line in (f"{qo} serve --url {shlex.quote(url)} --port {port} --title demo", f"http://127.0.0.1:{port}/"):
+        console.print(Text(f"  {line}", style="cyan"), soft_wrap=True)
+
+
+def _free_port() -> int:
+    """8000 like `qo serve` itself, or the next that nobody listens at."""
+    for port in range(8000, 8100):
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)) != 0:
+                return port
+    return 8000
 
 
 def _qo() -> str:

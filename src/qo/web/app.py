@@ -34,10 +34,17 @@ class WebApp(Litestar):
     """A Litestar application behind its edge, which also sees what no route answers."""
 
     edge: Edge
+    files: pages.Files
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # type: ignore[override]
         if scope["type"] == ScopeType.HTTP:
-            await self.edge(scope, receive, send, super().__call__)
+            await self.edge(scope, receive, send, self._answer)
+        else:
+            await super().__call__(scope, receive, send)
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == ScopeType.HTTP and (asset := self.files.find(scope)) is not None:
+            await self.files.send(asset, scope, send)
         else:
             await super().__call__(scope, receive, send)
 
@@ -62,7 +69,7 @@ def create_app(
         logging_config=None,
         debug=False,
     )
-    app.edge = Edge(settings)
+    app.edge, app.files = Edge(settings), pages.Files()
     return app
 
 

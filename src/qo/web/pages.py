@@ -9,6 +9,7 @@ from litestar import Request, Response, Router, get, post
 from litestar.datastructures import State
 from litestar.exceptions import NotFoundException
 from litestar.params import FromPath
+from litestar.types import HTTPScope, Send
 from msgspec import Struct
 from prometheus_client import Counter
 
@@ -29,12 +30,20 @@ _TYPES: Final = {
     ".json": "application/json",
 }
 _INDEX: Final = "index.html"
+_PLACE: Final = "/ui/"
 
 
 class Asset(Struct, frozen=True):
     body: bytes
     media_type: str
     etag: str
+
+    def headers(self) -> dict[str, str]:
+        """Always asked for anew, answered 304 while it is the same: a new version is never mixed with an old one."""
+        return {"etag": self.etag, "cache-control": "no-cache", "content-security-policy": POLICY}
+
+    def known_to(self, if_none_match: str) -> bool:
+        return self.etag in [each.strip().removeprefix("W/") for each in if_none_match.split(",")]
 
 
 def _asset(name: str, body: bytes) -> Asset:
@@ -46,6 +55,33 @@ def read_assets() -> dict[str, Asset]:
     files = {path.relative_to(FOLDER).as_posix(): path for path in FOLDER.rglob("*") if path.suffix in _TYPES}
     assets = {name: _asset(name, path.read_bytes()) for name, path in files.items()}
     return assets | {"config.json": _asset("config.json", msgspec.json.encode(CONFIG))}
+
+
+class Files:
+    """The files, past all routing: a page is some thirty of them, and each would cost as much as a question."""
+
+    def __init__(self) -> None:
+        self._assets = read_assets()
+
+    def find(self, scope: HTTPScope) -> Asset | None:
+        """What is not plainly a file is for the routes to answer."""
+        if scope["method"] != "GET":
+            return None
+        path = scope["path"].removeprefix(scope.get("root_path", ""))
+        return self._assets.get(path[len(_PLACE) :]) if path.startswith(_PLACE) else None
+
+    @staticmethod
+    async def send(asset: Asset, scope: HTTPScope, send: Send) -> None:
+        asked = next((value for name, value in scope["headers"] if name == b"if-none-match"), b"").decode("latin-1")
+        same = asset.known_to(asked)
+        headers = [(name.encode(), value.encode()) for name, value in asset.headers().items()]
+        if not same:
+            headers += [
+                (b"content-type", f"{asset.media_type}; charset=utf-8".encode()),
+                (b"content-length", str(len(asset.body)).encode()),
+            ]
+        await send({"type": "http.response.start", "status": 304 if same else 200, "headers": headers})
+        await send({"type": "http.response.body", "body": b"" if same else asset.body, "more_body": False})
 
 
 def assets_of(state: State) -> dict[str, Asset]:
@@ -67,18 +103,16 @@ def _to(place: str) -> Response[bytes]:
 
 @get(["/ui", "/ui/{name:path}"], opt=PUBLIC, include_in_schema=False)
 async def show_file(request: Request[Any, Any, Any], name: FromPath[str] = "") -> Response[bytes]:
-    """Always asked for anew, answered 304 as long as it is the same: a new version is never mixed with an old one."""
+    """What `Files` did not answer: the page itself, and what is not there."""
     if not name and not request.scope["raw_path"].endswith(b"/"):
         return _to("ui/")  # else what the page refers to would lie beside it
     reports_of(request.app.state)  # from the first page on: a counter that is missing looks like one that is 0
     asset = assets_of(request.app.state).get(name.strip("/") or _INDEX)
     if asset is None:
         raise NotFoundException(f"the dashboard has no file {name!r:.80}")
-    headers = {"ETag": asset.etag, "Cache-Control": "no-cache", "Content-Security-Policy": POLICY}
-    known = [each.strip().removeprefix("W/") for each in request.headers.get("if-none-match", "").split(",")]
-    if asset.etag in known:
-        return Response(b"", status_code=304, headers=headers, media_type=asset.media_type)
-    return Response(asset.body, headers=headers, media_type=asset.media_type)
+    same = asset.known_to(request.headers.get("if-none-match", ""))
+    body, status = (b"", 304) if same else (asset.body, 200)
+    return Response(body, status_code=status, headers=asset.headers(), media_type=asset.media_type)
 
 
 @post("/ui/reports", opt=PUBLIC, status_code=204, include_in_schema=False)

@@ -62,6 +62,7 @@ class Sampler:
         return await asyncio.shield(self._under_way)
 
     async def finish(self) -> None:
+        await self.series.finish()
         if self._under_way is not None:
             with contextlib.suppress(Exception):  # whoever asked was told
                 await self._under_way

@@ -1,15 +1,17 @@
 """Work done minute by minute, for an hour: what the samples saw grow, and before the first of them what tasks tell."""
 
+import asyncio
 from collections.abc import Iterable
 
 from msgspec import Struct
 
 from qo.engine import Engine
+from qo.errors import StorageError
 from qo.model import Filter, Status, Task
 
 MINUTES = 60
 MINUTE = 60.0
-_READ = 2_000  # tasks of each kind asked about the time before we looked
+_READ = 1_000  # tasks of each kind asked about the time before we looked
 
 
 class Minute(Struct, frozen=True, kw_only=True):
@@ -23,6 +25,7 @@ class Series:
         self._grown: dict[float, tuple[int, int]] = {}
         self._told: dict[float, tuple[int, int]] = {}
         self._since: float | None = None
+        self._remembering: asyncio.Task[None] | None = None
 
     def grew(self, now: float, completed: int, failed: int) -> None:
         if self._since is None:
@@ -31,13 +34,24 @@ class Series:
         for old in [minute for minute in self._grown if minute < now - MINUTES * MINUTE]:
             del self._grown[old]
 
-    async def remember(self, engine: Engine, now: float) -> None:
-        """Once, when someone first looks: the hour before the server started is read off the newest finished tasks."""
-        if self._told:
-            return
-        self._told = {_minute(now): (0, 0)}
-        for status in (Status.COMPLETED, Status.FAILED):
-            self._hear(await engine.find(Filter(statuses=(status,)), limit=_READ), self._since or now)
+    def remember(self, engine: Engine, now: float) -> None:
+        """The hour before the server started, once, when someone first looks; nobody waits for it."""
+        if self._remembering is None:
+            self._remembering = asyncio.create_task(self._read(engine, now))
+
+    async def finish(self) -> None:
+        if self._remembering is not None:
+            self._remembering.cancel()
+            await asyncio.wait([self._remembering])
+
+    async def _read(self, engine: Engine, now: float) -> None:
+        """Off the newest finished tasks."""
+        kinds = [Filter(statuses=(status,)) for status in (Status.COMPLETED, Status.FAILED)]
+        try:
+            for tasks in [await engine.find(where, limit=_READ) for where in kinds]:
+                self._hear(tasks, self._since or now)
+        except StorageError:
+            self._remembering = None  # the next look tries again
 
     def _hear(self, tasks: Iterable[Task], until: float) -> None:
         for task in tasks:

@@ -80,11 +80,9 @@ async def show_overview(request: Request[Any, Any, Any]) -> Overview:
     server = server_of(request)
     now = server.clock()
     sample = await server.sampler.fresh(FRESH * server.sampler.cost)
-    control, workers, failures, _ = await asyncio.gather(
-        server.queue.switches.read(),
-        server.queue.workers(),
-        _failures(server.queue),
-        server.sampler.series.remember(server.queue.engine, now),
+    server.sampler.series.remember(server.queue.engine, now)
+    control, workers, failures = await asyncio.gather(
+        server.queue.switches.read(), server.queue.workers(), _failures(server.queue)
     )
     return Overview(
         at=str(iso(now)),

@@ -6,14 +6,15 @@ import {listen as listenToKeys} from './parts/keys.js';
 import {parse} from './parts/router.js';
 import {start as startTicking} from './parts/ticking.js';
 import {failure, loading} from './parts/states.js';
-import {tokenForm} from './views/token.js';
-import * as overview from './views/overview.js';
-import * as tasks from './views/tasks.js';
-import * as task from './views/task.js';
-import * as workers from './views/workers.js';
-import * as nowhere from './views/nowhere.js';
 
-const VIEWS = {overview, tasks, task, workers, nowhere};
+// Each is fetched when it is first gone to.
+const VIEWS = {
+  overview: () => import('./views/overview.js'),
+  tasks: () => import('./views/tasks.js'),
+  task: () => import('./views/task.js'),
+  workers: () => import('./views/workers.js'),
+  nowhere: () => import('./views/nowhere.js'),
+};
 const SLOW = 150; // milliseconds: what comes sooner needs no word about loading
 
 class Page {
@@ -41,24 +42,41 @@ class Page {
     this.at = location.hash;
     const to = parse(location.hash);
     this.frame.mark(to.view);
-    if (this.name === to.view && this.view.update?.(to)) {
+    if (this.name === to.view && this.view?.update?.(to)) {
       this.refresh();
       return;
     }
     this.view?.close?.();
     this.name = to.view;
-    this.view = VIEWS[to.view].open({source: this.source, to, refresh: () => this.refresh()});
+    this.view = null;
     this.shown = false;
-    this.refresh();
+    this.open(to);
+  }
+
+  async open(to) {
+    const slow = setTimeout(() => this.name === to.view && !this.view && this.frame.put(loading()), SLOW);
+    try {
+      const {open} = await VIEWS[to.view]();
+      if (this.at !== location.hash || this.view) return; // someone was quicker than the file
+      this.view = open({source: this.source, to, refresh: () => this.refresh()});
+      await this.refresh();
+    } catch (error) {
+      this.frame.put(failure(error, () => this.open(to)));
+    } finally {
+      clearTimeout(slow);
+    }
   }
 
   async refresh() {
     const {view} = this;
+    if (!view) return;
     const round = ++this.round;
+    this.live.asked();
     const slow = setTimeout(() => this.shown || this.frame.put(loading()), SLOW);
     try {
       await view.refresh();
       if (view !== this.view) return;
+      this.frame.renew();
       if (!this.shown) this.frame.put(view.element);
       this.shown = true;
       this.frame.problem(null);
@@ -69,13 +87,16 @@ class Page {
     }
   }
 
-  fail(error) {
+  async fail(error) {
     if (error.name === 'AbortError') return;
     if (error.code === 'unauthorized' && this.source.authorize) {
+      if (this.asking) return; // a form someone is typing in is left alone
+      this.asking = true;
+      const {tokenForm} = await import('./views/token.js');
       this.shown = false;
       this.frame.put(tokenForm(error.message, async (token) => {
         await this.source.authorize(token);
-        this.frame.renew();
+        this.asking = false;
         this.live.restart();
         await this.refresh();
       }));
@@ -96,7 +117,7 @@ function takeCredentials() {
 }
 
 async function readConfig() {
-  const answer = await fetch(new URL('config.json', document.baseURI), {cache: 'no-cache', credentials: 'omit'});
+  const answer = await fetch(new URL('config.json', document.baseURI)); // asked for in index.html already
   return answer.ok ? answer.json() : {};
 }
 

@@ -25,7 +25,7 @@ export function filterBar(source, change) {
     shard: select('shard', 'Shard', [['', 'All shards'], ...[...'0123456789abcdef'].map((digit) => [digit, `Shard ${digit}`])]),
     sort: select('sort', 'Order', SORTS),
   };
-  controls.shard.hidden = !source.can.shards;
+  controls.shard.hidden = true;
   const clear = h('button', {type: 'button', class: 'button small', on: {click: () => change(Object.fromEntries([...FIELDS, 'status'].map((name) => [name, null])))}}, 'Clear');
   const workers = h('datalist', {id: 'workers-known'});
   const search = h('label', {class: 'search'}, icon('search'), controls.text, h('kbd', {'aria-hidden': 'true'}, '/'));
@@ -57,6 +57,7 @@ export function filterBar(source, change) {
     },
     // How many there are of each, and which names there are to choose from.
     know(overview, params) {
+      controls.shard.hidden = !source.can.shards;
       const chosen = params.getAll('status');
       show(chips, [overview.counts, chosen], () => STATUSES.map((status) => {
         const on = chosen.includes(status);

@@ -35,6 +35,11 @@ export class Live {
     this.start();
   }
 
+  // The page asked by itself: news from before that is no news.
+  asked() {
+    this.#asked = performance.now();
+  }
+
   toggle() {
     this.paused = !this.paused;
     if (this.paused) {

@@ -6,9 +6,7 @@ import {listen} from './events.js';
 const ACTS_AT_ONCE = 5_000;
 
 export async function open(config) {
-  const source = new ApiSource(new URL(config.api ?? '../api/v1/', document.baseURI));
-  await source.meet();
-  return source;
+  return new ApiSource(new URL(config.api ?? '../api/v1/', document.baseURI));
 }
 
 export class Refused extends Error {
@@ -22,22 +20,30 @@ export class Refused extends Error {
 class ApiSource {
   #base;
   #token = null;
+  #met;
 
   constructor(base) {
     this.#base = base;
-    this.title = 'qo';
+    this.title = '';
     this.can = {write: false, live: true, shards: false, versions: true, switches: false, drain: false};
+    this.#met = this.#meet();
   }
 
   // Who we are to the server. One that wants a token says so again at the first question, where the page can ask.
-  async meet() {
+  async #meet() {
     try {
       const {title, version, can} = await this.#get('dashboard/session');
       Object.assign(this, {title, version});
       this.can = {live: true, versions: true, ...can};
-    } catch (error) {
-      if (error.code !== 'unauthorized') throw error;
+    } catch {
+      this.#met = null; // whatever it is, the first real question meets it too, where it can be shown
     }
+  }
+
+  // An answer, and who we are, asked for at once: what may be done is known before anything is drawn.
+  async #shown(answer) {
+    this.#met ??= this.#meet();
+    return (await Promise.all([answer, this.#met]))[0];
   }
 
   async authorize(token) {
@@ -49,20 +55,21 @@ class ApiSource {
       this.#token = before;
       throw error;
     }
-    await this.meet();
+    this.#met = this.#meet();
+    await this.#met;
   }
 
   overview() {
-    return this.#get('dashboard/overview');
+    return this.#shown(this.#get('dashboard/overview'));
   }
 
   async tasks({cursor, ...filter}) {
-    const {next, ...page} = await this.#get('dashboard/tasks', {...filter, after: cursor});
+    const {next, ...page} = await this.#shown(this.#get('dashboard/tasks', {...filter, after: cursor}));
     return {...page, cursor: next};
   }
 
   task(id) {
-    return this.#get(`dashboard/tasks/${encodeURIComponent(id)}`);
+    return this.#shown(this.#get(`dashboard/tasks/${encodeURIComponent(id)}`));
   }
 
   async history(id) {
@@ -70,7 +77,7 @@ class ApiSource {
   }
 
   async workers() {
-    return (await this.#get('dashboard/workers')).workers;
+    return (await this.#shown(this.#get('dashboard/workers'))).workers;
   }
 
   // All that match, a few thousand at a time: each request stays short, and the page can show how far it is.

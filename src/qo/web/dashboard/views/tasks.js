@@ -29,7 +29,7 @@ export function open({source, to, refresh}) {
   const all = h('input', {type: 'checkbox', 'aria-label': 'Select the page', on: {change: () => pick(all.checked)}});
   const table = h('table', {class: 'tasks'},
     h('thead', {}, h('tr', {}, COLUMNS.map((name, at) => h('th', {scope: 'col', class: at === 5 ? 'number' : null},
-      at === 0 ? (source.can.write ? all : null) : name || h('span', {class: 'unseen'}, 'Actions'))))), body);
+      at === 0 ? all : name || h('span', {class: 'unseen'}, 'Actions'))))), body);
   const nothing = h('div');
   const chosen = h('div', {class: 'selection', role: 'region', 'aria-label': 'Selection', hidden: true});
   const summary = h('p', {class: 'summary', role: 'status'});
@@ -60,17 +60,23 @@ export function open({source, to, refresh}) {
     },
     async refresh() {
       const asked = params;
-      const counts = performance.now() - counted < KNOWN_FOR ? null : source.overview();
-      const [answer] = await Promise.all([source.tasks(query(asked)), counts?.then((answered) => {
-        counted = performance.now();
-        overview = answered;
-        bar.know(overview, params);
-      })]);
+      count();
+      const answer = await source.tasks(query(asked));
       if (asked !== params) return; // the address moved on; so has the question
       page = answer;
       draw();
     },
   };
+
+  // Beside the list, which does not wait for it. What goes wrong here the list's own question shows.
+  function count() {
+    if (performance.now() - counted < KNOWN_FOR) return;
+    counted = performance.now();
+    source.overview().then((answer) => {
+      overview = answer;
+      bar.know(overview, params);
+    }, () => { counted = -Infinity; });
+  }
 
   function filter(from = params) {
     const one = (name) => from.get(name) || undefined;
@@ -118,6 +124,7 @@ export function open({source, to, refresh}) {
     next.disabled = !cursor;
     next.firstChild.textContent = page.searched !== undefined && cursor && tasks.length < LIMIT ? 'Search on' : 'Next';
     summary.textContent = said(page);
+    all.hidden = !source.can.write;
     all.checked = tasks.length > 0 && tasks.every((task) => selected.has(task.id) || everything);
     all.indeterminate = !all.checked && tasks.some((task) => selected.has(task.id));
     drawSelection(total);
