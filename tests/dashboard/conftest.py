@@ -10,9 +10,13 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page
 
+from tests.dashboard.chromium import chromium, modules, tab
 from tests.dashboard.place import PATIENCE, Place, place
 from tests.dashboard.seen import Seen
+from tests.dashboard.zero_store import _keys, store
 from tests.servers.browser import browser as real_browser
+
+__all__ = ["_keys", "chromium", "modules", "store", "tab"]  # of the tests without a server, started once
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -15,11 +15,9 @@ from qo.errors import LeaseLost
 from qo.model import FINISHED, Status, Task
 from qo.model.life_cycle import GONE, REFUSED, STEPS, outcome
 from qo.queue import Queue
-from tests.dashboard.chromium import Tab, chromium, tab
+from tests.dashboard.chromium import Tab
 from tests.dashboard.zero_queue import Source, fill, opened, task_in
-from tests.dashboard.zero_store import READER, Place, Store, _keys, store
-
-__all__ = ["_keys", "chromium", "store", "tab"]  # fixtures
+from tests.dashboard.zero_store import READER, Place, Store
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.usefixtures("_keys")]
 LAYOUTS = ["tasks", "one"]

@@ -17,10 +17,8 @@ from qo.buckets.page.files import SOURCE
 from qo.buckets.page.place import page_url, store_url
 from qo.buckets.page.signing import signing_key
 from qo.cli import main
-from tests.dashboard.zero_store import READER, Place, Store, _keys, store
+from tests.dashboard.zero_store import READER, Place, Store
 from tests.servers.process import KEYS, s3_client
-
-__all__ = ["_keys", "store"]  # fixtures
 
 pytestmark = pytest.mark.usefixtures("_keys")
 
@@ -102,6 +100,7 @@ def test_the_page_may_ask_its_store_and_nobody_else(place: Place) -> None:
     assert f"script-src {page};" in policy and "default-src &#x27;none&#x27;" in policy
     assert "unsafe" not in policy and "*" not in policy
     assert index.index("charset") < index.index("Content-Security-Policy") < index.index("<script")
+    assert 'modulepreload" href="sources/bucket.js"' in index and "sources/api.js" not in index
     config = json.loads(fetch(f"{page}config.json")[2])
     assert (config["source"], config["bucket"], config["layout"]) == ("bucket", place.bucket, "tasks")
     assert "secret" not in json.dumps(config)

@@ -10,10 +10,8 @@ from playwright.async_api import Page
 
 from qo.clock import system_clock
 from qo.ids import new_id
-from tests.dashboard.chromium import Tab, chromium, tab
-from tests.dashboard.zero_store import Place, Store, _keys, store
-
-__all__ = ["_keys", "chromium", "store", "tab"]  # fixtures
+from tests.dashboard.chromium import Tab
+from tests.dashboard.zero_store import Place, Store
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.usefixtures("_keys")]
 HIT = "window.hit=1"

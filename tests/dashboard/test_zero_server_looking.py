@@ -21,12 +21,10 @@ from qo.engines.per_task.counting import ROLLUP, Rollup
 from qo.ids import new_id, new_lease_id
 from qo.model import NewTask, Status, Want, complete
 from qo.queue import Queue
-from tests.dashboard.chromium import FILES, Tab, chromium, tab
+from tests.dashboard.chromium import FILES, Tab
 from tests.dashboard.zero_queue import Source, fill, opened, task_in
-from tests.dashboard.zero_store import Place, Store, _keys, store
+from tests.dashboard.zero_store import Place, Store
 from tests.servers.process import s3_client
-
-__all__ = ["_keys", "chromium", "store", "tab"]  # fixtures
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.usefixtures("_keys")]
 MANY = int(

@@ -8,12 +8,10 @@ from playwright.async_api import Route
 
 from qo.model import Status
 from qo.queue import Queue
-from tests.dashboard.chromium import Tab, chromium, tab
+from tests.dashboard.chromium import Tab
 from tests.dashboard.test_zero_server_acts import check
 from tests.dashboard.zero_queue import Source, opened, task_in
-from tests.dashboard.zero_store import Place, Store, _keys, store
-
-__all__ = ["_keys", "chromium", "store", "tab"]  # fixtures
+from tests.dashboard.zero_store import Place, Store
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.usefixtures("_keys")]
 ACT = "return source.act(argument[0], {ids: [argument[1]]});"

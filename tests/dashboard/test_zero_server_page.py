@@ -8,11 +8,9 @@ from playwright.async_api import Page, expect
 
 from qo.model import Status
 from qo.queue import Queue
-from tests.dashboard.chromium import Tab, chromium, tab
+from tests.dashboard.chromium import Tab
 from tests.dashboard.zero_queue import fill, opened, task_in
-from tests.dashboard.zero_store import READER, Place, Store, _keys, store
-
-__all__ = ["_keys", "chromium", "store", "tab"]  # fixtures
+from tests.dashboard.zero_store import READER, Place, Store
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.usefixtures("_keys")]
 PATIENCE = 20_000.0  # milliseconds

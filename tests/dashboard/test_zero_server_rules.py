@@ -30,9 +30,7 @@ from qo.model import (
     replay,
 )
 from qo.testing import ManualClock
-from tests.dashboard.chromium import call, chromium, modules, tab
-
-__all__ = ["chromium", "modules", "tab"]  # fixtures
+from tests.dashboard.chromium import call
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -10,9 +10,7 @@ from botocore.credentials import Credentials  # type: ignore[import-untyped]
 from playwright.async_api import Page
 
 from qo.buckets.page.signing import signing_key, signing_keys
-from tests.dashboard.chromium import call, chromium, modules, tab
-
-__all__ = ["chromium", "modules", "tab"]  # fixtures
+from tests.dashboard.chromium import call
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

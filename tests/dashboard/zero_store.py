@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 from collections.abc import Iterator
+from functools import cache
 from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,6 +18,9 @@ from tests.servers.seaweed import _PORTS
 
 READER = {"AWS_ACCESS_KEY_ID": "qo-reader", "AWS_SECRET_ACCESS_KEY": "qo-reader-secret"}
 _numbers = count()
+
+
+_client = cache(s3_client)  # each costs as much as fifty requests
 
 
 class Store:
@@ -66,10 +70,10 @@ class Place(NamedTuple):
     def put(self, key: str, document: Any) -> None:
         """Past every check of ours, as a hostile or a mistaken writer would."""
         body = document if isinstance(document, bytes) else json.dumps(document).encode()
-        s3_client(self.endpoint).put_object(Bucket=self.bucket, Key=f"{self.prefix}/{key}", Body=body)
+        _client(self.endpoint).put_object(Bucket=self.bucket, Key=f"{self.prefix}/{key}", Body=body)
 
     def objects(self) -> set[str]:
-        pages = s3_client(self.endpoint).get_paginator("list_objects_v2")
+        pages = _client(self.endpoint).get_paginator("list_objects_v2")
         found = pages.paginate(Bucket=self.bucket, Prefix=f"{self.prefix}/")
         return {entry["Key"].removeprefix(f"{self.prefix}/") for page in found for entry in page.get("Contents", ())}
 
