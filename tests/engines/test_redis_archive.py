@@ -1,6 +1,6 @@
 """Finished tasks in Postgres: nothing about it shows, however eagerly they are moved."""
 
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from itertools import count
 from urllib.parse import quote
@@ -17,17 +17,12 @@ from qo.errors import InvalidSetting, StorageError
 from qo.model import Change, Filter, Status, complete, cursor, replay
 from qo.testing import EngineContract, ManualClock
 from qo.testing.samples import claim, claim_one, new, stored, task_id
-from tests.servers.postgres import PostgresServer, postgres_server
+from tests.servers.postgres import PostgresServer
+from tests.servers.postgres import server as postgres
 from tests.servers.redis import Server, redis_server
 
-__all__ = ["redis_server"]
+__all__ = ["postgres", "redis_server"]
 names = count()
-
-
-@pytest.fixture(scope="session")
-def postgres() -> Iterator[PostgresServer]:
-    with postgres_server() as server:
-        yield server
 
 
 class Eager(ArchivingEngine):

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import psycopg
@@ -133,10 +133,24 @@ def _free_port() -> int:
         return port
 
 
+class _Shared:
+    """Each module that imports the fixture has one of its own; behind them is one server."""
+
+    users = 0
+    stack = ExitStack()
+    server: PostgresServer | None = None
+
+
 @pytest.fixture(scope="session")
 def server() -> Iterator[PostgresServer]:
-    with postgres_server() as server:
-        yield server
+    if _Shared.server is None:
+        _Shared.server = _Shared.stack.enter_context(postgres_server())
+    _Shared.users += 1
+    yield _Shared.server
+    _Shared.users -= 1
+    if not _Shared.users:
+        _Shared.server = None
+        _Shared.stack.close()
 
 
 @pytest.fixture
