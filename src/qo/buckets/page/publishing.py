@@ -1,8 +1,8 @@
 """Putting the page into the bucket. Repeating it writes only what changed."""
 
 import json
-from collections.abc import Sequence
-from hashlib import sha256
+from collections.abc import Mapping, Sequence
+from hashlib import md5
 from typing import Any, Literal
 
 from msgspec import Struct
@@ -14,7 +14,6 @@ from qo.buckets.page.place import FOLDER, root
 from qo.buckets.page.public import is_readable, let_everyone_read
 from qo.errors import StorageError
 
-_MARK = "qo-sha256"  # of what we put there, kept beside it
 _CACHE = "no-cache"  # kept, but always asked for anew: files of two versions never meet
 
 Outcome = Literal["written", "same", "removed"]
@@ -41,7 +40,8 @@ def publish(address: Address, files: Sequence[File], *, public: bool, page: str,
     client = open_client(address)
     try:
         before = _former(client, address)
-        puts = [_put(client, address, file, dry_run=dry_run) for file in files]
+        there = _there(client, address)
+        puts = [_put(client, address, file, there, dry_run=dry_run) for file in files]
         puts += _remove(client, address, before - {file.name for file in files}, dry_run=dry_run)
         if public and not dry_run:
             let_everyone_read(client, address)
@@ -81,9 +81,9 @@ def _former(client: Any, address: Address) -> set[str]:
     return {name for name in names if isinstance(name, str) and ".." not in name}
 
 
-def _put(client: Any, address: Address, file: File, *, dry_run: bool) -> Put:
-    key, mark = _key(address, file.name), sha256(file.content).hexdigest()
-    if _is_there(client, address, key, mark, file.content_type):
+def _put(client: Any, address: Address, file: File, there: Mapping[str, str], *, dry_run: bool) -> Put:
+    key = _key(address, file.name)
+    if there.get(key) == md5(file.content, usedforsecurity=False).hexdigest():
         return Put(key, "same", len(file.content))
     if not dry_run:
         client.put_object(
@@ -92,21 +92,14 @@ def _put(client: Any, address: Address, file: File, *, dry_run: bool) -> Put:
             Body=file.content,
             ContentType=file.content_type,
             CacheControl=_CACHE,
-            Metadata={_MARK: mark},
         )
     return Put(key, "written", len(file.content))
 
 
-def _is_there(client: Any, address: Address, key: str, mark: str, content_type: str) -> bool:
-    from botocore.exceptions import ClientError  # noqa: PLC0415 - as above
-
-    try:
-        head = client.head_object(Bucket=address.bucket, Key=key)
-    except ClientError as error:
-        if error.response["Error"].get("Code") in ("404", "NoSuchKey", "NotFound"):
-            return False
-        raise
-    return bool(head.get("Metadata", {}).get(_MARK) == mark and head.get("ContentType") == content_type)
+def _there(client: Any, address: Address) -> dict[str, str]:
+    """ETags of what lies there. Most stores make them of the content; on others everything is written again."""
+    pages = client.get_paginator("list_objects_v2").paginate(Bucket=address.bucket, Prefix=_key(address, ""))
+    return {entry["Key"]: entry["ETag"].strip('"') for page in pages for entry in page.get("Contents", ())}
 
 
 def _remove(client: Any, address: Address, names: set[str], *, dry_run: bool) -> list[Put]:
