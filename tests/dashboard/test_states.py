@@ -101,14 +101,14 @@ def test_every_view_fits_and_can_be_read(
     page = context.new_page()
     there = Seen(page, queue)
     for name, where in {
-        "overview": "#/",
-        "tasks": "#/tasks?queue=shown",
-        "task": f"#/tasks/{failed_task}",
-        "workers": "#/workers",
+        "Overview": "#/",
+        "Tasks": "#/tasks?queue=shown",
+        "explode": f"#/tasks/{failed_task}",
+        "Workers": "#/workers",
     }.items():
         there.go(where)
-        expect(page.locator("h1")).to_be_visible()
-        there.picture(f"{name}-{device}-{theme}")
+        expect(page.locator("h1")).to_contain_text(name)
+        there.picture(f"{name.lower()}-{device}-{theme}")
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), f"{name} is too wide for {device}"
         problems = json.loads(page.evaluate(CONTRAST))
         assert problems == [], f"{name}, {theme}: {problems}"

@@ -1,8 +1,8 @@
 """The dashboard's files: where they are, what they are, and that nothing else can be fetched there."""
 
 import re
+from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
@@ -84,12 +84,12 @@ def test_no_file_makes_markup_of_text_or_asks_others():
     assert "<style" not in page and " style=" not in page and not re.search(r"<script(?![^>]*src=)", page)
 
 
-async def test_it_can_be_mounted_as_the_page_says():
+async def test_it_can_be_mounted_as_the_page_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     page = (Path(__file__).parents[2] / "docs" / "dashboard.md").read_text()
     (code,) = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
-    made: dict[str, Any] = {}
-    exec(compile(code, "dashboard.md", "exec"), made)
-    outer: Litestar = made["app"]
+    (tmp_path / "mounted_as_said.py").write_text(code)
+    monkeypatch.syspath_prepend(tmp_path)
+    outer: Litestar = import_module("mounted_as_said").app
     transport = httpx.ASGITransport(app=outer)  # type: ignore[arg-type]
     async with outer.lifespan(), httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
         first = await client.get("/queue/")

@@ -31,7 +31,7 @@ export function frame(source, live) {
   const renew = () => {
     title.textContent = source.title;
     title.title = source.title;
-    mode.hidden = source.can.write;
+    mode.hidden = source.can.write || !source.title; // not before it is known
   };
   renew();
   const element = h('div', {class: 'frame'},
