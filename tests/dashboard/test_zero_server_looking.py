@@ -17,6 +17,7 @@ import pytest_asyncio
 from click.testing import CliRunner
 
 from qo.cli import main
+from qo.clock import system_clock
 from qo.engines.per_task.counting import ROLLUP, Rollup
 from qo.ids import new_id, new_lease_id
 from qo.model import NewTask, Status, Want, complete
@@ -240,6 +241,19 @@ async def test_what_is_not_ours_hides_nothing(place: Place, queue: Queue, source
     found = await source.get(EVERYTHING, {"limit": 50, "status": list(Status)})
     assert sorted(task["id"] for task in found) == sorted(ids.values())
     assert [worker["id"] for worker in await source.get("return source.workers();")] == ["crane-7"]
+
+
+async def test_a_computer_whose_clock_is_wrong_goes_by_the_stores(store: Store, tab: Tab) -> None:
+    place = store.place()
+    async with opened(place) as queue:
+        task_id = await task_in(queue, Status.FAILED)
+        await tab.page.clock.install(time=system_clock() + 3 * 3600)
+        source = await Source.on(tab.page, place, place.link("--write"))
+        await source.get("return source.act('replay', {ids: [argument]});", task_id)
+        task = await queue.get(task_id)
+        assert task is not None and abs(task.available_at - system_clock()) < 60
+        # A Date tells whole seconds, so it may be due in the next.
+        assert [each.id for each in await queue.dequeue("work", wait=10)] == [task_id]
 
 
 async def test_values_that_lie_aside_are_shown_in_their_place_and_go_with_their_task(

@@ -6,6 +6,7 @@ import {StoreClock} from './store_clock.js';
 const AT_ONCE = 12; // requests under way; over HTTP/1.1 a browser makes six
 const TRIES = 4; // of a request the store would not take, or that was lost, if repeating it is harmless
 const FIRST_PAUSE = 150; // milliseconds
+const SKEW = 60; // seconds a clock was off, after which a refusal may be about that: signatures carry the time
 
 export class StoreError extends Error {
   /** code: not_found, conflict, not_allowed, expired, busy, no_answer, unreadable, unknown */
@@ -136,7 +137,9 @@ export class S3 {
     try {
       for (let attempt = 1; ; attempt += 1) {
         try {
+          const {offset} = this.clock;
           const answer = await this.#send(method, key, query, headers, body);
+          if (answer.status === 403 && attempt === 1 && Math.abs(this.clock.offset - offset) > SKEW) continue;
           if (!isBusy(answer.status) || !repeat || attempt === TRIES) return answer;
         } catch (error) {
           if (error.code !== 'no_answer' || !repeat || attempt === TRIES) throw error;
@@ -157,7 +160,9 @@ export class S3 {
   async #send(method, key, query, headers, body) {
     const sentAt = this.clock.clock();
     const now = this.clock.now();
-    if (this.expires && now > this.expires) throw new StoreError('expired', 'this link has expired: ask for a new one');
+    if (this.expires && this.clock.isSet && now > this.expires) {
+      throw new StoreError('expired', 'this link has expired: ask for a new one');
+    }
     const path = this.base.pathname + (key === null ? '' : encodePath(this.root + key));
     const bodyHash = body === undefined ? undefined : await sha256(body);
     const signed = this.#signer

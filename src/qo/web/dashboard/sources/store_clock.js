@@ -13,6 +13,11 @@ export class StoreClock {
 
   constructor(clock = () => Date.now() / 1000) {
     this.clock = clock;
+    this.isSet = false; // by an answer; until then it is this computer's
+  }
+
+  get offset() {
+    return this.#offset;
   }
 
   now() {
@@ -21,6 +26,8 @@ export class StoreClock {
 
   learn(sentAt, header, receivedAt) {
     const date = Date.parse(header ?? '') / 1000;
-    if (Number.isFinite(date)) this.#offset = leastOffset(sentAt, date, receivedAt);
+    if (!Number.isFinite(date)) return;
+    this.#offset = leastOffset(sentAt, date, receivedAt);
+    this.isSet = true;
   }
 }
