@@ -19,13 +19,6 @@ from tests.servers.browser import browser as real_browser
 __all__ = ["_keys", "chromium", "modules", "store", "tab"]  # of the tests without a server, started once
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """All in one process, so that they share a server."""
-    for item in items:
-        if Path(__file__).parent in item.path.parents:
-            item.add_marker(pytest.mark.xdist_group("dashboard"))
-
-
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     with real_browser() as made:

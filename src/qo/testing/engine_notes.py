@@ -29,9 +29,10 @@ class Notes:
         assert await engine.write_note("switch", b"x", expected=NEW) not in {first, second, third}
 
     async def test_notes_are_listed_by_prefix(self, engine: Engine) -> None:
-        for name in ("workers/b", "workers/a", "workers_other", "control"):
+        for name in ("workers/b", "workers/a:1", "workers_other", "control", "rooms/a:1"):
             await engine.write_note(name, name.encode(), expected=ANY)
-        assert [note.name for note in await engine.notes("workers/")] == ["workers/a", "workers/b"]
+        assert [note.name for note in await engine.notes("workers/")] == ["workers/a:1", "workers/b"]
+        assert [note.name for note in await engine.notes("rooms/a:")] == ["rooms/a:1"]
         assert [note.data for note in await engine.notes("control")] == [b"control"]
 
     async def test_one_of_many_racing_writers_of_a_note_wins(self, engine: Engine) -> None:

@@ -69,9 +69,9 @@ class Notes:
     async def _keys(self, prefix: str) -> list[str]:
         keys: list[str] = []
         if prefix.startswith(WORKERS) or WORKERS.startswith(prefix):
-            keys += [key async for key in self._bucket.keys(WORKERS + quote(prefix[len(WORKERS) :], safe=""))]
+            keys += [key async for key in self._bucket.keys(WORKERS + quote(prefix[len(WORKERS) :], safe=":"))]
         if not prefix.startswith(WORKERS):
-            keys += [key async for key in self._bucket.keys(NOTES + quote(prefix, safe=""))]
+            keys += [key async for key in self._bucket.keys(NOTES + quote(prefix, safe=":/"))]
         return keys
 
     async def _read_listed(self, key: str) -> Note | None:
@@ -110,5 +110,5 @@ def _is_ours(stored: bytes, write: str) -> bool | None:
 
 def _key(name: str) -> str:
     if name.startswith(WORKERS):
-        return f"{WORKERS}{quote(name[len(WORKERS) :], safe='')}.json"
-    return f"{NOTES}{quote(name, safe='')}.json"
+        return f"{WORKERS}{quote(name[len(WORKERS) :], safe=':')}.json"
+    return f"{NOTES}{quote(name, safe=':/')}.json"

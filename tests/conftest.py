@@ -1,0 +1,22 @@
+"""Tests that share a server run in one process, so that the server is started once."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+GROUPS = {  # by the first pattern that fits
+    "dashboard": r"dashboard/",
+    "postgres": r"engines/test_(postgres|redis_archive)|cli/test_migrate",
+    "redis": r"engines/test_redis",
+    "buckets": r"buckets/|engines/test_.*seaweed|engines/test_layouts?_processes",
+}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        path = item.path.relative_to(HERE).as_posix()
+        group = next((name for name, pattern in GROUPS.items() if re.match(pattern, path)), None)
+        if group:
+            item.add_marker(pytest.mark.xdist_group(group))
