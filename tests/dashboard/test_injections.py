@@ -60,10 +60,11 @@ def test_no_script_in_any_field_runs(page: Page, evil: tuple[Place, list[str]]):
     queue, ids = evil
     strangers = watched(page, queue)
     seen = Seen(page, queue)
-    addresses = ["#/", "#/tasks", "#/workers", *(f"#/tasks/{task_id}" for task_id in ids)]
-    for where in addresses:
+    titles = {"#/": "Overview", "#/tasks": "Tasks", "#/workers": "Workers"}
+    titles |= {f"#/tasks/{task_id}": script for task_id, script in zip(ids, SCRIPTS, strict=True)}
+    for where in titles:
         seen.go(where)
-        expect(page.locator("h1")).to_be_visible()
+        expect(page.locator("h1")).to_contain_text(titles[where])
         assert json.loads(page.evaluate(HARMLESS)) == CLEAN, where
     expect(page.locator(".where")).to_have_text(SCRIPTS[0])
     seen.go(f"#/tasks/{ids[0]}")

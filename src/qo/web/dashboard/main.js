@@ -24,6 +24,7 @@ class Page {
     this.frame = frame(source, this.live);
     this.view = null; // the open view: {element, refresh(), update?(params), keys?, close?()}
     this.round = 0;
+    this.moves = 0;
   }
 
   start(root) {
@@ -50,18 +51,18 @@ class Page {
     this.name = to.view;
     this.view = null;
     this.shown = false;
-    this.open(to);
+    this.open(to, (this.moves += 1));
   }
 
-  async open(to) {
-    const slow = setTimeout(() => this.name === to.view && !this.view && this.frame.put(loading()), SLOW);
+  async open(to, move) {
+    const slow = setTimeout(() => move === this.moves && !this.view && this.frame.put(loading()), SLOW);
     try {
       const {open} = await VIEWS[to.view]();
-      if (this.at !== location.hash || this.view) return; // someone was quicker than the file
+      if (move !== this.moves) return; // the address moved on while the file was on its way
       this.view = open({source: this.source, to, refresh: () => this.refresh()});
       await this.refresh();
     } catch (error) {
-      this.frame.put(failure(error, () => this.open(to)));
+      if (move === this.moves) this.frame.put(failure(error, () => this.open(to, move)));
     } finally {
       clearTimeout(slow);
     }
