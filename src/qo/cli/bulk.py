@@ -16,7 +16,7 @@ from qo.cli.output import console, plural, print_error
 from qo.cli.payload import task_of_line
 from qo.errors import InvalidTask, QoError
 from qo.model import NewTask
-from qo.queue import Queue
+from qo.queue import Queue, Settings
 
 BATCH = 1000
 MOST_SHOWN = 20  # wrong lines told one by one; a file of another kind is wrong in every line
@@ -48,11 +48,11 @@ def submit(call: Call, file: str, *, carry_on: bool) -> int:
     tally = Tally(keep_ids=call.json)
 
     if file != "-":
-        check(file, tally, carry_on=carry_on)
+        check(file, call.settings, tally, carry_on=carry_on)
 
     async def work(queue: Queue) -> None:
         with _open(file) as stream, _progress("submitting", file) as progress:
-            async for batch, end in _batches(stream, tally, carry_on=carry_on, told=file != "-"):
+            async for batch, end in _batches(stream, queue.settings, tally, carry_on=carry_on, told=file != "-"):
                 await _send(queue, batch, tally)
                 progress.update(progress.task_ids[0], completed=end, tasks=tally.submitted + tally.already_there)
 
@@ -65,12 +65,12 @@ def submit(call: Call, file: str, *, carry_on: bool) -> int:
     return _answer(call, tally)
 
 
-def check(file: str, tally: Tally, *, carry_on: bool) -> None:
+def check(file: str, settings: Settings, tally: Tally, *, carry_on: bool) -> None:
     """Read the whole file before anything is submitted."""
     with _open(file) as stream, _progress("checking", file) as progress:
         for line in _lines(stream):
             try:
-                task_of_line(line.text)
+                task_of_line(line.text, settings)
             except InvalidTask as error:
                 tally.bad.append(BadLine(line.number, error))
             if line.number % BATCH == 0:
@@ -85,14 +85,14 @@ def check(file: str, tally: Tally, *, carry_on: bool) -> None:
 
 
 async def _batches(
-    stream: IO[bytes], tally: Tally, *, carry_on: bool, told: bool
+    stream: IO[bytes], settings: Settings, tally: Tally, *, carry_on: bool, told: bool
 ) -> AsyncIterator[tuple[list[NewTask], int]]:
     batch: list[NewTask] = []
     end = 0
     for line in _lines(stream):
         end = line.end
         try:
-            batch.append(task_of_line(line.text))
+            batch.append(task_of_line(line.text, settings))
         except InvalidTask as error:
             if not carry_on:
                 if batch:

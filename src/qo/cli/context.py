@@ -14,7 +14,7 @@ from qo.cli.output import as_json, console
 from qo.cli.params import DURATION
 from qo.cli.store import require_store
 from qo.engines import hide_password
-from qo.queue import Queue, connect
+from qo.queue import Queue, Settings, connect
 
 T = TypeVar("T")
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -34,6 +34,11 @@ class Call:
     @property
     def shown_url(self) -> str:
         return hide_password(self.url)
+
+    @property
+    def settings(self) -> Settings:
+        """What holds for tasks of this queue, known before a store is opened, or made."""
+        return connect(self.url).settings
 
     @property
     def out(self) -> Console:

@@ -45,7 +45,7 @@ def encode_payload(text: str) -> bytes:
     return encode_value(from_json(parse_json(text)))
 
 
-def task_of_line(line: bytes) -> NewTask:
+def task_of_line(line: bytes, settings: Settings) -> NewTask:
     """One line of a file as a task. An error names the field that is wrong."""
     given = _object(_decode(line))
     unknown = given.keys() - FIELDS
@@ -55,7 +55,7 @@ def task_of_line(line: bytes) -> NewTask:
     if "type" not in given:
         raise InvalidTask("type", "is missing: which handler should run this?")
     payload = encode_value(from_json(given.pop("payload", {})))
-    return describe(Settings(), given.pop("type"), payload, **_options(given))
+    return describe(settings, given.pop("type"), payload, **_options(given))
 
 
 def _decode(line: bytes) -> str:

@@ -15,7 +15,7 @@ from qo.cli.payload import NOTHING, encode_payload, read_input
 from qo.clock import system_clock
 from qo.codec import task_view, to_json
 from qo.model import MAX_RETRIES, TIMEOUT, NewTask, Status, Task
-from qo.queue import Queue, Settings, Submitted, describe
+from qo.queue import Queue, Submitted, describe
 
 FOREVER = math.inf
 
@@ -66,7 +66,7 @@ def command(call: Call, file: str | None, input_: str | None, wait: float | None
     if given["delay"] is not None and given["run_at"] is not None:
         raise click.UsageError("--delay and --run-at both say when the task runs; give one.")
     payload = encode_payload(read_input(NOTHING if input_ is None else input_))
-    new = describe(Settings(), given["type_"], payload, **_options(given))  # before a store is opened, or made
+    new = describe(call.settings, given["type_"], payload, **_options(given))
     return call.ask(lambda queue: _submit(call, queue, new, wait), create=True)
 
 

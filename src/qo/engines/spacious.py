@@ -8,6 +8,7 @@ import asyncio
 import logging
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from hashlib import sha256
 from typing import TypeVar
 
@@ -149,7 +150,16 @@ class SpaciousEngine:
         claimed = await self.engine.claim(want)
         if not any(_is_marked(task) for task in claimed):
             return claimed
-        return [task for task in await _together(self._filled, claimed) if task is not None]
+        try:
+            filled = await _together(self._filled, claimed)
+        except asyncio.CancelledError:  # its caller left; kept, the tasks would wait until their leases run out
+            await asyncio.shield(self._hand_back(claimed))
+            raise
+        return [task for task in filled if task is not None]
+
+    async def _hand_back(self, tasks: list[Task]) -> None:
+        with suppress(StorageError):  # then their leases run out
+            await self.engine.apply([release(task) for task in tasks])
 
     async def _filled(self, task: Task) -> Task | None:
         """None: it cannot run now, or never, and must not keep the others from it."""

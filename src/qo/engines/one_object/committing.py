@@ -16,13 +16,10 @@ from qo.buckets.own_writes import SUPERSEDED, put_document
 from qo.engines.one_object.record import decode_head
 from qo.engines.one_object.state import REMEMBERED, State
 from qo.engines.patience import patiently
+from qo.engines.races import Manners, Race
 from qo.errors import Conflict, StorageError
-from qo.ids import luck
 
 Answer = TypeVar("Answer")
-
-_TRIES = 200
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.005, 0.5  # seconds, times chance, after a lost race
 
 
 @dataclass(slots=True)
@@ -38,6 +35,7 @@ class Committing:
         self._most, self._keeps_state = most, keeps_state
         self._waiting: list[Call[Any]] = []
         self._writer: asyncio.Task[None] | None = None
+        self._manners = Manners()
         self._state = State()  # what the object held, as far as `_version` says so; else a store of decoded tasks
         self._version = ""  # of the object the state stands for; empty: it stands for none
 
@@ -64,7 +62,9 @@ class Committing:
                 here = [call for call in self._waiting if not call.done.done()]
                 batch, self._waiting = here[: self._most], here[self._most :]
                 if batch:
+                    began = await self._manners.begin()
                     await self._round(batch)
+                    self._manners.end(began)
         finally:
             self._writer = None
 
@@ -78,8 +78,8 @@ class Committing:
             _answer(call, answer)
 
     async def _commit(self, batch: list[Call[Any]]) -> list[Any]:
-        pause = _FIRST_PAUSE
-        for _ in range(_TRIES):
+        race = Race()
+        while race.goes_on():
             is_proved = not self._keeps_state or not self._version
             if is_proved:
                 await self._read()
@@ -90,8 +90,7 @@ class Committing:
                 elif not is_proved and await self._read():
                     continue  # someone has written since: what we answered is not so any more
             except Conflict:
-                await asyncio.sleep(pause * luck())
-                pause = min(2 * pause, _LONGEST_PAUSE)
+                await race.rest()
                 continue
             return answers
         raise StorageError(f"{self._key} is written by others all the time; try again")

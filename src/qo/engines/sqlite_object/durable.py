@@ -12,20 +12,17 @@ from typing import TypeVar
 from qo.bucket import Bucket
 from qo.buckets.own_writes import SUPERSEDED
 from qo.clock import Clock
+from qo.engines.races import Manners, Race
 from qo.engines.sqlite_object.calls import Call
 from qo.engines.sqlite_object.confirmed import Confirmed
 from qo.engines.sqlite_object.image import Image
 from qo.engines.sqlite_object.pace import Pace
 from qo.engines.sqlite_object.uploading import Upload
 from qo.errors import Conflict, OutcomeUnknown, QoError, StorageError
-from qo.ids import luck
 from qo.model import Want
 from qo.sqlite_tables.table import Table
 
 Answer = TypeVar("Answer")
-
-_TRIES = 200
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.005, 0.5  # seconds, times chance, after a lost race
 
 
 class Durable:
@@ -42,6 +39,7 @@ class Durable:
         self._waiting: list[Call] = []
         self._under_way: list[Call] = []
         self._writer: asyncio.Task[None] | None = None
+        self._manners = Manners()
 
     async def open(self) -> None:
         """Download. A bucket that cannot be read, or holds something else, says so here."""
@@ -100,7 +98,9 @@ class Durable:
                 self._under_way = [call for call in self._waiting if not call.done.done()]
                 self._waiting = []
                 if self._under_way:
+                    began = await self._manners.begin()
                     await self._round(self._under_way)
+                    self._manners.end(began)
         finally:
             self._writer = None
             _tell(self._under_way, OutcomeUnknown, f"{self._key} may or may not have been written before the end")
@@ -121,9 +121,8 @@ class Durable:
                 call.tell(None)
 
     async def _commit(self, batch: list[Call]) -> None:
-        pause = _FIRST_PAUSE
-        is_fresh = False
-        for _ in range(_TRIES):
+        race, is_fresh = Race(), False
+        while race.goes_on():
             if not self._confirmed.version:
                 await self._confirmed.refresh()
                 is_fresh = True
@@ -136,8 +135,7 @@ class Durable:
                     if not self._repeats:
                         raise Conflict(_LOST.format(self._key)) from None
                 is_fresh = False
-                await asyncio.sleep(pause * luck())
-                pause = min(2 * pause, _LONGEST_PAUSE)
+                await race.rest()
                 continue
             if not is_fresh:
                 await self._confirmed.refresh()
