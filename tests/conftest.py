@@ -14,6 +14,7 @@ GROUPS = {  # by the first pattern that fits
 }
 
 
+@pytest.hookimpl(tryfirst=True)  # before the groups are read
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         path = item.path.relative_to(HERE).as_posix()

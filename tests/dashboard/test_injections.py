@@ -100,10 +100,10 @@ def test_no_script_in_the_address_or_a_refusal_runs(page: Page, evil: tuple[Plac
 def test_the_alarm_works(browser: Any, evil: tuple[Place, list[str]]):
     """What the tests above watch for is seen when it happens: the browser stops a foreign script, and it is counted."""
     queue, _ = evil
-    before = queue.reports()
     with browser.new_context() as context:
         page = context.new_page()
         page.goto(f"{queue.url}/ui/")
+        before = queue.reports()  # counted from the first page on
         with page.expect_request("**/ui/reports"):
             page.evaluate(INJECT)
         strangers = json.loads(page.evaluate(HARMLESS))

@@ -5,6 +5,8 @@ So whoever puts something into it flushes the names above it, unless nothing was
 """
 
 import contextlib
+import errno
+import os
 from pathlib import Path
 
 from qo.buckets.files import flush_folder, make_folder
@@ -12,6 +14,7 @@ from qo.clock import Clock, system_clock
 
 _SETTLED = 0.1  # seconds: a file system's clock ticks, and what happens within one tick has one date
 _MOST = 10_000
+_TRIES = 100
 
 
 class Folders:
@@ -24,11 +27,15 @@ class Folders:
         if folder in (self._above, folder.parent):
             make_folder(folder)
             return
-        self.make(folder.parent)
-        if not folder.is_dir():
-            with contextlib.suppress(FileExistsError):
-                folder.mkdir()
-        self._keep_names(folder.parent)
+        for _ in range(_TRIES):
+            self.make(folder.parent)
+            with contextlib.suppress(FileNotFoundError):  # someone removes folders that have become empty
+                if not folder.is_dir():
+                    with contextlib.suppress(FileExistsError):
+                        folder.mkdir()
+                self._keep_names(folder.parent)
+                return
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(folder))
 
     def _keep_names(self, folder: Path) -> None:
         about = folder.stat()

@@ -56,7 +56,12 @@ class Durable:
         self._pace.count(len(self._waiting))
         if self._writer is None:
             self._writer = asyncio.create_task(self._serve())
-        answer: Answer = await call.done
+        try:
+            answer: Answer = await call.done
+        except asyncio.CancelledError:
+            if call.done.done() and not call.done.cancelled():  # it left with the answer on its way
+                call.tell(call.done.exception())
+            raise
         return answer
 
     async def read(self, work: Callable[[Image], Answer]) -> Answer:
