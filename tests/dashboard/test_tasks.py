@@ -169,6 +169,8 @@ def test_the_keyboard_is_enough(seen: Seen, waiting: list[str]):
     page.get_by_label("Search").fill("")
     page.keyboard.press("Escape")
     expect(seen.row(waiting[2])).to_be_visible()
+    page.keyboard.press("j")
+    expect(page.locator("tr.current")).to_have_count(1)
     page.keyboard.press("Enter")
     expect(page.locator("h1")).to_contain_text("listed")
     page.keyboard.press("u")

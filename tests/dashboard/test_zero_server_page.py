@@ -85,6 +85,18 @@ async def test_a_link_shows_the_whole_queue_and_keeps_nothing(place: Place, queu
     assert tab.unexpected() == []
 
 
+async def test_a_shard_is_chosen_and_only_its_tasks_are_shown(place: Place, queue: Queue, tab: Tab) -> None:
+    ids = [(await queue.enqueue("work", n)).id for n in range(24)]
+    shard = ids[0][0]
+    page = await open_page(tab, place.link(keys=READER))
+    await go(page, "#/tasks")
+    await expect(page.locator("tr[data-id]")).to_have_count(len(ids), timeout=PATIENCE)
+    await page.get_by_label("Shard").select_option(shard)
+    inside = [task_id for task_id in ids if task_id.startswith(shard)]
+    await expect(page.locator("tr[data-id]")).to_have_count(len(inside), timeout=PATIENCE)
+    assert f"shard={shard}" in page.url
+
+
 async def test_reloading_forgets_the_credentials_and_says_so(place: Place, tab: Tab) -> None:
     page = await open_page(tab, place.link(keys=READER))
     await page.reload()

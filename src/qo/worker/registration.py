@@ -1,5 +1,6 @@
 """How a worker makes itself known: a note with counters, rewritten with every heartbeat."""
 
+import asyncio
 import os
 import socket
 from functools import cache
@@ -26,6 +27,7 @@ class Registration:
         self._started_at = clock()
         self.status = "active"
         self.completed = self.failed = 0
+        self._writing, self._has_left = asyncio.Lock(), False
 
     async def announce(self, current: list[str]) -> None:
         note = notes.WorkerNote(
@@ -45,7 +47,9 @@ class Registration:
             pid=os.getpid(),
             version=_version(),
         )
-        await self._engine.write_note(notes.WORKERS + self.worker_id, msgspec.json.encode(note), expected=ANY)
+        async with self._writing:
+            if not self._has_left:
+                await self._engine.write_note(notes.WORKERS + self.worker_id, msgspec.json.encode(note), expected=ANY)
 
     async def make_types_known(self) -> None:
         """So that no other worker takes them for a mistake."""
@@ -60,7 +64,9 @@ class Registration:
         self._known = types
 
     async def leave(self) -> None:
-        await self._engine.drop_note(notes.WORKERS + self.worker_id)
+        async with self._writing:  # a heartbeat on its way would bring the note back
+            self._has_left = True
+            await self._engine.drop_note(notes.WORKERS + self.worker_id)
         await self.forget_dismissal()
 
     async def forget_dismissal(self) -> None:
