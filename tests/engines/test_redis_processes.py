@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from qo.model import RetryPolicy
+from qo.model import RetryPolicy, Status
 from qo.monitor import Monitor, MonitorSettings
 from qo.queue import Queue, connect
 from tests.engines.redis_load import all_done, finished_once, under_load, until
@@ -58,19 +58,24 @@ async def test_four_workers_of_which_one_is_killed_again_and_again(dice: random.
             watching = asyncio.create_task(monitor.run())
             ids: list[str] = []
             try:
-                for _ in range(KILLS):
+                kills, has_hit = 0, False
+                while kills < KILLS or not has_hit:
+                    kills += 1
+                    assert kills < KILLS + 100, "no kill hit a task"
                     victim = workers[dice.randrange(4)]
-                    await until_registered(queue, victim.pid)
+                    its_id = await until_registered(queue, victim.pid)
                     done = (await queue.stats())["completed"]
                     batch = [queue.new_task("count_up", b'{"n":1}', max_retries=50, retry=SOON) for _ in range(150)]
-                    ids += [submitted.id for submitted in await queue.submit_many(batch)]
+                    ids += (fresh := [submitted.id for submitted in await queue.submit_many(batch)])
                     await until_completed(queue, done + dice.randrange(1, 140))
                     victim.send_signal(signal.SIGKILL)
                     assert victim.wait(10) == -signal.SIGKILL, "a worker ended by itself"
                     workers[workers.index(victim)] = start(server.url)
+                    left = [task for task in await queue.engine.get(fresh) if task and task.status is Status.RUNNING]
+                    has_hit = has_hit or its_id in {task.worker_id for task in left}
                 await all_done(queue, ids)
                 await finished_once(queue, ids)
-                assert any(task.attempt > 1 for task in await queue.engine.get(ids) if task), "no kill hit a task"
+                assert any(task.attempt > 1 for task in await queue.engine.get(ids) if task)
             finally:
                 for process in workers:
                     process.kill()
@@ -79,9 +84,12 @@ async def test_four_workers_of_which_one_is_killed_again_and_again(dice: random.
                 await watching
 
 
-async def until_registered(queue: Queue, pid: int) -> None:
+async def until_registered(queue: Queue, pid: int) -> str:
     async with asyncio.timeout(30):
-        while pid not in {worker.pid for worker in await queue.workers()}:
+        while True:
+            for worker in await queue.workers():
+                if worker.pid == pid:
+                    return worker.worker_id
             await asyncio.sleep(0.005)
 
 
