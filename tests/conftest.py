@@ -1,9 +1,18 @@
-"""Tests that share a server run in one process, so that the server is started once."""
+"""Servers that several files need. Tests that share one run in one process, so that it is started once.
+
+A fixture of the whole session that files import for themselves would start a server for each file.
+"""
 
 import re
 from pathlib import Path
 
 import pytest
+
+from tests.servers.postgres import postgres
+from tests.servers.redis import redis_server
+from tests.servers.seaweed import seaweed
+
+__all__ = ["postgres", "redis_server", "seaweed"]
 
 HERE = Path(__file__).parent
 GROUPS = {  # by the first pattern that fits

@@ -1,4 +1,4 @@
-"""The real servers, for whoever asks for one."""
+"""Servers that only buckets need."""
 
 import os
 from itertools import count
@@ -10,9 +10,8 @@ from tests.servers.gcs import google
 from tests.servers.ministack import ministack
 from tests.servers.process import KEYS
 from tests.servers.rclone import rclone
-from tests.servers.seaweed import seaweed
 
-__all__ = ["azurite", "google", "ministack", "rclone", "seaweed"]
+__all__ = ["azurite", "google", "ministack", "rclone"]
 
 _numbers = count()
 

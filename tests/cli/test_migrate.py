@@ -8,9 +8,9 @@ import apsw
 import psycopg
 import pytest
 
-from tests.servers.postgres import PostgresServer, server, url
+from tests.servers.postgres import PostgresServer, url
 
-__all__ = ["server", "url"]  # fixtures
+__all__ = ["url"]  # a fixture
 TOGETHER = 4
 
 
@@ -45,20 +45,20 @@ def test_a_server_that_is_away_is_an_error_of_the_store(call: Any) -> None:
     assert "sesame" not in call("migrate", "postgresql://me:sesame@127.0.0.1:1/x", code=5).output
 
 
-def test_postgres_is_migrated_by_many_at_once(processes: Any, server: PostgresServer, url: str) -> None:
+def test_postgres_is_migrated_by_many_at_once(processes: Any, postgres: PostgresServer, url: str) -> None:
     started = [processes.start("migrate", url, "--json") for _ in range(TOGETHER)]
     for process in started:
         out, _ = process.communicate(timeout=60)
         assert process.returncode == 0, processes.log(process)
         assert '"current": true' in out or '"current":true' in out
-    with psycopg.connect(server.url()) as db:
+    with psycopg.connect(postgres.url()) as db:
         (steps,) = db.execute("SELECT array_agg(version ORDER BY version) FROM test.schema_version").fetchone() or ()
     assert steps == list(range(1, max(steps) + 1))
 
 
-def test_a_postgres_that_is_behind_is_told_and_not_touched(call: Any, server: PostgresServer, url: str) -> None:
+def test_a_postgres_that_is_behind_is_told_and_not_touched(call: Any, postgres: PostgresServer, url: str) -> None:
     assert call.json("migrate", url, "--check", code=1)["version"] == 0
-    with psycopg.connect(server.url()) as db:
+    with psycopg.connect(postgres.url()) as db:
         assert db.execute("SELECT FROM pg_namespace WHERE nspname = 'test'").fetchone() is None
     assert call.json("migrate", url)["version"] > 0
     assert call.json("migrate", url, "--check")["current"] is True

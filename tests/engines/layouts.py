@@ -4,9 +4,11 @@ from collections.abc import Callable
 
 from qo.bucket import Bucket
 from qo.engine import Engine
+from qo.engines import sqlite_object
 from qo.engines.one_object import Mode, OneObjectEngine
 from qo.engines.per_task import Options, PerTaskEngine
 from qo.engines.spacious import SpaciousEngine
+from qo.engines.sqlite_object import SqliteObjectEngine
 from qo.testing import ManualClock
 
 Layout = Callable[[Bucket, ManualClock], Engine]
@@ -14,6 +16,7 @@ Layout = Callable[[Bucket, ManualClock], Engine]
 LAYOUTS: dict[str, Layout] = {
     "tasks": lambda bucket, clock: PerTaskEngine(bucket, clock=clock),
     "one": lambda bucket, clock: OneObjectEngine(bucket, clock=clock),
+    "sqlite": lambda bucket, clock: SqliteObjectEngine(bucket, clock=clock),
 }
 EVERYTHING_ASIDE: Layout = lambda bucket, clock: SpaciousEngine(  # noqa: E731 - as the others
     PerTaskEngine(bucket, clock=clock), bucket, inline=0, clock=clock
@@ -21,5 +24,8 @@ EVERYTHING_ASIDE: Layout = lambda bucket, clock: SpaciousEngine(  # noqa: E731 -
 VARIANTS: dict[str, Layout] = LAYOUTS | {
     "tasks in small pages": lambda bucket, clock: PerTaskEngine(bucket, Options(ready_page_size=3), clock=clock),
     "tasks with values aside": EVERYTHING_ASIDE,
+    "sqlite synced behind": lambda bucket, clock: SqliteObjectEngine(
+        bucket, mode=sqlite_object.Mode.LOCAL, interval=0, clock=clock
+    ),
     "one directly": lambda bucket, clock: OneObjectEngine(bucket, mode=Mode.DIRECT, clock=clock),
 }

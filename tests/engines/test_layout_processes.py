@@ -18,9 +18,6 @@ from qo.engines import open_engine
 from qo.ids import new_lease_id
 from qo.model import Filter, Status
 from tests.servers.process import KEYS, S3Place
-from tests.servers.seaweed import seaweed
-
-__all__ = ["seaweed"]  # a fixture
 
 SCRIPT = Path(__file__).with_name("layout_worker.py")
 SOURCE = Path(__file__).parents[2] / "src"

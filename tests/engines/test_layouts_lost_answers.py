@@ -38,12 +38,19 @@ def test_requests_may_get_lost_or_come_late_too(first: int, layout: str) -> None
 
 async def _history(seed: int, layout: Layout, faults: Faults) -> None:
     clock = ManualClock()
-    engine = layout(FaultyBucket(MemoryBucket(clock), faults), clock)
+    store = MemoryBucket(clock)
+    bucket = FaultyBucket(store, faults)
+    engine = layout(bucket, clock)
     try:
         await random_history(engine, clock, seed, steps=40)
+        told = await engine.find(Filter(), limit=99)
+        await engine.close()
+        await bucket.settle()
+        fresh = layout(store, clock)
+        assert await fresh.find(Filter(), limit=99) == told
+        await fresh.close()
     except AssertionError as error:
         raise AssertionError(f"seed {seed}") from error
-    await engine.close()
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

@@ -7,9 +7,6 @@ import pytest
 from qo.ids import new_lease_id
 from tests.engines.killing import check, kill_again_and_again, kills
 from tests.servers.process import KEYS, S3Place
-from tests.servers.seaweed import seaweed
-
-__all__ = ["seaweed"]  # a fixture
 
 KILLS = kills()
 PLENTY = 3 * KILLS  # tasks at least: no process is killed before it added some

@@ -10,10 +10,6 @@ from qo.ids import new_lease_id
 from qo.testing import EngineContract, ManualClock, random_history
 from tests.engines.layouts import LAYOUTS
 from tests.servers.process import KEYS, S3Place
-from tests.servers.seaweed import seaweed
-
-__all__ = ["seaweed"]  # a fixture
-
 
 PLACES = [f"{layout} {bucket}" for layout in LAYOUTS for bucket in ("plain", "versioned")]
 

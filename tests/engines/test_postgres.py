@@ -21,9 +21,9 @@ from qo.model import Filter, Status, after_error, archive, cancel, complete, fai
 from qo.queue import connect
 from qo.testing import EngineContract, ManualClock
 from qo.testing.samples import claim, claim_one, new, stored, task_id, want
-from tests.servers.postgres import PostgresServer, postgres_server, server, url
+from tests.servers.postgres import PostgresServer, postgres_server, url
 
-__all__ = ["server", "url"]  # fixtures
+__all__ = ["url"]  # a fixture
 
 
 @pytest.fixture
@@ -105,16 +105,16 @@ async def test_a_newer_schema_is_refused(engine: PostgresEngine, url: str) -> No
     assert any("newer qo" in detail for detail in await wrong(url))
 
 
-async def test_a_schema_of_another_application_is_left_alone(server: PostgresServer, url: str) -> None:
-    with psycopg.connect(server.url(), autocommit=True) as db:
+async def test_a_schema_of_another_application_is_left_alone(postgres: PostgresServer, url: str) -> None:
+    with psycopg.connect(postgres.url(), autocommit=True) as db:
         db.execute("CREATE SCHEMA test; CREATE TABLE test.tasks (mine int)")
         with pytest.raises(StorageError, match="another application"):
             await open_engine(url).open()
         assert db.execute("SELECT to_regclass('test.lanes')").fetchone() == (None,)
 
 
-async def test_a_user_who_may_not_create_is_told_what_to_grant(server: PostgresServer, url: str) -> None:
-    with psycopg.connect(server.url(), autocommit=True) as db:
+async def test_a_user_who_may_not_create_is_told_what_to_grant(postgres: PostgresServer, url: str) -> None:
+    with psycopg.connect(postgres.url(), autocommit=True) as db:
         db.execute("DROP ROLE IF EXISTS guest; CREATE ROLE guest LOGIN")
     guest = url.replace("qo@", "guest@")
     with pytest.raises(StorageError, match="grant"):
@@ -152,8 +152,10 @@ FILTERS = [
 
 
 @pytest.mark.parametrize("late", [True, False], ids=["fresh statistics", "stale statistics"])
-async def test_no_statement_reads_a_whole_table(engine: PostgresEngine, server: PostgresServer, *, late: bool) -> None:
-    with psycopg.connect(server.url(), autocommit=True) as db, _analyzed(db, late=late):
+async def test_no_statement_reads_a_whole_table(
+    engine: PostgresEngine, postgres: PostgresServer, *, late: bool
+) -> None:
+    with psycopg.connect(postgres.url(), autocommit=True) as db, _analyzed(db, late=late):
         for start in range(0, 50_000, 5_000):
             await engine.add([new(start + n, delay=n % 2 * 60.0) for n in range(5_000)])
         tasks = await claim(engine, limit=3_000)
@@ -211,9 +213,9 @@ async def test_many_tasks_that_become_due_at_once_are_all_made_ready(
     assert len(await claim(engine, limit=3_000)) == 2_500
 
 
-async def test_a_task_locked_by_someone_else_is_passed_over(engine: PostgresEngine, server: PostgresServer) -> None:
+async def test_a_task_locked_by_someone_else_is_passed_over(engine: PostgresEngine, postgres: PostgresServer) -> None:
     await engine.add([new(0), new(1), new(2, delay=1.0)])
-    with psycopg.connect(server.url()) as db:
+    with psycopg.connect(postgres.url()) as db:
         db.execute("SELECT FROM test.tasks WHERE id = ANY (%s::uuid[]) FOR UPDATE", ([task_id(0), task_id(2)],))
         assert [task.id for task in await claim(engine)] == [task_id(1)]
     assert [task.id for task in await claim(engine)] == [task_id(0)]
@@ -275,9 +277,9 @@ async def test_counts_are_gathered_when_many_connections_have_counted(engine: Po
 
 @pytest.mark.parametrize("commits", [True, False])
 async def test_a_task_exists_if_and_only_if_the_caller_commits(
-    engine: PostgresEngine, server: PostgresServer, url: str, *, commits: bool
+    engine: PostgresEngine, postgres: PostgresServer, url: str, *, commits: bool
 ) -> None:
-    async with await psycopg.AsyncConnection.connect(server.url()) as theirs:
+    async with await psycopg.AsyncConnection.connect(postgres.url()) as theirs:
         assert await engine.add_on(theirs, [new(0), new(1)]) == [(task_id(0), True), (task_id(1), True)]
         assert await claim(engine) == []
         await engine.add([new(2)])  # nobody waits for an open transaction
@@ -288,8 +290,8 @@ async def test_a_task_exists_if_and_only_if_the_caller_commits(
     assert await wrong(url) == []
 
 
-async def test_a_connection_without_an_event_loop_will_do(engine: PostgresEngine, server: PostgresServer) -> None:
-    with psycopg.connect(server.url()) as theirs:
+async def test_a_connection_without_an_event_loop_will_do(engine: PostgresEngine, postgres: PostgresServer) -> None:
+    with psycopg.connect(postgres.url()) as theirs:
         theirs.execute("CREATE TEMPORARY TABLE mine (n int)")
         assert await engine.add_on(theirs, [new(0)]) == [(task_id(0), True)]
         assert await engine.add_on(theirs, [new(0)]) == [(task_id(0), False)]
@@ -298,9 +300,9 @@ async def test_a_connection_without_an_event_loop_will_do(engine: PostgresEngine
 
 
 async def test_waiting_ends_when_the_callers_transaction_commits(
-    engine: PostgresEngine, server: PostgresServer
+    engine: PostgresEngine, postgres: PostgresServer
 ) -> None:
-    async with await psycopg.AsyncConnection.connect(server.url()) as theirs:
+    async with await psycopg.AsyncConnection.connect(postgres.url()) as theirs:
         await engine.add_on(theirs, [new()])
         working = asyncio.create_task(_until_claimed(engine))
         await theirs.commit()
@@ -342,9 +344,9 @@ async def _listening(engine: PostgresEngine) -> None:
         await watch.sleep(watch.heard, 1.0, None)
 
 
-async def test_listening_goes_on_after_its_connection_was_cut(engine: PostgresEngine, server: PostgresServer) -> None:
+async def test_listening_goes_on_after_its_connection_was_cut(engine: PostgresEngine, postgres: PostgresServer) -> None:
     await _listening(engine)
-    with psycopg.connect(server.url(), autocommit=True) as db:
+    with psycopg.connect(postgres.url(), autocommit=True) as db:
         db.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query LIKE 'LISTEN%'")
     working = asyncio.create_task(_until_claimed(engine))
     await engine.add([new()])
@@ -363,9 +365,11 @@ async def test_waiting_ends_when_a_tasks_time_comes(url: str) -> None:
 # --- a server that comes and goes
 
 
-async def test_connections_that_were_cut_are_replaced_unnoticed(engine: PostgresEngine, server: PostgresServer) -> None:
+async def test_connections_that_were_cut_are_replaced_unnoticed(
+    engine: PostgresEngine, postgres: PostgresServer
+) -> None:
     await asyncio.gather(*(engine.count() for _ in range(5)))
-    with psycopg.connect(server.url(), autocommit=True) as db:
+    with psycopg.connect(postgres.url(), autocommit=True) as db:
         db.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'qo'")
     assert await engine.add([new()]) == [(task_id(0), True)]
     assert await engine.apply([complete(await claim_one(engine))]) == [True]
@@ -443,8 +447,8 @@ async def test_the_doctor_says_what_is_not_there_yet(url: str) -> None:
 # --- a task in the caller's own transaction, as an application writes it
 
 
-async def test_a_queue_enqueues_in_the_callers_transaction(server: PostgresServer, url: str) -> None:
-    async with connect(url) as queue, await psycopg.AsyncConnection.connect(server.url()) as theirs:
+async def test_a_queue_enqueues_in_the_callers_transaction(postgres: PostgresServer, url: str) -> None:
+    async with connect(url) as queue, await psycopg.AsyncConnection.connect(postgres.url()) as theirs:
         kept = await queue.enqueue("t", {"n": 1}, connection=theirs)
         assert await queue.get(kept.id) is None  # nobody sees it before the commit
         await theirs.commit()
@@ -454,14 +458,14 @@ async def test_a_queue_enqueues_in_the_callers_transaction(server: PostgresServe
         assert await queue.get(lost.id) is None
 
 
-def test_an_app_enqueues_in_the_callers_transaction(server: PostgresServer, url: str) -> None:
+def test_an_app_enqueues_in_the_callers_transaction(postgres: PostgresServer, url: str) -> None:
     app = App(url)
 
     @app.task
     def charge(amount: int) -> int:
         return amount
 
-    with psycopg.connect(server.url()) as theirs:
+    with psycopg.connect(postgres.url()) as theirs:
         kept = charge.using(connection=theirs).enqueue(1)
         theirs.commit()
         lost = charge.using(connection=theirs).enqueue(2)

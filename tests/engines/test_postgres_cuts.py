@@ -12,35 +12,35 @@ from qo.engines.postgres import PostgresEngine
 from qo.errors import Conflict, OutcomeUnknown
 from qo.model import ANY, NEW, Change, Status, Task, archive, cancel, complete, fail, release, replay
 from qo.testing.samples import claim_one, new, task_id, want
-from tests.servers.postgres import PostgresServer, server, url
+from tests.servers.postgres import PostgresServer, url
 from tests.servers.postgres_proxy import cut_everywhere, nothing
 
-__all__ = ["server", "url"]  # fixtures
+__all__ = ["url"]  # a fixture
 
 
 async def one(engine: PostgresEngine, turn: int) -> None:
     await engine.add([new(turn)])
 
 
-async def test_adding(server: PostgresServer, url: str) -> None:
+async def test_adding(postgres: PostgresServer, url: str) -> None:
     async def step(engine: PostgresEngine, turn: int) -> None:
         assert await engine.add([new(turn), new(1_000_000 + turn)]) == [
             (task_id(turn), True),
             (task_id(1_000_000 + turn), True),
         ]
 
-    await cut_everywhere(server, url, nothing, step)
+    await cut_everywhere(postgres, url, nothing, step)
 
 
-async def test_adding_what_is_partly_known(server: PostgresServer, url: str) -> None:
+async def test_adding_what_is_partly_known(postgres: PostgresServer, url: str) -> None:
     async def step(engine: PostgresEngine, turn: int) -> None:
         added = await engine.add([new(1_000_000), new(turn)])
         assert added == [(task_id(1_000_000), turn == 0), (task_id(turn), True)]
 
-    await cut_everywhere(server, url, nothing, step)
+    await cut_everywhere(postgres, url, nothing, step)
 
 
-async def test_claiming(server: PostgresServer, url: str) -> None:
+async def test_claiming(postgres: PostgresServer, url: str) -> None:
     held = {}
 
     async def step(engine: PostgresEngine, turn: int) -> None:
@@ -51,11 +51,11 @@ async def test_claiming(server: PostgresServer, url: str) -> None:
     async def check(engine: PostgresEngine, turn: int) -> None:
         assert await engine.apply([complete(held[turn])]) == [True]
 
-    await cut_everywhere(server, url, one, step, check)
+    await cut_everywhere(postgres, url, one, step, check)
 
 
 @pytest.mark.parametrize("ordinary", [True, False])
-async def test_applying(server: PostgresServer, url: str, *, ordinary: bool) -> None:
+async def test_applying(postgres: PostgresServer, url: str, *, ordinary: bool) -> None:
     held = {}
 
     async def hold(engine: PostgresEngine, turn: int) -> None:
@@ -72,7 +72,7 @@ async def test_applying(server: PostgresServer, url: str, *, ordinary: bool) -> 
         statuses = [event.status for event in await engine.history(task_id(turn))]
         assert statuses == [Status.PENDING, Status.RUNNING, Status.COMPLETED]
 
-    await cut_everywhere(server, url, hold, step, check)
+    await cut_everywhere(postgres, url, hold, step, check)
 
 
 # --- changes that no lease vouches for: cut off, they may be told as unknown, never as something else
@@ -86,7 +86,7 @@ async def _truth(engine: PostgresEngine, change: Change) -> bool | None:
     return landed
 
 
-async def test_cancelling_and_replaying_and_archiving(server: PostgresServer, url: str) -> None:
+async def test_cancelling_and_replaying_and_archiving(postgres: PostgresServer, url: str) -> None:
     told: list[bool | None] = []
 
     async def step(engine: PostgresEngine, turn: int) -> None:
@@ -98,11 +98,11 @@ async def test_cancelling_and_replaying_and_archiving(server: PostgresServer, ur
         statuses = [event.status.value for event in await engine.history(task_id(turn))]
         assert statuses == ["pending", "cancelled", "pending", "cancelled", "archived"]  # each happened once
 
-    await cut_everywhere(server, url, one, step, check)
+    await cut_everywhere(postgres, url, one, step, check)
     assert told.count(None) * 4 < len(told)  # of four changes one is cut, and half of the cuts come before it landed
 
 
-async def test_a_refusal_that_was_cut_off_is_not_told_as_a_success(server: PostgresServer, url: str) -> None:
+async def test_a_refusal_that_was_cut_off_is_not_told_as_a_success(postgres: PostgresServer, url: str) -> None:
     async def ended(engine: PostgresEngine, turn: int) -> None:
         await engine.add([new(turn)])
         assert await engine.apply([complete(await claim_one(engine), b"1")]) == [True]
@@ -114,11 +114,11 @@ async def test_a_refusal_that_was_cut_off_is_not_told_as_a_success(server: Postg
         (task,) = await engine.get([task_id(turn)])
         assert task is not None and task.status is Status.COMPLETED
 
-    await cut_everywhere(server, url, ended, step, check)
+    await cut_everywhere(postgres, url, ended, step, check)
 
 
 @pytest.mark.parametrize("how", [release, lambda task: fail(task, "no")])
-async def test_settling_otherwise(server: PostgresServer, url: str, how: Callable[[Task], Change]) -> None:
+async def test_settling_otherwise(postgres: PostgresServer, url: str, how: Callable[[Task], Change]) -> None:
     held = {}
 
     async def hold(engine: PostgresEngine, turn: int) -> None:
@@ -134,10 +134,10 @@ async def test_settling_otherwise(server: PostgresServer, url: str, how: Callabl
         if task.status is Status.PENDING:  # out of the way of the next turn
             assert await engine.apply([cancel(task.id)]) == [True]
 
-    await cut_everywhere(server, url, hold, step, check)
+    await cut_everywhere(postgres, url, hold, step, check)
 
 
-async def test_deleting(server: PostgresServer, url: str) -> None:
+async def test_deleting(postgres: PostgresServer, url: str) -> None:
     async def ended(engine: PostgresEngine, turn: int) -> None:
         await engine.add([new(turn), new(1_000_000 + turn)])
         assert await engine.apply([cancel(task_id(turn))]) == [True]
@@ -151,10 +151,10 @@ async def test_deleting(server: PostgresServer, url: str) -> None:
         gone, there = await engine.get([task_id(turn), task_id(1_000_000 + turn)])
         assert gone is None and there is not None
 
-    await cut_everywhere(server, url, ended, step, check)
+    await cut_everywhere(postgres, url, ended, step, check)
 
 
-async def test_writing_notes(server: PostgresServer, url: str) -> None:
+async def test_writing_notes(postgres: PostgresServer, url: str) -> None:
     versions = {}
 
     async def step(engine: PostgresEngine, turn: int) -> None:
@@ -173,10 +173,10 @@ async def test_writing_notes(server: PostgresServer, url: str) -> None:
     async def check(engine: PostgresEngine, turn: int) -> None:
         assert await engine.read_note(f"n{turn}") == (f"n{turn}", b"3", versions[turn])
 
-    await cut_everywhere(server, url, nothing, step, check)
+    await cut_everywhere(postgres, url, nothing, step, check)
 
 
-async def test_dropping_a_note(server: PostgresServer, url: str) -> None:
+async def test_dropping_a_note(postgres: PostgresServer, url: str) -> None:
     async def write(engine: PostgresEngine, turn: int) -> None:
         await engine.write_note(f"n{turn}", b"1", expected=NEW)
 
@@ -186,7 +186,7 @@ async def test_dropping_a_note(server: PostgresServer, url: str) -> None:
     async def check(engine: PostgresEngine, turn: int) -> None:
         assert await engine.read_note(f"n{turn}") is None
 
-    await cut_everywhere(server, url, write, step, check)
+    await cut_everywhere(postgres, url, write, step, check)
 
 
 async def _never_unknown(engine: PostgresEngine, name: str) -> None:

@@ -19,9 +19,9 @@ from qo.testing.samples import want
 from qo.worker import Worker, WorkerSettings
 from tests.engines.busy_process import start
 from tests.engines.killing import check, ended, kill_again_and_again, kills
-from tests.servers.postgres import postgres_server, server, url
+from tests.servers.postgres import postgres_server, url
 
-__all__ = ["server", "url"]  # fixtures
+__all__ = ["url"]  # a fixture
 
 KILLS = kills(25)
 RESTARTS = 3

@@ -11,9 +11,9 @@ from qo.engines.postgres.statements import fill
 from qo.model import Lane, Status
 from qo.testing import ManualClock
 from qo.testing.samples import claim, new, task_id
-from tests.servers.postgres import PostgresServer, server, url
+from tests.servers.postgres import PostgresServer, url
 
-__all__ = ["server", "url"]  # fixtures
+__all__ = ["url"]  # a fixture
 
 
 def make_old(place: str) -> None:
@@ -35,8 +35,8 @@ def make_old(place: str) -> None:
         db.execute("INSERT INTO test.tally VALUES (1, 77, 'pending', 10), (2, 78, 'pending', 10)")
 
 
-async def test_a_lane_of_all_priorities_becomes_one_for_each(server: PostgresServer, url: str) -> None:
-    make_old(server.url())
+async def test_a_lane_of_all_priorities_becomes_one_for_each(postgres: PostgresServer, url: str) -> None:
+    make_old(postgres.url())
     engine = PostgresEngine(address_of(url), ManualClock())
     await engine.open()
     try:

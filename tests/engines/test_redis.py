@@ -20,9 +20,8 @@ from qo.model import NEW, Filter, RetryPolicy, after_error, apply, cancel, compl
 from qo.testing import EngineContract, ManualClock
 from qo.testing.samples import claim, claim_one, new, stored, task_id, want
 from tests.engines.redis_engines import opened
-from tests.servers.redis import Server, redis_server, running
+from tests.servers.redis import Server, running
 
-__all__ = ["redis_server"]
 ROOT = Path(__file__).parents[2]
 names = count()
 

@@ -18,10 +18,8 @@ from qo.model import Change, Filter, Status, complete, cursor, replay
 from qo.testing import EngineContract, ManualClock
 from qo.testing.samples import claim, claim_one, new, stored, task_id
 from tests.servers.postgres import PostgresServer
-from tests.servers.postgres import server as postgres
-from tests.servers.redis import Server, redis_server
+from tests.servers.redis import Server
 
-__all__ = ["postgres", "redis_server"]
 names = count()
 
 

@@ -20,10 +20,9 @@ from qo.model import NEW, Filter, Status, archive, cancel, complete, release, re
 from qo.testing import ManualClock, random_history
 from qo.testing.samples import claim, claim_one, new, stored, task_id, want
 from tests.engines.redis_engines import opened
-from tests.servers.redis import Server, redis_server
+from tests.servers.redis import Server
 from tests.servers.redis_proxy import Loss, Proxy
 
-__all__ = ["redis_server"]
 names = count()
 LOSSES: list[Loss] = ["request", "answer"]
 

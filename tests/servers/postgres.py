@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 
 import psycopg
@@ -133,29 +133,15 @@ def _free_port() -> int:
         return port
 
 
-class _Shared:
-    """Each module that imports the fixture has one of its own; behind them is one server."""
-
-    users = 0
-    stack = ExitStack()
-    server: PostgresServer | None = None
-
-
 @pytest.fixture(scope="session")
-def server() -> Iterator[PostgresServer]:
-    if _Shared.server is None:
-        _Shared.server = _Shared.stack.enter_context(postgres_server())
-    _Shared.users += 1
-    yield _Shared.server
-    _Shared.users -= 1
-    if not _Shared.users:
-        _Shared.server = None
-        _Shared.stack.close()
+def postgres() -> Iterator[PostgresServer]:
+    with postgres_server() as running:
+        yield running
 
 
 @pytest.fixture
-def url(server: PostgresServer) -> str:
+def url(postgres: PostgresServer) -> str:
     """The address of a schema that is not there yet."""
-    with psycopg.connect(server.url(), autocommit=True) as db:
+    with psycopg.connect(postgres.url(), autocommit=True) as db:
         db.execute("DROP SCHEMA IF EXISTS test CASCADE")
-    return f"{server.url()}?schema=test"
+    return f"{postgres.url()}?schema=test"
