@@ -20,7 +20,7 @@ from tests.engines.bucket_troubles import SlowBucket
 from tests.engines.fast_time import run
 
 LAYOUTS = {"tasks": PerTaskEngine, "one": OneObjectEngine}
-QUIET, COUNTED = 700.0, 1200.0  # seconds until a queue is taken to be quiet, and over which requests are counted
+QUIET, COUNTED = 90.0, 1200.0  # seconds until a queue is taken to be quiet, and over which requests are counted
 MOST = 0.25  # requests a second
 PATIENCE = 15.0  # seconds until an idle worker must have found a task
 

@@ -1,7 +1,7 @@
 """Pauses between two looks at a store that cannot call: ever longer while nothing comes."""
 
 _FIRST, _LONGEST = 0.1, 5.0  # seconds
-_QUIET, _QUIETEST = 600.0, 10.0  # seconds without news after which every look is a bill for nothing, and the pause then
+_QUIET, _QUIETEST = 60.0, 10.0  # seconds without news after which every look is a bill for nothing, and the pause then
 
 
 class Pauses:

@@ -1,5 +1,6 @@
 """Lanes: queue, type and needs. An entry's name holds only their hash; its content, the same for all, spells it out."""
 
+import asyncio
 from collections.abc import Iterable
 
 import msgspec
@@ -25,6 +26,7 @@ class Lanes:
     def __init__(self, bucket: Bucket, documents: Documents) -> None:
         self._bucket, self._documents = bucket, documents
         self._names: dict[str, LaneNames] = {}
+        self._asking: dict[str, asyncio.Lock] = {}  # shards are read side by side, and most show the same lanes
 
     def content(self, task: Task) -> bytes:
         """What the task's index entries hold."""
@@ -39,7 +41,15 @@ class Lanes:
         """Look up the lanes not met before: one request each, once in a process's life."""
         unknown = {entry.lane: entry for entry in entries if entry.lane not in self._names}
         if unknown:
-            await in_parallel(self._look_up, list(unknown.values()))
+            await in_parallel(self._ask, list(unknown.values()))
+
+    async def _ask(self, entry: Entry) -> None:
+        """Whoever asks second waits for the first to know, and asks itself only if that failed."""
+        async with self._asking.setdefault(entry.lane, asyncio.Lock()):
+            if entry.lane not in self._names:
+                await self._look_up(entry)
+        if entry.lane in self._names:
+            self._asking.pop(entry.lane, None)
 
     async def _look_up(self, entry: Entry) -> None:
         blob = await patiently(lambda: self._bucket.get(entry.key))
