@@ -19,6 +19,7 @@ from qo.model import Event, Status, Task, effective_priority, show
 DEEPEST = 64
 _LARGEST = 2**63
 _RAW = b"\x00"
+_BYTES = (bytes, bytearray, memoryview)
 _RAW_KEY = "$base64"  # how raw data looks where only JSON will do
 
 _document = msgspec.json.Decoder(Task)
@@ -27,7 +28,7 @@ _any = msgspec.json.Decoder()
 
 def encode_value(value: object, field: str = "payload") -> bytes:
     """A payload or result as bytes. What JSON cannot carry unchanged is refused, naming the field."""
-    if isinstance(value, bytes | bytearray | memoryview):
+    if isinstance(value, _BYTES):
         return _RAW + bytes(value)
     try:
         plain = msgspec.to_builtins(value)

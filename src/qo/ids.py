@@ -9,8 +9,8 @@ from qo.clock import Clock, system_clock
 
 _VARIANT = {digit: "89ab"[int(digit, 16) % 4] for digit in "0123456789abcdef"}
 
-_SIZE, _DRAWN = 16, 256  # bytes of chance for one id, and ids drawn for at a time
-_chance: deque[bytes] = deque()  # whoever takes from it takes alone: popping is one step, whatever threads there are
+_DIGITS, _DRAWN = 32, 256  # hexadecimal digits of chance for one id, and ids drawn for at a time
+_chance: deque[str] = deque()  # whoever takes from it takes alone: popping is one step, whatever threads there are
 os.register_at_fork(after_in_child=_chance.clear)  # a child must not repeat its parent's ids
 
 luck = random.SystemRandom().random  # uniform in [0, 1), for jitter
@@ -22,23 +22,19 @@ def new_id(clock: Clock = system_clock) -> str:
     The first digit spreads tasks over sixteen shards. Behind it ids grow with time, so an index on
     them is written in sixteen places only, however deep the queue.
     """
-    chance = _draw().hex()
-    time = f"{int(clock() * 1000) & 0xFFFFFFFFFFF:011x}"
+    chance = new_lease_id()
+    time = "%011x" % (int(clock() * 1000) & 0xFFFFFFFFFFF)
     return f"{chance[0]}{time[:7]}-{time[7:]}-8{chance[1:4]}-{_VARIANT[chance[4]]}{chance[5:8]}-{chance[8:20]}"
 
 
 def new_lease_id() -> str:
-    return _draw().hex()
-
-
-def _draw() -> bytes:
     """Each call of the system's own lets go of the interpreter, and beside busy threads that takes long to get back."""
     try:
         return _chance.popleft()
     except IndexError:
-        fresh = os.urandom(_SIZE * _DRAWN)
-        _chance.extend(fresh[at : at + _SIZE] for at in range(_SIZE, len(fresh), _SIZE))
-        return fresh[:_SIZE]
+        fresh = os.urandom(_DIGITS // 2 * _DRAWN).hex()
+        _chance.extend(fresh[at : at + _DIGITS] for at in range(_DIGITS, len(fresh), _DIGITS))
+        return fresh[:_DIGITS]
 
 
 def new_worker_id(host: str) -> str:

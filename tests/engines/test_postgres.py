@@ -12,7 +12,7 @@ from qo import App
 from qo.engines import examine, open_engine
 from qo.engines.postgres import PostgresEngine
 from qo.engines.postgres.address import address_of
-from qo.engines.postgres.batches import columns, completions, described, wanted
+from qo.engines.postgres.batches import Batch, columns, completions, wanted
 from qo.engines.postgres.line import Line
 from qo.engines.postgres.reading import query
 from qo.engines.postgres.statements import fill, statement
@@ -170,7 +170,7 @@ async def test_no_statement_reads_a_whole_table(
         (statement("claimable", schema), asked),
         (statement("held_under", schema), asked),
         (statement("stage", schema), {"now": 1e9, "step": 1000}),
-        (statement("add", schema), described(batch, table.lanes.numbers) | stamp | {"submit_id": 1}),
+        (statement("add", schema), Batch(batch).columns(table.lanes.numbers) | stamp | {"submit_id": 1}),
         (statement("complete", schema), completions([complete(task) for task in tasks[-9:]]) | stamp),
         (statement("change", schema), columns(steering) | stamp),
     ]

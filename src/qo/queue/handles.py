@@ -4,8 +4,10 @@ import asyncio
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+from msgspec import Struct
+
 from qo.errors import Conflict, LeaseLost, StorageError, TaskNotFound
-from qo.model import Added, Task
+from qo.model import Task
 from qo.queue.describe import Seconds, seconds
 
 if TYPE_CHECKING:
@@ -16,12 +18,12 @@ if TYPE_CHECKING:
 DEQUEUE_LEASE = 300.0  # seconds; a consumer that works longer sends heartbeats
 
 
-class Submitted:
+class Submitted(Struct, frozen=True, eq=False, gc=False):
     """A task that the store has. `new` is False if its idempotency key had made one before."""
 
-    def __init__(self, queue: "Looking", added: Added) -> None:
-        self.id, self.new = added
-        self._queue = queue
+    id: str
+    new: bool
+    _queue: "Looking"
 
     async def result(self, timeout: Seconds | None = None) -> Any:
         return await self._queue.result(self.id, timeout=timeout)

@@ -30,7 +30,7 @@ class Submitting(Looking):  # what it hands out looks for its result
         with tracing.submitting((new,)) as span:
             (new,) = span.marked((new,))
             added = await (self._adding.ask(new) if connection is None else self._add_on(connection, new))
-        return Submitted(self, added)
+        return Submitted(added.id, added.new, self)
 
     async def _add_on(self, connection: Any, new: NewTask) -> Added:
         if not isinstance(self.engine, Transactional):
@@ -40,16 +40,17 @@ class Submitting(Looking):  # what it hands out looks for its result
 
     async def submit_many(self, tasks: Sequence[NewTask]) -> Submissions:
         """Submit many tasks in as few trips as the store allows. Of one id, the first is taken."""
+        check_size("payload", max((task.payload for task in tasks), key=len, default=b""), self.settings.payload_limit)
         first: dict[str, NewTask] = {}
         for task in tasks:
-            check_size("payload", task.payload, self.settings.payload_limit)
             first.setdefault(task.id, task)
-        fresh: dict[str, bool] = {}
+        answers: list[Added] = []
         with tracing.submitting([*first.values()]) as span:
             distinct = span.marked([*first.values()])
             for start in range(0, len(distinct), BULK):
-                fresh.update(await self.engine.add(distinct[start : start + BULK]))
-        return [Submitted(self, Added(task.id, fresh.pop(task.id, False))) for task in tasks]
+                answers += await self.engine.add(distinct[start : start + BULK])
+        fresh = {task_id: added.new for task_id, added in zip(first, answers, strict=True)}
+        return [Submitted(task.id, fresh.pop(task.id, False), self) for task in tasks]
 
     def new_task(self, type: str, payload: bytes, **options: Any) -> NewTask:
         """A checked description of a task, ready to submit. Options: see `describe`."""

@@ -14,7 +14,7 @@ from psycopg.pq import Format
 _HEADER = Struct(">5i")  # dimensions, has nulls, element type, size, first index
 _NULL = b"\xff\xff\xff\xff"
 _FLOAT, _INTEGER, _LENGTH = Struct(">id"), Struct(">ii"), Struct(">i")
-_UUID = b"\x00\x00\x00\x10"
+_UUID = "00000010"  # the length of one, in hexadecimal
 
 
 class Array(bytes):
@@ -55,7 +55,7 @@ def uuids(ids: Sequence[str]) -> Uuids:
     """Of canonical ids: see `check_id`."""
     if not ids:
         return Uuids(_empty(Uuids))
-    return Uuids(_head(Uuids, len(ids)) + b"".join([_UUID + bytes.fromhex(one.replace("-", "")) for one in ids]))
+    return Uuids(_head(Uuids, len(ids)) + bytes.fromhex(_UUID + _UUID.join(ids).replace("-", "")))
 
 
 def floats(values: Sequence[float | None]) -> Floats:

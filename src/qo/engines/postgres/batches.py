@@ -1,40 +1,61 @@
 """Batches as the columns that statements take."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from operator import attrgetter
+from typing import Any, TypeVar
 
 from qo.engines.postgres.arrays import blobs, floats, integers, texts, uuids
 from qo.engines.postgres.lanes import Key
 from qo.engines.postgres.rows import encode_retry, plain
-from qo.model import STRICT, Change, Guard, NewTask, Status, Want
+from qo.model import STRICT, Change, Guard, NewTask, RetryPolicy, Status, Want
+
+T = TypeVar("T")
 
 
-def described(tasks: Sequence[NewTask], numbers: Mapping[Key, int]) -> dict[str, Any]:
-    """What `add` takes. Tasks of one batch mostly have all but id and payload in common, and that travels once."""
-    kinds: dict[tuple[Any, ...], int] = {}
-    places = []
-    for task in tasks:
-        lane = numbers[task.queue, task.type, task.needs, task.priority]
-        kind = (lane, task.priority, task.ageing, task.timeout, task.max_retries, task.retry, task.window)
-        places.append(kinds.setdefault(kind, len(kinds) + 1))
-    lanes, priorities, ageings, timeouts, retries, policies, windows = zip(*kinds, strict=True)
-    return {
-        "size": len(tasks),
-        "id": uuids([task.id for task in tasks]),
-        "kind": integers(places),
-        "payload": blobs([task.payload for task in tasks]),
-        "delay": floats([task.delay for task in tasks]),
-        "run_at": floats([task.run_at for task in tasks]),
-        "idempotency_key": texts([task.idempotency_key for task in tasks]),
-        "trace_id": texts([task.trace_id for task in tasks]),
-        "lane": integers(lanes),
-        "priority": floats(priorities),
-        "ageing": floats([min(ageing, STRICT) for ageing in ageings]),
-        "timeout": floats(timeouts),
-        "max_retries": integers(retries),
-        "retry": texts([encode_retry(policy) for policy in policies]),
-        "room": floats(windows),
-    }
+# All that most tasks of a batch have in common; what names the lane comes first.
+Kind = tuple[str, str, tuple[str, ...], int, float, float, int, RetryPolicy, float]
+
+_kind: Callable[[NewTask], Kind] = attrgetter(
+    "queue", "type", "needs", "priority", "ageing", "timeout", "max_retries", "retry", "window"
+)
+
+
+class Batch:
+    """New tasks as `add` takes them. What many have in common travels once."""
+
+    def __init__(self, tasks: Sequence[NewTask]) -> None:
+        self._tasks = tasks
+        self._kinds: dict[Kind, int] = {}  # with its place among them, from 1
+        self._places = [self._kinds.setdefault(kind, len(self._kinds) + 1) for kind in map(_kind, tasks)]
+
+    def lanes(self) -> list[Key]:
+        return [(queue, type, needs, priority) for queue, type, needs, priority, *_ in self._kinds]
+
+    def columns(self, numbers: Mapping[Key, int]) -> dict[str, Any]:
+        tasks = self._tasks
+        _, _, _, priorities, ageings, timeouts, retries, policies, windows = zip(*self._kinds, strict=True)
+        return {
+            "size": len(tasks),
+            "id": uuids([task.id for task in tasks]),
+            "kind": integers(self._places),
+            "payload": blobs([task.payload for task in tasks]),
+            "delay": floats([task.delay for task in tasks]),
+            "run_at": floats(_if_any([task.run_at for task in tasks])),
+            "idempotency_key": texts(_if_any([task.idempotency_key for task in tasks])),
+            "trace_id": texts(_if_any([task.trace_id for task in tasks])),
+            "lane": integers([numbers[lane] for lane in self.lanes()]),
+            "priority": floats(priorities),
+            "ageing": floats([min(ageing, STRICT) for ageing in ageings]),
+            "timeout": floats(timeouts),
+            "max_retries": integers(retries),
+            "retry": texts([encode_retry(policy) for policy in policies]),
+            "room": floats(windows),
+        }
+
+
+def _if_any(values: list[T | None]) -> list[T | None]:
+    """`unnest` makes up for the nulls at the end of a list: one of nothing but nulls need not travel."""
+    return [] if values.count(None) == len(values) else values
 
 
 def wanted(want: Want) -> dict[str, Any]:

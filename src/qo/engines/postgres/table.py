@@ -6,7 +6,7 @@ from typing import Any
 
 from qo.clock import Clock
 from qo.engines.postgres.arrays import uuids
-from qo.engines.postgres.batches import columns, completions, described, is_ordinary, wanted
+from qo.engines.postgres.batches import Batch, columns, completions, is_ordinary, wanted
 from qo.engines.postgres.lanes import Lanes
 from qo.engines.postgres.line import Known, Line, Rows
 from qo.engines.postgres.rows import LANE, task_of
@@ -49,10 +49,11 @@ class Table:
 
     async def submission(self, tasks: Sequence[NewTask]) -> dict[str, Any]:
         """What `add` takes; repeated, it is the same submission."""
-        numbers = await self.lanes.make((task.queue, task.type, task.needs, task.priority) for task in tasks)
+        batch = Batch(tasks)
+        numbers = await self.lanes.make(batch.lanes())
         submit_id = int(new_lease_id()[:15], 16)
         channel = self._line.address.channel
-        return described(tasks, numbers) | {"now": self.now(), "submit_id": submit_id, "channel": channel}
+        return batch.columns(numbers) | {"now": self.now(), "submit_id": submit_id, "channel": channel}
 
     # --- claim
 
