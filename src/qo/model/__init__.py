@@ -18,6 +18,7 @@ from qo.model.change import (
 )
 from qo.model.check import (
     PAYLOAD_LIMIT,
+    check_described,
     check_distinct,
     check_id,
     check_name,
@@ -106,6 +107,7 @@ __all__ = [
     "apply",
     "archive",
     "cancel",
+    "check_described",
     "check_distinct",
     "check_id",
     "check_name",

@@ -45,6 +45,11 @@ def check_id(task_id: str) -> str:
 def check_new(new: NewTask, *, payload_limit: int = PAYLOAD_LIMIT) -> NewTask:
     """Refuse what no store should have to keep."""
     check_id(new.id)
+    return check_described(new, payload_limit=payload_limit)
+
+
+def check_described(new: NewTask, *, payload_limit: int) -> NewTask:
+    """All but its id, which need not be looked at if it was made here."""
     kind = new.queue, new.type, new.needs, new.priority, new.timeout, new.max_retries, new.ageing, new.window
     try:
         _check_kind(*kind)

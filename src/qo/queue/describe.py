@@ -18,9 +18,10 @@ from qo.model import (
     WINDOW,
     NewTask,
     RetryPolicy,
+    check_described,
+    check_id,
     check_name,
     check_names,
-    check_new,
     derived_id,
     level,
 )
@@ -56,15 +57,17 @@ def describe(
     clock: Clock = system_clock,
 ) -> NewTask:
     """A checked description of a task, ready to submit. `payload` is encoded already."""
-    if idempotency_key is not None and id is None:
+    if id is not None:
+        check_id(id)
+    elif idempotency_key is not None:
         id = derived_id(check_name("queue", queue), str(idempotency_key))
-    return check_new(
+    return check_described(
         NewTask(
             id=new_id(clock) if id is None else id,
             queue=queue,
             type=type,
             payload=payload,
-            priority=level(priority),
+            priority=level(priority) if isinstance(priority, str) else priority,
             needs=() if needs == () else check_names("needs", needs),
             timeout=seconds(timeout),
             max_retries=max_retries,
