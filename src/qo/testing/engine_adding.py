@@ -24,6 +24,17 @@ class Adding:
         assert (task.failures, task.version, task.rank) == (0, 1, clock.now + 5 + 4 * 200)
         assert (task.result, task.error, task.worker_id, task.lease_id, task.completed_at) == (None,) * 5
 
+    async def test_what_only_some_tasks_of_a_batch_have_stays_with_them(
+        self, engine: Engine, clock: ManualClock
+    ) -> None:
+        traced, keyed = new(1, run_at=clock.now + 5, trace_id="tr"), new(2, idempotency_key="k", timeout=7.5)
+        batch = [new(0), traced, keyed, new(3)]
+        await engine.add(batch)
+        tasks = [await stored(engine, number) for number in range(4)]
+        for field in ("trace_id", "idempotency_key", "timeout"):
+            assert [getattr(task, field) for task in tasks] == [getattr(described, field) for described in batch]
+        assert [task.available_at > clock.now for task in tasks] == [False, True, False, False]
+
     async def test_adding_an_id_again_changes_nothing(self, engine: Engine) -> None:
         await engine.add([new(payload=b"1")])
         assert await engine.add([new(payload=b"2"), new(1)]) == [(task_id(0), False), (task_id(1), True)]
