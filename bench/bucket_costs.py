@@ -19,6 +19,7 @@ from qo.model import NewTask, Want, complete
 from qo.testing.simulation import simulate
 
 TASKS = 1920
+START = 1_800_000_000.0  # the store's time when a simulation begins
 WRITING, READING = 0.028, 0.025  # seconds
 PRICES = {"put": 5.0, "list": 5.0, "get": 0.4, "delete": 0.0}  # dollars a million requests: S3 Standard
 KINDS = ("put", "get", "delete", "list")
@@ -62,9 +63,13 @@ class FarBucket:
         return await self._bucket.versions(key)
 
 
+def simulated() -> float:
+    return START + asyncio.get_running_loop().time()
+
+
 async def lives(layout: Callable[[Bucket], Engine], callers: int, workers: int, batch: int, tasks: int) -> Counter[str]:
     """All requests from the first submission to the last completion. Submitters share a process, workers do not."""
-    bucket = CountingBucket(FarBucket(MemoryBucket()))
+    bucket = CountingBucket(FarBucket(MemoryBucket(simulated)))
     await asyncio.gather(*(submit(producer, tasks // callers) for producer in [layout(bucket)] for _ in range(callers)))
     done = await asyncio.gather(*(work(layout(bucket), f"w{n}", batch) for n in range(workers)))
     if sum(done) != tasks // callers * callers:

@@ -11,7 +11,7 @@ from qo.buckets.memory import MemoryBucket
 from qo.clock import system_clock
 from qo.engines.one_object import OneObjectEngine
 from qo.engines.per_task import PerTaskEngine
-from qo.model import Status
+from qo.model import Status, Task, Want
 from qo.monitor import Monitor
 from qo.queue import Queue
 from qo.tasks import Registry, make_handler, make_options
@@ -109,3 +109,25 @@ def test_after_a_quiet_time_a_task_is_found_within_seconds(layout: str) -> None:
             await other.close()
 
     run(idle())
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_worker_told_to_stop_during_a_claim_does_not_wait_for_a_task(
+    layout: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def stops() -> float:
+        async with Idle(layout, watched=False) as it:
+            await asyncio.sleep(QUIET)
+            claim, claimed = it.queue.engine.claim, asyncio.Event()
+
+            async def stop_and_claim(want: Want) -> list[Task]:
+                it.worker.stop()
+                claimed.set()
+                return await claim(want)
+
+            monkeypatch.setattr(it.queue.engine, "claim", stop_and_claim)
+            await claimed.wait()
+            began = now()
+        return now() - began
+
+    assert run(stops()) < 1

@@ -2,26 +2,100 @@
 
 import asyncio
 import os
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import ParamSpec, TypeVar
+from contextlib import suppress
+from queue import Empty, SimpleQueue
+from typing import Any, Generic, ParamSpec, TypeVar
 
 from qo.errors import StorageError
 
 P = ParamSpec("P")
 T = TypeVar("T")
+_LINGER = 0.1  # seconds a thread waits for another call; the interpreter's exit waits as long
 
 
 class Pool:
-    """Threads start as they are needed, and end with the pool."""
+    """Threads start as they are needed, and end soon after.
+
+    A thread that has made a call waits for the next one here instead of going back to the executor: the way there and
+    back is half of what a quick call costs. Every call is promised a waiting thread or a new one, so always as
+    many threads are waiting as there are calls and free places together, whichever takes which.
+    """
 
     def __init__(self, threads: int) -> None:
         self._executor = ThreadPoolExecutor(threads, thread_name_prefix="qo-bucket")
         self._process = os.getpid()
+        self._calls: SimpleQueue[_Call[Any]] = SimpleQueue()
+        self._free: deque[None] = deque()  # one for each waiting thread that is not promised to a call
+        self._answers: _Answers | None = None
 
     async def run(self, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         if os.getpid() != self._process:  # a fork has none of our threads and shares our connections
             raise StorageError("this bucket was opened before the process forked; open another in the child")
-        if kwargs:
-            return await asyncio.get_running_loop().run_in_executor(self._executor, lambda: function(*args, **kwargs))
-        return await asyncio.get_running_loop().run_in_executor(self._executor, function, *args)
+        loop = asyncio.get_running_loop()
+        if self._answers is None or self._answers.loop is not loop:
+            self._answers = _Answers(loop)
+        call = _Call(lambda: function(*args, **kwargs), self._answers)
+        self._calls.put(call)
+        try:
+            self._free.pop()
+        except IndexError:
+            self._executor.submit(self._serve)
+        return await call.future
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                call = self._calls.get(timeout=_LINGER)
+            except Empty:
+                with suppress(IndexError):
+                    self._free.pop()
+                    return
+                call = self._calls.get()  # no thread is free, so there is a call for each that waits
+            call.make()
+            self._free.append(None)
+
+
+class _Call(Generic[T]):
+    def __init__(self, function: Callable[[], T], answers: "_Answers") -> None:
+        self._function, self._answers = function, answers
+        self.future: asyncio.Future[T] = answers.loop.create_future()
+
+    def make(self) -> None:
+        if self.future.cancelled():
+            return
+        try:
+            answer = self._function()
+        except BaseException as error:  # noqa: BLE001 - goes to the caller
+            self._answers.give(self.future, None, error)
+        else:
+            self._answers.give(self.future, answer, None)
+
+
+class _Answers:
+    """On their way back to the loop, which is woken once for all that are there when it comes."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+        self._given: deque[tuple[asyncio.Future[Any], Any, BaseException | None]] = deque()
+        self._told = False
+
+    def give(self, future: "asyncio.Future[Any]", answer: object, error: BaseException | None) -> None:
+        self._given.append((future, answer, error))
+        if not self._told:
+            self._told = True
+            with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+                self.loop.call_soon_threadsafe(self._settle)
+
+    def _settle(self) -> None:
+        self._told = False
+        while self._given:
+            future, answer, error = self._given.popleft()
+            if future.done():
+                continue
+            if error is None:
+                future.set_result(answer)
+            else:
+                future.set_exception(error)

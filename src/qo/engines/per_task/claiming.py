@@ -10,7 +10,7 @@ from qo.engines.per_task.transitions import Transitions
 from qo.errors import Conflict, StorageError
 from qo.model import Status, Task, Want, claim, eligible, is_due
 
-_MOST_LOST = 8  # beyond as many as wanted: then the listing is too old to go on with
+_PATIENCE = 2  # tasks lost to others
 
 
 class Claiming:
@@ -33,8 +33,8 @@ class Claiming:
         """Reach for the first; for those lost to others, reach for the next."""
         free = [entry for entry in candidates if entry.id not in self._taking]
         line, claimed, left, lost = self.spread.arrange(free, want.limit), list[Task](), dict(want.at_most), 0
-        while line and len(claimed) < want.limit and lost <= want.limit + _MOST_LOST:
-            wave, line = self._wave(line, left, want.limit - len(claimed))
+        while line and len(claimed) < want.limit and lost <= self._most_lost(want):
+            wave, line = self._wave(line, left, min(want.limit - len(claimed), self.spread.at_once(len(line))))
             if not wave:
                 break
             missed = await self._reach(wave, want, claimed)
@@ -42,9 +42,15 @@ class Claiming:
                 if (names := self._lanes.names(entry)) and names.type in left:
                     left[names.type] += 1
             lost += len(missed)
+            if claimed and self.spread.is_crowded:
+                break
             line = shuffled(line) if len(missed) > 1 else line  # we are not alone
         self.spread.learn(won=len(claimed), lost=lost)
         return claimed
+
+    def _most_lost(self, want: Want) -> int:
+        """Beyond this the listing is too old to go on with."""
+        return _PATIENCE if self.spread.is_crowded else want.limit + _PATIENCE
 
     def _wave(self, line: list[Entry], left: dict[str, int], size: int) -> tuple[list[Entry], list[Entry]]:
         """Who to reach for now, and who is next. Of several entries of one task the others wait: one may be rubbish."""

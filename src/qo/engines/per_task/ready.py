@@ -18,8 +18,8 @@ from qo.model import Want, eligible
 
 _FRESH = 1.0  # seconds
 _MOST_READ = 8000  # entries of each shard one claim looks at; the next claim goes on from there
-_FEW = 4  # shards a worker in a crowd looks at, if they hold
-_PLENTY = 8  # times as many as it wants
+_FEW = 2  # shards a worker in a crowd looks at, if they hold
+_PLENTY = 16  # times as many as it wants
 _MOST_LATER = 16  # pages
 _MOST_SWEEPS = 8
 
@@ -63,11 +63,12 @@ class Ready:
         wish = (want.queues, want.types, want.capabilities)
         sweep = self._under_way(wish, now)
         if sweep is None:
-            page = await self._index.read(READY, most=self._page, until=lambda entry: entry.at > now)
-            if not page.is_full:
-                self._sweeps.clear()
-                self.next_at = page.stopped_at.at if page.stopped_at else None
-                return await self._wanted(page.entries, want)
+            if not self._is_deep(wish):
+                page = await self._index.read(READY, most=self._page, until=lambda entry: entry.at > now)
+                if not page.is_full:
+                    self._sweeps.clear()
+                    self.next_at = page.stopped_at.at if page.stopped_at else None
+                    return await self._wanted(page.entries, want)
             sweep = await self._begin(wish, want, now)
         async with sweep.turn:
             await self._fill(sweep, want, roughly=roughly)
@@ -87,7 +88,7 @@ class Ready:
         for _ in range(max(1, _MOST_READ // self._page)):
             thin = self._thin(sweep, want)
             if roughly:
-                thin = thin[:_FEW] if self._known(sweep, want).total() < _PLENTY * want.limit else []
+                thin = thin[:_FEW] if len(sweep.entries) < _PLENTY * want.limit else []
             if not thin:
                 return
             await in_parallel(lambda shard: self._advance(sweep, shard, want), thin)
@@ -108,6 +109,15 @@ class Ready:
             self._sweeps.popitem(last=False)
         await self._read_later(sweep, want, now)
         return sweep
+
+    def _is_deep(self, wish: Wish) -> bool:
+        """By what the last sweep saw of the shards it looked at, one page would not tell everything."""
+        sweep = self._sweeps.get(wish)
+        if sweep is None:
+            return False
+        seen = len(SHARDS) - sum(not cursor for cursor in sweep.cursors.values())
+        known = sum(self._index.is_believable(key) for key in sweep.entries)
+        return known * len(SHARDS) > 2 * self._page * seen
 
     def _has_some(self, sweep: Sweep) -> bool:
         return any(self._index.is_believable(key) for key in sweep.entries)

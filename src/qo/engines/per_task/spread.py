@@ -7,6 +7,7 @@ from qo.ids import luck
 
 _WIDEST = 256.0
 _CROWD = 8.0
+_SHARE = 64  # of the candidates, at most one in so many is reached for at once by one of a crowd
 _CALMER = 0.97  # with every claim that met nobody
 
 
@@ -17,6 +18,10 @@ class Spread:
     @property
     def is_crowded(self) -> bool:
         return self._width > _CROWD
+
+    def at_once(self, candidates: int) -> int:
+        """How many to reach for: in a crowd only a part of what is left, or all would reach for the same."""
+        return max(1, candidates // _SHARE) if self.is_crowded else candidates
 
     def arrange(self, candidates: list[Entry], limit: int) -> list[Entry]:
         if self._width <= 1.0:
