@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from qo.engines import examine, open_engine
 from qo.engines.sqlite import SqliteEngine
 from qo.engines.sqlite.address import path_of
-from qo.engines.sqlite.watch import Watch
+from qo.engines.sqlite.watch import Watch, slower
 from qo.errors import InvalidSetting, StorageError
 from qo.model import ANY, Filter, Status, after_error, archive, cancel, complete, release
 from qo.sqlite_tables.reading import Reading
@@ -379,6 +379,15 @@ async def test_an_idle_wait_looks_seldom(engine: SqliteEngine, monkeypatch: pyte
     monkeypatch.setattr(watch, "_look", counted)
     await waited(engine, 1.0, types=("t",))
     assert 0 < looks < 60  # some ten microseconds each
+
+
+def test_looks_come_quickly_while_a_queue_is_in_use_and_ten_a_second_after_seconds_of_quiet() -> None:
+    looks, interval = [0.0], 0.001
+    while looks[-1] < 20:
+        looks.append(looks[-1] + interval)
+        interval = slower(interval)
+    assert sum(look < 1 for look in looks) > 30
+    assert sum(10 <= look < 20 for look in looks) <= 101
 
 
 # --- forks and exits

@@ -74,6 +74,16 @@ def test_a_worker_claims_ahead_only_as_far_as_its_tasks_are_quick() -> None:
     assert pace.ahead() == 0
 
 
+def test_a_worker_that_gets_faster_claims_further_ahead_at_once() -> None:
+    clock = ManualClock()
+    pace = Pace(500, clock)
+    clock.advance(0.5)
+    pace.ended(1000)
+    assert pace.ahead() == 200
+    clock.advance(0.5)
+    assert pace.ahead() == 100  # one that gets slower is given the benefit of the doubt
+
+
 async def test_a_type_runs_no_more_than_its_concurrency_at_once(bench: Bench) -> None:
     lock, running, most = threading.Lock(), [0], [0]
 

@@ -39,7 +39,9 @@ class Lanes:
         self._eligible.clear()
 
     def refresh(self) -> None:
-        last = self._db.execute("SELECT max(n) FROM lanes").get
+        self.catch_up(self._db.execute("SELECT max(n) FROM lanes").get)
+
+    def catch_up(self, last: int | None) -> None:
         if last is not None and last not in self._lanes:
             known = max(self._lanes, default=0)
             for n, queue, type_, needs, priority in self._db.execute(

@@ -3,6 +3,9 @@
 -- hand-over may take milliseconds, so a batch must be a few steps and not a step per task.
 -- Instants are always passed in; SQLite's own clock is never asked.
 
+-- name: last
+SELECT (SELECT coalesce(max(n), 0) FROM tasks), (SELECT max(n) FROM lanes)
+
 -- name: insert
 INSERT INTO tasks (n, id, lane, status, ready, available_at, rank, version, created_at, updated_at, priority, timeout,
                    max_retries, retry, idempotency_key, trace_id, payload)

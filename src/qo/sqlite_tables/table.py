@@ -56,9 +56,9 @@ class Table:
     def begin(self) -> None:
         """Inside a new transaction. What is read here once stays true to its end, for nobody else can write."""
         self._now = self._clock()
-        self._last = self._db.execute("SELECT max(n) FROM tasks").get or 0
+        self._last, last_lane = self._db.execute(SQL["last"]).get
         self._staged = False
-        self.lanes.refresh()
+        self.lanes.catch_up(last_lane)
         self.tally.clear()
         self.claimable = False
 
@@ -202,8 +202,8 @@ class Table:
         write_rows(self._db, "change", rows)
         if told:
             self._db.execute(SQL["record"], (encode_list([brief.n for brief in told]),))
-            self.tally.subtract((brief.lane, brief.status) for brief in told)
-            self.tally.update((brief.lane, status) for brief, status in zip(told, reached, strict=True))
+            self.tally.subtract(Counter([(brief.lane, brief.status) for brief in told]))
+            self.tally.update(zip([brief.lane for brief in told], reached, strict=True))
         self.claimable = self.claimable or any(row[2] is not None for row in rows)
         return answers
 

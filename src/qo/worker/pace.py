@@ -4,7 +4,7 @@ from qo.clock import Clock
 
 HORIZON = 0.1  # seconds of work held ahead
 _WINDOW = 0.02  # seconds over which the rate is measured
-_MEMORY = 0.5  # weight of the past in the rate
+_MEMORY = 0.5  # weight of the past in a rate that falls
 
 
 class Pace:
@@ -20,6 +20,8 @@ class Pace:
         now = self._clock()
         passed = now - self._since
         if passed >= _WINDOW:
-            self._rate = _MEMORY * self._rate + (1 - _MEMORY) * self._ended / passed
+            rate = self._ended / passed
+            # What was claimed bounds what could end: a worker that gets faster is believed at once.
+            self._rate = max(rate, _MEMORY * self._rate + (1 - _MEMORY) * rate)
             self._since, self._ended = now, 0
         return min(self._most, int(self._rate * HORIZON))

@@ -31,13 +31,14 @@ class TimedOut(BaseException):
 class Run:
     """A task this worker holds: waiting here, running, or waiting to be settled."""
 
-    __slots__ = ("disowned", "done", "ends_at", "handle", "handler", "settled", "task", "timed_out")
+    __slots__ = ("disowned", "done", "ends_at", "handle", "handler", "settled", "struck", "task", "timed_out")
 
     def __init__(self, task: Task, handler: Handler, done: "Callable[[Run, Outcome], None]") -> None:
         self.task, self.handler, self.done = task, handler, done
         self.ends_at: float | None = None  # by the boot clock, set when the handler starts
         self.handle: object = None  # the executor's own: what to cancel
         self.timed_out = False
+        self.struck = False  # its thread may be about to hear an exception that must not outlive it
         self.disowned = False  # its executor gave up on it
         self.settled = False  # no later report of this run counts
 

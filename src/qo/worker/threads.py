@@ -75,11 +75,11 @@ class ThreadExecutor:
 
     def _attempt(self, run: Run, keeper: object) -> bool:
         """Run one task; False if the thread was given up on meanwhile and must end."""
+        if self._inbox and self._usual > _QUICK:
+            self.pump()
         run.ends_at = self._clock() + run.task.time_limit
         run.handle = threading.get_ident()
         self._live.add(run)
-        if self._inbox and self._usual > _QUICK:
-            self.pump()
         outcome: Outcome | None = None
         while True:  # what `cancel` throws may strike anywhere up to the end of `_finish`, but only once
             try:
@@ -108,7 +108,8 @@ class ThreadExecutor:
         """From here on nothing is thrown into this thread. False: the run was disowned."""
         with self._guard:
             self._live.discard(run)
-            _throw(threading.get_ident(), None)
+            if run.struck:
+                _throw(threading.get_ident(), None)
             return not run.disowned
 
     def _enter(self) -> object:
@@ -127,6 +128,7 @@ class ThreadExecutor:
         """Throw into the thread. It hears it at its next step of Python; a call that blocks in C ends first."""
         with self._guard:
             if run in self._live and isinstance(run.handle, int):
+                run.struck = True
                 _throw(run.handle, TimedOut)
 
     def steal(self) -> list[Run]:

@@ -17,12 +17,13 @@ from qo.sqlite_tables.trouble import storage_error
 
 T = TypeVar("T")
 
-_FASTEST, _SLOWEST, _SLOWER = 0.001, 0.025, 1.3  # seconds between two looks, and how they grow when nothing happens
+_FASTEST, _USUAL, _SLOWEST = 0.001, 0.025, 0.1  # seconds between two looks
+_AT_ONCE, _SLOWLY = 1.3, 1.01  # how they grow when nothing happens
 
 
 class Watch:
     """Looks at the file from the event loop itself: a look takes some ten microseconds and, in the write-ahead log's
-    mode, waits for nobody; handing it to a thread would cost several times as much, fifty times a second.
+    mode, waits for nobody; handing it to a thread would cost several times as much, at every look.
     """
 
     def __init__(self, path: Path, db: apsw.Connection, clock: Clock) -> None:
@@ -76,9 +77,9 @@ class Watch:
                 return True
             await self._doze(loop, min(left, due_in, self._interval))
             if self._version() != seen:
-                self._interval = _FASTEST
-                return True
-            self._interval = min(_SLOWEST, self._interval * _SLOWER)
+                break
+            self._interval = slower(self._interval)
+        self._interval = _FASTEST
         return True
 
     async def _doze(self, loop: asyncio.AbstractEventLoop, seconds: float) -> None:
@@ -119,6 +120,11 @@ class Watch:
                 return None
             except apsw.Error as error:
                 raise storage_error(self._path, error) from error
+
+
+def slower(interval: float) -> float:
+    """A queue in use is looked at every few milliseconds; ten times a second is enough after seconds of quiet."""
+    return min(_SLOWEST, interval * (_AT_ONCE if interval < _USUAL else _SLOWLY))
 
 
 def _end(sleeper: asyncio.Future[None]) -> None:
