@@ -150,7 +150,8 @@ def test_a_handler_that_leaves_with_code_0_does_not_end_a_draining_fleet(call: A
     fleet = processes.start("worker", "jobs", "--processes", "1", "--reload", "--drain", *QUICK)
     assert fleet.wait(30) == 0
     assert "exited with code 0; another starts" in processes.log(fleet)
-    assert status(call, other) in ("completed", "running") and status(call, died) != "failed"
+    # A drain does not wait for leases of the dead: what the first child held may still run, or wait for its next attempt.
+    assert {status(call, other), status(call, died)} <= {"completed", "running", "pending"}
 
 
 def test_a_fleet_drains_and_ends(call: Any, processes: Any) -> None:

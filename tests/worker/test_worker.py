@@ -103,6 +103,21 @@ async def test_a_type_nobody_ever_knew_is_failed_and_one_that_is_known_elsewhere
     assert left.status is Status.PENDING
 
 
+async def test_a_type_nobody_ever_knew_is_left_alone_while_it_is_paused(bench: Bench) -> None:
+    async def known() -> None: ...
+
+    bench.handle(known)
+    await bench.queue.switches.pause(types=["typo"])
+    paused, lost = await bench.submit("typo"), await bench.submit("mistake")
+    async with bench.working(unknown_after=0.0):
+        assert (await bench.ended(lost)).status is Status.FAILED
+        left = await bench.queue.get(paused)
+        assert left is not None
+        assert (left.status, left.attempt) == (Status.PENDING, 0)
+        await bench.queue.switches.resume(types=["typo"])
+        assert (await bench.ended(paused)).status is Status.FAILED
+
+
 async def test_draining_ends_when_nothing_is_due_and_no_retry_is_waiting(bench: Bench) -> None:
     async def flaky() -> None:
         if current_task().attempt == 1:

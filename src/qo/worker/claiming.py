@@ -105,7 +105,7 @@ class Claiming:
             lane.type
             for lane, number in (await self._engine.count()).items()
             if number and lane.status is Status.PENDING and self._serves(lane.queue) and lane.type not in self._handlers
-        }
+        } - self._control.paused_types
         if types:
             types -= (await read(self._engine, KNOWN_TYPES, KnownTypes)).types
         now = self._clock()
