@@ -1,4 +1,4 @@
-"""Real processes on one store, killed at random, and what must be true of any store afterwards."""
+"""Real processes on one store, racing or killed at random, and what must be true of any store afterwards."""
 
 import asyncio
 import os
@@ -13,7 +13,7 @@ from qo.engine import Engine
 from qo.engines import open_engine
 from qo.ids import new_lease_id
 from qo.model import UNFINISHED, Event, Filter, Status, Want, complete, expire
-from tests.engines.busy_process import start
+from tests.engines.busy_process import start, start_at_once
 
 AT_WORK = 4  # processes
 PATIENCE = 120.0  # seconds until everything acknowledged must be done
@@ -49,6 +49,13 @@ class Told(NamedTuple):
 
     added: set[str]
     completed: list[tuple[str, int]]  # task and attempt
+
+
+def race(url: str, folder: Path, racers: int, rounds: int) -> Told:
+    """Processes that begin at the same moment, and end by themselves."""
+    logs = [folder / f"{n}.log" for n in range(racers)]
+    assert [ended(process) for process in start_at_once(url, logs, rounds)] == [0] * racers
+    return told(logs)
 
 
 async def kill_again_and_again(url: str, folder: Path, number: int, *, within: float = 0.06) -> Told:
