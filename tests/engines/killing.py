@@ -25,6 +25,12 @@ def kills(default: int = 8) -> int:
     return int(os.environ.get("QO_KILLS", str(default)))
 
 
+def new_dice() -> random.Random:
+    seed = random.randrange(10**6)
+    print(f"seed {seed}")  # noqa: T201 - shown when the test fails
+    return random.Random(seed)
+
+
 def until_busy(log: Path, process: BaseProcess) -> None:
     while not (log.exists() and log.stat().st_size):
         assert process.is_alive(), "a process ended by itself"
@@ -60,9 +66,7 @@ def race(url: str, folder: Path, racers: int, rounds: int) -> Told:
 
 async def kill_again_and_again(url: str, folder: Path, number: int, *, within: float = 0.06) -> Told:
     """Four processes at work; again and again one is killed at a random moment and another takes its place."""
-    seed = random.randrange(10**6)
-    print(f"seed {seed}")  # noqa: T201 - shown when the test fails
-    dice = random.Random(seed)
+    dice = new_dice()
     logs = [folder / f"{n}.log" for n in range(number + AT_WORK)]
     workers = [(start(url, log), log) for log in logs[:AT_WORK]]
     try:

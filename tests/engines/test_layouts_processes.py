@@ -6,10 +6,12 @@ import pytest
 
 from qo.ids import new_lease_id
 from tests.engines.killing import check, kill_again_and_again, kills, race
+from tests.engines.killing_workers import kill_workers
 from tests.servers.process import KEYS, S3Place
 
 RACERS = 16
 KILLS = kills()
+WORKERS = kills(3)
 PLENTY = 3 * KILLS  # tasks at least: no process is killed before it added some
 
 # Nobody looks behind the index (`hybrid` would, once in a while), and nobody sweeps: what it lacked would be lost.
@@ -59,3 +61,19 @@ async def test_killed_processes_lose_nothing_on_seaweed(layout: str, tmp_path: P
     told = await kill_again_and_again(url, tmp_path, KILLS, within=0.2)
     assert len(told.added) >= PLENTY
     await check(url, told)
+
+
+@pytest.mark.timeout(180 + 10 * WORKERS)
+@pytest.mark.parametrize("layout", OPTIONS)
+async def test_what_killed_workers_ran_in_a_folder_is_finished_once_by_another(layout: str, tmp_path: Path) -> None:
+    url = f"file://{tmp_path}/bucket?{OPTIONS[layout]}"
+    await check(url, await kill_workers(url, tmp_path, WORKERS))
+
+
+@pytest.mark.timeout(180 + 10 * WORKERS)
+@pytest.mark.parametrize("layout", OPTIONS)
+async def test_what_killed_workers_ran_on_seaweed_is_finished_once_by_another(
+    layout: str, tmp_path: Path, bucket: str
+) -> None:
+    url = f"{bucket}&{OPTIONS[layout]}"
+    await check(url, await kill_workers(url, tmp_path, WORKERS))
