@@ -14,6 +14,7 @@ from qo.buckets.memory import MemoryBucket
 from qo.engine import Engine
 from qo.engines.one_object import Mode, OneObjectEngine
 from qo.engines.per_task import PerTaskEngine
+from qo.engines.sqlite_object import SqliteObjectEngine
 from qo.ids import new_id, new_lease_id
 from qo.model import NewTask, Want, complete
 from qo.testing.simulation import simulate
@@ -27,6 +28,7 @@ LAYOUTS: dict[str, Callable[[Bucket], Engine]] = {
     "tasks": PerTaskEngine,
     "one": OneObjectEngine,
     "one, direct": lambda bucket: OneObjectEngine(bucket, mode=Mode.DIRECT),
+    "sqlite": SqliteObjectEngine,
 }
 CROWDS = {  # callers who submit one task at a time, workers, tasks a claim asks for
     "one caller, one worker taking one at a time": (1, 1, 1),

@@ -106,8 +106,9 @@ async def check(url: str, told: Told) -> None:
         lost = [task_id for task_id in done if found[task_id].status is not Status.COMPLETED]
         assert lost == [], "an acknowledged completion is lost"
         await finish(engine)
-        for task_id in sorted(told.added):
-            _check_history(await engine.history(task_id))
+        for page in _pages(sorted(told.added)):
+            for events in await asyncio.gather(*map(engine.history, page)):
+                _check_history(events)
     finally:
         await engine.close()
 
