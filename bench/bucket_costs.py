@@ -1,7 +1,8 @@
 """What a task costs on a bucket, counted: requests through its life, and dollars a million.
 
 Nothing is measured: requests are counted in a simulated time in which a PUT or DELETE takes 28 ms and a GET or LIST 25 ms,
-so the figures are the same on every machine. Run it with any Python that has qo: python bench/bucket_costs.py
+so the figures are the same on every machine, those of many workers to a few percent.
+Run it with any Python that has qo: python bench/bucket_costs.py
 """
 
 import asyncio
