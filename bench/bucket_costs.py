@@ -1,7 +1,8 @@
 """What a task costs on a bucket, counted: requests through its life, and dollars a million.
 
 Nothing is measured: requests are counted in a simulated time in which a PUT or DELETE takes 28 ms and a GET or LIST 25 ms,
-so the figures are the same on every machine. Run it with any Python that has qo: python bench/bucket_costs.py
+so the figures are the same on every machine, those of many workers to a few percent.
+Run it with any Python that has qo: python bench/bucket_costs.py
 """
 
 import asyncio
@@ -14,6 +15,7 @@ from qo.buckets.memory import MemoryBucket
 from qo.engine import Engine
 from qo.engines.one_object import Mode, OneObjectEngine
 from qo.engines.per_task import PerTaskEngine
+from qo.engines.sqlite_object import SqliteObjectEngine
 from qo.ids import new_id, new_lease_id
 from qo.model import NewTask, Want, complete
 from qo.testing.simulation import simulate
@@ -28,6 +30,7 @@ LAYOUTS: dict[str, Callable[[Bucket], Engine]] = {
     "tasks": PerTaskEngine,
     "one": OneObjectEngine,
     "one, direct": lambda bucket: OneObjectEngine(bucket, mode=Mode.DIRECT),
+    "sqlite": SqliteObjectEngine,
 }
 CROWDS = {  # callers who submit one task at a time, workers, tasks a claim asks for
     "one caller, one worker taking one at a time": (1, 1, 1),

@@ -19,7 +19,7 @@ GROUPS = {  # by the first pattern that fits
     "dashboard": r"dashboard/",
     "postgres": r"engines/test_(postgres|redis_archive)|cli/test_migrate",
     "redis": r"engines/test_redis",
-    "buckets": r"buckets/|engines/test_.*seaweed|engines/test_layouts?_processes",
+    "buckets": r"buckets/|engines/test_.*seaweed|engines/test_layouts_processes",
 }
 
 

@@ -7,6 +7,7 @@ import asyncio
 import multiprocessing
 import os
 from multiprocessing.process import BaseProcess
+from multiprocessing.synchronize import Barrier
 from pathlib import Path
 
 from qo.engines import open_engine
@@ -16,20 +17,32 @@ from qo.model import NewTask, RetryPolicy, Status, Want, complete, release
 ENDLESS = 10**9
 LEASE = 0.5  # seconds: short, so that what a killed process held can soon be given to others
 SOON = RetryPolicy(initial=0.01, max=0.01)
+_PATIENCE = 60.0  # seconds until all must be there
 # Its server has imported all this once: what it forks is at work within milliseconds, not half a second.
 _nursery = multiprocessing.get_context("forkserver")
-_nursery.set_forkserver_preload([__name__, "qo.engines.sqlite", "qo.engines.postgres", "qo.engines.layouts"])
+_ENGINES = ["sqlite", "postgres", "layouts", "per_task", "one_object", "sqlite_object"]
+_nursery.set_forkserver_preload([__name__, "qo.buckets.folder", *(f"qo.engines.{name}" for name in _ENGINES)])
 
 
-def start(url: str, log: Path, rounds: int = ENDLESS) -> BaseProcess:
-    process = _nursery.Process(target=_run, args=(url, log, rounds, dict(os.environ)), daemon=True)
+def start(url: str, log: Path, rounds: int = ENDLESS, *, gate: Barrier | None = None) -> BaseProcess:
+    process = _nursery.Process(target=_run, args=(url, log, rounds, gate, dict(os.environ)), daemon=True)
     process.start()
     return process
 
 
-def _run(url: str, log: Path, rounds: int, environment: dict[str, str]) -> None:
+def start_at_once(url: str, logs: list[Path], rounds: int) -> list[BaseProcess]:
+    """None begins before all are there."""
+    gate = _nursery.Barrier(len(logs) + 1)
+    processes = [start(url, log, rounds, gate=gate) for log in logs]
+    gate.wait(_PATIENCE)
+    return processes
+
+
+def _run(url: str, log: Path, rounds: int, gate: Barrier | None, environment: dict[str, str]) -> None:
     os.environ.update(environment)
     descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    if gate is not None:
+        gate.wait(_PATIENCE)
     asyncio.run(_work(url, descriptor, rounds))
 
 

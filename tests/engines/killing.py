@@ -1,4 +1,4 @@
-"""Real processes on one store, killed at random, and what must be true of any store afterwards."""
+"""Real processes on one store, racing or killed at random, and what must be true of any store afterwards."""
 
 import asyncio
 import os
@@ -13,7 +13,7 @@ from qo.engine import Engine
 from qo.engines import open_engine
 from qo.ids import new_lease_id
 from qo.model import UNFINISHED, Event, Filter, Status, Want, complete, expire
-from tests.engines.busy_process import start
+from tests.engines.busy_process import start, start_at_once
 
 AT_WORK = 4  # processes
 PATIENCE = 120.0  # seconds until everything acknowledged must be done
@@ -23,6 +23,12 @@ _PAGE = 500
 def kills(default: int = 8) -> int:
     """How many: more if there is time."""
     return int(os.environ.get("QO_KILLS", str(default)))
+
+
+def new_dice() -> random.Random:
+    seed = random.randrange(10**6)
+    print(f"seed {seed}")  # noqa: T201 - shown when the test fails
+    return random.Random(seed)
 
 
 def until_busy(log: Path, process: BaseProcess) -> None:
@@ -51,11 +57,16 @@ class Told(NamedTuple):
     completed: list[tuple[str, int]]  # task and attempt
 
 
+def race(url: str, folder: Path, racers: int, rounds: int) -> Told:
+    """Processes that begin at the same moment, and end by themselves."""
+    logs = [folder / f"{n}.log" for n in range(racers)]
+    assert [ended(process) for process in start_at_once(url, logs, rounds)] == [0] * racers
+    return told(logs)
+
+
 async def kill_again_and_again(url: str, folder: Path, number: int, *, within: float = 0.06) -> Told:
     """Four processes at work; again and again one is killed at a random moment and another takes its place."""
-    seed = random.randrange(10**6)
-    print(f"seed {seed}")  # noqa: T201 - shown when the test fails
-    dice = random.Random(seed)
+    dice = new_dice()
     logs = [folder / f"{n}.log" for n in range(number + AT_WORK)]
     workers = [(start(url, log), log) for log in logs[:AT_WORK]]
     try:
@@ -95,8 +106,9 @@ async def check(url: str, told: Told) -> None:
         lost = [task_id for task_id in done if found[task_id].status is not Status.COMPLETED]
         assert lost == [], "an acknowledged completion is lost"
         await finish(engine)
-        for task_id in sorted(told.added):
-            _check_history(await engine.history(task_id))
+        for page in _pages(sorted(told.added)):
+            for events in await asyncio.gather(*map(engine.history, page)):
+                _check_history(events)
     finally:
         await engine.close()
 

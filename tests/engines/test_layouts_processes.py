@@ -1,36 +1,79 @@
-"""Processes killed on a bucket: whatever was acknowledged is found, by its index alone, and finished once."""
+"""Processes on a bucket, racing or killed: what was acknowledged is found, by its index alone, and finished once."""
 
 from pathlib import Path
 
 import pytest
 
 from qo.ids import new_lease_id
-from tests.engines.killing import check, kill_again_and_again, kills
+from tests.engines.killing import check, kill_again_and_again, kills, race
+from tests.engines.killing_workers import kill_workers
 from tests.servers.process import KEYS, S3Place
 
+RACERS = 16
 KILLS = kills()
+WORKERS = kills(3)
 PLENTY = 3 * KILLS  # tasks at least: no process is killed before it added some
 
 # Nobody looks behind the index (`hybrid` would, once in a while), and nobody sweeps: what it lacked would be lost.
-TASKS = "index_mode=index-only"
+OPTIONS = {"tasks": "layout=tasks&index_mode=index-only", "one": "layout=one", "sqlite": "layout=sqlite"}
+IN_A_FOLDER = [*OPTIONS.values(), f"{OPTIONS['tasks']}&versions=true"]
+
+
+@pytest.fixture
+def bucket(seaweed: S3Place, monkeypatch: pytest.MonkeyPatch) -> str:
+    """On SeaweedFS, and empty."""
+    for name, value in KEYS.items():
+        monkeypatch.setenv(name, value)
+    return seaweed.url("plain", new_lease_id())
+
+
+@pytest.mark.parametrize("layout", OPTIONS)
+async def test_of_sixteen_processes_on_a_fresh_folder_none_loses_a_task(layout: str, tmp_path: Path) -> None:
+    await _race(f"file://{tmp_path}/bucket?{OPTIONS[layout]}", tmp_path, rounds=2)
+
+
+@pytest.mark.parametrize("layout", OPTIONS)
+async def test_of_sixteen_processes_on_a_fresh_bucket_none_loses_a_task(
+    layout: str, tmp_path: Path, bucket: str
+) -> None:
+    await _race(f"{bucket}&{OPTIONS[layout]}", tmp_path, rounds=1)
+
+
+async def _race(url: str, folder: Path, rounds: int) -> None:
+    told = race(url, folder, RACERS, rounds)
+    assert len(told.added) == 3 * RACERS * rounds
+    await check(url, told)
 
 
 @pytest.mark.timeout(60 + 10 * KILLS)
-@pytest.mark.parametrize("layout", ["layout=one", f"layout=tasks&{TASKS}", f"layout=tasks&{TASKS}&versions=true"])
-async def test_killed_processes_lose_nothing_in_a_folder(layout: str, tmp_path: Path) -> None:
-    url = f"file://{tmp_path}/bucket?{layout}"
+@pytest.mark.parametrize("options", IN_A_FOLDER)
+async def test_killed_processes_lose_nothing_in_a_folder(options: str, tmp_path: Path) -> None:
+    url = f"file://{tmp_path}/bucket?{options}"
     told = await kill_again_and_again(url, tmp_path, KILLS)
     assert len(told.added) >= PLENTY
     await check(url, told)
 
 
 @pytest.mark.timeout(60 + 10 * KILLS)
-async def test_killed_processes_lose_nothing_on_seaweed(
-    seaweed: S3Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name, value in KEYS.items():
-        monkeypatch.setenv(name, value)
-    url = f"{seaweed.url('plain', new_lease_id())}&{TASKS}"
+@pytest.mark.parametrize("layout", OPTIONS)
+async def test_killed_processes_lose_nothing_on_seaweed(layout: str, tmp_path: Path, bucket: str) -> None:
+    url = f"{bucket}&{OPTIONS[layout]}"
     told = await kill_again_and_again(url, tmp_path, KILLS, within=0.2)
     assert len(told.added) >= PLENTY
     await check(url, told)
+
+
+@pytest.mark.timeout(180 + 10 * WORKERS)
+@pytest.mark.parametrize("layout", OPTIONS)
+async def test_what_killed_workers_ran_in_a_folder_is_finished_once_by_another(layout: str, tmp_path: Path) -> None:
+    url = f"file://{tmp_path}/bucket?{OPTIONS[layout]}"
+    await check(url, await kill_workers(url, tmp_path, WORKERS))
+
+
+@pytest.mark.timeout(180 + 10 * WORKERS)
+@pytest.mark.parametrize("layout", OPTIONS)
+async def test_what_killed_workers_ran_on_seaweed_is_finished_once_by_another(
+    layout: str, tmp_path: Path, bucket: str
+) -> None:
+    url = f"{bucket}&{OPTIONS[layout]}"
+    await check(url, await kill_workers(url, tmp_path, WORKERS))

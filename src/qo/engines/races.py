@@ -11,7 +11,9 @@ from qo.ids import luck
 _PATIENCE = 60.0  # seconds
 _SHORTEST = 0.001  # seconds a try is taken to last at least
 _MOST = 8  # tries that would fit into the longest pause
-_GAPS, _GAP = 1 / 16, 3.0  # how many rounds are preceded by a gap, and how many rounds would fit into it
+# How many rounds are preceded by a gap, and how many rounds would fit into it. Whoever must read thousands of tasks
+# before it writes needs as long as seven rounds of one who need not.
+_GAPS, _GAP = 1 / 48, 9.0
 
 
 class Race:

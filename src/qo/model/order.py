@@ -9,7 +9,7 @@ HIGH, MEDIUM, LOW = 0, 6, 9
 LEVELS = {"high": HIGH, "medium": MEDIUM, "low": LOW}
 
 AGEING = 200.0  # seconds of waiting worth one level: medium meets new high after 20 min, low meets it after 30
-STRICT = 1e9  # what `inf` becomes: no wait in a lifetime bridges a level, and microseconds still count
+STRICT = 1e9  # what `inf` becomes: no wait in a lifetime bridges a level, and two microseconds still count
 
 
 def rank(available_at: float, priority: int, ageing: float) -> float:

@@ -2,8 +2,10 @@
 
 import asyncio
 
+import pytest
+
 from qo.engine import Engine
-from qo.model import Status, release
+from qo.model import AGEING, Status, release
 from qo.testing.clock import ManualClock
 from qo.testing.samples import claim, claim_one, new, stored, task_id, want
 
@@ -57,9 +59,10 @@ class Claiming:
         await engine.add([new(2, priority=0)])
         assert [(await claim_one(engine)).id for _ in range(3)] == [task_id(n) for n in (1, 2, 0)]
 
-    async def test_a_batch_keeps_its_order(self, engine: Engine) -> None:
-        names = [5, 3, 9, 1]
-        await engine.add([new(n) for n in names])
+    @pytest.mark.parametrize("ageing", [AGEING, float("inf")])
+    async def test_a_batch_keeps_its_order(self, engine: Engine, ageing: float) -> None:
+        names = [5, 3, 9, 1, 8, 2]
+        await engine.add([new(n, priority=9, ageing=ageing) for n in names])
         assert [(await claim_one(engine)).id for _ in names] == [task_id(n) for n in names]
 
     async def test_a_claim_looks_only_at_what_is_wanted(self, engine: Engine) -> None:

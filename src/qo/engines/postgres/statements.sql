@@ -28,7 +28,7 @@ given AS MATERIALIZED (
                          (%(ageing)s::float8[])[g.kind] AS ageing, (%(timeout)s::float8[])[g.kind] AS timeout,
                          (%(max_retries)s::integer[])[g.kind] AS max_retries, (%(retry)s::text[])[g.kind] AS retry,
                          (%(room)s::float8[])[g.kind] AS room) AS k,
-         LATERAL (SELECT clock.now - 0.000001::float8 * (%(size)s::integer - g.nth) AS at) AS stamp,
+         LATERAL (SELECT clock.now - 0.000003::float8 * (%(size)s::integer - g.nth) AS at) AS stamp,
          LATERAL (SELECT coalesce(g.run_at, stamp.at + g.delay) AS at) AS due
     ORDER BY g.id
 ),

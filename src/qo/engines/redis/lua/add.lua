@@ -1,6 +1,6 @@
 -- ARGV = nonce, now or '', behind, batch, payload...
 --   batch: per task {id, lane, description, timeout, delay, run_at, weight, window}; window only with an idempotency key
---   behind: microseconds the first task's stamp lies behind now, so that a batch keeps its order
+--   behind: steps of 3 microseconds the first task's stamp lies behind now, so that a batch keeps its order
 -- Answers '1' (new), '0', or 'm' (moved to the archive a moment ago: look there) for each.
 local nonce, now, behind, batch = ARGV[1], clock(ARGV[2]), tonumber(ARGV[3]), cmsgpack.unpack(ARGV[4])
 local before = receipt(nonce)
@@ -15,7 +15,7 @@ end
 
 for i, new in ipairs(batch) do
   local id, lane, description, timeout, delay, run_at, weight, window = unpack(new, 1, 8)
-  local at = now - 0.000001 * (behind - i + 1)
+  local at = now - 0.000003 * (behind - i + 1)
   local there = call('HMGET', task_key(id), 's', 'm')
   local stored = there[1] and decode(there[1])
   local version = not there[2] and admit(stored, window, at)

@@ -1,0 +1,28 @@
+"""An app for workers that are killed: `qo worker tests.engines.killed_app:app`.
+
+Where a log is named, every third task runs until the process is killed, so that no kill misses.
+"""
+
+import asyncio
+import os
+from pathlib import Path
+
+import qo
+
+app = qo.App()
+LOG = Path(os.environ["LOG_OF_THE_KILLED"]) if "LOG_OF_THE_KILLED" in os.environ else None
+if LOG:
+    LOG.touch()  # about to work
+
+
+@app.task
+async def count_up(n: int) -> int:
+    if LOG and n % 3 == 0:
+        write(LOG, qo.current_task().id)
+        await asyncio.Event().wait()
+    return n + 1
+
+
+def write(log: Path, line: str) -> None:
+    with log.open("a") as file:
+        file.write(f"{line}\n")

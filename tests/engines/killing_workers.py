@@ -1,0 +1,77 @@
+"""Real `qo worker` processes, killed while they run tasks."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from qo.engine import Engine
+from qo.model import UNFINISHED, Filter
+from qo.queue import Queue, connect
+from tests.engines.busy_process import SOON
+from tests.engines.killing import PATIENCE, Told, new_dice
+from tests.servers.process import ROOT
+
+QUICK = ("--lease", "1", "--heartbeat", "0.2", "--poll", "0.1", "--check-interval", "0.2", "--expiry-grace", "0.1")
+Worker = subprocess.Popen[bytes]
+
+
+async def kill_workers(url: str, folder: Path, number: int) -> Told:
+    """One after another is killed while it runs tasks; a last one, at work from the beginning, finishes them all."""
+    dice, added, logs = new_dice(), set[str](), [folder / f"{n}.log" for n in range(number)]
+    last, doomed = start(url, folder), [start(url, folder, logs[0])]
+    async with connect(url) as queue:
+        try:
+            for n, log in enumerate(logs):
+                doomed += [start(url, folder, following) for following in logs[n + 1 : n + 2]]  # while others work
+                added |= await submit_until_it_hangs(queue, log)
+                await asyncio.sleep(dice.uniform(0.0, 0.1))
+                end(doomed.pop(0), signal.SIGKILL)
+            await until_done(queue.engine)
+            await asyncio.to_thread(end, last, signal.SIGTERM)
+        finally:
+            for process in [last, *doomed]:
+                process.kill()
+                process.wait(60)
+        interrupted = {task_id for log in logs for task_id in log.read_text().split()}
+        assert all(task and task.attempt > 1 for task in await queue.engine.get(sorted(interrupted)))
+    return Told(added, [])
+
+
+def start(url: str, folder: Path, log: Path | None = None) -> Worker:
+    """With a log, a worker that does not end every task: see the app."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("QO_")}
+    environment |= {"PYTHONPATH": str(ROOT / "src")} | ({"LOG_OF_THE_KILLED": str(log)} if log else {})
+    command = [sys.executable, "-m", "qo", "--url", url, "worker", "tests.engines.killed_app:app", *QUICK]
+    with (folder / "workers.txt").open("ab") as output:
+        return subprocess.Popen(command, cwd=ROOT, env=environment, stderr=output)
+
+
+def end(worker: Worker, by: signal.Signals) -> None:
+    worker.send_signal(by)
+    assert worker.wait(60) == (-by if by is signal.SIGKILL else 0), "a worker ended by itself"
+
+
+async def submit_until_it_hangs(queue: Queue, log: Path) -> set[str]:
+    added = set[str]()
+    async with asyncio.timeout(PATIENCE):
+        while said(log) is None:
+            await asyncio.sleep(0.01)
+        while not said(log):
+            batch = [queue.new_task("count_up", b'{"n":%d}' % n, max_retries=100, retry=SOON) for n in range(12)]
+            added |= {submitted.id for submitted in await queue.submit_many(batch)}
+            await asyncio.sleep(0.05)
+    return added
+
+
+def said(log: Path) -> str | None:
+    return log.read_text() if log.exists() else None
+
+
+async def until_done(engine: Engine) -> None:
+    left = Filter(statuses=tuple(UNFINISHED))
+    async with asyncio.timeout(PATIENCE):
+        while await engine.find(left, limit=1):
+            await asyncio.sleep(0.05)
