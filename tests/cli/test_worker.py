@@ -150,7 +150,7 @@ def test_a_handler_that_leaves_with_code_0_does_not_end_a_draining_fleet(call: A
     fleet = processes.start("worker", "jobs", "--processes", "1", "--reload", "--drain", *QUICK)
     assert fleet.wait(30) == 0
     assert "exited with code 0; another starts" in processes.log(fleet)
-    # A drain does not wait for leases of the dead: what the first child held may still run, or wait for its next attempt.
+    # A drain does not wait for leases of the dead: what the first child held may still run, or wait for another try.
     assert {status(call, other), status(call, died)} <= {"completed", "running", "pending"}
 
 

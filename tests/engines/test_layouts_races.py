@@ -1,25 +1,32 @@
 """Layouts of one object: whoever must read it first comes to write, however long those beside it go on."""
 
 import asyncio
-from itertools import count
 
 import pytest
 
 from qo.bucket import Blob
 from qo.buckets.memory import MemoryBucket
 from qo.engine import Engine
+from qo.model import release
 from qo.testing import ManualClock
-from qo.testing.samples import new
+from qo.testing.samples import claim, new
 from qo.testing.simulation import simulate
 from tests.engines.layouts import LAYOUTS
 
-WRITING, READING = 0.01, 0.06  # seconds: with thousands of tasks, reading them takes several times as long
+WRITING = 0.01  # seconds
+NEWCOMERS = 3
 
 
 class SlowToRead(MemoryBucket):
+    """With thousands of tasks, reading them takes many times as long as writing them."""
+
+    def __init__(self, clock: ManualClock, reading: float) -> None:
+        super().__init__(clock)
+        self._reading = reading
+
     async def get(self, key: str) -> Blob | None:
         blob = await super().get(key)
-        await asyncio.sleep(READING)
+        await asyncio.sleep(self._reading)
         return blob
 
     async def put(self, key: str, data: bytes, *, expected: str) -> str:
@@ -28,23 +35,31 @@ class SlowToRead(MemoryBucket):
 
 
 @pytest.mark.parametrize("layout", ["one", "sqlite"])
-@pytest.mark.parametrize("seed", range(3))
-def test_a_newcomer_writes_beside_one_who_never_rests(layout: str, seed: int) -> None:
-    simulate(_join(layout), seed)
+@pytest.mark.parametrize("reading", [0.06, 0.3])
+@pytest.mark.parametrize("writers", [1, 3])
+def test_newcomers_write_beside_those_who_never_rest(layout: str, reading: float, writers: int) -> None:
+    simulate(_join(layout, reading, writers), seed=1)
 
 
-async def _join(layout: str) -> None:
+async def _join(layout: str, reading: float, writers: int) -> None:
     clock = ManualClock()
-    bucket = SlowToRead(clock)
-    writer, newcomer = (LAYOUTS[layout](bucket, clock) for _ in range(2))
-    writing = asyncio.create_task(_write_on(writer))
-    assert len(await newcomer.add([new("late")])) == 1
-    writing.cancel()
-    await asyncio.wait([writing])
-    for engine in (writer, newcomer):
+    bucket = SlowToRead(clock, reading)
+    busy = [LAYOUTS[layout](bucket, clock) for _ in range(writers)]
+    writing = [asyncio.create_task(_write_on(engine, f"w{n}")) for n, engine in enumerate(busy)]
+    for n in range(NEWCOMERS):
+        await asyncio.sleep(1)  # of simulated time: they are in their stride
+        newcomer = LAYOUTS[layout](bucket, clock)
+        assert len(await newcomer.add([new(f"late {n}")])) == 1
+        await newcomer.close()
+    for task in writing:
+        assert not task.done(), task
+        task.cancel()
+    await asyncio.wait(writing)
+    for engine in busy:
         await engine.close()
 
 
-async def _write_on(engine: Engine) -> None:
-    for n in count():
-        await engine.add([new(n)])
+async def _write_on(engine: Engine, name: str) -> None:
+    await engine.add([new(name, type=name)])
+    while True:
+        await engine.apply([release(task) for task in await claim(engine, types=(name,))])

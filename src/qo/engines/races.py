@@ -1,53 +1,66 @@
 """Writing one object that others write too. Whoever loses a race tries again, often enough to win one.
 
-Pauses that only grow would starve a newcomer: those who win need not even read, and go on at once. So a pause is
-measured by what a try takes, and never becomes much longer than that.
+Those who win need not read before they write again, so they would win for ever. Therefore they leave gaps, long enough
+for whoever must read first; and those who have waited longest are the quickest to use one.
 """
 
 import asyncio
 
 from qo.ids import luck
 
-_PATIENCE = 60.0  # seconds
+_PATIENCE, _NEW = 60.0, 10.0  # seconds until a try is given up, and after which one does not rest any more
 _SHORTEST = 0.001  # seconds a try is taken to last at least
-_MOST = 8  # tries that would fit into the longest pause
-# How many rounds are preceded by a gap, and how many rounds would fit into it. Whoever must read thousands of tasks
-# before it writes needs as long as seven rounds of one who need not.
-_GAPS, _GAP = 1 / 48, 9.0
+_REST = 4.0  # tries that would fit into the longest pause of who has just come
+_GAP, _LONGEST_GAP = 3.0, 2.0  # how many rounds that read first would fit into a gap; seconds
+_TURN = 5.0  # gaps that would fit between two of them
 
 
 class Race:
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._ends = self._loop.time() + _PATIENCE
-        self._tried_at = 0.0
-        self._width = 1
+        self._began = self.tried_at = self._loop.time()
+        self.was_lost = False  # at least once
 
     def goes_on(self) -> bool:
         """Another try."""
-        self._tried_at = self._loop.time()
-        return self._tried_at < self._ends
+        self.tried_at = self._loop.time()
+        return self.tried_at < self._began + _PATIENCE
 
     async def rest(self) -> None:
         """This try was lost."""
-        took = max(_SHORTEST, self._loop.time() - self._tried_at)
-        self._width = min(2 * self._width, _MOST)
-        await asyncio.sleep(took * self._width * luck())
+        now, self.was_lost = self._loop.time(), True
+        took = max(_SHORTEST, now - self.tried_at)
+        newness = max(0.0, 1 - (now - self._began) / _NEW)
+        await asyncio.sleep(took * _REST * newness * luck())
 
 
 class Manners:
-    """Who writes without a break leaves a gap now and then: else no other could ever read and write in time."""
+    """Of one who may write without a break."""
 
     def __init__(self) -> None:
-        self._ended_at = self._took = 0.0
+        self._ended = self._turn_began = float("-inf")
+        self._takes = 0.0  # seconds, a try of who must read first
+        self._race: Race | None = None  # the last
 
-    async def begin(self) -> float:
-        """Before a round of writing; gives the instant to end it with."""
+    async def begin(self) -> bool:
+        """Before a round of writing. True: a gap was left, and others had their chance: read first, as they must."""
         loop = asyncio.get_running_loop()
-        if loop.time() - self._ended_at < self._took and luck() < _GAPS:
-            await asyncio.sleep(_GAP * self._took)
-        return loop.time()
+        gap = min(_LONGEST_GAP, _GAP * self._takes)
+        if loop.time() - self._ended >= gap:  # there was one
+            self._turn_began = loop.time()
+        elif loop.time() - self._turn_began >= _TURN * gap:
+            await asyncio.sleep(gap)
+            self._turn_began = loop.time()
+            return True
+        return False
 
-    def end(self, began: float) -> None:
-        self._ended_at = asyncio.get_running_loop().time()
-        self._took = self._ended_at - began
+    def race(self) -> Race:
+        self._race = race = Race()
+        return race
+
+    def end(self, *, has_read: bool) -> None:
+        self._ended, race = asyncio.get_running_loop().time(), self._race
+        if race is not None and race.was_lost:
+            self._turn_began = self._ended
+        if race is not None and (race.was_lost or has_read):
+            self._takes = self._ended - race.tried_at

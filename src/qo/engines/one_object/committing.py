@@ -16,7 +16,7 @@ from qo.buckets.own_writes import SUPERSEDED, put_document
 from qo.engines.one_object.record import decode_head
 from qo.engines.one_object.state import REMEMBERED, State
 from qo.engines.patience import patiently
-from qo.engines.races import Manners, Race
+from qo.engines.races import Manners
 from qo.errors import Conflict, StorageError
 
 Answer = TypeVar("Answer")
@@ -62,9 +62,11 @@ class Committing:
                 here = [call for call in self._waiting if not call.done.done()]
                 batch, self._waiting = here[: self._most], here[self._most :]
                 if batch:
-                    began = await self._manners.begin()
+                    if await self._manners.begin():
+                        self._version = ""
+                    has_read = not self._version
                     await self._round(batch)
-                    self._manners.end(began)
+                    self._manners.end(has_read=has_read)
         finally:
             self._writer = None
 
@@ -78,7 +80,7 @@ class Committing:
             _answer(call, answer)
 
     async def _commit(self, batch: list[Call[Any]]) -> list[Any]:
-        race = Race()
+        race = self._manners.race()
         while race.goes_on():
             is_proved = not self._keeps_state or not self._version
             if is_proved:

@@ -12,7 +12,7 @@ from typing import TypeVar
 from qo.bucket import Bucket
 from qo.buckets.own_writes import SUPERSEDED
 from qo.clock import Clock
-from qo.engines.races import Manners, Race
+from qo.engines.races import Manners
 from qo.engines.sqlite_object.calls import Call
 from qo.engines.sqlite_object.confirmed import Confirmed
 from qo.engines.sqlite_object.image import Image
@@ -103,9 +103,11 @@ class Durable:
                 self._under_way = [call for call in self._waiting if not call.done.done()]
                 self._waiting = []
                 if self._under_way:
-                    began = await self._manners.begin()
+                    if await self._manners.begin():
+                        self._forget()
+                    has_read = not self._confirmed.version
                     await self._round(self._under_way)
-                    self._manners.end(began)
+                    self._manners.end(has_read=has_read)
         finally:
             self._writer = None
             _tell(self._under_way, OutcomeUnknown, f"{self._key} may or may not have been written before the end")
@@ -126,7 +128,7 @@ class Durable:
                 call.tell(None)
 
     async def _commit(self, batch: list[Call]) -> None:
-        race, is_fresh = Race(), False
+        race, is_fresh = self._manners.race(), False
         while race.goes_on():
             if not self._confirmed.version:
                 await self._confirmed.refresh()
