@@ -4,16 +4,22 @@ Callers at once, each submitting a task, taking one and completing it, over and 
 that takes 28 ms for a PUT and 25 ms for a GET or LIST, in a process of its own (`--bucket memory`: in this one, and no
 HTTP). Tasks a second through their whole lives, this process's CPU and requests to the store for each. What is shared
 by all callers limits it: three writes one after the other for every hundred tasks are 84 ms, so 1,190 tasks/s.
+
+`--jqueue E/jqueue/bin/python` (from `sh bench/setup_envs.sh E jqueue`) lets jqueue's broker do the same, and tells how many
+times as fast each layout was.
 """
 
 import argparse
 import asyncio
 import multiprocessing
+import subprocess
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from multiprocessing.connection import Connection
+from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
 
 from qo.bucket import Blob, Bucket
 from qo.buckets import open_bucket
@@ -37,14 +43,20 @@ def main() -> None:
     parser.add_argument("--put", type=float, default=PUT)
     parser.add_argument("--get", type=float, default=GET)
     parser.add_argument("--profile", action="store_true", help="show where this process spends its time")
+    parser.add_argument("--jqueue", metavar="PYTHON", help="also measure jqueue, with this Python")
     asked = parser.parse_args()
-    for layout in asked.layout or ["tasks", "one", "sqlite"]:
-        for depth in asked.depth or [0]:
+    for depth in asked.depth or [0]:
+        rates = {}
+        for layout in asked.layout or ["tasks", "one", "sqlite"]:
             with server(asked) as url:
-                asyncio.run(measure(layout, depth, url, asked))
+                rates[layout] = asyncio.run(measure(layout, depth, url, asked))
+        if asked.jqueue:
+            with server(asked) as url:
+                compare(rates, measure_jqueue(depth, url, asked))
 
 
-async def measure(layout: str, depth: int, url: str, asked: argparse.Namespace) -> None:
+async def measure(layout: str, depth: int, url: str, asked: argparse.Namespace) -> float:
+    """Tasks a second."""
     async with opened(layout, url, asked) as (queue, requests):
         waiting = [queue.new_task("t", b"{}") for _ in range(depth)]
         for start in range(0, depth, 1000):
@@ -59,10 +71,31 @@ async def measure(layout: str, depth: int, url: str, asked: argparse.Namespace) 
         done = sum(n for lane, n in (await queue.engine.count()).items() if lane.status == "completed")
     assert done == asked.tasks // asked.callers * asked.callers, done
     each = "  ".join(f"{kind} {number / done:.3f}" for kind, number in sorted(requests.items()))
+    show(layout, depth, asked, done / took, cpu / done, f"  requests a task: {each}")
+    return done / took
+
+
+def show(name: str, depth: int, asked: argparse.Namespace, rate: float, cpu: float, more: str = "") -> None:
     print(
-        f"{layout:22} {asked.callers:4} callers  depth {depth:6,}  {done / took:7,.0f} tasks/s"
-        f"  {cpu / done * 1e6:5.0f} us of CPU  requests a task: {each}"
+        f"{name:22} {asked.callers:4} callers  depth {depth:6,}  {rate:7,.0f} tasks/s  {1e6 * cpu:5.0f} us of CPU{more}",
+        flush=True,
     )
+
+
+def measure_jqueue(depth: int, url: str, asked: argparse.Namespace) -> float:
+    """The same by jqueue, in a process and an environment of its own."""
+    place = urlsplit(url)
+    (endpoint,) = parse_qs(place.query)["endpoint"]
+    script = Path(__file__).with_name("jqueue_lives.py")
+    numbers = [str(number) for number in (asked.callers, asked.tasks, depth)]
+    command = [asked.jqueue, str(script), endpoint, place.netloc, "any", "any", *numbers]
+    rate, cpu = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
+    show("jqueue", depth, asked, float(rate), float(cpu))
+    return float(rate)
+
+
+def compare(rates: dict[str, float], jqueue: float) -> None:
+    print("times jqueue:", ", ".join(f"{layout} {rate / jqueue:.1f}" for layout, rate in rates.items()))
 
 
 async def lives(queue: Queue, number: int) -> None:
@@ -91,11 +124,11 @@ def profiling():
     profile = cProfile.Profile()
     profile.enable()
 
-    def show() -> None:
+    def tell() -> None:
         profile.disable()
         pstats.Stats(profile).sort_stats("tottime").print_stats(25)
 
-    return show
+    return tell
 
 
 # --- the store
