@@ -166,6 +166,7 @@ def test_the_keyboard_is_enough(seen: Seen, waiting: list[str]):
     expect(page.get_by_label("Search")).to_be_focused()
     page.keyboard.type("gj")  # in a field, keys are letters
     expect(page.get_by_label("Search")).to_have_value("gj")
+    expect(seen.row(waiting[2])).to_be_hidden()
     page.get_by_label("Search").fill("")
     page.keyboard.press("Escape")
     expect(seen.row(waiting[2])).to_be_visible()
