@@ -10,7 +10,7 @@ from qo.ids import luck
 
 _PATIENCE, _NEW = 60.0, 10.0  # seconds until a try is given up, and after which one does not rest any more
 _SHORTEST = 0.001  # seconds a try is taken to last at least
-_REST = 4.0  # tries that would fit into the longest pause of who has just come
+_REST = 16.0  # tries that would fit into the longest pause of who has just come
 _GAP, _LONGEST_GAP = 3.0, 2.0  # how many rounds that read first would fit into a gap; seconds
 _TURN = 5.0  # gaps that would fit between two of them
 
