@@ -22,12 +22,16 @@ def new_id(clock: Clock = system_clock) -> str:
     The first digit spreads tasks over sixteen shards. Behind it ids grow with time, so an index on
     them is written in sixteen places only, however deep the queue.
     """
-    chance = new_lease_id()
+    chance = _draw()
     time = "%011x" % (int(clock() * 1000) & 0xFFFFFFFFFFF)
     return f"{chance[0]}{time[:7]}-{time[7:]}-8{chance[1:4]}-{_VARIANT[chance[4]]}{chance[5:8]}-{chance[8:20]}"
 
 
 def new_lease_id() -> str:
+    return _draw()
+
+
+def _draw() -> str:
     """Each call of the system's own lets go of the interpreter, and beside busy threads that takes long to get back."""
     try:
         return _chance.popleft()

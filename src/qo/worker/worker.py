@@ -160,16 +160,14 @@ class Worker:
         self._freed.set()
 
     async def _wait_for_room(self) -> None:
-        if self._has_stopped_meanwhile():
-            return
+        self._listen()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._claiming.limits.wait(self._settings.poll or _QUICK)):
                 await self._freed.wait()
 
     async def _idle(self, want: Want) -> None:
         """Wait for a task to claim, or for the end."""
-        if self._has_stopped_meanwhile():
-            return
+        self._listen()
         longest = self._settings.poll or rest(self._claim_took, _QUICK, _SLOW)
         waits = [
             asyncio.ensure_future(self._engine.wait(want, longest)),
@@ -187,10 +185,11 @@ class Worker:
         elif isinstance(waited, Exception):
             raise waited
 
-    def _has_stopped_meanwhile(self) -> bool:
-        """From here on `_freed` tells; but a stop that came before, during a claim, would be forgotten."""
+    def _listen(self) -> None:
+        """From here on `_freed` tells of room and of the end; an end that came before, during a claim, still counts."""
         self._freed.clear()
-        return self._stopping.is_set()
+        if self._stopping.is_set():
+            self._freed.set()
 
     async def _stop_if_drained(self, want: Want) -> None:
         """Nothing was due just now; is there also no retry waiting, no task lost by its worker, no stranger?"""

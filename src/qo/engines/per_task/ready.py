@@ -88,7 +88,7 @@ class Ready:
         for _ in range(max(1, _MOST_READ // self._page)):
             thin = self._thin(sweep, want)
             if roughly:
-                thin = thin[:_FEW] if len(sweep.entries) < _PLENTY * want.limit else []
+                thin = thin[:_FEW] if self._left(sweep) < _PLENTY * want.limit else []
             if not thin:
                 return
             await in_parallel(lambda shard: self._advance(sweep, shard, want), thin)
@@ -116,8 +116,10 @@ class Ready:
         if sweep is None:
             return False
         seen = len(SHARDS) - sum(not cursor for cursor in sweep.cursors.values())
-        known = sum(self._index.is_believable(key) for key in sweep.entries)
-        return known * len(SHARDS) > 2 * self._page * seen
+        return self._left(sweep) * len(SHARDS) > 2 * self._page * seen
+
+    def _left(self, sweep: Sweep) -> int:
+        return sum(self._index.is_believable(key) for key in sweep.entries)
 
     def _has_some(self, sweep: Sweep) -> bool:
         return any(self._index.is_believable(key) for key in sweep.entries)

@@ -1,0 +1,60 @@
+"""Threads of a bucket: every call is made once, and answered to the loop it came from."""
+
+import asyncio
+import threading
+from functools import partial
+
+import pytest
+
+from qo.buckets.pool import Pool
+
+PATIENCE = 10.0  # seconds until a test gives up
+
+
+def running() -> set[threading.Thread]:
+    return {thread for thread in threading.enumerate() if thread.name.startswith("qo-bucket")}
+
+
+async def test_more_calls_than_threads_are_all_answered() -> None:
+    pool, before = Pool(3), running()
+    async with asyncio.timeout(PATIENCE):
+        for _ in range(20):  # threads come from waiting and from starting anew
+            assert await asyncio.gather(*(pool.run(divmod, n, 7) for n in range(50))) == [
+                divmod(n, 7) for n in range(50)
+            ]
+    assert len(running() - before) <= 3
+
+
+async def test_an_error_goes_to_its_caller_alone() -> None:
+    pool = Pool(2)
+    answers = await asyncio.gather(pool.run(int, "x"), pool.run(int, "ff", base=16), return_exceptions=True)
+    assert isinstance(answers[0], ValueError)
+    assert answers[1] == 255
+
+
+async def test_a_call_cancelled_before_its_turn_is_not_made() -> None:
+    pool, gate, made = Pool(1), threading.Event(), list[int]()
+    first = asyncio.create_task(pool.run(gate.wait, PATIENCE))
+    second = asyncio.create_task(pool.run(made.append, 2))
+    await asyncio.sleep(0)
+    second.cancel()
+    third = asyncio.create_task(pool.run(made.append, 3))
+    await asyncio.sleep(0)
+    gate.set()
+    assert await first
+    await third
+    assert made == [3]
+    with pytest.raises(asyncio.CancelledError):
+        await second
+
+
+def test_loops_one_after_the_other_may_share_a_pool() -> None:
+    pool = Pool(2)
+    assert [asyncio.run(pool.run(partial(pow, n), 2)) for n in range(4)] == [0, 1, 4, 9]
+
+
+async def test_a_thread_nobody_needs_goes_back() -> None:
+    pool, gate = Pool(4), threading.Barrier(4)
+    async with asyncio.timeout(PATIENCE):
+        await asyncio.gather(*(pool.run(gate.wait, PATIENCE) for _ in range(4)))
+        await asyncio.to_thread(pool._executor.shutdown)  # waits until every thread has come back
