@@ -3,6 +3,7 @@
 A fixture of the whole session that files import for themselves would start a server for each file.
 """
 
+import faulthandler
 import re
 from pathlib import Path
 
@@ -21,6 +22,12 @@ GROUPS = {  # by the first pattern that fits
     "redis": r"engines/test_redis",
     "buckets": r"buckets/|engines/test_.*seaweed|engines/test_layouts_processes",
 }
+GOODBYE = 60.0  # seconds
+
+
+def pytest_unconfigure() -> None:
+    """A process that cannot end says where it hangs."""
+    faulthandler.dump_traceback_later(GOODBYE, exit=True)
 
 
 @pytest.hookimpl(tryfirst=True)  # before the groups are read

@@ -78,3 +78,15 @@ async def test_a_write_nobody_can_tell_the_outcome_of_says_so(store: Store, tab:
         assert "is not known" in answer["refused"][0]["why"]
         task = await queue.get(task_id)
         assert task is not None and task.status is Status.FAILED
+
+
+async def test_a_page_that_loses_a_race_rings_the_bell_and_tries_again(store: Store, tab: Tab) -> None:
+    """Whoever writes the one object without a break would never let it in."""
+    place = store.place(layout="one")
+    source, line = await Source.on(tab.page, place, place.narrow_link("--write")), Line(tab, place)
+    async with opened(place) as queue:
+        task_id = await task_in(queue, Status.FAILED)
+        assert "queue.json.bell" not in place.objects()
+        await line.cut(2, arrives=False, status=412)
+        assert await source.get(ACT, ["replay", task_id]) == {"done": 1, "refused": []}
+        assert "queue.json.bell" in place.objects()

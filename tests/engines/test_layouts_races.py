@@ -4,9 +4,11 @@ import asyncio
 
 import pytest
 
-from qo.bucket import Blob
+from qo.bucket import ANY, Blob, Bucket
 from qo.buckets.memory import MemoryBucket
+from qo.clock import Clock
 from qo.engine import Engine
+from qo.engines.one_object import OneObjectEngine, StorageBucket
 from qo.model import release
 from qo.testing import ManualClock
 from qo.testing.samples import claim, new
@@ -34,7 +36,28 @@ class SlowToRead(MemoryBucket):
         return await super().put(key, data, expected=expected)
 
 
-@pytest.mark.parametrize("layout", ["one", "sqlite"])
+class PlainStorage:
+    """Two methods, so no place for a bell."""
+
+    def __init__(self, bucket: Bucket) -> None:
+        self._bucket = bucket
+
+    async def read(self) -> tuple[bytes, str | None]:
+        blob = await self._bucket.get("plain")
+        return (blob.data, blob.version) if blob else (b"", None)
+
+    async def write(self, content: bytes, if_match: str | None = None) -> str:
+        return await self._bucket.put("plain", content, expected=if_match or ANY)
+
+
+def plain(bucket: Bucket, clock: Clock) -> Engine:
+    return OneObjectEngine(StorageBucket(PlainStorage(bucket)), clock=clock)
+
+
+ENGINES = {"one": LAYOUTS["one"], "sqlite": LAYOUTS["sqlite"], "plain": plain}
+
+
+@pytest.mark.parametrize("layout", ENGINES)
 @pytest.mark.parametrize("reading", [0.06, 0.3])
 @pytest.mark.parametrize("writers", [1, 3])
 def test_newcomers_write_beside_those_who_never_rest(layout: str, reading: float, writers: int) -> None:
@@ -44,11 +67,11 @@ def test_newcomers_write_beside_those_who_never_rest(layout: str, reading: float
 async def _join(layout: str, reading: float, writers: int) -> None:
     clock = ManualClock()
     bucket = SlowToRead(clock, reading)
-    busy = [LAYOUTS[layout](bucket, clock) for _ in range(writers)]
+    busy = [ENGINES[layout](bucket, clock) for _ in range(writers)]
     writing = [asyncio.create_task(_write_on(engine, f"w{n}")) for n, engine in enumerate(busy)]
     for n in range(NEWCOMERS):
         await asyncio.sleep(1)  # of simulated time: they are in their stride
-        newcomer = LAYOUTS[layout](bucket, clock)
+        newcomer = ENGINES[layout](bucket, clock)
         assert len(await newcomer.add([new(f"late {n}")])) == 1
         await newcomer.close()
     for task in writing:
@@ -63,3 +86,21 @@ async def _write_on(engine: Engine, name: str) -> None:
     await engine.add([new(name, type=name)])
     while True:
         await engine.apply([release(task) for task in await claim(engine, types=(name,))])
+
+
+@pytest.mark.parametrize("layout", ["one", "sqlite"])
+def test_who_is_alone_writes_without_a_break(layout: str) -> None:
+    rounds = 500
+
+    async def write() -> None:
+        clock = ManualClock()
+        engine = ENGINES[layout](SlowToRead(clock, 0.02), clock)
+        await engine.add([new(n) for n in range(2)])
+        began = asyncio.get_running_loop().time()
+        for _ in range(rounds):
+            await engine.apply([release(task) for task in await claim(engine)])
+        took = asyncio.get_running_loop().time() - began
+        await engine.close()
+        assert took < 1.1 * 2 * rounds * WRITING
+
+    simulate(write(), seed=1)

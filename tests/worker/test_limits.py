@@ -84,6 +84,19 @@ def test_a_worker_that_gets_faster_claims_further_ahead_at_once() -> None:
     assert pace.ahead() == 100  # one that gets slower is given the benefit of the doubt
 
 
+def test_a_worker_holds_enough_to_work_on_during_a_slow_claim() -> None:
+    clock = ManualClock()
+    pace = Pace(500, clock)
+    clock.advance(0.5)
+    pace.ended(200)
+    pace.claimed(took=0.01)
+    assert pace.ahead() == 40
+    pace.claimed(took=0.25)
+    assert pace.ahead() == 100
+    pace.claimed(took=30.0)  # others may be free by then
+    assert pace.ahead() == 400
+
+
 async def test_a_type_runs_no_more_than_its_concurrency_at_once(bench: Bench) -> None:
     lock, running, most = threading.Lock(), [0], [0]
 

@@ -12,6 +12,7 @@ from qo.buckets.address import Address
 from qo.buckets.amazon import open_client, version_ids
 from qo.buckets.key import check_key
 from qo.buckets.pool import Pool
+from qo.buckets.removals import Removals
 from qo.buckets.store_clock import StoreClock
 from qo.buckets.stores import Store, open_store
 from qo.buckets.trouble import Busy, is_missing_key, judge
@@ -34,7 +35,9 @@ class CloudBucket:
         self._address = address
         self._root = f"{address.prefix}/" if address.prefix else ""
         self._store: Store = open_store(address)
+        self._deleting_store: Store = open_store(address, deletes_together=True)
         self._pool = Pool(address.connections)
+        self._removals = Removals(self._delete_one, self._delete_many)
         self._clock = clock
         self._store_clock = StoreClock(address, system_clock)
         self._client: Any = None  # boto3's, for versions; made when first asked
@@ -54,7 +57,15 @@ class CloudBucket:
         return await self._call(send, key, writing=True)
 
     async def delete(self, key: str) -> None:
+        self._path(key)
+        await (self._removals.remove(key) if self._address.scheme == "s3" else self._delete_one(key))
+
+    async def _delete_one(self, key: str) -> None:
         await self._call(partial(self._delete, self._path(key)), key, writing=True)
+
+    async def _delete_many(self, keys: list[str]) -> None:
+        delete = partial(obstore.delete, self._deleting_store, [self._path(key) for key in keys])
+        await self._call(delete, f"{keys[0]} and others", writing=True)
 
     async def keys(self, prefix: str, *, after: str = "") -> AsyncIterator[str]:
         """End the prefix with a slash where speed matters: the driver asks stores for whole segments only."""

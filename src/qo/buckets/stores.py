@@ -25,16 +25,17 @@ _CONNECT = timedelta(seconds=5)
 _NOBODY = '{"disable_oauth": true, "client_email": "", "private_key": "", "private_key_id": ""}'
 
 
-def open_store(address: Address) -> Store:
+def open_store(address: Address, *, deletes_together: bool = False) -> Store:
+    """One that deletes together does so for a single key too, which is dearer. Only S3 makes the difference."""
     if address.scheme == "s3":
-        return _s3(address)
+        return _s3(address, deletes_together=deletes_together)
     return _gs(address) if address.scheme == "gs" else _az(address)
 
 
-def _s3(address: Address) -> S3Store:
+def _s3(address: Address, *, deletes_together: bool) -> S3Store:
     config: S3Config = {
         "region": address.region,
-        "disable_bulk_delete": True,  # a bulk request for one key is dearer, and some stores lack it
+        "disable_bulk_delete": not deletes_together,
         "skip_signature": address.anonymous,
     }
     if address.endpoint:

@@ -106,6 +106,13 @@ class BucketContract:
         assert await listed(bucket, "d/") == ["d/a", "d/b/c"]
         assert (await bucket.versions("d/b/c"))[-1] == await bucket.get("d/b/c")
 
+    async def test_many_deleted_at_once_are_gone_and_no_others(self, bucket: Bucket) -> None:
+        names = [f"d/{n:02}/A:b.c-d_0" for n in range(40)]
+        await asyncio.gather(*(bucket.put(name, b"", expected=NEW) for name in names))
+        await asyncio.gather(*(bucket.delete(name) for name in ["d/nothing", *names[:30]]))
+        assert await listed(bucket, "d/") == names[30:]
+        assert [await bucket.get(name) for name in names[:30]] == [None] * 30
+
     async def test_names_keep_their_letters(self, bucket: Bucket) -> None:
         names = ["n/A:b.c-d_0", "n/Ab", "n/ab"]
         for name in names:

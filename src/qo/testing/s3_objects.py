@@ -1,16 +1,18 @@
 """What an S3 answers, without a network: buckets in a dict, conditions judged as Amazon judges them."""
 
 import hashlib
+import re
 from bisect import bisect_left, bisect_right, insort
 from dataclasses import dataclass, field
 from email.utils import formatdate
 from typing import NamedTuple
 from urllib.parse import parse_qs, unquote, urlsplit
-from xml.sax.saxutils import escape
+from xml.sax.saxutils import escape, unescape
 
 from qo.clock import Clock, iso, system_clock
 
 _PAGE = 1000
+_KEY = re.compile("<Key>([^<]*)</Key>")
 _XML = "<?xml version='1.0' encoding='UTF-8'?>"
 
 
@@ -52,8 +54,9 @@ class S3Objects:
         contents = self._buckets.get(name)
         if contents is None:
             return self._error(404, "NoSuchBucket")
+        query = parse_qs(parts.query, keep_blank_values=True)
         if not key:
-            return self._list(contents, parse_qs(parts.query, keep_blank_values=True), request)
+            return self._delete_all(contents, request) if "delete" in query else self._list(contents, query, request)
         if request.method in ("GET", "HEAD"):
             return self._get(contents, key, request)
         if request.method == "PUT":
@@ -93,6 +96,14 @@ class S3Objects:
         if contents.objects.pop(key, None) is not None:
             del contents.keys[bisect_left(contents.keys, key)]
         return Answer(204, {})
+
+    def _delete_all(self, contents: _Contents, request: Request) -> Answer:
+        keys = [unescape(key) for key in _KEY.findall(request.body.decode())]
+        for key in keys:
+            self._delete(contents, key)
+        deleted = "".join(f"<Deleted><Key>{escape(key)}</Key></Deleted>" for key in keys)
+        body = f"{_XML}<DeleteResult>{deleted}</DeleteResult>"
+        return Answer(200, {"Content-Type": "application/xml"}, body.encode())
 
     def _list(self, contents: _Contents, query: dict[str, list[str]], request: Request) -> Answer:
         if request.method == "HEAD":

@@ -144,6 +144,7 @@ class Worker:
         except TimeoutError:
             raise WorkerStuck(f"the store has not answered a claim for {self._settings.stuck_after:g} s") from None
         self._pause, self._claim_took = _FIRST_PAUSE, self._clock() - began
+        self._claiming.pace.claimed(self._claim_took)
         return tasks
 
     def _start(self, tasks: list[Task]) -> None:

@@ -13,6 +13,7 @@ from typing import Protocol
 
 from qo.bucket import NEW, Blob
 from qo.clock import Clock, system_clock
+from qo.engines.one_object.engine import KEY
 from qo.errors import Conflict, OutcomeUnknown, QoError, StorageError
 
 _LOST_RACES = {"CASConflictError", "Conflict", "ConflictError", "PreconditionFailed"}
@@ -27,10 +28,13 @@ class ObjectStorage(Protocol):
 
 
 class StorageBucket:
-    def __init__(self, storage: ObjectStorage, *, settle: float = 1.0, clock: Clock = system_clock) -> None:
-        self._storage, self._settle, self._clock = storage, settle, clock
+    def __init__(
+        self, storage: ObjectStorage, *, key: str = KEY, settle: float = 1.0, clock: Clock = system_clock
+    ) -> None:
+        self._storage, self._key, self._settle, self._clock = storage, key, settle, clock
 
-    async def get(self, key: str) -> Blob | None:  # noqa: ARG002 - there is only one
+    async def get(self, key: str) -> Blob | None:
+        self._check(key)
         content, version = await self._read()
         if version is None:
             await self._begin()
@@ -44,9 +48,14 @@ class StorageBucket:
         await asyncio.sleep(self._settle)
 
     async def put(self, key: str, data: bytes, *, expected: str) -> str:
+        self._check(key)
         if expected == NEW:
             raise Conflict(f"{key} is there: reading it has put it there")
         return await self._write(data, expected)
+
+    def _check(self, key: str) -> None:
+        if key != self._key:
+            raise StorageError(f"this storage holds one object, {self._key}, and no {key}")
 
     async def _read(self) -> tuple[bytes, str | None]:
         try:

@@ -16,7 +16,7 @@ from qo.buckets.own_writes import SUPERSEDED, put_document
 from qo.engines.one_object.record import decode_head
 from qo.engines.one_object.state import REMEMBERED, State
 from qo.engines.patience import patiently
-from qo.engines.races import Manners
+from qo.engines.races import Bell, Manners
 from qo.errors import Conflict, StorageError
 
 Answer = TypeVar("Answer")
@@ -35,7 +35,7 @@ class Committing:
         self._most, self._keeps_state = most, keeps_state
         self._waiting: list[Call[Any]] = []
         self._writer: asyncio.Task[None] | None = None
-        self._manners = Manners()
+        self._manners = Manners(Bell(bucket, key))
         self._state = State()  # what the object held, as far as `_version` says so; else a store of decoded tasks
         self._version = ""  # of the object the state stands for; empty: it stands for none
 

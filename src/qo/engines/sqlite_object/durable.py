@@ -12,7 +12,7 @@ from typing import TypeVar
 from qo.bucket import Bucket
 from qo.buckets.own_writes import SUPERSEDED
 from qo.clock import Clock
-from qo.engines.races import Manners
+from qo.engines.races import Bell, Manners
 from qo.engines.sqlite_object.calls import Call
 from qo.engines.sqlite_object.confirmed import Confirmed
 from qo.engines.sqlite_object.image import Image
@@ -39,7 +39,7 @@ class Durable:
         self._waiting: list[Call] = []
         self._under_way: list[Call] = []
         self._writer: asyncio.Task[None] | None = None
-        self._manners = Manners()
+        self._manners = Manners(Bell(bucket, key))
 
     async def open(self) -> None:
         """Download. A bucket that cannot be read, or holds something else, says so here."""
@@ -140,6 +140,7 @@ class Durable:
                 except Conflict:
                     self._forget()
                     if not self._repeats:
+                        await race.lose()
                         raise Conflict(_LOST.format(self._key)) from None
                 is_fresh = False
                 await race.rest()

@@ -10,10 +10,12 @@ import {isEvent, isTask} from './shapes.js';
 import {base64Of, taskView, textOf} from './values.js';
 
 const KEY = 'queue.json';
+const BELL = `${KEY}.bell`; // whoever writes without a break listens for it, as qo/engines/races.py says
 const FORMAT = 1;
 const REMEMBERED = 64; // write ids: so many others may write before we read back
 const MOST_EVENTS = 64;
 const TRIES = 30;
+const RING = 10; // lost races from one ring to the next
 const PAUSE = 300; // milliseconds, times chance, after a lost race
 const EMPTY = {format: FORMAT, version: 0, writes: [], notes: [], tasks: []};
 
@@ -147,6 +149,7 @@ export class OneLayout {
       } catch (error) {
         if (error.code !== 'conflict' || attempt === TRIES) throw error;
       }
+      if (attempt % RING === 1) await this.s3.put(BELL, newWriteId()).catch(() => {}); // lost: the next ring will do
       await new Promise((go) => setTimeout(go, PAUSE * Math.random()));
     }
   }

@@ -1,0 +1,135 @@
+"""Deletions on their way: together where the store knows how, and each caller hears of its own key."""
+
+import asyncio
+
+import pytest
+
+from qo.bucket import ANY
+from qo.buckets import open_bucket
+from qo.buckets.removals import Removals
+from qo.errors import OutcomeUnknown, StorageError
+from qo.testing import Faults, S3Server
+
+PATIENCE = 10.0  # seconds until a test gives up
+
+
+class Store:
+    """Answers when the gate is open. What it was asked for, one request after the other."""
+
+    def __init__(self, *, knows_how: bool = True, refuses: str = "") -> None:
+        self.knows_how, self.refuses = knows_how, refuses
+        self.asked: list[list[str]] = []
+        self.gate = asyncio.Event()
+        self.gate.set()
+
+    async def remove(self, key: str) -> None:
+        await self.remove_all([key])
+
+    async def remove_all(self, keys: list[str]) -> None:
+        self.asked.append(keys)
+        await self.gate.wait()
+        if self.refuses in keys:
+            raise StorageError(f"{self.refuses} may not be removed")
+        if len(keys) > 1 and not self.knows_how:
+            raise OutcomeUnknown("501 Not Implemented")
+
+
+def removals(store: Store) -> Removals:
+    return Removals(store.remove, store.remove_all)
+
+
+async def remove(removals: Removals, keys: str) -> list[BaseException | None]:
+    async with asyncio.timeout(PATIENCE):
+        return await asyncio.gather(*(removals.remove(key) for key in keys), return_exceptions=True)
+
+
+async def test_what_is_asked_for_meanwhile_goes_together() -> None:
+    store = Store()
+    assert await remove(removals(store), "abcdefg") == [None] * 7
+    assert store.asked == [["a"], ["b"], [*"cdefg"]]
+
+
+async def test_one_after_the_other_each_goes_by_itself() -> None:
+    store = Store()
+    several = removals(store)
+    for key in "abc":
+        await several.remove(key)
+    assert store.asked == [["a"], ["b"], ["c"]]
+
+
+async def test_a_refusal_goes_to_its_caller_alone() -> None:
+    store = Store(refuses="d")
+    answers = await remove(removals(store), "abcde")
+    assert [str(answer) for answer in answers if answer] == ["d may not be removed"]
+    assert answers[3] is not None
+
+
+async def test_a_store_that_does_not_know_how_is_not_asked_for_ever() -> None:
+    store = Store(knows_how=False)
+    several = removals(store)
+    for _ in range(5):
+        assert await remove(several, "abcd") == [None] * 4
+    assert sum(len(keys) > 1 for keys in store.asked) == 3
+
+
+async def test_trouble_with_one_key_says_nothing_about_several() -> None:
+    store = Store(refuses="d")
+    several = removals(store)
+    for _ in range(5):
+        await remove(several, "abcde")
+    assert sum(len(keys) > 1 for keys in store.asked) == 5
+
+
+async def test_a_caller_who_leaves_takes_nobody_along() -> None:
+    store = Store()
+    store.gate.clear()
+    several = removals(store)
+    callers = [asyncio.create_task(several.remove(key)) for key in "abcd"]
+    await asyncio.sleep(0)
+    callers[0].cancel()
+    callers[2].cancel()
+    await asyncio.sleep(0)
+    store.gate.set()
+    async with asyncio.timeout(PATIENCE):
+        answers = await asyncio.gather(*callers, return_exceptions=True)
+    assert [type(answer).__name__ for answer in answers] == ["CancelledError", "NoneType", "CancelledError", "NoneType"]
+
+
+def test_loops_one_after_the_other_may_share_it() -> None:
+    async def cut_off(store: Store, several: Removals) -> None:
+        store.gate.clear()
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0):
+                await several.remove("a")
+
+    store = Store()
+    several = removals(store)
+    for _ in range(3):
+        asyncio.run(cut_off(store, several))
+    store.gate = asyncio.Event()
+    store.gate.set()
+    assert asyncio.run(remove(several, "abc")) == [None] * 3
+
+
+async def test_over_a_faulty_wire_what_is_told_to_be_gone_is_gone() -> None:
+    async with S3Server() as server:
+        bucket = open_bucket(server.url)
+        names = [f"d/{n}" for n in range(200)]
+        await asyncio.gather(*(bucket.put(name, b"", expected=ANY) for name in names))
+        server.faults = Faults(3, lost_request=0.2, lost_response=0.2, refused=0.2)
+        answers = await asyncio.gather(*(bucket.delete(name) for name in names), return_exceptions=True)
+        server.faults = Faults(0)
+        left = {key async for key in bucket.keys("d/")}
+        gone = {name for name, answer in zip(names, answers, strict=True) if answer is None}
+        assert all(answer is None or isinstance(answer, StorageError) for answer in answers)
+        assert gone
+        assert not left & gone
+
+
+async def test_a_hundred_keys_cost_a_few_requests() -> None:
+    async with S3Server() as server:
+        bucket = open_bucket(server.url)
+        await bucket.get("warm")
+        before = server.requests
+        await asyncio.gather(*(bucket.delete(f"d/{n}") for n in range(100)))
+        assert server.requests - before <= 5
