@@ -1,30 +1,64 @@
-from collections.abc import AsyncIterator
-from pathlib import Path
+"""One object of another's, or on a storage of the user's own."""
+
+import asyncio
 
 import pytest
 
+from qo.bucket import ANY
 from qo.buckets.memory import MemoryBucket
-from qo.engines.one_object import Mode, OneObjectEngine
+from qo.engines.one_object import OneObjectEngine, StorageBucket
+from qo.errors import StorageError
+from qo.model import Filter
 from qo.testing import EngineContract, ManualClock
-from tests.engines.layout_buckets import BUCKETS
+from qo.testing.samples import new
+from tests.engines.fast_time import run
 
 
-@pytest.mark.parametrize("engine", BUCKETS, indirect=True)
-class TestOneObject(EngineContract):
+@pytest.mark.parametrize("junk", [b"junk", b"{}", b"\xff", b"[1]"])
+async def test_an_object_that_is_not_a_queue_is_refused_and_left_alone(junk: bytes) -> None:
+    bucket = MemoryBucket()
+    await bucket.put("queue.json", junk, expected=ANY)
+    broker = OneObjectEngine(bucket)
+    for _ in range(2):
+        with pytest.raises(StorageError, match="does not hold a queue"):
+            await broker.add([new()])
+    blob = await bucket.get("queue.json")
+    assert blob is not None and blob.data == junk
+
+
+class CASConflictError(Exception):
+    """As jqueue calls it."""
+
+
+class PlainStorage:
+    """A storage as users write them: two methods."""
+
+    def __init__(self) -> None:
+        self._content, self._version = b"", 0
+
+    async def read(self) -> tuple[bytes, str | None]:
+        await asyncio.sleep(0)
+        return self._content, str(self._version) if self._version else None
+
+    async def write(self, content: bytes, if_match: str | None = None) -> str:
+        await asyncio.sleep(0)
+        if if_match is not None and if_match != str(self._version):
+            raise CASConflictError
+        self._content, self._version = content, self._version + 1
+        return str(self._version)
+
+
+class TestPlainStorage(EngineContract):
     @pytest.fixture
-    async def engine(
-        self, clock: ManualClock, tmp_path: Path, request: pytest.FixtureRequest
-    ) -> AsyncIterator[OneObjectEngine]:
-        async with BUCKETS[request.param](clock, tmp_path) as bucket:
-            engine = OneObjectEngine(bucket, clock=clock)
-            yield engine
-            await engine.close()
+    async def engine(self, clock: ManualClock) -> OneObjectEngine:
+        return OneObjectEngine(StorageBucket(PlainStorage(), settle=0.0), clock=clock)
 
 
-class TestDirect(EngineContract):
-    @pytest.fixture
-    async def engine(self, clock: ManualClock) -> AsyncIterator[OneObjectEngine]:
-        engine = OneObjectEngine(MemoryBucket(clock), mode=Mode.DIRECT, clock=clock)
-        await engine.open()
-        yield engine
-        await engine.close()
+def test_brokers_that_begin_together_on_a_plain_storage_lose_nothing() -> None:
+    async def race() -> None:
+        storage = PlainStorage()
+        brokers = [OneObjectEngine(StorageBucket(storage)) for _ in range(8)]
+        await asyncio.gather(*(broker.add([new(n)]) for n, broker in enumerate(brokers)))
+        assert len(await brokers[0].find(Filter(), limit=99)) == 8
+
+    run(race())

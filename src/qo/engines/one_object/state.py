@@ -87,10 +87,11 @@ class State:
 
     def _write(self, task: Task, *, quietly: bool = False) -> None:
         before = self._records.get(task.id)
+        record = grown(before, task, quietly=quietly)
+        self._encoded[task.id] = encode_record(record)  # first: what cannot be written must leave no trace
+        self._records[task.id] = record
         if before is not None:
             self._counts[_lane(before.task)] -= 1
-        self._records[task.id] = record = grown(before, task, quietly=quietly)
-        self._encoded[task.id] = encode_record(record)
         self._counts[_lane(task)] += 1
         self._lines.join(task)
         self.is_changed = True

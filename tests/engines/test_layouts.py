@@ -1,0 +1,46 @@
+"""Every layout on every bucket, and every way to set a layout up: one contract."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from qo.engine import Engine
+from qo.engines.per_task import IndexMode, Options, PerTaskEngine
+from qo.testing import EngineContract, ManualClock
+from tests.engines.layout_buckets import BUCKETS
+from tests.engines.layouts import EVERYTHING_ASIDE, LAYOUTS, VARIANTS, Layout
+
+PLACES = [f"{layout} on {bucket}" for layout in LAYOUTS for bucket in BUCKETS]
+WAYS: dict[str, Layout] = {
+    name: layout for name, layout in VARIANTS.items() if name not in LAYOUTS and layout is not EVERYTHING_ASIDE
+} | {
+    "tasks by their index alone": lambda bucket, clock: PerTaskEngine(
+        bucket, Options(index_mode=IndexMode.INDEX_ONLY), clock=clock
+    ),
+    "tasks without their index": lambda bucket, clock: PerTaskEngine(
+        bucket, Options(index_mode=IndexMode.LOG_SCAN, log_scan_page_size=7), clock=clock
+    ),
+}
+
+
+@pytest.mark.parametrize("engine", PLACES, indirect=True)
+class TestLayouts(EngineContract):
+    @pytest.fixture
+    async def engine(self, clock: ManualClock, tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[Engine]:
+        layout, _, bucket = request.param.partition(" on ")
+        async with BUCKETS[bucket](clock, tmp_path) as place:
+            engine = LAYOUTS[layout](place, clock)
+            yield engine
+            await engine.close()
+
+
+@pytest.mark.parametrize("engine", WAYS, indirect=True)
+class TestWays(EngineContract):
+    @pytest.fixture
+    async def engine(self, clock: ManualClock, tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[Engine]:
+        async with BUCKETS["memory"](clock, tmp_path) as place:
+            engine = WAYS[request.param](place, clock)
+            await engine.open()
+            yield engine
+            await engine.close()
