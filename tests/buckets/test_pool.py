@@ -3,6 +3,8 @@
 import asyncio
 import threading
 from functools import partial
+from queue import Empty, SimpleQueue
+from typing import Any
 
 import pytest
 
@@ -58,3 +60,31 @@ async def test_a_thread_nobody_needs_goes_back() -> None:
     async with asyncio.timeout(PATIENCE):
         await asyncio.gather(*(pool.run(gate.wait, PATIENCE) for _ in range(4)))
         await asyncio.to_thread(pool._executor.shutdown)  # waits until every thread has come back
+
+
+class Noted(SimpleQueue[Any]):
+    """Tells when someone has waited in vain."""
+
+    def __init__(self) -> None:
+        self.was_empty = threading.Event()
+
+    def get(self, block: bool = True, timeout: float | None = None) -> Any:  # noqa: FBT002 - as the queue says it
+        try:
+            return super().get(block, timeout)
+        except Empty:
+            self.was_empty.set()
+            raise
+
+
+async def test_a_thread_whose_call_another_took_does_not_wait_for_ever() -> None:
+    """It would keep the interpreter from leaving."""
+    pool = Pool(2)
+    pool._calls = calls = Noted()
+    await pool.run(int)
+    pool._free.pop()  # as for a call that a thread which has just come back is quicker to take
+    for _ in range(2):  # it waits again
+        calls.was_empty.clear()
+        assert await asyncio.to_thread(calls.was_empty.wait, PATIENCE)
+    pool._free.append(None)  # the other is done
+    async with asyncio.timeout(PATIENCE):
+        await asyncio.to_thread(pool._executor.shutdown)

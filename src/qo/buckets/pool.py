@@ -50,10 +50,11 @@ class Pool:
             try:
                 call = self._calls.get(timeout=_LINGER)
             except Empty:
-                with suppress(IndexError):
+                try:
                     self._free.pop()
-                    return
-                call = self._calls.get()  # no thread is free, so there is a call for each that waits
+                except IndexError:  # no thread is free: there is a call for each that waits, though another may take it
+                    continue
+                return
             call.make()
             self._free.append(None)
 
