@@ -11,6 +11,7 @@ QoError
 ├── ResultTimeout     the awaited task has not ended yet
 ├── Conflict          a compare-and-set write lost its race; reload and try again
 └── StorageError      the store could not be reached, is full, or is not ours
+    ├── Refused          the store will not do this, however often it is asked
     └── OutcomeUnknown   the store may or may not have taken the write; repeating it is harmless
 
 Two more are raised by handlers and caught by the worker: `Retry` and `Fail`.
@@ -66,6 +67,10 @@ ConflictError = Conflict  # its name in the world of S3Store
 
 class StorageError(QoError):
     """The store could not be reached, is full, or is not ours. See `__cause__`."""
+
+
+class Refused(StorageError):
+    """The store will not do this, however often it is asked: wrong credentials, no permission, no such bucket."""
 
 
 class OutcomeUnknown(StorageError):

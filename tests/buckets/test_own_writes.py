@@ -11,7 +11,7 @@ import pytest
 from qo.bucket import ANY, NEW, Blob, Bucket
 from qo.buckets.memory import MemoryBucket
 from qo.buckets.own_writes import SUPERSEDED, put_document
-from qo.errors import Conflict, OutcomeUnknown, StorageError
+from qo.errors import Conflict, OutcomeUnknown, Refused, StorageError
 from qo.testing import Faults, FaultyBucket
 from qo.testing.simulation import simulate
 
@@ -207,3 +207,37 @@ def test_what_overwrites_anything_is_simply_sent_again() -> None:
     bucket = Scripted((False, LOST), (True, LOST), (True, None))
     put(bucket, b"1", ANY, lambda _: pytest.fail("nothing to recognise"))
     assert bucket.puts == 3
+
+
+class Guarded(MemoryBucket):
+    """Raises these, one after the other, for the first writes."""
+
+    def __init__(self, *errors: StorageError) -> None:
+        super().__init__()
+        self.errors = list(errors)
+
+    async def put(self, key: str, data: bytes, *, expected: str) -> str:
+        if self.errors:
+            raise self.errors.pop(0)
+        return await super().put(key, data, expected=expected)
+
+
+@pytest.mark.parametrize(
+    ("errors", "told"),
+    [
+        ([Refused("no")], Refused),
+        ([StorageError("away"), Refused("no")], Refused),
+        ([OutcomeUnknown("lost"), Refused("no")], OutcomeUnknown),
+    ],
+)
+def test_a_refusal_is_told_at_once_unless_an_earlier_try_may_have_landed(
+    errors: list[StorageError], told: type[StorageError]
+) -> None:
+    async def write() -> None:
+        bucket = Guarded(*errors, StorageError("asked again"))
+        with pytest.raises(StorageError) as caught:
+            await put_document(bucket, "a", b"1", expected=NEW, is_ours=b"1".__eq__)
+        assert type(caught.value) is told
+        assert len(bucket.errors) == 1
+
+    simulate(write(), seed=1)

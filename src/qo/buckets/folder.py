@@ -20,10 +20,11 @@ from qo.buckets.locks import locked
 from qo.buckets.names import path_of, walk
 from qo.buckets.pool import Pool
 from qo.clock import Clock, system_clock
-from qo.errors import Conflict, InvalidSetting, StorageError
+from qo.errors import Conflict, InvalidSetting, Refused, StorageError
 
 _THREADS = 8
 _PAGE = 1000  # keys fetched in one go
+_NO_ENTRY = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
 class FolderBucket:
@@ -152,13 +153,14 @@ def _storage_errors(root: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise StorageError(_advice(root, error)) from error
+        kind = Refused if error.errno in _NO_ENTRY else StorageError
+        raise kind(_advice(root, error)) from error
 
 
 def _advice(root: Path, error: OSError) -> str:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return f"there is no space left in {root}; make room and try again"
-    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+    if error.errno in _NO_ENTRY:
         return f"this user may not write {error.filename or root}; check its owner and mode"
     if error.errno in (errno.ENOTDIR, errno.EEXIST):
         return f"{error.filename or root} is in the way: it is not a directory"

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Final
 
 from qo.bucket import ANY, NEW, Blob, Bucket
-from qo.errors import Conflict, OutcomeUnknown, StorageError
+from qo.errors import Conflict, OutcomeUnknown, Refused, StorageError
 from qo.ids import luck
 
 SUPERSEDED: Final = "superseded"  # the version of a write that landed and was replaced since: no store ever gives it
@@ -27,8 +27,8 @@ async def put_document(
     """Write a document; the answer is the truth.
 
     Returns its version: the write landed. Raises Conflict: it did not and never will. Raises StorageError: the store
-    refused it for `patience` seconds, and it did not land. Raises OutcomeUnknown: nobody can say; it may land later
-    still, and doing the whole operation again, with the same id and nonce, must be harmless.
+    refuses it, or did not take it for `patience` seconds, and it did not land. Raises OutcomeUnknown: nobody can say;
+    it may land later still, and doing the whole operation again, with the same id and nonce, must be harmless.
 
     What a layout must do:
 
@@ -53,7 +53,7 @@ async def put_document(
         except _Undecidable:
             raise
         except StorageError as error:
-            if loop.time() + pause > deadline:
+            if isinstance(error, Refused) or loop.time() + pause > deadline:
                 raise attempt.last_word(error) from error
         await asyncio.sleep(pause * (0.5 + chance() / 2))
         pause = min(pause * 2, _LONGEST_PAUSE)

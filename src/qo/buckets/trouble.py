@@ -1,6 +1,6 @@
 """What a cloud store's refusals mean for a caller. Read from the driver's text: it gives no status otherwise.
 
-A plain StorageError, and a Conflict, say that a write was not done. OutcomeUnknown says that it may have been.
+A plain StorageError, a Refused and a Conflict say that a write was not done. OutcomeUnknown says that it may have been.
 """
 
 import re
@@ -8,7 +8,7 @@ import re
 from obstore.exceptions import AlreadyExistsError, BaseError, PreconditionError
 
 from qo.buckets.address import Address
-from qo.errors import Conflict, OutcomeUnknown, QoError, StorageError
+from qo.errors import Conflict, OutcomeUnknown, QoError, Refused, StorageError
 
 _STATUS = re.compile(r"status code: (\d{3})")
 _CODE = re.compile(r"<Code>(\w+)</Code>")
@@ -33,13 +33,13 @@ def judge(error: BaseException, address: Address, key: str, *, writing: bool) ->
     text = _words(error)
     status, code = _status(text), _code(text)
     if code in _ABSENT:
-        return StorageError(f"there is no bucket {address.bucket!r}{_at(address)}; create it, or check the name")
+        return Refused(f"there is no bucket {address.bucket!r}{_at(address)}; create it, or check the name")
     if status == _TOO_MANY or (status == _CONFLICT and code in _RACING):
         return Busy(f"{address} is busy with other writes of {key}; try again")
     if writing and isinstance(error, AlreadyExistsError | PreconditionError):
         return Conflict(f"{key} was written by someone else")
     if status in (401, 403):
-        return StorageError(_no_entry(code, address))
+        return Refused(_no_entry(code, address))
     return _no_answer(error, address, status, writing=writing)
 
 
@@ -49,7 +49,7 @@ def _no_answer(error: BaseException, address: Address, status: int | None, *, wr
     if "kind: Connect" in str(error):
         return StorageError(f"{address} cannot be reached{_at(address)}; check the network and the endpoint")
     if "Received redirect" in text or status in (301, 307):
-        return StorageError(f"{address} is in another region than {address.region}; add ?region=… to the URL")
+        return Refused(f"{address} is in another region than {address.region}; add ?region=… to the URL")
     if writing and isinstance(error, BaseError) and (status is None or status >= _SERVER_ERRORS):
         return OutcomeUnknown(f"{address} did not say whether it took the write: {_short(text)}")
     return StorageError(f"{address} gave no answer: {_short(text)}")

@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from qo.errors import StorageError
+from qo.errors import Refused, StorageError
 from qo.ids import luck
 
 Answer = TypeVar("Answer")
@@ -22,6 +22,8 @@ async def patiently(request: Callable[[], Awaitable[Answer]]) -> Answer:
     for _ in range(_TRIES - 1):
         try:
             return await request()
+        except Refused:
+            raise
         except StorageError:
             await asyncio.sleep(pause * luck())
             pause = min(2 * pause, _LONGEST_PAUSE)

@@ -15,7 +15,7 @@ from qo.engines.sqlite_object.confirmed import Confirmed
 from qo.engines.sqlite_object.image import Image
 from qo.engines.sqlite_object.pace import Pace
 from qo.engines.sqlite_object.uploading import Upload, log
-from qo.errors import Conflict, OutcomeUnknown, QoError
+from qo.errors import Conflict, OutcomeUnknown, QoError, StorageError
 from qo.model import Want
 from qo.sqlite_tables.table import Table
 
@@ -34,6 +34,7 @@ class Local:
         self.lost = 0  # of those, all that another process's write has undone
         self._flushing = asyncio.Lock()
         self._syncing: asyncio.Task[None] | None = None
+        self._refusal: StorageError | None = None  # why the last flush did not happen
 
     async def open(self) -> None:
         if self._image is None:
@@ -104,7 +105,7 @@ class Local:
             syncing.cancel()
             await asyncio.wait([syncing])
         if self._unsynced:
-            self._lose(OutcomeUnknown("the bucket did not answer before the end"))
+            self._lose(self._refusal or OutcomeUnknown("the bucket did not answer before the end"))
         await self._confirmed.settle()
 
     def close(self) -> None:
@@ -123,8 +124,13 @@ class Local:
                 await self._pace.turn()
                 try:
                     await self.flush()
-                except QoError as error:
+                    self._refusal = None
+                except Conflict as error:
                     log.debug("%s: %s", self._key, error)  # `_lose` has told it
+                except StorageError as error:
+                    if self._refusal is None:
+                        log.warning("%s was not written, and is tried again and again: %s", self._key, error)
+                    self._refusal = error
         finally:
             self._syncing = None
 

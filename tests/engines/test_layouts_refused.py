@@ -1,0 +1,61 @@
+"""A bucket that may be read but not written: said at once and in plain words, and nothing is kept waiting."""
+
+import asyncio
+
+import pytest
+
+from qo.buckets import open_bucket
+from qo.engines import open_engine
+from qo.engines.sqlite_object import Mode, SqliteObjectEngine
+from qo.errors import Refused
+from qo.testing import S3Server
+from qo.testing.s3_objects import Answer, Request, S3Objects
+from qo.testing.samples import claim, new
+from tests.engines.layouts import LAYOUTS
+
+PATIENCE = 10.0  # seconds until a test gives up
+
+
+class ReadOnly(S3Objects):
+    is_locked = True
+
+    def answer(self, request: Request) -> Answer:
+        if self.is_locked and request.method in ("PUT", "POST", "DELETE"):
+            return self._error(403, "AccessDenied")
+        return super().answer(request)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+async def test_who_may_not_write_hears_it_at_once(layout: str) -> None:
+    objects = ReadOnly("bucket")
+    async with S3Server(objects=objects) as server:
+        engine = open_engine(f"{server.url}&layout={layout}")
+        await engine.open()
+        before = server.requests
+        with pytest.raises(Refused, match=r"may not do this .* qo bucket-setup --print-policy"):
+            await engine.add([new()])
+        assert server.requests - before <= 2
+        objects.is_locked = False
+        await engine.add([new()])
+        assert len(await claim(engine)) == 1
+        await engine.close()
+
+
+async def test_changes_that_may_not_be_synced_wait_and_one_warning_says_why(caplog: pytest.LogCaptureFixture) -> None:
+    objects = ReadOnly("bucket")
+    async with S3Server(objects=objects) as server:
+        bucket = open_bucket(server.url)
+        engine = SqliteObjectEngine(bucket, mode=Mode.LOCAL, interval=0.0)
+        await engine.open()
+        tries = server.requests + 5
+        await engine.add([new()])
+        async with asyncio.timeout(PATIENCE):
+            while server.requests < tries:
+                await asyncio.sleep(0)
+        with pytest.raises(Refused):
+            await engine.flush()
+        objects.is_locked = False
+        await engine.flush()
+        await engine.close()
+        assert len(await claim(SqliteObjectEngine(bucket))) == 1
+    assert sum("may not do this" in record.getMessage() for record in caplog.records) == 1
