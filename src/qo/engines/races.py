@@ -22,8 +22,11 @@ _COMPANY = 30.0  # seconds after the last sign of others
 _RING = 5.0  # seconds from one ring to the next
 
 
+_SILENT = (StorageError, ValueError)  # no answer, no place for a bell, or a key that is too long with it
+
+
 class Bell:
-    """A bucket that cannot hold one is taken to be rung all the time."""
+    """Where there can be none it is taken to be rung all the time."""
 
     def __init__(self, bucket: Bucket, key: str) -> None:
         self._bucket, self._key = bucket, f"{key}.bell"
@@ -34,14 +37,14 @@ class Bell:
         now = asyncio.get_running_loop().time()
         if now - self._rung_at >= _RING:
             self._rung_at = now
-            with suppress(StorageError):  # the next loser will
+            with suppress(*_SILENT):  # the next loser will
                 await self._bucket.put(self._key, new_sound().encode(), expected=ANY)
 
     async def has_rung(self) -> bool:
         """Since the last look."""
         try:
             blob = await self._bucket.get(self._key)
-        except StorageError:
+        except _SILENT:
             return True
         before, self._heard = self._heard, blob.version if blob else None
         return self._heard != before

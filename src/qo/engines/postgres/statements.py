@@ -1,4 +1,9 @@
-"""The SQL, kept in its own file."""
+"""The SQL: every statement of the engine by its name, from the files in `sql/`.
+
+A batch travels as arrays, one a column, and is one statement: a task, its events and the counts change together or not
+at all. `:now` is null in production, where the server's own clock rules; tests pass theirs. Locks are taken on tasks in
+the order of their ids, so that batches wait for each other and never in a ring.
+"""
 
 from functools import cache
 from importlib.resources import files
@@ -12,8 +17,8 @@ COLUMNS = (
 
 
 def _load() -> dict[str, str]:
-    text = files("qo.engines.postgres").joinpath("statements.sql").read_text("utf-8")
-    blocks = (block.partition("\n") for block in text.split("-- name: ")[1:])
+    texts = [file.read_text("utf-8") for file in files("qo.engines.postgres").joinpath("sql").iterdir()]
+    blocks = (block.partition("\n") for text in texts for block in text.split("-- name: ")[1:])
     return {name.strip(): body.strip() for name, _, body in blocks}
 
 

@@ -1,0 +1,106 @@
+-- Tasks go out.
+
+-- name: stage
+-- Make ready what has become due. In steps: one statement must not gather a million tasks.
+WITH due AS MATERIALIZED (
+    SELECT coming.ctid AS place, t.id, t.lane, t.rank, t.version
+    FROM {schema}.coming JOIN {schema}.tasks AS t USING (id, version)
+    WHERE coming.available_at <= %(now)s
+    ORDER BY coming.available_at, coming.id LIMIT %(step)s FOR UPDATE OF t SKIP LOCKED
+),
+void AS MATERIALIZED (
+    SELECT coming.ctid AS place FROM {schema}.coming LEFT JOIN {schema}.tasks AS t USING (id, version)
+    WHERE coming.available_at <= %(now)s AND t.id IS NULL LIMIT %(step)s
+),
+gone AS (DELETE FROM {schema}.coming USING (SELECT place FROM due UNION ALL SELECT place FROM void) AS g WHERE ctid = g.place),
+moved AS (INSERT INTO {schema}.ready (lane, rank, id, version) SELECT lane, rank, id, version FROM due)
+SELECT count(*) FROM due
+
+-- name: claim
+-- First how many each lane gives (looking only), then exactly so many are locked: what others have locked is passed over.
+-- Every answer carries when the next task that is not ready becomes due; if that has come already, nothing is claimed
+-- and `stage` goes first. The lock is for whoever asks for this claim again while it is still at work.
+WITH clock AS MATERIALIZED (
+    SELECT coalesce(%(now)s::float8, extract(epoch FROM clock_timestamp())::float8) AS now
+    FROM (SELECT pg_advisory_xact_lock(hashtextextended(%(lease_id)s, 0)) OFFSET 0) AS alone
+),
+coming AS MATERIALIZED (SELECT min(available_at) AS at FROM {schema}.coming),
+open AS MATERIALIZED (
+    SELECT lanes.n, lanes.type, least(coalesce(part.most, %(limit)s::integer), %(limit)s::integer) AS most
+    FROM {schema}.lanes LEFT JOIN unnest(%(part)s::text[], %(most)s::integer[]) AS part (type, most) USING (type), clock, coming
+    WHERE (%(queues)s::text[] = '{}' OR queue = ANY (%(queues)s::text[]))
+      AND (%(types)s::text[] = '{}' OR lanes.type = ANY (%(types)s::text[]))
+      AND needs <@ %(capabilities)s::text[]
+      AND (%(staged)s OR coming.at IS NULL OR coming.at > clock.now)
+),
+share AS MATERIALIZED (
+    SELECT n AS lane, most AS size FROM open WHERE (SELECT count(*) FROM open) = 1
+    UNION ALL
+    SELECT lane, count(*)
+    FROM (SELECT lane FROM (
+              SELECT open.n AS lane, open.most, head.rank, head.id,
+                     row_number() OVER (PARTITION BY open.type ORDER BY head.rank, head.id) AS nth
+              FROM open, LATERAL (SELECT rank, id FROM {schema}.ready
+                                  WHERE lane = open.n ORDER BY rank, id LIMIT open.most) AS head) AS heads
+          WHERE nth <= most ORDER BY rank, id LIMIT %(limit)s::integer) AS first
+    WHERE (SELECT count(*) FROM open) > 1
+    GROUP BY lane
+),
+first AS MATERIALIZED (
+    SELECT head.*
+    FROM share, LATERAL (SELECT t.ctid AS task, ready.ctid AS place
+                         FROM {schema}.ready JOIN {schema}.tasks AS t USING (id, version) WHERE ready.lane = share.lane
+                         ORDER BY ready.rank, ready.id LIMIT share.size FOR UPDATE OF t SKIP LOCKED) AS head
+),
+void AS MATERIALIZED (
+    SELECT head.place
+    FROM open, LATERAL (SELECT ctid AS place, id, version FROM {schema}.ready WHERE lane = open.n ORDER BY rank, id LIMIT 3) AS head
+         LEFT JOIN {schema}.tasks AS t USING (id, version)
+    WHERE t.id IS NULL
+),
+gone AS (DELETE FROM {schema}.ready USING (SELECT place FROM first UNION ALL SELECT place FROM void) AS g WHERE ctid = g.place),
+claimed AS (
+    UPDATE {schema}.tasks AS t
+    SET status = 'running', attempt = attempt + 1, lease_id = %(lease_id)s, worker_id = %(worker_id)s,
+        lease_expires_at = clock.now + %(lease)s, started_at = clock.now, updated_at = clock.now, version = version + 1,
+        claimed = version + 1
+    FROM first, clock
+    WHERE t.ctid = first.task  -- locked, and of the version that is ready: this is where it lies
+    RETURNING t.*
+),
+leased AS (
+    INSERT INTO {schema}.leases AS l (lease_id, expires_at, remaining, ids)
+    SELECT %(lease_id)s, clock.now + %(lease)s, count(*), array_agg(id) FROM claimed, clock GROUP BY clock.now
+    ON CONFLICT (lease_id) DO UPDATE SET remaining = l.remaining + excluded.remaining, ids = l.ids || excluded.ids
+),
+spent AS (
+    DELETE FROM {schema}.leases WHERE lease_id IN (
+        SELECT lease_id FROM {schema}.leases WHERE remaining <= 0 LIMIT 20 FOR UPDATE SKIP LOCKED)
+      AND lease_id <> %(lease_id)s
+),
+counted AS (
+    INSERT INTO {schema}.tally AS t (slot, lane, status, count)
+    SELECT pg_backend_pid(), lane, side.status, side.sign * number
+    FROM (SELECT lane, count(*) AS number FROM claimed GROUP BY lane) AS moved,
+         (VALUES ('pending', -1), ('running', 1)) AS side (status, sign)
+    ORDER BY lane, status
+    ON CONFLICT (slot, lane, status) DO UPDATE SET count = t.count + excluded.count
+)
+SELECT clock.now, coming.at, {columns} FROM clock CROSS JOIN coming LEFT JOIN claimed AS t ON true
+
+-- name: await_claim
+SELECT FROM (SELECT pg_advisory_xact_lock(hashtextextended(%(lease_id)s, 0)) OFFSET 0) AS alone
+
+-- name: held_under
+SELECT {columns}
+FROM {schema}.leases AS l, unnest(l.ids) AS held (id) JOIN {schema}.tasks AS t USING (id)
+WHERE l.lease_id = %(lease_id)s AND t.status = 'running' AND t.lease_id = %(lease_id)s
+
+-- name: claimable
+SELECT coalesce(%(now)s::float8, extract(epoch FROM clock_timestamp())::float8),
+       (SELECT min(available_at) FROM {schema}.coming),
+       EXISTS (
+           SELECT FROM {schema}.lanes, LATERAL (SELECT FROM {schema}.ready WHERE lane = lanes.n LIMIT 1) AS head
+           WHERE (%(queues)s::text[] = '{}' OR queue = ANY (%(queues)s::text[]))
+             AND (%(types)s::text[] = '{}' OR type = ANY (%(types)s::text[]))
+             AND needs <@ %(capabilities)s::text[])

@@ -1,0 +1,26 @@
+-- What there is.
+
+-- name: get
+SELECT {columns} FROM {schema}.tasks AS t WHERE t.id = ANY (%(id)s::uuid[])
+
+-- name: history
+SELECT version, at, status, attempt, failures, worker_id, error, available_at FROM {schema}.events WHERE id = %(id)s::uuid
+UNION ALL
+SELECT trail.version, trail.at, trail.status, trail.attempt, trail.failures, trail.worker_id, trail.error, trail.available_at
+FROM {schema}.tasks AS t, {schema}.trail(t) AS trail WHERE t.id = %(id)s::uuid
+ORDER BY version
+
+-- name: counts
+SELECT queue, type, status, priority, sum(count)::bigint, count(*)
+FROM {schema}.tally JOIN {schema}.lanes ON lanes.n = tally.lane GROUP BY queue, type, status, priority
+
+-- name: fold
+-- Connections come and go; what they counted is gathered in slot 0. Rows in use right now are left for the next time.
+WITH gone AS (
+    DELETE FROM {schema}.tally WHERE (slot, lane, status) IN (
+        SELECT slot, lane, status FROM {schema}.tally WHERE slot <> 0 ORDER BY slot, lane, status FOR UPDATE SKIP LOCKED)
+    RETURNING lane, status, count
+)
+INSERT INTO {schema}.tally AS t (slot, lane, status, count)
+SELECT 0, lane, status, sum(count) FROM gone GROUP BY lane, status
+ON CONFLICT (slot, lane, status) DO UPDATE SET count = t.count + excluded.count
