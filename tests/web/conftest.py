@@ -1,4 +1,4 @@
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
@@ -6,7 +6,11 @@ import pytest
 from qo.engine import Engine
 from qo.engines import open_engine
 from qo.engines.memory import MemoryEngine
-from tests.web.serving import Served, served
+from qo.queue import Queue
+from qo.testing import ManualClock
+from tests.engines.http_server import Server, server
+from tests.web import serving
+from tests.web.serving import Served
 
 
 @pytest.fixture(params=["sqlite:///{}/qo.db", "file://{}/bucket?layout=one"], ids=["sqlite", "bucket"])
@@ -17,12 +21,31 @@ def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Engine:
 @pytest.fixture
 def api(engine: Engine) -> Iterator[Served]:
     """A server over a fresh queue."""
-    with served(engine) as made:
+    with serving.served(engine) as made:
         yield made
 
 
 @pytest.fixture(scope="module")
 def one_server() -> Iterator[Served]:
     """One server for all tests of a module that leave nothing behind, over memory: the engine makes no difference."""
-    with served(MemoryEngine()) as made:
+    with serving.served(MemoryEngine()) as made:
         yield made
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[Server]:
+    """The routers for workers and metrics alone, over what `queue` puts in."""
+    with server() as running:
+        yield running
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+async def queue(served: Server, clock: ManualClock) -> AsyncIterator[Queue]:
+    async with served.serving(MemoryEngine(clock)) as queue:
+        served.app.state["clock"] = clock
+        yield queue

@@ -1,7 +1,6 @@
 """What /metrics shows, by the names of specs/priority-queue.md."""
 
 import json
-from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from urllib.request import urlopen
 
@@ -22,7 +21,7 @@ from qo.testing import EngineContract, ManualClock
 from qo.testing.samples import claim_one, new
 from qo.web.ages import look, percentiles
 from qo.worker import Worker, WorkerSettings
-from tests.engines.http_server import Server, server
+from tests.engines.http_server import Server
 from tests.web.promql import Shown, problems, selectors, shown
 
 ROOT = Path(__file__).parents[2]
@@ -39,24 +38,6 @@ NAMED = {  # the specification's list, line by line
     "tasks_failed_total": {"reason"},
     "tasks_dlq_total": set(),
 }
-
-
-@pytest.fixture(scope="module")
-def served() -> Iterator[Server]:
-    with server() as running:
-        yield running
-
-
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture
-async def queue(served: Server, clock: ManualClock) -> AsyncIterator[Queue]:
-    async with served.serving(MemoryEngine(clock)) as queue:
-        served.app.state["clock"] = clock
-        yield queue
 
 
 async def scrape(served: Server) -> str:

@@ -1,39 +1,20 @@
 """`/internal/workers`, from the worker's side: specs/priority-queue.md, Worker Interface, and what makes it safe."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
 import pytest
 
 from qo import notes
-from qo.engines.memory import MemoryEngine
 from qo.model import Status, Task, cancel, expire
 from qo.queue import Queue
 from qo.testing import ManualClock
 from qo.testing.samples import task_id
-from tests.engines.http_server import Server, server
+from tests.engines.http_server import Server
 
 REQUEST_ID = "0a8ae6c1-1f4c-4c0b-9b8e-0c8e1d1f2a3b"
-
-
-@pytest.fixture(scope="module")
-def served() -> Iterator[Server]:
-    with server() as running:
-        yield running
-
-
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture
-async def queue(served: Server, clock: ManualClock) -> AsyncIterator[Queue]:
-    async with served.serving(MemoryEngine(clock)) as queue:
-        served.app.state["clock"] = clock
-        yield queue
 
 
 class Client:
