@@ -84,10 +84,22 @@ async def test_a_thread_whose_call_another_took_does_not_wait_for_ever() -> None
     async with asyncio.timeout(PATIENCE):
         while not pool._free:  # the answer comes before the thread waits again
             await asyncio.sleep(0)
-    pool._free.pop()  # as for a call that a thread which has just come back is quicker to take
+    pool._free -= 1  # as for a call that a thread which has just come back is quicker to take
     for _ in range(2):  # it waits again
         calls.was_empty.clear()
         assert await asyncio.to_thread(calls.was_empty.wait, PATIENCE)
-    pool._free.append(None)  # the other is done
+    pool._free += 1  # the other is done
     async with asyncio.timeout(PATIENCE):
         await asyncio.to_thread(pool._executor.shutdown)
+
+
+async def test_more_work_than_threads_leaves_nothing_behind() -> None:
+    """Whatever is asked for while all are at work: no more threads are ordered than there may be."""
+    pool = Pool(2)
+    async with asyncio.timeout(PATIENCE):
+        for _ in range(20):
+            await asyncio.gather(*(pool.run(int) for _ in range(50)))
+        assert pool._executor._work_queue.qsize() == 0
+        while pool._threads:  # they leave, one by one
+            await asyncio.sleep(0.01)
+    assert (pool._free, pool._unpromised, pool._calls.qsize()) == (0, 0, 0)

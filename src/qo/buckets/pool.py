@@ -7,6 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from queue import Empty, SimpleQueue
+from threading import Lock
 from typing import Any, Generic, ParamSpec, TypeVar
 
 from qo.errors import StorageError
@@ -20,15 +21,19 @@ class Pool:
     """Threads start as they are needed, and end soon after.
 
     A thread that has made a call waits for the next one here instead of going back to the executor: the way there and
-    back is half of what a quick call costs. Every call is promised a waiting thread or a new one, so always as
-    many threads are waiting as there are calls and free places together, whichever takes which.
+    back is half of what a quick call costs. Every call is promised to a waiting thread, to a new one or, if all are at
+    work, to the next that is done. So always as many threads wait as there are promised calls and free threads
+    together, whichever takes which.
     """
 
     def __init__(self, threads: int) -> None:
         self._executor = ThreadPoolExecutor(threads, thread_name_prefix="qo-bucket")
         self._process = os.getpid()
         self._calls: SimpleQueue[_Call[Any]] = SimpleQueue()
-        self._free: deque[None] = deque()  # one for each waiting thread that is not promised to a call
+        self._lock = Lock()  # for these:
+        self._most, self._threads = threads, 0
+        self._free = 0  # threads that wait and are promised to no call
+        self._unpromised = 0  # calls for the next threads that are done
         self._answers: _Answers | None = None
 
     async def run(self, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -39,24 +44,47 @@ class Pool:
             self._answers = _Answers(loop)
         call = _Call(lambda: function(*args, **kwargs), self._answers)
         self._calls.put(call)
-        try:
-            self._free.pop()
-        except IndexError:
+        if self._needs_a_thread():
             self._executor.submit(self._serve)
         return await call.future
+
+    def _needs_a_thread(self) -> bool:
+        """For one call more."""
+        with self._lock:
+            if self._free:
+                self._free -= 1
+            elif self._threads < self._most:
+                self._threads += 1
+                return True
+            else:
+                self._unpromised += 1
+            return False
 
     def _serve(self) -> None:
         while True:
             try:
                 call = self._calls.get(timeout=_LINGER)
             except Empty:
-                try:
-                    self._free.pop()
-                except IndexError:  # no thread is free: there is a call for each that waits, though another may take it
-                    continue
-                return
+                if self._may_leave():
+                    return
+                continue  # a call is on its way here, or was: another thread may have been quicker to take it
             call.make()
-            self._free.append(None)
+            self._come_back()
+
+    def _may_leave(self) -> bool:
+        with self._lock:
+            if not self._free:
+                return False
+            self._free -= 1
+            self._threads -= 1
+            return True
+
+    def _come_back(self) -> None:
+        with self._lock:
+            if self._unpromised:
+                self._unpromised -= 1
+            else:
+                self._free += 1
 
 
 class _Call(Generic[T]):
