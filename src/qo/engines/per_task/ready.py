@@ -7,6 +7,7 @@ read serves the claims of the next second; what this process writes itself is ad
 import asyncio
 from collections import Counter, OrderedDict
 from collections.abc import Iterable
+from functools import partial
 from typing import TypeAlias
 
 from qo.engines.per_task.keys import LATER, READY, SHARDS, Entry, Kind
@@ -31,6 +32,7 @@ class Sweep:
 
     def __init__(self, now: float) -> None:
         self.began, self.began_really = now, asyncio.get_running_loop().time()
+        self.is_new = True
         self.entries: dict[str, Entry] = {}
         self.cursors: dict[str, str] = dict.fromkeys(SHARDS, "")  # shards read to their end are left out
         self.turn = asyncio.Lock()  # claims of one process share it
@@ -69,9 +71,13 @@ class Ready:
                     self._sweeps.clear()
                     self.next_at = page.stopped_at.at if page.stopped_at else None
                     return await self._wanted(page.entries, want)
-            sweep = await self._begin(wish, want, now)
+            sweep = self._begin(wish, now)
         async with sweep.turn:
-            await self._fill(sweep, want, roughly=roughly)
+            reading = [partial(self._fill, sweep, want, roughly=roughly)]
+            if sweep.is_new:
+                reading.append(partial(self._read_later, sweep, want, now))
+            await in_parallel(lambda read: read(), reading)
+            sweep.is_new = False
         return list(sweep.entries.values())
 
     async def _wanted(self, entries: list[Entry], want: Want) -> list[Entry]:
@@ -101,13 +107,12 @@ class Ready:
         searching = bool(sweep.cursors) and not sweep.entries
         return sweep if searching or (sweep.is_fresh(now) and self._has_some(sweep)) else None
 
-    async def _begin(self, wish: Wish, want: Want, now: float) -> Sweep:
+    def _begin(self, wish: Wish, now: float) -> Sweep:
         """Every sweep starts at the prefix."""
         self._sweeps[wish] = sweep = Sweep(now)
         self._sweeps.move_to_end(wish)
         if len(self._sweeps) > _MOST_SWEEPS:
             self._sweeps.popitem(last=False)
-        await self._read_later(sweep, want, now)
         return sweep
 
     def _is_deep(self, wish: Wish) -> bool:
