@@ -3,8 +3,6 @@
 import asyncio
 import threading
 from functools import partial
-from queue import Empty, SimpleQueue
-from typing import Any
 
 import pytest
 
@@ -62,44 +60,29 @@ async def test_a_thread_nobody_needs_goes_back() -> None:
         await asyncio.to_thread(pool._executor.shutdown)  # waits until every thread has come back
 
 
-class Noted(SimpleQueue[Any]):
-    """Tells when someone has waited in vain."""
-
-    def __init__(self) -> None:
-        self.was_empty = threading.Event()
-
-    def get(self, block: bool = True, timeout: float | None = None) -> Any:  # noqa: FBT002 - as the queue says it
-        try:
-            return super().get(block, timeout)
-        except Empty:
-            self.was_empty.set()
-            raise
-
-
-async def test_a_thread_whose_call_another_took_does_not_wait_for_ever() -> None:
-    """It would keep the interpreter from leaving."""
-    pool = Pool(2)
-    pool._calls = calls = Noted()
-    await pool.run(int)
-    async with asyncio.timeout(PATIENCE):
-        while not pool._free:  # the answer comes before the thread waits again
-            await asyncio.sleep(0)
-    pool._free -= 1  # as for a call that a thread which has just come back is quicker to take
-    for _ in range(2):  # it waits again
-        calls.was_empty.clear()
-        assert await asyncio.to_thread(calls.was_empty.wait, PATIENCE)
-    pool._free += 1  # the other is done
-    async with asyncio.timeout(PATIENCE):
-        await asyncio.to_thread(pool._executor.shutdown)
-
-
 async def test_more_work_than_threads_leaves_nothing_behind() -> None:
-    """Whatever is asked for while all are at work: no more threads are ordered than there may be."""
+    """Whatever is asked for while all are at work: no more threads are ordered than there may be, and all leave."""
     pool = Pool(2)
     async with asyncio.timeout(PATIENCE):
         for _ in range(20):
             await asyncio.gather(*(pool.run(int) for _ in range(50)))
         assert pool._executor._work_queue.qsize() == 0
-        while pool._threads:  # they leave, one by one
+        while pool._threads:
             await asyncio.sleep(0.01)
-    assert (pool._free, pool._unpromised, pool._calls.qsize()) == (0, 0, 0)
+    assert (pool._free, list(pool._waiting)) == ([], [])
+
+
+@pytest.mark.parametrize("linger", [0.0, 0.0005])
+async def test_a_thread_about_to_leave_still_makes_the_call_it_was_handed(
+    linger: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("qo.buckets.pool._LINGER", linger)
+    pool = Pool(3)
+    async with asyncio.timeout(PATIENCE):
+        for n in range(300):
+            assert await asyncio.gather(*(pool.run(divmod, n, k) for k in (1, 2, 3, 4))) == [
+                divmod(n, k) for k in (1, 2, 3, 4)
+            ]
+            await pool.run(int)
+        await asyncio.to_thread(pool._executor.shutdown)
+    assert (pool._threads, pool._free, list(pool._waiting)) == (0, [], [])

@@ -6,7 +6,6 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from queue import Empty, SimpleQueue
 from threading import Lock
 from typing import Any, Generic, ParamSpec, TypeVar
 
@@ -21,19 +20,17 @@ class Pool:
     """Threads start as they are needed, and end soon after.
 
     A thread that has made a call waits for the next one here instead of going back to the executor: the way there and
-    back is half of what a quick call costs. Every call is promised to a waiting thread, to a new one or, if all are at
-    work, to the next that is done. So always as many threads wait as there are promised calls and free threads
-    together, whichever takes which.
+    back is half of what a quick call costs. It is handed its call, so that no other can take it; a queue shared by
+    threads that wait for a while only would do, but that of CPython 3.11 can make one of them wait for ever.
     """
 
     def __init__(self, threads: int) -> None:
         self._executor = ThreadPoolExecutor(threads, thread_name_prefix="qo-bucket")
         self._process = os.getpid()
-        self._calls: SimpleQueue[_Call[Any]] = SimpleQueue()
         self._lock = Lock()  # for these:
         self._most, self._threads = threads, 0
-        self._free = 0  # threads that wait and are promised to no call
-        self._unpromised = 0  # calls for the next threads that are done
+        self._free: list[_Seat] = []  # the last who came is the first to be called, so that others may leave
+        self._waiting: deque[_Call[Any]] = deque()  # for a thread, while all are at work
         self._answers: _Answers | None = None
 
     async def run(self, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -43,48 +40,60 @@ class Pool:
         if self._answers is None or self._answers.loop is not loop:
             self._answers = _Answers(loop)
         call = _Call(lambda: function(*args, **kwargs), self._answers)
-        self._calls.put(call)
-        if self._needs_a_thread():
-            self._executor.submit(self._serve)
+        self._hand_out(call)
         return await call.future
 
-    def _needs_a_thread(self) -> bool:
-        """For one call more."""
+    def _hand_out(self, call: "_Call[Any]") -> None:
         with self._lock:
-            if self._free:
-                self._free -= 1
-            elif self._threads < self._most:
-                self._threads += 1
-                return True
-            else:
-                self._unpromised += 1
-            return False
+            seat = self._free.pop() if self._free else None
+            if seat is None and self._threads == self._most:
+                self._waiting.append(call)
+                return
+            self._threads += seat is None
+        if seat is None:
+            self._executor.submit(self._serve, call)
+        else:
+            seat.give(call)
 
-    def _serve(self) -> None:
-        while True:
-            try:
-                call = self._calls.get(timeout=_LINGER)
-            except Empty:
-                if self._may_leave():
-                    return
-                continue  # a call is on its way here, or was: another thread may have been quicker to take it
+    def _serve(self, call: "_Call[Any] | None") -> None:
+        seat = _Seat()
+        while call is not None:
             call.make()
-            self._come_back()
+            call = self._next(seat)
 
-    def _may_leave(self) -> bool:
+    def _next(self, seat: "_Seat") -> "_Call[Any] | None":
+        """None: the thread is not needed any more."""
         with self._lock:
-            if not self._free:
-                return False
-            self._free -= 1
-            self._threads -= 1
-            return True
+            if self._waiting:
+                return self._waiting.popleft()
+            self._free.append(seat)
+        if call := seat.wait(_LINGER):
+            return call
+        with self._lock:
+            if seat in self._free:
+                self._free.remove(seat)
+                self._threads -= 1
+                return None
+        return seat.wait()  # a call is on its way
 
-    def _come_back(self) -> None:
-        with self._lock:
-            if self._unpromised:
-                self._unpromised -= 1
-            else:
-                self._free += 1
+
+class _Seat:
+    """Where a thread waits to be handed its next call."""
+
+    def __init__(self) -> None:
+        self._given = Lock()
+        self._given.acquire()
+        self._call: _Call[Any] | None = None
+
+    def give(self, call: "_Call[Any]") -> None:
+        self._call = call
+        self._given.release()
+
+    def wait(self, timeout: float = -1) -> "_Call[Any] | None":
+        if not self._given.acquire(timeout=timeout):
+            return None
+        call, self._call = self._call, None
+        return call
 
 
 class _Call(Generic[T]):
