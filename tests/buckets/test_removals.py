@@ -27,6 +27,7 @@ class Store:
 
     async def remove_all(self, keys: list[str]) -> None:
         self.asked.append(keys)
+        await asyncio.sleep(0)
         await self.gate.wait()
         if self.refuses in keys:
             raise StorageError(f"{self.refuses} may not be removed")
@@ -70,6 +71,19 @@ async def test_a_store_that_does_not_know_how_is_not_asked_for_ever() -> None:
     for _ in range(5):
         assert await remove(several, "abcd") == [None] * 4
     assert sum(len(keys) > 1 for keys in store.asked) == 3
+
+
+async def test_nor_by_callers_who_come_all_the_time() -> None:
+    store = Store(knows_how=False)
+    several = removals(store)
+
+    async def remove_on(name: str) -> None:
+        for n in range(50):
+            await several.remove(f"{name}{n}")
+
+    async with asyncio.timeout(PATIENCE):
+        await asyncio.gather(*(remove_on(name) for name in "abcdefghij"))
+    assert sum(len(keys) > 1 for keys in store.asked) <= 4  # the fourth was under way with the third
 
 
 async def test_trouble_with_one_key_says_nothing_about_several() -> None:

@@ -1,7 +1,7 @@
 """A bucket in a cloud: S3 and whatever speaks its language, Google Cloud Storage, Azure."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -35,9 +35,11 @@ class CloudBucket:
         self._address = address
         self._root = f"{address.prefix}/" if address.prefix else ""
         self._store: Store = open_store(address)
-        self._deleting_store: Store = open_store(address, deletes_together=True)
         self._pool = Pool(address.connections)
-        self._removals = Removals(self._delete_one, self._delete_many)
+        self._remove: Callable[[str], Awaitable[None]] = self._delete_one
+        if address.scheme == "s3":  # the others have no request for many
+            store = open_store(address, deletes_together=True)
+            self._remove = Removals(self._delete_one, partial(self._delete_many, store)).remove
         self._clock = clock
         self._store_clock = StoreClock(address, system_clock)
         self._client: Any = None  # boto3's, for versions; made when first asked
@@ -57,15 +59,13 @@ class CloudBucket:
         return await self._call(send, key, writing=True)
 
     async def delete(self, key: str) -> None:
-        self._path(key)
-        await (self._removals.remove(key) if self._address.scheme == "s3" else self._delete_one(key))
+        await self._remove(self._path(key))
 
-    async def _delete_one(self, key: str) -> None:
-        await self._call(partial(self._delete, self._path(key)), key, writing=True)
+    async def _delete_one(self, path: str) -> None:
+        await self._call(partial(self._delete, path), path, writing=True)
 
-    async def _delete_many(self, keys: list[str]) -> None:
-        delete = partial(obstore.delete, self._deleting_store, [self._path(key) for key in keys])
-        await self._call(delete, f"{keys[0]} and others", writing=True)
+    async def _delete_many(self, store: Store, paths: list[str]) -> None:
+        await self._call(partial(obstore.delete, store, paths), f"{paths[0]} and others", writing=True)
 
     async def keys(self, prefix: str, *, after: str = "") -> AsyncIterator[str]:
         """End the prefix with a slash where speed matters: the driver asks stores for whole segments only."""

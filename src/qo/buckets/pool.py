@@ -45,11 +45,13 @@ class Pool:
 
     def _hand_out(self, call: "_Call[Any]") -> None:
         with self._lock:
-            seat = self._free.pop() if self._free else None
-            if seat is None and self._threads == self._most:
+            if self._free:
+                seat = self._free.pop()
+            elif self._threads < self._most:
+                self._threads, seat = self._threads + 1, None
+            else:
                 self._waiting.append(call)
                 return
-            self._threads += seat is None
         if seat is None:
             self._executor.submit(self._serve, call)
         else:

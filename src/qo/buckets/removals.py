@@ -29,7 +29,7 @@ class Removals:
         self._sending: set[asyncio.Task[None]] = set()
 
     async def remove(self, key: str) -> None:
-        if self._refused == _REFUSALS:
+        if self._refused >= _REFUSALS:
             await self._remove(key)
             return
         loop = asyncio.get_running_loop()

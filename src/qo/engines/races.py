@@ -63,12 +63,12 @@ class Race:
         return self.tried_at < self._began + _PATIENCE
 
     async def lose(self) -> None:
-        """This try was lost, and there will be no other."""
+        """This try was lost: whoever won should know that there are others."""
         self.was_lost = True
         await self._bell.ring()
 
     async def rest(self) -> None:
-        """This try was lost."""
+        """Before the next try, after one that was lost."""
         now = self._loop.time()
         took = max(_SHORTEST, now - self.tried_at)
         await self.lose()

@@ -22,7 +22,7 @@ from qo.model import MEDIUM, Status, Task
 SHARDS = "0123456789abcdef"
 TASKS, READY, LATER, LEASES = "tasks/", "ready/", "ready/later/", "leases/"
 ENTRY_PREFIXES = (READY, LEASES)
-_MOST_READ = 16_384  # names kept read; some ten megabytes
+_REMEMBERED = 16_384  # names kept read; some ten megabytes
 
 _ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 _TASK = re.compile(rf"tasks/([0-9a-f])/(({_ID.pattern}))\.json")
@@ -105,7 +105,7 @@ def _lease_key(task: Task) -> str:
     return f"{LEASES}{task.id[0]}/{_minute(at)}/{_hex(at)}_{holder_hash(task.lease_id)}_{_tail(task)}"
 
 
-@lru_cache(_MOST_READ)
+@lru_cache(_REMEMBERED)
 def entry_of(key: str) -> Entry | None:
     """None: not one of ours. A deep queue lists the same names again and again."""
     if found := _READY.fullmatch(key):

@@ -80,7 +80,7 @@ class Local:
             except (Conflict, OutcomeUnknown) as error:
                 self._lose(error)
                 raise Conflict(f"{self._key} was written by someone else first; unsynced changes are lost") from error
-            self._unsynced -= taken
+            self._unsynced, self._refusal = self._unsynced - taken, None
             self._version = upload.version
             if upload.version == SUPERSEDED:
                 self._confirmed.doubt()
@@ -124,7 +124,6 @@ class Local:
                 await self._pace.turn()
                 try:
                     await self.flush()
-                    self._refusal = None
                 except Conflict as error:
                     log.debug("%s: %s", self._key, error)  # `_lose` has told it
                 except StorageError as error:
