@@ -51,7 +51,7 @@ class PlainStorage:
 
 
 def plain(bucket: Bucket, clock: Clock) -> Engine:
-    return OneObjectEngine(StorageBucket(PlainStorage(bucket)), clock=clock)
+    return OneObjectEngine(StorageBucket(PlainStorage(bucket), settle=0.0), clock=clock)
 
 
 ENGINES = {"one": LAYOUTS["one"], "sqlite": LAYOUTS["sqlite"], "plain": plain}
