@@ -6,9 +6,10 @@ WORKERS ?= 2
 PEERS ?= qo-sqlite,huey-sqlite
 ENVS ?= qo huey raw
 REPS ?= 3
+TORTURE ?= 10
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench format clean
+.PHONY: help demo test torture check bench format clean
 
 help:  ## show this
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /make \1	/' | expand -t 16
@@ -23,6 +24,10 @@ test: $(VENV)/developer  ## everything that must hold: style, types, architectur
 	QO_TEST_MINISTACK=$(CURDIR)/$(VENV)/ministack/bin/ministack \
 	QO_TEST_AZURITE=$$(ls $(CURDIR)/$(VENV)/azurite/node_modules/.bin/azurite-blob 2>/dev/null) \
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --ignore=tests/model
+
+torture: $(VENV)/developer $(VENV)/servers  ## kills, clocks, partitions, damage, poison for longer (ONLY=clock runs one of them, SEED=7 repeats a run)
+	QO_TORTURE=$(TORTURE) QO_SEED=$(SEED) \
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -rA tests/torture$(if $(ONLY),/test_$(ONLY).py)
 
 check: $(VENV)/developer  ## formatting, lint, types, architecture
 	$(BIN)/ruff format --check .
