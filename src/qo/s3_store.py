@@ -14,7 +14,10 @@ from urllib.parse import urlencode
 
 from qo.bucket import Bucket
 from qo.buckets import open_bucket
+from qo.buckets.prefixed import PrefixedBucket
 from qo.clock import Clock, system_clock
+from qo.engine import Engine
+from qo.engines.spacious import LARGEST, SpaciousEngine
 from qo.errors import InvalidSetting
 from qo.queue import Queue, Settings
 
@@ -32,14 +35,20 @@ class S3Store(Queue):
     """
 
     def __init__(
-        self, engine: "SqliteObjectEngine", mode: str, settings: Settings | None = None, *, clock: Clock = system_clock
+        self,
+        database: "SqliteObjectEngine",
+        engine: Engine,
+        mode: str,
+        settings: Settings | None = None,
+        *,
+        clock: Clock = system_clock,
     ) -> None:
-        """For those who have an engine; others call `create`."""
+        """`engine` keeps its tasks in `database`. Applications call `create`."""
         super().__init__(engine, settings, clock=clock)
-        self._object = engine
+        self._object = database
         self._mode = mode
         # Nobody may have called close(): then what goes on in the background ends when the store is collected.
-        weakref.finalize(self, _let_go, asyncio.get_running_loop(), engine).atexit = False
+        weakref.finalize(self, _let_go, asyncio.get_running_loop(), database).atexit = False
 
     @classmethod
     async def create(
@@ -52,6 +61,7 @@ class S3Store(Queue):
         region: str = "",
         interval: float | None = None,
         volume: int | None = None,
+        payload_limit: int = LARGEST,
         patience: float = _FOREVER,
         settings: Settings | None = None,
         clock: Clock | None = None,
@@ -61,26 +71,36 @@ class S3Store(Queue):
         `bucket` is the name of a bucket in S3, a URL (`s3://… gs://… az://… file:///…`), or a bucket itself. A flush
         follows the last one after `interval` seconds at the earliest (durable 0, local 1; infinite: only `flush()`
         does), or when `volume` calls wait. A bucket that does not answer is asked again for `patience` seconds.
+
+        Payloads and results above 256 KiB, up to `payload_limit` bytes, lie beside the database, in objects of their
+        own. In mode `local` a call with such a value waits until the bucket has the value.
         """
         from qo.engines.sqlite_object import Mode, SqliteObjectEngine  # noqa: PLC0415 - its driver is needed only here
-        from qo.engines.sqlite_object.engine import KEY, VOLUME  # noqa: PLC0415 - as above
+        from qo.engines.sqlite_object.engine import VOLUME  # noqa: PLC0415 - as above
 
         if mode not in set(Mode):
             raise InvalidSetting(f"mode={mode!r:.40} is not one of {', '.join(Mode)}")
         if isinstance(bucket, str):
             bucket = open_bucket(_address(bucket, prefix, endpoint=endpoint, region=region), clock=clock)
-            prefix = ""
-        engine = SqliteObjectEngine(
+        elif prefix.strip("/"):
+            bucket = PrefixedBucket(bucket, prefix)
+        database = SqliteObjectEngine(
             bucket,
             mode=Mode(mode),
-            key=f"{prefix.strip('/')}/{KEY}".lstrip("/"),
             interval=interval,
             volume=VOLUME if volume is None else volume,
             patience=patience,
             repeats_lost_races=False,
             clock=clock,
         )
-        store = cls(engine, mode, settings, clock=clock or system_clock)
+        engine = SpaciousEngine(
+            database,
+            bucket,
+            payload_limit=payload_limit,
+            patience=patience if mode == "durable" else 0.0,
+            clock=clock or bucket.now,
+        )
+        store = cls(database, engine, mode, settings, clock=clock or system_clock)
         await store.open()
         return store
 

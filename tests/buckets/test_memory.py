@@ -4,6 +4,7 @@ from qo.bucket import ANY, Bucket
 from qo.buckets import open_bucket
 from qo.buckets.counting import CountingBucket
 from qo.buckets.memory import MemoryBucket
+from qo.buckets.prefixed import PrefixedBucket
 from qo.testing import BucketContract, Faults, FaultyBucket
 
 
@@ -11,6 +12,12 @@ class TestMemory(BucketContract):
     @pytest.fixture
     def bucket(self) -> Bucket:
         return open_bucket("memory://")
+
+
+class TestPrefixed(BucketContract):
+    @pytest.fixture
+    def bucket(self) -> Bucket:
+        return PrefixedBucket(MemoryBucket(), "/deep/below/")
 
 
 class TestCounting(BucketContract):

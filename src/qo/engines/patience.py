@@ -16,10 +16,11 @@ _TRIES = 20
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.002, 1.0  # seconds, times chance
 
 
-async def patiently(request: Callable[[], Awaitable[Answer]]) -> Answer:
-    """Ask again while the store cannot be reached."""
-    pause = _FIRST_PAUSE
-    for _ in range(_TRIES - 1):
+async def patiently(request: Callable[[], Awaitable[Answer]], *, patience: float = 0.0) -> Answer:
+    """Ask again while the store cannot be reached: 20 times, and for at least `patience` seconds."""
+    pause, tries, until = _FIRST_PAUSE, 1, asyncio.get_running_loop().time() + patience
+    while tries < _TRIES or asyncio.get_running_loop().time() < until:
+        tries += 1
         try:
             return await request()
         except Refused:

@@ -17,10 +17,10 @@ from msgspec.structs import replace
 
 from qo.bucket import ANY, Bucket
 from qo.clock import Clock
-from qo.engine import Engine, Repairable
+from qo.engine import Engine, Repairable, WriteBehind
 from qo.engines.patience import patiently
 from qo.engines.references import DATA, MARK, data_key, is_id, literal, reference, referred, task_id_in, value_of
-from qo.errors import StorageError
+from qo.errors import Conflict, StorageError
 from qo.ids import new_lease_id
 from qo.model import (
     PAYLOAD_LIMIT,
@@ -52,10 +52,19 @@ class SpaciousEngine:
     """Takes what the engine below would keep inline, and keeps it aside if it is large."""
 
     def __init__(
-        self, engine: Engine, bucket: Bucket, *, inline: int = PAYLOAD_LIMIT, payload_limit: int = LARGEST, clock: Clock
+        self,
+        engine: Engine,
+        bucket: Bucket,
+        *,
+        inline: int = PAYLOAD_LIMIT,
+        payload_limit: int = LARGEST,
+        patience: float = 0.0,
+        clock: Clock,
     ) -> None:
+        """A bucket that does not answer is asked again for at least `patience` seconds."""
         self.engine, self.payload_limit = engine, payload_limit
-        self._bucket, self._inline, self._clock = bucket, inline, clock
+        self._bucket, self._inline, self._clock, self._patience = bucket, inline, clock, patience
+        self._removals: dict[asyncio.Task[None], list[str]] = {}  # keys of deleted tasks that wait for a flush
 
     # --- writing
 
@@ -64,8 +73,12 @@ class SpaciousEngine:
             return await self.engine.add(tasks)
         check_distinct(task.id for task in tasks)
         kept = await _together(self._keep_payload, tasks)
-        added = await self.engine.add(kept)
         aside = {task.id: key for task in kept if (key := referred(task.payload))}
+        try:
+            added = await self.engine.add(kept)
+        except Conflict:  # nothing was written
+            await _tidily(self._withdraw(aside))
+            raise
         if refused := {each.id: aside[each.id] for each in added if not each.new and each.id in aside}:
             await _tidily(self._withdraw(refused))
         return added
@@ -88,10 +101,14 @@ class SpaciousEngine:
             return await self.engine.apply(changes)
         check_distinct(change.id for change in changes)
         kept = await _together(self._keep_result, changes)
-        answers = await self.engine.apply(kept)
-        settled = zip(kept, answers, strict=True)
-        refused = {each.id: key for each, landed in settled if not landed and (key := referred(each.result or b""))}
-        if refused:
+        aside = {change.id: key for change in kept if (key := referred(change.result or b""))}
+        try:
+            answers = await self.engine.apply(kept)
+        except Conflict:  # nothing was written
+            await _tidily(self._withdraw(aside))
+            raise
+        landed = dict(zip((change.id for change in kept), answers, strict=True))
+        if refused := {task_id: key for task_id, key in aside.items() if not landed[task_id]}:
             await _tidily(self._withdraw(refused))
         return answers
 
@@ -106,7 +123,7 @@ class SpaciousEngine:
         if len(value) <= self._inline or not is_id(task_id):
             return literal(value)
         key = data_key(task_id, kind, name)
-        await patiently(lambda: self._bucket.put(key, value, expected=ANY))
+        await self._patiently(lambda: self._bucket.put(key, value, expected=ANY))
         return reference(key)
 
     async def delete(self, ids: Sequence[str]) -> list[bool]:
@@ -114,22 +131,36 @@ class SpaciousEngine:
         tasks = await self.engine.get(ids)
         answers = await self.engine.delete(ids)
         gone = [task for task, deleted in zip(tasks, answers, strict=True) if task is not None and deleted]
-        await _tidily(self._remove([key for task in gone for key in _keys(task)]))
+        keys = [key for task in gone for key in _keys(task)]
+        if keys and isinstance(self.engine, WriteBehind) and not self.engine.is_synced:
+            removal = asyncio.create_task(self._remove_once_confirmed(self.engine, keys))
+            self._removals[removal] = keys
+            removal.add_done_callback(self._removals.pop)
+        else:
+            await _tidily(self._remove(keys))
         return answers
 
+    async def _remove_once_confirmed(self, engine: WriteBehind, keys: list[str]) -> None:
+        """A deletion that is lost brings its task back, which then needs its values."""
+        if await engine.confirmed():
+            await _tidily(self._remove(keys))
+
     async def _remove(self, keys: Sequence[str]) -> None:
-        await _together(lambda key: patiently(lambda: self._bucket.delete(key)), keys)
+        await _together(lambda key: self._patiently(lambda: self._bucket.delete(key)), keys)
 
     async def repair(self) -> int:
         """Remove blobs that no task refers to; and whatever the engine below repairs."""
+        if isinstance(self.engine, WriteBehind):
+            await self.engine.sync()  # a task that its copy does not show yet may refer to a blob
         repaired = await self.engine.repair() if isinstance(self.engine, Repairable) else 0
         found: defaultdict[str, list[str]] = defaultdict(list)
-        for key in await patiently(self._all):
+        for key in await self._patiently(self._all):
             if task_id := task_id_in(key):  # else it is somebody else's
                 found[task_id].append(key)
         ids = sorted(found)
         for page in (ids[at : at + _PAGE] for at in range(0, len(ids), _PAGE)):
             needed = {key for task in await self.engine.get(page) if task is not None for key in _keys(task)}
+            needed.update(key for keys in self._removals.values() for key in keys)
             orphans = [key for task_id in page for key in found[task_id] if key not in needed]
             repaired += sum(await _together(self._remove_if_old, orphans))
         return repaired
@@ -138,11 +169,14 @@ class SpaciousEngine:
         return [key async for key in self._bucket.keys(DATA)]
 
     async def _remove_if_old(self, key: str) -> int:
-        blob = await patiently(lambda: self._bucket.get(key))
+        blob = await self._patiently(lambda: self._bucket.get(key))
         if blob is None or blob.written_at > self._clock() - YOUNGEST:
             return 0
         await self._remove([key])
         return 1
+
+    async def _patiently(self, request: Callable[[], Awaitable[Answer]]) -> Answer:
+        return await patiently(request, patience=self._patience)
 
     # --- reading
 
@@ -198,7 +232,7 @@ class SpaciousEngine:
         key = None if stored is None else referred(stored)
         if stored is None or key is None:
             return None if stored is None else value_of(stored)
-        blob = await patiently(lambda: self._bucket.get(key)) if task_id_in(key) else None
+        blob = await self._patiently(lambda: self._bucket.get(key)) if task_id_in(key) else None
         return None if blob is None else blob.data
 
     # --- what holds no values
@@ -208,6 +242,8 @@ class SpaciousEngine:
 
     async def close(self) -> None:
         await self.engine.close()
+        if self._removals:
+            await asyncio.wait(self._removals)
 
     async def count(self) -> Counts:
         return await self.engine.count()

@@ -27,6 +27,7 @@ Answer = TypeVar("Answer")
 
 class Durable:
     lost = 0  # nothing that was acknowledged
+    is_synced = True
 
     def __init__(
         self, bucket: Bucket, key: str, clock: Clock, pace: Pace, *, patience: float, repeats_lost_races: bool
@@ -76,6 +77,12 @@ class Durable:
         if waiting:
             self._pace.hurry()
             await asyncio.wait(waiting)
+
+    async def confirmed(self) -> bool:
+        return True
+
+    async def sync(self) -> None:
+        """Nothing to do: every answer is in the bucket, and every read looks there."""
 
     async def finish(self, patience: float) -> None:
         """Do what was asked for. A bucket that does not answer is not waited for without end."""

@@ -86,6 +86,19 @@ class SqliteObjectEngine:
         """Bring what is asked for to the bucket now."""
         await self._store.flush()
 
+    @property
+    def is_synced(self) -> bool:
+        """Whether the bucket has what was answered so far."""
+        return self._store.is_synced
+
+    async def confirmed(self) -> bool:
+        """Wait until the bucket has what was answered so far. False: another process's write has undone it."""
+        return await self._store.confirmed()
+
+    async def sync(self) -> None:
+        """Bring every change to the bucket now, and read what it holds."""
+        await self._store.sync()
+
     def let_go(self) -> None:
         """End what goes on in the background; for whoever cannot await `close`."""
         self._store.let_go()

@@ -31,6 +31,8 @@ class Local:
         self._image: Image | None = None
         self._version = ""  # of the object the image was before what is unsynced
         self._unsynced = 0  # calls that changed something the bucket does not have
+        self._changes = 0  # every call that changed something
+        self._unconfirmed: list[tuple[int, asyncio.Future[bool]]] = []  # callers of `confirmed`, and what they wait for
         self.lost = 0  # of those, all that another process's write has undone
         self._flushing = asyncio.Lock()
         self._syncing: asyncio.Task[None] | None = None
@@ -50,6 +52,7 @@ class Local:
         image = await self._present()
         if image.do([call]):
             self._unsynced += 1
+            self._changes += 1
             self._pace.count(self._unsynced)
             if self._syncing is None:
                 self._syncing = asyncio.create_task(self._sync())
@@ -71,7 +74,7 @@ class Local:
     async def flush(self) -> None:
         """Now. Raises Conflict if another process has written the object: then what was unsynced is lost."""
         async with self._flushing:
-            image, taken, expected = self._image, self._unsynced, self._version
+            image, taken, expected, changes = self._image, self._unsynced, self._version, self._changes
             if image is None or not taken:
                 return
             upload = Upload(self._bucket, self._key, image)
@@ -82,6 +85,7 @@ class Local:
                 raise Conflict(f"{self._key} was written by someone else first; unsynced changes are lost") from error
             self._unsynced, self._refusal = self._unsynced - taken, None
             self._version = upload.version
+            self._tell_unconfirmed(changes, landed=True)
             if upload.version == SUPERSEDED:
                 self._confirmed.doubt()
                 if not self._unsynced:
@@ -89,12 +93,36 @@ class Local:
             else:
                 self._confirmed.adopt(upload.data, upload.version, upload.write.n)
 
+    async def sync(self) -> None:
+        await self.flush()
+        await self.look(lambda _: None)
+
+    @property
+    def is_synced(self) -> bool:
+        return not self._unsynced
+
+    async def confirmed(self) -> bool:
+        """Wait for a flush of every change so far, without asking for one. False: they are lost."""
+        if not self._unsynced:
+            return True
+        landed: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self._unconfirmed.append((self._changes, landed))
+        return await landed
+
+    def _tell_unconfirmed(self, changes: int, *, landed: bool) -> None:
+        told = [future for number, future in self._unconfirmed if number <= changes]
+        self._unconfirmed = [(number, future) for number, future in self._unconfirmed if number > changes]
+        for future in told:
+            if not future.done():
+                future.set_result(landed)
+
     def _lose(self, error: QoError) -> None:
         lost, self._unsynced = self._unsynced, 0
         self.lost += lost
         log.error("%s: %d unsynced changes are lost, and it is downloaded afresh: %s", self._key, lost, error)
         self._drop_image()
         self._confirmed.doubt()
+        self._tell_unconfirmed(self._changes, landed=False)
 
     async def finish(self, patience: float) -> None:
         """Sync. A bucket that does not answer is not waited for without end."""
@@ -132,6 +160,8 @@ class Local:
                     self._refusal = error
         finally:
             self._syncing = None
+            if self._unsynced:  # cancelled: no flush follows
+                self._tell_unconfirmed(self._changes, landed=False)
 
     async def _present(self) -> Image:
         while self._image is None:
