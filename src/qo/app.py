@@ -16,13 +16,14 @@ from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import Future
 from typing import Any, Generic, ParamSpec, Protocol, TypeVar, overload
 
+from qo.destinations import DEFAULT_URL, destination
 from qo.errors import InvalidSetting
 from qo.model import Filter, NewTask, RetryPolicy, Task
 from qo.queue import Queue, Seconds, Settings, connect, describe
 from qo.sync import LoopThread
 from qo.tasks import Handler, Options, Registry, make_handler, make_options
 
-DEFAULT_URL = "sqlite:///qo.db"
+__all__ = ["DEFAULT_URL", "App", "Enqueuer", "Submission", "TaskFunction"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -170,8 +171,11 @@ class App:
 
     @property
     def url(self) -> str:
-        """Where tasks go: the URL given, else QO_URL, else a SQLite file in the working directory."""
-        return self._url or os.environ.get("QO_URL") or DEFAULT_URL
+        """Where tasks go: the URL given, else QO_URL, else a SQLite file in the working directory.
+
+        In a worker, the store it serves goes before them.
+        """
+        return destination(self._url)
 
     @url.setter
     def url(self, url: str) -> None:

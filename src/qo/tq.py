@@ -18,6 +18,7 @@ from typing import Any, Generic, Self, TypeVar, overload
 
 from msgspec.structs import replace
 
+from qo import destinations
 from qo.app import App
 from qo.codec import encode_value
 from qo.errors import InvalidSetting
@@ -26,6 +27,7 @@ from qo.monitor import Monitor, MonitorSettings
 from qo.queue import Queue, Settings
 from qo.tasks import Handler, Options, PayloadArguments, Registry, decode_payload, make_options
 from qo.worker import Worker, WorkerSettings
+from qo.worker.processes import in_child
 
 T = TypeVar("T")
 
@@ -176,7 +178,7 @@ class TaskQueue:
     def _home(self) -> App:
         with self._lock:
             if self._app is None:
-                self._app = App()
+                self._app = App(destinations.redirect().tq or None)
             return self._app
 
     def _run(self, how: Callable[[Queue], Any]) -> Any:
@@ -188,11 +190,17 @@ class TaskQueue:
         return app.run(there())
 
     def _serve(self) -> None:
-        """One worker serves all types; it is started with the first and told of every change."""
+        """One worker serves all types; it is started with the first and told of every change.
+
+        Under `qo worker`, and in the child processes of a worker, that worker serves them.
+        """
+        if destinations.is_pinned() or in_child():
+            return
         if self._worker is not None:
             self._home().call(self._worker.refresh)
             return
         app = self._home()
+        destinations.serve_tq(app.url)
         started: Future[Worker] = Future()
 
         async def work() -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from qo import destinations
 from qo.app import App
 from qo.errors import InvalidSetting
 from qo.tasks import Registry
@@ -15,14 +16,16 @@ _DEFAULT = "app"
 
 
 def load_app(target: str, url: str | None) -> App:
-    """The app a target names, pointed at `url` if one was given."""
+    """The app a target names, pointed at `url` if one was given, with all apps that name the same store."""
+    destinations.pin()
     name, _, attribute = target.partition(":")
     module = _import(name)
     app = _as_app(_find(module, attribute or _DEFAULT, target), target)
     if not len(app.registry):
         raise InvalidSetting(f"{target} has no tasks: is the module imported that declares them?")
     if url is not None:
-        app.url = url
+        destinations.serve(app.url, url)
+        app.url = url  # raises if the program has used the app already
     return app
 
 

@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from qo import tracing
+from qo import destinations, tracing
 from qo.clock import Clock, boot_clock
 from qo.errors import InvalidSetting
 from qo.model import LOST, Task
@@ -28,6 +28,7 @@ from qo.worker.slots import Slots
 from qo.worker.threads import ThreadExecutor
 
 _spawn = multiprocessing.get_context("spawn")
+_CHILD = "qo-child"
 
 
 class Order(Struct, frozen=True, kw_only=True):
@@ -43,7 +44,9 @@ class Order(Struct, frozen=True, kw_only=True):
 class _Child:
     def __init__(self) -> None:
         self.connection, theirs = _spawn.Pipe()
-        self.process = _spawn.Process(target=child_main, args=(theirs, os.getpid()), daemon=True, name="qo-child")
+        self.process = _spawn.Process(
+            target=child_main, args=(theirs, os.getpid(), destinations.redirect()), daemon=True, name=_CHILD
+        )
         self.process.start()
         theirs.close()
         self.ran = 0
@@ -127,8 +130,14 @@ def check_reachable(handler: Handler) -> None:
 # --- in the child
 
 
-def child_main(connection: Connection, parent: int) -> None:
+def in_child() -> bool:
+    """True also while the main module is imported again, before `child_main` is called."""
+    return multiprocessing.current_process().name == _CHILD
+
+
+def child_main(connection: Connection, parent: int, redirect: destinations.Redirect) -> None:
     """Take orders until the parent closes the pipe."""
+    destinations.adopt(redirect)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # ctrl-C goes to the whole group; the parent decides
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     _die_with_parent(parent)
