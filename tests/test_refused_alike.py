@@ -41,6 +41,7 @@ LINES = {
     "NUL": Line('"a\\u0000b"', "a\x00b", "NUL"),
     "too large": Line(json.dumps("x" * 262_145), "x" * 262_145, "the limit is 262,144"),
 }
+TYPES = ["-a", "/a", "a b", "../a", "é", "a" * 256, "a;", "<b>", "a%2fb", "a\\b"]
 NAMES = ["-a", "a b", "a/b", "../a", "é", "a" * 65, "a;", "<b>"]
 
 
@@ -81,10 +82,18 @@ async def test_a_payload_is_refused_alike(api: Served, tmp_path: Path, name: str
 async def test_a_name_is_refused_alike(api: Served, tmp_path: Path, name: str) -> None:
     url = f"sqlite:///{tmp_path}/qo.db"
     with pytest.raises(InvalidTask) as caught:
+        await Queue(MemoryEngine()).enqueue("t", 1, queue=name)
+    said = [str(caught.value), by_command(url, "--type", "t", "--queue", name)]
+    said.append(by_http(api, "/api/v1/tasks", json.dumps({"task_type": "t", "queue": name})))
+    assert all("is not a name" in each for each in said), said
+
+
+@pytest.mark.parametrize("name", TYPES)
+async def test_a_type_is_refused_alike(api: Served, tmp_path: Path, name: str) -> None:
+    url = f"sqlite:///{tmp_path}/qo.db"
+    with pytest.raises(InvalidTask) as caught:
         await Queue(MemoryEngine()).enqueue(name, 1)
     said = [str(caught.value), by_command(url, "--type", name)]
     said.append(by_http(api, "/api/tasks", json.dumps({"type": name, "payload": 1})))
     said.append(by_http(api, "/api/v1/tasks", json.dumps({"task_type": name})))
-    said.append(by_http(api, "/api/v1/tasks", json.dumps({"task_type": "t", "queue": name})))
-    said.append(by_command(url, "--type", "t", "--queue", name))
-    assert all("is not a name" in each for each in said), said
+    assert all("is not a type" in each for each in said), said

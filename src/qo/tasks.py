@@ -22,6 +22,7 @@ from qo.model import (
     check_names,
     check_number,
     check_retry,
+    check_type,
     check_whole,
     level,
 )
@@ -145,7 +146,7 @@ def _executor(name: str) -> Executor:
 
 def make_handler(function: Callable[..., Any], *, type: str, options: Options) -> Handler:
     return Handler(
-        type=check_name("type", type),
+        type=check_type("type", type),
         function=function,
         options=options,
         arguments=SignatureArguments(function),

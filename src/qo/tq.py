@@ -22,7 +22,7 @@ from qo import destinations
 from qo.app import App
 from qo.codec import encode_value
 from qo.errors import InvalidSetting
-from qo.model import check_name
+from qo.model import check_type
 from qo.monitor import Monitor, MonitorSettings
 from qo.queue import Queue, Settings
 from qo.tasks import Handler, Options, PayloadArguments, Registry, decode_payload, make_options
@@ -38,7 +38,7 @@ class TaskType(Generic[T]):
     """One type of task: what to do with it, and a place to add more. Every method returns it again."""
 
     def __init__(self, tq: "TaskQueue", type: str, payload: Any = Any) -> None:
-        self._tq, self.type, self._payload = tq, check_name("type", type), payload
+        self._tq, self.type, self._payload = tq, check_type("type", type), payload
 
     def add(
         self, payload: T, *, max_attempts: int | None = None, run_after: datetime | float | str | None = None

@@ -80,3 +80,13 @@ def test_switches_are_set_shown_and_lifted(call: Any) -> None:
     control = call.json("resume")
     assert control["paused"] is False and control["paused_types"] == [] and control["rate_limit"] == 7.0
     assert call.error("limit", "nan", code=2)["error"] and call.error("pause", "--type", "a b", code=2)["error"]
+
+
+def test_a_type_may_look_like_a_path_or_an_address(call: Any) -> None:
+    for kind in ("mail/welcome@eu+1", "x" * 255):
+        call.submit(kind)
+        call("pause", "--type", kind)
+        call("limit", "5", "--type", kind)
+        (listed,) = call.json("list", "--type", kind)["tasks"]
+        assert listed["type"] == kind
+        assert call.json("cancel", "--type", f"{kind},other", "--yes") == {"matched": 1, "done": 1}

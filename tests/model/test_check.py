@@ -17,6 +17,8 @@ from qo.model import (
     check_number,
     check_retry,
     check_size,
+    check_type,
+    check_types,
     check_whole,
 )
 from tests.model.samples import ID, described
@@ -25,10 +27,12 @@ NAN, INF = float("nan"), float("inf")
 NO_NUMBERS: list[Any] = [NAN, INF, -INF, True, "5", None, [1]]
 NO_NAMES: list[Any] = ["", "-a", ".", "..", "a/b", "a b", "é", "a\n", "a\x00", "x" * 65, "<b>", "'; --", None, 5]
 
+NO_TYPES: list[Any] = ["", "-a", "/a", ".", "..", "a b", "é", "a\n", "a\x00", "x" * 256, "a%b", "a\\b", "<b>", None, 5]
+
 REFUSED: dict[str, list[Any]] = {
     "id": ["", "x", ID.upper(), ID[:-1], ID + "0", ID.replace("-", ""), f"{ID}\n", "../../etc/passwd", None, 7],
     "queue": NO_NAMES,
-    "type": NO_NAMES,
+    "type": NO_TYPES,
     "needs": [(name,) for name in NO_NAMES],
     "priority": [-1, 10, True, 1.5, None, "urgent", 10**5_000],
     "timeout": [*NO_NUMBERS, 0, 0.0, -1, 3.3e9, 10**400, 10**5_000],
@@ -69,7 +73,8 @@ def test_a_retry_policy_with_a_bad_field_is_refused_by_its_name(field: str) -> N
     "fields",
     [
         {},
-        {"queue": "a", "type": "A9_.:-z", "needs": ("x" * 64,)},
+        {"queue": "a", "type": "A9_.:/@+-z", "needs": ("x" * 64,)},
+        {"type": "x" * 255},
         {"timeout": 3.2e9, "delay": 3.2e9, "run_at": 6.4e9, "max_retries": 10_000},
         {"timeout": 0.001, "delay": 0, "run_at": 0, "max_retries": 0},
         {"idempotency_key": "é" * 256, "trace_id": "x"},
@@ -117,6 +122,17 @@ def test_a_name_that_passes_is_safe_as_a_path_segment_and_in_markup(name: str) -
     assert name[0].isalnum()
 
 
+@given(st.text())
+def test_a_type_that_passes_needs_no_quotes_in_markup_or_json(name: str) -> None:
+    try:
+        check_type("type", name)
+    except InvalidTask:
+        return
+    assert name.isascii()
+    assert not set(name) & set("\\'\"<>&;%,=\x00\n ")
+    assert name[0].isalnum()
+
+
 @given(st.uuids())
 def test_every_uuid_in_lower_case_is_an_id(made: object) -> None:
     assert check_id(str(made)) == str(made)
@@ -136,6 +152,13 @@ def test_a_list_of_names_is_put_in_order_each_once() -> None:
     for nonsense in ("gpu", 5, None):
         with pytest.raises(InvalidTask, match=r"^needs: .* is not a list of names"):
             check_names("needs", nonsense)  # type: ignore[arg-type]
+
+
+def test_a_list_of_types_is_put_in_order_each_once() -> None:
+    assert check_types("types", ["b/c", "a@b", "b/c"]) == ("a@b", "b/c")
+    for nonsense in ("mail", 5, None):
+        with pytest.raises(InvalidTask, match=r"^types: .* is not a list of types"):
+            check_types("types", nonsense)  # type: ignore[arg-type]
 
 
 def test_a_batch_names_each_task_once() -> None:

@@ -66,6 +66,18 @@ def test_an_invalid_type_or_payload_is_400(api: Served):
         assert answer.json()["field"] == field, answer.text
 
 
+def test_a_type_may_look_like_a_path_or_an_address(api: Served):
+    for type_ in ("mail/welcome@eu+1", "x" * 255):
+        task_id = create(api, type_)
+        for path in ("/api/tasks", "/api/v1/tasks"):
+            (found,) = api.client.get(path, params={"type": type_}).json()["tasks"]
+            assert task_id in found.values()
+        assert api.post("/api/v1/switches/pause", {"type": type_}).status_code == 200
+        assert api.post("/api/v1/switches/rate-limit", {"type": type_, "tasks_per_second": 2}).status_code == 200
+        assert api.client.get("/api/tasks/stats").json()["byType"][type_]["pending"] == 1
+        assert show(api, task_id)["type"] == type_
+
+
 # --- GET /api/tasks/:id
 
 

@@ -8,7 +8,7 @@ from rich.text import Text
 
 from qo.cli.context import Call, common, examples, option
 from qo.cli.output import plural
-from qo.cli.params import STATUS, Names, Shards, together
+from qo.cli.params import STATUS, TYPES, Names, Shards, together
 from qo.cli.views import task_table
 from qo.clock import system_clock
 from qo.codec import task_view
@@ -35,7 +35,7 @@ Page = tuple[list[Task], str | None]
     multiple=True,
     help="Only these; repeat for several.  [default: all but archived]",
 )
-@option("--type", "types", type=Names("type"), multiple=True, help="Only these types; repeat, or use commas.")
+@option("--type", "types", type=TYPES, multiple=True, help="Only these types; repeat, or use commas.")
 @option("--queue", "queues", type=Names("queue"), multiple=True, help="Only these queues; repeat, or use commas.")
 @option("--worker", "worker_id", metavar="ID", help="Only tasks this worker runs or ran last.")
 @option("--shard", "shards", type=Shards(), help="Only ids that begin with this digit: 0, 0,8,f or 0-7.")

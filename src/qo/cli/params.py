@@ -2,12 +2,13 @@
 
 import math
 import re
+from collections.abc import Callable
 from typing import Any
 
 import click
 
 from qo.errors import InvalidTask
-from qo.model import LEVELS, Status, check_name
+from qo.model import LEVELS, Status, check_name, check_type
 
 _UNITS = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
 _DURATION = re.compile(r"(\d+(?:\.\d+)?|\.\d+)\s*(ms|[smhdw]?)")
@@ -35,17 +36,20 @@ class Names(click.ParamType):  # type: ignore[type-arg]  # only newer clicks tak
 
     name = "names"
 
-    def __init__(self, field: str) -> None:
-        self._field = field
+    def __init__(self, field: str, check: Callable[[str, str], str] = check_name) -> None:
+        self._field, self._check = field, check
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, ...]:
         if isinstance(value, tuple):
             return value
         given = [name for part in str(value).split(",") if (name := part.strip())]
         try:
-            return tuple(check_name(self._field, name) for name in given)
+            return tuple(self._check(self._field, name) for name in given)
         except InvalidTask as error:
             self.fail(f"{error}.", param, ctx)
+
+
+TYPES = Names("type", check_type)
 
 
 class Shards(click.ParamType):  # type: ignore[type-arg]  # only newer clicks take one

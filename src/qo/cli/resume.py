@@ -3,7 +3,7 @@
 import click
 
 from qo.cli.context import Call, common, examples, option
-from qo.cli.params import Names, together
+from qo.cli.params import TYPES, Names, together
 from qo.cli.switching import answer
 from qo.notes import Control
 from qo.queue import Queue
@@ -12,7 +12,7 @@ from qo.queue import Queue
 @click.command("resume", epilog=examples("qo resume", "qo resume --queue mail --type crawl"))
 @common
 @option("--queue", "queues", type=Names("queue"), multiple=True, help="Only these queues; repeat, or use commas.")
-@option("--type", "types", type=Names("type"), multiple=True, help="Only these types; repeat, or use commas.")
+@option("--type", "types", type=TYPES, multiple=True, help="Only these types; repeat, or use commas.")
 def command(call: Call, queues: tuple[tuple[str, ...], ...], types: tuple[tuple[str, ...], ...]) -> None:
     """Undo `qo pause`: of some queues or types, or, without any, of everything.
 

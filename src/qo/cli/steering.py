@@ -10,7 +10,7 @@ from rich.text import Text
 from qo.cli.context import Call, examples, option
 from qo.cli.exits import Exit, code_of
 from qo.cli.output import plural, print_error
-from qo.cli.params import DURATION, Names, together, unique
+from qo.cli.params import DURATION, TYPES, Names, together, unique
 from qo.clock import system_clock
 from qo.errors import QoError
 from qo.model import Filter, Status, check_id
@@ -53,7 +53,7 @@ def choosing(verb_name: str, takes: str, age: str = "finished") -> Callable[[Fun
             (
                 click.argument("ids", nargs=-1, metavar="[ID]..."),
                 option("--status", "statuses", multiple=True, metavar="STATUS", help=f"Only these  [default: {takes}]"),
-                option("--type", "types", type=Names("type"), multiple=True, help=f"Only these types; {several}"),
+                option("--type", "types", type=TYPES, multiple=True, help=f"Only these types; {several}"),
                 option("--queue", "queues", type=Names("queue"), multiple=True, help=f"Only these queues; {several}"),
                 option("--older-than", type=DURATION, help=f"Only tasks {age} at least so long ago: 90s, 5m, 2h, 7d."),
                 option("--yes", is_flag=True, help=f"{verb_name.capitalize()} what the filter matches without asking."),

@@ -13,7 +13,7 @@ from qo.cli.output import print_error, print_json_error
 from qo.cli.params import DURATION, Names
 from qo.cli.watching import monitor_options, monitor_settings
 from qo.ids import new_worker_id
-from qo.model import check_name
+from qo.model import check_name, check_type
 from qo.worker import WorkerSettings, WorkerStuck
 
 DEFAULTS = WorkerSettings()
@@ -55,7 +55,7 @@ EXAMPLES = examples(
 )
 @option(
     "--types",
-    type=Names("types"),
+    type=Names("types", check_type),
     default=(),
     var="QO_TYPES",
     help="Only these types, with commas.  [default: all the app has]",

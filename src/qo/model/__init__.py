@@ -27,6 +27,8 @@ from qo.model.check import (
     check_number,
     check_retry,
     check_size,
+    check_type,
+    check_types,
     check_whole,
 )
 from qo.model.event import Event, event_of
@@ -116,6 +118,8 @@ __all__ = [
     "check_number",
     "check_retry",
     "check_size",
+    "check_type",
+    "check_types",
     "check_whole",
     "claim",
     "complete",

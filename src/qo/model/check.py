@@ -18,6 +18,7 @@ _INFINITE = float("inf")
 _sound = [DEFAULT_POLICY]  # the last policy found so; by identity, because to be equal says nothing about types
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,63}")
+_TYPE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:/@+-]{0,254}")
 _ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 
 
@@ -34,6 +35,22 @@ def check_names(field: str, given: Iterable[str]) -> tuple[str, ...]:
     if is_a(given, str) or not is_a(given, Iterable):
         raise InvalidTask(field, f"{show(given)} is not a list of names")
     return tuple(sorted({check_name(field, name) for name in given}))
+
+
+def check_type(field: str, name: str) -> str:
+    """A type may be longer than other names and look like a path or an address. A store that needs it encodes it."""
+    if not is_a(name, str) or not _TYPE.fullmatch(name):
+        raise InvalidTask(
+            field, f"{show(name)} is not a type: 1 to 255 letters, digits or _.:/@+- and a letter or digit first"
+        )
+    return name
+
+
+def check_types(field: str, given: Iterable[str]) -> tuple[str, ...]:
+    """Each once, in order."""
+    if is_a(given, str) or not is_a(given, Iterable):
+        raise InvalidTask(field, f"{show(given)} is not a list of types")
+    return tuple(sorted({check_type(field, name) for name in given}))
 
 
 def check_id(task_id: str) -> str:
@@ -78,7 +95,7 @@ def _check_kind(  # noqa: PLR0917 - what is remembered has no names
     window: float,
 ) -> None:
     check_name("queue", queue)
-    check_name("type", type)
+    check_type("type", type)
     for need in needs:
         check_name("needs", need)
     level(priority)

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from qo import notes
 from qo.engine import Engine
 from qo.errors import InvalidTask
-from qo.model import check_name, check_names
+from qo.model import check_names, check_type, check_types
 
 
 class Switches:
@@ -19,7 +19,7 @@ class Switches:
 
     async def pause(self, *, queues: Iterable[str] = (), types: Iterable[str] = ()) -> notes.Control:
         """Stop every worker from starting tasks, or only those of some queues or types. What runs goes on."""
-        some_queues, some_types = frozenset(check_names("queue", queues)), frozenset(check_names("type", types))
+        some_queues, some_types = frozenset(check_names("queue", queues)), frozenset(check_types("type", types))
 
         def paused(now: notes.Control) -> notes.Control:
             return replace(
@@ -33,7 +33,7 @@ class Switches:
 
     async def resume(self, *, queues: Iterable[str] = (), types: Iterable[str] = ()) -> notes.Control:
         """Undo `pause`: of some queues or types, or, without any, of everything."""
-        some_queues, some_types = frozenset(check_names("queue", queues)), frozenset(check_names("type", types))
+        some_queues, some_types = frozenset(check_names("queue", queues)), frozenset(check_types("type", types))
 
         def resumed(now: notes.Control) -> notes.Control:
             if not (some_queues or some_types):
@@ -65,6 +65,6 @@ class Switches:
         def limited(now: notes.Control) -> notes.Control:
             if type is None:
                 return replace(now, rate_limit=float(tasks_per_second))
-            return replace(now, rate_limits=now.rate_limits | {check_name("type", type): float(tasks_per_second)})
+            return replace(now, rate_limits=now.rate_limits | {check_type("type", type): float(tasks_per_second)})
 
         return await notes.change(self._engine, notes.CONTROL, notes.Control, limited)

@@ -3,7 +3,7 @@
 from typing import Any
 
 from qo.engine import Engine
-from qo.model import RetryPolicy, Status, complete
+from qo.model import Filter, RetryPolicy, Status, complete
 from qo.testing.clock import ManualClock
 from qo.testing.samples import claim, claim_one, new, stored, task_id
 
@@ -47,6 +47,19 @@ class Adding:
             assert await engine.apply([complete(await claim_one(engine), data)]) == [True]
             task = await stored(engine, name)
             assert (task.payload, task.result) == (data, data)
+
+    async def test_a_type_may_look_like_a_path_or_an_address(self, engine: Engine) -> None:
+        types = ["a/b", "a", "a/../b", "x@y+z", "Mail", "mail", "b" * 255, "b" * 254, "c" + "/@" * 127]
+        await engine.add([new(number, type=type_) for number, type_ in enumerate(types)])
+        assert [(await stored(engine, number)).type for number in range(len(types))] == types
+        for number, type_ in enumerate(types):
+            (found,) = await engine.find(Filter(types=(type_,)), limit=9)
+            task = await claim_one(engine, types=(type_, "d" * 255), at_most={type_: 1})
+            assert (found.id, task.id, task.type) == (task_id(number), task_id(number), type_)
+            assert await engine.apply([complete(task)]) == [True]
+            assert len(await engine.history(task.id)) == 3
+        counted = {lane.type: number for lane, number in (await engine.count()).items() if number}
+        assert counted == dict.fromkeys(types, 1)
 
     async def test_a_task_may_be_due_at_an_instant(self, engine: Engine, clock: ManualClock) -> None:
         await engine.add([new(run_at=clock.now + 7.25, delay=99)])

@@ -6,7 +6,7 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 from qo.errors import InvalidTask
-from qo.model import Counts, Filter, check_name, check_names
+from qo.model import Counts, Filter, check_name, check_names, check_types
 from qo.web.board.search import Search, folded
 from qo.web.board.views import StatusWord, statuses
 from qo.web.described import Name
@@ -31,7 +31,7 @@ def search_of(given: TaskFilter) -> Search:
         raise InvalidTask("shard", f"{given.shard!r:.80} is not the beginning of an id: 1 to 8 of 0-9 and a-f")
     where = Filter(
         statuses=statuses(given.status),
-        types=check_names("type", given.type),
+        types=check_types("type", given.type),
         queues=check_names("queue", given.queue),
         worker_id=None if given.worker is None else check_name("worker", given.worker),
     )

@@ -10,7 +10,7 @@ from qo.errors import InvalidTask
 from qo.model import RetryPolicy
 from qo.web.access import SUBMIT
 from qo.web.bodies import as_called_here, encode_read
-from qo.web.described import Attempts, Instant, Name
+from qo.web.described import Attempts, Instant, TypeName
 from qo.web.management.words import Word, word
 from qo.web.problems import problems
 from qo.web.server import found, server_of, tell
@@ -29,7 +29,7 @@ class EnqueueOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class NewManagedTask(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
-    type: Name
+    type: TypeName
     payload: Any
     options: EnqueueOptions = EnqueueOptions()
 

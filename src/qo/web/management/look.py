@@ -6,7 +6,7 @@ from litestar import Request, get
 from litestar.params import FromPath, FromQuery, QueryParameter
 from msgspec import Struct
 
-from qo.model import Counts, Filter, Task, check_name, cursor
+from qo.model import Counts, Filter, Task, check_type, cursor
 from qo.queue import Queue
 from qo.web.access import READ
 from qo.web.management.views import ManagedTask, managed
@@ -52,7 +52,7 @@ async def list_managed(
     """Tasks, newest first; `status` may be repeated. Beyond an offset of 10,000, page with /api/v1/tasks."""
     queue = server_of(request).queue
     words = set(status or WORDS)
-    types = () if type is None else (check_name("type", type),)
+    types = () if type is None else (check_type("type", type),)
     statuses = tuple(each for name in WORDS if name in words for each in STATUSES[name])
     tasks = await skipping(queue, Filter(statuses=statuses, types=types), limit=limit, offset=offset)
     total = sum(number for (_, word), number in tally(await queue.engine.count(), types).items() if word in words)

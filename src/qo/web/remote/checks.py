@@ -16,12 +16,14 @@ from qo.model import (
     check_new,
     check_number,
     check_size,
+    check_type,
     show,
 )
 from qo.notes import WORKERS
 
 MOST = 10_000  # items in a batch, tasks in a claim or a page
 _NAMES = 1000
+_TYPE_FIELDS = ("types", "at_most")
 _NOTE_LIMIT = 1024 * 1024  # bytes
 _LEASE_ID = re.compile(r"[\x21-\x7e]{1,128}")
 _NOTE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,127}(/[A-Za-z0-9][A-Za-z0-9_.:-]{0,127}){0,3}")
@@ -48,7 +50,7 @@ def check_want(want: Want) -> Want:
         if len(names) > _NAMES:
             raise InvalidTask(field, f"has {len(names):,} names, the limit is {_NAMES:,}")
         for name in names:
-            check_name(field, name)
+            (check_type if field in _TYPE_FIELDS else check_name)(field, name)
     check_number("lease", want.lease, above=0.0)
     return want if want.limit <= MOST else replace(want, limit=MOST)
 

@@ -1,6 +1,7 @@
 """The workers that speak HTTP: each has a seat here and a note in the store, so that any server knows it."""
 
 import asyncio
+from collections.abc import Callable, Iterable
 
 import msgspec
 from litestar.exceptions import NotFoundException
@@ -11,7 +12,7 @@ from qo.clock import Clock, boot_clock
 from qo.engine import Engine
 from qo.errors import InvalidTask
 from qo.ids import new_id
-from qo.model import ANY, check_name, check_names
+from qo.model import ANY, check_name, check_names, check_types
 from qo.notes import WorkerNote
 from qo.web.remote.messages import Recorded, Register
 from qo.web.remote.rates import Rates
@@ -22,6 +23,8 @@ MOST_CAPACITY = 10_000
 _MOST_NAMES = 1000
 _STALE = 10.0  # seconds after which any request of a worker renews its sign of life
 _VERSION_LENGTH = 64
+
+Check = Callable[[str, Iterable[str]], tuple[str, ...]]
 
 
 class Seat:
@@ -53,7 +56,7 @@ class Roster:
             started_at=now,
             last_heartbeat=now,
             queues=_names("queues", asked.queues),
-            types=_names("types", asked.types),
+            types=_names("types", asked.types, check_types),
             capabilities=_names("capabilities", asked.capabilities),
             capacity=check_capacity("capacity", asked.capacity, least=1),
             version=_version(asked.version),
@@ -108,10 +111,10 @@ class Roster:
         await self._engine.write_note(notes.WORKERS + note.worker_id, msgspec.json.encode(note), expected=ANY)
 
 
-def _names(field: str, given: list[str]) -> tuple[str, ...]:
+def _names(field: str, given: list[str], check: Check = check_names) -> tuple[str, ...]:
     if len(given) > _MOST_NAMES:
         raise InvalidTask(field, f"has {len(given):,} names, the limit is {_MOST_NAMES:,}")
-    return check_names(field, given)
+    return check(field, given)
 
 
 def check_capacity(field: str, capacity: int, *, least: int = 0) -> int:

@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from qo.codec import to_json
 from qo.errors import ResultTimeout
-from qo.model import Filter, Status, Task, check_name, check_names, cursor, position
+from qo.model import Filter, Status, Task, check_name, check_names, check_types, cursor, position
 from qo.queue import Queue
 from qo.web.access import READ
 from qo.web.problems import problems
@@ -112,7 +112,7 @@ def filter_of(
     statuses = tuple(dict.fromkeys(STATUSES[word] for word in words or STATUSES))
     return Filter(
         statuses=(Status.ARCHIVED,) if archived else statuses,
-        types=check_names("type", types or ()),
+        types=check_types("type", types or ()),
         queues=check_names("queue", queues or ()),
         worker_id=None if worker is None else check_name("worker", worker),
     )

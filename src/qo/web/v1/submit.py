@@ -13,7 +13,7 @@ from qo.ids import new_lease_id
 from qo.model import LEVELS, LevelWord, NewTask, RetryPolicy, Status, rank
 from qo.web.access import SUBMIT
 from qo.web.bodies import as_called_here, encode_read
-from qo.web.described import Instant, Key, Name, Retries, Seconds
+from qo.web.described import Instant, Key, Name, Retries, Seconds, TypeName
 from qo.web.problems import problems
 from qo.web.server import Server, server_of, tell
 from qo.web.v1.words import Word, task_word
@@ -31,7 +31,7 @@ _TRACEPARENT = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}"
 class Submission(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A task to run. `queue`, `max_retries`, `run_at` and `trace_id` may be left out like everything but its type."""
 
-    task_type: Name
+    task_type: TypeName
     priority: LevelWord = "medium"
     parameters: dict[str, Any] = {}
     required_capabilities: list[Name] = []

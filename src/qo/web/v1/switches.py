@@ -10,7 +10,7 @@ from msgspec import Struct
 from qo import notes
 from qo.model import check_name
 from qo.web.access import ADMIN, READ
-from qo.web.described import Name, Rate
+from qo.web.described import Name, Rate, TypeName
 from qo.web.problems import problems
 from qo.web.server import server_of, tell
 
@@ -33,12 +33,12 @@ class Which(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Neither: everything."""
 
     queue: Name | None = None
-    type: Name | None = None
+    type: TypeName | None = None
 
 
 class Limit(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     tasks_per_second: Rate  # 0: no limit
-    type: Name | None = None  # None: all types together
+    type: TypeName | None = None  # None: all types together
 
 
 class Draining(Struct, frozen=True):
