@@ -1,7 +1,7 @@
 """qo: a task queue that needs no broker. It runs on the storage you already have."""
 
 from qo.app import App, Submission, TaskFunction
-from qo.codec import decode_value as decode
+from qo.codec import decode
 from qo.errors import (
     Conflict,
     ConflictError,

@@ -38,8 +38,40 @@ def encode_value(value: object, field: str = "payload") -> bytes:
     return msgspec.json.encode(plain)
 
 
+class RawBytes(bytes):
+    """A raw payload or result as its submitter sent it. It is told apart from JSON text by its type."""
+
+    __slots__ = ()
+
+
 def decode_value(data: bytes) -> Any:
+    """As `decode`, for bytes that are known to come from a store. Raises msgspec.DecodeError."""
+    if type(data) is RawBytes:
+        return bytes(data)
     return data[1:] if data[:1] == _RAW else _any.decode(data)
+
+
+def decode(data: bytes) -> Any:
+    """The payload or result of a task as a value: raw data as bytes, everything else as JSON says.
+
+    Raises InvalidTask for bytes that are neither.
+    """
+    try:
+        return decode_value(data)
+    except msgspec.DecodeError as error:
+        raise InvalidTask("payload", f"is neither JSON nor raw data of a task: {error}") from error
+
+
+def plain_task(task: Task) -> Task:
+    """A stored task as callers see it: raw data without the byte that marks it in the store."""
+    payload, result = task.payload, task.result
+    if payload[:1] != _RAW and (result is None or result[:1] != _RAW):
+        return task
+    return msgspec.structs.replace(task, payload=_plain(payload), result=None if result is None else _plain(result))
+
+
+def _plain(data: bytes) -> bytes:
+    return RawBytes(data[1:]) if data[:1] == _RAW and type(data) is not RawBytes else data
 
 
 def parse_json(text: str | bytes, field: str = "payload") -> Any:
@@ -110,7 +142,9 @@ def _check_text(text: str, field: str) -> None:
 
 
 def to_json(data: bytes) -> Any:
-    """Stored bytes as a value that JSON can show."""
+    """A payload or result as a value that JSON can show."""
+    if type(data) is RawBytes:
+        return {_RAW_KEY: b64encode(data).decode()}
     if data[:1] == _RAW:
         return {_RAW_KEY: b64encode(data[1:]).decode()}
     try:

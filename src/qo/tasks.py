@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Protocol, get_type_hints
 import msgspec
 from msgspec import Struct
 
-from qo.codec import decode_value, encode_value
+from qo.codec import decode_value, encode_value, plain_task
 from qo.errors import InvalidSetting, InvalidTask
 from qo.model import (
     MAX_RETRIES,
@@ -27,14 +27,14 @@ from qo.model import (
     level,
 )
 
-_RAW = b"\x00"  # see codec: raw data cannot be somebody's arguments
+_RAW = b"\x00"  # see codec: raw data is the argument of a function whose only parameter is annotated `bytes`
 running: ContextVar[Task] = ContextVar("qo_task")
 
 
 def current_task() -> Task:
     """The task whose handler is running. Its `attempt` is a fence: it grows with every claim."""
     try:
-        return running.get()
+        return plain_task(running.get())
     except LookupError:
         raise InvalidSetting("current_task() only means something inside a handler that a worker runs") from None
 
@@ -176,6 +176,8 @@ class SignatureArguments:
             kind = hints.get(parameter.name, Any)
             default = () if parameter.default is parameter.empty else (msgspec.UNSET,)
             fields.append((parameter.name, kind | msgspec.UnsetType if default else kind, *default))
+        names = list(self._signature.parameters)
+        self._takes_raw = names[0] if len(names) == 1 and hints.get(names[0]) is bytes else None
         self._struct = self._build(fields)
         self._decoder = msgspec.json.Decoder(self._struct)
 
@@ -202,6 +204,8 @@ class SignatureArguments:
 
     def decode(self, payload: bytes) -> tuple[tuple[Any, ...], dict[str, Any]]:
         if payload[:1] == _RAW:
+            if self._takes_raw is not None:
+                return (), {self._takes_raw: decode_value(payload)}
             raise InvalidTask("payload", f"{self._name}() takes a JSON object of its arguments, not raw bytes")
         try:
             known = self._decoder.decode(payload)

@@ -52,6 +52,12 @@ def test_adding_chains_and_the_worker_gets_each_payload(tq: TaskQueue) -> None:
     assert sorted(payload["url"][-1] for payload in seen.wait(2)) == ["1", "2"]
 
 
+def test_a_worker_gets_bytes_as_they_were_added(tq: TaskQueue) -> None:
+    seen = Seen()
+    tq("raw").set_worker(seen).add(b"raw").add(b"\x00raw")
+    assert seen.wait(2) == [b"raw", b"\x00raw"]
+
+
 def test_async_handlers_and_several_types_work_side_by_side(tq: TaskQueue) -> None:
     crawled, mailed = Seen(), Seen()
 

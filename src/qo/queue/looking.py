@@ -6,7 +6,7 @@ from typing import Any, TypeAlias
 
 from qo import notes
 from qo.clock import boot_clock
-from qo.codec import decode_value
+from qo.codec import decode_value, plain_task
 from qo.errors import ResultTimeout, TaskFailed, TaskNotFound
 from qo.model import FINISHED, Event, Filter, Status, Task, check_id, cursor
 from qo.queue.describe import Seconds, seconds
@@ -24,11 +24,11 @@ Workers: TypeAlias = list[notes.WorkerNote]
 class Looking(Opened):
     async def get(self, task_id: str) -> Task | None:
         (task,) = await self.engine.get([check_id(task_id)])
-        return task
+        return None if task is None else plain_task(task)
 
     async def list(self, where: Filter | None = None, *, limit: int = 50, after: str = "") -> Tasks:
         """One page of tasks, newest first. The next page starts `after=qo.cursor(page[-1])`."""
-        return await self.engine.find(where or Filter(), limit=limit, after=after)
+        return [plain_task(task) for task in await self.engine.find(where or Filter(), limit=limit, after=after)]
 
     async def all(self, where: Filter | None = None) -> AsyncIterator[Task]:
         """Every matching task, newest first, page by page."""

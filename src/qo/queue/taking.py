@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable, Iterable
 
 from qo.clock import boot_clock
-from qo.codec import encode_value
+from qo.codec import encode_value, plain_task
 from qo.errors import InvalidTask, LeaseLost, TaskNotFound
 from qo.ids import luck, new_lease_id
 from qo.model import (
@@ -39,7 +39,10 @@ class Taking(Opened):
         capabilities: Iterable[str] = (),
         wait: Seconds = 0.0,
     ) -> list[Task]:
-        """Lease up to `batch_size` tasks; an empty list if none came within `wait` seconds."""
+        """Lease up to `batch_size` tasks; an empty list if none came within `wait` seconds.
+
+        `qo.decode(task.payload)` is the payload as it was submitted; bytes need no decoding.
+        """
         if not is_a(batch_size, int) or batch_size < 1:
             raise InvalidTask("batch_size", f"{show(batch_size)} is not a whole number from 1 on")
         want = Want(
@@ -56,6 +59,7 @@ class Taking(Opened):
             tasks = await self._claim(want)
             left = until - boot_clock()
             if tasks or left <= 0:
+                tasks = [plain_task(task) for task in tasks]
                 self._held.update((task.id, task) for task in tasks)
                 return tasks
             await self.engine.wait(want, left)
