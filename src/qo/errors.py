@@ -12,6 +12,8 @@ QoError
 ├── Conflict          a compare-and-set write lost its race; reload and try again
 └── StorageError      the store could not be reached, is full, or is not ours
     ├── Refused          the store will not do this, however often it is asked
+    │   ├── DamagedTask      a stored task cannot be read; the others can
+    │   └── DamagedNote      a stored note cannot be read; the others can
     └── OutcomeUnknown   the store may or may not have taken the write; repeating it is harmless
 
 Two more are raised by handlers and caught by the worker: `Retry` and `Fail`.
@@ -71,6 +73,22 @@ class StorageError(QoError):
 
 class Refused(StorageError):
     """The store will not do this, however often it is asked: wrong credentials, no permission, no such bucket."""
+
+
+class DamagedTask(Refused):
+    """A stored task cannot be read. Its bytes are left as they are, and `qo doctor` names it."""
+
+    def __init__(self, task_id: str, problem: str) -> None:
+        super().__init__(f"task {task_id} is damaged: {problem}; restore it from a copy, or see `qo doctor`")
+        self.task_id, self.problem = task_id, problem
+
+
+class DamagedNote(Refused):
+    """A stored note cannot be read. Carries its bytes, so that they can be kept."""
+
+    def __init__(self, name: str, data: bytes, version: str, problem: str) -> None:
+        super().__init__(f"note {name!r} cannot be read: {problem}; see `qo doctor`")
+        self.name, self.data, self.version, self.problem = name, data, version, problem
 
 
 class OutcomeUnknown(StorageError):

@@ -1,21 +1,33 @@
-"""The documents qo keeps as notes: what workers obey, who works here, what types are known, who leads."""
+"""The documents qo keeps as notes: what workers obey, who works here, what types are known, who leads.
 
-from collections.abc import Callable
-from typing import TypeVar
+A note that cannot be read raises `DamagedNote`. Nothing is deleted because it cannot be read: `set_aside` keeps the
+bytes under `quarantine/` before a note is dropped or written over.
+"""
+
+import logging
+from collections.abc import Awaitable, Callable, Iterable
+from functools import lru_cache
+from typing import Annotated, TypeVar
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from qo.engine import Engine
-from qo.errors import Conflict, StorageError
-from qo.model import NEW
+from qo.errors import Conflict, DamagedNote, StorageError
+from qo.model import ANY, NEW, Note
+
+log = logging.getLogger("qo.notes")
 
 CONTROL = "control"
 KNOWN_TYPES = "types"
 LEADER = "monitor"
 WORKERS = "workers/"
+QUARANTINE = "quarantine/"  # and the name of a note that could not be read: its bytes
 
 _TRIES = 50  # a note is written seldom: so many lost races in a row mean something is broken
+
+
+Instant = Annotated[float, Meta(ge=-62_135_596_800, le=253_402_300_799)]  # what ISO 8601 can show: years 1 to 9999
 
 
 class Control(Struct, frozen=True, kw_only=True):
@@ -34,8 +46,8 @@ class WorkerNote(Struct, frozen=True, kw_only=True):
 
     worker_id: str
     status: str = "active"  # or draining, dead
-    started_at: float
-    last_heartbeat: float
+    started_at: Instant
+    last_heartbeat: Instant
     queues: tuple[str, ...] = ()
     types: tuple[str, ...] = ()
     capabilities: tuple[str, ...] = ()
@@ -59,7 +71,8 @@ class Leader(Struct, frozen=True, kw_only=True):
     """Which monitor does the work until when."""
 
     holder: str = ""
-    until: float = 0.0
+    until: Instant = 0.0
+    term: float = 0.0  # seconds the leader asked for; by this, others notice an `until` of a clock that was wrong
 
 
 Document = TypeVar("Document", bound=Struct)
@@ -68,16 +81,41 @@ Document = TypeVar("Document", bound=Struct)
 async def read(engine: Engine, name: str, kind: type[Document]) -> Document:
     """The document under this name, or an empty one."""
     note = await engine.read_note(name)
-    return kind() if note is None else decode(note.data, name, kind)
+    return kind() if note is None else decode(note, kind)
 
 
-async def change(engine: Engine, name: str, kind: type[Document], how: Callable[[Document], Document]) -> Document:
-    """Replace a document by what `how` makes of it; again if someone else was faster."""
+async def read_or(engine: Engine, name: str, kind: type[Document], last_known: Document) -> Document:
+    """The document under this name; `last_known` if it cannot be read, which is reported once."""
+    try:
+        return await read(engine, name, kind)
+    except DamagedNote as error:
+        report(error)
+        return last_known
+
+
+async def change(
+    engine: Engine,
+    name: str,
+    kind: type[Document],
+    how: Callable[[Document], Document],
+    *,
+    instead: Callable[[], Awaitable[Document]] | None = None,
+) -> Document:
+    """Replace a document by what `how` makes of it; again if someone else was faster.
+
+    A document that cannot be read is set aside, and what `instead` finds takes its place, by default an empty one.
+    """
     for _ in range(_TRIES):
         note = await engine.read_note(name)
-        before = kind() if note is None else decode(note.data, name, kind)
+        try:
+            before = kind() if note is None else decode(note, kind)
+            is_stored = note is not None
+        except DamagedNote as error:
+            await set_aside(engine, error)
+            before = kind() if instead is None else await instead()
+            is_stored = False
         after = how(before)
-        if note is not None and after == before:
+        if is_stored and after == before:
             return after
         try:
             await engine.write_note(name, msgspec.json.encode(after), expected=note.version if note else NEW)
@@ -87,12 +125,55 @@ async def change(engine: Engine, name: str, kind: type[Document], how: Callable[
     raise StorageError(f"note {name!r} is written by others all the time; try again")
 
 
-def decode(data: bytes, name: str, kind: type[Document]) -> Document:
+def decode(note: Note, kind: type[Document]) -> Document:
     try:
-        return msgspec.json.decode(data, type=kind)
-    except msgspec.DecodeError as error:
-        raise StorageError(f"note {name!r} is not one of ours: {error}") from error
+        document = msgspec.json.decode(note.data, type=kind)
+        fields = msgspec.json.decode(note.data, type=dict[str, msgspec.Raw])
+    except (ValueError, TypeError) as error:
+        raise DamagedNote(*note, f"it is no {kind.__name__}: {error}") from error
+    if fields.keys().isdisjoint(kind.__struct_fields__):  # with defaults for all, any object would do
+        raise DamagedNote(*note, f"it is no {kind.__name__}: it has none of its fields")
+    if isinstance(document, WorkerNote) and note.name != WORKERS + document.worker_id:
+        raise DamagedNote(*note, f"it speaks of worker {document.worker_id!r:.80}")
+    return document
 
 
 async def workers(engine: Engine) -> list[WorkerNote]:
-    return [decode(note.data, note.name, WorkerNote) for note in await engine.notes(WORKERS)]
+    """Everyone registered, but for those whose notes cannot be read. These are reported once."""
+    found = []
+    for note in await engine.notes(WORKERS):
+        try:
+            found.append(decode(note, WorkerNote))
+        except DamagedNote as error:
+            report(error)
+    return found
+
+
+async def make_types_known(engine: Engine, types: Iterable[str]) -> KnownTypes:
+    """Add to the known types."""
+
+    def known(before: KnownTypes) -> KnownTypes:
+        return KnownTypes(types=before.types | set(types))
+
+    async def in_use() -> KnownTypes:
+        """After damage every type that occurs counts as known: tasks of an unknown one would be failed."""
+        registered = {type_ for worker in await workers(engine) for type_ in worker.types}
+        return KnownTypes(types=frozenset(registered | {lane.type for lane in await engine.count()}))
+
+    return await change(engine, KNOWN_TYPES, KnownTypes, known, instead=in_use)
+
+
+async def set_aside(engine: Engine, error: DamagedNote) -> None:
+    """Keep the bytes of a note that cannot be read, before it is dropped or written over."""
+    report(error)
+    await engine.write_note(QUARANTINE + error.name, error.data, expected=ANY)
+
+
+@lru_cache(1024)
+def _report(name: str, version: str, problem: str) -> None:  # noqa: ARG001 - a later version is reported again
+    log.error("note %s cannot be read, everything else goes on: %s", name, problem, extra={"note": name})
+
+
+def report(error: DamagedNote) -> None:
+    """Once for each version of a note."""
+    _report(error.name, error.version, error.problem)

@@ -8,6 +8,7 @@ import pytest
 from qo.engine import Engine
 from qo.engines.per_task import IndexMode, Options, PerTaskEngine
 from qo.testing import EngineContract, ManualClock
+from tests.engines.damage import DamagedLayouts
 from tests.engines.layout_buckets import BUCKETS
 from tests.engines.layouts import EVERYTHING_ASIDE, LAYOUTS, VARIANTS, Layout
 
@@ -25,7 +26,7 @@ WAYS: dict[str, Layout] = {
 
 
 @pytest.mark.parametrize("engine", PLACES, indirect=True)
-class TestLayouts(EngineContract):
+class TestLayouts(DamagedLayouts, EngineContract):
     @pytest.fixture
     async def engine(self, clock: ManualClock, tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[Engine]:
         layout, _, bucket = request.param.partition(" on ")
@@ -36,7 +37,7 @@ class TestLayouts(EngineContract):
 
 
 @pytest.mark.parametrize("engine", WAYS, indirect=True)
-class TestWays(EngineContract):
+class TestWays(DamagedLayouts, EngineContract):
     @pytest.fixture
     async def engine(self, clock: ManualClock, tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[Engine]:
         async with BUCKETS["memory"](clock, tmp_path) as place:

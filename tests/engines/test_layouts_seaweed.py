@@ -8,6 +8,7 @@ from qo.buckets import open_bucket
 from qo.engine import Engine
 from qo.ids import new_lease_id
 from qo.testing import EngineContract, ManualClock, random_history
+from tests.engines.damage import DamagedLayouts
 from tests.engines.layouts import LAYOUTS
 from tests.servers.process import KEYS, S3Place
 
@@ -15,7 +16,7 @@ PLACES = [f"{layout} {bucket}" for layout in LAYOUTS for bucket in ("plain", "ve
 
 
 @pytest.mark.parametrize("engine", PLACES, indirect=True)
-class TestLayoutsOnSeaweed(EngineContract):
+class TestLayoutsOnSeaweed(DamagedLayouts, EngineContract):
     @pytest.fixture
     async def engine(
         self, clock: ManualClock, seaweed: S3Place, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch

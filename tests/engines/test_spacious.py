@@ -17,12 +17,13 @@ from qo.testing import EngineContract, ManualClock
 from qo.testing.faults import Faults
 from qo.testing.faulty_bucket import FaultyBucket
 from qo.testing.samples import claim, claim_one, new, stored, task_id
+from tests.engines.damage import DamagedLayouts
 from tests.engines.layouts import EVERYTHING_ASIDE, LAYOUTS
 
 LARGE = b'"' + b"x" * PAYLOAD_LIMIT + b'"'
 
 
-class TestEverythingAside(EngineContract):
+class TestEverythingAside(DamagedLayouts, EngineContract):
     @pytest.fixture
     async def engine(self, clock: ManualClock) -> AsyncIterator[Engine]:
         engine = EVERYTHING_ASIDE(MemoryBucket(clock), clock)

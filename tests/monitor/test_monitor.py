@@ -9,6 +9,7 @@ import pytest
 
 from qo import notes
 from qo.engines.memory import MemoryEngine
+from qo.errors import DamagedNote
 from qo.model import ANY, Filter, Status, complete, fail
 from qo.monitor import Monitor, MonitorSettings
 from qo.queue import Queue
@@ -67,6 +68,77 @@ async def test_one_of_many_monitors_leads_and_another_takes_over(queue: Queue, c
     clock.advance(91)
     assert (await second.check()).led
     assert not (await first.check()).led
+
+
+async def test_a_leader_from_the_future_is_followed_only_for_its_term(queue: Queue, clock: ManualClock) -> None:
+    """Its clock was a day ahead when it wrote the note, and it is gone."""
+    ahead = ManualClock(clock.now + 86_400)
+    assert (await monitor(queue, ahead, "m0").check()).led
+    elapsed = ManualClock()
+    waiting = Monitor(queue, id="m1", clock=clock, elapsed=elapsed)
+    assert not (await waiting.check()).led
+    elapsed.advance(78)
+    assert not (await waiting.check()).led
+    elapsed.advance(2)
+    assert (await waiting.check()).led
+
+
+async def test_a_leader_of_an_older_version_from_the_future_is_followed_for_minutes(
+    queue: Queue, clock: ManualClock
+) -> None:
+    note = {"holder": "m0", "until": clock.now + 86_400}
+    await queue.engine.write_note(notes.LEADER, msgspec.json.encode(note), expected=ANY)
+    elapsed = ManualClock()
+    waiting = Monitor(queue, id="m1", clock=clock, elapsed=elapsed)
+    assert not (await waiting.check()).led
+    elapsed.advance(901)
+    assert (await waiting.check()).led
+
+
+async def test_a_leader_whose_clock_is_set_back_renews_its_term(queue: Queue, clock: ManualClock) -> None:
+    elapsed = ManualClock()
+    first = Monitor(queue, id="m1", clock=clock, elapsed=elapsed)
+    assert (await first.check()).led
+    before = await queue.engine.read_note(notes.LEADER)
+    clock.advance(-86_400)
+    elapsed.advance(60)
+    assert (await first.check()).led
+    assert await queue.engine.read_note(notes.LEADER) != before
+
+
+async def test_a_worker_with_a_heartbeat_from_the_future_is_dead_when_none_follows(
+    queue: Queue, clock: ManualClock
+) -> None:
+    note = notes.WorkerNote(worker_id="w", started_at=0, last_heartbeat=clock.now + 86_400, capacity=1)
+    await queue.engine.write_note(notes.WORKERS + "w", msgspec.json.encode(note), expected=ANY)
+    elapsed = ManualClock()
+    watch = Monitor(queue, id="m1", clock=clock, elapsed=elapsed)
+    for _ in range(4):
+        assert (await watch.check()).dead_workers == 0
+    elapsed.advance(61)
+    assert (await watch.check()).dead_workers == 1
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"null", b"[]", b"{}", b'{"hello": "world"}', b'{"worker_id": "x", "started', b"\xff\xfe", b"\x00" * 10],
+)
+async def test_no_foreign_bytes_are_taken_for_a_note(queue: Queue, clock: ManualClock, data: bytes) -> None:
+    for name in (notes.WORKERS + "x", notes.LEADER, notes.CONTROL, notes.KNOWN_TYPES):
+        await queue.engine.write_note(name, data, expected=ANY)
+    assert await queue.workers() == []
+    assert (await monitor(queue, clock).check()).led
+    for kind, name in ((notes.Control, notes.CONTROL), (notes.KnownTypes, notes.KNOWN_TYPES)):
+        with pytest.raises(DamagedNote):
+            await notes.read(queue.engine, name, kind)
+
+
+async def test_a_worker_note_with_an_impossible_date_is_damaged(queue: Queue, clock: ManualClock) -> None:
+    note = notes.WorkerNote(worker_id="w", started_at=1e300, last_heartbeat=0.0, capacity=1)
+    await queue.engine.write_note(notes.WORKERS + "w", msgspec.json.encode(note), expected=ANY)
+    assert await queue.workers() == []
+    await monitor(queue, clock).check()
+    assert [note.name for note in await queue.engine.notes(notes.QUARANTINE)] == ["quarantine/workers/w"]
 
 
 async def test_racing_monitors_expire_each_task_once(queue: Queue, clock: ManualClock) -> None:

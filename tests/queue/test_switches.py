@@ -100,7 +100,7 @@ async def test_a_note_nobody_can_ever_write_is_an_error_and_not_an_endless_loop(
 
 async def test_a_note_that_is_not_ours_is_named(queue: Queue) -> None:
     await queue.engine.write_note(notes.CONTROL, b"[1, 2", expected=ANY)
-    with pytest.raises(StorageError, match="note 'control' is not one of ours"):
+    with pytest.raises(StorageError, match="note 'control' cannot be read"):
         await queue.switches.read()
 
 

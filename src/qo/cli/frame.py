@@ -59,7 +59,7 @@ async def look(queue: Queue) -> Look:
         stats=await queue.stats(),
         workers=await queue.workers(),
         failures=await queue.list(Filter(statuses=(Status.FAILED,)), limit=RECENT),
-        control=await queue.switches.read(),
+        control=await queue.switches.in_force(),
     )
 
 

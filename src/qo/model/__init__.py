@@ -34,7 +34,7 @@ from qo.model.check import (
 from qo.model.event import Event, event_of
 from qo.model.filter import Counts, Filter, Lane, Position, cursor, position
 from qo.model.idempotency import derived_id
-from qo.model.note import ANY, NEW, Note
+from qo.model.note import ANY, DAMAGED, NEW, Note
 from qo.model.order import (
     AGEING,
     HIGH,
@@ -70,6 +70,7 @@ from qo.model.want import LEASE, Want, eligible
 __all__ = [
     "AGEING",
     "ANY",
+    "DAMAGED",
     "DEFAULT_POLICY",
     "ERROR_LIMIT",
     "FINISHED",

@@ -5,6 +5,10 @@ from typing import Final, NamedTuple
 NEW: Final = "new"  # as `expected`: there must be nothing under this name yet
 ANY: Final = "any"  # as `expected`: whatever is there is replaced
 
+# A note whose stored form is damaged is handed out as DAMAGED and the stored bytes: it can be kept and written over,
+# and nobody takes it for a document, because no JSON text begins with this byte.
+DAMAGED: Final = b"\xff"
+
 
 class Note(NamedTuple):
     name: str

@@ -6,16 +6,18 @@ Any number may run: every write is guarded, so they cannot do harm; a note elect
 import asyncio
 import contextlib
 import logging
+from collections import OrderedDict
+from typing import NamedTuple
 
 import msgspec
 from msgspec import Struct
 
 from qo import notes
-from qo.clock import Clock, system_clock
+from qo.clock import Clock, boot_clock, system_clock
 from qo.engine import Engine, Repairable
-from qo.errors import Conflict, StorageError
+from qo.errors import Conflict, DamagedNote, StorageError
 from qo.ids import luck
-from qo.model import NEW, Filter, Status, archive, cursor, expire
+from qo.model import NEW, Filter, Note, Status, archive, cursor, expire
 from qo.monitor.settings import MonitorSettings
 from qo.queue import Queue
 
@@ -24,6 +26,9 @@ YOUNGEST = 3600.0  # seconds: nothing younger is deleted, or a late write could 
 _LATE = 1.25, 2.0  # a check may come this much later than planned: a factor, and seconds
 _TERM = 2  # checks a leader is good for: every second one renews it
 _BURIALS = 4  # checks: so often silent workers are looked for
+_LONGEST_TERM = 3600.0  # seconds: a leader note that stays the same for longer has no leader behind it
+_MOST_WATCHED = 10_000  # notes
+_UNTOLD_TERM = 900.0  # seconds, for a note that does not say how long its term is
 
 
 class Checked(Struct, frozen=True, kw_only=True):
@@ -37,17 +42,30 @@ class Checked(Struct, frozen=True, kw_only=True):
     repaired: int = 0
 
 
+class _Term(NamedTuple):
+    version: str  # of the leader note
+    until: float
+    ends: float  # by the clock that nobody sets
+
+
 class Monitor:
     def __init__(
-        self, queue: Queue, settings: MonitorSettings | None = None, *, id: str, clock: Clock = system_clock
+        self,
+        queue: Queue,
+        settings: MonitorSettings | None = None,
+        *,
+        id: str,
+        clock: Clock = system_clock,
+        elapsed: Clock = boot_clock,
     ) -> None:
         self._engine: Engine = queue.engine
         self._settings = settings or MonitorSettings()
         self._id, self._clock = id, clock
+        self._elapsed, self._unchanged = elapsed, _Unchanged(elapsed)
         self._stopping = asyncio.Event()
         self._swept_at = float("-inf")
         self._next = self._settings.check_interval  # seconds until the next check
-        self._term: tuple[str, float] | None = None  # while this monitor leads: the note's version, and until when
+        self._term: _Term | None = None  # while this monitor leads
         self._checks = 0
 
     def stop(self) -> None:
@@ -90,18 +108,18 @@ class Monitor:
         now = self._clock()
         factor, seconds = _LATE
         check = factor * self._settings.check_interval + seconds
-        if self._term is not None and self._term[1] - now >= check:
+        if self._term is not None and min(self._term.until - now, self._term.ends - self._elapsed()) >= check:
             return True
-        version = self._term[0] if self._term is not None else await self._vacancy(now)
+        version = self._term.version if self._term is not None else await self._vacancy(now)
         self._term = None
         if version is None:
             return False
-        term = notes.Leader(holder=self._id, until=now + _TERM * check)
+        term = notes.Leader(holder=self._id, until=now + _TERM * check, term=_TERM * check)
         try:
             version = await self._engine.write_note(notes.LEADER, msgspec.json.encode(term), expected=version)
         except Conflict:
             return False
-        self._term = (version, term.until)
+        self._term = _Term(version, term.until, self._elapsed() + term.term)
         return True
 
     async def _vacancy(self, now: float) -> str | None:
@@ -109,8 +127,16 @@ class Monitor:
         note = await self._engine.read_note(notes.LEADER)
         if note is None:
             return NEW
-        leader = notes.decode(note.data, note.name, notes.Leader)
+        try:
+            leader = notes.decode(note, notes.Leader)
+        except DamagedNote as error:
+            await notes.set_aside(self._engine, error)
+            return note.version
         if leader.holder in {"", self._id} or leader.until <= now:
+            return note.version
+        unchanged = self._unchanged.seconds(note)
+        if unchanged > min(leader.term or _UNTOLD_TERM, _LONGEST_TERM):
+            log.warning("monitor %s says it leads until long from now, but has been silent; taking over", leader.holder)
             return note.version
         self._next = min(2 * self._settings.check_interval, leader.until - now)  # be there if it does not come back
         return None
@@ -119,8 +145,8 @@ class Monitor:
         """Let another lead at once."""
         self._term = None
         note = await self._engine.read_note(notes.LEADER)
-        if note is not None and notes.decode(note.data, note.name, notes.Leader).holder == self._id:
-            with contextlib.suppress(Conflict):
+        with contextlib.suppress(Conflict, DamagedNote):  # then another has it, or the next to lead sets it aside
+            if note is not None and notes.decode(note, notes.Leader).holder == self._id:
                 await self._engine.write_note(notes.LEADER, msgspec.json.encode(notes.Leader()), expected=note.version)
 
     # --- what is done
@@ -143,22 +169,31 @@ class Monitor:
     async def _bury_workers(self) -> int:
         dead = 0
         for note in await self._engine.notes(notes.WORKERS):
-            worker = notes.decode(note.data, note.name, notes.WorkerNote)
-            silent = self._clock() - worker.last_heartbeat
-            if silent > self._settings.forget_workers:
-                await self._engine.drop_note(note.name)
-            elif silent > self._settings.worker_health_threshold and worker.status != "dead":
-                buried = msgspec.structs.replace(worker, status="dead")
-                with contextlib.suppress(Conflict):  # it came back
-                    await self._engine.write_note(note.name, msgspec.json.encode(buried), expected=note.version)
-                    log.warning("worker %s has been silent for %.0f s", worker.worker_id, silent)
-                    dead += 1
+            try:
+                dead += await self._bury(note)
+            except DamagedNote as error:
+                await notes.set_aside(self._engine, error)
+                await self._engine.drop_note(note.name)  # a worker that lives writes it again
         return dead
+
+    async def _bury(self, note: Note) -> bool:
+        """Whether the worker is found to be dead: by its last sign of life, or, if that lies ahead, by none coming."""
+        worker = notes.decode(note, notes.WorkerNote)
+        silent = max(self._clock() - worker.last_heartbeat, self._unchanged.seconds(note))
+        if silent > self._settings.forget_workers:
+            await self._engine.drop_note(note.name)
+        elif silent > self._settings.worker_health_threshold and worker.status != "dead":
+            buried = msgspec.structs.replace(worker, status="dead")
+            with contextlib.suppress(Conflict):  # it came back
+                await self._engine.write_note(note.name, msgspec.json.encode(buried), expected=note.version)
+                log.warning("worker %s has been silent for %.0f s", worker.worker_id, silent)
+                return True
+        return False
 
     async def _sweep(self) -> Checked:
         """Now and then: what is no hurry."""
         settings, now = self._settings, self._clock()
-        if not settings.sweep_interval or now - self._swept_at < settings.sweep_interval:
+        if not settings.sweep_interval or 0 <= now - self._swept_at < settings.sweep_interval:
             return Checked()
         self._swept_at = now
         repaired = await self._engine.repair() if isinstance(self._engine, Repairable) else 0
@@ -185,3 +220,20 @@ class Monitor:
             pages.append([task.id for task in page])
             after = cursor(page[-1])
         return pages
+
+
+class _Unchanged:
+    """For how long notes have stayed the same, measured here: needs nobody's idea of what time it is."""
+
+    def __init__(self, elapsed: Clock) -> None:
+        self._elapsed = elapsed
+        self._seen: OrderedDict[str, tuple[str, float]] = OrderedDict()  # by name: version, and when it was first seen
+
+    def seconds(self, note: Note) -> float:
+        version, since = self._seen.pop(note.name, ("", 0.0))
+        if version != note.version:
+            since = self._elapsed()
+        self._seen[note.name] = note.version, since
+        if len(self._seen) > _MOST_WATCHED:
+            self._seen.popitem(last=False)
+        return self._elapsed() - since

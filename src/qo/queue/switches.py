@@ -13,9 +13,16 @@ from qo.model import check_names, check_type, check_types
 class Switches:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
+        self._last_known = notes.Control()
 
     async def read(self) -> notes.Control:
+        """The switches as they are stored; raises DamagedNote."""
         return await notes.read(self._engine, notes.CONTROL, notes.Control)
+
+    async def in_force(self) -> notes.Control:
+        """What workers obey: the last switches that could be read."""
+        self._last_known = await notes.read_or(self._engine, notes.CONTROL, notes.Control, self._last_known)
+        return self._last_known
 
     async def pause(self, *, queues: Iterable[str] = (), types: Iterable[str] = ()) -> notes.Control:
         """Stop every worker from starting tasks, or only those of some queues or types. What runs goes on."""

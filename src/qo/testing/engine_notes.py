@@ -2,14 +2,24 @@
 
 import asyncio
 
+import msgspec
 import pytest
 
+from qo import notes
 from qo.engine import Engine
-from qo.errors import Conflict
-from qo.model import ANY, NEW
+from qo.errors import Conflict, DamagedNote
+from qo.model import ANY, NEW, Status
+from qo.monitor import Monitor
+from qo.queue import Queue
+from qo.testing.clock import ManualClock
+from qo.testing.samples import claim_one, new, stored
 
 
 class Notes:
+    async def damage_note(self, engine: Engine, name: str) -> None:
+        """Spoil a stored note. An engine that keeps notes in documents of its own spoils such a document instead."""
+        await engine.write_note(name, b'{"half": ', expected=ANY)
+
     async def test_notes_are_compared_and_set(self, engine: Engine) -> None:
         assert await engine.read_note("switch") is None
         first = await engine.write_note("switch", b"\x00on", expected=NEW)
@@ -44,3 +54,36 @@ class Notes:
             return True
 
         assert sum(await asyncio.gather(*(write(n) for n in range(8)))) == 1
+
+    async def test_a_damaged_note_stops_nothing_else(self, engine: Engine, clock: ManualClock) -> None:
+        for name in ("a", "b"):
+            note = notes.WorkerNote(worker_id=name, started_at=0, last_heartbeat=clock.now, capacity=1)
+            await engine.write_note(notes.WORKERS + name, msgspec.json.encode(note), expected=ANY)
+        for name in (notes.LEADER, notes.CONTROL, notes.KNOWN_TYPES, notes.WORKERS + "b"):
+            await engine.write_note(name, b"{}", expected=ANY)
+            await self.damage_note(engine, name)
+        await engine.add([new(type="there")])
+        await claim_one(engine, lease=30.0)
+        clock.advance(50)
+
+        queue = Queue(engine, clock=clock)
+        assert [worker.worker_id for worker in await queue.workers()] == ["a"]
+        check = await Monitor(queue, id="m", clock=clock).check()
+        assert (check.led, check.expired) == (True, 1)
+        assert (await stored(engine)).status is Status.PENDING
+        assert [worker.worker_id for worker in await queue.workers()] == ["a"]
+        assert await queue.switches.in_force() == notes.Control()
+        with pytest.raises(DamagedNote, match="control"):
+            await queue.switches.read()
+        assert (await queue.switches.pause()).paused
+        assert (await queue.switches.read()).paused
+        known = await notes.make_types_known(engine, ["mine"])
+        assert known.types == {"mine", "there"}  # or tasks of this type would be failed as unknown
+        aside = await engine.notes(notes.QUARANTINE)
+        assert [note.name for note in aside] == [
+            "quarantine/control",
+            "quarantine/monitor",
+            "quarantine/types",
+            "quarantine/workers/b",
+        ]
+        assert all(note.data for note in aside)

@@ -6,7 +6,7 @@ from qo.clock import Clock
 from qo.engine import Engine
 from qo.ids import new_lease_id
 from qo.model import Status, Want
-from qo.notes import CONTROL, KNOWN_TYPES, Control, KnownTypes, read
+from qo.notes import CONTROL, KNOWN_TYPES, Control, KnownTypes, read_or
 from qo.tasks import Handler
 from qo.worker.held import Held
 from qo.worker.limits import Limits
@@ -79,7 +79,7 @@ class Claiming:
     async def obey(self) -> None:
         """Read the switches."""
         self.obeyed_at = self._clock()  # a store that is away is asked again when these are stale, not at once
-        self._control = control = await read(self._engine, CONTROL, Control)
+        self._control = control = await read_or(self._engine, CONTROL, Control, self._control)
         self.refresh()
         self._queues = self._settings.queues
         if control.paused_queues:
@@ -107,7 +107,8 @@ class Claiming:
             if number and lane.status is Status.PENDING and self._serves(lane.queue) and lane.type not in self._handlers
         } - self._control.paused_types
         if types:
-            types -= (await read(self._engine, KNOWN_TYPES, KnownTypes)).types
+            all_of_them = KnownTypes(types=frozenset(types))  # if the note is damaged, no task is failed for it
+            types -= (await read_or(self._engine, KNOWN_TYPES, KnownTypes, all_of_them)).types
         now = self._clock()
         self._strangers = {type: self._strangers.get(type, now) for type in types}
         patience = 0.0 if self._settings.drain else self._settings.unknown_after

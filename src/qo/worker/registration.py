@@ -56,11 +56,7 @@ class Registration:
         types = self.types
         if types == self._known:
             return
-
-        def known(before: notes.KnownTypes) -> notes.KnownTypes:
-            return notes.KnownTypes(types=before.types | set(types))
-
-        await notes.change(self._engine, notes.KNOWN_TYPES, notes.KnownTypes, known)
+        await notes.make_types_known(self._engine, types)
         self._known = types
 
     async def leave(self) -> None:
@@ -71,7 +67,8 @@ class Registration:
 
     async def forget_dismissal(self) -> None:
         """It was meant for the worker of this name that ran then, not for the next one."""
-        if self.worker_id not in (await notes.read(self._engine, notes.CONTROL, notes.Control)).draining:
+        control = await notes.read_or(self._engine, notes.CONTROL, notes.Control, notes.Control())
+        if self.worker_id not in control.draining:
             return
 
         def without(now: notes.Control) -> notes.Control:

@@ -2,7 +2,7 @@
 
 from collections import OrderedDict
 from typing import NamedTuple
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 import msgspec
 from msgspec import Struct
@@ -13,9 +13,8 @@ from qo.engines.patience import patiently
 from qo.engines.per_task.document import REMEMBERED
 from qo.engines.per_task.parallel import in_parallel
 from qo.engines.per_task.quarantine import Quarantine
-from qo.errors import StorageError
 from qo.ids import new_lease_id as new_write_id
-from qo.model import Note
+from qo.model import DAMAGED, Note
 
 WORKERS, NOTES = "workers/", "notes/"
 _MOST_READ = 1000
@@ -38,18 +37,14 @@ class Notes:
         self._read: OrderedDict[str, _Read] = OrderedDict()  # what was read or written last, to be written over
 
     async def read(self, name: str) -> Note | None:
-        key = _key(name)
+        key = key_of(name)
         blob = await patiently(lambda: self._bucket.get(key))
         if blob is None:
             return None
-        note = self._decode(key, blob)
-        if note is None:
-            raise StorageError(f"{key} is not a note; look at it and move it away")
-        self._remember(name, _Read(blob.version, note.writes))
-        return Note(name, note.data, blob.version)
+        return self._noted(name, key, blob)
 
     async def write(self, name: str, data: bytes, expected: str) -> str:
-        key, write = _key(name), new_write_id()
+        key, write = key_of(name), new_write_id()
         last = self._read.get(name)
         former = last.writes if last is not None and last.version == expected else ()
         writes = (*former, write)[-REMEMBERED:]
@@ -62,28 +57,31 @@ class Notes:
         return version
 
     async def find(self, prefix: str) -> list[Note]:
-        found = await in_parallel(self._read_listed, await patiently(lambda: self._keys(prefix)))
-        notes = [note for note in found if note is not None and note.name.startswith(prefix)]
+        names = await patiently(lambda: self._names(prefix))
+        notes = [note for note in await in_parallel(self.read, names) if note is not None]
         return sorted(notes, key=lambda note: note.name)
 
-    async def _keys(self, prefix: str) -> list[str]:
+    async def _names(self, prefix: str) -> list[str]:
         keys: list[str] = []
         if prefix.startswith(WORKERS) or WORKERS.startswith(prefix):
             keys += [key async for key in self._bucket.keys(WORKERS + quote(prefix[len(WORKERS) :], safe=":"))]
         if not prefix.startswith(WORKERS):
             keys += [key async for key in self._bucket.keys(NOTES + quote(prefix, safe=":/"))]
-        return keys
+        names = {key: _name(key) for key in keys}
+        for key, name in names.items():
+            if key_of(name) != key:
+                self._quarantine.put(key, "it is not the name of a note")
+        return [name for key, name in names.items() if key_of(name) == key and name.startswith(prefix)]
 
-    async def _read_listed(self, key: str) -> Note | None:
-        blob = await patiently(lambda: self._bucket.get(key))
-        note = None if blob is None else self._decode(key, blob)
-        if blob is None or note is None:
-            return None
-        self._remember(note.name, _Read(blob.version, note.writes))
-        return Note(note.name, note.data, blob.version)
+    def _noted(self, name: str, key: str, blob: Blob) -> Note:
+        note = self._decode(key, blob)
+        if note is None:
+            return Note(name, DAMAGED + blob.data, blob.version)
+        self._remember(name, _Read(blob.version, note.writes))
+        return Note(name, note.data, blob.version)
 
     async def drop(self, name: str) -> None:
-        await patiently(lambda: self._bucket.delete(_key(name)))
+        await patiently(lambda: self._bucket.delete(key_of(name)))
 
     def _decode(self, key: str, blob: Blob) -> NoteDocument | None:
         try:
@@ -91,7 +89,10 @@ class Notes:
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             self._quarantine.put(key, error)
             return None
-        return note if _key(note.name) == key else None
+        if key_of(note.name) != key:
+            self._quarantine.put(key, f"it is named {note.name!r:.80} inside")
+            return None
+        return note
 
     def _remember(self, name: str, read: _Read) -> None:
         self._read[name] = read
@@ -108,7 +109,12 @@ def _is_ours(stored: bytes, write: str) -> bool | None:
     return None if forgotten else write in note.writes
 
 
-def _key(name: str) -> str:
+def key_of(name: str) -> str:
     if name.startswith(WORKERS):
         return f"{WORKERS}{quote(name[len(WORKERS) :], safe=':')}.json"
     return f"{NOTES}{quote(name, safe=':/')}.json"
+
+
+def _name(key: str) -> str:
+    """Of the note that an object holds, if it is one."""
+    return unquote((key if key.startswith(WORKERS) else key.removeprefix(NOTES)).removesuffix(".json"))

@@ -152,13 +152,15 @@ class RedisEngine:
 
     async def write_note(self, name: str, data: bytes, *, expected: str) -> str:
         version = new_lease_id()
-        if await self._calls.one("write_note", version, name, data, expected) != b"1":
+        if await self._calls.one("write_note", version, name, data, expected.encode("latin-1")) != b"1":
             raise Conflict(f"note {name!r} was written by someone else")
         return version
 
     async def notes(self, prefix: str) -> list[Note]:
         fields = await self._ask("HGETALL", self._notes)
-        notes = [_note(name.decode(), stored) for name, stored in zip(fields[::2], fields[1::2], strict=True)]
+        notes = [
+            _note(name.decode(errors="replace"), stored) for name, stored in zip(fields[::2], fields[1::2], strict=True)
+        ]
         return sorted(note for note in notes if note.name.startswith(prefix))
 
     async def drop_note(self, name: str) -> None:
@@ -190,4 +192,4 @@ def _statuses(where: Filter) -> list[Status]:
 
 def _note(name: str, stored: bytes) -> Note:
     version, _, data = stored.partition(b" ")
-    return Note(name, data, version.decode())
+    return Note(name, data, version.decode("latin-1"))  # a damaged one can be named too, and so written over

@@ -82,7 +82,7 @@ async def show_overview(request: Request[Any, Any, Any]) -> Overview:
     sample = await server.sampler.fresh(FRESH * server.sampler.cost)
     server.sampler.series.remember(server.queue.engine, now)
     control, workers, failures = await asyncio.gather(
-        server.queue.switches.read(), server.queue.workers(), _failures(server.queue)
+        server.queue.switches.in_force(), server.queue.workers(), _failures(server.queue)
     )
     return Overview(
         at=str(iso(now)),

@@ -90,7 +90,7 @@ class HandingOut:
     async def _switches(self) -> Control:
         now = boot_clock()
         if now - self._looked_at >= _LOOK:
-            self._control = await notes.read(self._engine, notes.CONTROL, Control)
+            self._control = await notes.read_or(self._engine, notes.CONTROL, Control, self._control)
             self._looked_at = now
         return self._control
 

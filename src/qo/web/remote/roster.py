@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from qo import notes
 from qo.clock import Clock, boot_clock
 from qo.engine import Engine
-from qo.errors import InvalidTask
+from qo.errors import DamagedNote, InvalidTask
 from qo.ids import new_id
 from qo.model import ANY, check_name, check_names, check_types
 from qo.notes import WorkerNote
@@ -74,7 +74,11 @@ class Roster:
         stored = await self._engine.read_note(notes.WORKERS + worker_id)
         if stored is None:
             raise NotFoundException(f"there is no worker {worker_id}; register first")
-        return self._sit(notes.decode(stored.data, stored.name, WorkerNote))
+        try:
+            return self._sit(notes.decode(stored, WorkerNote))
+        except DamagedNote as error:
+            await notes.set_aside(self._engine, error)
+            raise NotFoundException(f"what was known of worker {worker_id} is damaged; register again") from error
 
     def _sit(self, note: WorkerNote) -> Seat:
         if len(self._seats) >= MOST_SEATS:
@@ -99,12 +103,8 @@ class Roster:
         """So that no worker takes them for a mistake."""
         if self._known_types.issuperset(types):
             return
-
-        def known(before: notes.KnownTypes) -> notes.KnownTypes:
-            return notes.KnownTypes(types=before.types | set(types))
-
         async with self._writing:  # many polls may bring the same news
-            now = await notes.change(self._engine, notes.KNOWN_TYPES, notes.KnownTypes, known)
+            now = await notes.make_types_known(self._engine, types)
         self._known_types |= now.types
 
     async def _write(self, note: WorkerNote) -> None:
