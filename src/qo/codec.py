@@ -174,7 +174,7 @@ def decode_task(data: bytes) -> Task:
 
 def task_view(task: Task, now: float) -> dict[str, Any]:
     """A task as JSON shows it: DESIGN's fields in their order, instants in ISO 8601, the lease id left out."""
-    waited_until = now if task.status is Status.PENDING else task.started_at or task.available_at
+    waited_until = now if task.status is Status.PENDING else task.started_at or task.due_at
     return {
         "id": task.id,
         "queue": task.queue,
@@ -184,7 +184,7 @@ def task_view(task: Task, now: float) -> dict[str, Any]:
         "result": None if task.result is None else to_json(task.result),
         "error": task.error,
         "priority": task.priority,
-        "effective_priority": effective_priority(task.priority, task.available_at, task.rank, waited_until),
+        "effective_priority": effective_priority(task.priority, task.due_at, task.rank, waited_until),
         "needs": list(task.needs),
         "timeout": task.timeout,
         "max_retries": task.max_retries,

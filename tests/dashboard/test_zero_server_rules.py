@@ -26,6 +26,7 @@ from qo.model import (
     archive,
     cancel,
     complete,
+    due_at,
     fail,
     replay,
 )
@@ -51,7 +52,7 @@ def plain(task: Task) -> Any:
 def some_task(status: Status, number: int = 0) -> Task:
     """Not a nice one: instants with all their digits, at and around whole minutes."""
     created_at = NOW - 5000 * luck() if number % 3 else float(int(NOW / 60) * 60 - number)
-    available_at = created_at + (3600 * luck() if number % 2 else 0.0)
+    available_at = created_at + (3600 * luck() if number % 2 else -1e6 if number % 5 == 4 else 0.0)
     running = status is Status.RUNNING
     return Task(
         id=new_id(lambda: created_at),
@@ -75,7 +76,7 @@ def some_task(status: Status, number: int = 0) -> Task:
         started_at=NOW if running else None,
         completed_at=NOW if status not in (Status.PENDING, Status.RUNNING) else None,
         version=1 + number * 7,
-        rank=available_at + (number % 10) * 200.0,
+        rank=due_at(available_at, created_at) + (number % 10) * 200.0,
     )
 
 

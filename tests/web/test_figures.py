@@ -1,10 +1,13 @@
 """Depths are counted at any length; ages and places are exact for short queues, honest estimates for long ones."""
 
+from qo.codec import task_view
 from qo.engines.memory import MemoryEngine
 from qo.model import NewTask, Status
 from qo.queue import Queue
 from qo.testing import ManualClock
+from qo.web import ages
 from qo.web.line import Line
+from qo.web.oldest import Oldest
 from qo.web.sampler import Sampler
 from qo.web.survey import PAGE, Survey
 
@@ -24,8 +27,24 @@ async def test_a_short_queue_is_counted_exactly():
     clock.advance(10)
     waiting = await Survey(engine).look(await engine.count(), clock())
     assert waiting.exact and waiting.depth == {"high": 3, "medium": 0, "low": 2}
-    ages = {level: since and round(clock() - since) for level, since in waiting.oldest.items()}
-    assert ages == {"high": 50, "medium": None, "low": 10}
+    waited = {level: since and round(clock() - since) for level, since in waiting.oldest.items()}
+    assert waited == {"high": 50, "medium": None, "low": 10}
+
+
+async def test_a_task_whose_run_at_lies_years_back_has_waited_since_it_was_submitted():
+    clock = ManualClock()
+    engine = MemoryEngine(clock)
+    queue = Queue(engine, clock=clock)
+    submitted = await queue.enqueue("t", priority="low", run_at="2001-01-01T00:00:00Z")
+    clock.advance(50)
+    waiting = await Survey(engine).look(await engine.count(), clock())
+    assert waiting.oldest["low"] == clock() - 50
+    assert await Oldest(engine).look(["default"], clock()) == {"default": clock() - 50}
+    assert (await ages.look(engine, [], clock()))["low"]["p99"] == 50.0
+    task = await queue.get(submitted.id)
+    assert task is not None
+    view = task_view(task, clock())
+    assert (view["available_at"], view["effective_priority"]) == ("2001-01-01T00:00:00.000Z", 9)
 
 
 async def test_a_long_queue_is_counted_and_its_end_is_found():

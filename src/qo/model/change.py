@@ -90,7 +90,8 @@ def apply(task: Task, change: Change, now: float) -> Task | None:
     to = change.to
     available_at, rank = task.available_at, task.rank
     if change.delay is not None:
-        available_at, rank = now + change.delay, rank - available_at + (now + change.delay)
+        # Not below 0: versions before this one ranked by an `available_at` that lay before `created_at`.
+        available_at, rank = now + change.delay, now + change.delay + max(0.0, rank - task.due_at)
     return replace(
         task,
         status=to,

@@ -12,17 +12,22 @@ AGEING = 200.0  # seconds of waiting worth one level: medium meets new high afte
 STRICT = 1e9  # what `inf` becomes: no wait in a lifetime bridges a level, and two microseconds still count
 
 
-def rank(available_at: float, priority: int, ageing: float) -> float:
+def due_at(available_at: float, created_at: float) -> float:
+    """The instant a task begins to wait. A task that asks for an instant in the past waits from its creation on."""
+    return max(available_at, created_at)
+
+
+def rank(due_at: float, priority: int, ageing: float) -> float:
     """Lower goes first. `ageing` 0 is first in first out, infinity is strict priority."""
-    return available_at + priority * min(ageing, STRICT)
+    return due_at + priority * min(ageing, STRICT)
 
 
-def effective_priority(priority: int, available_at: float, rank: float, now: float) -> int:
+def effective_priority(priority: int, due_at: float, rank: float, now: float) -> int:
     """The level this task competes at after waiting until `now`."""
-    if priority == 0 or rank <= available_at or now <= available_at:
+    if priority == 0 or rank <= due_at or now <= due_at:
         return priority
-    ageing = (rank - available_at) / priority
-    return max(0, priority - int((now - available_at) / ageing))
+    ageing = (rank - due_at) / priority
+    return max(0, priority - int((now - due_at) / ageing))
 
 
 LevelWord = Literal["high", "medium", "low"]

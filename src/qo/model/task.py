@@ -4,7 +4,7 @@ from enum import StrEnum
 
 from msgspec import Struct
 
-from qo.model.order import AGEING, MEDIUM, rank
+from qo.model.order import AGEING, MEDIUM, due_at, rank
 from qo.model.retry import DEFAULT_POLICY, RetryPolicy
 
 LONGEST = 3.2e9  # seconds, a hundred years: no duration or distance in time is longer
@@ -70,7 +70,7 @@ class Task(Struct, frozen=True, kw_only=True, gc=False):
     retry: RetryPolicy = DEFAULT_POLICY
     attempt: int = 0  # grows with every claim, so an old holder is told apart from the new one
     failures: int = 0  # errors, timeouts and crashes; alone compared with `max_retries`
-    available_at: float
+    available_at: float  # as it was asked for: it may lie before `created_at`
     lease_expires_at: float | None = None
     worker_id: str | None = None  # who runs it, or ran it last
     created_at: float
@@ -80,8 +80,13 @@ class Task(Struct, frozen=True, kw_only=True, gc=False):
     idempotency_key: str | None = None
     trace_id: str | None = None
     version: int = 1  # grows with every write
-    rank: float  # who comes first; minus `available_at` it is constant through the task's life
+    rank: float  # who comes first; minus `due_at` it is constant through the task's life
     lease_id: str | None = None  # a capability: never shown. Kept after settling, so that a repeat is recognised
+
+    @property
+    def due_at(self) -> float:
+        """Since when the task waits, or until when it may not be claimed."""
+        return due_at(self.available_at, self.created_at)
 
     @property
     def time_limit(self) -> float:
@@ -115,7 +120,7 @@ def created(new: NewTask, now: float, *, version: int = 1) -> Task:
         idempotency_key=new.idempotency_key,
         trace_id=new.trace_id,
         version=version,
-        rank=rank(available_at, new.priority, new.ageing),
+        rank=rank(due_at(available_at, now), new.priority, new.ageing),
     )
 
 

@@ -25,8 +25,8 @@ SELECT json_group_array(json_array({_COLUMNS}, length(payload), length(result)))
 FROM tasks WHERE {{column}} IN (SELECT value FROM json_each(?))
 """  # noqa: S608 - column names of ours
 _BRIEF = """
-SELECT json_group_array(json_array(n, lane, id, status, available_at, rank, failures, version, started_at, completed_at,
-                                   lease_expires_at, lease_id, worker_id, timeout, error))
+SELECT json_group_array(json_array(n, lane, id, status, available_at, rank, failures, version, created_at, started_at,
+                                   completed_at, lease_expires_at, lease_id, worker_id, timeout, error))
 FROM tasks WHERE id IN (SELECT value FROM json_each(?))
 """
 BY_N, BY_ID = _WHOLE.format(column="n"), _WHOLE.format(column="id")
@@ -65,8 +65,8 @@ def read_briefs(db: apsw.Connection, ids: Sequence[str]) -> dict[str, Brief]:
 
 
 def _brief(row: tuple[Any, ...]) -> Brief:
-    n, lane, id_, status, available_at, rank, failures, version, started_at, completed_at = row[:10]
-    lease_expires_at, lease_id, worker_id, timeout, error = row[10:]
+    n, lane, id_, status, available_at, rank, failures, version, created_at, started_at = row[:10]
+    completed_at, lease_expires_at, lease_id, worker_id, timeout, error = row[10:]
     task = Task(
         id=id_,
         queue="",
@@ -76,8 +76,8 @@ def _brief(row: tuple[Any, ...]) -> Brief:
         rank=rank,
         failures=failures,
         version=version,
-        created_at=available_at,
-        updated_at=available_at,
+        created_at=created_at,
+        updated_at=created_at,
         started_at=started_at,
         completed_at=completed_at,
         lease_expires_at=lease_expires_at,

@@ -6,12 +6,13 @@ from qo.testing.clock import ManualClock
 from qo.testing.engine_adding import Adding
 from qo.testing.engine_claiming import Claiming
 from qo.testing.engine_notes import Notes
+from qo.testing.engine_order import Order
 from qo.testing.engine_races import Races
 from qo.testing.engine_reading import Reading
 from qo.testing.engine_settling import Settling
 
 
-class EngineContract(Adding, Claiming, Settling, Reading, Notes, Races):
+class EngineContract(Adding, Claiming, Order, Settling, Reading, Notes, Races):
     """Subclass it and give it an `engine` fixture: a fresh, open engine that takes its time from `clock`."""
 
     @pytest.fixture

@@ -23,7 +23,7 @@ async def look(engine: Engine, oldest: Sequence[float], now: float) -> Ages:
     waited: dict[str, list[float]] = {level: [] for level in LEVELS}
     for task in tasks:
         if task.available_at <= now:  # what is not due does not wait
-            waited[level_word(task.priority)].append(now - task.available_at)
+            waited[level_word(task.priority)].append(now - task.due_at)
     return {level: percentiles(sorted(ages)) for level, ages in waited.items()}
 
 

@@ -35,7 +35,7 @@ class Oldest:
 
     async def _of(self, queue: str, now: float) -> float | None:
         if (known := self._known.get(queue)) is not None:
-            return known.available_at
+            return known.due_at
         where = Filter(queues=(queue,), statuses=(Status.PENDING,))
         page = await self._engine.find(where, limit=PAGE)
         if len(page) == PAGE:
@@ -43,10 +43,10 @@ class Oldest:
         due = [task for task in page if task.available_at <= now]
         if not due:
             return None
-        first = min(due, key=lambda task: task.available_at)
+        first = min(due, key=lambda task: task.due_at)
         if len(page) > PAGE:
             self._known[queue] = first
-        return first.available_at
+        return first.due_at
 
     async def _end(self, where: Filter, last: Task) -> list[Task]:
         """The last page of the listing, as near as the steps come."""

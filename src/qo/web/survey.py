@@ -43,7 +43,7 @@ class Survey:
     def _remember(self, tasks: list[Task], now: float) -> None:
         for task in tasks:
             if task.available_at <= now:
-                self._witnesses[level_word(task.priority)][task.id] = task.available_at
+                self._witnesses[level_word(task.priority)][task.id] = task.due_at
         for level, known in self._witnesses.items():
             self._witnesses[level] = dict(sorted(known.items(), key=lambda item: item[1])[:_WITNESSES])
 
@@ -84,6 +84,6 @@ def _oldest(tasks: list[Task], now: float) -> dict[LevelWord, float | None]:
     for task in tasks:
         level = level_word(task.priority)
         known = due[level]
-        if task.available_at <= now and (known is None or task.available_at < known):
-            due[level] = task.available_at
+        if task.available_at <= now and (known is None or task.due_at < known):
+            due[level] = task.due_at
     return due

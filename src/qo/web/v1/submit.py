@@ -10,7 +10,7 @@ from msgspec import Meta, Struct
 
 from qo.errors import InvalidTask
 from qo.ids import new_lease_id
-from qo.model import LEVELS, LevelWord, NewTask, RetryPolicy, Status, rank
+from qo.model import LEVELS, LevelWord, NewTask, RetryPolicy, Status, due_at, rank
 from qo.web.access import SUBMIT
 from qo.web.bodies import as_called_here, encode_read
 from qo.web.described import Instant, Key, Name, Retries, Seconds, TypeName
@@ -130,7 +130,8 @@ def _policy(timeout_growth: float) -> RetryPolicy:
 
 
 def place(server: Server, task: NewTask) -> int:
-    due = server.clock() + task.delay if task.run_at is None else task.run_at
+    now = server.clock()
+    due = now + task.delay if task.run_at is None else due_at(task.run_at, now)
     return server.line.join(rank(due, task.priority, task.ageing), task.priority)
 
 

@@ -15,7 +15,7 @@ ON CONFLICT DO NOTHING
 WITH clock AS MATERIALIZED (SELECT coalesce(%(now)s::float8, extract(epoch FROM clock_timestamp())::float8) AS now),
 given AS MATERIALIZED (
     SELECT g.id, g.payload, g.idempotency_key, g.trace_id, stamp.at AS created_at, due.at AS available_at,
-           due.at + k.priority * k.ageing AS rank,
+           greatest(due.at, stamp.at) + k.priority * k.ageing AS rank,
            k.lane, k.priority, k.timeout, k.max_retries, k.retry, k.room
     FROM clock,
          unnest(%(id)s::uuid[], %(kind)s::integer[], %(payload)s::bytea[], %(delay)s::float8[], %(run_at)s::float8[],

@@ -61,7 +61,7 @@ changed AS (
     UPDATE {schema}.tasks AS t
     SET status = a."to",
         available_at = new.available_at,
-        rank = coalesce(t.rank - t.available_at + (clock.now + a.delay), t.rank),
+        rank = coalesce(clock.now + a.delay + greatest(0, t.rank - greatest(t.available_at, t.created_at)), t.rank),
         shelf = CASE WHEN a."to" IN ('failed', 'cancelled', 'archived') THEN a."to" END,
         failures = coalesce(a.failures, t.failures),
         result = CASE WHEN a."to" <> 'pending' THEN coalesce(a.result, t.result) END,

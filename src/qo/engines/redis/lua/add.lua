@@ -27,7 +27,7 @@ for i, new in ipairs(batch) do
     local available_at = run_at or at + delay
     local t = {
       status = PENDING, attempt = 0, failures = 0, version = version, timeout = timeout, available_at = available_at,
-      rank = available_at + weight, created_at = at, updated_at = at, lease_expires_at = NONE, started_at = NONE,
+      rank = due_at(available_at, at) + weight, created_at = at, updated_at = at, lease_expires_at = NONE, started_at = NONE,
       completed_at = NONE, lane = lane, worker_id = '', lease_id = '',
     }
     call('HSET', task_key(id), 's', encode(t), 'd', description, 'p', ARGV[4 + i], 'h' .. version, event(t))

@@ -37,7 +37,7 @@ local function change_task(key, old, error, change, result)
   local new = {
     status = status, attempt = old.attempt, failures = failures or old.failures, version = old.version + 1,
     timeout = old.timeout, available_at = available_at,
-    rank = delay and old.rank - old.available_at + available_at or old.rank,
+    rank = delay and available_at + math.max(0, old.rank - due_at(old.available_at, old.created_at)) or old.rank,
     created_at = old.created_at, updated_at = now, lease_expires_at = lease and now + lease or NONE,
     started_at = status == PENDING and NONE or old.started_at,
     completed_at = status < COMPLETED and NONE or old.completed_at == old.completed_at and old.completed_at or now,

@@ -36,6 +36,9 @@ local function clock(given)
   return tonumber(time[1]) + tonumber(time[2]) / 1000000
 end
 
+-- The instant a task begins to wait: see model/order.py.
+local function due_at(available_at, created_at) return math.max(available_at, created_at) end
+
 -- packing.py knows this layout too.
 local function encode(t)
   return struct_pack(HEAD, t.status, t.attempt, t.failures, t.version, t.timeout, t.available_at, t.rank, t.created_at,

@@ -35,7 +35,8 @@ function attempts(task) {
 export function when(task) {
   if (task.status === 'pending') {
     if (seconds(task.available_at) * 1000 > Date.now()) return [task.failures ? 'retries in ' : 'due in ', countdown(task.available_at, 'now')];
-    return ['waits for ', ago(task.available_at, {bare: true})];
+    const due = task.available_at > task.created_at ? task.available_at : task.created_at; // ISO 8601 sorts as text
+    return ['waits for ', ago(due, {bare: true})];
   }
   if (task.status === 'running') return ['lease ends in ', countdown(task.lease_expires_at ?? task.updated_at, 'overdue')];
   return ago(task.completed_at ?? task.updated_at);

@@ -48,7 +48,7 @@ export function apply(task, action, now) {
     ...task,
     status: to,
     available_at: availableAt,
-    rank: change.delay === undefined ? task.rank : task.rank - task.available_at + availableAt,
+    rank: change.delay === undefined ? task.rank : availableAt + Math.max(0, task.rank - dueAt(task)),
     failures: change.failures ?? task.failures,
     result: to === 'pending' ? null : task.result,
     worker_id: to === 'pending' ? null : task.worker_id,
@@ -78,11 +78,18 @@ export function eventOf(task) {
   };
 }
 
+/** The instant a task begins to wait. A task that asks for an instant in the past waits from its creation on. */
+export function dueAt(task) {
+  return Math.max(task.available_at, task.created_at);
+}
+
 /** The level a task competes at after waiting until `until`. */
-export function effectivePriority(priority, availableAt, rank, until) {
-  if (priority === 0 || rank <= availableAt || until <= availableAt) return priority;
-  const ageing = (rank - availableAt) / priority;
-  return Math.max(0, priority - Math.trunc((until - availableAt) / ageing));
+export function effectivePriority(task, until) {
+  const {priority, rank} = task;
+  const due = dueAt(task);
+  if (priority === 0 || rank <= due || until <= due) return priority;
+  const ageing = (rank - due) / priority;
+  return Math.max(0, priority - Math.trunc((until - due) / ageing));
 }
 
 /** Sixteen random bytes: what tells one write from another. */

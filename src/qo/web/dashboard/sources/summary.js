@@ -1,6 +1,6 @@
 // The overview, made of rows, or, where there are too many to read, of counts by queue, type and status beside them.
 
-import {STATUSES} from './rules.js';
+import {STATUSES, dueAt} from './rules.js';
 import {compare, rowView} from './rows.js';
 import {iso} from './values.js';
 
@@ -57,7 +57,7 @@ function listed(sums, word) {
 function oldestBy(waiting, field, now) {
   const ages = new Map();
   for (const row of waiting) {
-    const age = now - row.available_at;
+    const age = now - dueAt(row);
     if (age >= 0 && age >= (ages.get(row[field]) ?? 0)) ages.set(row[field], age);
   }
   return ages;
