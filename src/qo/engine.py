@@ -99,3 +99,10 @@ class Spacious(Protocol):
     """An engine with room for large payloads and results beside the tasks."""
 
     payload_limit: int  # bytes, unless a queue's settings say otherwise
+
+
+@runtime_checkable
+class Sharded(Protocol):
+    """An engine that keeps tasks in shards, which people may want to look at one by one."""
+
+    shards: str  # the first digits of ids, one for each shard; empty if there are none

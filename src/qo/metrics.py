@@ -1,4 +1,4 @@
-"""What happens to tasks, counted for Prometheus by the names of `specs/priority-queue.md`.
+"""What happens to tasks, counted for Prometheus by the names of docs/http.md.
 
 A room of its own, beside the worker and not in it: meters watch the engine port, so a worker that is not measured pays
 nothing, and everything that goes through the port is seen, the monitor's work included. Labels hold names from short

@@ -63,3 +63,11 @@ def test_documents_link_only_to_what_exists() -> None:
         for target in re.findall(r"\]\(([^)#]+)\)", document.read_text()):
             if "://" not in target:
                 assert (document.parent / target).exists(), f"{document.name} links to {target}"
+
+
+def test_nothing_refers_to_documents_that_are_not_here() -> None:
+    tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
+    text = {
+        name: (ROOT / name).read_text(errors="replace") for name in tracked if name.endswith((".py", ".md", ".yml"))
+    }
+    assert [name for name, each in text.items() if re.search(r"\bspecs/[a-z]", each)] == []

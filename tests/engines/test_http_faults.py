@@ -286,10 +286,11 @@ async def test_a_batch_of_large_tasks_arrives(engine: HttpEngine) -> None:
     assert sum([len(task.payload) for task in await engine.claim(want(limit=40))]) == 40 * 250_000
 
 
-@pytest.mark.usefixtures("queue")
-async def test_doctor_knows_a_server(served: Server, unused_tcp_port: int) -> None:
+async def test_doctor_knows_a_server(served: Server, queue: Queue, unused_tcp_port: int) -> None:
+    await queue.engine.add([new(n, priority=9) for n in range(3)])
     findings = {finding.name: finding for finding in await examine(served.url)}
     assert findings["server"].ok and findings["protocol"].ok and findings["store"].ok
+    assert "counts 3 tasks" in findings["store"].detail
     (away,) = await examine(f"http://127.0.0.1:{unused_tcp_port}")
     assert not away.ok and "cannot be reached" in away.detail
 

@@ -22,6 +22,7 @@ from qo.queue import connect
 from qo.testing import EngineContract, ManualClock
 from qo.testing.samples import claim, claim_one, new, stored, task_id, want
 from tests.servers.postgres import PostgresServer, postgres_server, url
+from tests.web.serving import served
 
 __all__ = ["url"]  # a fixture
 
@@ -479,3 +480,11 @@ async def test_a_store_without_transactions_says_so() -> None:
     async with connect("memory://") as queue:
         with pytest.raises(InvalidSetting, match="only a postgresql:// store"):
             await queue.enqueue("t", connection=object())
+
+
+def test_a_deep_queue_is_shown_by_metrics_and_the_overview(url: str) -> None:
+    with served(open_engine(url)) as api:
+        api.run(api.queue.submit_many([api.queue.new_task("t", b"null") for _ in range(1000)]))
+        for path in ("/metrics", "/api/v1/dashboard/overview"):
+            answer = api.client.get(path)
+            assert answer.status_code == 200, answer.text

@@ -4,7 +4,7 @@ import pytest
 from msgspec.structs import replace
 
 from qo.errors import InvalidSetting
-from qo.model import Filter, Position, Status, cursor, eligible, position
+from qo.model import Filter, Position, Status, cursor, cursor_at, eligible, position
 from tests.model.samples import ID, NOW, pending, running, wanted
 
 
@@ -79,3 +79,9 @@ def test_a_worker_needs_every_capability_a_task_needs() -> None:
         True,
         False,
     ]
+
+
+def test_a_place_may_be_an_instant_and_is_behind_every_task_created_then() -> None:
+    task = pending()
+    assert position(cursor(task)) < position(cursor_at(task.created_at))
+    assert position(cursor_at(task.created_at)) < position(cursor(replace(task, created_at=task.created_at + 0.001)))

@@ -1,4 +1,4 @@
-"""`S3Store` as specs/s3-sqlite-store.md describes it."""
+"""`S3Store` as docs/s3-store.md describes it."""
 
 import asyncio
 import gc

@@ -1,6 +1,7 @@
 """What the dashboard's pages ask: in the model's own words, and at the same cost at any depth."""
 
 import time
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -9,6 +10,7 @@ import pytest
 from qo import notes
 from qo.clock import system_clock
 from qo.codec import encode_value
+from qo.engines import open_engine
 from qo.engines.memory import MemoryEngine
 from qo.model import NEW, Filter
 from qo.queue import Queue
@@ -252,3 +254,9 @@ def test_a_session_says_what_the_caller_may():
             answer = api.client.get(f"{BOARD}/session", headers={"authorization": f"Bearer {secret}"}).json()
             assert answer["title"] == "ours" and answer["scopes"] == [scope]
             assert answer["can"]["write"] is (scope == "admin")
+
+
+@pytest.mark.parametrize(("layout", "sharded"), [("tasks", True), ("one", False)])
+def test_a_session_says_whether_tasks_lie_in_shards(tmp_path: Path, layout: str, sharded: bool):
+    with served(open_engine(f"file://{tmp_path}/bucket?layout={layout}")) as api:
+        assert api.client.get(f"{BOARD}/session").json()["can"]["shards"] is sharded

@@ -1,4 +1,4 @@
-"""`specs/task-queue-spec.md` §3.2 and §5.1, line by line, over HTTP."""
+"""`/api/tasks`, line by line, over HTTP."""
 
 import uuid
 from typing import Any

@@ -1,4 +1,4 @@
-"""What /metrics shows, by the names of specs/priority-queue.md."""
+"""What /metrics shows, by the names of docs/http.md."""
 
 import json
 from pathlib import Path

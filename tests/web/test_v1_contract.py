@@ -1,4 +1,4 @@
-"""`specs/priority-queue.md`, line by line, over HTTP."""
+"""`/api/v1`, line by line, over HTTP."""
 
 import re
 import threading

@@ -1,4 +1,4 @@
-"""`/internal/workers`, from the worker's side: specs/priority-queue.md, Worker Interface, and what makes it safe."""
+"""`/internal/workers`, from the worker's side: what docs/http.md promises, and what makes it safe."""
 
 import asyncio
 from collections.abc import AsyncIterator

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from qo.bucket import ANY, Bucket
 from qo.clock import Clock
-from qo.engine import Engine, Repairable, WriteBehind
+from qo.engine import Engine, Repairable, Sharded, WriteBehind
 from qo.engines.patience import patiently
 from qo.engines.references import DATA, MARK, data_key, is_id, literal, reference, referred, task_id_in, value_of
 from qo.errors import Conflict, StorageError
@@ -65,6 +65,10 @@ class SpaciousEngine:
         self.engine, self.payload_limit = engine, payload_limit
         self._bucket, self._inline, self._clock, self._patience = bucket, inline, clock, patience
         self._removals: dict[asyncio.Task[None], list[str]] = {}  # keys of deleted tasks that wait for a flush
+
+    @property
+    def shards(self) -> str:
+        return self.engine.shards if isinstance(self.engine, Sharded) else ""
 
     # --- writing
 

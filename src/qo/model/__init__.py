@@ -32,7 +32,7 @@ from qo.model.check import (
     check_whole,
 )
 from qo.model.event import Event, event_of
-from qo.model.filter import Counts, Filter, Lane, Position, cursor, position
+from qo.model.filter import Counts, Filter, Lane, Position, cursor, cursor_at, position
 from qo.model.idempotency import derived_id
 from qo.model.note import ANY, DAMAGED, NEW, Note
 from qo.model.order import (
@@ -127,6 +127,7 @@ __all__ = [
     "complete",
     "created",
     "cursor",
+    "cursor_at",
     "derived_id",
     "due_at",
     "effective_priority",

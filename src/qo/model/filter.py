@@ -50,6 +50,9 @@ class Lane(NamedTuple):
 Counts = dict[Lane, int]
 
 
+_LAST_ID = "ffffffff-ffff-ffff-ffff-ffffffffffff"  # no id is higher, and every store takes it for one
+
+
 class Position(NamedTuple):
     """Where a task stands in a listing, newest first."""
 
@@ -60,6 +63,11 @@ class Position(NamedTuple):
 def cursor(task: Task) -> str:
     """Names a task's place in the listing, for the next page to start behind."""
     return f"{task.created_at!r}~{task.id}"
+
+
+def cursor_at(instant: float) -> str:
+    """A place in the listing that is no task's: the next page starts with the newest task created by `instant`."""
+    return f"{instant!r}~{_LAST_ID}"
 
 
 def position(cursor: str) -> Position:

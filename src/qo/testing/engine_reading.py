@@ -4,7 +4,7 @@ import pytest
 
 from qo.engine import Engine
 from qo.errors import BadBatch
-from qo.model import Filter, Lane, Status, after_error, cancel, complete, cursor, fail, replay
+from qo.model import Filter, Lane, Status, after_error, cancel, complete, cursor, cursor_at, fail, replay
 from qo.testing.clock import ManualClock
 from qo.testing.samples import claim, claim_one, new, stored, task_id, want
 
@@ -49,6 +49,14 @@ class Reading:
         rest = await engine.find(Filter(), limit=4, after=cursor(page[-1]))
         assert [task.id for task in rest] == [task_id(n) for n in (1, 3)]
         assert await engine.find(Filter(), limit=4, after=cursor(rest[-1])) == []
+
+    async def test_a_page_may_start_at_any_instant(self, engine: Engine, clock: ManualClock) -> None:
+        for name in (3, 1, 2):
+            await engine.add([new(name)])
+            clock.advance(1)
+        for where in (Filter(), Filter(statuses=(Status.PENDING,)), Filter(queues=("q",), statuses=(Status.PENDING,))):
+            older = await engine.find(where, limit=4, after=cursor_at(clock.now - 1.5))
+            assert [task.id for task in older] == [task_id(n) for n in (1, 3)]
 
     async def test_find_filters(self, engine: Engine, clock: ManualClock) -> None:
         await engine.add(

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from qo.engine import Engine
 from qo.metrics import LEVELS
-from qo.model import Filter, Status, Task, level_word
+from qo.model import Filter, Status, Task, cursor_at, level_word
 
 PERCENTILES: Mapping[str, float] = {"p50": 0.50, "p95": 0.95, "p99": 0.99}
 PAGE = 200
@@ -33,7 +33,7 @@ async def _spread(engine: Engine, newest: list[Task], oldest: float) -> list[Tas
     start = newest[0].created_at
     for step in range(1, _STEPS + 1):
         instant = start - (start - oldest) * step / _STEPS
-        page = await engine.find(_PENDING, limit=_SHARE, after=f"{instant!r}~~")  # "~" sorts behind every id
+        page = await engine.find(_PENDING, limit=_SHARE, after=cursor_at(instant))
         found.update((task.id, task) for task in page)
     return [*found.values()]
 

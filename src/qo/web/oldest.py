@@ -7,7 +7,7 @@ after at each look, and as long as it waits it is the answer.
 from collections.abc import Iterable
 
 from qo.engine import Engine
-from qo.model import Filter, Status, Task, cursor
+from qo.model import Filter, Status, Task, cursor, cursor_at
 
 PAGE = 100  # a shorter queue is read whole
 _STEPS = 24  # a search makes at most so many: from a second to half a year
@@ -52,7 +52,7 @@ class Oldest:
         """The last page of the listing, as near as the steps come."""
         step, oldest = _FIRST_STEP, last
         for _ in range(_STEPS):
-            found = await self._engine.find(where, limit=1, after=f"{oldest.created_at - step!r}~~")
+            found = await self._engine.find(where, limit=1, after=cursor_at(oldest.created_at - step))
             if found:
                 oldest, step = found[0], step * 2
             elif len(rest := await self._engine.find(where, limit=PAGE, after=cursor(oldest))) < PAGE:

@@ -1,4 +1,4 @@
-"""The priority configuration of `specs/priority-queue.md`, read from a file."""
+"""The priority configuration of docs/http.md, read from a file."""
 
 import math
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Workers over HTTP: `/internal/workers` of `specs/priority-queue.md`, for any language, and the engine port, for ours.
+"""Workers over HTTP: `/internal/workers` of docs/http.md, for any language, and the engine port, for ours.
 
 Register, then poll, report and send a heartbeat every 30 seconds. Every request may be repeated: a poll under its
 `request_id` gives the same leases, a result is recorded once and answered alike.

@@ -21,7 +21,9 @@ async def examine(url: str) -> list[Finding]:
         Finding("server", True, f"{address.url} answers" + (f", version {hello.version}" if hello.version else "")),
         _protocol(hello.protocol),
         _token(address.token),
-        Finding("store", True, f"the server's store answers and counts {sum(row[3] for row in counted):,} tasks"),
+        Finding(
+            "store", True, f"the server's store answers and counts {sum(wire.counts_of(counted).values()):,} tasks"
+        ),
     ]
 
 

@@ -1,4 +1,4 @@
-"""Any object with `read` and `write` as a bucket of one object: the storage adapters of specs/jqueue.md.
+"""Any object with `read` and `write` as a bucket of one object: storage adapters of one's own.
 
 Their `write(content, if_match=None)` overwrites whatever is there, so that interface cannot say "only if there is
 nothing". The first write is guarded as well as it allows: when there is nothing, an empty object is put there and left

@@ -9,7 +9,7 @@ from qo.engines.per_task.claiming import Claiming
 from qo.engines.per_task.counting import Counting
 from qo.engines.per_task.finding import Finding
 from qo.engines.per_task.history import history
-from qo.engines.per_task.keys import READY
+from qo.engines.per_task.keys import READY, SHARDS
 from qo.engines.per_task.notes import Notes
 from qo.engines.per_task.options import IndexMode, Options
 from qo.engines.per_task.parallel import in_parallel
@@ -40,6 +40,8 @@ from qo.model import (
 
 class PerTaskEngine:
     """Time is the bucket's unless a clock is given."""
+
+    shards = SHARDS
 
     def __init__(self, bucket: Bucket, options: Options | None = None, *, clock: Clock | None = None) -> None:
         self._options = options = options or Options()

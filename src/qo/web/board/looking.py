@@ -7,6 +7,7 @@ from litestar.params import FromPath, FromQuery, QueryParameter
 from msgspec import UNSET, Struct, UnsetType
 
 from qo import __version__
+from qo.engine import Sharded
 from qo.web.access import READ, scopes_of
 from qo.web.board.filters import TaskFilter, count, search_of
 from qo.web.board.search import find, find_sorted
@@ -78,7 +79,8 @@ async def show_session(request: Request[Any, Any, Any]) -> Session:
     scopes = scopes_of(request)
     admin = Scope.ADMIN in scopes
     # Where an id's first digit is part of a task's place in the bucket, people look for it there.
-    shards = type(server.queue.engine).__module__.startswith("qo.engines.per_task")
+    engine = server.queue.engine
+    shards = isinstance(engine, Sharded) and bool(engine.shards)
     can = Abilities(write=admin, switches=admin, drain=admin, shards=shards)
     return Session(title=server.settings.title, version=__version__, scopes=sorted(scopes), can=can)
 

@@ -1,1 +1,1 @@
-"""`/api/tasks`, as `specs/task-queue-spec.md` §5.1 has it."""
+"""`/api/tasks`: the management dialect, as docs/http.md describes it."""

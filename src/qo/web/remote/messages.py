@@ -1,4 +1,4 @@
-"""What workers and server say to each other: the fields of `specs/priority-queue.md`, and what makes them safe."""
+"""What workers and server say to each other: the fields of docs/http.md, and what makes them safe."""
 
 from typing import Any, Literal
 

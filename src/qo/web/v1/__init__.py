@@ -1,1 +1,1 @@
-"""`/api/v1`, as `specs/priority-queue.md` has it."""
+"""`/api/v1`: tasks with three levels of priority, as docs/http.md describes it."""
