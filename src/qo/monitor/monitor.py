@@ -17,9 +17,10 @@ from qo.clock import Clock, boot_clock, system_clock
 from qo.engine import Engine, Repairable
 from qo.errors import Conflict, DamagedNote, StorageError
 from qo.ids import luck
-from qo.model import NEW, Filter, Note, Status, archive, cursor, expire
+from qo.model import NEW, Filter, Note, Status, archive, cursor
 from qo.monitor.settings import MonitorSettings
 from qo.queue import Queue
+from qo.queue.recovery import expire_leases
 
 log = logging.getLogger("qo.monitor")
 YOUNGEST = 3600.0  # seconds: nothing younger is deleted, or a late write could bring back a finished task
@@ -153,18 +154,12 @@ class Monitor:
 
     async def _expire(self) -> int:
         """Tasks whose worker went silent fail like any other: with back-off, and for good in the end."""
-        grace, expired, after = self._settings.grace, 0, ""
-        while lost := await self._engine.find(
-            Filter(expired_for=grace), limit=self._settings.sweep_page_size, after=after
-        ):
-            answers = await self._engine.apply([expire(task, luck=luck(), grace=grace) for task in lost])
-            for task, done in zip(lost, answers, strict=True):
-                if done:
-                    expired += 1
-                    about = {"task_id": task.id, "type": task.type, "worker_id": task.worker_id}
-                    log.warning("worker %s lost %s %s", task.worker_id, task.type, task.id, extra=about)
-            after = cursor(lost[-1])
-        return expired
+        settings = self._settings
+        expired = await expire_leases(self._engine, grace=settings.grace, page_size=settings.sweep_page_size)
+        for task in expired:
+            about = {"task_id": task.id, "type": task.type, "worker_id": task.worker_id}
+            log.warning("worker %s lost %s %s", task.worker_id, task.type, task.id, extra=about)
+        return len(expired)
 
     async def _bury_workers(self) -> int:
         dead = 0

@@ -2,12 +2,14 @@
 
 from msgspec import Struct
 
+from qo.queue.recovery import GRACE
+
 
 class MonitorSettings(Struct, frozen=True, kw_only=True):
     check_interval: float = 30.0  # seconds between two looks for expired leases and silent workers
     worker_health_threshold: float = 60.0  # seconds of silence after which a worker is taken for dead
     sweep_interval: float = 300.0  # seconds between two tidyings; 0 is never
     sweep_page_size: int = 1000
-    grace: float = 5.0  # seconds a lease must be over, for clocks that disagree
+    grace: float = GRACE  # seconds a lease must be over, for clocks that disagree
     retention: float = 0.0  # seconds finished tasks are kept: archived after them, deleted after twice; 0 is for ever
     forget_workers: float = 86_400.0  # seconds after which a dead worker is no longer listed

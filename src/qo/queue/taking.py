@@ -1,11 +1,12 @@
 """Tasks out, and what became of them."""
 
 import asyncio
+import logging
 from collections.abc import Callable, Iterable
 
 from qo.clock import boot_clock
 from qo.codec import encode_value, plain_task
-from qo.errors import InvalidTask, LeaseLost, TaskNotFound
+from qo.errors import Conflict, InvalidTask, LeaseLost, StorageError, TaskNotFound
 from qo.ids import luck, new_lease_id
 from qo.model import (
     Change,
@@ -26,9 +27,15 @@ from qo.model import (
 from qo.queue.describe import Seconds, seconds
 from qo.queue.handles import DEQUEUE_LEASE, Consumer
 from qo.queue.opened import Opened
+from qo.queue.recovery import expire_leases
+
+log = logging.getLogger("qo.queue")
+_SHORTEST_WAIT = 0.1  # seconds
 
 
 class Taking(Opened):
+    _recovers_at = float("-inf")  # by the boot clock
+
     async def dequeue(
         self,
         type: str | None = None,
@@ -56,13 +63,37 @@ class Taking(Opened):
         )
         until = boot_clock() + seconds(wait)
         while True:
+            await self._recover()
             tasks = await self._claim(want)
             left = until - boot_clock()
             if tasks or left <= 0:
                 tasks = [plain_task(task) for task in tasks]
                 self._held.update((task.id, task) for task in tasks)
                 return tasks
-            await self.engine.wait(want, left)
+            await self.engine.wait(want, min(left, max(_SHORTEST_WAIT, self.settings.recovery_interval)))
+
+    async def _recover(self) -> None:
+        """Look for expired leases now and then, because no monitor need run beside code that dequeues."""
+        if boot_clock() < self._recovers_at:
+            return
+        self._recovers_at = boot_clock() + self.settings.recovery_interval
+        try:
+            await self.requeue_stale()
+        except (StorageError, Conflict) as error:  # the claim that follows tells its caller
+            log.debug("expired leases were not looked for: %s", error)
+
+    async def requeue_stale(self, timeout: Seconds = 0.0) -> int:
+        """Give the tasks of workers that went silent to others; how many there were.
+
+        These are tasks whose lease has run out and whose last heartbeat is at least `timeout` ago; a lease that still
+        runs is never ended. A lost attempt is a failure: the task comes again after its back-off, or ends when its
+        retries are used up. `dequeue` does this by itself every `Settings.recovery_interval` seconds.
+        """
+        expired = await expire_leases(self.engine, timeout=_any("timeout", timeout))
+        for task in expired:
+            about = {"task_id": task.id, "type": task.type, "worker_id": task.worker_id}
+            log.warning("worker %s lost %s %s", task.worker_id, task.type, task.id, extra=about)
+        return len(expired)
 
     async def _claim(self, want: Want) -> list[Task]:
         claiming = asyncio.ensure_future(self.engine.claim(want))

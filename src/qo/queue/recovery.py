@@ -1,0 +1,31 @@
+"""Leases that ran out: their tasks fail like any other, with back-off, and for good in the end."""
+
+from qo.engine import Engine
+from qo.ids import luck
+from qo.model import Filter, Task, cursor, expire
+
+GRACE = 5.0  # seconds a lease must be over, for clocks that disagree
+PAGE_SIZE = 1000  # tasks in one request
+
+
+async def expire_leases(
+    engine: Engine, *, grace: float = GRACE, timeout: float = 0.0, page_size: int = PAGE_SIZE
+) -> list[Task]:
+    """Take tasks from workers that went silent; the tasks as their workers held them.
+
+    A lease must have been over for `grace` seconds, and its last heartbeat `timeout` seconds ago. The store's clock
+    decides both, when it writes.
+    """
+    expired: list[Task] = []
+    after = ""
+    while lost := await engine.find(Filter(expired_for=grace), limit=page_size, after=after):
+        changes = [expire(task, luck=luck(), grace=max(grace, timeout - _lease_of(task))) for task in lost]
+        answers = await engine.apply(changes)
+        expired += [task for task, done in zip(lost, answers, strict=True) if done]
+        after = cursor(lost[-1])
+    return expired
+
+
+def _lease_of(task: Task) -> float:
+    """Seconds: a claim or heartbeat is the last write of a running task, and sets its lease from then."""
+    return (task.lease_expires_at or 0.0) - task.updated_at

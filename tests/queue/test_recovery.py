@@ -1,0 +1,125 @@
+"""Tasks of consumers that died come back without a monitor: code that dequeues looks for expired leases itself."""
+
+import asyncio
+from datetime import timedelta
+
+import pytest
+
+import qo
+from qo.bucket import Bucket
+from qo.buckets.memory import MemoryBucket
+from qo.engine import Engine
+from qo.engines.memory import MemoryEngine
+from qo.model import Filter, Status, Task
+from qo.queue import Queue, Settings
+from qo.queue.recovery import GRACE
+from qo.testing import ManualClock
+from tests.engines.layouts import LAYOUTS
+
+ALWAYS = Settings(recovery_interval=0.0)
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+def engines(clock: ManualClock, bucket: Bucket) -> dict[str, Engine]:
+    return {"memory": MemoryEngine(clock)} | {name: layout(bucket, clock) for name, layout in LAYOUTS.items()}
+
+
+@pytest.mark.parametrize("name", ["memory", *LAYOUTS])
+async def test_a_task_whose_consumer_died_is_dequeued_again(name: str, clock: ManualClock) -> None:
+    async with Queue(engines(clock, MemoryBucket(clock))[name], ALWAYS, clock=clock) as queue:
+        submitted = await queue.enqueue("t", queue="jobs")
+        dead, alive = await queue.consumer("jobs"), await queue.consumer("jobs")
+        assert await dead.dequeue(lease=30) is not None
+        clock.advance(30 + GRACE - 1)
+        assert await alive.dequeue() is None
+        clock.advance(1)
+        assert await alive.dequeue() is None  # it waits for its back-off now
+        clock.advance(10)
+        task = await alive.dequeue()
+        assert task is not None and (task.id, task.attempt, task.failures) == (submitted.id, 2, 1)
+
+
+@pytest.mark.parametrize("mode", ["durable", "local"])
+async def test_an_s3_store_recovers_what_a_dead_process_held(mode: str, clock: ManualClock) -> None:
+    bucket = MemoryBucket(clock)
+    async with await qo.S3Store.create(bucket, clock=clock) as store:
+        await store.enqueue("t")
+        await store.dequeue()
+    clock.advance(310)
+    async with await qo.S3Store.create(bucket, mode=mode, settings=ALWAYS, clock=clock) as store:  # type: ignore[arg-type]
+        assert await store.dequeue() == []
+        clock.advance(10)
+        assert [task.attempt for task in await store.dequeue()] == [2]
+
+
+async def test_a_busy_queue_is_looked_at_too(clock: ManualClock) -> None:
+    async with Queue(MemoryEngine(clock), ALWAYS, clock=clock) as queue:
+        lost = await queue.enqueue("t")
+        await queue.dequeue()
+        await queue.enqueue("t", priority="low")
+        await queue.enqueue("t", priority="low")
+        clock.advance(310)
+        assert len(await queue.dequeue()) == 1
+        task = await queue.get(lost.id)
+        assert task is not None and task.status is Status.PENDING
+
+
+async def test_a_look_is_not_repeated_within_the_interval(clock: ManualClock) -> None:
+    async with Queue(MemoryEngine(clock), Settings(recovery_interval=1e9), clock=clock) as queue:
+        await queue.enqueue("t")
+        await queue.dequeue()  # the first look
+        clock.advance(310)
+        await queue.dequeue()
+        assert (await queue.stats())["running"] == 1
+
+
+async def test_a_consumer_that_waits_looks_meanwhile(clock: ManualClock) -> None:
+    async with Queue(MemoryEngine(clock), ALWAYS, clock=clock) as queue:
+        await queue.enqueue("t", max_retries=1, retry=qo.RetryPolicy(initial=0.001, jitter=0.0))
+        await queue.dequeue()
+        waiting = asyncio.create_task(queue.dequeue(wait=60))
+        clock.advance(310)
+        while not waiting.done():
+            clock.advance(0.1)
+            await asyncio.sleep(0.01)
+        assert [task.attempt for task in waiting.result()] == [2]
+
+
+async def test_requeue_stale_counts_what_it_took(clock: ManualClock) -> None:
+    async with Queue(MemoryEngine(clock), Settings(recovery_interval=float("inf")), clock=clock) as queue:
+        for _ in range(3):
+            await queue.enqueue("t")
+        [kept, *_] = await queue.dequeue(batch_size=3, lease=60)
+        clock.advance(50)
+        await queue.heartbeat(kept, lease=60)
+        clock.advance(20)
+        assert await queue.requeue_stale(timeout=timedelta(minutes=5)) == 0  # their last sign of life is too recent
+        assert await queue.requeue_stale() == 2
+        assert await queue.requeue_stale() == 0
+        clock.advance(50)
+        assert await queue.requeue_stale(timeout=71) == 0
+        assert await queue.requeue_stale(timeout=timedelta(seconds=70)) == 1
+
+
+async def test_requeue_stale_never_ends_a_lease_that_runs(clock: ManualClock) -> None:
+    async with Queue(MemoryEngine(clock), clock=clock) as queue:
+        await queue.enqueue("t")
+        [task] = await queue.dequeue(lease=600)
+        clock.advance(500)
+        assert await queue.requeue_stale(timeout=timedelta(minutes=5)) == 0
+        await queue.ack(task)
+
+
+class Unlisted(MemoryEngine):
+    async def find(self, where: Filter, *, limit: int, after: str = "") -> list[Task]:
+        raise qo.StorageError(f"no listing of {limit} {where} {after}")
+
+
+async def test_a_look_that_fails_does_not_fail_the_claim() -> None:
+    async with Queue(Unlisted(), ALWAYS) as queue:
+        await queue.enqueue("t")
+        assert len(await queue.dequeue("t")) == 1
