@@ -54,6 +54,18 @@ def serving(url: str, *args: str) -> Iterator[str]:
     assert process.returncode in (0, -15), process.returncode
 
 
+def test_a_server_acknowledges_nothing_into_a_deleted_file(url: str, tmp_path: Path):
+    with serving(url) as base:
+        tasks = f"{base}/api/v1/tasks"
+        assert httpx.post(tasks, json={"task_type": "t"}).status_code < 300
+        (tmp_path / "qo.db").rename(tmp_path / "away.db")
+        refused = [httpx.post(tasks, json={"task_type": "t"}) for _ in range(3)]
+        assert [answer.status_code for answer in refused] == [503] * 3  # why is in the log: clients need no paths
+        assert httpx.get(f"{base}/readyz").status_code == 503
+        (tmp_path / "away.db").rename(tmp_path / "qo.db")
+        assert httpx.post(tasks, json={"task_type": "t"}).status_code < 300
+
+
 def test_a_server_is_started_used_and_stopped(url: str):
     with serving(url) as base:
         task_id = httpx.post(f"{base}/api/v1/tasks", json={"task_type": "t"}).json()["task_id"]

@@ -1,6 +1,7 @@
 """The writer: everything that waits goes into one transaction, and is answered once that is committed."""
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol
 
 import apsw
@@ -21,11 +22,41 @@ class Job(Protocol):
     error: BaseException | None
 
 
+class CommitGuard(Protocol):
+    """What must hold for a commit to be kept, where the database is a file that others use, too."""
+
+    def writing(self) -> AbstractContextManager[None]:
+        """Around a transaction. Raises StorageError, before anything is written, if it would not be kept."""
+
+    def check_committed(self) -> None:
+        """Raises OutcomeUnknown if what was just committed may be lost."""
+
+
+class _Unguarded:
+    """For a database in memory."""
+
+    def writing(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def check_committed(self) -> None: ...
+
+
+_UNGUARDED = _Unguarded()
+
+
 class Writer:
     """Serves the desk of one connection. A bad call fails alone; a bad disk fails all that wait, and keeps nothing."""
 
-    def __init__(self, place: object, db: apsw.Connection, clock: Clock, news: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        place: object,
+        db: apsw.Connection,
+        clock: Clock,
+        news: Callable[[], None],
+        guard: CommitGuard = _UNGUARDED,
+    ) -> None:
         self._place = place
+        self._guard = guard
         self._db = db
         self._news = news  # told that there may be something to claim
         self._table = Table(db, clock)
@@ -54,6 +85,10 @@ class Writer:
             self._news()
 
     def _transact(self, jobs: Sequence[Job], do: Callable[[Job], None]) -> None:
+        with self._guard.writing():
+            self._do_all(jobs, do)
+
+    def _do_all(self, jobs: Sequence[Job], do: Callable[[Job], None]) -> None:
         try:
             self._db.execute("BEGIN IMMEDIATE")
             self._table.begin()
@@ -73,6 +108,7 @@ class Writer:
         except apsw.IOError as error:
             # The log may hold the commit although flushing it failed, and a crash now might bring it back.
             raise storage_error(self._place, error, OutcomeUnknown) from error
+        self._guard.check_committed()
 
     def _roll_back(self) -> None:
         self._table.lanes.forget()

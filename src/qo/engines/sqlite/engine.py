@@ -15,7 +15,9 @@ from qo.clock import Clock, system_clock
 from qo.engine import Engine
 from qo.engines.sqlite.address import path_of
 from qo.engines.sqlite.desk import Desk, Job
-from qo.engines.sqlite.file import check_file, connect, prepare
+from qo.engines.sqlite.file import check_file, connect, open_log, prepare
+from qo.engines.sqlite.file_locks import FileLocks, acquire_locks, release_locks
+from qo.engines.sqlite.open_file import OpenFile
 from qo.engines.sqlite.watch import Watch
 from qo.errors import StorageError
 from qo.model import Added, Change, Counts, Event, Filter, NewTask, Note, Task, Want, check_distinct, release
@@ -33,17 +35,27 @@ class _Desks:
     def __init__(self, path: Path, clock: Clock) -> None:
         check_file(path)
         self.pid = os.getpid()
-        self._connections = [connect(path)]
+        self._connections: list[apsw.Connection] = []
+        self._locks = _lock(path)
         try:
-            prepare(self._connections[0], path)
-            self._connections += [connect(path), connect(path, patient=False)]
+            self._file = self._connect(path)
         except BaseException:
-            self._disconnect()
+            release_locks(self._locks, self._disconnect)
             raise
         writing, reading, watching = self._connections
         self.watch = Watch(path, watching, clock)
-        self.writer = Desk("qo sqlite writer", Writer(path, writing, clock, self.watch.tell).serve)
-        self.reader = Desk("qo sqlite reader", _reader(path, Reading(reading)))
+        self.writer = Desk("qo sqlite writer", Writer(path, writing, clock, self.watch.tell, self._file).serve)
+        self.reader = Desk("qo sqlite reader", _reader(path, Reading(reading), self._file))
+
+    def _connect(self, path: Path) -> OpenFile:
+        self._connections += [connect(path), connect(path), connect(path, patient=False)]
+        writing = self._connections[0]
+        real = open_log(writing, path)
+        try:
+            self._locks.keep_shared_memory(Path(f"{real}-shm"))
+            return OpenFile(path, real, self._locks)
+        except OSError as error:
+            raise StorageError(f"{path} went away while it was opened: {error}; try again") from error
 
     def stop(self) -> None:
         self.writer.stop()
@@ -54,18 +66,36 @@ class _Desks:
         self.writer.join()
         self.reader.join()
         self.watch.close()
-        self._disconnect()
+        if self._file.trouble():  # what is in a log that others do not see must not overwrite what they wrote since
+            for connection in self._connections[:2]:
+                connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+        release_locks(self._locks, self._disconnect)
 
     def _disconnect(self) -> None:
         for connection in reversed(self._connections):  # the writer last: whoever closes last tidies the log away
             connection.close()
 
 
-def _reader(path: Path, reading: Reading) -> Callable[[list[Job]], None]:
+def _lock(path: Path) -> FileLocks:
+    """Create or update the file, then lock it. A connection from before the lock may have a log that was deleted since,
+    so it is closed.
+    """
+    first = connect(path)
+    try:
+        prepare(first, path)
+        return acquire_locks(path)
+    except OSError as error:
+        raise StorageError(f"{path} went away while it was opened: {error}; try again") from error
+    finally:
+        first.close()
+
+
+def _reader(path: Path, reading: Reading, file: OpenFile) -> Callable[[list[Job]], None]:
     def serve(jobs: list[Job]) -> None:
         for job in jobs:
             try:
                 job.answer = job.work(reading)
+                file.check()
             except apsw.Error as error:
                 job.error = storage_error(path, error)
                 job.error.__cause__ = error

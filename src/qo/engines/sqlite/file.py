@@ -1,5 +1,6 @@
 """The database file: looked at before SQLite may touch it, then opened the way this engine needs it."""
 
+import stat
 import time
 from pathlib import Path
 
@@ -22,17 +23,30 @@ _JOURNAL_LIMIT = 64 * 1024 * 1024  # bytes of write-ahead log kept after a burst
 def check_file(path: Path) -> bool:
     """Refuse, untouched, what is not ours. False: there is no queue in it yet."""
     try:
-        with path.open("rb") as file:
-            head = file.read(HEADER)
+        mode = path.stat().st_mode
     except FileNotFoundError as error:
         if not path.parent.is_dir():
             raise StorageError(f"{path}: the directory {path.parent} is missing; create it") from error
         return False
-    except IsADirectoryError as error:
-        raise StorageError(f"{path} is a directory; name a file in it") from error
     except OSError as error:
         raise StorageError(f"{path} cannot be read: {error.strerror}; check its permissions") from error
-    return check_header(path, head)
+    if stat.S_ISDIR(mode):
+        raise StorageError(f"{path} is a directory; name a file in it")
+    if not stat.S_ISREG(mode):
+        raise StorageError(f"{path} is not a regular file; name another file")
+    return check_header(path, _head(path))
+
+
+def _head(path: Path) -> bytes:
+    """Read through SQLite, which closes no descriptor while it has locks on the file: closing one drops them all."""
+    try:
+        file = apsw.VFSFile("", str(path), [apsw.SQLITE_OPEN_MAIN_DB | apsw.SQLITE_OPEN_READONLY, 0])
+        try:
+            return file.xRead(HEADER, 0)
+        finally:
+            file.xClose()
+    except apsw.Error as error:
+        raise StorageError(f"{path} cannot be read: {error}; check its permissions") from error
 
 
 def connect(path: Path, *, patient: bool = True, create: bool = True) -> apsw.Connection:
@@ -43,6 +57,7 @@ def connect(path: Path, *, patient: bool = True, create: bool = True) -> apsw.Co
             db.set_busy_handler(_Patience())
         db.execute("PRAGMA synchronous = FULL")  # NORMAL loses acknowledged commits when the power goes
         db.execute(f"PRAGMA cache_size = {_CACHE}")
+        db.execute(f"PRAGMA journal_size_limit = {_JOURNAL_LIMIT}")
     except apsw.Error as error:
         raise storage_error(path, error) from error
     return db
@@ -57,9 +72,17 @@ def prepare(db: apsw.Connection, path: Path) -> None:
     try:
         migrate(db, path)
         _turn_log_on(db)
-        db.execute(f"PRAGMA journal_size_limit = {_JOURNAL_LIMIT}")
     except apsw.Error as error:
         raise storage_error(path, error) from error
+
+
+def open_log(db: apsw.Connection, path: Path) -> Path:
+    """Let a connection open the write-ahead log and its shared memory; the file they lie beside, links resolved."""
+    try:
+        db.execute("SELECT count(*) FROM sqlite_schema").fetchall()
+    except apsw.Error as error:
+        raise storage_error(path, error) from error
+    return Path(db.filename)
 
 
 def _turn_log_on(db: apsw.Connection) -> None:

@@ -1,0 +1,202 @@
+"""Locks of our own on a database file, which no close() in this process can drop.
+
+POSIX locks belong to the process: closing any descriptor of a file drops every lock the process has on it. Python's
+`sqlite3`, or any open() and close() of the file, so unlocks it under the SQLite of this engine, and another SQLite may
+then delete the write-ahead log or write at the same time. Locks of an open file description (OFD, Linux) stay until
+that description is closed, and conflict with POSIX locks of every process, this one included. Three are held:
+
+- shared, on the bytes that SQLite locks exclusively before it deletes the log: nobody deletes it under an open engine;
+- shared, on the byte of the shared memory that says that it is in use: nobody truncates it;
+- exclusive, during each transaction, on a byte that SQLite does not use: two engines never write at the same time.
+
+Elsewhere there are no such locks; then `open_file.py` still notices a log that vanished.
+"""
+
+import errno
+import os
+import struct
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from threading import Lock
+from typing import NamedTuple
+
+from qo.clock import boot_clock
+from qo.errors import StorageError
+from qo.ids import luck
+
+if sys.platform != "win32":
+    import fcntl
+
+_LOCK_DEADLINE = 30.0  # seconds to wait for other processes
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.0002, 0.005  # seconds between two attempts to lock
+_PENDING_BYTE = 0x40000000  # SQLite's lock bytes begin here, in the database file
+_OFD = sys.platform == "linux"
+
+
+class _Range(NamedTuple):
+    start: int
+    length: int
+
+
+_SHARED_RANGE = _Range(_PENDING_BYTE + 2, 510)  # read-locked by every connection, write-locked to delete the log
+_WRITE_BYTE = _Range(_PENDING_BYTE + 512, 1)  # ours: the first byte after SQLite's
+_IN_USE_BYTE = _Range(128, 1)  # of the shared memory: the "dead man's switch"
+
+
+class FileLocks:
+    """The locks of this process on one file, shared by all its engines."""
+
+    def __init__(self, path: Path) -> None:
+        self.engines = 0
+        self._path = path
+        self._writing = Lock()  # between engines of this process, which share the descriptor
+        self._descriptors: list[int] = []
+        self._is_writable = False
+        if _OFD:
+            self._open()
+
+    def _open(self) -> None:
+        try:
+            self._descriptors.append(os.open(self._path, os.O_RDWR | os.O_CLOEXEC))
+            self._is_writable = True
+        except PermissionError:
+            self._descriptors.append(os.open(self._path, os.O_RDONLY | os.O_CLOEXEC))
+        except OSError as error:
+            if error.errno != errno.EROFS:
+                raise
+            self._descriptors.append(os.open(self._path, os.O_RDONLY | os.O_CLOEXEC))
+
+    def keep_log(self) -> None:
+        """From here on nobody deletes the write-ahead log."""
+        if self._descriptors:
+            self._wait_for(self._descriptors[0], "RDLCK", _SHARED_RANGE)
+
+    def keep_shared_memory(self, path: Path) -> None:
+        """From here on nobody truncates the shared memory. SQLite must have opened it: it clears a stale one."""
+        with _registry:
+            if len(self._descriptors) == 1:
+                self._descriptors.append(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+                self._wait_for(self._descriptors[1], "RDLCK", _IN_USE_BYTE)
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """Alone among all engines on the file."""
+        if not self._writing.acquire(timeout=_LOCK_DEADLINE):
+            raise StorageError(_busy(self._path))
+        try:
+            if not self._is_writable:  # then SQLite refuses the write, and says why
+                yield
+                return
+            self._wait_for(self._descriptors[0], "WRLCK", _WRITE_BYTE)
+            try:
+                yield
+            finally:
+                _lock(self._descriptors[0], "UNLCK", _WRITE_BYTE)
+        finally:
+            self._writing.release()
+
+    def unlock(self) -> None:
+        """Let SQLite delete the log as it closes."""
+        for descriptor, range_ in zip(self._descriptors, (_SHARED_RANGE, _IN_USE_BYTE), strict=False):
+            _lock(descriptor, "UNLCK", range_)
+
+    def close(self) -> None:
+        """Only after SQLite has closed the file: this drops its locks."""
+        while self._descriptors:
+            os.close(self._descriptors.pop())
+
+    def _wait_for(self, descriptor: int, kind: str, range_: _Range) -> None:
+        """Poll, as the busy handler does for SQLite's own locks: the kernel's wait takes no time limit."""
+        if _lock(descriptor, kind, range_):
+            return
+        began, pause = boot_clock(), _FIRST_PAUSE
+        while not _lock(descriptor, kind, range_):
+            if boot_clock() - began > _LOCK_DEADLINE:
+                raise StorageError(_busy(self._path))
+            time.sleep(pause * (0.5 + luck()))
+            pause = min(2 * pause, _LONGEST_PAUSE)
+
+
+def _busy(path: Path) -> str:
+    return f"{path}: other processes held the write lock for 30 s; look for one that hangs, then try again"
+
+
+def _lock(descriptor: int, kind: str, range_: _Range) -> bool:
+    """False: another process or this process' SQLite has a lock in the way."""
+    try:
+        fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, _flock(kind, range_))
+    except (BlockingIOError, PermissionError):
+        return False
+    except OSError as error:
+        if error.errno in {errno.EINVAL, errno.ENOLCK, errno.EOPNOTSUPP}:  # this file system has none
+            return True
+        raise
+    return True
+
+
+@cache
+def _flock(kind: str, range_: _Range) -> bytes:
+    """The structure that fcntl(2) takes: type, whence, start, length, process (0, as OFD locks ask)."""
+    return struct.pack("hhqqi4x", getattr(fcntl, f"F_{kind}"), os.SEEK_SET, range_.start, range_.length, 0)
+
+
+_files: dict[tuple[int, int], FileLocks] = {}  # by device and inode
+_registry = Lock()
+
+
+def identity(path: Path | str) -> tuple[int, int]:
+    """What tells a file from another one of the same name. The system does not reuse it while the file is open."""
+    found = Path(path).stat()
+    return found.st_dev, found.st_ino
+
+
+def acquire_locks(path: Path) -> FileLocks:
+    """The locks of this process on a file that SQLite has open; each engine acquires them once."""
+    with _registry:
+        key = identity(path)
+        locks = _files.get(key)
+        if locks is None:
+            locks = FileLocks(path)
+            if identity(path) != key:  # keep the descriptor: another engine may have that file, and closing unlocks it
+                raise StorageError(f"{path} was replaced while it was opened; try again")
+            try:
+                locks.keep_log()
+            except BaseException:
+                locks.close()
+                raise
+            _files[key] = locks
+        locks.engines += 1
+        return locks
+
+
+def release_locks(locks: FileLocks, disconnect: Callable[[], None]) -> None:
+    """Close one engine's connections. The last engine of this process on the file lets go of the file, too."""
+    with _registry:  # nobody may open the file before our descriptors are closed: that drops its locks
+        locks.engines -= 1
+        if locks.engines:
+            disconnect()
+            return
+        key = next(key for key, held in _files.items() if held is locks)
+        del _files[key]
+        locks.unlock()
+        try:
+            disconnect()
+        finally:
+            locks.close()
+
+
+def _forget_after_fork() -> None:
+    """A forked child shares the descriptions: it would hold the locks of a parent that was killed."""
+    global _registry  # noqa: PLW0603 - a thread of the parent may hold the old one
+    _registry = Lock()
+    for locks in _files.values():
+        locks.close()
+    _files.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_after_fork)

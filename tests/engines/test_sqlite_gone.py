@@ -1,0 +1,173 @@
+"""A file that is deleted, moved or replaced while it is open: nothing is acknowledged that the path does not hold."""
+
+import os
+import shutil
+import sqlite3
+from collections.abc import AsyncIterator, Callable
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from qo.engines.sqlite import SqliteEngine, file_locks
+from qo.errors import OutcomeUnknown, StorageError
+from qo.model import Filter, complete, renew
+from qo.testing.samples import claim, new, stored, task_id, want
+from tests.engines.file_users import file_users, look
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "qo.db"
+
+
+@pytest.fixture
+async def engine(path: Path) -> AsyncIterator[SqliteEngine]:
+    engine = SqliteEngine(path)
+    await engine.open()
+    await engine.add([new("before")])
+    yield engine
+    await engine.close()
+
+
+def delete(path: Path) -> None:
+    path.unlink()
+
+
+def delete_all(path: Path) -> None:
+    for name in path.parent.glob("qo.db*"):
+        name.unlink()
+
+
+def move(path: Path) -> None:
+    path.rename(path.parent / "elsewhere.db")
+
+
+def move_back(path: Path) -> None:
+    (path.parent / "elsewhere.db").rename(path)
+
+
+def replace_with_copy(path: Path) -> None:
+    shutil.copy(path, path.parent / "copy")
+    (path.parent / "copy").rename(path)
+
+
+def delete_folder(path: Path) -> None:
+    shutil.rmtree(path.parent)
+
+
+def delete_log(path: Path) -> None:
+    Path(f"{path}-wal").unlink(missing_ok=True)
+
+
+def delete_shared_memory(path: Path) -> None:
+    Path(f"{path}-shm").unlink()
+
+
+HARMS = [delete, delete_all, move, replace_with_copy, delete_folder, delete_log, delete_shared_memory]
+
+
+@pytest.mark.parametrize("harm", HARMS)
+async def test_nothing_is_acknowledged_into_a_file_that_is_not_there(
+    engine: SqliteEngine, path: Path, harm: Callable[[Path], None]
+) -> None:
+    (held,) = await claim(engine, limit=1)
+    harm(path)
+    says = r"qo\.db(-wal|-shm)? was deleted(, moved)? or replaced while this process had it open"
+    for attempt in (
+        lambda: engine.add([new(1)]),
+        lambda: engine.claim(want()),
+        lambda: engine.apply([complete(held)]),
+        lambda: engine.apply([renew(held, 30.0)]),
+        lambda: engine.delete([task_id("before")]),
+        lambda: engine.write_note("n", b"", expected="*"),
+        lambda: engine.get([task_id("before")]),
+        lambda: engine.find(Filter(), limit=1),
+    ):
+        with pytest.raises(StorageError, match=says):
+            await attempt()
+
+
+async def test_a_file_that_goes_during_a_commit_leaves_the_outcome_unknown(engine: SqliteEngine, path: Path) -> None:
+    assert engine._desks is not None
+    engine._desks._connections[0].set_commit_hook(lambda: bool(path.rename(path.parent / "away")) and False)
+    with pytest.raises(OutcomeUnknown, match=r"deleted, moved or replaced .* this call may be lost"):
+        await engine.add([new(1)])
+    engine._desks._connections[0].set_commit_hook(None)
+    with pytest.raises(StorageError, match="nothing of this call was kept"):
+        await engine.add([new(1)])
+
+
+async def test_work_goes_on_when_the_file_is_put_back(engine: SqliteEngine, path: Path) -> None:
+    move(path)
+    with pytest.raises(StorageError, match="put it back, or restart this process"):
+        await engine.add([new(1)])
+    move_back(path)
+    assert await engine.add([new(1)]) == [(task_id(1), True)]
+    assert (await stored(engine, "before")).id == task_id("before")
+
+
+async def test_a_restart_uses_the_file_that_is_there_now(engine: SqliteEngine, path: Path) -> None:
+    delete_all(path)
+    other = SqliteEngine(path)
+    await other.open()
+    assert await other.add([new(1)]) == [(task_id(1), True)]
+    with pytest.raises(StorageError, match="restart this process"):
+        await engine.add([new(2)])
+    await engine.close()
+    assert await other.add([new(3)]) == [(task_id(3), True)]
+    assert {task.id for task in await other.find(Filter(), limit=9)} == {task_id(1), task_id(3)}
+    await other.close()
+    await engine.open()
+    assert {task.id for task in await engine.find(Filter(), limit=9)} == {task_id(1), task_id(3)}
+
+
+async def test_a_link_to_the_file_is_followed(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link.db").symlink_to(tmp_path / "real" / "qo.db")
+    engine = SqliteEngine(tmp_path / "link.db")
+    await engine.open()
+    assert await engine.add([new()]) == [(task_id(0), True)]
+    (tmp_path / "link.db").unlink()
+    (tmp_path / "link.db").symlink_to(tmp_path / "other.db")
+    with pytest.raises(StorageError, match="was deleted, moved or replaced"):
+        await engine.add([new(1)])
+    await engine.close()
+
+
+async def test_without_locks_of_an_open_file_a_vanished_log_is_noticed(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(file_locks, "_OFD", False)  # as on other systems than Linux
+    engine = SqliteEngine(path)
+    await engine.open()
+    await engine.add([new(n) for n in range(5)])
+    assert look(path) == 5  # in this process, which has dropped its locks and deleted the log when this returns
+    delete_log(path)  # a new SQLite notices that the log is in use, and keeps it
+    with pytest.raises(StorageError, match=r"qo\.db-wal was deleted or replaced"):
+        await engine.add([new(5)])
+    await engine.close()
+    await engine.open()
+    assert await engine.add([new(5)]) == [(task_id(5), True)]
+    await engine.close()
+
+
+def test_a_forked_child_does_not_keep_the_locks_of_a_killed_process(tmp_path: Path) -> None:
+    path = tmp_path / "qo.db"
+    with file_users(path, 1) as (ours,):
+        ours.open()
+        ours.add(0)
+        child = ours.fork()
+    try:
+        # Closing the last connection deletes the log only if nobody holds a lock.
+        with closing(sqlite3.connect(path)) as db:
+            assert db.execute("SELECT count(*) FROM tasks").fetchone() == (1,)
+        assert not Path(f"{path}-wal").exists()
+    finally:
+        os.kill(child, 9)
+
+
+async def test_a_pipe_is_refused_without_waiting_for_it(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(StorageError, match="is not a regular file; name another"):
+        await SqliteEngine(tmp_path / "pipe").open()
