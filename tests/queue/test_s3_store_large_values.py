@@ -8,10 +8,12 @@ import pytest
 import qo
 from qo.buckets.memory import MemoryBucket
 from qo.engines.spacious import YOUNGEST
+from qo.engines.sqlite_object.owner import term_of
 from qo.testing import ManualClock
 from tests.engines.fast_time import run
 
 INF = float("inf")
+TERM = term_of(INF)  # seconds after a flush for which a local store keeps others from writing
 LARGE = "x" * 400_000
 MODES = pytest.mark.parametrize("mode", ["durable", "local"])
 
@@ -96,13 +98,15 @@ def test_a_local_delete_that_never_reached_the_bucket_keeps_the_large_values() -
     """Another process's write undoes the delete: the task is back, and so is its payload."""
 
     async def undone() -> None:
-        bucket = MemoryBucket()
-        store = await qo.S3Store.create(bucket, mode="local", interval=INF)
+        clock = ManualClock()
+        bucket = MemoryBucket(clock)
+        store = await qo.S3Store.create(bucket, mode="local", interval=INF, clock=clock)
         submitted = await store.enqueue("t", LARGE)
         await store.cancel(submitted.id)
         await store.flush()
         await store.delete(submitted.id)
-        async with await qo.S3Store.create(bucket) as other:
+        clock.advance(TERM)
+        async with await qo.S3Store.create(bucket, clock=clock) as other:
             await other.switches.pause()
         with pytest.raises(qo.ConflictError):
             await store.flush()
@@ -121,6 +125,7 @@ async def test_the_repair_of_a_local_store_keeps_what_others_have_submitted() ->
     store = await qo.S3Store.create(bucket, mode="local", interval=INF, clock=clock)
     await store.enqueue("t")
     await store.flush()
+    clock.advance(TERM)
     async with await qo.S3Store.create(bucket, clock=clock) as other:
         submitted = await other.enqueue("t", LARGE)
     clock.advance(YOUNGEST + 1)

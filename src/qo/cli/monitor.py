@@ -13,6 +13,7 @@ from rich.text import Text
 from qo.cli.context import Call, common, examples, option
 from qo.cli.logs import LEVELS, start_logging
 from qo.cli.watching import monitor_options, monitor_settings
+from qo.errors import Refused, StorageError
 from qo.ids import new_worker_id
 from qo.monitor import Checked, Monitor
 from qo.queue import Queue
@@ -59,6 +60,12 @@ async def _until_stopped(monitor: Monitor) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, monitor.stop)
     log.info("monitor watches; Ctrl-C ends it")
+    try:
+        await monitor.check()
+    except Refused:
+        raise
+    except StorageError as error:
+        log.debug("the store does not answer yet: %s", error)  # `run` waits for it
     await monitor.run()
 
 

@@ -16,6 +16,7 @@ from qo.engines.races import Bell, Manners
 from qo.engines.sqlite_object.calls import Call
 from qo.engines.sqlite_object.confirmed import Confirmed
 from qo.engines.sqlite_object.image import Image
+from qo.engines.sqlite_object.owner import check_owner
 from qo.engines.sqlite_object.pace import Pace
 from qo.engines.sqlite_object.uploading import Upload
 from qo.errors import Conflict, OutcomeUnknown, QoError, StorageError
@@ -142,6 +143,7 @@ class Durable:
                 is_fresh = True
             image = self._present()
             if image.do(batch):
+                check_owner(image, self._key, self._clock())
                 try:
                     return await self._flush(image)
                 except Conflict:

@@ -59,9 +59,10 @@ class SqliteObjectEngine:
         clock: Clock | None = None,
     ) -> None:
         self._clock = clock or bucket.now
-        pace = Pace(check_interval(INTERVALS[mode] if interval is None else interval), check_volume(volume))
+        interval = check_interval(INTERVALS[mode] if interval is None else interval)
+        pace = Pace(interval, check_volume(volume))
         self._store: Durable | Local = (
-            Local(bucket, key, self._clock, pace)
+            Local(bucket, key, self._clock, pace, interval)
             if mode is Mode.LOCAL
             else Durable(bucket, key, self._clock, pace, patience=patience, repeats_lost_races=repeats_lost_races)
         )

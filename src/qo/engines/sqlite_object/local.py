@@ -5,7 +5,10 @@ What the bucket does not have yet is lost if the process dies, and if another pr
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TypeVar
+
+from msgspec.structs import replace
 
 from qo.bucket import Bucket
 from qo.buckets.own_writes import SUPERSEDED
@@ -13,6 +16,7 @@ from qo.clock import Clock
 from qo.engines.sqlite_object.calls import Call
 from qo.engines.sqlite_object.confirmed import Confirmed
 from qo.engines.sqlite_object.image import Image
+from qo.engines.sqlite_object.owner import check_owner, disown, new_owner, own, term_of
 from qo.engines.sqlite_object.pace import Pace
 from qo.engines.sqlite_object.uploading import Upload, log
 from qo.errors import Conflict, OutcomeUnknown, QoError, StorageError
@@ -21,11 +25,12 @@ from qo.sqlite_tables.table import Table
 
 Answer = TypeVar("Answer")
 
+_CATCH_UP_TIMEOUT = 2.0  # seconds a local call waits for a look at the bucket
 _LAST_TRY = 10.0  # seconds for the last flush of an engine that nobody has any more
 
 
 class Local:
-    def __init__(self, bucket: Bucket, key: str, clock: Clock, pace: Pace) -> None:
+    def __init__(self, bucket: Bucket, key: str, clock: Clock, pace: Pace, interval: float) -> None:
         self._bucket, self._key, self._clock, self._pace = bucket, key, clock, pace
         self._confirmed = Confirmed(bucket, key, clock)
         self._image: Image | None = None
@@ -34,6 +39,10 @@ class Local:
         self._changes = 0  # every call that changed something
         self._unconfirmed: list[tuple[int, asyncio.Future[bool]]] = []  # callers of `confirmed`, and what they wait for
         self.lost = 0  # of those, all that another process's write has undone
+        self._owner = new_owner()
+        self._term = term_of(interval)
+        self._owned_until = 0.0  # by the store's clock; 0.0: the object does not say that it is ours
+        self._is_leaving = False
         self._flushing = asyncio.Lock()
         self._syncing: asyncio.Task[None] | None = None
         self._refusal: StorageError | None = None  # why the last flush did not happen
@@ -49,7 +58,10 @@ class Local:
         want: Want | None = None,
     ) -> Answer:
         call = Call(work, abandoned, want)
+        await self._catch_up()
         image = await self._present()
+        if not self._unsynced:
+            check_owner(image, self._key, self._clock(), self._owner.id)
         if image.do([call]):
             self._unsynced += 1
             self._changes += 1
@@ -59,6 +71,14 @@ class Local:
         call.tell(None)
         answer: Answer = await call.done
         return answer
+
+    async def _catch_up(self) -> None:
+        """After our term others may have written the object, so read it before the next change."""
+        if self._owned_until and not self._unsynced and self._clock() >= self._owned_until:
+            self._owned_until = 0.0
+            with suppress(StorageError, TimeoutError):  # a bucket that is away does not hold up a local call
+                async with asyncio.timeout(_CATCH_UP_TIMEOUT):
+                    await self.look(lambda _: None)
 
     async def read(self, work: Callable[[Image], Answer]) -> Answer:
         return work(await self._present())
@@ -75,15 +95,17 @@ class Local:
         """Now. Raises Conflict if another process has written the object: then what was unsynced is lost."""
         async with self._flushing:
             image, taken, expected, changes = self._image, self._unsynced, self._version, self._changes
-            if image is None or not taken:
+            if image is None or not (taken or (self._is_leaving and self._owned_until)):
                 return
+            until = 0.0 if self._is_leaving else self._clock() + self._term
+            disown(image) if self._is_leaving else own(image, replace(self._owner, until=until))
             upload = Upload(self._bucket, self._key, image)
             try:
                 await upload.land(expected=expected, patience=float("inf"))
             except (Conflict, OutcomeUnknown) as error:
                 self._lose(error)
                 raise Conflict(f"{self._key} was written by someone else first; unsynced changes are lost") from error
-            self._unsynced, self._refusal = self._unsynced - taken, None
+            self._unsynced, self._refusal, self._owned_until = self._unsynced - taken, None, until
             self._version = upload.version
             self._tell_unconfirmed(changes, landed=True)
             if upload.version == SUPERSEDED:
@@ -117,15 +139,19 @@ class Local:
                 future.set_result(landed)
 
     def _lose(self, error: QoError) -> None:
-        lost, self._unsynced = self._unsynced, 0
+        lost, self._unsynced, self._owned_until = self._unsynced, 0, 0.0
         self.lost += lost
-        log.error("%s: %d unsynced changes are lost, and it is downloaded afresh: %s", self._key, lost, error)
+        if lost:
+            log.error("%s: %d unsynced changes are lost, and it is downloaded afresh: %s", self._key, lost, error)
         self._drop_image()
         self._confirmed.doubt()
         self._tell_unconfirmed(self._changes, landed=False)
 
     async def finish(self, patience: float) -> None:
         """Sync. A bucket that does not answer is not waited for without end."""
+        self._is_leaving = True
+        if self._syncing is None and self._owned_until > self._clock():
+            self._syncing = asyncio.create_task(self._sync())
         syncing = self._syncing
         if syncing is not None:
             self._pace.hurry()
@@ -142,13 +168,14 @@ class Local:
 
     def let_go(self) -> None:
         """Nobody has the engine any more: one last flush, and the task ends."""
+        self._is_leaving = True
         if self._syncing is not None:
             self._pace.hurry()
             self._syncing.get_loop().call_later(_LAST_TRY, self._syncing.cancel)
 
     async def _sync(self) -> None:
         try:
-            while self._unsynced:
+            while self._unsynced or (self._is_leaving and self._owned_until):
                 await self._pace.turn()
                 try:
                     await self.flush()

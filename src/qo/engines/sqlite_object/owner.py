@@ -1,0 +1,87 @@
+"""Which `local` store the object belongs to.
+
+A local store answers before the bucket has its changes, and loses them if another process writes the object first. So
+each of its flushes says until when the object is its own, and every other process refuses to write until then.
+"""
+
+import os
+import socket
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+
+from qo.clock import iso
+from qo.engines.sqlite_object.calls import Call
+from qo.engines.sqlite_object.image import Image
+from qo.errors import Refused
+from qo.ids import new_lease_id as new_token
+from qo.model import ANY
+
+NOTE = "local-store"
+_SHORTEST_TERM = 30.0  # seconds from a flush
+_TERM_INTERVALS = 3.0  # a term lasts this many flush intervals, if that is longer
+
+
+class Owner(Struct, frozen=True, kw_only=True):
+    id: str = ""
+    host: str = ""
+    pid: int = 0
+    pid_namespace: str = ""  # a container's process numbers are not the machine's
+    until: float = 0.0  # by the store's clock
+
+
+def new_owner() -> Owner:
+    return Owner(id=new_token(), host=socket.gethostname(), pid=os.getpid(), pid_namespace=_pid_namespace())
+
+
+def _pid_namespace() -> str:
+    try:
+        return str(Path("/proc/self/ns/pid").readlink())
+    except OSError:  # not Linux
+        return ""
+
+
+def term_of(interval: float) -> float:
+    """Seconds from one flush for which the object stays its writer's own."""
+    return max(_SHORTEST_TERM, _TERM_INTERVALS * interval) if interval < float("inf") else _SHORTEST_TERM
+
+
+def own(image: Image, owner: Owner) -> None:
+    """Say so in the next upload."""
+    data = msgspec.json.encode(owner)
+    image.do([Call(lambda table: table.write_note(NOTE, data, ANY))])
+
+
+def disown(image: Image) -> None:
+    image.do([Call(lambda table: table.drop_note(NOTE))])
+
+
+def check_owner(image: Image, key: str, now: float, own_id: str = "") -> None:
+    """Raise Refused while the object belongs to another store whose process may be alive."""
+    note = image.reading.read_note(NOTE)
+    if note is None:
+        return
+    try:
+        owner = msgspec.json.decode(note.data, type=Owner)
+    except msgspec.DecodeError:  # a note that nobody can read protects nobody
+        return
+    if owner.id == own_id or owner.until <= now or _is_gone(owner):
+        return
+    raise Refused(
+        f"{key} belongs to a store in mode `local` (process {owner.pid} on {owner.host}) until {iso(owner.until)}: "
+        "another writer would undo what that store has not flushed yet; close it, or open it in mode `durable`"
+    )
+
+
+def _is_gone(owner: Owner) -> bool:
+    """Its process ran on this machine and has ended."""
+    if (owner.host, owner.pid_namespace) != (socket.gethostname(), _pid_namespace()):
+        return False
+    try:
+        os.kill(owner.pid, 0)
+    except ProcessLookupError:
+        return True
+    except (OSError, OverflowError):
+        return False
+    return False
