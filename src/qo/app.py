@@ -25,6 +25,8 @@ from qo.tasks import Handler, Options, Registry, make_handler, make_options
 
 __all__ = ["DEFAULT_URL", "App", "Enqueuer", "Submission", "TaskFunction"]
 
+_LAST_ANSWER = 5.0  # seconds a store has to let go when the program ends
+
 P = ParamSpec("P")
 R = TypeVar("R")
 C = TypeVar("C")
@@ -167,7 +169,7 @@ class App:
         self._thread = LoopThread("qo")
         self._opened: asyncio.Task[Queue] | None = None
         self._pid = 0
-        atexit.register(self.close)
+        atexit.register(self.close, timeout=_LAST_ANSWER)
 
     @property
     def url(self) -> str:
@@ -260,17 +262,28 @@ class App:
     async def _tasks(self, where: Filter | None, limit: int) -> list[Task]:
         return await (await self.queue()).list(where, limit=limit)
 
-    def close(self) -> None:
-        """Let go of the store. The next use opens it again."""
-        if self._opened is not None and self._pid == os.getpid():
-            self._thread.run(self._close())
-            self._thread.stop()
-        self._opened = None
+    def close(self, *, timeout: float | None = None) -> None:
+        """Let go of the store. The next use opens it again.
 
-    async def _close(self) -> None:
-        if self._opened is not None:
-            try:
-                queue = await self._opened
-            except Exception:  # noqa: BLE001 - whoever opened it was told
+        A store that has not answered after `timeout` seconds is left to the end of the process.
+        """
+        opened, self._opened = self._opened, None
+        if opened is None or self._pid != os.getpid():
+            return
+        closing = self._thread.submit(_close(opened))
+        try:
+            closing.result(timeout)
+        except TimeoutError:
+            if not closing.done():
+                self._thread = LoopThread("qo")  # the old loop still waits
                 return
-            await queue.close()
+            raise
+        self._thread.stop()
+
+
+async def _close(opened: asyncio.Task[Queue]) -> None:
+    try:
+        queue = await opened
+    except Exception:  # noqa: BLE001 - whoever opened it was told
+        return
+    await queue.close()

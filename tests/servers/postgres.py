@@ -51,6 +51,9 @@ class PostgresServer:
     def url(self, database: str = "postgres") -> str:
         return f"postgresql://qo@127.0.0.1:{self.port}/{database}"
 
+    def pid(self) -> int:
+        return int((self._data / "postmaster.pid").read_text().split()[0])
+
     def start(self) -> None:
         self._call("pg_ctl", "--pgdata", self._data, "--log", self._log, "--wait", "start")
 

@@ -93,6 +93,10 @@ class Server:
             self._process.wait(10)
             self._process = None
 
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
     def pause(self) -> None:
         """It hangs: nothing is answered, no connection ends."""
         assert self._process is not None

@@ -3,11 +3,9 @@
 import asyncio
 import contextlib
 import logging
-import signal
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
-from types import FrameType
 
 import click
 from msgspec import Struct
@@ -19,16 +17,19 @@ from qo.app import App
 from qo.cli.context import Call
 from qo.cli.exits import Exit
 from qo.cli.output import clean, console
+from qo.cli.shutdown import Ending
 from qo.cli.target import load_app
 from qo.engines import hide_password
 from qo.errors import InvalidSetting
 from qo.monitor import Monitor, MonitorSettings
 from qo.queue import Queue
 from qo.worker import Watchdog, Worker, WorkerSettings
+from qo.worker.bounded import abandon, ended
 from qo.worker.fleet import DISMISSED, FINISHED, Fleet, FleetSettings, follow_parent, in_fleet
 from qo.worker.reload import changes
 
 log = logging.getLogger("qo.worker")
+_LAST_ANSWER = 1.0  # seconds a store has to take a monitor's resignation, and to let go
 
 
 class Plan(Struct, frozen=True, kw_only=True):
@@ -49,8 +50,7 @@ class Plan(Struct, frozen=True, kw_only=True):
 def run(call: Call, plan: Plan) -> int:
     if in_fleet():
         follow_parent(plan.settings.grace)
-        code = work(plan, child=True)
-        return FINISHED if code == Exit.CLEAN else code
+        return work(plan, child=True)
     code = work(plan) if plan.processes == 1 and not plan.reload else asyncio.run(_fleet(plan).run())
     if call.json:
         call.answer({"worker_id": plan.id, "exit_code": code})
@@ -60,41 +60,9 @@ def run(call: Call, plan: Plan) -> int:
 # --- here
 
 
-class Ending:
-    """Signals, counted: the first ends the work gently, the second at once, the third by force."""
-
-    def __init__(self, grace: float) -> None:
-        self._grace, self.signals = grace, 0
-        self._worker: Worker | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
-
-    def listen(self, *, child: bool) -> None:
-        signal.signal(signal.SIGTERM, self._heed)
-        signal.signal(signal.SIGINT, self._heed)
-        if child or signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup means it
-            signal.signal(signal.SIGHUP, self._heed)
-
-    def attach(self, worker: Worker) -> None:
-        """Called on the worker's loop; a signal may have come before there was a worker."""
-        self._loop, self._worker = asyncio.get_running_loop(), worker
-        if self.signals:
-            worker.stop()
-
-    def _heed(self, number: int, _frame: FrameType | None) -> None:
-        if number == signal.SIGHUP and self.signals:  # a parent's death is reported twice
-            return
-        self.signals += 1
-        if self.signals > 2:  # noqa: PLR2004 - the third
-            sys.exit(Exit.INTERRUPTED)
-        if self.signals == 1:
-            log.info("stopping: running tasks have %g s to finish; again to hand them back at once", self._grace)
-        if self._worker is not None and self._loop is not None:
-            self._loop.call_soon_threadsafe(self._worker.stop if self.signals == 1 else self._worker.abort)
-
-
 def work(plan: Plan, *, child: bool = False) -> int:
     """Signals are heeded in this thread; everything else happens on the app's own loop."""
-    ending = Ending(plan.settings.grace)
+    ending = Ending(plan.settings.grace, stopped=FINISHED if child else Exit.CLEAN)
     ending.listen(child=child)
     app = load_app(plan.target, plan.url)
     if not child:
@@ -115,10 +83,12 @@ def work(plan: Plan, *, child: bool = False) -> int:
         return worker.dismissed
 
     dismissed = app.run(both())
-    app.close()
-    if child and dismissed:
-        return DISMISSED
-    return Exit.CLEAN if ending.signals <= 1 else Exit.INTERRUPTED
+    app.close(timeout=_LAST_ANSWER)
+    if ending.signals > 1:
+        return ending.worked(Exit.INTERRUPTED)
+    if not child:
+        return ending.worked(Exit.CLEAN)
+    return ending.worked(DISMISSED if dismissed else FINISHED)
 
 
 def measured(queue: Queue, place: tuple[str, int] | None) -> Queue:
@@ -153,7 +123,8 @@ async def _watched(queue: Queue, plan: Plan) -> AsyncIterator[None]:
         yield
     finally:
         monitor.stop()
-        await asyncio.wait([watching])
+        await ended([watching], _LAST_ANSWER)
+        abandon([watching])
 
 
 def _tell_broken(watching: asyncio.Task[None]) -> None:

@@ -11,7 +11,7 @@ from typing import NoReturn
 
 from qo.tasks import running
 
-_end_process = os._exit
+end_process = os._exit
 
 
 class Exited(BaseException):
@@ -25,7 +25,7 @@ class Exited(BaseException):
 def _confined_exit(status: int) -> NoReturn:
     if running.get(None) is not None and os.getpid() == _workers.pid:
         raise Exited(status)
-    _end_process(status)
+    end_process(status)
 
 
 class _Workers:
@@ -49,4 +49,4 @@ def confined() -> Iterator[None]:
         with _workers.lock:
             _workers.number -= 1
             if not _workers.number:
-                os._exit = _end_process
+                os._exit = end_process

@@ -12,6 +12,7 @@ from qo.errors import InvalidSetting, StorageError
 from qo.model import Filter, Status, Task, Want, fail, release
 from qo.queue import Queue
 from qo.tasks import Executor, Handler, Registry
+from qo.worker.bounded import abandon, bounded, ended
 from qo.worker.claiming import Claiming
 from qo.worker.executors import Executors, WorkerStuck
 from qo.worker.exits import confined
@@ -34,6 +35,10 @@ _QUICK, _SLOW = 1.0, 60.0  # seconds between two claims of an idle worker, if no
 _PULSE = 0.5
 _MANY = 1000  # waiting tasks looked through for retries
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0  # seconds between tries while the store is away
+_LAST_CLAIM = 2.0  # seconds a claim may go on after the worker was stopped
+_LAST_ANSWER = 3.0  # seconds the store has, after the grace period, to take back what is left
+_ABORT_ANSWER = 2.0  # seconds it has for that after an abort
+_CANCELLATION = 0.5  # seconds cancelled background work has to end
 
 
 class Worker:
@@ -106,12 +111,28 @@ class Worker:
             await self._executors.close()
 
     async def _work(self, upkeep: Upkeep) -> None:
-        await self._patiently(self._registration.forget_dismissal)  # before anyone can see us and ask again
+        # Before anyone can see this worker and ask it to drain again.
+        await self._unless_stopped(self._patiently(self._registration.forget_dismissal), 0.0)
         keeping = self._settler.run(), upkeep.renew(), upkeep.watch(), self._beat(), self._pulse()
         looking = self._look(), self._look_for_strangers()
         async with _background(*keeping, *looking) as failed:
-            await _first(self._claim_and_start(), failed)
+            await _first(self._unless_stopped(self._claim_and_start(), _LAST_CLAIM), failed)
             await _first(self._finish(), failed)
+
+    async def _unless_stopped(self, work: Coroutine[Any, Any, None], patience: float) -> None:
+        """Await `work`; once the worker is stopped, for `patience` seconds more at most, and not after an abort."""
+        working = asyncio.create_task(work)
+        stopped = asyncio.create_task(self._wait_after_stop(patience))
+        try:
+            await asyncio.wait([working, stopped], return_when=asyncio.FIRST_COMPLETED)
+            if working.done():
+                working.result()
+        finally:
+            abandon([working, stopped])
+
+    async def _wait_after_stop(self, patience: float) -> None:
+        await self._stopping.wait()
+        await bounded(self._aborting.wait(), patience)
 
     # --- claim and start
 
@@ -273,10 +294,32 @@ class Worker:
     # --- the end
 
     async def _finish(self) -> None:
-        """Hand back what has not started, wait for what runs, hand back what does not end in time."""
+        """Hand back what has not started, wait for what runs, hand back what does not end in time.
+
+        A store that does not answer is not waited for longer than the grace period and `_LAST_ANSWER`.
+        """
         self._registration.status = "draining"
-        await self._patiently(lambda: self._registration.announce(self._held.ids()))
-        await self._hand_back(self._executors.steal())
+        told = [
+            asyncio.create_task(self._patiently(lambda: self._registration.announce(self._held.ids()))),
+            asyncio.create_task(self._hand_back(self._executors.steal())),
+        ]
+        await self._wait_for_runs()
+        left_over = [run for run in self._held.runs() if not run.settled]
+        for run in left_over:
+            run.settled = True
+            self._executors.cancel(run)
+        told.append(asyncio.create_task(self._hand_back(left_over)))
+        if not await bounded(self._leave(told), _ABORT_ANSWER if self._aborting.is_set() else _LAST_ANSWER):
+            log.warning("the store has not answered: what was not handed back runs again when its lease is over")
+        abandon(told)
+
+    async def _leave(self, told: list[asyncio.Task[None]]) -> None:
+        await asyncio.gather(*told)
+        with contextlib.suppress(StorageError):
+            await self._registration.leave()
+
+    async def _wait_for_runs(self) -> None:
+        """Until nothing is held, the grace period is over, or the worker is told to abort."""
         until = self._clock() + self._settings.grace
         while len(self._held) and not self._aborting.is_set() and (left := until - self._clock()) > 0:
             self._freed.clear()
@@ -284,23 +327,16 @@ class Worker:
             await asyncio.wait(waits, timeout=left, return_when=asyncio.FIRST_COMPLETED)
             for wait in waits:
                 wait.cancel()
-        left_over = [run for run in self._held.runs() if not run.settled]
-        await self._hand_back(left_over)
-        for run in left_over:
-            self._executors.cancel(run)
-        with contextlib.suppress(StorageError):
-            await self._registration.leave()
 
     async def _hand_back(self, runs: list[Run]) -> None:
         for run in runs:
             run.settled = True
         if runs:
             log.info("handing back %d tasks", len(runs))
-            with contextlib.suppress(TimeoutError):  # then their leases expire instead
-                async with asyncio.timeout(self._settings.grace):
-                    await self._settler.apply([release(run.task) for run in runs])
+            await self._settler.apply([release(run.task) for run in runs])
         for run in runs:
             self._held.remove(run)
+        self._freed.set()
 
 
 def _handlers(registry: Registry, settings: WorkerSettings) -> dict[str, Handler]:
@@ -325,7 +361,8 @@ async def _background(*work: Coroutine[Any, Any, None]) -> AsyncIterator[list[as
     finally:
         for task in tasks:
             task.cancel()
-        await asyncio.wait(tasks)
+        await ended(tasks, _CANCELLATION)
+        abandon(tasks)
 
 
 async def _first(main: Coroutine[Any, Any, None], failed: list[asyncio.Task[None]]) -> None:
@@ -336,7 +373,8 @@ async def _first(main: Coroutine[Any, Any, None], failed: list[asyncio.Task[None
     finally:
         if not running.done():
             running.cancel()
-            await asyncio.wait([running])
+            await ended([running], _CANCELLATION)
+            abandon([running])
     for task in [*failed, running]:
         if task.done() and not task.cancelled():
             task.result()
