@@ -214,7 +214,7 @@ def test_what_hides_inside_a_program_s_own_type_is_checked_too() -> None:
 DESIGN = (  # DESIGN.md §3
     "id queue type status payload result error priority effective_priority needs timeout max_retries retry attempt "
     "failures available_at lease_expires_at worker_id created_at updated_at started_at completed_at idempotency_key "
-    "trace_id version"
+    "trace_id run_at version"
 )
 
 

@@ -200,6 +200,7 @@ def task_view(task: Task, now: float) -> dict[str, Any]:
         "completed_at": iso(task.completed_at),
         "idempotency_key": task.idempotency_key,
         "trace_id": task.trace_id,
+        "run_at": iso(task.run_at),
         "version": task.version,
     }
 

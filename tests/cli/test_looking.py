@@ -15,7 +15,7 @@ NOWHERE = "0f0190a4-0000-8000-8000-000000000000"
 FIELDS = [
     "id", "queue", "type", "status", "payload", "result", "error", "priority", "effective_priority", "needs", "timeout",
     "max_retries", "retry", "attempt", "failures", "available_at", "lease_expires_at", "worker_id", "created_at",
-    "updated_at", "started_at", "completed_at", "idempotency_key", "trace_id", "version",
+    "updated_at", "started_at", "completed_at", "idempotency_key", "trace_id", "run_at", "version",
 ]  # fmt: skip
 READERS = (
     ["status", NOWHERE], ["history", NOWHERE], ["list"], ["stats"], ["workers"], ["top", "--once"], ["pause"],

@@ -6,7 +6,7 @@ from collections import Counter
 from qo.buckets.counting import CountingBucket
 from qo.buckets.memory import MemoryBucket
 from qo.engines.per_task import Options, PerTaskEngine
-from qo.model import cancel, complete
+from qo.model import Filter, Status, cancel, complete
 from qo.testing import ManualClock
 from qo.testing.samples import claim, new, task_id, want
 from tests.engines.bucket_troubles import SlowBucket
@@ -110,3 +110,35 @@ def test_finished_tasks_are_read_by_one_process_and_not_by_all() -> None:
         return bucket.requests
 
     assert run(counts())["get"] == 1
+
+
+def test_a_listing_of_one_shard_reads_only_that_shard() -> None:
+    async def lists() -> tuple[Counter[str], Counter[str]]:
+        store = MemoryBucket()
+        engine = PerTaskEngine(store)
+        await engine.add([new(n << 24) for n in range(256)])  # 16 in each shard
+        await engine.apply([complete(task) for task in await claim(engine, limit=256)])
+        await engine.add([new((n << 24) + 1) for n in range(256)])
+        await engine.close()
+        live, every = CountingBucket(store), CountingBucket(store)
+        pending = await PerTaskEngine(live).find(Filter(shards=("3",), statuses=(Status.PENDING,)), limit=100)
+        both = await PerTaskEngine(every).find(Filter(shards=("3",)), limit=100)
+        assert (len(pending), len(both)) == (16, 32)
+        return live.requests, every.requests
+
+    live, every = run(lists())
+    assert live == {"list": 2, "get": 16 + 1}  # the shard and what is due later; the one is the lane's
+    assert every == {"list": 1, "get": 32}
+
+
+def test_a_history_the_task_remembers_whole_is_one_request() -> None:
+    async def asks() -> Counter[str]:
+        store = MemoryBucket()
+        engine = PerTaskEngine(store)
+        await engine.add([new()])
+        await engine.apply([complete(task) for task in await claim(engine)])
+        bucket = CountingBucket(store)
+        assert len(await PerTaskEngine(bucket).history(task_id(0))) == 3
+        return bucket.requests
+
+    assert run(asks()) == {"get": 1}

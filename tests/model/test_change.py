@@ -24,8 +24,10 @@ from qo.model import (
     release,
     renew,
     replay,
+    retry_now,
+    withdraw,
 )
-from tests.model.samples import NOW, pending, running, wanted
+from tests.model.samples import ID, NOW, pending, running, wanted
 
 
 def done(task: Task, change: Change, now: float = NOW) -> Task:
@@ -194,6 +196,16 @@ def test_what_does_not_move_a_task_in_time_keeps_its_rank() -> None:
     task = replace(running(), available_at=1662533607.7011547, rank=228245269.27348986)
     assert task.rank - task.available_at + task.available_at != task.rank  # so it must not be worked out again
     assert done(task, complete(task)).rank == done(task, cancel(task.id)).rank == task.rank
+
+
+def test_a_wait_for_a_retry_can_be_cut_short_until_a_worker_has_the_task() -> None:
+    waiting = replace(pending(), failures=2, available_at=NOW + 60, rank=NOW + 60 + 6 * 200)
+    again = apply(waiting, retry_now(ID), NOW + 5)
+    assert again is not None
+    assert (again.status, again.failures, again.available_at, again.rank) == (Status.PENDING, 0, NOW + 5, NOW + 1205)
+    withdrawn = apply(waiting, withdraw(ID), NOW + 5)
+    assert withdrawn is not None and withdrawn.status is Status.CANCELLED
+    assert apply(running(), retry_now(ID), NOW) is None and apply(running(), withdraw(ID), NOW) is None
 
 
 def test_archiving_keeps_when_the_task_ended() -> None:

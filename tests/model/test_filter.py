@@ -4,7 +4,7 @@ import pytest
 from msgspec.structs import replace
 
 from qo.errors import InvalidSetting
-from qo.model import Filter, Position, Status, cursor, cursor_at, eligible, position
+from qo.model import Filter, Position, Status, cursor, cursor_at, eligible, is_retrying, position
 from tests.model.samples import ID, NOW, pending, running, wanted
 
 
@@ -24,6 +24,10 @@ def test_an_empty_filter_shows_everything() -> None:
         (Filter(worker_id="w1"), True),
         (Filter(worker_id="w2"), False),
         (Filter(queues=("q",), types=("x",)), False),
+        (Filter(shards=("0", "f")), True),
+        (Filter(shards=("1",)), False),
+        (Filter(retrying=True), True),
+        (Filter(retrying=False), True),
     ],
     ids=repr,
 )
@@ -43,6 +47,13 @@ def test_tasks_that_ended_a_while_ago_are_found() -> None:
     assert [where.matches(task, NOW + late) for late in (0, 4, 5)] == [False, False, True]
     assert where.matches(replace(task, completed_at=None), NOW)
     assert not where.matches(running(), NOW + 1e6)
+
+
+def test_pending_tasks_are_told_apart_by_whether_an_attempt_failed() -> None:
+    fresh, failed = pending(), replace(pending(), failures=1)
+    assert [Filter(retrying=True).matches(task, NOW) for task in (fresh, failed)] == [False, True]
+    assert [Filter(retrying=False).matches(task, NOW) for task in (fresh, failed)] == [True, False]
+    assert not is_retrying(replace(running(), failures=1))
 
 
 def test_a_cursor_names_a_place_exactly() -> None:

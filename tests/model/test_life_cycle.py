@@ -22,6 +22,8 @@ expire        -          pending    -          -          -          -
 expire,-last  -          failed     -          -          -          -
 cancel        cancelled  cancelled  -          -          -          -
 replay        -          -          -          pending    pending    pending
+retry-now     pending    -          -          -          -          -
+withdraw      cancelled  -          -          -          -          -
 archive       -          -          archived   archived   archived   -
 delete        -          -          gone       gone       gone       gone
 """

@@ -15,6 +15,8 @@ from qo.model.change import (
     release,
     renew,
     replay,
+    retry_now,
+    withdraw,
 )
 from qo.model.check import (
     PAYLOAD_LIMIT,
@@ -32,7 +34,7 @@ from qo.model.check import (
     check_whole,
 )
 from qo.model.event import Event, event_of
-from qo.model.filter import Counts, Filter, Lane, Position, cursor, cursor_at, position
+from qo.model.filter import Counts, Filter, Lane, Position, cursor, cursor_at, is_retrying, position
 from qo.model.idempotency import derived_id
 from qo.model.note import ANY, DAMAGED, NEW, Note
 from qo.model.order import (
@@ -138,6 +140,7 @@ __all__ = [
     "is_a",
     "is_due",
     "is_repeat",
+    "is_retrying",
     "level",
     "level_word",
     "lost_its_process",
@@ -146,6 +149,8 @@ __all__ = [
     "release",
     "renew",
     "replay",
+    "retry_now",
     "show",
     "stamps",
+    "withdraw",
 ]

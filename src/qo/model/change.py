@@ -21,6 +21,7 @@ class Guard(StrEnum):
 
     HELD = "held"  # running under the change's lease
     EXPIRED = "expired"  # running under the change's lease, and that lease ran out `grace` ago
+    WAITING = "waiting"  # pending: no worker has it
     UNFINISHED = "unfinished"
     ENDED = "ended"  # finished, not archived
     REPLAYABLE = "replayable"  # finished without success, or archived
@@ -29,6 +30,7 @@ class Guard(StrEnum):
 STATUSES: dict[Guard, frozenset[Status]] = {
     Guard.HELD: frozenset({Status.RUNNING}),
     Guard.EXPIRED: frozenset({Status.RUNNING}),
+    Guard.WAITING: frozenset({Status.PENDING}),
     Guard.UNFINISHED: frozenset({Status.PENDING, Status.RUNNING}),
     Guard.ENDED: frozenset({Status.COMPLETED, Status.FAILED, Status.CANCELLED}),
     Guard.REPLAYABLE: frozenset({Status.FAILED, Status.CANCELLED, Status.ARCHIVED}),
@@ -133,6 +135,16 @@ def replay(task_id: str) -> Change:
     Its last error stays until it completes: it tells who killed its process, and is not to share one again.
     """
     return Change(id=task_id, guard=Guard.REPLAYABLE, to=Status.PENDING, delay=0.0, failures=0)
+
+
+def retry_now(task_id: str) -> Change:
+    """Do not wait for the back-off: the task is due at once, and its failures are forgiven as by `replay`."""
+    return Change(id=task_id, guard=Guard.WAITING, to=Status.PENDING, delay=0.0, failures=0)
+
+
+def withdraw(task_id: str) -> Change:
+    """Cancel a task that no worker has. One that was claimed meanwhile is left alone."""
+    return Change(id=task_id, guard=Guard.WAITING, to=Status.CANCELLED)
 
 
 def archive(task_id: str) -> Change:

@@ -18,6 +18,8 @@ class Filter(Struct, frozen=True, kw_only=True):
     worker_id: str | None = None
     expired_for: float | None = None  # running, and the lease ran out at least so many seconds ago
     finished_for: float | None = None  # finished at least so many seconds ago
+    shards: tuple[str, ...] = ()  # first digits of ids
+    retrying: bool | None = None  # of pending tasks, only those whose last attempt failed, or only the others
 
     def matches(self, task: Task, now: float) -> bool:
         return (
@@ -27,7 +29,14 @@ class Filter(Struct, frozen=True, kw_only=True):
             and (self.worker_id is None or task.worker_id == self.worker_id)
             and (self.expired_for is None or _expired(task, now - self.expired_for))
             and (self.finished_for is None or _finished(task, now - self.finished_for))
+            and (not self.shards or task.id[0] in self.shards)
+            and (self.retrying is None or task.status is not Status.PENDING or is_retrying(task) is self.retrying)
         )
+
+
+def is_retrying(task: Task) -> bool:
+    """An attempt failed, and the task waits for the next one."""
+    return task.status is Status.PENDING and task.failures > 0
 
 
 def _expired(task: Task, before: float) -> bool:

@@ -18,6 +18,8 @@ from qo.model.change import (
     release,
     renew,
     replay,
+    retry_now,
+    withdraw,
 )
 from qo.model.outcome import after_error, expire, fail
 from qo.model.task import FINISHED, Status, Task
@@ -83,6 +85,13 @@ STEPS = (
         "Back to the start: due at once, `failures` at 0, the timeout as it was submitted, no result. The last error"
         " stays until it completes: who killed its process is not to share one again.",
     ),
+    Step(
+        "retry now",
+        "anyone",
+        lambda task: retry_now(task.id),
+        "Ends the back-off: due at once, `failures` at 0. Refused once a worker has the task.",
+    ),
+    Step("withdraw", "anyone", lambda task: withdraw(task.id), "As `cancel`, but only while no worker has the task."),
     Step("archive", "anyone", lambda task: archive(task.id), "Out of the normal listing."),
     Step("delete", "anyone", None, "Forgets the task and its history."),
 )
@@ -90,6 +99,7 @@ STEPS = (
 GUARDS = {
     Guard.HELD: "the task runs under the very lease the change names, so a late worker is refused.",
     Guard.EXPIRED: "as `held`, and that lease ran out at least `grace` seconds ago, so a renewal just in time wins.",
+    Guard.WAITING: "the task is pending, so no worker has it.",
     Guard.UNFINISHED: "the task has not ended.",
     Guard.ENDED: "the task has ended and is not archived yet.",
     Guard.REPLAYABLE: "the task ended without success, or is archived.",

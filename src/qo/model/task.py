@@ -79,6 +79,7 @@ class Task(Struct, frozen=True, kw_only=True, gc=False):
     completed_at: float | None = None
     idempotency_key: str | None = None
     trace_id: str | None = None
+    run_at: float | None = None  # the instant its producer named; `available_at` moves on with every retry
     version: int = 1  # grows with every write
     rank: float  # who comes first; minus `due_at` it is constant through the task's life
     lease_id: str | None = None  # a capability: never shown. Kept after settling, so that a repeat is recognised
@@ -119,6 +120,7 @@ def created(new: NewTask, now: float, *, version: int = 1) -> Task:
         updated_at=now,
         idempotency_key=new.idempotency_key,
         trace_id=new.trace_id,
+        run_at=new.run_at,
         version=version,
         rank=rank(due_at(available_at, now), new.priority, new.ageing),
     )

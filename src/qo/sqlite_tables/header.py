@@ -6,7 +6,7 @@ from typing import NamedTuple
 from qo.errors import StorageError
 
 APPLICATION_ID = int.from_bytes(b"qo-q", "big")
-VERSION = 2  # of the schema; the number of the last file in schema/
+VERSION = 3  # of the schema; the number of the last file in schema/
 HEADER = 100  # bytes
 
 _MAGIC = b"SQLite format 3\x00"

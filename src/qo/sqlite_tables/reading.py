@@ -66,6 +66,10 @@ class Reading:
             # Nothing ends before it is created: without saying so, the search would begin among the newest tasks.
             before = now - where.finished_for
             tests.append(("completed_at <= ? AND created_at <= ?", (before, before)))
+        if where.shards:
+            tests.append(("substr(id, 1, 1) IN (SELECT value FROM json_each(?))", (encode_list(where.shards),)))
+        if where.retrying is not None:
+            tests.append(("(status <> 'pending' OR (failures > 0) = ?)", (int(where.retrying),)))
         if after:
             tests.append(("(created_at, id) < (?, ?)", position(after)))
         return "".join(f" AND {test}" for test, _ in tests), [value for _, values in tests for value in values]

@@ -17,7 +17,7 @@ from qo.sqlite_tables.lanes import Lanes
 _COLUMNS = (
     "n, id, lane, status, available_at, rank, attempt, failures, version, created_at, updated_at, started_at, "
     "completed_at, lease_expires_at, lease_id, worker_id, priority, timeout, max_retries, retry, idempotency_key, "
-    "trace_id, error"
+    "trace_id, error, run_at"
 )
 _WHOLE = f"""
 SELECT json_group_array(json_array({_COLUMNS}, length(payload), length(result))),
@@ -129,6 +129,7 @@ def _task(row: tuple[Any, ...], payload: bytes, result: bytes | None, lanes: Lan
         completed_at=row[12],
         idempotency_key=row[20],
         trace_id=row[21],
+        run_at=row[23],
         version=row[8],
         rank=row[5],
         lease_id=row[14],

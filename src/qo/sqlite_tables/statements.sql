@@ -8,8 +8,8 @@ SELECT (SELECT coalesce(max(n), 0) FROM tasks), (SELECT max(n) FROM lanes)
 
 -- name: insert
 INSERT INTO tasks (n, id, lane, status, ready, available_at, rank, version, created_at, updated_at, priority, timeout,
-                   max_retries, retry, idempotency_key, trace_id, payload)
-VALUES (?, ?, ?, 'pending', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+                   max_retries, retry, idempotency_key, trace_id, run_at, payload)
+VALUES (?, ?, ?, 'pending', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (id) DO NOTHING
 
 -- name: landed
@@ -18,7 +18,7 @@ SELECT json_group_array(id) FROM tasks WHERE n BETWEEN ? AND ?
 -- name: readmit
 UPDATE tasks
 SET lane = ?, status = 'pending', ready = ?, available_at = ?, rank = ?, version = ?, created_at = ?, updated_at = ?,
-    priority = ?, timeout = ?, max_retries = ?, retry = ?, idempotency_key = ?, trace_id = ?, payload = ?,
+    priority = ?, timeout = ?, max_retries = ?, retry = ?, idempotency_key = ?, trace_id = ?, run_at = ?, payload = ?,
     attempt = 0, failures = 0, started_at = NULL, completed_at = NULL, lease_expires_at = NULL, lease_id = NULL,
     worker_id = NULL, error = NULL, result = NULL
 WHERE n = ?

@@ -254,6 +254,7 @@ def _described(task: Task, now: float) -> tuple[object, ...]:
         encode_retry(task.retry),
         task.idempotency_key,
         task.trace_id,
+        task.run_at,
         task.payload,
     )
 

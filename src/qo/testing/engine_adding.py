@@ -3,7 +3,7 @@
 from typing import Any
 
 from qo.engine import Engine
-from qo.model import Filter, RetryPolicy, Status, complete
+from qo.model import Filter, RetryPolicy, Status, after_error, complete
 from qo.testing.clock import ManualClock
 from qo.testing.samples import claim, claim_one, new, stored, task_id
 
@@ -63,10 +63,24 @@ class Adding:
 
     async def test_a_task_may_be_due_at_an_instant(self, engine: Engine, clock: ManualClock) -> None:
         await engine.add([new(run_at=clock.now + 7.25, delay=99)])
-        assert (await stored(engine)).available_at == clock.now + 7.25
+        task = await stored(engine)
+        assert (task.available_at, task.run_at) == (clock.now + 7.25,) * 2
         assert await claim(engine) == []
         clock.advance(7.25)
         assert len(await claim(engine)) == 1
+
+    async def test_the_instant_asked_for_is_kept_through_retries(self, engine: Engine, clock: ManualClock) -> None:
+        asked = clock.now + 7.25
+        await engine.add([new(0, run_at=asked), new(1)])
+        assert (await stored(engine, 1)).run_at is None
+        clock.advance(10)
+        await engine.apply([after_error(task, "boom", luck=0.5) for task in await claim(engine)])
+        first, second = [await stored(engine, number) for number in (0, 1)]
+        assert (first.run_at, second.run_at) == (asked, None)
+        assert first.available_at > clock.now
+        clock.advance(10)
+        await engine.apply([complete(task) for task in await claim(engine)])
+        assert (await stored(engine)).run_at == asked
 
     async def test_a_key_makes_room_once_its_window_is_over_and_its_task_is_finished(
         self, engine: Engine, clock: ManualClock

@@ -1,10 +1,12 @@
 """What every engine promises about looking, and forgetting."""
 
+from typing import Any
+
 import pytest
 
 from qo.engine import Engine
 from qo.errors import BadBatch
-from qo.model import Filter, Lane, Status, after_error, cancel, complete, cursor, cursor_at, fail, replay
+from qo.model import Filter, Lane, Status, after_error, cancel, complete, cursor, cursor_at, fail, release, replay
 from qo.testing.clock import ManualClock
 from qo.testing.samples import claim, claim_one, new, stored, task_id, want
 
@@ -80,6 +82,44 @@ class Reading:
         assert await found(Filter(expired_for=1)) == set()
         assert await found(Filter(finished_for=30)) == {done.id}
         assert await found(Filter(finished_for=30, statuses=(Status.ARCHIVED,))) == set()
+
+    async def test_find_by_the_first_digit_of_the_id(self, engine: Engine, clock: ManualClock) -> None:
+        names = [0x10000000, 0x1FFFFFFF, 0xA0000000, 0xF0000000]
+        await engine.add([new(name) for name in names])
+        await engine.add([new(0x1A000000, delay=60.0), new(0xAA000000, delay=60.0)])
+        (done,) = await claim(engine, limit=1)
+        await engine.apply([complete(done)])
+        clock.advance(1)
+
+        async def found(**fields: Any) -> set[str]:
+            return {task.id for task in await engine.find(Filter(**fields), limit=99)}
+
+        assert await found(shards=("1",)) == {task_id(name) for name in (0x10000000, 0x1FFFFFFF, 0x1A000000)}
+        assert await found(shards=("a", "f")) == {task_id(name) for name in (0xA0000000, 0xF0000000, 0xAA000000)}
+        assert await found(shards=("1", "a"), statuses=(Status.PENDING,)) == {
+            task_id(name) for name in (0x1FFFFFFF, 0x1A000000, 0xA0000000, 0xAA000000)
+        }
+        assert await found(shards=("1",), statuses=(Status.COMPLETED,)) == {done.id}
+        assert await found(shards=("2",)) == set()
+
+    async def test_pending_tasks_are_told_apart_by_whether_an_attempt_failed(self, engine: Engine) -> None:
+        await engine.add([new("fresh"), new("later", delay=60.0), new("released"), new("failing"), new("ended")])
+        held = {task.id: task for task in await claim(engine)}
+        await engine.apply([release(held[task_id(name)]) for name in ("fresh", "released")])
+        await engine.apply(
+            [after_error(held[task_id("failing")], "boom", luck=0.5), fail(held[task_id("ended")], "no")]
+        )
+
+        async def found(**fields: Any) -> set[str]:
+            return {task.id for task in await engine.find(Filter(**fields), limit=99)}
+
+        waiting = {task_id(name) for name in ("fresh", "later", "released")}
+        pending, failed = (Status.PENDING,), (Status.PENDING, Status.FAILED, Status.CANCELLED)
+        assert await found(statuses=pending, retrying=False) == waiting
+        assert await found(statuses=pending, retrying=True) == {task_id("failing")}
+        assert await found(statuses=failed, retrying=True) == {task_id("failing"), task_id("ended")}
+        assert await found(retrying=False) == waiting | {task_id("ended")}
+        assert await found(retrying=True, types=("other",)) == set()
 
     async def test_counts_by_queue_type_and_status(self, engine: Engine) -> None:
         await engine.add([new(0), new(1), new(2, queue="other", type="u"), new(3, delay=60.0)])

@@ -14,12 +14,29 @@ from qo.model import (
     release,
     renew,
     replay,
+    retry_now,
+    withdraw,
 )
 from qo.testing.clock import ManualClock
 from qo.testing.samples import claim, claim_one, new, stored, task_id
 
 
 class Settling:
+    async def test_a_wait_for_a_retry_can_be_cut_short_or_withdrawn(self, engine: Engine, clock: ManualClock) -> None:
+        await engine.add([new(0), new(1), new(2)])
+        held = await claim(engine, limit=2)
+        assert await engine.apply([retry_now(held[0].id), withdraw(held[1].id)]) == [False, False]
+        await engine.apply([after_error(task, "boom", luck=0.5) for task in held])
+        changes = [retry_now(task_id(0)), withdraw(task_id(1)), withdraw(task_id("unknown"))]
+        assert await engine.apply(changes) == [True, True, False]
+        again, gone = [await stored(engine, number) for number in (0, 1)]
+        assert (again.status, again.failures, again.available_at) == (Status.PENDING, 0, clock.now)
+        assert (gone.status, gone.completed_at) == (Status.CANCELLED, clock.now)
+        assert {task.id for task in await claim(engine)} == {task_id(0), task_id(2)}
+        assert [event.status.value for event in await engine.history(task_id(0))] == [
+            "pending", "running", "pending", "pending", "running",
+        ]  # fmt: skip
+
     async def test_only_the_holder_of_the_lease_can_settle_or_extend(self, engine: Engine, clock: ManualClock) -> None:
         await engine.add([new()])
         late = await claim_one(engine, worker_id="w1")

@@ -19,6 +19,8 @@ from qo.model import (
     release,
     renew,
     replay,
+    retry_now,
+    withdraw,
 )
 from qo.testing.clock import ManualClock
 from qo.testing.samples import new, task_id, want
@@ -55,6 +57,7 @@ class _History:
                 priority=dice.choice([0, 5, 9]),
                 max_retries=dice.choice([0, 1, 3]),
                 delay=dice.choice([0.0, 5.0]),
+                run_at=dice.choice([None, None, self.clock.now + 4 + dice.random()]),
                 ageing=dice.choice([0.0, 3.0, float("inf")]),
                 retry=RetryPolicy(jitter=dice.choice([0, 0.5]), timeout_growth=dice.choice([1, 1.5])),
                 idempotency_key=dice.choice([None, "k"]),
@@ -100,6 +103,8 @@ class _History:
                 expire(task, luck=luck, grace=1.0),
                 cancel(task.id),
                 replay(task.id),
+                retry_now(task.id),
+                withdraw(task.id),
                 archive(task.id),
             ]
         )
@@ -111,7 +116,14 @@ class _History:
     async def compare(self) -> None:
         now, dice = self.clock.now, self.dice
         where = dice.choice(
-            [Filter(), Filter(queues=("x",), statuses=(Status.PENDING, Status.FAILED)), Filter(expired_for=1.0)]
+            [
+                Filter(),
+                Filter(queues=("x",), statuses=(Status.PENDING, Status.FAILED)),
+                Filter(expired_for=1.0),
+                Filter(retrying=True, statuses=(Status.PENDING, Status.FAILED, Status.CANCELLED)),
+                Filter(retrying=False, statuses=(Status.PENDING,)),
+                Filter(retrying=dice.choice([True, False])),
+            ]
         )
         assert await self.engine.find(where, limit=99) == self.table.find(where, limit=99, after="", now=now)
         counted = {lane: n for lane, n in (await self.engine.count()).items() if n}

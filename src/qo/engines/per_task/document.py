@@ -5,7 +5,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from qo.ids import new_lease_id as new_write_id
-from qo.model import Event, Task, event_of
+from qo.model import Event, Status, Task, event_of
 
 REMEMBERED = 8  # write ids kept: so many others may write before we read back
 _BURIALS = 2  # writes that do not count in the task's own version
@@ -42,7 +42,7 @@ def born(task: Task) -> Document:
 
 def grown(document: Document, task: Task) -> Document:
     """The next version. Renewals are no transitions and leave no event."""
-    renewed = task.status is document.task.status
+    renewed = task.status is document.task.status is Status.RUNNING
     events = document.events if renewed else _bounded((*document.events, event_of(task)))
     return replace(document, task=task, writes=_signed(document), events=events)
 

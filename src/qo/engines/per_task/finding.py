@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator, Iterable
 
 from qo.engines.patience import patiently
 from qo.engines.per_task.documents import Kept
-from qo.engines.per_task.keys import LEASES, READY, SHARDS, TASKS, Entry, is_stale, task_id_in
+from qo.engines.per_task.keys import LATER, LEASES, READY, SHARDS, TASKS, Entry, is_stale, task_id_in
 from qo.engines.per_task.parallel import MOST, in_parallel
 from qo.engines.per_task.places import Places
 from qo.engines.per_task.store import Store
@@ -55,17 +55,23 @@ class Finding:
     async def _live(self, where: Filter, seen: dict[str, Kept]) -> list[Position]:
         entries: list[Entry] = []
         if _asks_for(where, Status.PENDING) and where.expired_for is None:
-            entries += (await self._index.read(READY)).entries
+            entries += await self._ready(where)
         if _asks_for(where, Status.RUNNING):
-            entries += await self._leases(where.expired_for, seen)
+            entries += await self._leases(where, seen)
         await self._lanes.learn(entries)
         return _newest_first(Position(entry.created_at, entry.id) for entry in entries if self._suits(entry, where))
 
-    async def _leases(self, expired_for: float | None, seen: dict[str, Kept]) -> list[Entry]:
+    async def _ready(self, where: Filter) -> list[Entry]:
+        prefixes = [*(f"{READY}{shard}/" for shard in where.shards), LATER] if where.shards else [READY]
+        pages = await in_parallel(self._index.read, prefixes)
+        return [entry for page in pages for entry in page.entries if not (where.retrying and entry.version == 1)]
+
+    async def _leases(self, where: Filter, seen: dict[str, Kept]) -> list[Entry]:
         """All, or those that ran out so long ago: they come first in every shard."""
-        if expired_for is None:
-            return (await self._index.read(LEASES)).entries
-        before = self._clock() - expired_for
+        if where.expired_for is None:
+            pages = await in_parallel(self._index.read, [f"{LEASES}{shard}/" for shard in where.shards] or [LEASES])
+            return [entry for page in pages for entry in page.entries]
+        before = self._clock() - where.expired_for
         page = await self._index.read(LEASES, most=_SCAN)
         if not page.is_full:
             return await self._true([entry for entry in page.entries if entry.at <= before], seen)
@@ -90,6 +96,8 @@ class Finding:
         return [entry for entry, true in zip(entries, answers, strict=True) if true]
 
     def _suits(self, entry: Entry, where: Filter) -> bool:
+        if where.shards and entry.id[0] not in where.shards:
+            return False
         names = self._lanes.names(entry)
         return names is None or (
             (not where.queues or names.queue in where.queues) and (not where.types or names.type in where.types)
@@ -99,7 +107,7 @@ class Finding:
 
     async def _scan(self, where: Filter, seen: dict[str, Kept]) -> list[Position]:
         now, found = self._clock(), list[Position]()
-        ids = await self.ids()
+        ids = await self.ids(where.shards)
         for start in range(0, len(ids), _SCAN):
             chunk = await in_parallel(self._documents.read_living, ids[start : start + _SCAN])
             fitting = [kept for kept in chunk if kept is not None and where.matches(kept.task, now)]
@@ -108,12 +116,15 @@ class Finding:
                 seen.update((kept.task.id, kept) for kept in fitting)
         return _newest_first(found)
 
-    async def ids(self) -> list[str]:
-        return await patiently(self._ids)
+    async def ids(self, shards: tuple[str, ...] = ()) -> list[str]:
+        """The ids of all tasks, or of those in some shards, in order."""
+        prefixes = [f"{TASKS}{shard}/" for shard in sorted(shards)] or [TASKS]
+        listed = await in_parallel(lambda prefix: patiently(lambda: self._ids(prefix)), prefixes)
+        return [task_id for ids in listed for task_id in ids]
 
-    async def _ids(self) -> list[str]:
+    async def _ids(self, prefix: str) -> list[str]:
         ids: list[str] = []
-        keys: AsyncIterator[str] = self._bucket.keys(TASKS)
+        keys: AsyncIterator[str] = self._bucket.keys(prefix)
         async for key in keys:
             task_id = task_id_in(key)
             if task_id is None:

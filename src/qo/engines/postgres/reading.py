@@ -113,6 +113,12 @@ def _narrow(where: Filter, after: str) -> tuple[str, dict[str, Any]]:
         # Nothing ends before it is created: without saying so, the search would begin among the newest tasks.
         tests += [f"{column} <= {_NOW} - %(finished_for)s" for column in ("completed_at", "created_at")]
         values["finished_for"] = float(where.finished_for)
+    if where.shards:
+        tests.append("left(tasks.id::text, 1) = ANY (%(shards)s::text[])")
+        values["shards"] = texts(where.shards)
+    if where.retrying is not None:
+        tests.append("(status <> 'pending' OR (failures > 0) = %(retrying)s)")
+        values["retrying"] = where.retrying
     if after:
         tests.append("(created_at, id) < (%(after_at)s::float8, %(after_id)s::uuid)")
         values["after_at"], values["after_id"] = _place(after)

@@ -27,7 +27,7 @@ def task_of(row: tuple[Any, ...], lane: Lane) -> Task:
     (
         id_, _, status, payload, result, error, priority, timeout, max_retries, retry, attempt, failures, available_at,
         lease_expires_at, worker_id, created_at, updated_at, started_at, completed_at, idempotency_key, trace_id,
-        version, rank, lease_id,
+        version, rank, lease_id, run_at,
     ) = row  # fmt: skip
     return Task(
         id=id_,
@@ -53,6 +53,7 @@ def task_of(row: tuple[Any, ...], lane: Lane) -> Task:
         completed_at=completed_at,
         idempotency_key=idempotency_key,
         trace_id=trace_id,
+        run_at=run_at,
         version=version,
         rank=rank,
         lease_id=lease_id,

@@ -44,6 +44,7 @@ WHERE prefix = %(prefix)s AND created_at <= %(created_at)s
   AND (created_at, id) < (%(created_at)s, %(id)s)
   AND (%(queues)s::text[] IS NULL OR queue = ANY (%(queues)s)) AND (%(types)s::text[] IS NULL OR type = ANY (%(types)s))
   AND (%(statuses)s::text[] IS NULL OR status = ANY (%(statuses)s))
+  AND (%(shards)s::text[] IS NULL OR left(id, 1) = ANY (%(shards)s))
   AND (%(worker_id)s::text IS NULL OR worker_id = %(worker_id)s) AND completed_at <= %(completed_at)s
 ORDER BY created_at DESC, id DESC LIMIT %(limit)s
 """
@@ -115,6 +116,7 @@ class PostgresArchive:
             "queues": list(where.queues) or None,
             "types": list(where.types) or None,
             "statuses": [status.value for status in where.statuses] or None,
+            "shards": list(where.shards) or None,
             "worker_id": where.worker_id,
             "completed_at": float("inf") if where.finished_for is None else now - where.finished_for,
             "limit": limit,

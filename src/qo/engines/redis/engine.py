@@ -106,7 +106,8 @@ class RedisEngine:
         found: list[Task] = []
         while len(found) < limit and statuses:
             page = min(limit - len(found), CHUNK)
-            asked = (page, created_at, last_id, where.worker_id, where.expired_for, where.finished_for, statuses)
+            place, ages = (page, created_at, last_id), (where.worker_id, where.expired_for, where.finished_for)
+            asked = (*place, *ages, statuses, "".join(where.shards) or None, where.retrying)
             answer = await self._lanes.find(where, (self._now(), pack(asked)))
             found += tasks_of(answer[3:])
             if answer[1] is None:

@@ -31,7 +31,20 @@ class Place(NamedTuple):
 pack = msgspec.msgpack.Encoder().encode
 _json = msgspec.json.Encoder().encode
 _place = msgspec.json.Decoder(Place)
-_description = msgspec.json.Decoder(tuple[int, int, RetryPolicy | None, str | None, str | None])
+
+
+class Description(msgspec.Struct, frozen=True, array_like=True):
+    """What never changes about a task, beside its lane and payload."""
+
+    priority: int
+    max_retries: int
+    retry: RetryPolicy | None  # None: the default policy
+    idempotency_key: str | None
+    trace_id: str | None
+    run_at: float | None = None  # was not there at first
+
+
+_description = lru_cache(4096)(msgspec.json.Decoder(Description).decode)
 
 
 @lru_cache(4096)
@@ -42,12 +55,6 @@ def lane_of(queue: str, type_: str, needs: tuple[str, ...], priority: int) -> st
 @lru_cache(4096)
 def place_of(lane: bytes) -> Place:
     return _place.decode(lane)
-
-
-@lru_cache(4096)
-def _described(data: bytes) -> tuple[int, int, RetryPolicy, str | None, str | None]:
-    priority, max_retries, retry, key, trace_id = _description.decode(data)
-    return priority, max_retries, retry or _DEFAULT_RETRY, key, trace_id
 
 
 def pack_new(tasks: Sequence[NewTask]) -> bytes:
@@ -69,10 +76,10 @@ def pack_new(tasks: Sequence[NewTask]) -> bytes:
     )
 
 
-def _describe(new: NewTask) -> str:
-    """What never changes about a task, beside its lane and payload."""
-    retry = None if new.retry == _DEFAULT_RETRY else new.retry
-    return _json((new.priority, new.max_retries, retry, new.idempotency_key, new.trace_id)).decode()
+def _describe(task: NewTask | Task) -> str:
+    retry = None if task.retry == _DEFAULT_RETRY else task.retry
+    described = (task.priority, task.max_retries, retry, task.idempotency_key, task.trace_id)
+    return _json(described if task.run_at is None else (*described, task.run_at)).decode()
 
 
 def pack_changes(changes: Sequence[Change]) -> bytes:
@@ -109,7 +116,7 @@ def _task(row: Sequence[Any]) -> Task:
     ) = _HEAD.unpack_from(state)  # fmt: skip
     lane, worker_id, lease_id = state[_HEAD.size :].split(b"\0", 2)
     queue, type_, needs, _ = place_of(lane)
-    priority, max_retries, retry, key, trace_id = _described(description)
+    described = _description(description)
     return Task(
         id=id_.decode(),
         queue=queue,
@@ -118,11 +125,11 @@ def _task(row: Sequence[Any]) -> Task:
         payload=payload,
         result=result,
         error=None if error is None else error.decode(),
-        priority=priority,
+        priority=described.priority,
         needs=needs,
         timeout=timeout,
-        max_retries=max_retries,
-        retry=retry,
+        max_retries=described.max_retries,
+        retry=described.retry or _DEFAULT_RETRY,
         attempt=attempt,
         failures=failures,
         available_at=available_at,
@@ -132,8 +139,9 @@ def _task(row: Sequence[Any]) -> Task:
         updated_at=updated_at,
         started_at=None if isnan(started_at) else started_at,
         completed_at=None if isnan(completed_at) else completed_at,
-        idempotency_key=key,
-        trace_id=trace_id,
+        idempotency_key=described.idempotency_key,
+        trace_id=described.trace_id,
+        run_at=described.run_at,
         version=version,
         rank=rank,
         lease_id=lease_id.decode() or None,
@@ -148,10 +156,9 @@ def state_of(state: bytes) -> tuple[bytes, Status]:
 def pack_task(task: Task, events: Sequence[Event]) -> list[bytes | str]:
     """A whole task as the fields and values of its hash."""
     lane = lane_of(task.queue, task.type, task.needs, task.priority)
-    retry = None if task.retry == _DEFAULT_RETRY else task.retry
     fields: list[bytes | str] = [
         "s", _pack_state(task, lane), "p", task.payload,
-        "d", _json((task.priority, task.max_retries, retry, task.idempotency_key, task.trace_id)),
+        "d", _describe(task),
     ]  # fmt: skip
     if task.result is not None:
         fields += ["r", task.result]

@@ -8,7 +8,7 @@ from qo.model import FINISHED, Event, Status, Task
 
 _NEVER_CHANGE = (
     *("id", "queue", "type", "payload", "priority", "needs", "max_retries", "retry"),
-    *("created_at", "idempotency_key", "trace_id"),
+    *("created_at", "idempotency_key", "trace_id", "run_at"),
 )
 _AS_RECORDED = ("status", "attempt", "failures", "worker_id", "error", "available_at", "version")
 

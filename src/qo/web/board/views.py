@@ -42,6 +42,7 @@ class TaskDocument(Struct, frozen=True, kw_only=True):
     completed_at: str | None
     idempotency_key: str | None
     trace_id: str | None
+    run_at: str | None
     version: int
 
 

@@ -14,7 +14,7 @@ ON CONFLICT DO NOTHING
 -- lanes, priorities, ...
 WITH clock AS MATERIALIZED (SELECT coalesce(%(now)s::float8, extract(epoch FROM clock_timestamp())::float8) AS now),
 given AS MATERIALIZED (
-    SELECT g.id, g.payload, g.idempotency_key, g.trace_id, stamp.at AS created_at, due.at AS available_at,
+    SELECT g.id, g.payload, g.idempotency_key, g.trace_id, g.run_at, stamp.at AS created_at, due.at AS available_at,
            greatest(due.at, stamp.at) + k.priority * k.ageing AS rank,
            k.lane, k.priority, k.timeout, k.max_retries, k.retry, k.room
     FROM clock,
@@ -36,9 +36,9 @@ given AS MATERIALIZED (
 {given}
 landed AS (
     INSERT INTO {schema}.tasks (id, submit_id, available_at, rank, created_at, updated_at, pended_at, timeout, lane, version,
-                                max_retries, priority, status, retry, idempotency_key, trace_id, payload)
+                                max_retries, priority, status, retry, idempotency_key, trace_id, run_at, payload)
     SELECT id, %(submit_id)s, available_at, rank, created_at, created_at, created_at, timeout, lane, 1,
-           max_retries, priority, 'pending', retry, idempotency_key, trace_id, payload
+           max_retries, priority, 'pending', retry, idempotency_key, trace_id, run_at, payload
     FROM given
 ),
 made_ready AS (
@@ -60,9 +60,9 @@ SELECT pg_notify(%(channel)s, '')::text
 {given}
 landed AS (
     INSERT INTO {schema}.tasks (id, submit_id, available_at, rank, created_at, updated_at, pended_at, timeout, lane, version,
-                                max_retries, priority, status, retry, idempotency_key, trace_id, payload)
+                                max_retries, priority, status, retry, idempotency_key, trace_id, run_at, payload)
     SELECT id, %(submit_id)s, available_at, rank, created_at, created_at, created_at, timeout, lane, 1,
-           max_retries, priority, 'pending', retry, idempotency_key, trace_id, payload
+           max_retries, priority, 'pending', retry, idempotency_key, trace_id, run_at, payload
     FROM given
     ON CONFLICT (id) DO NOTHING
     RETURNING id, lane, rank, available_at, version
@@ -79,7 +79,7 @@ replaced AS (
     SET submit_id = %(submit_id)s, available_at = g.available_at, rank = g.rank, created_at = g.created_at,
         updated_at = g.created_at, pended_at = g.created_at, timeout = g.timeout, lane = g.lane, version = t.version + 1,
         max_retries = g.max_retries, priority = g.priority, status = 'pending', shelf = NULL, retry = g.retry,
-        idempotency_key = g.idempotency_key, trace_id = g.trace_id, payload = g.payload, attempt = 0, failures = 0,
+        idempotency_key = g.idempotency_key, trace_id = g.trace_id, run_at = g.run_at, payload = g.payload, attempt = 0, failures = 0,
         claimed = NULL, started_at = NULL, completed_at = NULL, lease_expires_at = NULL, lease_id = NULL,
         worker_id = NULL, error = NULL, result = NULL
     FROM given AS g JOIN leaving USING (id)

@@ -48,6 +48,7 @@ allowed AS MATERIALIZED (
     WHERE CASE c.guard
         WHEN 'held' THEN l.status = 'running' AND l.lease_id = c.lease_id
         WHEN 'expired' THEN l.status = 'running' AND l.lease_id = c.lease_id AND l.lease_expires_at <= clock.now - c.grace
+        WHEN 'waiting' THEN l.status = 'pending'
         WHEN 'unfinished' THEN l.status IN ('pending', 'running')
         WHEN 'ended' THEN l.status IN ('completed', 'failed', 'cancelled')
         WHEN 'replayable' THEN l.status IN ('failed', 'cancelled', 'archived')

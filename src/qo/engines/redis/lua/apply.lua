@@ -10,6 +10,7 @@ local allows = {
   expired = function(t, lease_id, grace)
     return t.status == RUNNING and t.lease_id == lease_id and not (t.lease_expires_at > now - grace)
   end,
+  waiting = function(t) return t.status == PENDING end,
   unfinished = function(t) return t.status <= RUNNING end,
   ended = function(t) return t.status >= COMPLETED and t.status < ARCHIVED end,
   replayable = function(t) return t.status > COMPLETED end,

@@ -1,10 +1,12 @@
 -- ARGV = now or '', where, lanes
---   where: {limit, created_at, id, worker_id, expired_for, finished_for, statuses}; the page starts behind (created_at, id)
+--   where: {limit, created_at, id, worker_id, expired_for, finished_for, statuses, shards, retrying};
+--     the page starts behind (created_at, id); shards is a text of digits or nil
 --   lanes: {tag, lane...}, those to look in
 -- Answers {0, tag, lane...} if the caller does not know all lanes, else {1, created_at, id, then the tasks' rows}:
 --   the search goes on behind (created_at, id), or has seen everything if they are nil.
 local now, where, known = clock(ARGV[1]), cmsgpack.unpack(ARGV[2]), cmsgpack.unpack(ARGV[3])
-local limit, created_at, last_id, worker_id, expired_for, finished_for, statuses = unpack(where, 1, 7)
+local limit, created_at, last_id, worker_id, expired_for, finished_for, statuses, shards, retrying =
+  unpack(where, 1, 9)
 local MOST = 1000 -- tasks looked at in one call
 
 local unknown = all_lanes_unless(known[1])
@@ -21,12 +23,14 @@ end
 local function first(a, b) return a.score > b.score or a.score == b.score and a.id > b.id end
 
 local function matches(id)
-  if not (worker_id or expired_for or finished_for) then return true end
+  if shards and not find(shards, slice(id, 1, 1), 1, true) then return false end
+  if not (worker_id or expired_for or finished_for) and retrying == nil then return true end
   local s = call('HGET', task_key(id), 's')
   local t = s and decode(s)
   return t and (not worker_id or t.worker_id == worker_id)
     and (not expired_for or not (t.lease_expires_at > now - expired_for))
     and (not finished_for or t.completed_at <= now - finished_for)
+    and (retrying == nil or t.status ~= PENDING or (t.failures > 0) == retrying)
 end
 
 local arms = {}

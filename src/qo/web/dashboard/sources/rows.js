@@ -37,6 +37,7 @@ export function rowView({text, etag, rank, ...row}, now) {
     updated_at: iso(row.updated_at),
     started_at: iso(row.started_at),
     completed_at: iso(row.completed_at),
+    run_at: iso(row.run_at),
   };
 }
 

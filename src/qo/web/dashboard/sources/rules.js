@@ -30,6 +30,7 @@ const DEFAULTS = {
   completed_at: null,
   idempotency_key: null,
   trace_id: null,
+  run_at: null,
   version: 1,
   lease_id: null,
 };

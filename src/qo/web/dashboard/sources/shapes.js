@@ -40,6 +40,7 @@ export const isTask = fits({
   completed_at: orNone(isInstant),
   idempotency_key: orNone(isText),
   trace_id: orNone(isText),
+  run_at: orNone(isInstant),
   version: orDefault(isCount),
   rank: isNumber,
   lease_id: orNone(isText),

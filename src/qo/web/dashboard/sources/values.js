@@ -75,6 +75,7 @@ export function taskView(stored, now) {
     completed_at: iso(task.completed_at),
     idempotency_key: task.idempotency_key,
     trace_id: task.trace_id,
+    run_at: iso(task.run_at),
     version: task.version,
   };
 }
