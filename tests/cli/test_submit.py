@@ -44,7 +44,7 @@ def test_the_same_payload_is_refused_in_a_file_naming_line_and_field(call: Any, 
     ("field", "options"),
     [
         ("type", ["--type", "../etc"]),
-        ("type", ["--type", "x" * 65]),
+        ("type", ["--type", "x" * 256]),
         ("type", ["--type", "-"]),
         ("queue", ["--type", "t", "--queue", "a b"]),
         ("priority", ["--type", "t", "--priority", "10"]),

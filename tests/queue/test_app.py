@@ -291,7 +291,7 @@ def plain() -> None: ...
         (plain, {"queue": "a/b"}, "queue: 'a/b' is not a name"),
         (plain, {"needs": ["a b"]}, "needs: 'a b' is not a name"),
         (plain, {"needs": "gpu"}, "needs: 'gpu' is not a list of names"),
-        (plain, {"name": "a b"}, "type: 'a b' is not a name"),
+        (plain, {"name": "a b"}, "type: 'a b' is not a type"),
         (plain, {"retry": RetryPolicy(jitter=3)}, "retry.jitter: 3 must be"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
