@@ -52,8 +52,9 @@ class WorkerNote(Struct, frozen=True, kw_only=True):
     types: tuple[str, ...] = ()
     capabilities: tuple[str, ...] = ()
     capacity: int
-    current_load: int = 0
+    current_load: int = 0  # handlers that run
     current_tasks: tuple[str, ...] = ()
+    waiting: int = 0  # tasks it has claimed and not started
     tasks_completed: int = 0
     tasks_failed: int = 0
     host: str = ""

@@ -40,6 +40,8 @@ def current_task() -> Task:
 
 
 class Executor(StrEnum):
+    __hash__ = str.__hash__  # an enum's own is a call into Python
+
     ASYNC = "async"  # on an event loop of the worker's; the default for `async def`
     THREAD = "thread"  # in a thread; the default for `def`
     PROCESS = "process"  # in a child process, which is killed when the time is up

@@ -5,7 +5,7 @@ import threading
 from typing import Any
 
 from qo.model import Status, cancel
-from tests.worker.bench import Bench
+from tests.worker.bench import Bench, claim_ahead
 
 
 async def test_a_lease_is_renewed_while_the_handler_blocks_its_own_loop(bench: Bench) -> None:
@@ -104,7 +104,7 @@ async def test_tasks_claimed_ahead_are_handed_back_unstarted(bench: Bench) -> No
     bench.handle(waits)
     ids = [await bench.submit("waits", {"n": n}) for n in range(6)]
     async with bench.working(concurrency=2) as worker:
-        worker._claiming.pace.ahead = lambda: 6  # type: ignore[method-assign]
+        claim_ahead(worker, 6)
         for task_id in ids:
             await _until(bench, task_id, lambda task: task.status is Status.RUNNING)
         await asyncio.to_thread(both.wait, 20)

@@ -51,6 +51,7 @@ class Change(Struct, frozen=True, kw_only=True, gc=False):
     failures: int | None = None
     result: bytes | None = None
     error: str | None = None
+    started_at: float | None = None  # an instant by the engine's clock: when the handler began
 
 
 def is_due(task: Task, now: float) -> bool:
@@ -65,7 +66,7 @@ def claim(task: Task, want: Want, now: float) -> Task:
         lease_id=want.lease_id,
         worker_id=want.worker_id,
         lease_expires_at=now + want.lease,
-        started_at=now,
+        started_at=None if want.is_prefetch else now,
         updated_at=now,
         version=task.version + 1,
     )
@@ -104,23 +105,45 @@ def apply(task: Task, change: Change, now: float) -> Task | None:
         error=None if to is Status.COMPLETED else task.error if change.error is None else change.error,
         worker_id=None if to is Status.PENDING else task.worker_id,
         lease_expires_at=now + change.lease if change.lease is not None else None,
-        started_at=None if to is Status.PENDING else task.started_at,
+        started_at=None
+        if to is Status.PENDING
+        else task.started_at
+        if change.started_at is None
+        else change.started_at,
         completed_at=(task.completed_at or now) if to in FINISHED else None,
         updated_at=now,
         version=task.version + 1,
     )
 
 
-def renew(task: Task, lease: float) -> Change:
-    return Change(id=task.id, guard=Guard.HELD, lease_id=task.lease_id, to=Status.RUNNING, lease=lease)
+def renew(task: Task, lease: float, *, started_at: float | None = None) -> Change:
+    """Still held. `started_at` says when the handler began, if that was after the claim."""
+    return Change(
+        id=task.id,
+        guard=Guard.HELD,
+        lease_id=task.lease_id,
+        to=Status.RUNNING,
+        lease=lease,
+        started_at=started_at,
+    )
 
 
-def complete(task: Task, result: bytes = b"null") -> Change:
-    return Change(id=task.id, guard=Guard.HELD, lease_id=task.lease_id, to=Status.COMPLETED, result=result)
+def complete(task: Task, result: bytes = b"null", *, started_at: float | None = None) -> Change:
+    return Change(
+        id=task.id,
+        guard=Guard.HELD,
+        lease_id=task.lease_id,
+        to=Status.COMPLETED,
+        result=result,
+        started_at=started_at,
+    )
 
 
-def release(task: Task, delay: float = 0.0) -> Change:
-    """Hand a task back unfinished. It costs nothing: only `failures` is compared with `max_retries`."""
+def release(task: Task, delay: float | None = 0.0) -> Change:
+    """Hand a task back unfinished. It costs nothing: only `failures` is compared with `max_retries`.
+
+    With a `delay` of None it keeps its place: it was due, and is due still.
+    """
     return Change(id=task.id, guard=Guard.HELD, lease_id=task.lease_id, to=Status.PENDING, delay=delay)
 
 

@@ -12,10 +12,12 @@ def lost_its_process(task: Task) -> bool:
     return task.error is not None and task.error.startswith(LOST)
 
 
-def after_error(task: Task, error: str, *, luck: float, after: float | None = None) -> Change:
+def after_error(
+    task: Task, error: str, *, luck: float, after: float | None = None, started_at: float | None = None
+) -> Change:
     """The attempt failed: try again after the back-off (or `after` seconds), or give up."""
     if task.failures >= task.max_retries:
-        return fail(task, error)
+        return fail(task, error, started_at=started_at)
     failures = task.failures + 1
     return Change(
         id=task.id,
@@ -28,7 +30,7 @@ def after_error(task: Task, error: str, *, luck: float, after: float | None = No
     )
 
 
-def fail(task: Task, error: str) -> Change:
+def fail(task: Task, error: str, *, started_at: float | None = None) -> Change:
     """The attempt failed for good, whatever retries are left."""
     return Change(
         id=task.id,
@@ -37,6 +39,7 @@ def fail(task: Task, error: str) -> Change:
         to=Status.FAILED,
         failures=task.failures + 1,
         error=keepable(error),
+        started_at=started_at,
     )
 
 

@@ -18,6 +18,7 @@ class Want(Struct, frozen=True, kw_only=True):
     limit: int = 1
     lease: float = LEASE
     at_most: Mapping[str, int] = {}  # for some types, fewer than `limit`
+    is_prefetch: bool = False  # handlers start later: `started_at` stays empty until a change sets it
     again: bool = False  # the answer to this claim was lost: give what it got, if it got anything
 
 

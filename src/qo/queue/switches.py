@@ -8,6 +8,7 @@ from qo import notes
 from qo.engine import Engine
 from qo.errors import InvalidTask
 from qo.model import check_names, check_type, check_types
+from qo.queue import listeners
 
 
 class Switches:
@@ -25,7 +26,11 @@ class Switches:
         return self._last_known
 
     async def pause(self, *, queues: Iterable[str] = (), types: Iterable[str] = ()) -> notes.Control:
-        """Stop every worker from starting tasks, or only those of some queues or types. What runs goes on."""
+        """Stop every worker from starting tasks, or only those of some queues or types. What runs goes on.
+
+        Workers in this process start nothing more once this returns, others within about a second. What they had
+        claimed and not started, they hand back.
+        """
         some_queues, some_types = frozenset(check_names("queue", queues)), frozenset(check_types("type", types))
 
         def paused(now: notes.Control) -> notes.Control:
@@ -36,7 +41,9 @@ class Switches:
                 paused_types=now.paused_types | some_types,
             )
 
-        return await notes.change(self._engine, notes.CONTROL, notes.Control, paused)
+        control = await notes.change(self._engine, notes.CONTROL, notes.Control, paused)
+        await listeners.tell(hold=True)
+        return control
 
     async def resume(self, *, queues: Iterable[str] = (), types: Iterable[str] = ()) -> notes.Control:
         """Undo `pause`: of some queues or types, or, without any, of everything."""
@@ -49,7 +56,9 @@ class Switches:
                 now, paused_queues=now.paused_queues - some_queues, paused_types=now.paused_types - some_types
             )
 
-        return await notes.change(self._engine, notes.CONTROL, notes.Control, resumed)
+        control = await notes.change(self._engine, notes.CONTROL, notes.Control, resumed)
+        await listeners.tell(hold=False)
+        return control
 
     async def drain(self, workers: Iterable[str]) -> notes.Control:
         """Let these workers end: they take no more tasks, finish what they run, and leave.
@@ -62,7 +71,9 @@ class Switches:
         def drained(now: notes.Control) -> notes.Control:
             return replace(now, draining=(now.draining & registered) | some)
 
-        return await notes.change(self._engine, notes.CONTROL, notes.Control, drained)
+        control = await notes.change(self._engine, notes.CONTROL, notes.Control, drained)
+        await listeners.tell(hold=False)
+        return control
 
     async def limit_rate(self, tasks_per_second: float, *, type: str | None = None) -> notes.Control:
         """Limit how many tasks a worker starts a second, in all or of one type; 0 lifts the limit."""
@@ -74,4 +85,6 @@ class Switches:
                 return replace(now, rate_limit=float(tasks_per_second))
             return replace(now, rate_limits=now.rate_limits | {check_type("type", type): float(tasks_per_second)})
 
-        return await notes.change(self._engine, notes.CONTROL, notes.Control, limited)
+        control = await notes.change(self._engine, notes.CONTROL, notes.Control, limited)
+        await listeners.tell(hold=False)
+        return control

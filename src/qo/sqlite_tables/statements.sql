@@ -59,14 +59,14 @@ FROM json_each(?1) AS lanes
 -- name: claim
 UPDATE tasks
 SET status = 'running', ready = NULL, attempt = attempt + 1, lease_id = ?1, worker_id = ?2, lease_expires_at = ?3,
-    started_at = ?4, updated_at = ?4, version = version + 1
+    started_at = ?6, updated_at = ?4, version = version + 1
 WHERE n IN (SELECT value FROM json_each(?5))
 
 -- name: claim_each
 UPDATE tasks
 SET status = 'running', ready = NULL, attempt = attempt + 1, lease_id = v.column2, worker_id = v.column3,
-    lease_expires_at = v.column4, started_at = v.column5, updated_at = v.column5, version = version + 1
-FROM (VALUES (?, ?, ?, ?, ?)) AS v
+    lease_expires_at = v.column4, started_at = v.column6, updated_at = v.column5, version = version + 1
+FROM (VALUES (?, ?, ?, ?, ?, ?)) AS v
 WHERE tasks.n = v.column1
 
 -- name: held_under

@@ -138,7 +138,8 @@ class Table:
         if not chosen:
             return []
         now, numbers = self._now, encode_list(chosen)
-        self._db.execute(SQL["claim"], (want.lease_id, want.worker_id, now + want.lease, now, numbers))
+        started_at = None if want.is_prefetch else now
+        self._db.execute(SQL["claim"], (want.lease_id, want.worker_id, now + want.lease, now, numbers, started_at))
         self._db.execute(SQL["record"], (numbers,))
         return list(read_tasks(self._db, BY_N, chosen, self.lanes).values())
 
@@ -149,7 +150,7 @@ class Table:
         now, left = self._now, iter(chosen)
         hands = [list(islice(left, max(0, want.limit))) for want in wants]
         rows = [
-            (n, want.lease_id, want.worker_id, now + want.lease, now)
+            (n, want.lease_id, want.worker_id, now + want.lease, now, None if want.is_prefetch else now)
             for want, hand in zip(wants, hands, strict=True)
             for n in hand
         ]

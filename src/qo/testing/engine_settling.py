@@ -152,6 +152,41 @@ class Settling:
             assert await engine.apply([release(task)]) == [True]
         assert (await stored(engine)).status is Status.PENDING
 
+    async def test_a_task_handed_back_without_a_delay_keeps_its_place(self, engine: Engine, clock: ManualClock) -> None:
+        await engine.add([new(0)])
+        before = await stored(engine, 0)
+        clock.advance(5)
+        await engine.add([new(1)])
+        first = await claim_one(engine)
+        assert await engine.apply([release(first, None)]) == [True]
+        back = await stored(engine, 0)
+        assert (back.status, back.available_at, back.rank) == (Status.PENDING, before.available_at, before.rank)
+        assert (await claim_one(engine)).id == first.id
+
+    async def test_a_task_claimed_ahead_has_started_when_its_handler_has(
+        self, engine: Engine, clock: ManualClock
+    ) -> None:
+        await engine.add([new(n, max_retries=0) for n in range(4)])
+        claimed_at = clock.now
+        tasks = {task.id: task for task in await claim(engine, is_prefetch=True)}
+        assert all(task.started_at is None and task.updated_at == claimed_at for task in tasks.values())
+        completed, failed, renewed, back = [tasks[task_id(n)] for n in range(4)]
+        clock.advance(2)
+        started_at = clock.now - 0.5
+        changes = [
+            complete(completed, b"1", started_at=started_at),
+            fail(failed, "boom", started_at=started_at),
+            renew(renewed, 30, started_at=started_at),
+            release(back, None),
+        ]
+        assert await engine.apply(changes) == [True] * 4
+        assert [(await stored(engine, n)).started_at for n in range(4)] == [started_at] * 3 + [None]
+        assert await engine.apply([renew(renewed, 30)]) == [True]  # knows nothing of it: what is stored stands
+        assert (await stored(engine, 2)).started_at == started_at
+        for task in tasks.values():
+            claimed = next(event for event in await engine.history(task.id) if event.status is Status.RUNNING)
+            assert claimed.at == claimed_at
+
     async def test_cancelling_reaches_waiting_and_running_tasks(self, engine: Engine, clock: ManualClock) -> None:
         await engine.add([new("running"), new("waiting", delay=9.0)])
         task = await claim_one(engine)

@@ -77,6 +77,7 @@ class _History:
             types=dice.choice([(), ("a",), ("a", "b")]),
             capabilities=dice.choice([frozenset[str](), frozenset({"gpu"})]),
             at_most=dice.choice([{}, {}, {"a": 1}, {"a": 0, "b": 2}]),
+            is_prefetch=dice.choice([False, True]),
         )
         expected = self.table.claim(wanted, self.clock.now)
         claimed = await self.engine.claim(wanted)
@@ -92,14 +93,16 @@ class _History:
 
     def _change(self, task: Task) -> Change:
         luck = self.dice.random()
+        started_at = self.dice.choice([None, self.clock.now - luck])
         return self.dice.choice(
             [
-                renew(task, 5.0),
-                complete(task, b'"r"'),
-                fail(task, "e"),
+                renew(task, 5.0, started_at=started_at),
+                complete(task, b'"r"', started_at=started_at),
+                fail(task, "e", started_at=started_at),
                 after_error(task, f"e{luck}", luck=luck),
                 after_error(task, "e", luck=luck, after=luck),
                 release(task, luck),
+                release(task, None),
                 expire(task, luck=luck, grace=1.0),
                 cancel(task.id),
                 replay(task.id),

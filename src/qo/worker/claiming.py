@@ -5,13 +5,14 @@ from collections.abc import Mapping
 from qo.clock import Clock
 from qo.engine import Engine
 from qo.ids import new_lease_id
-from qo.model import Status, Want
+from qo.model import Status, Task, Want
 from qo.notes import CONTROL, KNOWN_TYPES, Control, KnownTypes, read_or
 from qo.tasks import Handler
 from qo.worker.held import Held
 from qo.worker.limits import Limits
 from qo.worker.pace import Pace
 from qo.worker.settings import WorkerSettings
+from qo.worker.start_queue import StartQueue
 
 UNKNOWN_BATCH = 100
 
@@ -22,15 +23,17 @@ class Claiming:
         engine: Engine,
         handlers: Mapping[str, Handler],
         held: Held,
+        queue: StartQueue,
         settings: WorkerSettings,
         *,
         worker_id: str,
         clock: Clock,
     ) -> None:
-        self._engine, self._handlers, self._held, self._settings = engine, handlers, held, settings
+        self._engine, self._handlers, self._settings = engine, handlers, settings
+        self._held, self._queue = held, queue
         self._worker_id, self._clock = worker_id, clock
         self.limits = Limits(clock)
-        self.pace = Pace(settings.prefetch, clock)
+        self.pace = Pace(settings.prefetch, settings.concurrency, clock)
         self._control = Control()
         self.obeyed_at = float("-inf")
         self._queues = settings.queues
@@ -48,11 +51,32 @@ class Claiming:
             return None
         # Half of what may be held: while one half runs, the other is on its way from or to the store.
         limit = self.limits.total(min(room, max(self._settings.concurrency, ahead // 2)))
-        at_most = self.limits.at_most(self._handlers, self._held.by_type)
+        limit, at_most = self._startable(limit)
+        for type, most in self.limits.at_most(self._handlers, self._held.by_type).items():
+            at_most[type] = min(most, at_most.get(type, most))
         types = tuple(type for type in self._types if at_most.get(type, 1) > 0)
         if limit <= 0 or not types:
             return None
         return self._want(types, limit, {type: most for type, most in at_most.items() if 0 < most < limit})
+
+    def _startable(self, limit: int) -> tuple[int, dict[str, int]]:
+        """How many tasks will start within a moment, in all and by type.
+
+        A task of any type starts at once in a slot that is free. More of a type are claimed only as far as they are
+        quick. While all slots are taken, as many slow tasks are claimed as slots are not taken by slow ones already:
+        those become free within a moment, and slow tasks would never get one if only quick tasks were claimed ahead.
+        """
+        free, waiting = self._queue.free, self._queue.waiting()
+        quick = {type: self.pace.ahead_of(type) for type in self._types}
+        slow = [type for type, ahead in quick.items() if ahead <= 0]
+        if free > 0 and len(slow) > 1:
+            return min(limit, free), {}
+        at_most = {type: max(0, free + ahead - waiting[type]) for type, ahead in quick.items()}
+        if free <= 0 and slow:
+            left = self._settings.concurrency - sum(self._held.by_type[type] for type in slow)
+            share = max(1, left // len(slow)) if left > 0 else 0
+            at_most |= {type: max(0, share - waiting[type]) for type in slow}
+        return limit, at_most
 
     def _want(self, types: tuple[str, ...], limit: int, at_most: Mapping[str, int]) -> Want:
         return Want(
@@ -64,6 +88,7 @@ class Claiming:
             limit=limit,
             lease=self._settings.lease,
             at_most=at_most,
+            is_prefetch=True,
         )
 
     @property
@@ -87,6 +112,11 @@ class Claiming:
             self._queues = tuple(queue for queue in queues if queue not in control.paused_queues)
             if not self._queues:
                 self._types = ()
+
+    def is_held_back(self, task: Task) -> bool:
+        """A pause says that this task is not to start."""
+        control = self._control
+        return control.paused or task.type in control.paused_types or task.queue in control.paused_queues
 
     @property
     def is_paused(self) -> bool:

@@ -11,7 +11,7 @@ from qo.worker.loops import LoopExecutor
 from qo.worker.processes import ProcessExecutor, is_reachable
 from qo.worker.run import Run
 from qo.worker.settings import WorkerSettings
-from qo.worker.slots import Slots
+from qo.worker.start_queue import StartQueue
 from qo.worker.threads import ThreadExecutor
 
 MOST_LEFT_BEHIND = 100  # threads; a worker that lost more of them is beyond repair
@@ -24,17 +24,17 @@ class WorkerStuck(QoError):
 class Executors:
     def __init__(self, settings: WorkerSettings, *, result_limit: int, clock: Clock = boot_clock) -> None:
         self._settings, self._limit, self._clock = settings, result_limit, clock
-        self._slots = Slots(settings.concurrency)
+        self.queue = StartQueue(settings.concurrency, clock=clock)
         self._made: dict[Executor, LoopExecutor | ThreadExecutor] = {}
         self._stalled: list[LoopExecutor] = []
         self._left_behind = 0
 
     def start(self, runs: Iterable[Run]) -> None:
-        by_kind: dict[Executor, list[Run]] = {}
+        """Start runs as slots become free, in rank order."""
+        runs = list(runs)
         for run in runs:
-            by_kind.setdefault(_kind(run), []).append(run)
-        for kind, batch in by_kind.items():
-            self._get(kind).start(batch)
+            run.executor = self._get(_kind(run))
+        self.queue.put(runs)
 
     def _get(self, kind: Executor) -> LoopExecutor | ThreadExecutor:
         if kind not in self._made:
@@ -44,12 +44,12 @@ class Executors:
     def _make(self, kind: Executor) -> LoopExecutor | ThreadExecutor:
         match kind:
             case Executor.ASYNC:
-                return LoopExecutor(self._slots, result_limit=self._limit, clock=self._clock)
+                return LoopExecutor(self.queue, result_limit=self._limit, clock=self._clock)
             case Executor.THREAD:
-                return ThreadExecutor(self._slots, result_limit=self._limit, clock=self._clock)
+                return ThreadExecutor(self.queue, result_limit=self._limit, clock=self._clock)
             case Executor.PROCESS:
                 return ProcessExecutor(
-                    self._slots,
+                    self.queue,
                     result_limit=self._limit,
                     tasks_per_process=self._settings.tasks_per_process,
                     clock=self._clock,
@@ -74,7 +74,10 @@ class Executors:
 
     def steal(self) -> list[Run]:
         """Take back everything that has not started."""
-        return [run for executor in self._all() for run in executor.steal()]
+        handed = [run for executor in self._all() if isinstance(executor, LoopExecutor) for run in executor.steal()]
+        for run in handed:
+            self.queue.give(run)
+        return handed + self.queue.take_back()
 
     def sidestep(self) -> None:
         """If a handler blocks the thread or the event loop that others wait for, they get a fresh one."""
@@ -84,8 +87,10 @@ class Executors:
         loop = self._made.get(Executor.ASYNC)
         if isinstance(loop, LoopExecutor) and loop.is_stalled():
             self._stalled.append(loop)
-            self._made[Executor.ASYNC] = fresh = LoopExecutor(self._slots, result_limit=self._limit, clock=self._clock)
+            self._made[Executor.ASYNC] = fresh = LoopExecutor(self.queue, result_limit=self._limit, clock=self._clock)
+            self.queue.redirect(loop, fresh)
             fresh.start(loop.steal())
+            self.queue.pump()
 
     def innocent(self, blocker: Run) -> list[Run] | None:
         """If this run blocks a loop: leave that loop behind, and say who was on it through no fault of theirs."""

@@ -1,4 +1,4 @@
-"""The tasks a worker holds leases on."""
+"""The tasks a worker is busy with: from the claim until the store has the outcome and the handler has ended."""
 
 from collections import Counter
 
@@ -6,23 +6,32 @@ from qo.worker.run import Run
 
 
 class Held:
+    """At most one run of a task: two would renew, settle and remove each other."""
+
     def __init__(self) -> None:
         self._runs: dict[str, Run] = {}
         self.by_type: Counter[str] = Counter()
 
     def add(self, run: Run) -> None:
+        if (before := self._runs.get(run.task.id)) is not None:
+            self.remove(before)
         self._runs[run.task.id] = run
         self.by_type[run.task.type] += 1
 
+    def get(self, task_id: str) -> Run | None:
+        return self._runs.get(task_id)
+
     def remove(self, run: Run) -> None:
-        if self._runs.pop(run.task.id, None) is not None:
+        if self._runs.get(run.task.id) is run:
+            del self._runs[run.task.id]
             self.by_type[run.task.type] -= 1
 
     def runs(self) -> list[Run]:
         return list(self._runs.values())
 
-    def ids(self) -> list[str]:
-        return list(self._runs)
+    def leased(self) -> list[Run]:
+        """The runs whose leases are this worker's to renew."""
+        return [run for run in self._runs.values() if not run.settled]
 
     def __len__(self) -> int:
         return len(self._runs)

@@ -73,6 +73,12 @@ class Limits:
             if (bucket := self._buckets.get(key)) is not None:
                 bucket.take(1)
 
+    def returned(self, type: str) -> None:
+        """A task that was counted did not start after all."""
+        for key in (type, WHOLE):
+            if (bucket := self._buckets.get(key)) is not None:
+                bucket.take(-1)
+
     def wait(self, longest: float) -> float:
         """Seconds until a limit may have moved."""
         self.total(1)

@@ -4,55 +4,63 @@ import asyncio
 import os
 import threading
 from collections import deque
-from collections.abc import Iterable
 
 from qo import tracing
 from qo.clock import Clock, boot_clock
 from qo.tasks import running
 from qo.worker.run import Run, encode_result
-from qo.worker.slots import Slots
+from qo.worker.start_queue import StartQueue
 
 _FAREWELL = 1.0  # seconds cancelled handlers have to end
 STALL = 2.0  # seconds without a tick after which a loop gets no new runs
 
 
 class LoopExecutor:
-    def __init__(self, slots: Slots, *, result_limit: int, clock: Clock = boot_clock) -> None:
-        self._slots, self._limit, self._clock = slots, result_limit, clock
-        self._inbox: deque[Run] = deque()  # popped by the loop, or stolen back by the worker
+    def __init__(self, queue: StartQueue, *, result_limit: int, clock: Clock = boot_clock) -> None:
+        self._queue, self._limit, self._clock = queue, result_limit, clock
+        self._handed: deque[Run] = deque()  # taken from the queue with their slots, for the loop to start
         self._started: set[Run] = set()
         self._pid = os.getpid()
         self._loop = asyncio.new_event_loop()
         self._ticked_at, self._pinged_at = clock(), 0.0
-        self._pumping = False
+        self._starting = False
         self._abandoned = False
-        slots.join(self.pump)
         self._thread = threading.Thread(target=self._live, name="qo-handlers", daemon=True)
         self._thread.start()
 
-    def start(self, runs: Iterable[Run]) -> None:
-        self._inbox.extend(runs)
-        self.pump()
+    def pull(self) -> bool:
+        run = None if self._abandoned else self._queue.take(self)
+        if run is None:
+            return False
+        self.start([run])
+        return True
 
-    def pump(self) -> None:
-        if self._inbox and not self._pumping:
-            self._pumping = True
-            self._loop.call_soon_threadsafe(self._begin)
+    def start(self, runs: list[Run]) -> None:
+        """Start runs that hold slots."""
+        self._handed.extend(runs)
+        if not self._starting:
+            self._starting = True
+            self._loop.call_soon_threadsafe(self._start_handed)
 
-    def _begin(self) -> None:
-        self._pumping = False
-        while self._inbox and not self._abandoned and self._slots.take():
+    def _start_handed(self) -> None:
+        self._starting = False
+        while self._handed and not self._abandoned:
             try:
-                run = self._inbox.popleft()
+                run = self._handed.popleft()
             except IndexError:  # stolen between the two looks
-                self._slots.give()
                 return
-            self._started.add(run)
-            run.ends_at = self._clock() + run.task.time_limit
-            run.handle = self._loop.create_task(self._attempt(run))
+            self._start(run)
+
+    def _start(self, run: Run) -> None:
+        self._started.add(run)
+        run.handle = self._loop.create_task(self._attempt(run))
 
     async def _attempt(self, run: Run) -> None:
         running.set(run.task)
+        if not self._queue.begin(run):
+            self._started.discard(run)
+            self._queue.pump()
+            return
         try:
             args, kwargs = run.handler.arguments.decode(run.task.payload)
             with tracing.running(run.task):
@@ -63,12 +71,12 @@ class LoopExecutor:
         if os.getpid() != self._pid:
             os._exit(0)  # the handler forked and its child came back: it must not settle anything
         self._started.discard(run)
-        self._slots.give()
+        following = self._queue.take(self, run)
         run.done(run, outcome)
-        if self._inbox:
-            self._begin()
-        else:
-            self._slots.pump()
+        if following is not None:
+            self._start(following)
+        if len(self._queue):
+            self._queue.pump()
 
     def cancel(self, run: Run) -> None:
         task = run.handle
@@ -76,11 +84,11 @@ class LoopExecutor:
             self._loop.call_soon_threadsafe(task.cancel)
 
     def steal(self) -> list[Run]:
-        """Take back what has not started."""
+        """Take back what was handed to the loop and has not started. The runs keep their slots."""
         stolen = []
-        while self._inbox:
+        while self._handed:
             try:
-                stolen.append(self._inbox.popleft())
+                stolen.append(self._handed.popleft())
             except IndexError:
                 break
         return stolen
@@ -89,8 +97,8 @@ class LoopExecutor:
         """The run will not end: its slot goes to another."""
         if run in self._started:
             self._started.discard(run)
-            self._slots.give()
-            self._slots.pump()
+            self._queue.give(run)
+            self._queue.pump()
 
     # --- is the loop alive?
 
@@ -118,7 +126,6 @@ class LoopExecutor:
     def abandon(self) -> None:
         """Leave the blocked thread behind. Should it come to itself, its handlers are cancelled and it ends."""
         self._abandoned = True
-        self._slots.leave(self.pump)
         for run in self.live():
             self.disown(run)
 

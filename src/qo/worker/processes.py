@@ -24,7 +24,7 @@ from qo.errors import InvalidSetting
 from qo.model import LOST, Task
 from qo.tasks import STYLES, Arguments, Handler, running
 from qo.worker.run import Outcome, Run, encode_result, outcome_of, timed_out
-from qo.worker.slots import Slots
+from qo.worker.start_queue import StartQueue
 from qo.worker.threads import ThreadExecutor
 
 _spawn = multiprocessing.get_context("spawn")
@@ -58,8 +58,10 @@ class _Child:
 
 
 class ProcessExecutor(ThreadExecutor):
-    def __init__(self, slots: Slots, *, result_limit: int, tasks_per_process: int, clock: Clock = boot_clock) -> None:
-        super().__init__(slots, result_limit=result_limit, clock=clock)
+    def __init__(
+        self, queue: StartQueue, *, result_limit: int, tasks_per_process: int, clock: Clock = boot_clock
+    ) -> None:
+        super().__init__(queue, result_limit=result_limit, clock=clock)
         self._tasks_per_process = tasks_per_process
         self._children: dict[Run, _Child] = {}
 
@@ -75,7 +77,9 @@ class ProcessExecutor(ThreadExecutor):
         if not kept:
             kept.append(_Child())
         child = self._children[run] = kept[0]
-        run.ends_at = self._clock() + run.task.time_limit  # starting Python does not count
+        if not self._queue.begin(run):  # after starting Python, which does not count
+            self._children.pop(run, None)
+            return Outcome()
         try:
             outcome = _converse(child, run, self._limit)
         finally:

@@ -29,7 +29,8 @@ class Registration:
         self.completed = self.failed = 0
         self._writing, self._has_left = asyncio.Lock(), False
 
-    async def announce(self, current: list[str]) -> None:
+    async def announce(self, current: list[str], *, waiting: int) -> None:
+        """Write the note: `current` tasks run, and `waiting` ones are claimed and have not started."""
         note = notes.WorkerNote(
             worker_id=self.worker_id,
             status=self.status,
@@ -41,6 +42,7 @@ class Registration:
             capacity=self._settings.concurrency,
             current_load=len(current),
             current_tasks=tuple(current[:MOST_TASKS_SHOWN]),
+            waiting=waiting,
             tasks_completed=self.completed,
             tasks_failed=self.failed,
             host=self.host,

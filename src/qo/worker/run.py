@@ -3,12 +3,13 @@
 import asyncio
 import traceback
 from collections.abc import Callable
+from typing import Any
 
 from msgspec import Struct
 
 from qo.codec import encode_value
 from qo.errors import Fail, InvalidTask, Retry
-from qo.model import ERROR_LIMIT, Change, Task, after_error, check_size, complete, fail, is_a
+from qo.model import ERROR_LIMIT, Change, Task, after_error, check_size, complete, fail, is_a, release
 from qo.tasks import Handler
 from qo.worker.exits import Exited
 
@@ -22,6 +23,10 @@ class Outcome(Struct, frozen=True, kw_only=True):
     error: str | None = None
     permanent: bool = False  # do not try again
     after: float | None = None  # try again after so many seconds
+    handed_back: bool = False  # not run, or not to its end, through no fault of its own
+
+
+HANDED_BACK = Outcome(handed_back=True)
 
 
 class TimedOut(BaseException):
@@ -29,18 +34,41 @@ class TimedOut(BaseException):
 
 
 class Run:
-    """A task this worker holds: waiting here, running, or waiting to be settled."""
+    """A task this worker holds: waiting here, running, or waiting to be settled. Its times are by the boot clock."""
 
-    __slots__ = ("disowned", "done", "ends_at", "handle", "handler", "settled", "struck", "task", "timed_out")
+    __slots__ = (
+        "began", "disowned", "done", "ended", "ends_at", "executor", "handle", "handler", "lease_until", "lost",
+        "received", "settled", "struck", "task", "timed_out", "told",
+    )  # fmt: skip
 
-    def __init__(self, task: Task, handler: Handler, done: "Callable[[Run, Outcome], None]") -> None:
+    def __init__(
+        self,
+        task: Task,
+        handler: Handler,
+        done: "Callable[[Run, Outcome], None]",
+        *,
+        received: float = 0.0,
+        lease_until: float = float("inf"),
+    ) -> None:
         self.task, self.handler, self.done = task, handler, done
-        self.ends_at: float | None = None  # by the boot clock, set when the handler starts
+        self.executor: Any = None  # which one is to run it
+        self.received = received  # when the claim was answered
+        self.lease_until = lease_until  # the lease cannot end before: counted from when the claim or renewal was sent
+        self.began: float | None = None  # set right before the handler is called
+        self.ended: float | None = None  # set when the handler has ended, or its executor gave up on it
+        self.ends_at: float | None = None  # when its time is up
         self.handle: object = None  # the executor's own: what to cancel
         self.timed_out = False
         self.struck = False  # its thread may be about to hear an exception that must not outlive it
         self.disowned = False  # its executor gave up on it
         self.settled = False  # no later report of this run counts
+        self.lost = False  # the lease went to someone else; its handler may still run
+        self.told = False  # the store knows that the handler has begun
+
+    @property
+    def started_at(self) -> float | None:
+        """When the handler began, by the store's clock: what passed here since the claim is added to its instant."""
+        return None if self.began is None else self.task.updated_at + max(0.0, self.began - self.received)
 
     def outcome_of(self, error: BaseException) -> Outcome:
         return outcome_of(error, timeout=self.task.time_limit if self.timed_out else None)
@@ -89,10 +117,13 @@ def describe(error: BaseException, summary: str = "") -> str:
     return kept.decode("utf-8", "ignore")
 
 
-def settlement(task: Task, outcome: Outcome, luck: Callable[[], float]) -> Change:
+def settlement(run: Run, outcome: Outcome, luck: Callable[[], float]) -> Change:
     """What the outcome makes of the task. The policy is the model's."""
+    task, started_at = run.task, run.started_at
+    if outcome.handed_back:
+        return release(task, outcome.after)
     if outcome.error is None:
-        return complete(task, outcome.result or b"null")
+        return complete(task, outcome.result or b"null", started_at=started_at)
     if outcome.permanent:
-        return fail(task, outcome.error)
-    return after_error(task, outcome.error, luck=luck(), after=outcome.after)
+        return fail(task, outcome.error, started_at=started_at)
+    return after_error(task, outcome.error, luck=luck(), after=outcome.after, started_at=started_at)

@@ -5,6 +5,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 
+from qo.clock import Clock
 from qo.engine import Engine
 from qo.errors import StorageError
 from qo.ids import luck
@@ -22,17 +23,26 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0  # seconds between tries while the store
 
 class Settler:
     def __init__(
-        self, engine: Engine, held: Held, registration: Registration, settled: Callable[[int], None], pace: Pace
+        self,
+        engine: Engine,
+        held: Held,
+        registration: Registration,
+        settled: Callable[[list[Run]], None],
+        *,
+        pace: Pace,
+        clock: Clock,
     ) -> None:
         self._engine, self._held, self._registration, self._settled = engine, held, registration, settled
-        self._pace = pace
+        self._pace, self._clock = pace, clock
         self._loop = asyncio.get_running_loop()
         self._reports: deque[tuple[Run, Outcome]] = deque()
         self._news = asyncio.Event()
         self._waking = False
 
     def report(self, run: Run, outcome: Outcome) -> None:
-        """From any thread."""
+        """What came of a run. From any thread."""
+        if not outcome.handed_back:
+            run.ended = self._clock()
         self._reports.append((run, outcome))
         if not self._waking:
             self._waking = True
@@ -51,28 +61,34 @@ class Settler:
             await self._settle(self._drain())
 
     def _drain(self) -> list[tuple[Run, Outcome]]:
-        drained = []
+        drained, ended = [], []
         while self._reports:
             run, outcome = self._reports.popleft()
             if not run.settled:
                 run.settled = True
                 drained.append((run, outcome))
+            elif run.lost:
+                self._held.remove(run)
+                ended.append(run)
+        if ended:
+            self._settled(ended)
         return drained
 
     async def _settle(self, reports: list[tuple[Run, Outcome]]) -> None:
         if not reports:
             return
-        changes = [settlement(run.task, outcome, luck) for run, outcome in reports]
+        changes = [settlement(run, outcome, luck) for run, outcome in reports]
         answers = await self.apply(changes)
         chatty = log.isEnabledFor(logging.INFO)
-        for (run, _), change, landed in zip(reports, changes, answers, strict=True):
+        for (run, outcome), change, landed in zip(reports, changes, answers, strict=True):
             self._held.remove(run)
             if landed and change.to is Status.COMPLETED:
                 self._registration.completed += 1
                 if not chatty:
                     continue
-            self._tell(run.task, change, landed=landed)
-        self._settled(len(reports))
+            if not outcome.handed_back:
+                self._tell(run.task, change, landed=landed)
+        self._settled([run for run, _ in reports])
 
     async def apply(self, changes: Sequence[Change]) -> list[bool]:
         """Apply, however long the store is away: the leases tell whether it is too late."""

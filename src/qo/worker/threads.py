@@ -4,14 +4,13 @@ import ctypes
 import os
 import threading
 from collections import deque
-from collections.abc import Iterable
 from contextvars import copy_context
 
 from qo import tracing
 from qo.clock import Clock, boot_clock
 from qo.tasks import running
 from qo.worker.run import Outcome, Run, TimedOut, encode_result
-from qo.worker.slots import Slots
+from qo.worker.start_queue import StartQueue
 
 # Threads that all have little to do spend their time fighting for the interpreter: quick runs share one.
 _QUICK, _SLOW = 0.001, 0.01  # seconds
@@ -21,9 +20,9 @@ _WEIGHT = 0.1
 class ThreadExecutor:
     """Threads are started as they are needed and stay for the next run."""
 
-    def __init__(self, slots: Slots, *, result_limit: int, clock: Clock = boot_clock) -> None:
-        self._slots, self._limit, self._clock = slots, result_limit, clock
-        self._inbox: deque[Run] = deque()
+    def __init__(self, queue: StartQueue, *, result_limit: int, clock: Clock = boot_clock) -> None:
+        self._queue, self._limit, self._clock = queue, result_limit, clock
+        self._handed: deque[Run] = deque()  # for threads that are idle
         self._wake = threading.Condition(threading.Lock())
         self._idle = 0
         self._live: set[Run] = set()
@@ -32,52 +31,45 @@ class ThreadExecutor:
         self._usual = _SLOW  # seconds a run takes, lately
         self._ended = self._ended_before = 0
         self._pid = os.getpid()
-        slots.join(self.pump)
 
-    def start(self, runs: Iterable[Run]) -> None:
-        self._inbox.extend(runs)
-        self.pump()
-
-    def pump(self) -> None:
-        """Wake a thread, or start one; it wakes the next if there is more to do."""
+    def pull(self) -> bool:
+        """Give the first run to an idle thread or to a new one."""
+        run = None if self._closed else self._queue.take(self)
+        if run is None:
+            return False
         with self._wake:
-            if not self._inbox or self._closed:
-                return
-            if self._idle:
+            if self._idle > len(self._handed):
+                self._handed.append(run)
                 self._wake.notify()
-                return
-        if self._slots.take():
-            threading.Thread(target=self._work, name=f"qo-{type(self).__name__}", daemon=True).start()
+                return self._usual > _QUICK
+        threading.Thread(target=self._work, args=(run,), name=f"qo-{type(self).__name__}", daemon=True).start()
+        return self._usual > _QUICK
 
-    def _work(self) -> None:
+    def _work(self, first: Run) -> None:
         """A thread's life. It holds a slot while it works, and none while it waits."""
         keeper = self._enter()
+        run: Run | None = first
         try:
-            while (run := self._next()) is not None:
+            while run is not None:
                 if not self._attempt(run, keeper):
                     return
+                run = self._queue.take(self, run) or self._wait()
         finally:
             self._leave(keeper)
 
-    def _next(self) -> Run | None:
-        """The next run, with a slot for it; called holding one slot, or None when the executor closes."""
-        while not self._closed:
-            try:
-                return self._inbox.popleft()
-            except IndexError:
-                self._slots.give()
-            self._slots.pump()
-            with self._wake:
-                self._idle += 1
-                self._wake.wait_for(lambda: self._closed or (bool(self._inbox) and self._slots.take()))
-                self._idle -= 1
-        return None
+    def _wait(self) -> Run | None:
+        """The next run that is handed to this thread; None when the executor closes."""
+        self._queue.pump()
+        with self._wake:
+            self._idle += 1
+            self._wake.wait_for(lambda: self._closed or self._handed)
+            self._idle -= 1
+            return self._handed.popleft() if self._handed else None
 
     def _attempt(self, run: Run, keeper: object) -> bool:
         """Run one task; False if the thread was given up on meanwhile and must end."""
-        if self._inbox and self._usual > _QUICK:
-            self.pump()
-        run.ends_at = self._clock() + run.task.time_limit
+        if len(self._queue) and (self._usual > _QUICK or not self._queue.is_next(self)):
+            self._queue.pump()
         run.handle = threading.get_ident()
         self._live.add(run)
         outcome: Outcome | None = None
@@ -90,8 +82,9 @@ class ThreadExecutor:
                 outcome = outcome or run.outcome_of(error)
         if os.getpid() != self._pid:
             os._exit(0)  # the handler forked and its child came back: it must not settle anything
-        took = self._clock() - (run.ends_at - run.task.time_limit)
-        self._usual += (took - self._usual) * _WEIGHT
+        if run.began is None:
+            return True  # it was refused
+        self._usual += (self._clock() - run.began - self._usual) * _WEIGHT
         self._ended += 1
         if ours:
             run.done(run, outcome)
@@ -99,9 +92,9 @@ class ThreadExecutor:
 
     def tick(self) -> None:
         """Nothing ended since the last look and something waits: runs are not quick after all."""
-        if self._inbox and self._ended == self._ended_before:
+        if self._ended == self._ended_before and self._queue.is_next(self):
             self._usual = _SLOW
-            self.pump()
+            self._queue.pump()
         self._ended_before = self._ended
 
     def _finish(self, run: Run) -> bool:
@@ -119,9 +112,11 @@ class ThreadExecutor:
     def _leave(self, keeper: object) -> None: ...
 
     def _call(self, run: Run, keeper: object) -> Outcome:  # noqa: ARG002 - for executors whose threads keep something
-        args, kwargs = run.handler.arguments.decode(run.task.payload)
         context = copy_context()
         context.run(running.set, run.task)
+        if not self._queue.begin(run):
+            return Outcome()
+        args, kwargs = run.handler.arguments.decode(run.task.payload)
         return encode_result(context.run(tracing.call, run.task, run.handler.function, args, kwargs), self._limit)
 
     def cancel(self, run: Run) -> None:
@@ -131,15 +126,6 @@ class ThreadExecutor:
                 run.struck = True
                 _throw(run.handle, TimedOut)
 
-    def steal(self) -> list[Run]:
-        stolen = []
-        while self._inbox:
-            try:
-                stolen.append(self._inbox.popleft())
-            except IndexError:
-                break
-        return stolen
-
     def disown(self, run: Run) -> None:
         """The run will not end: its slot goes to another, and its thread ends when it comes back."""
         with self._guard:
@@ -147,8 +133,8 @@ class ThreadExecutor:
                 return
             self._live.discard(run)
             run.disowned = True
-        self._slots.give()
-        self._slots.pump()
+        self._queue.give(run)
+        self._queue.pump()
 
     def live(self) -> list[Run]:
         return list(self._live)

@@ -4,13 +4,14 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator, Coroutine
+from concurrent.futures import Future
 from functools import partial
 from typing import Any
 
 from qo.clock import Clock, boot_clock, system_clock
 from qo.errors import InvalidSetting, StorageError
 from qo.model import Filter, Status, Task, Want, fail, release
-from qo.queue import Queue
+from qo.queue import Queue, listeners
 from qo.tasks import Executor, Handler, Registry
 from qo.worker.bounded import abandon, bounded, ended
 from qo.worker.claiming import Claiming
@@ -20,7 +21,7 @@ from qo.worker.held import Held
 from qo.worker.processes import check_reachable
 from qo.worker.registration import Registration
 from qo.worker.rests import rest
-from qo.worker.run import Run
+from qo.worker.run import HANDED_BACK, Outcome, Run
 from qo.worker.settings import WorkerSettings
 from qo.worker.settling import Settler
 from qo.worker.upkeep import Upkeep
@@ -32,6 +33,7 @@ _PAUSED = 5.0  # seconds, at most, between two looks of a paused worker
 _STRANGERS = 300.0  # seconds, at most, between two looks for tasks nobody will ever take
 _BUSY = 10.0  # seconds after a claim that a worker counts as having work
 _QUICK, _SLOW = 1.0, 60.0  # seconds between two claims of an idle worker, if nothing is heard of a task
+_ANOTHER = 2.0  # seconds for which a task is left to other workers while an earlier attempt still runs here
 _PULSE = 0.5
 _MANY = 1000  # waiting tasks looked through for retries
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0  # seconds between tries while the store is away
@@ -56,12 +58,23 @@ class Worker:
         self._settings = settings = settings or WorkerSettings()
         self._handlers = _handlers(registry, settings)
         self._held = Held()
+        self._executors = Executors(settings, result_limit=self._limit, clock=clock)
         self._registration = Registration(self._engine, settings, tuple(self._handlers), wall_clock)
-        self._claiming = Claiming(self._engine, self._handlers, self._held, settings, worker_id=self.id, clock=clock)
+        self._claiming = Claiming(
+            self._engine,
+            self._handlers,
+            self._held,
+            self._executors.queue,
+            settings,
+            worker_id=self.id,
+            clock=clock,
+        )
         self._stopping, self._aborting = asyncio.Event(), asyncio.Event()
         self._freed = asyncio.Event()
         self._pause = _FIRST_PAUSE
         self.dismissed = False  # someone asked for its end, by a switch
+        self._holds = 0  # pauses told of in this process
+        self._looks: set[asyncio.Future[None]] = set()  # at the switches, under way
         self._claim_took = 0.0
         self._busy_until = float("-inf")
         self.alive_at = clock()  # moves as long as the worker's loop does; a watchdog may look
@@ -99,21 +112,26 @@ class Worker:
 
     async def run(self) -> None:
         """Work until stopped; raises WorkerStuck if that became impossible."""
-        self._executors = Executors(self._settings, result_limit=self._limit, clock=self._clock)
-        self._settler = Settler(self._engine, self._held, self._registration, self._settled, self._claiming.pace)
-        upkeep = Upkeep(
+        self._loop = asyncio.get_running_loop()
+        self._settler = Settler(
+            self._engine, self._held, self._registration, self._settled, pace=self._claiming.pace, clock=self._clock
+        )
+        self._upkeep = Upkeep(
             self._engine, self._held, self._executors, self._settler, lease=self._settings.lease, clock=self._clock
         )
+        listeners.listen(self)
         try:
             with confined():
-                await self._work(upkeep)
+                await self._work(self._upkeep)
         finally:
+            listeners.leave(self)
             await self._executors.close()
 
     async def _work(self, upkeep: Upkeep) -> None:
         # Before anyone can see this worker and ask it to drain again.
         await self._unless_stopped(self._patiently(self._registration.forget_dismissal), 0.0)
-        keeping = self._settler.run(), upkeep.renew(), upkeep.watch(), self._beat(), self._pulse()
+        leases = upkeep.renew(), upkeep.tell_started(), upkeep.watch()
+        keeping = self._settler.run(), *leases, self._beat(), self._pulse()
         looking = self._look(), self._look_for_strangers()
         async with _background(*keeping, *looking) as failed:
             await _first(self._unless_stopped(self._claim_and_start(), _LAST_CLAIM), failed)
@@ -145,10 +163,11 @@ class Worker:
             if self._is_out_of_date():
                 await self._patiently(self._obey)
                 continue
+            sent = self._clock()
             tasks = await self._claim(want)
             if tasks:
                 self._busy_until = self._clock() + _BUSY
-                self._start(tasks)
+                self._start(tasks, sent + want.lease)
             elif self._settings.drain and not len(self._held):
                 await self._patiently(partial(self._stop_if_drained, want))
             else:
@@ -158,6 +177,7 @@ class Worker:
         began = self._clock()
         try:
             async with asyncio.timeout(self._settings.stuck_after):
+                await self._upkeep.renew_overdue()
                 tasks = await self._engine.claim(want)
         except StorageError as error:
             await self._away(error)
@@ -168,17 +188,37 @@ class Worker:
         self._claiming.pace.claimed(self._claim_took)
         return tasks
 
-    def _start(self, tasks: list[Task]) -> None:
+    def _start(self, tasks: list[Task], lease_until: float) -> None:
+        now = self._clock()
         runs = []
         for task in tasks:
-            run = Run(task, self._handlers[task.type], self._settler.report)
-            self._held.add(run)
+            run = Run(task, self._handlers[task.type], self._settler.report, received=now, lease_until=lease_until)
             self._claiming.limits.started(task.type)
-            runs.append(run)
+            if self._is_running_already(task):
+                self._settler.report(run, Outcome(handed_back=True, after=_ANOTHER))
+                continue
+            self._held.add(run)
+            if self._claiming.is_held_back(task):
+                self._settler.report(run, HANDED_BACK)
+            else:
+                runs.append(run)
         self._executors.start(runs)
 
-    def _settled(self, number: int) -> None:
-        self._claiming.pace.ended(number)
+    def _is_running_already(self, task: Task) -> bool:
+        """The handler of an earlier attempt still runs here: that attempt has lost its lease."""
+        before = self._held.get(task.id)
+        if before is None:
+            return False
+        if not before.settled:
+            self._upkeep.lose(before)
+        return before.began is not None and before.ended is None
+
+    def _settled(self, runs: list[Run]) -> None:
+        for run in runs:
+            if run.began is None:
+                self._claiming.limits.returned(run.task.type)
+            elif run.ended is not None:
+                self._claiming.pace.ended(run.task.type, run.ended - run.began)
         self._freed.set()
 
     async def _wait_for_room(self) -> None:
@@ -232,13 +272,40 @@ class Worker:
             await self._patiently(self._registration.make_types_known)
             began, pause = self._clock(), _LOOK
             paused = self._claiming.is_paused
-            if paused or began < self._busy_until:
+            if paused or self._executors.queue.is_closed or began < self._busy_until:
                 await self._patiently(self._obey)
                 pause = rest(self._clock() - began, _LOOK, _PAUSED) if paused else _LOOK
             await asyncio.sleep(pause)
 
+    def switches_changed(self, *, hold: bool) -> "Future[None]":
+        """Obey the switches now, and start nothing before if `hold`. From any thread of this process."""
+        obeyed: Future[None] = Future()
+        if hold:
+            self._holds += 1
+            self._executors.queue.close()
+
+        async def obey() -> None:
+            await self._patiently(self._obey)
+            obeyed.set_result(None)
+
+        def look() -> None:
+            self._looks.add(looking := asyncio.ensure_future(obey()))
+            looking.add_done_callback(self._looks.discard)
+
+        try:
+            self._loop.call_soon_threadsafe(look)
+        except RuntimeError:  # the worker has ended
+            obeyed.set_result(None)
+        return obeyed
+
     async def _obey(self) -> None:
+        holds = self._holds
         await self._claiming.obey()
+        queue = self._executors.queue
+        for run in queue.take_back(lambda run: self._claiming.is_held_back(run.task)):
+            self._settler.report(run, HANDED_BACK)
+        if holds == self._holds:  # else these switches may be older than the last pause
+            queue.reopen()
         if self._claiming.dismissed and not self._stopping.is_set():
             log.info("asked to drain: taking no more tasks")
             self.dismissed = True
@@ -269,10 +336,14 @@ class Worker:
     async def _beat(self) -> None:
         while True:
             began = self._clock()
-            await self._patiently(lambda: self._registration.announce(self._held.ids()))
+            await self._patiently(self._announce)
             shortest = self._settings.heartbeat
             idle = began >= self._busy_until and not len(self._held)
             await asyncio.sleep(rest(self._clock() - began, shortest, 3 * shortest) if idle else shortest)
+
+    async def _announce(self) -> None:
+        running = [run.task.id for run in self._executors.queue.running()]
+        await self._registration.announce(running, waiting=len(self._executors.queue))
 
     async def _pulse(self) -> None:
         while True:
@@ -300,7 +371,7 @@ class Worker:
         """
         self._registration.status = "draining"
         told = [
-            asyncio.create_task(self._patiently(lambda: self._registration.announce(self._held.ids()))),
+            asyncio.create_task(self._patiently(self._announce)),
             asyncio.create_task(self._hand_back(self._executors.steal())),
         ]
         await self._wait_for_runs()
@@ -333,7 +404,7 @@ class Worker:
             run.settled = True
         if runs:
             log.info("handing back %d tasks", len(runs))
-            await self._settler.apply([release(run.task) for run in runs])
+            await self._settler.apply([release(run.task, None) for run in runs])
         for run in runs:
             self._held.remove(run)
         self._freed.set()

@@ -70,6 +70,7 @@ def wanted(want: Want) -> dict[str, Any]:
         "lease": float(want.lease),
         "lease_id": want.lease_id,
         "worker_id": want.worker_id,
+        "is_prefetch": want.is_prefetch,
     }
 
 
@@ -88,6 +89,7 @@ def completions(changes: Sequence[Change]) -> dict[str, Any]:
         "id": uuids([change.id for change in changes]),
         "lease_id": texts([change.lease_id for change in changes]),
         "result": blobs([change.result for change in changes]),
+        "started_at": floats([change.started_at for change in changes]),
     }
 
 
@@ -104,4 +106,5 @@ def columns(changes: Sequence[Change]) -> dict[str, Any]:
         "failures": integers([change.failures for change in changes]),
         "result": blobs([change.result for change in changes]),
         "error": texts([change.error for change in changes]),
+        "started_at": floats([change.started_at for change in changes]),
     }

@@ -53,7 +53,7 @@ class Claiming:
 
     async def _claim(self, want: Want, limit: int, at_most: dict[str, int]) -> list[Task]:
         nonce, told = new_lease_id(), self._watch.told
-        asked = pack((limit, want.lease, want.worker_id, want.lease_id, at_most, want.again))
+        asked = pack((limit, want.lease, want.worker_id, want.lease_id, at_most, want.again, False, want.is_prefetch))
         try:
             _, due_in, _, *rows = await self._lanes.claim(want, (nonce, self._now(), asked))
         except (asyncio.CancelledError, OutcomeUnknown):

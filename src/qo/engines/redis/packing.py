@@ -97,6 +97,7 @@ def pack_changes(changes: Sequence[Change]) -> bytes:
                 change.failures,
                 change.result is not None,
                 change.error,
+                change.started_at,
             )
             for change in changes
         ]

@@ -11,7 +11,7 @@ from qo.engines.postgres.statements import fill
 from qo.engines.postgres.trouble import storage_error
 from qo.errors import StorageError
 
-VERSION = 3  # the number of the last file in this folder
+VERSION = 4  # the number of the last file in this folder
 _LOCK = 0x716F  # "qo": with the schema's name, whose tables are being made
 
 # Not to_regclass and its like: they answer from a cache that may not know what another process has just committed.

@@ -62,8 +62,8 @@ gone AS (DELETE FROM {schema}.ready USING (SELECT place FROM first UNION ALL SEL
 claimed AS (
     UPDATE {schema}.tasks AS t
     SET status = 'running', attempt = attempt + 1, lease_id = %(lease_id)s, worker_id = %(worker_id)s,
-        lease_expires_at = clock.now + %(lease)s, started_at = clock.now, updated_at = clock.now, version = version + 1,
-        claimed = version + 1
+        lease_expires_at = clock.now + %(lease)s, updated_at = clock.now, version = version + 1,
+        started_at = CASE WHEN NOT %(is_prefetch)s THEN clock.now END, claimed = version + 1, claimed_at = clock.now
     FROM first, clock
     WHERE t.ctid = first.task  -- locked, and of the version that is ready: this is where it lies
     RETURNING t.*

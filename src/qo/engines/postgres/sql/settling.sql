@@ -4,12 +4,13 @@
 -- The ordinary end: held, and never failed before, so that its columns go on telling all its events.
 WITH clock AS MATERIALIZED (SELECT coalesce(%(now)s::float8, extract(epoch FROM clock_timestamp())::float8) AS now),
 change AS MATERIALIZED (
-    SELECT * FROM unnest(%(id)s::uuid[], %(lease_id)s::text[], %(result)s::bytea[]) AS c (id, lease_id, result) ORDER BY id
+    SELECT * FROM unnest(%(id)s::uuid[], %(lease_id)s::text[], %(result)s::bytea[], %(started_at)s::float8[])
+        AS c (id, lease_id, result, started_at) ORDER BY id
 ),
 done AS (
     UPDATE {schema}.tasks AS t
     SET status = 'completed', result = c.result, completed_at = clock.now, lease_expires_at = NULL,
-        updated_at = clock.now, version = version + 1
+        started_at = coalesce(c.started_at, t.started_at), updated_at = clock.now, version = version + 1
     FROM change AS c, clock
     WHERE t.id = c.id AND t.status = 'running' AND t.lease_id = c.lease_id AND t.error IS NULL
     RETURNING t.id, t.lane, t.lease_id
@@ -35,8 +36,8 @@ WITH clock AS MATERIALIZED (SELECT coalesce(%(now)s::float8, extract(epoch FROM 
 change AS MATERIALIZED (
     SELECT * FROM unnest(%(id)s::uuid[], %(guard)s::text[], %(to)s::text[], %(lease_id)s::text[], %(grace)s::float8[],
                          %(delay)s::float8[], %(lease)s::float8[], %(failures)s::integer[],
-                         %(result)s::bytea[], %(error)s::text[])
-        AS c (id, guard, "to", lease_id, grace, delay, lease, failures, result, error)
+                         %(result)s::bytea[], %(error)s::text[], %(started_at)s::float8[])
+        AS c (id, guard, "to", lease_id, grace, delay, lease, failures, result, error, started_at)
 ),
 locked AS MATERIALIZED (
     SELECT t AS task, t.id, t.lane, t.status, t.lease_id, t.lease_expires_at, t.rank, t.available_at, t.version
@@ -69,12 +70,13 @@ changed AS (
         error = CASE WHEN a."to" <> 'completed' THEN coalesce(a.error, t.error) END,
         worker_id = CASE WHEN a."to" <> 'pending' THEN t.worker_id END,
         lease_expires_at = clock.now + a.lease,
-        started_at = CASE WHEN a."to" <> 'pending' THEN t.started_at END,
+        started_at = CASE WHEN a."to" <> 'pending' THEN coalesce(a.started_at, t.started_at) END,
         completed_at = CASE WHEN a."to" NOT IN ('pending', 'running') THEN coalesce(t.completed_at, clock.now) END,
         updated_at = clock.now,
         version = t.version + 1,
         pended_at = CASE a."to" WHEN 'pending' THEN clock.now WHEN 'running' THEN t.pended_at END,
-        claimed = CASE WHEN a."to" = 'running' THEN t.claimed END
+        claimed = CASE WHEN a."to" = 'running' THEN t.claimed END,
+        claimed_at = CASE WHEN a."to" = 'running' THEN t.claimed_at END
     FROM allowed AS a, clock,
          LATERAL (SELECT coalesce(clock.now + a.delay, a.available_at) AS available_at) AS new
     WHERE t.id = a.id

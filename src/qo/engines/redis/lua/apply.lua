@@ -1,5 +1,5 @@
 -- ARGV = nonce, now or '', batch, result...
---   batch: per change {id, guard, to, lease_id, grace, delay, lease, failures, has a result, error}
+--   batch: per change {id, guard, to, lease_id, grace, delay, lease, failures, has a result, error, started_at}
 -- Answers '1' (written, or written before) or '0' for each.
 local nonce, now, batch = ARGV[1], clock(ARGV[2]), cmsgpack.unpack(ARGV[3])
 local before = receipt(nonce)
@@ -32,7 +32,7 @@ local function reindex(id, old, new)
 end
 
 local function change_task(key, old, error, change, result)
-  local id, _, to, _, _, delay, lease, failures, has_result, new_error = unpack(change, 1, 10)
+  local id, _, to, _, _, delay, lease, failures, has_result, new_error, started_at = unpack(change, 1, 11)
   local status = CODES[to]
   local available_at = delay and now + delay or old.available_at
   local new = {
@@ -40,7 +40,7 @@ local function change_task(key, old, error, change, result)
     timeout = old.timeout, available_at = available_at,
     rank = delay and available_at + math.max(0, old.rank - due_at(old.available_at, old.created_at)) or old.rank,
     created_at = old.created_at, updated_at = now, lease_expires_at = lease and now + lease or NONE,
-    started_at = status == PENDING and NONE or old.started_at,
+    started_at = status == PENDING and NONE or started_at or old.started_at,
     completed_at = status < COMPLETED and NONE or old.completed_at == old.completed_at and old.completed_at or now,
     lane = old.lane, worker_id = status == PENDING and '' or old.worker_id, lease_id = old.lease_id,
   }

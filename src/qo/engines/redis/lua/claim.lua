@@ -1,9 +1,9 @@
 -- ARGV = nonce, now or '', want, lanes
---   want: {limit, lease, worker_id, lease_id, at_most, again, recall};  lanes: {tag, lane, type, lane, type...}, those eligible
+--   want: {limit, lease, worker_id, lease_id, at_most, again, recall, is_prefetch};  lanes: {tag, lane, type, lane, type...}, those eligible
 -- Answers {0, tag, lane...} if the caller does not know all lanes, else
 --   {1, seconds until something is due or nil, 1 if something can be claimed, then id, s, d, p, r, e of each task}.
 local nonce, now, want, known = ARGV[1], clock(ARGV[2]), cmsgpack.unpack(ARGV[3]), cmsgpack.unpack(ARGV[4])
-local limit, lease, worker_id, lease_id, at_most, again, recall = unpack(want, 1, 7)
+local limit, lease, worker_id, lease_id, at_most, again, recall, is_prefetch = unpack(want, 1, 8)
 
 local unknown = all_lanes_unless(known[1])
 if unknown then return unknown end
@@ -72,7 +72,7 @@ for _, id in ipairs(chosen) do
   local t = decode(row[1])
   t.status, t.attempt, t.version = RUNNING, t.attempt + 1, t.version + 1
   t.worker_id, t.lease_id = worker_id, lease_id
-  t.lease_expires_at, t.started_at, t.updated_at = now + lease, now, now
+  t.lease_expires_at, t.started_at, t.updated_at = now + lease, is_prefetch and NONE or now, now
   local s = encode(t)
   call('HSET', task_key(id), 's', s, 'h' .. t.version, event(t, row[5]))
   take(listed_key(PENDING, t.lane), id)

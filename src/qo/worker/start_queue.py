@@ -1,0 +1,180 @@
+"""Runs that wait for a slot, in rank order across all executors, and the slots of those that run."""
+
+import heapq
+import threading
+from collections import Counter, deque
+from collections.abc import Callable, Iterable
+from itertools import count
+from typing import Protocol
+
+from qo.clock import Clock, boot_clock
+from qo.worker.run import Run
+
+
+class Puller(Protocol):
+    """An executor as the queue sees it: `run.executor`."""
+
+    def pull(self) -> bool:
+        """Take the first run if it is for this executor. True: ask again for the next one. From any thread."""
+
+
+class StartQueue:
+    """Only the run that comes first may start, and only the executor it is meant for may take it.
+
+    A handler starts in two steps. `take` gives an executor a run and a slot. `begin` is called right before the
+    handler and is the last moment at which a start can be refused: because the queue is closed (a pause), or because
+    the lease is over by this machine's own clock (the process was frozen). All methods may be called from any thread.
+    """
+
+    def __init__(self, slots: int, *, clock: Clock = boot_clock) -> None:
+        self._slots = self._free = slots
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._numbers = count()
+        self._waiting: list[tuple[float, int, Run]] = []  # a heap
+        self._taken: set[Run] = set()
+        self._refused: deque[Run] = deque()
+        self._closed = False
+
+    # --- for the worker
+
+    def put(self, runs: Iterable[Run]) -> None:
+        """Add runs; among equal ranks, the order given is kept."""
+        with self._lock:
+            self._waiting.extend((run.task.rank, next(self._numbers), run) for run in runs)
+            heapq.heapify(self._waiting)
+        self.pump()
+
+    def pump(self) -> None:
+        """Let executors take what may start now."""
+        asked: Puller | None = None  # it takes one run at a time, and asks for the next one itself
+        while (puller := self._next_puller()) is not None and puller is not asked:
+            asked = None if puller.pull() else puller
+
+    def redirect(self, old: Puller, new: Puller) -> None:
+        """Give what waits for one executor to another."""
+        with self._lock:
+            for _, _, run in self._waiting:
+                if run.executor is old:
+                    run.executor = new
+
+    def close(self) -> None:
+        """Let nothing begin from the moment this returns."""
+        with self._lock:
+            self._closed = True
+
+    @property
+    def is_closed(self) -> bool:
+        return self._closed
+
+    def reopen(self) -> None:
+        with self._lock:
+            self._closed = False
+        self.pump()
+
+    def take_back(
+        self, which: Callable[[Run], bool] | None = None, *, received_before: float = float("inf")
+    ) -> list[Run]:
+        """Take out the waiting runs for which `which` holds."""
+        if not self._waiting:
+            return []
+        with self._lock:
+            waiting = [run for _, _, run in self._waiting if run.received < received_before]
+            back = waiting if which is None else list(filter(which, waiting))
+            if back:
+                gone = set(back)
+                self._waiting = [entry for entry in self._waiting if entry[2] not in gone]
+                heapq.heapify(self._waiting)
+        return back
+
+    def withdraw(self, run: Run) -> bool:
+        """Keep a run from starting. False: its handler has begun."""
+        run.settled = True  # an executor that has taken it is refused by `begin`
+        if run.began is not None:
+            return False
+        self.take_back(lambda waiting: waiting is run)
+        return True
+
+    def refused(self) -> list[Run]:
+        """The runs that an executor took and could not start, each once."""
+        refused = []
+        while self._refused:
+            refused.append(self._refused.popleft())
+        return refused
+
+    def waiting(self) -> Counter[str]:
+        """How many runs wait, by type."""
+        with self._lock:
+            return Counter(run.task.type for _, _, run in self._waiting)
+
+    def running(self) -> list[Run]:
+        """The runs whose handlers have begun and not ended, leases or not."""
+        return [run for run in list(self._taken) if run.began is not None]
+
+    @property
+    def free(self) -> int:
+        """Slots for which no run is waiting."""
+        return max(0, self._free - len(self._waiting))
+
+    # --- for executors
+
+    def take(self, puller: Puller, ended: Run | None = None) -> Run | None:
+        """The first run with a slot for it, if it is for `puller`. The slot of `ended` becomes free first."""
+        with self._lock:
+            if ended is not None:
+                self._release(ended)
+            if self._free <= 0 or self._closed or not self._waiting:
+                return None
+            run = self._waiting[0][2]
+            if run.executor is not puller:
+                return None
+            heapq.heappop(self._waiting)
+            self._free -= 1
+            self._taken.add(run)
+            return run
+
+    def begin(self, run: Run) -> bool:
+        """Whether its handler may start now; if not, the slot is free again and the worker hands the task back."""
+        now = self._clock()
+        # Without the lock, which costs more than all the rest: `close` and `withdraw` set their flag before they look
+        # at `began`, and here it is the other way round, so at least one side sees the other.
+        run.began = now
+        if self._closed or run.settled or now >= run.lease_until:
+            run.began = None
+            self.refuse(run)
+            return False
+        run.ends_at = now + run.task.time_limit
+        return True
+
+    def refuse(self, run: Run) -> None:
+        """Its handler does not start here."""
+        self._refused.append(run)
+        self.give(run)
+
+    def give(self, run: Run) -> None:
+        """The slot of this run is free again."""
+        with self._lock:
+            self._release(run)
+
+    def _release(self, run: Run) -> None:
+        if run in self._taken:
+            self._taken.remove(run)
+            self._free += 1
+
+    def _next_puller(self) -> Puller | None:
+        with self._lock:
+            if self._free <= 0 or self._closed or not self._waiting:
+                return None
+            puller: Puller = self._waiting[0][2].executor
+            return puller
+
+    def is_next(self, puller: Puller) -> bool:
+        """Whether the first waiting run is for `puller`. Without the lock: a hint."""
+        try:
+            return self._waiting[0][2].executor is puller
+        except IndexError:
+            return False
+
+    def __len__(self) -> int:
+        """How many runs wait."""
+        return len(self._waiting)

@@ -1,0 +1,183 @@
+"""What a worker holds starts in rank order, one attempt at a time, and only under a lease that still runs."""
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+
+from qo.clock import boot_clock
+from qo.engines.memory import MemoryEngine
+from qo.model import Filter, Status, Task, expire
+from qo.queue import Queue
+from qo.tasks import current_task
+from qo.testing import ManualClock
+from qo.worker import Worker, WorkerSettings, upkeep
+from tests.worker.bench import Bench, claim_ahead
+
+pytestmark = pytest.mark.timeout(60)
+
+
+async def until(seen: Callable[[], Any]) -> None:
+    async with asyncio.timeout(20):
+        while not seen():
+            await asyncio.sleep(0.01)
+
+
+async def stored(queue: Queue, task_id: str) -> Task:
+    task = await queue.get(task_id)
+    assert task is not None
+    return task
+
+
+async def test_tasks_start_in_rank_order_across_executors(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(upkeep, "LONGEST_WAIT", 60.0)  # however slow this machine is, they are held together
+    busy, go = threading.Event(), threading.Event()
+    order: list[str] = []
+
+    def first() -> None:
+        busy.set()
+        go.wait(20)
+
+    def plain(name: str) -> None:
+        order.append(name)
+
+    async def aside(name: str) -> None:
+        order.append(name)
+
+    bench.handle(first)
+    bench.handle(plain)
+    bench.handle(aside)
+    async with bench.working(concurrency=1, poll=0.01) as worker:
+        await bench.submit("first")
+        assert await asyncio.to_thread(busy.wait, 20)
+        levels = {"low": 9, "medium": 6, "high": 0}
+        ids = [
+            await bench.submit(type, {"name": f"{level} {n}"}, priority=priority)
+            for level, priority in levels.items()
+            for n, type in enumerate(["aside", "plain", "plain", "aside"])
+        ]
+        claim_ahead(worker, 50)
+        for task_id in ids:
+            while (await stored(bench.queue, task_id)).status is not Status.RUNNING:
+                await asyncio.sleep(0.01)
+        go.set()
+        for task_id in ids:
+            await bench.ended(task_id)
+    assert order == [f"{level} {n}" for level in ("high", "medium", "low") for n in range(4)]
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+async def other(clock: ManualClock) -> AsyncIterator[Bench]:
+    """A store whose time the test moves."""
+    async with Queue(MemoryEngine(clock)) as queue:
+        yield Bench(queue)
+
+
+async def lose(bench: Bench, clock: ManualClock, task_id: str) -> None:
+    """What a monitor does to a task whose worker went silent."""
+    clock.advance(100)
+    (lost,) = await bench.queue.engine.find(Filter(expired_for=0.0), limit=9)
+    assert lost.id == task_id
+    assert await bench.queue.engine.apply([expire(lost, luck=0.5, grace=0.0)]) == [True]
+    clock.advance(10)
+
+
+async def test_a_task_is_not_run_again_here_while_its_lost_attempt_still_runs(other: Bench, clock: ManualClock) -> None:
+    lock, running, most = threading.Lock(), [0], [0]
+    started, go = threading.Event(), threading.Event()
+
+    def stubborn() -> int:
+        with lock:
+            running[0] += 1
+            most[0] = max(most[0], running[0])
+        started.set()
+        try:
+            go.wait(20)  # in C: the cancellation is not heard before it ends
+            return current_task().attempt
+        finally:
+            with lock:
+                running[0] -= 1
+
+    def fine() -> None: ...
+
+    other.handle(stubborn, concurrency=2)
+    other.handle(fine)
+    task_id = await other.submit("stubborn")
+    async with other.working(concurrency=2, poll=0.01):
+        assert await asyncio.to_thread(started.wait, 20)
+        await lose(other, clock, task_id)
+        while (await stored(other.queue, task_id)).attempt < 4:  # taken, seen to be running still, handed back
+            clock.advance(1)
+            await asyncio.sleep(0.01)
+        assert (running[0], most[0]) == (1, 1)
+        assert (await other.ended(await other.submit("fine"))).status is Status.COMPLETED  # in the other slot
+        go.set()
+        while (task := await stored(other.queue, task_id)).status is not Status.COMPLETED:
+            clock.advance(1)
+            await asyncio.sleep(0.01)
+    assert task.result == b"%d" % task.attempt and task.failures == 1
+    assert most[0] == 1
+
+
+async def test_slots_come_back_after_attempts_were_lost(other: Bench, clock: ManualClock) -> None:
+    together = threading.Barrier(3)
+
+    async def heeds() -> None:
+        await asyncio.sleep(3600)
+
+    def needs_all() -> None:
+        together.wait(20)
+
+    other.handle(heeds, concurrency=3)
+    other.handle(needs_all, name="all", concurrency=3)
+    async with other.working(concurrency=3, poll=0.01) as worker:
+        for _ in range(4):
+            task_id = await other.submit("heeds", max_retries=0)
+            await until(worker._executors.queue.running)
+            await lose(other, clock, task_id)
+            await worker._upkeep._renew(worker._held.leased())
+            await until(lambda: not worker._executors.queue.running())
+        assert len(worker._held) == 0
+        assert not +worker._held.by_type
+        ids = [await other.submit("all") for _ in range(3)]
+        assert {(await other.ended(task_id)).status for task_id in ids} == {Status.COMPLETED}
+
+
+async def test_a_task_claimed_before_the_process_was_frozen_does_not_start_after_its_lease(bench: Bench) -> None:
+    frozen_for = [0.0]
+    busy, go = threading.Event(), threading.Event()
+    attempts: list[int] = []
+
+    def first() -> None:
+        busy.set()
+        go.wait(20)
+
+    def second() -> None:
+        attempts.append(current_task().attempt)
+
+    bench.handle(first)
+    bench.handle(second)
+    settings = WorkerSettings(concurrency=1, poll=0.01, grace=5.0, lease=60.0)
+    worker = Worker(bench.queue, bench.registry, settings, clock=lambda: boot_clock() + frozen_for[0])
+    working = asyncio.create_task(worker.run())
+    try:
+        await bench.submit("first")
+        assert await asyncio.to_thread(busy.wait, 20)
+        second_id = await bench.submit("second")
+        claim_ahead(worker, 5)
+        while (await stored(bench.queue, second_id)).status is not Status.RUNNING:
+            await asyncio.sleep(0.01)
+        frozen_for[0] = 61.0
+        go.set()
+        assert (await bench.ended(second_id)).status is Status.COMPLETED
+    finally:
+        worker.stop()
+        await working
+    assert attempts and attempts[0] > 1
