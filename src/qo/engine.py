@@ -106,3 +106,12 @@ class Sharded(Protocol):
     """An engine that keeps tasks in shards, which people may want to look at one by one."""
 
     shards: str  # the first digits of ids, one for each shard; empty if there are none
+
+
+def default_retention(engine: Engine) -> float:
+    """Seconds finished tasks are kept unless someone says otherwise; 0.0 is for ever.
+
+    An engine whose every write costs more with each task it keeps has this attribute.
+    """
+    asked: float = getattr(engine, "default_retention", 0.0)
+    return asked

@@ -11,7 +11,7 @@ from typing import Final
 from prometheus_client import CollectorRegistry, Counter, Histogram, start_http_server
 
 from qo.clock import Clock, system_clock
-from qo.engine import Engine, Repairable
+from qo.engine import Engine, Repairable, default_retention
 from qo.errors import StorageError
 from qo.model import (
     HIGH,
@@ -125,6 +125,7 @@ class Measured:
 
     def __init__(self, engine: Engine, meters: Meters) -> None:
         self._engine, self._meters = engine, meters
+        self.default_retention = default_retention(engine)
         self._held: dict[str, Task] = {}  # claimed through here and not settled yet
         self._expired: dict[str, Task] = {}  # the last page of lost tasks that a monitor looked at
 

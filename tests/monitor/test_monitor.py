@@ -10,11 +10,11 @@ import pytest
 from qo import notes
 from qo.engines.memory import MemoryEngine
 from qo.errors import DamagedNote
-from qo.model import ANY, Filter, Status, complete, fail
+from qo.model import ANY, Filter, Status
 from qo.monitor import Monitor, MonitorSettings
 from qo.queue import Queue
 from qo.testing import ManualClock
-from qo.testing.samples import claim, claim_one, new, stored, task_id
+from qo.testing.samples import claim, claim_one, new, stored
 
 
 @pytest.fixture
@@ -169,37 +169,6 @@ async def test_silent_workers_are_marked_dead_then_forgotten(queue: Queue, clock
     assert (await watch.check()).dead_workers == 1
     assert {worker.worker_id: worker.status for worker in await queue.workers()} == {"alive": "active", "dead": "dead"}
     assert (await watch.check()).dead_workers == 0
-
-
-async def test_retention_archives_then_deletes_and_never_touches_the_unfinished(
-    queue: Queue, clock: ManualClock
-) -> None:
-    await queue.engine.add([new("done"), new("failed"), new("waiting")])
-    done, failed = [await claim_one(queue.engine) for _ in range(2)]
-    await queue.engine.apply([complete(done), fail(failed, "e")])
-    watch = monitor(queue, clock, retention=7200.0)
-    clock.advance(7199)
-    assert (await watch.check()).archived == 0
-    clock.advance(301)
-    check = await watch.check()
-    assert (check.archived, check.deleted) == (2, 0)
-    assert (await stored(queue.engine, "done")).status is Status.ARCHIVED
-    clock.advance(7200)
-    check = await watch.check()
-    assert (check.archived, check.deleted) == (0, 2)
-    assert [task.id for task in await queue.list()] == [task_id("waiting")]
-
-
-async def test_nothing_younger_than_an_hour_is_deleted(queue: Queue, clock: ManualClock) -> None:
-    await queue.engine.add([new()])
-    await queue.engine.apply([complete(await claim_one(queue.engine))])
-    watch = monitor(queue, clock, retention=1.0, sweep_interval=1.0)
-    for _ in range(10):
-        clock.advance(300)
-        await watch.check()
-    assert (await stored(queue.engine)).status is Status.ARCHIVED
-    clock.advance(601)
-    assert (await watch.check()).deleted == 1
 
 
 class _Mending(MemoryEngine):

@@ -18,6 +18,7 @@ from qo.queue import Queue, Settings, connect
 
 T = TypeVar("T")
 Function = TypeVar("Function", bound=Callable[..., Any])
+_DAY = 86_400.0  # seconds
 
 
 class Call:
@@ -80,9 +81,15 @@ def common(function: Function) -> Function:
 def option(*names: str, var: str | None = None, **settings: Any) -> Callable[[Function], Function]:
     """A click option whose help tells its variable and its default."""
     default = settings.get("default")
-    shown = f"{default:g}s" if settings.get("type") is DURATION and default is not None else default not in (None, ())
+    shown: str | bool = default not in (None, ())
+    if settings.get("type") is DURATION and default is not None:
+        shown = _duration(default)
     settings.setdefault("show_default", shown)
     return click.option(*names, envvar=var, show_envvar=var is not None, **settings)
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds / _DAY:g}d" if seconds and not seconds % _DAY else f"{seconds:g}s"
 
 
 def examples(*lines: str) -> str:

@@ -161,8 +161,11 @@ def child_command(plan: Plan, name: str) -> list[str]:
         words += ["--metrics-host", host, "--metrics-port", str(port + int(name.rpartition("-")[2]) - 1)]
     if monitor is None:
         return [*words, "--no-monitor", *plan.log]
-    for field in ("check_interval", "worker_health_threshold", "sweep_interval", "sweep_page_size", "retention"):
+    for field in ("check_interval", "worker_health_threshold", "sweep_interval", "sweep_page_size"):
         words += [f"--{field.replace('_', '-')}", str(getattr(monitor, field))]
+    for field in ("retention", "failed_retention"):
+        if (given := getattr(monitor, field)) is not None:
+            words += [f"--{field.replace('_', '-')}", str(given)]
     return [*words, "--expiry-grace", str(monitor.grace), *plan.log]
 
 

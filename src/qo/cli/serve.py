@@ -7,9 +7,10 @@ import click
 
 from qo.cli.context import Call, common, examples, option
 from qo.cli.logs import LEVELS, start_logging
-from qo.cli.watching import monitor_options, monitor_settings
+from qo.cli.watching import monitor_options_with, monitor_settings
 from qo.errors import InvalidSetting
 from qo.queue import Queue
+from qo.queue.retention import FAILED_RETENTION
 
 EXAMPLES = examples(
     "qo serve",
@@ -44,7 +45,7 @@ EXAMPLES = examples(
     help="What is logged, to stderr.",
 )
 @option("--log-json", is_flag=True, var="QO_LOG_JSON", help="Log one JSON object a line.")
-@monitor_options
+@monitor_options_with(failed_retention=FAILED_RETENTION)
 def command(call: Call, *, host: str, port: int, **given: Any) -> None:
     """Serve the queue over HTTP: the dashboard at /, then /api/v1, /api/tasks, /docs, /healthz.
 

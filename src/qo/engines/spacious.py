@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from qo.bucket import ANY, Bucket
 from qo.clock import Clock
-from qo.engine import Engine, Repairable, Sharded, WriteBehind
+from qo.engine import Engine, Repairable, Sharded, WriteBehind, default_retention
 from qo.engines.patience import patiently
 from qo.engines.references import DATA, MARK, data_key, is_id, literal, reference, referred, task_id_in, value_of
 from qo.errors import Conflict, StorageError
@@ -63,6 +63,7 @@ class SpaciousEngine:
     ) -> None:
         """A bucket that does not answer is asked again for at least `patience` seconds."""
         self.engine, self.payload_limit = engine, payload_limit
+        self.default_retention = default_retention(engine)
         self._bucket, self._inline, self._clock, self._patience = bucket, inline, clock, patience
         self._removals: dict[asyncio.Task[None], list[str]] = {}  # keys of deleted tasks that wait for a flush
 

@@ -17,13 +17,13 @@ from qo.clock import Clock, boot_clock, system_clock
 from qo.engine import Engine, Repairable
 from qo.errors import Conflict, DamagedNote, StorageError
 from qo.ids import luck
-from qo.model import NEW, Filter, Note, Status, archive, cursor
+from qo.model import NEW, Note
 from qo.monitor.settings import MonitorSettings
 from qo.queue import Queue
 from qo.queue.recovery import expire_leases
+from qo.queue.retention import Retention
 
 log = logging.getLogger("qo.monitor")
-YOUNGEST = 3600.0  # seconds: nothing younger is deleted, or a late write could bring back a finished task
 _LATE = 1.25, 2.0  # a check may come this much later than planned: a factor, and seconds
 _TERM = 2  # checks a leader is good for: every second one renews it
 _BURIALS = 4  # checks: so often silent workers are looked for
@@ -64,7 +64,8 @@ class Monitor:
         self._id, self._clock = id, clock
         self._elapsed, self._unchanged = elapsed, _Unchanged(elapsed)
         self._stopping = asyncio.Event()
-        self._swept_at = float("-inf")
+        self._retention = Retention(finished=self._settings.retention, failed=self._settings.failed_retention)
+        self._swept_at = {"repair": float("-inf"), "tidy": float("-inf")}
         self._next = self._settings.check_interval  # seconds until the next check
         self._term: _Term | None = None  # while this monitor leads
         self._checks = 0
@@ -187,34 +188,23 @@ class Monitor:
 
     async def _sweep(self) -> Checked:
         """Now and then: what is no hurry."""
-        settings, now = self._settings, self._clock()
-        if not settings.sweep_interval or 0 <= now - self._swept_at < settings.sweep_interval:
-            return Checked()
-        self._swept_at = now
-        repaired = await self._engine.repair() if isinstance(self._engine, Repairable) else 0
-        archived, deleted = await self._tidy() if settings.retention else (0, 0)
-        return Checked(repaired=repaired, archived=archived, deleted=deleted)
+        repaired = 0
+        if self._is_due("repair", self._settings.sweep_interval) and isinstance(self._engine, Repairable):
+            repaired = await self._engine.repair()
+        shortest = self._retention.shortest(self._engine)
+        if shortest == float("inf") or not self._is_due("tidy", min(self._settings.sweep_interval, shortest)):
+            return Checked(repaired=repaired)
+        tidied = await self._retention.tidy(self._engine, page_size=self._settings.sweep_page_size)
+        if tidied.archived or tidied.deleted:
+            log.info("archived %d and deleted %d finished tasks", tidied.archived, tidied.deleted)
+        return Checked(repaired=repaired, archived=tidied.archived, deleted=tidied.deleted)
 
-    async def _tidy(self) -> tuple[int, int]:
-        """Archive finished tasks older than the retention; delete those archived for as long again."""
-        settings = self._settings
-        ended = (Status.COMPLETED, Status.FAILED, Status.CANCELLED)
-        archived = deleted = 0
-        for task_ids in await self._pages(Filter(statuses=ended, finished_for=settings.retention)):
-            archived += sum(await self._engine.apply([archive(task_id) for task_id in task_ids]))
-        old = Filter(statuses=(Status.ARCHIVED,), finished_for=max(2 * settings.retention, YOUNGEST))
-        for task_ids in await self._pages(old):
-            deleted += sum(await self._engine.delete(task_ids))
-        if archived or deleted:
-            log.info("archived %d and deleted %d finished tasks", archived, deleted)
-        return archived, deleted
-
-    async def _pages(self, where: Filter) -> list[list[str]]:
-        pages, after = [], ""
-        while page := await self._engine.find(where, limit=self._settings.sweep_page_size, after=after):
-            pages.append([task.id for task in page])
-            after = cursor(page[-1])
-        return pages
+    def _is_due(self, work: str, interval: float) -> bool:
+        now = self._clock()
+        if not self._settings.sweep_interval or 0 <= now - self._swept_at[work] < interval:
+            return False
+        self._swept_at[work] = now
+        return True
 
 
 class _Unchanged:

@@ -11,5 +11,7 @@ class MonitorSettings(Struct, frozen=True, kw_only=True):
     sweep_interval: float = 300.0  # seconds between two tidyings; 0 is never
     sweep_page_size: int = 1000
     grace: float = GRACE  # seconds a lease must be over, for clocks that disagree
-    retention: float = 0.0  # seconds finished tasks are kept: archived after them, deleted after twice; 0 is for ever
+    retention: float | None = None  # seconds finished tasks are kept: archived after them, deleted after twice; 0 is
+    # for ever, None is what the store asks for: for ever, or a day in the bucket layouts `one` and `sqlite`
+    failed_retention: float | None = None  # seconds failed tasks are kept, then deleted; 0 is for ever, None as above
     forget_workers: float = 86_400.0  # seconds after which a dead worker is no longer listed

@@ -36,6 +36,9 @@ class Settings(Struct, frozen=True, kw_only=True):
     ageing: float = AGEING  # seconds of waiting worth one level of priority; inf is strict, 0 first in first out
     window: float = WINDOW  # seconds an idempotency key holds
     recovery_interval: float = 10.0  # seconds between two looks for expired leases by `dequeue`; inf: never
+    retention: float | None = (
+        None  # seconds finished tasks are kept by `dequeue`, where the store asks for it; 0: for ever
+    )
     payload_limit: int = 0  # bytes of a payload or result; 0: what the store has room for
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 
 from qo.clock import boot_clock
 from qo.codec import encode_value, plain_task
+from qo.engine import default_retention
 from qo.errors import Conflict, InvalidTask, LeaseLost, StorageError, TaskNotFound
 from qo.ids import luck, new_lease_id
 from qo.model import (
@@ -28,13 +29,15 @@ from qo.queue.describe import Seconds, seconds
 from qo.queue.handles import DEQUEUE_LEASE, Consumer
 from qo.queue.opened import Opened
 from qo.queue.recovery import expire_leases
+from qo.queue.retention import Retention
 
 log = logging.getLogger("qo.queue")
 _SHORTEST_WAIT = 0.1  # seconds
+_TIDY_INTERVAL = 60.0  # seconds
 
 
 class Taking(Opened):
-    _recovers_at = float("-inf")  # by the boot clock
+    _recovers_at = _tidies_at = float("-inf")  # by the boot clock
 
     async def dequeue(
         self,
@@ -79,8 +82,14 @@ class Taking(Opened):
         self._recovers_at = boot_clock() + self.settings.recovery_interval
         try:
             await self.requeue_stale()
+            await self._tidy()
         except (StorageError, Conflict) as error:  # the claim that follows tells its caller
             log.debug("expired leases were not looked for: %s", error)
+
+    async def _tidy(self) -> None:
+        if default_retention(self.engine) and boot_clock() >= self._tidies_at:
+            self._tidies_at = boot_clock() + _TIDY_INTERVAL
+            await Retention(finished=self.settings.retention).tidy(self.engine)
 
     async def requeue_stale(self, timeout: Seconds = 0.0) -> int:
         """Give the tasks of workers that went silent to others; how many there were.

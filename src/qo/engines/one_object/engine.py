@@ -36,6 +36,8 @@ class Mode(StrEnum):
 class OneObjectEngine:
     """Time is the bucket's unless a clock is given."""
 
+    default_retention = 86_400.0  # seconds: every write sends the finished tasks too
+
     def __init__(self, bucket: Bucket, *, mode: Mode = Mode.GROUP, key: str = KEY, clock: Clock | None = None) -> None:
         together = mode is Mode.GROUP
         self._committing = Committing(bucket, key, most=_MOST if together else 1, keeps_state=together)

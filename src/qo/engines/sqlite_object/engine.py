@@ -46,6 +46,8 @@ class SqliteObjectEngine:
     `patience` is how long a durable call waits for a bucket that does not answer before it is told so.
     """
 
+    default_retention = 86_400.0  # seconds: every write sends the finished tasks too
+
     def __init__(
         self,
         bucket: Bucket,

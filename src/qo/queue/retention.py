@@ -1,0 +1,95 @@
+"""Finished tasks leave: archived and deleted by age, and by number where each of them slows every write down."""
+
+from collections.abc import AsyncIterator
+
+from msgspec import Struct
+
+from qo.engine import Engine, default_retention
+from qo.model import WINDOW, Filter, Status, Task, archive, cursor
+
+FAILED_RETENTION = 30 * 86_400.0  # seconds dead letters are kept where finished tasks leave by default
+MAX_FINISHED = 1_000  # finished tasks kept where finished tasks leave by default
+_UNCOUNTED_AGE = 300.0  # seconds a finished task is kept whatever their number, so that its result can be read
+_COUNTED = (Status.COMPLETED, Status.CANCELLED, Status.ARCHIVED)
+_PAGE_SIZE = 1_000  # tasks in one request
+
+
+class Retention(Struct, frozen=True, kw_only=True):
+    """How long finished tasks are kept, in seconds; 0 is for ever."""
+
+    finished: float | None = None  # archived after it, deleted after twice; None: what the store asks for
+    failed: float | None = None  # dead letters: deleted after it; None: like the others
+
+    def shortest(self, engine: Engine) -> float:
+        """The least number of seconds after which something may have to leave; inf: nothing ever does."""
+        settled = self._settled(engine)
+        ages = [age for age in (settled.finished, settled.failed) if age]
+        if self.finished is None and settled.finished:
+            ages.append(_UNCOUNTED_AGE)
+        return min(ages, default=float("inf"))
+
+    def _settled(self, engine: Engine) -> "Retention":
+        if self.finished is not None:
+            return self
+        asked = default_retention(engine)
+        failed = FAILED_RETENTION if self.failed is None and asked else self.failed
+        return Retention(finished=asked, failed=failed)
+
+    async def tidy(self, engine: Engine, *, page_size: int = _PAGE_SIZE) -> "Tidied":
+        """Archive and delete what is old enough by the store's clock.
+
+        A task with an idempotency key is not deleted before its window is over: its key would make a second task.
+        """
+        settled, tidying = self._settled(engine), _Tidying(engine, page_size)
+        if settled.failed:
+            await tidying.delete((Status.FAILED,), settled.failed)
+        if settled.finished:
+            ended = (Status.COMPLETED, Status.CANCELLED, *((Status.FAILED,) if settled.failed is None else ()))
+            await tidying.archive(ended, settled.finished)
+            await tidying.delete((Status.ARCHIVED,), 2 * settled.finished)
+            if self.finished is None:
+                await tidying.trim(MAX_FINISHED)
+        return Tidied(archived=tidying.archived, deleted=tidying.deleted)
+
+
+class Tidied(Struct, frozen=True, kw_only=True):
+    archived: int = 0
+    deleted: int = 0
+
+
+class _Tidying:
+    def __init__(self, engine: Engine, page_size: int) -> None:
+        self._engine, self._page_size = engine, page_size
+        self.archived = self.deleted = 0
+
+    async def archive(self, statuses: tuple[Status, ...], age: float) -> None:
+        async for page in self._pages(Filter(statuses=statuses, finished_for=age)):
+            self.archived += sum(await self._engine.apply([archive(task.id) for task in page]))
+
+    async def delete(self, statuses: tuple[Status, ...], age: float) -> None:
+        if age < WINDOW:
+            async for page in self._pages(Filter(statuses=statuses, finished_for=age)):
+                await self._delete([task for task in page if task.idempotency_key is None])
+        async for page in self._pages(Filter(statuses=statuses, finished_for=max(age, WINDOW))):
+            await self._delete(page)
+
+    async def trim(self, limit: int) -> None:
+        """Delete the oldest finished tasks above a number."""
+        counts = await self._engine.count()
+        if sum(number for lane, number in counts.items() if lane.status in _COUNTED) <= limit:
+            return
+        passed = 0
+        async for page in self._pages(Filter(statuses=_COUNTED, finished_for=_UNCOUNTED_AGE)):
+            surplus = page[max(0, limit - passed) :]
+            passed += len(page)
+            await self._delete([task for task in surplus if task.idempotency_key is None])
+
+    async def _delete(self, tasks: list[Task]) -> None:
+        if tasks:
+            self.deleted += sum(await self._engine.delete([task.id for task in tasks]))
+
+    async def _pages(self, where: Filter) -> AsyncIterator[list[Task]]:
+        after = ""
+        while page := await self._engine.find(where, limit=self._page_size, after=after):
+            yield page
+            after = cursor(page[-1])

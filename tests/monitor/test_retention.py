@@ -1,0 +1,174 @@
+"""Finished tasks leave: by age, by number where they slow every write down, and dead letters in their own time."""
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+import qo
+from qo.buckets.memory import MemoryBucket
+from qo.engine import Engine
+from qo.engines.memory import MemoryEngine
+from qo.engines.spacious import SpaciousEngine
+from qo.metrics import Meters
+from qo.model import WINDOW, NewTask, Status, complete, fail
+from qo.monitor import Checked, Monitor, MonitorSettings
+from qo.queue import Queue, Settings
+from qo.queue.retention import FAILED_RETENTION, MAX_FINISHED
+from qo.testing import ManualClock
+from qo.testing.samples import claim, claim_one, new, stored, task_id
+from tests.engines.layouts import LAYOUTS
+
+DAY = 86_400.0
+REWRITTEN = ["one", "sqlite"]  # layouts whose every write sends the whole queue
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture(params=["memory", *LAYOUTS])
+async def queue(request: pytest.FixtureRequest, clock: ManualClock) -> AsyncIterator[Queue]:
+    async with Queue(engine_of(request.param, clock), clock=clock) as queue:
+        yield queue
+
+
+def engine_of(name: str, clock: ManualClock) -> Engine:
+    bucket = MemoryBucket(clock)
+    if name == "memory":
+        return MemoryEngine(clock)
+    return SpaciousEngine(LAYOUTS[name](bucket, clock), bucket, clock=clock)
+
+
+def monitor(queue: Queue, clock: ManualClock, **settings: Any) -> Monitor:
+    return Monitor(queue, MonitorSettings(**settings), id="m1", clock=clock)
+
+
+async def check(queue: Queue, clock: ManualClock, **settings: Any) -> tuple[int, int]:
+    checked: Checked = await monitor(queue, clock, **settings).check_once()
+    return checked.archived, checked.deleted
+
+
+async def finish(queue: Queue, *tasks: NewTask, failing: bool = False) -> None:
+    await queue.engine.add(tasks)
+    held = await claim(queue.engine, limit=len(tasks))
+    assert all(await queue.engine.apply([fail(task, "e") if failing else complete(task) for task in held]))
+
+
+async def test_tasks_are_archived_then_deleted_and_the_unfinished_are_never_touched(
+    queue: Queue, clock: ManualClock
+) -> None:
+    await finish(queue, new("done"))
+    await finish(queue, new("failed"), failing=True)
+    await queue.engine.add([new("waiting")])
+    clock.advance(7199)
+    assert await check(queue, clock, retention=7200.0) == (0, 0)
+    clock.advance(1)
+    assert await check(queue, clock, retention=7200.0) == (2, 0)
+    assert (await stored(queue.engine, "done")).status is Status.ARCHIVED
+    clock.advance(7200)
+    assert await check(queue, clock, retention=7200.0) == (0, 2)
+    assert [task.id for task in await queue.list()] == [task_id("waiting")]
+
+
+async def test_a_retention_below_an_hour_holds(queue: Queue, clock: ManualClock) -> None:
+    await finish(queue, new())
+    watch = monitor(queue, clock, retention=60.0)
+    seen = []
+    for _ in range(5):
+        checked = await watch.check()
+        seen.append((checked.archived, checked.deleted))
+        clock.advance(30)
+    assert seen == [(0, 0), (0, 0), (1, 0), (0, 0), (0, 1)]  # although sweeps are five minutes apart
+    assert await queue.get(task_id(0)) is None
+
+
+async def test_dead_letters_leave_in_their_own_time(queue: Queue, clock: ManualClock) -> None:
+    await finish(queue, new("done"))
+    await finish(queue, new("failed"), failing=True)
+    settings = {"retention": 60.0, "failed_retention": 7200.0}
+    clock.advance(120)
+    assert await check(queue, clock, **settings) == (1, 1)
+    clock.advance(7079)
+    assert await check(queue, clock, **settings) == (0, 0)
+    clock.advance(1)
+    assert await check(queue, clock, **settings) == (0, 1)
+    assert await queue.list() == []
+
+
+async def test_dead_letters_may_leave_alone_or_stay_for_ever(queue: Queue, clock: ManualClock) -> None:
+    await finish(queue, new("done"))
+    await finish(queue, new("failed"), failing=True)
+    clock.advance(7200)
+    assert await check(queue, clock, retention=60.0, failed_retention=0.0) == (1, 1)
+    await finish(queue, new("done"))
+    clock.advance(7200)
+    assert await check(queue, clock, retention=0.0, failed_retention=7200.0) == (0, 1)
+    assert [task.id for task in await queue.list()] == [task_id("done")]
+
+
+async def test_a_key_outlives_the_retention_until_its_window_is_over(queue: Queue, clock: ManualClock) -> None:
+    first = await queue.enqueue("t", idempotency_key="k")
+    await queue.engine.apply([complete(await claim_one(queue.engine))])
+    clock.advance(7200)
+    await check(queue, clock, retention=60.0)
+    again = await queue.enqueue("t", idempotency_key="k")
+    assert (again.id, again.new) == (first.id, False)
+    clock.advance(WINDOW)
+    assert await check(queue, clock, retention=60.0) == (0, 1)
+
+
+@pytest.mark.parametrize("name", ["memory", "tasks"])
+async def test_where_finished_tasks_cost_nothing_they_stay_by_default(name: str, clock: ManualClock) -> None:
+    async with Queue(engine_of(name, clock), clock=clock) as queue:
+        await finish(queue, new())
+        clock.advance(400 * DAY)
+        assert await check(queue, clock) == (0, 0)
+
+
+@pytest.mark.parametrize("name", REWRITTEN)
+async def test_where_every_write_sends_them_they_leave_by_default(name: str, clock: ManualClock) -> None:
+    async with Queue(engine_of(name, clock), clock=clock) as plain:
+        queue = Meters().measured(plain)  # as a worker that shows metrics has it
+        await finish(queue, new("done"))
+        await finish(queue, new("failed"), failing=True)
+        clock.advance(DAY - 1)
+        assert await check(queue, clock) == (0, 0)
+        assert await check(queue, clock, retention=0.0) == (0, 0)
+        clock.advance(1)
+        assert await check(queue, clock) == (1, 0)
+        clock.advance(DAY)
+        assert await check(queue, clock) == (0, 1)
+        assert [task.id for task in await queue.list()] == [task_id("failed")]
+        clock.advance(FAILED_RETENTION)
+        assert await check(queue, clock) == (0, 1)
+
+
+@pytest.mark.parametrize("name", REWRITTEN)
+async def test_where_every_write_sends_them_only_the_newest_stay(name: str, clock: ManualClock) -> None:
+    async with Queue(engine_of(name, clock), clock=clock) as queue:
+        await finish(queue, *(new(n) for n in range(MAX_FINISHED + 200)))
+        await finish(queue, new("failed"), failing=True)
+        await queue.engine.add([new("waiting")])
+        clock.advance(299)
+        assert await check(queue, clock) == (0, 0)  # somebody may still ask for their results
+        clock.advance(1)
+        assert await check(queue, clock, retention=7 * DAY) == (0, 0)
+        assert await check(queue, clock, sweep_page_size=70) == (0, 200)
+        assert (await queue.stats())["completed"] == MAX_FINISHED
+        assert await queue.get(task_id(0)) is None and await queue.get(task_id(MAX_FINISHED)) is not None
+        assert {(await queue.stats())[status] for status in ("failed", "pending")} == {1}
+
+
+@pytest.mark.parametrize("mode", ["durable", "local"])
+async def test_a_store_without_a_monitor_tidies_while_it_dequeues(mode: str, clock: ManualClock) -> None:
+    bucket = MemoryBucket(clock)
+    for settings, kept in ((Settings(retention=0.0), 3), (None, 1)):
+        async with await qo.S3Store.create(bucket, mode=mode, settings=settings, clock=clock) as store:  # type: ignore[arg-type]
+            if kept == 3:
+                await finish(store, new(0), new(1))
+                clock.advance(2 * DAY)
+                await finish(store, new(2))
+            assert await store.dequeue() == []
+            assert (await store.stats())["completed"] + (await store.stats())["archived"] == kept
