@@ -59,6 +59,7 @@ class Options(Struct, frozen=True, kw_only=True):
     rate_limit: float = 0.0  # tasks a second started by one worker; 0 is no limit
     concurrency: int = 0  # tasks of this type at once in one worker; 0 is no limit of its own
     executor: Executor = Executor.THREAD
+    time_limit: float | None = None  # seconds an attempt may take here, instead of the timeout the task came with
 
 
 class Arguments(Protocol):
@@ -106,6 +107,9 @@ class Registry:
 
     def replace(self, handler: Handler) -> None:
         self._handlers[handler.type] = handler
+
+    def remove(self, task_type: str) -> None:
+        self._handlers.pop(task_type, None)
 
     def __iter__(self) -> Iterator[Handler]:
         return iter(list(self._handlers.values()))

@@ -22,8 +22,9 @@ from qo import destinations
 from qo.app import App
 from qo.codec import encode_value
 from qo.errors import InvalidSetting
-from qo.model import check_type
+from qo.model import SLOW_POLICY, RetryPolicy, check_retry, check_type
 from qo.monitor import Monitor, MonitorSettings
+from qo.notes import Control
 from qo.queue import Queue, Settings
 from qo.tasks import Handler, Options, PayloadArguments, Registry, decode_payload, make_options
 from qo.worker import Worker, WorkerSettings
@@ -32,6 +33,7 @@ from qo.worker.processes import in_child
 T = TypeVar("T")
 
 SLOTS = 100  # tasks at once in one process, of all types
+MAX_ATTEMPTS = 3  # unless init(), the type or the task says otherwise
 
 
 class TaskType(Generic[T]):
@@ -54,6 +56,11 @@ class TaskType(Generic[T]):
         self._tq.set_worker(self.type, handler)
         return self
 
+    def remove_worker(self) -> Self:
+        """Take no more tasks of this type in this process; what runs goes on, what waits stays for other workers."""
+        self._tq.remove_worker(self.type)
+        return self
+
     def set_worker_count(self, count: int) -> Self:
         """How many tasks of this type run at once; 1 if not set."""
         if count < 1:
@@ -69,10 +76,20 @@ class TaskType(Generic[T]):
         return self
 
     def set_timeout(self, seconds: float) -> Self:
-        """How long one attempt may take."""
+        """How long one attempt may take, whoever submitted the task: the worker here does not ask the task."""
         if not seconds > 0:
             raise InvalidSetting(f"set_timeout({seconds!r}): more than 0 seconds")
-        self._tq.configure(self.type, timeout=float(seconds))
+        self._tq.configure(self.type, timeout=float(seconds), time_limit=float(seconds))
+        return self
+
+    def set_max_attempts(self, attempts: int) -> Self:
+        """How often tasks added here from now on are tried in all; 3 if nothing else was said."""
+        self._tq.configure(self.type, max_retries=_retries(attempts))
+        return self
+
+    def set_retry(self, policy: RetryPolicy) -> Self:
+        """How long tasks added here from now on wait between two attempts."""
+        self._tq.configure(self.type, retry=check_retry(policy))
         return self
 
 
@@ -89,6 +106,7 @@ class TaskQueue:
         self._app: App | None = None
         self._settings = WorkerSettings()
         self._task_timeout = 300.0
+        self._defaults: dict[str, Any] = {"max_retries": MAX_ATTEMPTS - 1, "retry": SLOW_POLICY}
         self.registry = Registry()
         self._worker: Worker | None = None
         self._working: Future[None] | None = None
@@ -100,6 +118,8 @@ class TaskQueue:
         poll_interval: float = 1.0,
         batch_size: int = 10,
         task_timeout: float = 300.0,
+        max_attempts: int = MAX_ATTEMPTS,
+        retry: RetryPolicy = SLOW_POLICY,
         settings: Settings | None = None,
     ) -> None:
         """Say where tasks are kept, once, before anything else. Without it: QO_URL, or a SQLite file here."""
@@ -109,6 +129,7 @@ class TaskQueue:
             self._app = App(url, settings)
             self._settings = WorkerSettings(poll=poll_interval, prefetch=max(batch_size, 1))
             self._task_timeout = task_timeout
+            self._defaults = {"max_retries": _retries(max_attempts), "retry": check_retry(retry)}
 
     @property
     def app(self) -> App:
@@ -130,6 +151,15 @@ class TaskQueue:
     def resume(self) -> None:
         self._run(lambda queue: queue.switches.resume())
 
+    def is_paused(self) -> bool:
+        """Whether the workers of this store were told not to start tasks, here or elsewhere."""
+        control: Control = self._run(lambda queue: queue.switches.read())
+        return control.paused
+
+    def is_running(self) -> bool:
+        """Whether a worker runs in this process. A paused worker runs too."""
+        return self._working is not None and not self._working.done()
+
     def stats(self) -> dict[str, Any]:
         """Counts by status, then by type and queue."""
         counts: dict[str, Any] = self._run(lambda queue: queue.stats())
@@ -146,10 +176,10 @@ class TaskQueue:
     # --- what a TaskType asks for
 
     def submit(self, type: str, payload: bytes, *, max_attempts: int | None, run_after: Any) -> None:
-        if max_attempts is not None and max_attempts < 1:
-            raise InvalidSetting(f"max_attempts={max_attempts!r}: at least 1")
-        options: dict[str, Any] = {"timeout": self._options.get(type, {}).get("timeout", self._task_timeout)}
-        options |= {} if max_attempts is None else {"max_retries": max_attempts - 1}
+        own = self._options.get(type, {})
+        options: dict[str, Any] = {"timeout": self._task_timeout} | self._defaults
+        options |= {name: own[name] for name in ("timeout", "max_retries", "retry") if name in own}
+        options |= {} if max_attempts is None else {"max_retries": _retries(max_attempts)}
         options |= {} if run_after is None else {"run_at": run_after}
         handler = self.registry.get(type)
         if handler is not None:
@@ -163,6 +193,12 @@ class TaskQueue:
             arguments = PayloadArguments(function)
             self.registry.replace(Handler(type=type, function=function, options=options, arguments=arguments))
             self._serve()
+
+    def remove_worker(self, type: str) -> None:
+        with self._lock:
+            if self.registry.get(type) is not None:
+                self.registry.remove(type)
+                self._serve()
 
     def configure(self, type: str, **options: Any) -> None:
         with self._lock:
@@ -227,6 +263,12 @@ class TaskQueue:
         if self._worker is not None and self._working is not None:
             self._home().call(self._worker.stop)
             self._working.result()
+
+
+def _retries(attempts: int) -> int:
+    if attempts < 1:
+        raise InvalidSetting(f"max_attempts={attempts!r}: at least 1")
+    return attempts - 1
 
 
 tq = TaskQueue()

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from qo.model import RetryPolicy, Task, after_error, apply, check_retry, claim
+from qo.model import SLOW_POLICY, RetryPolicy, Task, after_error, apply, check_retry, claim
 from qo.model.task import LONGEST
 from tests.model.samples import NOW, running, wanted
 
@@ -28,6 +28,13 @@ def test_delays_double_up_to_the_cap() -> None:
 def test_jitter_spreads_the_delay_evenly_around_its_exact_value() -> None:
     policy = RetryPolicy(initial=8, jitter=0.25)
     assert [policy.delay(1, luck) for luck in (0.0, 0.5, 1.0)] == [6, 8, 10]
+
+
+def test_jitter_stays_inside_the_cap() -> None:
+    delays = [SLOW_POLICY.delay(failures, 0.5) for failures in range(1, 8)]
+    assert delays == [10, 40, 160, 640, 2_560, 10_240, 21_600]
+    assert [SLOW_POLICY.delay(1, luck) for luck in (0.0, 1.0)] == [8, 12]
+    assert [SLOW_POLICY.delay(9, luck) for luck in (0.0, 1.0)] == [17_280, 21_600]
 
 
 @pytest.mark.parametrize("multiplier", [1.05, 2, 2.0, 1e3, 3_200_000_000, 3.2e9])

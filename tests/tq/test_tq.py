@@ -1,5 +1,6 @@
 """tq: tasks by name, from plain code, workers in the same process."""
 
+import asyncio
 import sqlite3
 import threading
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ from typing import Any, TypedDict
 import pytest
 
 from qo.errors import InvalidSetting, InvalidTask
+from qo.model import SLOW_POLICY, RetryPolicy, Task
 from qo.tq import TaskQueue
 
 
@@ -167,3 +169,63 @@ def test_mistakes_are_named(tq: TaskQueue) -> None:
         tq.init("memory://")
     with pytest.raises(InvalidTask, match="payload"):
         tq("a").add(float("nan"))
+
+
+def test_three_attempts_with_a_slow_back_off_unless_told_otherwise(tq: TaskQueue) -> None:
+    quick = RetryPolicy(initial=0.5)
+    tq("a").add(1)
+    tq("b").set_max_attempts(7).set_retry(quick).add(1).add(2, max_attempts=1)
+    tasks = {(task.type, task.payload): (task.max_retries, task.retry) for task in tq.app.tasks()}
+    assert tasks == {("a", b"1"): (2, SLOW_POLICY), ("b", b"1"): (6, quick), ("b", b"2"): (0, quick)}
+
+
+def test_the_defaults_are_options_of_init(url: str) -> None:
+    tq = TaskQueue()
+    tq.init(url, max_attempts=9, retry=RetryPolicy(max=5.0))
+    tq("a").add(1)
+    (task,) = tq.app.tasks()
+    assert (task.max_retries, task.retry) == (8, RetryPolicy(max=5.0))
+    tq.stop()
+
+
+def test_a_timeout_holds_for_tasks_from_anywhere(tq: TaskQueue) -> None:
+    """This one comes with five minutes."""
+
+    async def hang(_payload: int) -> None:
+        await asyncio.Event().wait()
+
+    (task_id,) = tq.app.submit([tq.app.new_task("hang", b"1", timeout=300.0, max_retries=0)])
+    tq("hang").set_timeout(0.05).set_worker(hang)
+    ended = tq.app.run(_ended(tq, task_id))
+    assert ended.status == "failed" and ended.error == "timed out after 0.05 s"
+
+
+async def _ended(tq: TaskQueue, task_id: str) -> Task:
+    return await (await tq.app.queue()).ended(task_id, timeout=30)
+
+
+def test_a_type_without_its_worker_waits(tq: TaskQueue) -> None:
+    seen, other = Seen(), Seen()
+    tq("crawl").set_worker(seen).add(1)
+    tq("other").set_worker(other)
+    assert seen.wait(1) == [1]
+    tq("crawl").remove_worker().add(2)
+    tq("other").add(3)
+    assert other.wait(1) == [3]
+    assert seen.payloads == [1]
+    assert tq.stats()["by_type"]["crawl"]["pending"] == 1
+    tq("other").remove_worker().remove_worker()
+    assert tq.is_running()
+    tq("crawl").set_worker(seen)
+    assert seen.wait(2) == [1, 2]
+
+
+def test_it_tells_whether_it_runs_and_whether_it_is_paused(tq: TaskQueue) -> None:
+    assert (tq.is_running(), tq.is_paused()) == (False, False)
+    tq("crawl").set_worker(Seen())
+    tq.pause()
+    assert (tq.is_running(), tq.is_paused()) == (True, True)
+    tq.resume()
+    assert (tq.is_running(), tq.is_paused()) == (True, False)
+    tq.stop()
+    assert not tq.is_running()

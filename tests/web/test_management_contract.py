@@ -106,8 +106,45 @@ def test_a_task_that_failed_once_says_when_it_is_tried_again(api: Served):
     task_id = create(api, maxAttempts=2)
     api.break_down("smtp is down", delay=60)
     task = show(api, task_id)
-    assert task["status"] == "pending" and task["attempts"] == 1 and task["error"] == "smtp is down"
+    assert task["status"] == "failed" and task["attempts"] == 1 and task["error"] == "smtp is down"
     assert task["nextRetryAt"] > task["lastAttemptAt"] and task["runAfter"] is None and task["completedAt"] is None
+
+
+def test_a_task_that_waits_for_its_retry_is_listed_and_counted_as_failed(api: Served):
+    waiting, fresh, ended = create(api), create(api), create(api, maxAttempts=1)
+    api.run(api.queue.cancel(ended))
+    assert api.break_down(delay=60) == waiting
+
+    def listed(*words: str) -> tuple[set[str], int]:
+        page = api.client.get("/api/tasks", params={"status": words}).json()
+        return {task["id"] for task in page["tasks"]}, page["total"]
+
+    assert listed("failed") == ({waiting, ended}, 2)
+    assert listed("pending") == ({fresh}, 1)
+    assert listed("pending", "failed") == ({waiting, fresh, ended}, 3)
+    assert listed("processing") == (set(), 0)
+    stats = api.client.get("/api/tasks/stats").json()
+    assert (stats["pending"], stats["failed"]) == (1, 2)
+    assert stats["byType"]["send_email"] == {"pending": 1, "processing": 0, "completed": 0, "failed": 2}
+    api.complete()
+    taken = api.run(api.queue.dequeue())
+    assert taken == [] and show(api, waiting)["status"] == "failed"
+
+
+def test_a_task_that_waits_for_its_retry_can_be_retried_now(api: Served):
+    task_id = create(api)
+    api.break_down(delay=3600)
+    answer = api.post(f"/api/tasks/{task_id}/retry")
+    assert answer.status_code == 200
+    assert answer.json() == {"id": task_id, "status": "pending", "attempts": 0, "nextRetryAt": None}
+    assert api.complete() == task_id
+
+
+def test_a_task_that_waits_for_its_retry_can_be_deleted(api: Served):
+    task_id = create(api)
+    api.break_down(delay=3600)
+    assert api.client.delete(f"/api/tasks/{task_id}").status_code == 204
+    assert api.client.get(f"/api/tasks/{task_id}").status_code == 404
 
 
 def test_it_fails_after_its_last_attempt(api: Served):
@@ -123,6 +160,16 @@ def test_run_after_is_kept_and_heeded(api: Served):
     task_id = create(api, runAfter="2099-01-15T10:00:00+01:00")
     assert show(api, task_id)["runAfter"] == "2099-01-15T09:00:00.000Z"
     assert api.run(api.queue.dequeue()) == []
+
+
+def test_run_after_is_shown_as_asked_whatever_happens_to_the_task(api: Served):
+    asked = "2025-01-15T10:00:00.000Z"
+    task_id = create(api, runAfter="2025-01-15T10:00:00Z")
+    assert show(api, task_id)["runAfter"] == asked
+    api.break_down()
+    assert show(api, task_id)["runAfter"] == asked
+    assert api.complete() == task_id
+    assert show(api, task_id)["runAfter"] == asked
 
 
 def test_unknown_ids_are_404(api: Served):
@@ -195,6 +242,24 @@ def test_a_cancelled_task_is_a_failed_one_here(api: Served):
     api.run(api.queue.cancel(task_id))
     assert show(api, task_id)["status"] == "failed" and show(api, task_id)["error"] == "cancelled"
     assert api.post(f"/api/tasks/{task_id}/retry").status_code == 200
+
+
+# --- POST /api/tasks/:id/cancel
+
+
+def test_a_task_that_has_not_ended_can_be_cancelled(api: Served):
+    pending, waiting, running = create(api), create(api, "waiting"), create(api, "running")
+    api.break_down(type="waiting", delay=60)
+    taken = api.take("running")
+    for task_id, attempts in ((pending, 0), (waiting, 1), (running, 0)):
+        answer = api.post(f"/api/tasks/{task_id}/cancel")
+        assert answer.status_code == 200, answer.text
+        assert answer.json() == {"id": task_id, "status": "failed", "attempts": attempts, "nextRetryAt": None}
+        assert show(api, task_id)["completedAt"] is not None
+        assert api.post(f"/api/tasks/{task_id}/cancel").status_code == 400
+    stored = api.run(api.queue.get(taken.id))
+    assert stored is not None and stored.status == "cancelled"
+    assert api.post(f"/api/tasks/{NOWHERE}/cancel").status_code == 404
 
 
 # --- DELETE /api/tasks/:id

@@ -53,7 +53,7 @@ from qo.model.order import (
 )
 from qo.model.outcome import LOST, after_error, expire, fail, lost_its_process
 from qo.model.outside import ERROR_LIMIT, is_a, show
-from qo.model.retry import DEFAULT_POLICY, RetryPolicy
+from qo.model.retry import DEFAULT_POLICY, SLOW_POLICY, RetryPolicy
 from qo.model.table import Added, Table
 from qo.model.task import (
     FINISHED,
@@ -86,6 +86,7 @@ __all__ = [
     "MEDIUM",
     "NEW",
     "PAYLOAD_LIMIT",
+    "SLOW_POLICY",
     "STATUSES",
     "STRICT",
     "TIMEOUT",

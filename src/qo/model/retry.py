@@ -6,7 +6,7 @@ from msgspec import Struct
 
 
 class RetryPolicy(Struct, frozen=True, kw_only=True, gc=False):
-    """Exponential back-off with jitter, capped."""
+    """Exponential back-off with jitter. No delay is longer than `max`, whatever the jitter."""
 
     initial: float = 1.0
     max: float = 60.0
@@ -20,7 +20,7 @@ class RetryPolicy(Struct, frozen=True, kw_only=True, gc=False):
             exact = min(self.max, self.initial * float(self.multiplier) ** (failures - 1))
         except OverflowError:  # thousands of failures: far beyond any `max`
             exact = self.max if self.initial else 0.0
-        return exact * (1 + self.jitter * (2 * luck - 1))
+        return min(self.max, exact * (1 + self.jitter * (2 * luck - 1)))
 
     def growth(self, failures: int) -> float:
         """How many times as long as the first try the next one may take, after so many failures."""
@@ -31,3 +31,4 @@ class RetryPolicy(Struct, frozen=True, kw_only=True, gc=False):
 
 
 DEFAULT_POLICY = RetryPolicy()
+SLOW_POLICY = RetryPolicy(initial=10.0, multiplier=4.0, max=21_600.0, jitter=0.2)  # 10 s, 40 s, 2.7 min, ... to 6 h

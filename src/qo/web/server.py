@@ -14,6 +14,7 @@ from qo.web.access import Gate
 from qo.web.feed import Feed
 from qo.web.health import Ticker
 from qo.web.line import Line
+from qo.web.management.retry_counts import RetryCounts
 from qo.web.oldest import Oldest
 from qo.web.sampler import Sampler
 from qo.web.settings import WebSettings
@@ -29,6 +30,7 @@ class Server(Struct, frozen=True, kw_only=True):
     feed: Feed
     ticker: Ticker
     oldest: Oldest
+    retry_counts: RetryCounts
 
     def state(self) -> State:
         """As an application keeps it: each part under its own name, and the whole."""
@@ -47,6 +49,7 @@ def new_server(queue: Queue, settings: WebSettings, clock: Clock) -> Server:
         feed=Feed(queue.engine, most=settings.listeners),
         ticker=Ticker(),
         oldest=Oldest(queue.engine),
+        retry_counts=RetryCounts(queue.engine),
     )
 
 

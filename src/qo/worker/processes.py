@@ -115,7 +115,7 @@ def _converse(child: _Child, run: Run, limit: int) -> Outcome | None:
 
 def _obituary(child: _Child, run: Run) -> Outcome:
     if run.timed_out:
-        return Outcome(error=timed_out(run.task.time_limit))
+        return Outcome(error=timed_out(run.time_limit))
     code = child.process.exitcode
     how = f"was killed by signal {-code}" if code is not None and code < 0 else f"exited with code {code}"
     return Outcome(error=f"{LOST}the process running the handler {how}")

@@ -10,6 +10,7 @@ from msgspec import Struct
 from qo.codec import encode_value
 from qo.errors import Fail, InvalidTask, Retry
 from qo.model import ERROR_LIMIT, Change, Task, after_error, check_size, complete, fail, is_a, release
+from qo.model.task import LONGEST
 from qo.tasks import Handler
 from qo.worker.exits import Exited
 
@@ -70,8 +71,14 @@ class Run:
         """When the handler began, by the store's clock: what passed here since the claim is added to its instant."""
         return None if self.began is None else self.task.updated_at + max(0.0, self.began - self.received)
 
+    @property
+    def time_limit(self) -> float:
+        """Seconds this attempt may take: as the handler says, else as the task says, grown by what failed before."""
+        own, task = self.handler.options.time_limit, self.task
+        return task.time_limit if own is None else min(LONGEST, own * task.retry.growth(task.failures))
+
     def outcome_of(self, error: BaseException) -> Outcome:
-        return outcome_of(error, timeout=self.task.time_limit if self.timed_out else None)
+        return outcome_of(error, timeout=self.time_limit if self.timed_out else None)
 
 
 def encode_result(result: object, limit: int) -> Outcome:

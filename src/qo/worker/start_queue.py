@@ -143,7 +143,7 @@ class StartQueue:
             run.began = None
             self.refuse(run)
             return False
-        run.ends_at = now + run.task.time_limit
+        run.ends_at = now + run.time_limit
         return True
 
     def refuse(self, run: Run) -> None:

@@ -114,9 +114,9 @@ class Upkeep:
             run.timed_out = True
             self._executors.cancel(run)
         elif (innocent := self._executors.innocent(run)) is not None:
-            self._settler.report(run, Outcome(error=f"{timed_out(run.task.time_limit)}, blocking its event loop"))
+            self._settler.report(run, Outcome(error=f"{timed_out(run.time_limit)}, blocking its event loop"))
             for other in innocent:
                 self._settler.report(other, HANDED_BACK)
         elif late >= HEED:
             self._executors.disown(run)
-            self._settler.report(run, Outcome(error=f"{timed_out(run.task.time_limit)} and did not stop when told to"))
+            self._settler.report(run, Outcome(error=f"{timed_out(run.time_limit)} and did not stop when told to"))

@@ -7,7 +7,7 @@ from litestar.params import JSONBody
 from msgspec import Struct
 
 from qo.errors import InvalidTask
-from qo.model import RetryPolicy
+from qo.model import SLOW_POLICY
 from qo.web.access import SUBMIT
 from qo.web.bodies import as_called_here, encode_read
 from qo.web.described import Attempts, Instant, TypeName
@@ -19,8 +19,6 @@ from qo.web.v1.views import iso_of
 
 MOST_ATTEMPTS = 10_000
 _NAMES = {"max_retries": "options.maxAttempts", "run_at": "options.runAfter"}
-# §4.2: about 10 s, 40 s, 2.6 min, 10.6 min, 42.6 min, then 6 h; each ± 20 %
-BACK_OFF = RetryPolicy(initial=10.0, multiplier=4.0, max=21_600.0, jitter=0.2)
 
 
 class EnqueueOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
@@ -52,7 +50,7 @@ async def create_task(request: Request[Any, Any, Any], data: JSONBody[NewManaged
             data.type,
             encode_read(data.payload),
             max_retries=data.options.max_attempts - 1,
-            retry=BACK_OFF,
+            retry=SLOW_POLICY,
             run_at=data.options.run_after,
             trace_id=trace_of(request),
         )

@@ -1,18 +1,19 @@
 """Looking at tasks: one, a page of them, how many there are."""
 
+from collections import Counter
 from typing import Annotated, Any
 
 from litestar import Request, get
 from litestar.params import FromPath, FromQuery, QueryParameter
 from msgspec import Struct
 
-from qo.model import Counts, Filter, Task, check_type, cursor
+from qo.model import Filter, Task, check_type, cursor
 from qo.queue import Queue
 from qo.web.access import READ
 from qo.web.management.views import ManagedTask, managed
-from qo.web.management.words import BY_STATUS, STATUSES, WORDS, Word
+from qo.web.management.words import BY_STATUS, WORDS, Word, filter_of
 from qo.web.problems import problems
-from qo.web.server import found, server_of
+from qo.web.server import Server, found, server_of
 
 FARTHEST = 10_000  # tasks an offset may skip: they are read to be skipped
 _PAGE = 500
@@ -50,12 +51,11 @@ async def list_managed(
     offset: Annotated[int, QueryParameter(ge=0, le=FARTHEST)] = 0,
 ) -> ManagedPage:
     """Tasks, newest first; `status` may be repeated. Beyond an offset of 10,000, page with /api/v1/tasks."""
-    queue = server_of(request).queue
+    server = server_of(request)
     words = set(status or WORDS)
     types = () if type is None else (check_type("type", type),)
-    statuses = tuple(each for name in WORDS if name in words for each in STATUSES[name])
-    tasks = await skipping(queue, Filter(statuses=statuses, types=types), limit=limit, offset=offset)
-    total = sum(number for (_, word), number in tally(await queue.engine.count(), types).items() if word in words)
+    tasks = await skipping(server.queue, filter_of(words, types), limit=limit, offset=offset)
+    total = sum(number for (_, word), number in (await tally(server, types)).items() if word in words)
     return ManagedPage(tasks=[managed(task) for task in tasks], total=total, limit=limit, offset=offset)
 
 
@@ -64,7 +64,7 @@ async def show_managed_stats(request: Request[Any, Any, Any]) -> ManagedStats:
     """How many tasks there are, by status, then by type."""
     totals: dict[Word, int] = dict.fromkeys(WORDS, 0)
     by_type: dict[str, dict[Word, int]] = {}
-    for (type_, word), number in tally(await server_of(request).queue.engine.count()).items():
+    for (type_, word), number in (await tally(server_of(request))).items():
         totals[word] += number
         by_type.setdefault(type_, dict.fromkeys(WORDS, 0))[word] += number
     return ManagedStats(by_type=by_type, **totals)
@@ -81,11 +81,16 @@ async def skipping(queue: Queue, where: Filter, *, limit: int, offset: int) -> l
     return await queue.engine.find(where, limit=limit, after=after)
 
 
-def tally(counts: Counts, types: tuple[str, ...] = ()) -> dict[tuple[str, Word], int]:
+async def tally(server: Server, types: tuple[str, ...] = ()) -> Counter[tuple[str, Word]]:
     """Counts by type and word. Archived tasks are left out."""
-    tallied: dict[tuple[str, Word], int] = {}
+    counts = await server.queue.engine.count()
+    tallied: Counter[tuple[str, Word]] = Counter()
     for lane, number in counts.items():
         word = BY_STATUS.get(lane.status)
         if word is not None and number and (not types or lane.type in types):
-            tallied[lane.type, word] = tallied.get((lane.type, word), 0) + number
-    return tallied
+            tallied[lane.type, word] += number
+    for type_, waiting in (await server.retry_counts.by_type(counts)).items():
+        moved = min(waiting, tallied[type_, "pending"])  # the two counts are not of one moment
+        tallied[type_, "pending"] -= moved
+        tallied[type_, "failed"] += moved
+    return +tallied

@@ -4,7 +4,7 @@ from litestar import Router
 
 from qo.web.management.create import create_task
 from qo.web.management.look import get_task, list_managed, show_managed_stats
-from qo.web.management.steer import clean_up, delete_task, limit_rate, pause, resume, retry_task
+from qo.web.management.steer import cancel_task, clean_up, delete_task, limit_rate, pause, resume, retry_task
 
 router = Router(
     path="/api/tasks",
@@ -19,6 +19,7 @@ router = Router(
         get_task,
         delete_task,
         retry_task,
+        cancel_task,
     ],
     tags=["management"],
 )

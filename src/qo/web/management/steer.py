@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from qo.clock import instant
 from qo.errors import InvalidTask, WrongStatus
-from qo.model import Filter, Status
+from qo.model import Filter, Status, Task, is_retrying, replay, retry_now, withdraw
 from qo.web.access import ADMIN
 from qo.web.described import Rate
 from qo.web.management.views import attempts, next_retry_at
@@ -47,12 +47,29 @@ async def retry_task(request: Request[Any, Any, Any], task_id: FromPath[str]) ->
     task = await found(queue, task_id)
     if word(task) != "failed":
         raise NotNow("status", f"task {task.id} is {word(task)}, not failed")
-    try:
-        await queue.replay(task.id)
-    except WrongStatus as error:  # someone was faster
-        raise NotNow("status", str(error)) from error
+    (retried,) = await queue.engine.apply([(retry_now if is_retrying(task) else replay)(task.id)])
+    if not retried:
+        raise NotNow("status", f"task {task.id} is not failed any more")  # a worker or another caller was faster
     task = await found(queue, task_id)
     tell(request, "retried", task)
+    return _changed(task)
+
+
+@post("/{task_id:str}/cancel", opt=ADMIN, status_code=200, responses=problems(404))
+async def cancel_task(request: Request[Any, Any, Any], task_id: FromPath[str]) -> Retried:
+    """End a task that has not ended: no further attempt, and the result of a running one is dropped. 400 if it has."""
+    queue = server_of(request).queue
+    task = await found(queue, task_id)
+    try:
+        await queue.cancel(task.id)
+    except WrongStatus as error:
+        raise NotNow("status", f"task {task.id} is {word(task)} and has ended; there is nothing to cancel") from error
+    task = await found(queue, task_id)
+    tell(request, "cancelled", task)
+    return _changed(task)
+
+
+def _changed(task: Task) -> Retried:
     return Retried(id=task.id, status=word(task), attempts=attempts(task), next_retry_at=next_retry_at(task))
 
 
@@ -61,6 +78,8 @@ async def delete_task(request: Request[Any, Any, Any], task_id: FromPath[str]) -
     """Delete a completed or failed task. 400 if it is pending or processing."""
     queue = server_of(request).queue
     task = await found(queue, task_id)
+    if is_retrying(task) and not all(await queue.engine.apply([withdraw(task.id)])):
+        raise NotNow("status", f"task {task.id} is not failed any more")  # a worker was faster
     try:
         await queue.delete(task.id)
     except WrongStatus as error:

@@ -6,7 +6,7 @@ from msgspec import Struct
 
 from qo.clock import iso
 from qo.codec import to_json
-from qo.model import Status, Task
+from qo.model import Status, Task, is_retrying
 from qo.web.management.words import Word, word
 from qo.web.v1.views import iso_of
 
@@ -40,7 +40,7 @@ def managed(task: Task) -> ManagedTask:
         next_retry_at=next_retry_at(task),
         result=None if task.result is None else to_json(task.result),
         error="cancelled" if task.status is Status.CANCELLED and task.error is None else task.error,
-        run_after=_run_after(task),
+        run_after=iso(task.run_at),
         created_at=iso_of(task.created_at),
         updated_at=iso_of(task.updated_at),
         completed_at=iso(task.completed_at),
@@ -53,7 +53,7 @@ def attempts(task: Task) -> int:
 
 
 def next_retry_at(task: Task) -> str | None:
-    return iso(task.available_at) if task.status is Status.PENDING and task.failures else None
+    return iso(task.available_at) if is_retrying(task) else None
 
 
 def _last_attempt_at(task: Task) -> str | None:
@@ -61,10 +61,3 @@ def _last_attempt_at(task: Task) -> str | None:
     if task.status is Status.PENDING:
         return iso(task.updated_at) if task.failures else None
     return iso(task.started_at)
-
-
-def _run_after(task: Task) -> str | None:
-    """The instant the task was scheduled for, as long as no retry has moved it."""
-    first = task.attempt == 0 if task.status is Status.PENDING else task.attempt <= 1
-    scheduled = first and not task.failures and task.available_at > task.created_at
-    return iso(task.available_at) if scheduled else None

@@ -2,17 +2,19 @@
 
 | ours        | here         | and |
 |-------------|--------------|-----|
-| `pending`   | `pending`    | `nextRetryAt` says when, if an attempt failed before; `runAfter`, if it was scheduled |
+| `pending`   | `pending`    | `runAfter` says when, if it was scheduled |
+| `pending`   | `failed`     | an attempt failed, and `nextRetryAt` says when the next one is due |
 | `running`   | `processing` | |
 | `completed` | `completed`  | |
-| `failed`    | `failed`     | |
-| `cancelled` | `failed`     | with the error "cancelled": this dialect has no cancelling |
+| `failed`    | `failed`     | `nextRetryAt` is null: no attempt is left |
+| `cancelled` | `failed`     | with the error "cancelled": this dialect has no status for it |
 | `archived`  | what it was before | found by its id, left out of listings and counts |
 """
 
+from collections.abc import Collection
 from typing import Literal
 
-from qo.model import Status, Task
+from qo.model import Filter, Status, Task, is_retrying
 from qo.web.v1.words import ended_as
 
 Word = Literal["pending", "processing", "completed", "failed"]
@@ -28,4 +30,13 @@ BY_STATUS: dict[Status, Word] = {status: word for word, statuses in STATUSES.ite
 
 
 def word(task: Task) -> Word:
-    return BY_STATUS[ended_as(task)]
+    return "failed" if is_retrying(task) else BY_STATUS[ended_as(task)]
+
+
+def filter_of(words: Collection[Word], types: tuple[str, ...]) -> Filter:
+    """The tasks these words name."""
+    statuses = {status for name in words for status in STATUSES[name]}
+    if "failed" in words:
+        statuses.add(Status.PENDING)
+    only_one = ("pending" in words) is not ("failed" in words)
+    return Filter(statuses=tuple(sorted(statuses)), types=types, retrying="failed" in words if only_one else None)
