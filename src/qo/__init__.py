@@ -24,8 +24,7 @@ from qo.queue import Consumer, HeartbeatManager, Producer, Queue, Settings, Subm
 from qo.s3_store import S3Store
 from qo.tasks import current_task
 from qo.tq import tq
-
-__version__ = "0.1.0"
+from qo.version import __version__
 
 __all__ = [
     "App",
@@ -58,6 +57,7 @@ __all__ = [
     "TaskFunction",
     "TaskNotFound",
     "WrongStatus",
+    "__version__",
     "connect",
     "current_task",
     "cursor",

@@ -9,4 +9,4 @@ class Schema(NamedTuple):
 
     @property
     def is_current(self) -> bool:
-        return self.found == self.known
+        return self.found >= self.known  # a newer one that this qo may use is no reason to migrate

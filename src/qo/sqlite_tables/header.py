@@ -6,7 +6,8 @@ from typing import NamedTuple
 from qo.errors import StorageError
 
 APPLICATION_ID = int.from_bytes(b"qo-q", "big")
-VERSION = 3  # of the schema; the number of the last file in schema/
+VERSION = 4  # of the schema; the number of the last file in schema/
+ADDITIVE = frozenset({3, 4})  # files in schema/ that only add what earlier builds may ignore and keep
 HEADER = 100  # bytes
 
 _MAGIC = b"SQLite format 3\x00"
@@ -30,19 +31,9 @@ def parse_header(place: object, head: bytes) -> Header | None:
     return None if blank else Header(version, application == APPLICATION_ID)
 
 
-def check_header(place: object, head: bytes) -> bool:
-    """Refuse what is not ours. False: there is no queue in it yet."""
+def check_header(place: object, head: bytes) -> Header | None:
+    """Refuse what is not ours. None: there is no queue in it yet."""
     header = parse_header(place, head)
-    if header is None:
-        return False
-    if not header.ours:
+    if header is not None and not header.ours:
         raise StorageError(f"{place} is a SQLite database of another application; name another file")
-    check_version(place, header.version)
-    return True
-
-
-def check_version(place: object, version: int) -> None:
-    if version > VERSION:
-        raise StorageError(
-            f"{place} was written by a newer qo (schema {version}, this one knows {VERSION}); upgrade qo"
-        )
+    return header

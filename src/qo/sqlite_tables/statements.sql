@@ -24,11 +24,11 @@ SET lane = ?, status = 'pending', ready = ?, available_at = ?, rank = ?, version
 WHERE n = ?
 
 -- name: record_new
-INSERT INTO events
+INSERT INTO events (n, version, at, status, attempt, failures, worker_id, error, available_at)
 SELECT n, version, updated_at, status, attempt, failures, worker_id, error, available_at FROM tasks WHERE n BETWEEN ? AND ?
 
 -- name: record
-INSERT INTO events
+INSERT INTO events (n, version, at, status, attempt, failures, worker_id, error, available_at)
 SELECT n, version, updated_at, status, attempt, failures, worker_id, error, available_at FROM tasks
 WHERE n IN (SELECT value FROM json_each(?))
 

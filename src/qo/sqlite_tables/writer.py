@@ -8,6 +8,7 @@ import apsw
 
 from qo.clock import Clock
 from qo.errors import OutcomeUnknown, QoError, StorageError
+from qo.sqlite_tables.schema import check_version
 from qo.sqlite_tables.table import Table
 from qo.sqlite_tables.trouble import GENERAL, storage_error
 
@@ -91,6 +92,7 @@ class Writer:
     def _do_all(self, jobs: Sequence[Job], do: Callable[[Job], None]) -> None:
         try:
             self._db.execute("BEGIN IMMEDIATE")
+            check_version(self._db, self._place)  # a newer qo may have changed the tables since they were opened
             self._table.begin()
             for job in jobs:
                 do(job)

@@ -31,7 +31,9 @@ CREATE INDEX IF NOT EXISTS qo_archive_listed ON qo_archive (prefix, created_at, 
 """
 _LOCK = 7_160_871  # for all who create the table at once
 _KEEP = """
-INSERT INTO qo_archive VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)
+INSERT INTO qo_archive (prefix, id, version, queue, type, status, worker_id, created_at, completed_at,
+                        task, events, priority)
+VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)
 ON CONFLICT (prefix, id) DO UPDATE SET
     version = excluded.version, queue = excluded.queue, type = excluded.type, status = excluded.status,
     worker_id = excluded.worker_id, created_at = excluded.created_at, completed_at = excluded.completed_at,

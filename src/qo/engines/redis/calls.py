@@ -20,6 +20,7 @@ _PATIENCE = 6.0  # seconds to find out what became of a call; receipts are kept 
 _LARGEST = 4 << 20  # bytes a trip
 _SHORTEST, _LONGEST = 0.02, 0.5  # seconds between two tries
 _READING = {"get", "find", "count"}
+FORMAT = 1  # of what the scripts read and write; see docs/formats.md
 
 
 class Script(NamedTuple):
@@ -32,7 +33,7 @@ class Script(NamedTuple):
 def script(name: str) -> Script:
     folder = files("qo.engines.redis") / "lua"
     parts = ["common", *(["merge"] if name in {"claim", "find"} else []), name]
-    text = "\n".join((folder / f"{part}.lua").read_text("utf-8") for part in parts)
+    text = "\n".join((folder / f"{part}.lua").read_text("utf-8") for part in parts).replace("{format}", str(FORMAT), 1)
     return Script(text, sha1(text.encode(), usedforsecurity=False).hexdigest(), name not in _READING)
 
 

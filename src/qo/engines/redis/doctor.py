@@ -8,11 +8,12 @@ from redis.exceptions import RedisError
 
 from qo.clock import system_clock
 from qo.engines.findings import Finding
-from qo.engines.redis.address import address_of
-from qo.engines.redis.calls import Calls
+from qo.engines.redis.address import Address, address_of
+from qo.engines.redis.calls import FORMAT, Calls
 from qo.engines.redis.lines import Lines
 from qo.engines.redis.packing import STATUSES, state_of
-from qo.errors import StorageError
+from qo.engines.redis.stored_format import check_stored_format
+from qo.errors import Refused, StorageError
 
 _OLDEST = (5, 0)  # scripts are replicated by their effects from here on, so they may read the clock
 _MENDED = {(6, 2): 20, (7, 2): 11, (7, 4): 6, (8, 0): 4, (8, 2): 2}  # CVE-2025-49844, by release line
@@ -37,6 +38,7 @@ async def examine(url: str) -> list[Finding]:
         server = await _look(calls)
         return [
             Finding("server", True, f"{address.shown} answers"),
+            await _format(calls, address),
             *_about(server, confirmed=address.replicas != 0),
             await _indexes(calls, f"{{{address.prefix}}}"),
             *([] if address.archive is None else [await _archive(address.archive)]),
@@ -61,6 +63,14 @@ async def _look(calls: Calls) -> _Server:
     }
     rows = [line.partition(":") for line in info.decode().splitlines() if ":" in line]
     return _Server({name: value for name, _, value in rows}, known, int(time[0]) + int(time[1]) / 1e6 - now)
+
+
+async def _format(calls: Calls, address: Address) -> Finding:
+    try:
+        await check_stored_format(calls, address.prefix, address.shown)
+    except Refused as error:
+        return Finding("format", False, str(error))
+    return Finding("format", True, f"this qo knows the queue's format (its own is {FORMAT})")
 
 
 async def _archive(url: str) -> Finding:

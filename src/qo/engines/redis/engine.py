@@ -13,6 +13,7 @@ from qo.engines.redis.claiming import CHUNK, Claiming
 from qo.engines.redis.lanes import Lanes
 from qo.engines.redis.lines import Lines
 from qo.engines.redis.packing import STATUSES, events_of, pack, pack_changes, pack_new, pack_task, place_of, tasks_of
+from qo.engines.redis.stored_format import check_stored_format, record_format
 from qo.engines.redis.watch import Watch
 from qo.errors import Conflict
 from qo.ids import new_lease_id
@@ -49,6 +50,8 @@ class RedisEngine:
     async def open(self) -> None:
         self._lines.is_open = True
         await self._ask("PING")
+        await check_stored_format(self._calls, self._address.prefix, self._address.shown)
+        await record_format(self._calls, self._address.prefix)
 
     async def close(self) -> None:
         self._lines.is_open = False

@@ -34,7 +34,7 @@ _place = msgspec.json.Decoder(Place)
 
 
 class Description(msgspec.Struct, frozen=True, array_like=True):
-    """What never changes about a task, beside its lane and payload."""
+    """What never changes about a task, beside its lane and payload. A newer qo may have put more behind it."""
 
     priority: int
     max_retries: int
@@ -189,7 +189,10 @@ def _pack_event(event: Event) -> bytes:
 
 def events_of(fields: Iterable[tuple[bytes, bytes]]) -> list[Event]:
     """The history among a task's fields, in order."""
-    return sorted((_event(data) for name, data in fields if name[:1] == b"h"), key=lambda event: event.version)
+    return sorted(
+        (_event(data) for name, data in fields if name[:1] == b"h" and name[1:].isdigit()),
+        key=lambda event: event.version,
+    )
 
 
 def _event(data: bytes) -> Event:

@@ -12,6 +12,7 @@ from qo.engines.sqlite.address import path_of
 from qo.engines.sqlite.file import check_file, connect
 from qo.errors import StorageError
 from qo.sqlite_tables.header import VERSION
+from qo.sqlite_tables.schema import check_version
 from qo.sqlite_tables.trouble import storage_error
 
 _GIGABYTE = 1 << 30
@@ -46,8 +47,7 @@ def _inside(path: Path) -> Iterator[Finding]:
     try:
         db = connect(path, create=False)
         try:
-            version = db.execute("PRAGMA user_version").get
-            yield _schema(version)
+            yield _schema(check_version(db, path))
             yield _journal(db)
             yield _integrity(db, path)
             yield _tally(db)
@@ -90,6 +90,8 @@ def _file_system(path: Path, mounts: Path) -> Finding:
 
 
 def _schema(version: int) -> Finding:
+    if version > VERSION:
+        return Finding("schema", True, f"version {version}, of a newer qo; this one knows {VERSION} and may use it")
     if version < VERSION:
         return Finding("schema", None, f"version {version}; it becomes {VERSION} when a queue next opens the file")
     return Finding("schema", True, f"version {version}")
@@ -113,7 +115,8 @@ def _integrity(db: apsw.Connection, path: Path) -> Finding:
 def _tally(db: apsw.Connection) -> Finding:
     wrong = db.execute(
         "SELECT count(*) FROM (SELECT lane, status, count(*) AS count FROM tasks GROUP BY lane, status) AS real"
-        " FULL JOIN (SELECT * FROM tally WHERE count) AS told USING (lane, status) WHERE real.count IS NOT told.count"
+        " FULL JOIN (SELECT lane, status, count FROM tally WHERE count) AS told USING (lane, status)"
+        " WHERE real.count IS NOT told.count"
     ).get
     if wrong:
         return Finding("counts", False, f"{wrong} counts differ from the tasks; stop all workers and restore a copy")

@@ -1,5 +1,6 @@
 """The database file: looked at before SQLite may touch it, then opened the way this engine needs it."""
 
+import contextlib
 import stat
 import time
 from pathlib import Path
@@ -9,8 +10,8 @@ import apsw
 from qo.clock import boot_clock
 from qo.errors import StorageError
 from qo.ids import luck
-from qo.sqlite_tables.header import HEADER, check_header
-from qo.sqlite_tables.schema import migrate
+from qo.sqlite_tables.header import HEADER, VERSION, check_header
+from qo.sqlite_tables.schema import check_version, migrate
 from qo.sqlite_tables.trouble import storage_error
 
 _PATIENCE = 30.0  # seconds to wait for other processes
@@ -34,7 +35,19 @@ def check_file(path: Path) -> bool:
         raise StorageError(f"{path} is a directory; name a file in it")
     if not stat.S_ISREG(mode):
         raise StorageError(f"{path} is not a regular file; name another file")
-    return check_header(path, _head(path))
+    header = check_header(path, _head(path))
+    if header is not None and header.version > VERSION:
+        _check_newer(path)
+    return header is not None
+
+
+def _check_newer(path: Path) -> None:
+    """Only its tables say whether this qo may use it."""
+    with contextlib.closing(connect(path, create=False)) as db:
+        try:
+            check_version(db, path)
+        except apsw.Error as error:
+            raise storage_error(path, error) from error
 
 
 def _head(path: Path) -> bytes:

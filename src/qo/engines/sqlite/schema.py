@@ -9,7 +9,8 @@ import apsw
 from qo.engines.schemas import Schema
 from qo.engines.sqlite.address import path_of
 from qo.engines.sqlite.file import check_file, connect
-from qo.sqlite_tables.header import VERSION, check_version
+from qo.sqlite_tables.header import VERSION
+from qo.sqlite_tables.schema import check_version
 from qo.sqlite_tables.trouble import storage_error
 
 
@@ -22,8 +23,6 @@ def _look(path: Path) -> Schema:
         return Schema(0, VERSION)
     try:
         with contextlib.closing(connect(path, create=False)) as db:
-            version = int(db.execute("PRAGMA user_version").get)
+            return Schema(check_version(db, path), VERSION)
     except apsw.Error as error:
         raise storage_error(path, error) from error
-    check_version(path, version)
-    return Schema(version, VERSION)

@@ -10,7 +10,7 @@ from qo.engines.sqlite_object.calls import Call, Claims, gathered
 from qo.errors import StorageError
 from qo.ids import new_lease_id as new_write_id
 from qo.model import Want
-from qo.sqlite_tables.header import HEADER, check_version, parse_header
+from qo.sqlite_tables.header import HEADER, parse_header
 from qo.sqlite_tables.lanes import Lanes
 from qo.sqlite_tables.reading import Reading
 from qo.sqlite_tables.schema import migrate
@@ -59,7 +59,7 @@ class Image:
         """As bytes to be written, and the name of that write: no two writes of an object are equal."""
         write = Write(self.number() + 1, new_write_id())
         with self._db:
-            self._db.execute("INSERT INTO writes VALUES (?, ?)", write)
+            self._db.execute("INSERT INTO writes (n, id) VALUES (?, ?)", write)
             self._db.execute("DELETE FROM writes WHERE n <= ?", (write.n - REMEMBERED,))
         if self._db.execute("PRAGMA freelist_count").get * _WASTE > self._db.execute("PRAGMA page_count").get:
             self._db.execute("PRAGMA incremental_vacuum").fetchall()  # what is empty would be sent with every write
@@ -128,8 +128,6 @@ def _is_blank(key: str, data: bytes) -> bool:
         raise StorageError(f"{key} does not hold a queue; look at it and move it away") from error
     if header is not None and not header.ours:
         raise StorageError(f"{key} is a database of another application; move it away, or use another prefix")
-    if header is not None:
-        check_version(key, header.version)
     return header is None
 
 

@@ -1,5 +1,5 @@
 """The schema, as numbered steps from an empty database to the present."""
 
-from qo.sqlite_tables.schema.steps import migrate
+from qo.sqlite_tables.schema.steps import check_version, migrate
 
-__all__ = ["migrate"]
+__all__ = ["check_version", "migrate"]

@@ -5,21 +5,42 @@ from importlib.resources import files
 import apsw
 
 from qo.errors import StorageError
-from qo.sqlite_tables.header import APPLICATION_ID, VERSION, check_version
+from qo.formats import Format, check_format, format_of
+from qo.sqlite_tables.header import ADDITIVE, APPLICATION_ID, VERSION
+
+
+def check_version(db: apsw.Connection, place: object) -> int:
+    """The version of the schema. Raises Refused for that of a newer qo which this one must not touch."""
+    version: int = db.execute("PRAGMA user_version").get
+    if version > VERSION:
+        check_format(place, _recorded(db, version), VERSION)
+    return version
+
+
+def _recorded(db: apsw.Connection, version: int) -> Format:
+    try:
+        row = db.execute("SELECT since, qo FROM formats WHERE number = ?", (version,)).fetchone()
+    except apsw.SQLError:  # no such table
+        row = None
+    since, qo = row or (0, "")
+    return Format(format=version, since=since, qo=qo)
 
 
 def migrate(db: apsw.Connection, place: object) -> None:
-    """Create or update the tables."""
-    if db.execute("PRAGMA user_version").get == VERSION:
+    """Create or update the tables. Those of a newer qo stay as they are."""
+    if check_version(db, place) >= VERSION:
         return
     db.execute("BEGIN IMMEDIATE")
     try:
-        version, application = db.execute("PRAGMA user_version").get, db.execute("PRAGMA application_id").get
-        check_version(place, version)
+        version, application = check_version(db, place), db.execute("PRAGMA application_id").get
+        if version >= VERSION:  # another process was first
+            return
         if application != APPLICATION_ID and db.execute("SELECT count(*) FROM sqlite_schema").get:
             raise StorageError(f"{place} is a SQLite database of another application; name another file")
         for step in range(version + 1, VERSION + 1):
             db.execute(files("qo.sqlite_tables.schema").joinpath(f"{step:04}.sql").read_text("utf-8"))
+        found = format_of(VERSION, additive=ADDITIVE)
+        db.execute("INSERT INTO formats (number, since, qo) VALUES (?, ?, ?)", (found.format, found.since, found.qo))
         db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
         db.execute(f"PRAGMA user_version = {VERSION}")
         db.execute("COMMIT")

@@ -10,8 +10,10 @@ from qo.engines.postgres.address import Address
 from qo.engines.postgres.statements import fill
 from qo.engines.postgres.trouble import storage_error
 from qo.errors import StorageError
+from qo.formats import Format, check_format, format_of
 
-VERSION = 4  # the number of the last file in this folder
+VERSION = 5  # the number of the last file in this folder
+ADDITIVE = frozenset({3, 4, 5})  # files here that only add what earlier builds may ignore and keep
 _LOCK = 0x716F  # "qo": with the schema's name, whose tables are being made
 
 # Not to_regclass and its like: they answer from a cache that may not know what another process has just committed.
@@ -25,7 +27,7 @@ WHERE nspname = %s AND relname = 'schema_version'
 async def prepare(connection: psycopg.AsyncConnection[Any], address: Address) -> None:
     """Create or update the tables."""
     try:
-        if await version_of(connection, address) == VERSION:
+        if await version_of(connection, address) >= VERSION:
             return
         async with connection.transaction():
             await connection.execute("SELECT pg_advisory_xact_lock(%s, hashtext(%s))", (_LOCK, address.schema))
@@ -45,16 +47,16 @@ async def version_of(connection: psycopg.AsyncConnection[Any], address: Address)
     cursor = await connection.execute(fill("SELECT max(version) FROM {schema}.schema_version", address.schema))
     version = int(((await cursor.fetchone()) or (0,))[0] or 0)
     if version > VERSION:
-        raise StorageError(
-            f"{address.shown}: the schema {address.schema} was written by a newer qo"
-            f" (schema {version}, this one knows {VERSION}); upgrade qo"
-        )
+        newest = fill("SELECT since, qo FROM {schema}.schema_version WHERE version = %s", address.schema)
+        since, qo = await (await connection.execute(newest, (version,))).fetchone() or (0, "")
+        place = f"{address.shown}: the schema {address.schema}"
+        check_format(place, Format(format=version, since=since, qo=qo), VERSION)
     return version
 
 
 async def _migrate(connection: psycopg.AsyncConnection[Any], address: Address) -> None:
     version = await version_of(connection, address)  # again: another process may have been first
-    if version == VERSION:
+    if version >= VERSION:
         return
     if version == 0:
         if not await _is_there(connection, _SCHEMA, address):  # whoever may not create schemas may be given one
@@ -65,7 +67,11 @@ async def _migrate(connection: psycopg.AsyncConnection[Any], address: Address) -
     for step in range(version + 1, VERSION + 1):
         text = files("qo.engines.postgres.schema").joinpath(f"{step:04}.sql").read_text("utf-8")
         await connection.execute(fill(text, address.schema), prepare=False)
-        await connection.execute(fill("INSERT INTO {schema}.schema_version VALUES (%s)", address.schema), (step,))
+        insert = "INSERT INTO {schema}.schema_version (version) VALUES (%s)"
+        await connection.execute(fill(insert, address.schema), (step,))
+    found = format_of(VERSION, additive=ADDITIVE)
+    record = "UPDATE {schema}.schema_version SET since = %s, qo = %s WHERE version = %s"
+    await connection.execute(fill(record, address.schema), (found.since, found.qo, found.format))
 
 
 async def _is_there(connection: psycopg.AsyncConnection[Any], query: str, address: Address) -> bool:

@@ -73,7 +73,11 @@ leaving AS MATERIALIZED (  -- finished, and their key's window is over: they mak
     WHERE given.idempotency_key IS NOT NULL AND t.completed_at IS NOT NULL AND given.created_at - t.created_at >= given.room
     ORDER BY t.id FOR UPDATE OF t
 ),
-kept AS (INSERT INTO {schema}.events SELECT trail.* FROM leaving, {schema}.trail(leaving.task) AS trail),
+kept AS (
+    INSERT INTO {schema}.events (id, version, at, status, attempt, failures, worker_id, error, available_at)
+    SELECT e.id, e.version, e.at, e.status, e.attempt, e.failures, e.worker_id, e.error, e.available_at
+    FROM leaving, {schema}.own_events(leaving.task) AS e
+),
 replaced AS (
     UPDATE {schema}.tasks AS t
     SET submit_id = %(submit_id)s, available_at = g.available_at, rank = g.rank, created_at = g.created_at,

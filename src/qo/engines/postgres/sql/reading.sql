@@ -6,8 +6,8 @@ SELECT {columns} FROM {schema}.tasks AS t WHERE t.id = ANY (%(id)s::uuid[])
 -- name: history
 SELECT version, at, status, attempt, failures, worker_id, error, available_at FROM {schema}.events WHERE id = %(id)s::uuid
 UNION ALL
-SELECT trail.version, trail.at, trail.status, trail.attempt, trail.failures, trail.worker_id, trail.error, trail.available_at
-FROM {schema}.tasks AS t, {schema}.trail(t) AS trail WHERE t.id = %(id)s::uuid
+SELECT e.version, e.at, e.status, e.attempt, e.failures, e.worker_id, e.error, e.available_at
+FROM {schema}.tasks AS t, {schema}.own_events(t) AS e WHERE t.id = %(id)s::uuid
 ORDER BY version
 
 -- name: counts

@@ -56,8 +56,9 @@ allowed AS MATERIALIZED (
     END
 ),
 kept AS (
-    INSERT INTO {schema}.events
-    SELECT trail.* FROM allowed AS a, {schema}.trail(a.task) AS trail WHERE a."to" <> 'running'
+    INSERT INTO {schema}.events (id, version, at, status, attempt, failures, worker_id, error, available_at)
+    SELECT e.id, e.version, e.at, e.status, e.attempt, e.failures, e.worker_id, e.error, e.available_at
+    FROM allowed AS a, {schema}.own_events(a.task) AS e WHERE a."to" <> 'running'
 ),
 changed AS (
     UPDATE {schema}.tasks AS t

@@ -11,6 +11,7 @@
 --     :listed:<status>:<lane>  zset    ids by created_at; its size is the count
 --     :receipt:<nonce>         string  what a write answered, for a caller who lost the answer and asks again
 --     :notes                   hash    name -> version, a space, data
+--     :format                  hash    format, since, qo: which builds may use all this (docs/formats.md)
 --     :fence                   string  written behind each write if replicas are to confirm it (copies.py)
 --     :news                    channel [seconds until something is due or null, [lanes with something to claim]]
 --
@@ -18,6 +19,12 @@
 -- digits, where tostring() would lose some. Payloads and results are never looked at.
 local P = KEYS[1]
 local call, struct_pack, struct_unpack, find, slice = redis.call, struct.pack, struct.unpack, string.find, string.sub
+-- A newer qo may have come since the caller opened the queue.
+local since = call('HGET', P .. ':format', 'since')
+if since and tonumber(since) > {format} then
+  return redis.error_reply('QOFORMAT this queue was written by a newer qo; use qo '
+    .. (call('HGET', P .. ':format', 'qo') or '') .. ' or newer')
+end
 local RECEIPT = 30 -- seconds; callers give up asking long before
 
 local PENDING, RUNNING, COMPLETED, ARCHIVED = 0, 1, 2, 5

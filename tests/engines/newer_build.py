@@ -1,0 +1,123 @@
+"""What a build whose format is one higher leaves in a store: its number, and something unknown in every record."""
+
+import json
+from abc import ABC, abstractmethod
+from typing import Any
+
+import apsw
+import psycopg
+from redis import Redis
+
+from qo.bucket import ANY, Bucket
+from qo.buckets import open_bucket
+from qo.engines.postgres import schema
+from qo.engines.redis.calls import FORMAT
+from qo.engines.redis.packing import Description
+from qo.sqlite_tables.header import VERSION
+
+QO = "9.9.0"  # the version of that build
+
+
+class NewerBuild(ABC):
+    """All of it is done behind the engine's back."""
+
+    is_checked_at_work = True  # a process that was open before notices, too
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+
+    @abstractmethod
+    async def upgrade(self, *, is_additive: bool) -> None: ...
+
+    @abstractmethod
+    async def unknown(self) -> list[Any]:
+        """The values of what this build does not know, one for each record that had it."""
+
+
+_DESCRIPTION = len(Description.__struct_fields__)
+_COLUMNS = ("tasks", "events", "lanes", "tally", "notes")
+
+
+class NewerSqlite(NewerBuild):
+    async def upgrade(self, *, is_additive: bool) -> None:
+        db = apsw.Connection(self.url.removeprefix("sqlite:///"))
+        self.change(db, is_additive=is_additive)
+        db.close()
+
+    @staticmethod
+    def change(db: apsw.Connection, *, is_additive: bool) -> None:
+        with db:
+            for table in _COLUMNS:
+                db.execute(f"ALTER TABLE {table} ADD COLUMN extra TEXT NOT NULL DEFAULT 'x'")
+                db.execute(f"UPDATE {table} SET extra = 'kept'")
+            since = VERSION if is_additive else VERSION + 1
+            db.execute("INSERT INTO formats (number, since, qo) VALUES (?, ?, ?)", (VERSION + 1, since, QO))
+            db.execute(f"PRAGMA user_version = {VERSION + 1}")
+
+    async def unknown(self) -> list[Any]:
+        db = apsw.Connection(self.url.removeprefix("sqlite:///"))
+        found = self.kept(db)
+        db.close()
+        return found
+
+    @staticmethod
+    def kept(db: apsw.Connection) -> list[Any]:
+        return [value for (value,) in db.execute("SELECT extra FROM tasks WHERE extra = 'kept'")]
+
+
+class NewerPostgres(NewerBuild):
+    is_checked_at_work = False
+
+    async def upgrade(self, *, is_additive: bool) -> None:
+        with psycopg.connect(self._place) as db:
+            for table in (*_COLUMNS, "ready", "coming", "leases"):
+                db.execute(f"ALTER TABLE test.{table} ADD extra text NOT NULL DEFAULT 'x'")
+                db.execute(f"UPDATE test.{table} SET extra = 'kept'")
+            number = schema.VERSION + 1
+            since = schema.VERSION if is_additive else number
+            db.execute("INSERT INTO test.schema_version (version, since, qo) VALUES (%s, %s, %s)", (number, since, QO))
+
+    async def unknown(self) -> list[Any]:
+        with psycopg.connect(self._place) as db:
+            return db.execute("SELECT extra FROM test.tasks WHERE extra = 'kept'").fetchall()
+
+    @property
+    def _place(self) -> str:
+        return self.url.partition("?")[0]
+
+
+class NewerRedis(NewerBuild):
+    async def upgrade(self, *, is_additive: bool) -> None:
+        with self._client() as client:
+            for key in client.scan_iter("{qo}:task:*"):
+                description = [*json.loads(client.hget(key, "d")), None][:_DESCRIPTION]
+                client.hset(key, mapping={"x": "kept", "hx": "kept", "d": json.dumps([*description, "kept"])})
+            since = FORMAT if is_additive else FORMAT + 1
+            client.hset("{qo}:format", mapping={"format": FORMAT + 1, "since": since, "qo": QO, "extra": "kept"})
+
+    async def unknown(self) -> list[Any]:
+        with self._client() as client:
+            return [client.hget(key, "x") for key in client.scan_iter("{qo}:task:*") if client.hexists(key, "x")]
+
+    def _client(self) -> Redis:
+        return Redis.from_url(self.url)
+
+
+class NewerSqliteObject(NewerBuild):
+    async def upgrade(self, *, is_additive: bool) -> None:
+        db = await self._load()
+        NewerSqlite.change(db, is_additive=is_additive)
+        await self._bucket().put("queue.sqlite", db.serialize("main"), expected=ANY)
+
+    async def unknown(self) -> list[Any]:
+        return NewerSqlite.kept(await self._load())
+
+    async def _load(self) -> apsw.Connection:
+        blob = await self._bucket().get("queue.sqlite")
+        assert blob is not None
+        db = apsw.Connection(":memory:")
+        db.deserialize("main", blob.data)
+        return db
+
+    def _bucket(self) -> Bucket:
+        return open_bucket(self.url.partition("?")[0])

@@ -1,0 +1,116 @@
+"""Old and new builds on one store: a format that this build may use is used without loss, a newer one is refused."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from redis import Redis
+
+from qo.engine import Engine
+from qo.engines import examine, open_engine
+from qo.errors import Refused, StorageError
+from qo.formats import Format, check_format, format_of
+from qo.model import ANY, Filter, Status, archive, complete, release, renew
+from qo.testing.samples import claim, claim_one, new, stored, task_id
+from qo.version import __version__
+from tests.engines.newer_build import NewerBuild, NewerPostgres, NewerRedis, NewerSqlite, NewerSqliteObject
+from tests.servers.postgres import url
+from tests.servers.redis import Server
+
+__all__ = ["url"]  # a fixture
+
+
+@pytest.fixture(params=["sqlite", "postgres", "redis", "sqlite in a bucket"])
+def newer(request: pytest.FixtureRequest, tmp_path: Path) -> NewerBuild:
+    """A store, and the build that will upgrade it."""
+    match request.param:
+        case "sqlite":
+            return NewerSqlite(f"sqlite:///{tmp_path}/qo.db")
+        case "postgres":
+            return NewerPostgres(request.getfixturevalue("url"))
+        case "redis":
+            server: Server = request.getfixturevalue("redis_server")
+            with Redis(port=server.port, db=7) as client:
+                client.flushdb()
+            return NewerRedis(f"redis://127.0.0.1:{server.port}/7")
+        case _:
+            return NewerSqliteObject(f"file://{tmp_path}/bucket?layout=sqlite")
+
+
+@asynccontextmanager
+async def opened(url: str) -> AsyncIterator[Engine]:
+    engine = open_engine(url)
+    try:
+        await engine.open()
+        yield engine
+    finally:
+        await engine.close()
+
+
+async def fill(engine: Engine) -> None:
+    """Tasks 0 to 5: pending, pending later, running, completed, released, archived; and a note."""
+    await engine.add([new(n, priority=n, delay=3600.0 if n == 1 else 0.0) for n in range(6)])
+    await engine.add([new("running", type="other")])
+    done, back, old = [await claim_one(engine, types=("t",)) for _ in range(3)]
+    assert (done.id, back.id, old.id) == (task_id(0), task_id(2), task_id(3))
+    await claim_one(engine, types=("other",))
+    await engine.apply([complete(done, b"1"), release(back), complete(old)])
+    await engine.apply([archive(old.id)])
+    await engine.write_note("n", b"first", expected=ANY)
+
+
+async def use(engine: Engine, name: str) -> None:
+    """All that an engine can do, with what the newer build has left and with something new."""
+    assert await engine.add([new(name), new(4)]) == [(task_id(name), True), (task_id(4), False)]
+    held = {task.id: task for task in await claim(engine, types=("t",))}
+    assert {task_id(4), task_id(5), task_id(name)} <= held.keys()
+    assert all(await engine.apply([renew(task, 60.0) for task in held.values()]))
+    assert all(await engine.apply([release(task) for task in held.values()]))
+    again = await claim_one(engine, types=("t",))
+    assert await engine.apply([complete(again, b"2")]) == [True]
+    assert (await stored(engine, "running")).status is Status.RUNNING
+    assert [event.status for event in await engine.history(again.id)][-1] is Status.COMPLETED
+    assert task_id(name) in {task.id for task in await engine.find(Filter(), limit=99)}
+    note = await engine.read_note("n")
+    assert note is not None
+    await engine.write_note("n", b"second", expected=note.version)
+    assert await engine.delete([again.id]) == [True]
+
+
+async def test_a_build_works_on_while_and_after_a_newer_one_adds_to_the_format(newer: NewerBuild) -> None:
+    async with opened(newer.url) as running:
+        await fill(running)
+        await newer.upgrade(is_additive=True)
+        await use(running, "while")
+        async with opened(newer.url) as restarted:
+            await use(restarted, "after")
+    assert [finding for finding in await examine(newer.url) if finding.ok is False] == []
+    assert len(await newer.unknown()) == 5, "of seven records two were deleted; the others keep what is not known"
+
+
+async def test_a_format_that_shuts_this_build_out_is_refused_and_left_alone(newer: NewerBuild) -> None:
+    async with opened(newer.url) as running:
+        await fill(running)
+        await newer.upgrade(is_additive=False)
+        with pytest.raises(Refused, match=rf"this is qo {__version__}, .* use qo 9\.9\.0 or newer"):
+            async with opened(newer.url):
+                pass
+        if newer.is_checked_at_work:
+            with pytest.raises(StorageError, match=r"9\.9\.0"):
+                await running.add([new("lost")])
+    findings = [finding for finding in await examine(newer.url) if finding.ok is False]
+    assert "use qo 9.9.0 or newer" in str(findings)
+    assert len(await newer.unknown()) == 7
+
+
+def test_additive_steps_keep_the_oldest_usable_format() -> None:
+    assert format_of(3) == Format(format=3, since=3, qo=__version__)
+    assert format_of(3, additive={3}).since == 2
+    assert format_of(3, additive={2, 3}).since == 1
+
+
+def test_a_format_without_a_name_is_refused_as_well() -> None:
+    check_format("here", Format(format=5, since=4), 4)
+    with pytest.raises(Refused, match=r"here was written by a newer qo .*; upgrade qo"):
+        check_format("here", Format(format=5), 4)
