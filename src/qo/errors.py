@@ -16,12 +16,25 @@ QoError
     │   └── DamagedNote      a stored note cannot be read; the others can
     └── OutcomeUnknown   the store may or may not have taken the write; repeating it is harmless
 
+Each has `task_id`, if it is about one task, and `cause`, the error of a driver or storage behind it.
 Two more are raised by handlers and caught by the worker: `Retry` and `Fail`.
 """
 
 
 class QoError(Exception):
     """Base of every error qo raises."""
+
+    task_id: str | None = None  # of the one task it is about
+
+    def __init__(self, *message: object, task_id: str | None = None) -> None:
+        super().__init__(*message)
+        if task_id is not None:
+            self.task_id = task_id
+
+    @property
+    def cause(self) -> BaseException | None:
+        """The error of a driver or storage behind this one."""
+        return self.__cause__
 
 
 class InvalidTask(QoError):
@@ -68,7 +81,7 @@ ConflictError = Conflict  # its name in the world of S3Store
 
 
 class StorageError(QoError):
-    """The store could not be reached, is full, or is not ours. See `__cause__`."""
+    """The store could not be reached, is full, or is not ours. See `cause`."""
 
 
 class Refused(StorageError):
@@ -79,8 +92,9 @@ class DamagedTask(Refused):
     """A stored task cannot be read. Its bytes are left as they are, and `qo doctor` names it."""
 
     def __init__(self, task_id: str, problem: str) -> None:
-        super().__init__(f"task {task_id} is damaged: {problem}; restore it from a copy, or see `qo doctor`")
-        self.task_id, self.problem = task_id, problem
+        message = f"task {task_id} is damaged: {problem}; restore it from a copy, or see `qo doctor`"
+        super().__init__(message, task_id=task_id)
+        self.problem = problem
 
 
 class DamagedNote(Refused):

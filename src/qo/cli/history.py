@@ -23,7 +23,7 @@ def command(call: Call, task_id: str) -> None:
     async def work(queue: Queue) -> list[Event]:
         events = await queue.history(task_id)
         if not events and await queue.get(task_id) is None:
-            raise TaskNotFound(f"there is no task {task_id}")
+            raise TaskNotFound(f"there is no task {task_id}", task_id=task_id)
         return events
 
     events = call.ask(work)

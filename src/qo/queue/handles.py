@@ -1,12 +1,13 @@
 """What a queue hands out: a submitted task, a producer, a consumer, a heartbeat."""
 
 import asyncio
+import logging
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from msgspec import Struct
 
-from qo.errors import Conflict, LeaseLost, StorageError, TaskNotFound
+from qo.errors import Conflict, StorageError
 from qo.model import Task
 from qo.queue.describe import Seconds, seconds
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from qo.queue.submitting import Submitting
     from qo.queue.taking import Taking
 
+log = logging.getLogger("qo.queue")
 DEQUEUE_LEASE = 300.0  # seconds; a consumer that works longer sends heartbeats
 
 
@@ -46,7 +48,7 @@ class Consumer:
     """Takes tasks from one queue."""
 
     def __init__(self, queue: "Taking", name: str) -> None:
-        self._queue, self.name = queue, name
+        self._queue, self.name, self.held = queue, name, queue.held
         self.ack, self.nack, self.release, self.heartbeat = queue.ack, queue.nack, queue.release, queue.heartbeat
 
     async def dequeue(self, *, lease: Seconds = DEQUEUE_LEASE, wait: Seconds = 0.0) -> Task | None:
@@ -54,14 +56,32 @@ class Consumer:
         return tasks[0] if tasks else None
 
 
-class HeartbeatManager:
-    """Keeps a dequeued task's lease alive while the block runs. If the lease is lost, it stops and `lost` is True."""
+def lease_length(task: Task) -> float:
+    """Seconds: a claim or heartbeat is the last write of a running task, and sets its lease from then."""
+    return (task.lease_expires_at or 0.0) - task.updated_at
 
-    def __init__(self, queue: "Taking", task: Task | str, interval: Seconds = 60.0) -> None:
+
+class Heartbeating(Protocol):
+    """Whoever can say that a task is still being worked on."""
+
+    async def heartbeat(self, task: Any, /) -> Any: ...
+
+
+class HeartbeatManager:
+    """Keeps a dequeued task's lease alive while the block runs. If the lease is lost, it stops and `lost` is True.
+
+    `queue` is any object with `heartbeat(task)`. Each beat renews the lease for as long as it was dequeued for; a lease
+    shorter than three intervals gets three beats.
+    """
+
+    def __init__(self, queue: Heartbeating, task: Task | str, interval: Seconds = 60.0) -> None:
         self._queue, self._task, self._interval = queue, task, seconds(interval)
         self.lost = False
 
     async def __aenter__(self) -> Self:
+        held = self._task if isinstance(self._task, Task) else getattr(self._queue, "held", {}).get(self._task)
+        if isinstance(held, Task) and (lease := lease_length(held)) > 0:
+            self._interval = min(self._interval, lease / 3)
         self._beating = asyncio.create_task(self._beat())
         return self
 
@@ -75,8 +95,9 @@ class HeartbeatManager:
         while not self.lost:
             await asyncio.sleep(self._interval)
             try:
-                await self._queue.heartbeat(self._task, lease=max(3 * self._interval, DEQUEUE_LEASE))
-            except (LeaseLost, TaskNotFound):
-                self.lost = True
+                await self._queue.heartbeat(self._task)
             except (StorageError, Conflict):
                 continue  # the lease may outlive the trouble: try again at the next beat
+            except Exception as error:  # noqa: BLE001 - an object of the caller's raises what it likes; `lost` tells
+                self.lost = True
+                log.warning("task %s is not kept alive any more: %s", self._task, error)

@@ -61,7 +61,8 @@ class Looking(Opened):
         """Wait for a task to end and return its result, or raise TaskFailed or ResultTimeout."""
         task = await self.ended(task_id, timeout=timeout)
         if task.result is None:
-            raise TaskFailed(f"task {task_id} is {task.status}: {task.error or 'it has no result'}")
+            why = task.error or "it has no result"
+            raise TaskFailed(f"task {task_id} is {task.status}: {why}", task_id=task_id)
         return decode(task.result)
 
     async def ended(self, task_id: str, *, timeout: Seconds | None = None) -> Task:
@@ -71,12 +72,12 @@ class Looking(Opened):
         while True:
             task = await self.get(task_id)
             if task is None:
-                raise TaskNotFound(f"there is no task {task_id}")
+                raise TaskNotFound(f"there is no task {task_id}", task_id=task_id)
             if task.status in FINISHED:
                 return task
             left = pause if until is None else until - boot_clock()
             if left <= 0:
-                raise ResultTimeout(f"task {task_id} is still {task.status}")
+                raise ResultTimeout(f"task {task_id} is still {task.status}", task_id=task_id)
             await asyncio.sleep(min(pause, left))
             pause = min(pause * 1.5, _SLOWEST)
 

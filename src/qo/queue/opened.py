@@ -21,7 +21,7 @@ class Opened:
         self.settings = _settled(settings or Settings(), engine)
         self._clock = clock
         self._worker_id = new_worker_id("dequeue")
-        self._held: dict[str, Task] = {}
+        self.held: dict[str, Task] = {}  # dequeued here and not settled, by id
         self._adding: Trips[NewTask, Added] = Trips(engine.add)
         self._applying: Trips[Change, bool] = Trips(engine.apply)
 

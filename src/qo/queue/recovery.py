@@ -3,6 +3,7 @@
 from qo.engine import Engine
 from qo.ids import luck
 from qo.model import Filter, Task, cursor, expire
+from qo.queue.handles import lease_length
 
 GRACE = 5.0  # seconds a lease must be over, for clocks that disagree
 PAGE_SIZE = 1000  # tasks in one request
@@ -19,13 +20,8 @@ async def expire_leases(
     expired: list[Task] = []
     after = ""
     while lost := await engine.find(Filter(expired_for=grace), limit=page_size, after=after):
-        changes = [expire(task, luck=luck(), grace=max(grace, timeout - _lease_of(task))) for task in lost]
+        changes = [expire(task, luck=luck(), grace=max(grace, timeout - lease_length(task))) for task in lost]
         answers = await engine.apply(changes)
         expired += [task for task, done in zip(lost, answers, strict=True) if done]
         after = cursor(lost[-1])
     return expired
-
-
-def _lease_of(task: Task) -> float:
-    """Seconds: a claim or heartbeat is the last write of a running task, and sets its lease from then."""
-    return (task.lease_expires_at or 0.0) - task.updated_at

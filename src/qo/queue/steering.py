@@ -44,6 +44,7 @@ class Steering(Looking):
     async def _refusal(self, task_id: str, verb: str, allowed: Iterable[Status]) -> TaskNotFound | WrongStatus:
         task = await self.get(task_id)
         if task is None:
-            return TaskNotFound(f"there is no task {task_id}")
+            return TaskNotFound(f"there is no task {task_id}", task_id=task_id)
         names = ", ".join(sorted(allowed))
-        return WrongStatus(f"task {task_id} is {task.status}; {verb} takes a task that is one of: {names}")
+        refusal = f"task {task_id} is {task.status}; {verb} takes a task that is one of: {names}"
+        return WrongStatus(refusal, task_id=task_id)

@@ -26,7 +26,7 @@ from qo.model import (
     show,
 )
 from qo.queue.describe import Seconds, seconds
-from qo.queue.handles import DEQUEUE_LEASE, Consumer
+from qo.queue.handles import DEQUEUE_LEASE, Consumer, lease_length
 from qo.queue.opened import Opened
 from qo.queue.recovery import expire_leases
 from qo.queue.retention import Retention
@@ -71,7 +71,7 @@ class Taking(Opened):
             left = until - boot_clock()
             if tasks or left <= 0:
                 tasks = [plain_task(task) for task in tasks]
-                self._held.update((task.id, task) for task in tasks)
+                self.held.update((task.id, task) for task in tasks)
                 return tasks
             await self.engine.wait(want, min(left, max(_SHORTEST_WAIT, self.settings.recovery_interval)))
 
@@ -131,10 +131,11 @@ class Taking(Opened):
         after = _any("delay", delay)
         await self._settle(task, lambda held: release(held, after))
 
-    async def heartbeat(self, task: Task | str, *, lease: Seconds = DEQUEUE_LEASE) -> None:
-        """Still working: the lease now runs for `lease` seconds more."""
+    async def heartbeat(self, task: Task | str, *, lease: Seconds | None = None) -> None:
+        """Still working: the lease now runs for `lease` seconds more, or as long as it was dequeued for."""
         held = self._lease_of(task)
-        if not await self._applying.ask(renew(held, _some("lease", lease))):
+        length = lease_length(held) if lease is None else _some("lease", lease)
+        if not await self._applying.ask(renew(held, length)):
             self._forget(held)
             raise _lost(held)
 
@@ -146,16 +147,16 @@ class Taking(Opened):
             raise _lost(held)
 
     def _forget(self, held: Task) -> None:
-        known = self._held.get(held.id)
+        known = self.held.get(held.id)
         if known is not None and known.lease_id == held.lease_id:  # a later attempt may be held here by now
-            del self._held[held.id]
+            del self.held[held.id]
 
     def _lease_of(self, task: Task | str) -> Task:
         if isinstance(task, Task):
             return task
-        held = self._held.get(task)
+        held = self.held.get(task)
         if held is None:
-            raise TaskNotFound(f"task {task} was not dequeued here, or is settled already")
+            raise TaskNotFound(f"task {task} was not dequeued here, or is settled already", task_id=task)
         return held
 
     async def consumer(self, name: str) -> Consumer:
@@ -175,5 +176,6 @@ def _any(field: str, duration: Seconds) -> float:
 
 def _lost(task: Task) -> LeaseLost:
     return LeaseLost(
-        f"task {task.id} is no longer held by attempt {task.attempt}: its lease expired or it was cancelled"
+        f"task {task.id} is no longer held by attempt {task.attempt}: its lease expired or it was cancelled",
+        task_id=task.id,
     )

@@ -1,0 +1,111 @@
+"""HeartbeatManager: with any object that has `heartbeat`, and never for longer than was asked for."""
+
+import asyncio
+from datetime import timedelta
+
+import pytest
+
+import qo
+from qo.engines.memory import MemoryEngine
+from qo.queue import Queue
+from qo.testing import ManualClock
+from tests.engines.fast_time import run
+
+
+class Sheet:
+    """A queue of somebody else's."""
+
+    def __init__(self, error: Exception | None = None) -> None:
+        self.beats: list[str] = []
+        self.error = error
+
+    async def heartbeat(self, job_id: str) -> None:
+        self.beats.append(job_id)
+        if self.error is not None:
+            raise self.error
+
+
+def test_any_object_with_a_heartbeat_is_kept_alive() -> None:
+    async def beating() -> None:
+        sheet = Sheet()
+        async with qo.HeartbeatManager(sheet, "job-1", interval=timedelta(seconds=30)) as heartbeat:
+            await asyncio.sleep(100)
+        assert sheet.beats == ["job-1"] * 3 and not heartbeat.lost
+
+    run(beating())
+
+
+def test_an_error_of_another_kind_ends_the_beats_and_not_the_work(caplog: pytest.LogCaptureFixture) -> None:
+    async def beating() -> None:
+        sheet = Sheet(KeyError("job-1"))
+        async with qo.HeartbeatManager(sheet, "job-1", interval=30) as heartbeat:
+            await asyncio.sleep(100)
+        assert sheet.beats == ["job-1"] and heartbeat.lost
+
+    run(beating())
+    assert "task job-1 is not kept alive any more: 'job-1'" in caplog.text
+
+
+@pytest.mark.parametrize("by_id", [True, False])
+@pytest.mark.parametrize("lease", [45.0, 300.0, 4000.0])
+def test_a_beat_renews_for_as_long_as_was_asked_for(lease: float, by_id: bool) -> None:
+    async def beating() -> None:
+        clock = ManualClock()
+        async with Queue(MemoryEngine(clock), clock=clock) as queue:
+            await queue.enqueue("t", queue="jobs")
+            consumer = await queue.consumer("jobs")
+            task = await consumer.dequeue(lease=lease)
+            assert task is not None
+            async with qo.HeartbeatManager(consumer, task.id if by_id else task, interval=20) as heartbeat:
+                for _ in range(10):
+                    await asyncio.sleep(16)
+                    clock.advance(16)
+                    renewed = await queue.get(task.id)
+                    assert renewed is not None and renewed.lease_expires_at is not None
+                    assert renewed.lease_expires_at <= clock.now + lease
+            assert not heartbeat.lost
+            await queue.ack(task)
+
+    run(beating())
+
+
+@pytest.mark.parametrize("url", ["memory://", "sqlite:///{}/qo.db"])
+async def test_a_heartbeat_without_a_lease_keeps_its_length(url: str, tmp_path: object) -> None:
+    async with qo.connect(url.format(tmp_path)) as queue:
+        await queue.enqueue("t")
+        [task] = await queue.dequeue(lease=77)
+        await queue.heartbeat(task.id)
+        renewed = await queue.get(task.id)
+        assert renewed is not None and renewed.lease_expires_at is not None
+        assert renewed.lease_expires_at - renewed.updated_at == pytest.approx(77, abs=0.01)
+
+
+async def test_errors_name_the_task_and_their_cause() -> None:
+    nobody = "00000000-0000-8000-8000-000000000000"
+    clock = ManualClock()
+    async with Queue(MemoryEngine(clock), clock=clock) as queue:
+        with pytest.raises(qo.TaskNotFound) as missing:
+            await queue.ack(nobody)
+        with pytest.raises(qo.TaskNotFound) as unknown:
+            await queue.replay(nobody)
+        assert missing.value.task_id == unknown.value.task_id == nobody
+        submitted = await queue.enqueue("t", max_retries=0)
+        with pytest.raises(qo.WrongStatus) as wrong:
+            await queue.replay(submitted.id)
+        with pytest.raises(qo.ResultTimeout) as slow:
+            await submitted.result(timeout=0)
+        [task] = await queue.dequeue()
+        await queue.nack(task, "no luck")
+        with pytest.raises(qo.TaskFailed) as failed:
+            await submitted.result()
+        with pytest.raises(qo.LeaseLost) as lost:
+            await queue.ack(task)
+        assert {error.value.task_id for error in (wrong, slow, failed, lost)} == {submitted.id}
+        assert lost.value.cause is None
+
+
+def test_a_storage_error_tells_its_cause() -> None:
+    broken = OSError("disk on fire")
+    with pytest.raises(qo.QoError) as caught:
+        raise qo.StorageError("the store is away") from broken
+    assert caught.value.cause is broken and caught.value.task_id is None
