@@ -19,7 +19,7 @@ from qo.errors import (
     TaskNotFound,
     WrongStatus,
 )
-from qo.model import Event, Filter, RetryPolicy, Status, Task, cursor
+from qo.model import Event, Filter, PromotionTimes, RetryPolicy, Status, Task, cursor
 from qo.queue import Consumer, HeartbeatManager, Producer, Queue, Settings, Submitted, connect
 from qo.s3_store import S3Store
 from qo.tasks import current_task
@@ -40,6 +40,7 @@ __all__ = [
     "LeaseLost",
     "OutcomeUnknown",
     "Producer",
+    "PromotionTimes",
     "QoError",
     "Queue",
     "Refused",

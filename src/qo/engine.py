@@ -24,7 +24,10 @@ class Engine(Protocol):
         """Store new tasks; the engine may choose their ids. Of equal rank, the batch's order is kept."""
 
     async def claim(self, want: Want) -> list[Task]:
-        """Lease the due and eligible tasks that come first by rank. In no particular order."""
+        """Lease the due and eligible tasks that come first, and answer in this order (`in_order`).
+
+        Competing claims may leave gaps: a task that another claim is about to take is passed over.
+        """
 
     async def apply(self, changes: Sequence[Change]) -> list[bool]:
         """Write each change whose guard holds. False: it did not hold, or the task is gone.

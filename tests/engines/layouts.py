@@ -22,7 +22,9 @@ EVERYTHING_ASIDE: Layout = lambda bucket, clock: SpaciousEngine(  # noqa: E731 -
     PerTaskEngine(bucket, clock=clock), bucket, inline=0, clock=clock
 )
 VARIANTS: dict[str, Layout] = LAYOUTS | {
-    "tasks in small pages": lambda bucket, clock: PerTaskEngine(bucket, Options(ready_page_size=3), clock=clock),
+    "tasks in small pages": lambda bucket, clock: PerTaskEngine(
+        bucket, Options(ready_page_size=3, promotion_interval=0), clock=clock
+    ),
     "tasks with values aside": EVERYTHING_ASIDE,
     "sqlite synced behind": lambda bucket, clock: SqliteObjectEngine(
         bucket, mode=sqlite_object.Mode.LOCAL, interval=0, clock=clock

@@ -7,8 +7,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qo.errors import InvalidTask
-from qo.model import AGEING, HIGH, LOW, MEDIUM, STRICT, effective_priority, level, level_word, rank
-from tests.model.samples import NOW
+from qo.model import (
+    AGEING,
+    HIGH,
+    LOW,
+    MEDIUM,
+    STRICT,
+    PromotionTimes,
+    effective_priority,
+    effective_rank,
+    in_order,
+    lane_of,
+    level,
+    level_word,
+    rank,
+)
+from tests.model.samples import NOW, pending
 
 MINUTE = 60.0
 INF = float("inf")
@@ -93,3 +107,30 @@ def test_any_other_priority_is_refused_by_name(written: int | str) -> None:
 
 def test_every_priority_has_a_named_level() -> None:
     assert [level_word(priority) for priority in range(10)] == ["high"] + ["medium"] * 6 + ["low"] * 3
+
+
+def test_a_task_that_has_waited_for_its_levels_goes_by_the_instant_it_was_due() -> None:
+    mine = rank(NOW, MEDIUM, AGEING)
+    assert effective_rank(mine, NOW, NOW + 20 * MINUTE - 1) == mine
+    assert effective_rank(mine, NOW, NOW + 20 * MINUTE) == NOW
+
+
+def test_nothing_overtakes_its_own_lane() -> None:
+    slow, quick = pending(NOW, priority=5, ageing=10.0), pending(NOW - 1, priority=5, ageing=30.0)
+    other = pending(NOW - 0.5, priority=0)
+    assert in_order([slow, quick, other], NOW + 49, lane_of) == [other, slow, quick]
+    assert in_order([slow, quick, other], NOW + 200, lane_of) == [other, slow, quick]
+
+
+def test_by_default_the_times_of_promotion_are_the_usual_ageing() -> None:
+    assert [PromotionTimes().ageing(priority) for priority in range(10)] == [AGEING] * 10
+
+
+def test_times_of_promotion_are_what_a_task_waits_to_meet_a_new_one_above_it() -> None:
+    times = PromotionTimes(low_to_medium=60, medium_to_high=900)
+    low, medium = (rank(NOW, each, times.ageing(each)) for each in (LOW, MEDIUM))
+    assert medium == NOW + 900
+    assert low == pytest.approx(NOW + 960) == rank(NOW + 60, MEDIUM, times.ageing(MEDIUM))
+    waits = [each * times.ageing(each) for each in range(10)]
+    assert waits == sorted(waits)
+    assert PromotionTimes(low_to_medium=INF).ageing(LOW) == INF

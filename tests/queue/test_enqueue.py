@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from qo.codec import encode_value
+from qo.engines.memory import MemoryEngine
 from qo.errors import InvalidSetting, InvalidTask, QoError
-from qo.model import Filter, RetryPolicy, Status, check_id, derived_id
+from qo.model import Filter, PromotionTimes, RetryPolicy, Status, check_id, derived_id
 from qo.queue import Queue, Settings, connect
 from qo.testing import ManualClock
 
@@ -118,6 +119,16 @@ async def test_the_largest_payload_allowed_is_kept(queue: Queue) -> None:
     task = await queue.get(submitted.id)
     assert task is not None
     assert len(task.payload) == 262_143
+
+
+async def test_the_times_of_promotion_can_be_set(clock: ManualClock) -> None:
+    times = PromotionTimes(low_to_medium=60, medium_to_high=900)
+    async with Queue(MemoryEngine(clock), Settings(ageing=times), clock=clock) as queue:
+        for priority, waits in (("high", 0), ("medium", 900), ("low", 960), (3, 450)):
+            task = await queue.get((await queue.enqueue("t", priority=priority)).id)
+            assert task is not None and task.rank == pytest.approx(clock.now + waits)
+        with pytest.raises(InvalidTask, match="priority"):
+            await queue.enqueue("t", priority=11)
 
 
 @pytest.mark.parametrize("settings", [Settings(ageing=float("nan")), Settings(ageing=-1), Settings(window=-1)], ids=str)

@@ -134,7 +134,7 @@ async def test_a_search_stops_after_so_many_and_says_where_to_go_on(monkeypatch:
         second = await find(queue.engine, needle, limit=10, after=first.next)
         third = await find(queue.engine, needle, limit=10, after=second.next or "")
         assert [task.id for task in third.tasks] == [news[3].id] and third.next is None
-        ordered = await find_sorted(queue.engine, Search(where=Filter()), "available", limit=10)
+        ordered = await find_sorted(queue.engine, Search(where=Filter()), "available", limit=10, now=system_clock())
         assert ordered.window == 30 and len(ordered.tasks) == 10
 
 

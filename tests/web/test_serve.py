@@ -16,6 +16,7 @@ from click.testing import CliRunner, Result
 import qo
 from qo.cli import main
 from qo.errors import InvalidSetting
+from qo.model import PromotionTimes
 from qo.web import Level, WebSettings
 from qo.web.priorities import read_priorities
 
@@ -115,7 +116,7 @@ def test_a_priority_configuration_changes_what_levels_give(tmp_path: Path):
                 "high": {"max_retries": 9, "timeout_seconds": 30},
                 "starvation_prevention": {
                     "low_to_medium_seconds": 60,
-                    "medium_to_high_seconds": 120,
+                    "medium_to_high_seconds": 90,
                     "promotion_interval_seconds": 60,
                     "promotion_batch_size": 100,
                 },
@@ -126,7 +127,7 @@ def test_a_priority_configuration_changes_what_levels_give(tmp_path: Path):
     settings = read_priorities(path, WebSettings())
     assert settings.levels["high"] == Level(max_retries=9, timeout_seconds=30)
     assert settings.levels["low"] == Level(max_retries=2, timeout_seconds=900)
-    assert settings.ageing == 20 and settings.timeout_growth == 2
+    assert settings.ageing == PromotionTimes(low_to_medium=60, medium_to_high=90) and settings.timeout_growth == 2
 
 
 def test_the_configuration_in_the_spec_is_the_default(tmp_path: Path):
@@ -148,7 +149,8 @@ def test_the_configuration_in_the_spec_is_the_default(tmp_path: Path):
         '{"urgent": {"max_retries": 1, "timeout_seconds": 1}}',
         '{"high": {"max_retries": -1, "timeout_seconds": 1}}',
         '{"high": {"max_retries": 1, "timeout_seconds": 0}}',
-        '{"starvation_prevention": {"low_to_medium_seconds": 600, "medium_to_high_seconds": 600}}',
+        '{"starvation_prevention": {"low_to_medium_seconds": 600, "medium_to_high_seconds": -1}}',
+        '{"starvation_prevention": {"low_to_medium_seconds": "soon"}}',
         '{"timeout_growth": 0}',
         '{"high": null, "high": null}',
     ],

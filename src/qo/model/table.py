@@ -12,7 +12,8 @@ from qo.model.check import check_distinct
 from qo.model.event import Event, event_of
 from qo.model.filter import Counts, Filter, Lane, Position, position
 from qo.model.note import ANY, NEW, Note
-from qo.model.task import FINISHED, NewTask, Status, Task, admit, stamps
+from qo.model.order import in_order
+from qo.model.task import FINISHED, NewTask, Status, Task, admit, lane_of, stamps
 from qo.model.want import Want, eligible
 
 
@@ -44,9 +45,9 @@ class Table:
 
     def claim(self, want: Want, now: float) -> list[Task]:
         if want.again and (mine := [task for task in self.tasks.values() if _held_under(task, want.lease_id)]):
-            return mine
+            return in_order(mine, now, lane_of)
         left, claimed = dict(want.at_most), list[Task]()
-        for task in sorted(self._due(want, now), key=lambda task: (task.rank, task.id)):
+        for task in in_order(self._due(want, now), now, lane_of):
             if len(claimed) == want.limit:
                 break
             if left.get(task.type, 1) > 0:

@@ -98,6 +98,11 @@ class Task(Struct, frozen=True, kw_only=True, gc=False):
         return f"<Task {self.id} {self.type} {self.status} attempt={self.attempt}>"
 
 
+def lane_of(task: Task) -> tuple[str, str, tuple[str, ...], int]:
+    """Tasks of one lane are claimed in the constant order of their ranks."""
+    return task.queue, task.type, task.needs, task.priority
+
+
 def stamps(now: float, size: int) -> list[float]:
     """An instant for each task of a batch, so that a batch keeps its order."""
     return [now - STAMP * behind for behind in range(size - 1, -1, -1)]

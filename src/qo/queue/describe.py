@@ -17,6 +17,7 @@ from qo.model import (
     TIMEOUT,
     WINDOW,
     NewTask,
+    PromotionTimes,
     RetryPolicy,
     check_described,
     check_id,
@@ -33,7 +34,8 @@ Moment = float | str | datetime
 class Settings(Struct, frozen=True, kw_only=True):
     """What a queue does with every task submitted through it."""
 
-    ageing: float = AGEING  # seconds of waiting worth one level of priority; inf is strict, 0 first in first out
+    # Seconds of waiting worth one level of priority (inf is strict, 0 first in first out), or the times of promotion.
+    ageing: float | PromotionTimes = AGEING
     window: float = WINDOW  # seconds an idempotency key holds
     recovery_interval: float = 10.0  # seconds between two looks for expired leases by `dequeue`; inf: never
     retention: float | None = (
@@ -65,13 +67,14 @@ def describe(
         check_id(id)
     elif idempotency_key is not None:
         id = derived_id(check_name("queue", queue), str(idempotency_key))
+    urgency = level(priority) if isinstance(priority, str) else priority
     return check_described(
         NewTask(
             id=new_id(clock) if id is None else id,
             queue=queue,
             type=type,
             payload=payload,
-            priority=level(priority) if isinstance(priority, str) else priority,
+            priority=urgency,
             needs=() if needs == () else check_names("needs", needs),
             timeout=seconds(timeout),
             max_retries=max_retries,
@@ -80,11 +83,15 @@ def describe(
             run_at=None if run_at is None else moment("run_at", run_at),
             idempotency_key=idempotency_key,
             trace_id=trace_id,
-            ageing=settings.ageing,
+            ageing=_ageing(settings.ageing, urgency),
             window=settings.window,
         ),
         payload_limit=settings.payload_limit or sys.maxsize,  # the queue, which knows the store, looks again
     )
+
+
+def _ageing(setting: float | PromotionTimes, priority: int) -> float:
+    return setting.ageing(level(priority)) if isinstance(setting, PromotionTimes) else setting
 
 
 def seconds(duration: Seconds) -> float:

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from itertools import islice
+from itertools import accumulate, islice
 
 import apsw
 import msgspec
@@ -24,7 +24,9 @@ from qo.model import (
     admit,
     apply,
     created,
+    in_order,
     is_repeat,
+    lane_of,
     stamps,
 )
 from qo.sqlite_tables.lanes import Lanes
@@ -37,7 +39,8 @@ _STEP = 1000  # tasks made ready by one statement
 
 _numbers = msgspec.json.Decoder(list[int])
 _names = msgspec.json.Decoder(set[str])
-_candidates = msgspec.json.Decoder(list[tuple[int, list[tuple[float, int]]]])
+_candidates = msgspec.json.Decoder(list[tuple[int, list[tuple[float, float, int]]]])
+_Head = tuple[float, float, int, int]  # the highest effective rank in its lane so far, rank, number, lane
 
 
 class Table:
@@ -132,7 +135,7 @@ class Table:
         if want.again:
             held = _numbers.decode(self._db.execute(SQL["held_under"], (want.lease_id,)).get)
             if held:
-                return list(read_tasks(self._db, BY_N, held, self.lanes).values())
+                return in_order(read_tasks(self._db, BY_N, held, self.lanes).values(), self._now, lane_of)
         self.stage()
         chosen = self._choose(want)
         if not chosen:
@@ -141,7 +144,8 @@ class Table:
         started_at = None if want.is_prefetch else now
         self._db.execute(SQL["claim"], (want.lease_id, want.worker_id, now + want.lease, now, numbers, started_at))
         self._db.execute(SQL["record"], (numbers,))
-        return list(read_tasks(self._db, BY_N, chosen, self.lanes).values())
+        tasks = read_tasks(self._db, BY_N, chosen, self.lanes)
+        return [tasks[n] for n in chosen]
 
     def claim_each(self, wants: Sequence[Want]) -> list[list[Task]]:
         """Claims that are alike in all but their leases: tasks are looked for once, and dealt out in order."""
@@ -160,26 +164,31 @@ class Table:
         return [[tasks[n] for n in hand] for hand in hands]
 
     def _choose(self, want: Want) -> list[int]:
-        """The numbers of the tasks that come first among all eligible lanes."""
+        """The numbers of the tasks that come first among all eligible lanes, in order."""
         lanes = ready_lanes(self._db, self.lanes, want)
         if not lanes or want.limit <= 0:
             return []
-        heads = _candidates.decode(self._db.execute(SQL["first"], (encode_list(lanes), want.limit)).get)
-        first = sorted((rank, n, lane) for lane, some in heads for rank, n in some)
+        promoted = self._now if len(lanes) > 1 else float("-inf")  # within a lane the ranks say it all
+        heads = _candidates.decode(self._db.execute(SQL["first"], (encode_list(lanes), want.limit, promoted)).get)
+        first: list[_Head] = []
+        for lane, some in heads:
+            reached = accumulate((effective for effective, _, _ in some), max)
+            first += [(highest, rank, n, lane) for highest, (_, rank, n) in zip(reached, some, strict=True)]
+        first.sort()
         if want.at_most:
             first = self._fitting(first, want.at_most)
         del first[want.limit :]
-        for lane, size in Counter(lane for _, _, lane in first).items():
+        for lane, size in Counter(lane for *_, lane in first).items():
             self.tally[lane, _PENDING] -= size
             self.tally[lane, _RUNNING] += size
-        return [n for _, n, _ in first]
+        return [n for _, _, n, _ in first]
 
-    def _fitting(self, first: list[tuple[float, int, int]], at_most: Mapping[str, int]) -> list[tuple[float, int, int]]:
+    def _fitting(self, first: list[_Head], at_most: Mapping[str, int]) -> list[_Head]:
         """Without those that would be too many of their type."""
         taken: Counter[str] = Counter()
         fitting = []
         for head in first:
-            type_ = self.lanes[head[2]].type
+            type_ = self.lanes[head[3]].type
             taken[type_] += 1
             if taken[type_] <= at_most.get(type_, taken[type_]):
                 fitting.append(head)

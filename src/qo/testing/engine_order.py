@@ -26,3 +26,46 @@ class Order:
         task = await stored(engine)
         assert (task.available_at, task.rank) == (clock.now, clock.now + 9 * 200)
         assert [task.id for task in await claim(engine)] == [task_id(0)]
+
+    async def test_a_claim_answers_in_order(self, engine: Engine, clock: ManualClock) -> None:
+        for n in range(30):  # older tasks have the lower numbers, and half of them the lower priority
+            await engine.add([new(n, type=f"t{n % 5}", priority=(9, 0, 6)[n % 3])])
+            clock.advance(1)
+        expected = [task_id(n) for first in (1, 2, 0) for n in range(first, 30, 3)]
+        claimed = await claim(engine, limit=20, lease_id="mine")
+        assert [task.id for task in claimed] == expected[:20]
+        again = await claim(engine, limit=20, lease_id="mine", again=True)
+        assert [task.id for task in again] == expected[:20]
+        assert [task.id for task in await claim(engine, limit=20)] == expected[20:]
+
+    async def test_a_task_that_has_waited_long_enough_goes_before_what_came_after_it(
+        self, engine: Engine, clock: ManualClock
+    ) -> None:
+        """Twice as many urgent tasks come as are done: the backlog grows, and nothing is left behind for ever."""
+        await engine.add([new("medium", priority=6), new("low", priority=9)])
+        ended: dict[str, int] = {}
+        for minute in range(1, 33):
+            await engine.add([new(2 * minute + n, priority=0) for n in range(2)])
+            clock.advance(60)
+            ended[(await claim_one(engine)).id] = minute
+        assert (ended[task_id("medium")], ended[task_id("low")]) == (20, 30)
+        highs = [ended[task_id(n)] for n in range(2, 66) if task_id(n) in ended]
+        assert highs == sorted(highs) and len(highs) == 30
+
+    async def test_tasks_of_different_ageing_are_promoted_each_in_its_time(
+        self, engine: Engine, clock: ManualClock
+    ) -> None:
+        await engine.add([new("never", priority=9, ageing=float("inf"))])
+        clock.advance(1)
+        await engine.add([new("slow", priority=6, ageing=100.0)])
+        clock.advance(1)
+        await engine.add([new("fast", priority=5, ageing=10.0)])
+        clock.advance(49)
+        await engine.add([new("high", priority=0)])
+        clock.advance(1)
+        assert (await claim_one(engine)).id == task_id("fast")
+        clock.advance(548)
+        await engine.add([new("new high", priority=0)])
+        clock.advance(1)
+        order = [task.id for task in await claim(engine)]
+        assert order == [task_id(name) for name in ("slow", "high", "new high", "never")]

@@ -1,6 +1,5 @@
 """The priority configuration of docs/http.md, read from a file."""
 
-import math
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +9,12 @@ from msgspec.structs import replace
 
 from qo.codec import parse_json
 from qo.errors import InvalidSetting, InvalidTask
-from qo.model import HIGH, LOW, MEDIUM, check_number, check_whole
+from qo.model import PromotionTimes, check_number, check_whole
 from qo.web.settings import Level, WebSettings
 
 
 class Promotion(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Waiting makes up for priority continuously here, so an interval and a batch size have nothing to set."""
+    """A task is promoted at the moment its time has come, so an interval and a batch size have nothing to set."""
 
     low_to_medium_seconds: float = 600.0
     medium_to_high_seconds: float = 1200.0
@@ -53,17 +52,11 @@ def apply_priorities(given: PriorityFile, settings: WebSettings) -> WebSettings:
         check_number("timeout_growth", given.timeout_growth, above=0.0)
         changed["timeout_growth"] = given.timeout_growth
     if given.starvation_prevention is not None:
-        changed["ageing"] = _ageing(given.starvation_prevention)
+        changed["ageing"] = _times(given.starvation_prevention)
     return replace(settings, **changed)
 
 
-def _ageing(given: Promotion) -> float:
-    """One number orders the queue, so both waits must mean the same number of seconds a level."""
-    low = given.low_to_medium_seconds / (LOW - MEDIUM)
-    medium = given.medium_to_high_seconds / (MEDIUM - HIGH)
-    if not math.isclose(low, medium):
-        raise InvalidTask(
-            "starvation_prevention", "medium_to_high_seconds must be twice low_to_medium_seconds (6 levels against 3)"
-        )
-    check_number("starvation_prevention", low)
-    return low
+def _times(given: Promotion) -> PromotionTimes:
+    check_number("starvation_prevention.low_to_medium_seconds", given.low_to_medium_seconds)
+    check_number("starvation_prevention.medium_to_high_seconds", given.medium_to_high_seconds)
+    return PromotionTimes(low_to_medium=given.low_to_medium_seconds, medium_to_high=given.medium_to_high_seconds)

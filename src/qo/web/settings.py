@@ -2,7 +2,7 @@
 
 from msgspec import Struct, field
 
-from qo.model import AGEING
+from qo.model import PromotionTimes
 from qo.monitor import MonitorSettings
 
 
@@ -28,7 +28,7 @@ class WebSettings(Struct, frozen=True, kw_only=True):
     body_limit: int = 1024 * 1024  # bytes
     levels: dict[str, Level] = field(default_factory=lambda: dict(LEVEL_DEFAULTS))
     timeout_growth: float = 1.5  # each retry of a task submitted by /api/v1 may take so much longer
-    ageing: float = AGEING  # seconds of waiting worth one level, where the queue is opened by its URL
+    ageing: float | PromotionTimes = PromotionTimes()  # as in qo.queue.Settings, where the queue is opened by its URL
     sample_interval: float = 5.0  # seconds between two looks at the counts, for rates
     dead_after: float = 90.0  # seconds of silence after which a worker is shown as dead: three missed heartbeats
     longest_wait: float = 60.0  # seconds one request may wait for a result

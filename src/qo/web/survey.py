@@ -8,7 +8,7 @@ the oldest task seen that still waits: a lower bound that becomes exact as the w
 from msgspec import Struct
 
 from qo.engine import Engine
-from qo.model import Counts, Filter, LevelWord, Status, Task, cursor, level_word
+from qo.model import Counts, Filter, LevelWord, Status, Task, cursor, effective_rank, level_word
 from qo.web.v1.words import LEVEL_WORDS
 
 PAGE = 200
@@ -20,7 +20,7 @@ class Waiting(Struct, frozen=True, kw_only=True):
     exact: bool  # all that waits was read
     depth: dict[LevelWord, int]
     oldest: dict[LevelWord, float | None]  # since when the one that waited longest has been due
-    ranks: list[float]  # of all that wait, lowest first; empty unless exact
+    ranks: list[float]  # effective, of all that wait, lowest first; empty unless exact
 
 
 class Survey:
@@ -75,7 +75,12 @@ def _exact(tasks: list[Task], now: float) -> Waiting:
     depth: dict[LevelWord, int] = dict.fromkeys(LEVEL_WORDS, 0)
     for task in tasks:
         depth[level_word(task.priority)] += 1
-    return Waiting(exact=True, depth=depth, oldest=_oldest(tasks, now), ranks=sorted(task.rank for task in tasks))
+    return Waiting(
+        exact=True,
+        depth=depth,
+        oldest=_oldest(tasks, now),
+        ranks=sorted(effective_rank(task.rank, task.due_at, now) for task in tasks),
+    )
 
 
 def _oldest(tasks: list[Task], now: float) -> dict[LevelWord, float | None]:

@@ -1,4 +1,4 @@
-"""Pending tasks in order: a line for each kind of want, and those whose time has not come beside them.
+"""Pending tasks in order: a line for each lane, and those whose time has not come beside them.
 
 Entries of tasks that changed stay until they come up, and are then left out.
 """
@@ -7,15 +7,16 @@ from collections.abc import Callable, Iterator
 from heapq import heappop, heappush
 from typing import NamedTuple, TypeAlias
 
-from qo.model import Status, Task, Want, eligible
+from qo.model import Status, Task, Want, effective_rank, eligible, lane_of
 
-Lane: TypeAlias = tuple[str, str, tuple[str, ...]]  # queue, type, needs
+Lane: TypeAlias = tuple[str, str, tuple[str, ...], int]  # queue, type, needs, priority
 
 
 class _Place(NamedTuple):
     at: float  # rank in a line, the instant it is available beside it
     id: str
     version: int
+    due_at: float
 
 
 class Lines:
@@ -26,7 +27,7 @@ class Lines:
 
     def join(self, task: Task) -> None:
         if task.status is Status.PENDING:
-            heappush(self._later, _Place(task.available_at, task.id, task.version))
+            heappush(self._later, _Place(task.available_at, task.id, task.version, task.due_at))
 
     def next_at(self) -> float | None:
         """When the first of those whose time has not come will be due."""
@@ -35,18 +36,21 @@ class Lines:
         return self._later[0].at if self._later else None
 
     def take(self, want: Want, now: float) -> Iterator[Task]:
-        """Due and eligible tasks, first come first. Each is taken out of its line: it is to be claimed."""
+        """Due and eligible tasks, in the order of `in_order`. Each is taken out of its line: it is to be claimed."""
         self._stage(now)
-        left = dict(want.at_most)
+        left, reached = dict(want.at_most), dict[Lane, float]()
+        lanes = [lane for lane in self._lines if eligible(want, *lane[:3])]
         for _ in range(want.limit):
-            best: tuple[_Place, Lane] | None = None
-            for lane, line in self._lines.items():
-                if line and left.get(lane[1], 1) > 0 and eligible(want, *lane):
-                    best = min(best or (line[0], lane), (line[0], lane))
-            if best is None:
+            heads = [
+                (max(reached.get(lane, 0.0), effective_rank(head.at, head.due_at, now)), head, lane)
+                for lane in lanes
+                if left.get(lane[1], 1) > 0 and (line := self._lines.get(lane)) and (head := line[0])
+            ]
+            if not heads:
                 return
-            place, lane = best
-            task = self._task(place)
+            reached_now, head, lane = min(heads)
+            reached[lane] = reached_now
+            task = self._task(head)
             heappop(self._lines[lane])
             self._trim(lane)
             if lane[1] in left:
@@ -56,14 +60,14 @@ class Lines:
 
     def has(self, want: Want, now: float) -> bool:
         self._stage(now)
-        return any(line and eligible(want, *lane) for lane, line in self._lines.items())
+        return any(line and eligible(want, *lane[:3]) for lane, line in self._lines.items())
 
     def _stage(self, now: float) -> None:
         while self._later and self._later[0].at <= now:
             task = self._task(heappop(self._later))
             if task is not None:
-                lane = (task.queue, task.type, task.needs)
-                heappush(self._lines.setdefault(lane, []), _Place(task.rank, task.id, task.version))
+                line = self._lines.setdefault(lane_of(task), [])
+                heappush(line, _Place(task.rank, task.id, task.version, task.due_at))
         for lane in list(self._lines):
             self._trim(lane)
 

@@ -38,7 +38,9 @@ from qo.model import (
     apply,
     check_distinct,
     claim,
+    in_order,
     is_repeat,
+    lane_of,
     position,
     stamps,
 )
@@ -110,7 +112,7 @@ class State:
 
     def claim(self, want: Want, now: float) -> list[Task]:
         if want.again and (mine := self._held_under(want.lease_id)):
-            return mine
+            return in_order(mine, now, lane_of)
         claimed = [claim(task, want, now) for task in self._lines.take(want, now)]
         for task in claimed:
             self._write(task)

@@ -8,7 +8,7 @@ from qo.engines.per_task.spread import Spread, shuffled
 from qo.engines.per_task.store import Store
 from qo.engines.per_task.transitions import Transitions
 from qo.errors import Conflict, StorageError
-from qo.model import Status, Task, Want, claim, eligible, is_due
+from qo.model import Status, Task, Want, claim, eligible, in_order, is_due, lane_of
 
 _PATIENCE = 2  # tasks lost to others
 
@@ -27,7 +27,8 @@ class Claiming:
         ids = {entry.id for entry in page.entries if entry.holder == holder}
         found = await in_parallel(self._documents.read_living, sorted(ids))
         tasks = [kept.task for kept in found if kept is not None]
-        return [task for task in tasks if task.status is Status.RUNNING and task.lease_id == want.lease_id]
+        mine = [task for task in tasks if task.status is Status.RUNNING and task.lease_id == want.lease_id]
+        return in_order(mine, self._clock(), lane_of)
 
     async def claim(self, want: Want, candidates: list[Entry]) -> list[Task]:
         """Reach for the first; for those lost to others, reach for the next."""
@@ -46,7 +47,7 @@ class Claiming:
                 break
             line = shuffled(line) if len(missed) > 1 else line  # we are not alone
         self.spread.learn(won=len(claimed), lost=lost)
-        return claimed
+        return in_order(claimed, self._clock(), lane_of)
 
     def _most_lost(self, want: Want) -> int:
         """Beyond this the listing is too old to go on with."""

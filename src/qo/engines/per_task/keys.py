@@ -1,13 +1,14 @@
 """Names of objects. An index entry's name is a pure function of the task it stands for.
 
 tasks/{shard}/{id}.json
-ready/{shard}/{minute}/{rank}_{lane}_{created}_{version}_{id}_{priority}              claimable now
+ready/{shard}/{minute}/{rank}_{lane}_{created}_{version}_{id}_{priority}[_{due}]      claimable now
 ready/later/{minute}/{available}_{rank}_{lane}_{created}_{version}_{id}_{priority}    claimable when its time comes
 leases/{shard}/{minute}/{expires}_{holder}_{lane}_{created}_{version}_{id}_{priority} running
 
 Shard is the id's first digit. Instants and ranks are the sixteen hex digits of the double itself: exact, of one width,
 and for numbers from 0 on their byte order is their order. Minutes are those of the first number, for people and for
-stores that like small folders. All of it is [0-9a-z_/], which every store lists in byte order.
+stores that like small folders. An entry says since when its task waits only if its ageing is not the usual one: else
+rank and priority tell. All of it is [0-9a-z_/], which every store lists in byte order.
 """
 
 import re
@@ -17,7 +18,7 @@ from functools import lru_cache
 from hashlib import sha256
 from typing import Any, NamedTuple
 
-from qo.model import MEDIUM, Status, Task
+from qo.model import AGEING, MEDIUM, Status, Task
 
 SHARDS = "0123456789abcdef"
 TASKS, READY, LATER, LEASES = "tasks/", "ready/", "ready/later/", "leases/"
@@ -28,7 +29,7 @@ _ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
 _TASK = re.compile(rf"tasks/([0-9a-f])/(({_ID.pattern}))\.json")
 _NUMBER = "([0-9a-f]{16})"
 _TAIL = rf"([0-9a-f]{{12}})_{_NUMBER}_([0-9a-f]{{8}})_([0-9a-f]{{32}})(?:_([0-9]))?"  # once there was no priority
-_READY = re.compile(rf"ready/[0-9a-f]/[0-9]{{9}}/{_NUMBER}_{_TAIL}")
+_READY = re.compile(rf"ready/[0-9a-f]/[0-9]{{9}}/{_NUMBER}_{_TAIL}(?:_{_NUMBER})?")
 _LATER = re.compile(rf"ready/later/[0-9]{{9}}/{_NUMBER}_{_NUMBER}_{_TAIL}")
 _LEASE = re.compile(rf"leases/[0-9a-f]/[0-9]{{9}}/{_NUMBER}_([0-9a-f]{{12}})_{_TAIL}")
 
@@ -52,11 +53,16 @@ class Entry(NamedTuple):
     version: int
     id: str
     priority: int
+    due_at: float  # since when the task waits; only of those that are ready or will be
 
     @property
     def age(self) -> tuple[float, int]:
         """Grows with every write of a task, and from one life of an id to the next."""
         return self.created_at, self.version
+
+
+def lane_of(entry: Entry) -> tuple[str, int]:
+    return entry.lane, entry.priority
 
 
 def is_id(task_id: str) -> bool:
@@ -92,7 +98,8 @@ def index_key(task: Task) -> str | None:
 
 
 def _ready_key(task: Task) -> str:
-    return f"{READY}{task.id[0]}/{_minute(task.rank)}/{_hex(task.rank)}_{_tail(task)}"
+    due = "" if task.due_at == _usual_due_at(task.rank, task.priority) else f"_{_hex(task.due_at)}"
+    return f"{READY}{task.id[0]}/{_minute(task.rank)}/{_hex(task.rank)}_{_tail(task)}{due}"
 
 
 def _later_key(task: Task) -> str:
@@ -109,23 +116,43 @@ def _lease_key(task: Task) -> str:
 def entry_of(key: str) -> Entry | None:
     """None: not one of ours. A deep queue lists the same names again and again."""
     if found := _READY.fullmatch(key):
-        return _entry(key, Kind.READY, found.groups()[1:], rank=found[1])
+        return _entry(key, Kind.READY, found.groups()[1:-1], rank=found[1], due=found[7])
     if found := _LATER.fullmatch(key):
-        return _entry(key, Kind.LATER, found.groups()[2:], at=found[1], rank=found[2])
+        return _entry(key, Kind.LATER, found.groups()[2:], at=found[1], rank=found[2], due=found[1])
     if found := _LEASE.fullmatch(key):
         return _entry(key, Kind.LEASE, found.groups()[2:], at=found[1], holder=found[2])
     return None
 
 
 def _entry(
-    key: str, kind: Kind, tail: tuple[str | Any, ...], *, at: str = "", rank: str = "", holder: str = ""
+    key: str,
+    kind: Kind,
+    tail: tuple[str | Any, ...],
+    *,
+    at: str = "",
+    rank: str = "",
+    holder: str = "",
+    due: str | None = None,
 ) -> Entry:
     lane, created, version, digits, priority = tail
-    task_id = f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
-    due_at, ranked = (_number(digits) if digits else 0.0 for digits in (at, rank))
+    level, ranked = int(priority or MEDIUM), _number(rank) if rank else 0.0
     return Entry(
-        key, kind, due_at, ranked, holder, lane, _number(created), int(version, 16), task_id, int(priority or MEDIUM)
+        key=key,
+        kind=kind,
+        at=_number(at) if at else 0.0,
+        rank=ranked,
+        holder=holder,
+        lane=lane,
+        created_at=_number(created),
+        version=int(version, 16),
+        id=f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}",
+        priority=level,
+        due_at=_number(due) if due else _usual_due_at(ranked, level),
     )
+
+
+def _usual_due_at(rank: float, priority: int) -> float:
+    return rank - priority * AGEING
 
 
 def is_stale(entry: Entry, task: Task) -> bool:

@@ -16,3 +16,4 @@ class Options(Struct, frozen=True, kw_only=True):
     ready_page_size: int = 1000  # entries read at a time; a store answers up to a thousand in one request
     log_scan_page_size: int = 50  # tasks read by one look behind the index
     scan_interval: float = 3600.0  # seconds between two such looks
+    promotion_interval: float = 10.0  # seconds between two looks for promoted tasks in a deep queue

@@ -10,12 +10,13 @@ from collections.abc import Iterable
 from functools import partial
 from typing import TypeAlias
 
-from qo.engines.per_task.keys import LATER, READY, SHARDS, Entry, Kind
+from qo.engines.per_task.keys import LATER, READY, SHARDS, Entry, Kind, lane_of
 from qo.engines.per_task.options import Options
 from qo.engines.per_task.parallel import in_parallel
+from qo.engines.per_task.promoted import Promoted
 from qo.engines.per_task.store import Store
 from qo.ids import luck
-from qo.model import Want, eligible
+from qo.model import Want, eligible, in_order
 
 _FRESH = 1.0  # seconds
 _MOST_READ = 8000  # entries of each shard one claim looks at; the next claim goes on from there
@@ -47,6 +48,7 @@ class Ready:
     def __init__(self, store: Store, options: Options) -> None:
         self._index, self._lanes, self._clock = store.index, store.lanes, store.clock
         self._page = options.ready_page_size
+        self._promoted = Promoted(store.index, interval=options.promotion_interval, max_read=_MOST_READ)
         self._sweeps: OrderedDict[Wish, Sweep] = OrderedDict()
         self.next_at: float | None = None  # when the first task that is not due will be, as far as known
         store.index.on_write = self._hear
@@ -59,7 +61,7 @@ class Ready:
             for entry in await self._entries(want, now, roughly=roughly)
             if entry.at <= now and self._index.is_believable(entry.key)
         ]
-        return sorted(due, key=lambda entry: (entry.rank, entry.id))
+        return in_order(due, now, lane_of)
 
     async def _entries(self, want: Want, now: float, *, roughly: bool) -> Iterable[Entry]:
         wish = (want.queues, want.types, want.capabilities)
@@ -76,6 +78,7 @@ class Ready:
             reading = [partial(self._fill, sweep, want, roughly=roughly)]
             if sweep.is_new:
                 reading.append(partial(self._read_later, sweep, want, now))
+                reading.append(partial(self._read_promoted, sweep, want, now))
             await in_parallel(lambda read: read(), reading)
             sweep.is_new = False
         return list(sweep.entries.values())
@@ -142,6 +145,8 @@ class Ready:
             names = self._lanes.names(entry)
             if entry.kind is not Kind.READY or names is None or not self._index.is_believable(entry.key):
                 continue
+            if entry.key > sweep.cursors.get(entry.id[0], entry.key):
+                continue  # one that we wrote or that is promoted: others that were not read yet may go before it
             place = (entry.id[0], names.type)
             by_type[place] += 1
             if by_type[place] <= want.at_most.get(names.type, want.limit):
@@ -168,6 +173,10 @@ class Ready:
             if not page.is_full:
                 break
             after = page.last
+
+    async def _read_promoted(self, sweep: Sweep, want: Want, now: float) -> None:
+        for entry in await self._wanted(await self._promoted.entries(now), want):
+            sweep.entries[entry.key] = entry
 
     def _hear(self, entry: Entry) -> None:
         """This process wrote an entry: a sweep under way should know it."""

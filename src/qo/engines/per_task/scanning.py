@@ -2,11 +2,11 @@
 
 from qo.clock import boot_clock
 from qo.engines.per_task.finding import Finding
-from qo.engines.per_task.keys import Entry, entry_of, index_key
+from qo.engines.per_task.keys import Entry, entry_of, index_key, lane_of
 from qo.engines.per_task.options import Options
 from qo.engines.per_task.parallel import in_parallel
 from qo.engines.per_task.store import Store
-from qo.model import Want, eligible, is_due
+from qo.model import Want, eligible, in_order, is_due
 
 
 class Scanning:
@@ -21,7 +21,7 @@ class Scanning:
         ids = await self._finding.ids()
         for start in range(0, len(ids), self._page):
             found += await self._due(ids[start : start + self._page], want)
-        return sorted(found, key=lambda entry: (entry.rank, entry.id))
+        return in_order(found, self._clock(), lane_of)
 
     async def sometimes(self, want: Want) -> list[Entry]:
         """The next page, if it is time for one. What the index lacked is put there."""
@@ -32,7 +32,7 @@ class Scanning:
         page = [task_id for task_id in ids if task_id > self._cursor][: self._page]
         self._cursor = page[-1] if len(page) == self._page else ""
         found = await self._due(page, want)
-        return sorted(found, key=lambda entry: (entry.rank, entry.id))
+        return in_order(found, self._clock(), lane_of)
 
     async def _due(self, ids: list[str], want: Want) -> list[Entry]:
         found: list[Entry] = []

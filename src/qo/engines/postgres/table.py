@@ -12,7 +12,7 @@ from qo.engines.postgres.line import Known, Line, Rows
 from qo.engines.postgres.rows import LANE, task_of
 from qo.errors import Conflict, InvalidTask, OutcomeUnknown
 from qo.ids import new_lease_id
-from qo.model import ANY, NEW, Added, Change, NewTask, Task, Want, check_id
+from qo.model import ANY, NEW, Added, Change, NewTask, Task, Want, check_id, in_order, lane_of
 
 _STEP = 1000  # tasks made ready by one statement
 _CLOCK = 2  # columns of a claim's answer that are not the task's: now, and when the next task becomes due
@@ -61,9 +61,9 @@ class Table:
         async def step(doubtful: bool) -> list[Task]:  # noqa: FBT001 - see persist
             if doubtful or want.again:
                 await self._line.once("await_claim", {"lease_id": want.lease_id})
-                mine = await self._line.once("held_under", {"lease_id": want.lease_id})
+                mine = await self._line.once("held_under", {"lease_id": want.lease_id, "now": self.now()})
                 if mine:
-                    return await self.tasks(mine)
+                    return await self._ordered(mine[0][0], [row[1:] for row in mine])
             return await self._claim(want)
 
         return await self._line.persist(step)
@@ -78,7 +78,10 @@ class Table:
                 ((moved,),) = await self._line.once("stage", {"now": now, "step": _STEP})
                 staged = moved < _STEP  # what is due and still not ready is being written by others: pass it over
             else:
-                return [] if rows[0][_CLOCK] is None else await self.tasks([row[_CLOCK:] for row in rows])
+                return [] if rows[0][_CLOCK] is None else await self._ordered(now, [row[_CLOCK:] for row in rows])
+
+    async def _ordered(self, now: float, rows: Rows) -> list[Task]:
+        return in_order(await self.tasks(rows), now, lane_of)
 
     async def tasks(self, rows: Rows) -> list[Task]:
         lanes = await self.lanes.look_up(row[LANE] for row in rows)

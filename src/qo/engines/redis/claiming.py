@@ -11,7 +11,7 @@ from qo.engines.redis.packing import pack, tasks_of
 from qo.engines.redis.watch import Look, Watch
 from qo.errors import OutcomeUnknown, StorageError
 from qo.ids import new_lease_id
-from qo.model import Change, Task, Want, release
+from qo.model import Change, Task, Want, in_order, lane_of, release
 
 CHUNK = 100  # tasks a script writes: a millisecond or two during which the server serves nobody else
 _RECALL = 20.0  # seconds to ask for the tasks of a claim whose caller left; its receipt is kept for longer
@@ -63,7 +63,8 @@ class Claiming:
         tasks = tasks_of(rows)
         if not tasks:
             self._looks[_kind(want)] = _look(told, due_in)
-        return tasks
+        # What an earlier try got comes in the order of its leases; the last write was at the claim or after it.
+        return in_order(tasks, max(task.updated_at for task in tasks), lane_of) if want.again and tasks else tasks
 
     def _see_to(self, work: Coroutine[Any, Any, None]) -> None:
         returning = asyncio.get_running_loop().create_task(work)

@@ -119,7 +119,7 @@ async def list_documents(
         page = await find(engine, asked, limit=limit, after=after)
         searched = UNSET if asked.counted else page.searched
         return Page(tasks=[brief(each, now) for each in page.tasks], next=page.next, total=total, searched=searched)
-    ordered = await find_sorted(engine, asked, sort, limit=limit, after=after)
+    ordered = await find_sorted(engine, asked, sort, limit=limit, now=now, after=after)
     window = UNSET if ordered.window is None else ordered.window
     return Page(tasks=[brief(each, now) for each in ordered.tasks], next=ordered.next, total=total, window=window)
 

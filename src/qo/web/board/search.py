@@ -5,24 +5,25 @@ and a page stops after so many tasks: its cost depends neither on how many there
 """
 
 from collections.abc import Callable
+from functools import partial
 
 from msgspec import Struct
 
 from qo.engine import Engine
 from qo.errors import InvalidSetting, InvalidTask
-from qo.model import Filter, Task, check_id, cursor, position
+from qo.model import Filter, Task, check_id, cursor, effective_rank, position
 
 READ_AT_MOST = 5_000  # tasks looked through for one page
 WINDOW = 2_000  # newest matching tasks that are put in another order
 _BATCH = 500
 _TEXT_AT_MOST = 16 * 1024 * 1024  # bytes of payload and error looked through for one page
 
-SORTS: dict[str, Callable[[Task], float]] = {  # each a number, the smallest first
-    "updated": lambda task: -task.updated_at,
-    "rank": lambda task: task.rank,
-    "available": lambda task: task.available_at,
-    "failures": lambda task: -float(task.failures),
-    "attempts": lambda task: -float(task.attempt),
+SORTS: dict[str, Callable[[Task, float], float]] = {  # of a task at an instant: a number, the smallest first
+    "updated": lambda task, _: -task.updated_at,
+    "rank": lambda task, now: effective_rank(task.rank, task.due_at, now),
+    "available": lambda task, _: task.available_at,
+    "failures": lambda task, _: -float(task.failures),
+    "attempts": lambda task, _: -float(task.attempt),
 }
 
 
@@ -103,9 +104,9 @@ class Sorted(Struct, frozen=True, kw_only=True):
     window: int | None  # among how many of the newest; None: among all that match
 
 
-async def find_sorted(engine: Engine, search: Search, sort: str, *, limit: int, after: str = "") -> Sorted:
+async def find_sorted(engine: Engine, search: Search, sort: str, *, limit: int, now: float, after: str = "") -> Sorted:
     """One page of the newest matching tasks in another order. The next page begins behind a key, not at a number."""
-    key = SORTS[sort]
+    key = partial(_sort_key, SORTS[sort], now)
     begin = _place(after) if after else None
     found = await find(engine, search, limit=WINDOW)
     ordered = sorted(found.tasks, key=lambda task: (key(task), task.id))
@@ -113,6 +114,10 @@ async def find_sorted(engine: Engine, search: Search, sort: str, *, limit: int, 
     page = rest[:limit]
     following = f"{key(page[-1])!r}~{page[-1].id}" if len(rest) > limit else None
     return Sorted(tasks=page, next=following, window=None if found.next is None else len(found.tasks))
+
+
+def _sort_key(of: Callable[[Task, float], float], now: float, task: Task) -> float:
+    return of(task, now)
 
 
 def _place(after: str) -> tuple[float, str]:

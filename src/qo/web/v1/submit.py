@@ -10,7 +10,7 @@ from msgspec import Meta, Struct
 
 from qo.errors import InvalidTask
 from qo.ids import new_lease_id
-from qo.model import LEVELS, LevelWord, NewTask, RetryPolicy, Status, due_at, rank
+from qo.model import LEVELS, LevelWord, NewTask, RetryPolicy, Status, due_at, effective_rank, rank
 from qo.web.access import SUBMIT
 from qo.web.bodies import as_called_here, encode_read
 from qo.web.described import Instant, Key, Name, Retries, Seconds, TypeName
@@ -79,7 +79,8 @@ async def submit_task(request: Request[Any, Any, Any], data: JSONBody[Submission
     if existing is None:  # deleted in this very moment
         return Response(Receipt(task_id=submitted.id, status="completed", queue_position=None), status_code=200)
     waits = existing.status is Status.PENDING
-    position = server.line.join(existing.rank, existing.priority, new=False) if waits else None
+    rank_now = effective_rank(existing.rank, existing.due_at, server.clock())
+    position = server.line.join(rank_now, existing.priority, new=False) if waits else None
     receipt = Receipt(task_id=existing.id, status=task_word(existing), queue_position=position)
     return Response(receipt, status_code=200)
 

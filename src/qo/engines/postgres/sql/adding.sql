@@ -42,8 +42,8 @@ landed AS (
     FROM given
 ),
 made_ready AS (
-    INSERT INTO {schema}.ready (lane, rank, id, version)
-    SELECT lane, rank, id, 1 FROM given, clock WHERE available_at <= clock.now ORDER BY lane, rank
+    INSERT INTO {schema}.ready (lane, rank, id, version, due_at)
+    SELECT lane, rank, id, 1, greatest(available_at, created_at) FROM given, clock WHERE available_at <= clock.now ORDER BY lane, rank
 ),
 scheduled AS (
     INSERT INTO {schema}.coming (available_at, id, version)
@@ -65,7 +65,7 @@ landed AS (
            max_retries, priority, 'pending', retry, idempotency_key, trace_id, run_at, payload
     FROM given
     ON CONFLICT (id) DO NOTHING
-    RETURNING id, lane, rank, available_at, version
+    RETURNING id, lane, rank, available_at, created_at, version
 ),
 leaving AS MATERIALIZED (  -- finished, and their key's window is over: they make room
     SELECT t AS task, t.id, t.lane, t.status
@@ -88,12 +88,12 @@ replaced AS (
         worker_id = NULL, error = NULL, result = NULL
     FROM given AS g JOIN leaving USING (id)
     WHERE t.id = g.id
-    RETURNING t.id, t.lane, t.rank, t.available_at, t.version
+    RETURNING t.id, t.lane, t.rank, t.available_at, t.created_at, t.version
 ),
 news AS MATERIALIZED (SELECT * FROM landed UNION ALL SELECT * FROM replaced),
 made_ready AS (
-    INSERT INTO {schema}.ready (lane, rank, id, version)
-    SELECT lane, rank, id, version FROM news, clock WHERE available_at <= clock.now ORDER BY lane, rank
+    INSERT INTO {schema}.ready (lane, rank, id, version, due_at)
+    SELECT lane, rank, id, version, greatest(available_at, created_at) FROM news, clock WHERE available_at <= clock.now ORDER BY lane, rank
 ),
 scheduled AS (
     INSERT INTO {schema}.coming (available_at, id, version)

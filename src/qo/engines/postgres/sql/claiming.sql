@@ -3,7 +3,7 @@
 -- name: stage
 -- Make ready what has become due. In steps: one statement must not gather a million tasks.
 WITH due AS MATERIALIZED (
-    SELECT coming.ctid AS place, t.id, t.lane, t.rank, t.version
+    SELECT coming.ctid AS place, t.id, t.lane, t.rank, t.version, greatest(t.available_at, t.created_at) AS due_at
     FROM {schema}.coming JOIN {schema}.tasks AS t USING (id, version)
     WHERE coming.available_at <= %(now)s
     ORDER BY coming.available_at, coming.id LIMIT %(step)s FOR UPDATE OF t SKIP LOCKED
@@ -13,11 +13,11 @@ void AS MATERIALIZED (
     WHERE coming.available_at <= %(now)s AND t.id IS NULL LIMIT %(step)s
 ),
 gone AS (DELETE FROM {schema}.coming USING (SELECT place FROM due UNION ALL SELECT place FROM void) AS g WHERE ctid = g.place),
-moved AS (INSERT INTO {schema}.ready (lane, rank, id, version) SELECT lane, rank, id, version FROM due)
+moved AS (INSERT INTO {schema}.ready (lane, rank, id, version, due_at) SELECT lane, rank, id, version, due_at FROM due)
 SELECT count(*) FROM due
 
 -- name: claim
--- First how many each lane gives (looking only), then exactly so many are locked: what others have locked is passed over.
+-- First how many each lane gives (looking only; the order is that of `in_order` in model/order.py), then exactly so many are locked: what others have locked is passed over.
 -- Every answer carries when the next task that is not ready becomes due; if that has come already, nothing is claimed
 -- and `stage` goes first. The lock is for whoever asks for this claim again while it is still at work.
 WITH clock AS MATERIALIZED (
@@ -38,11 +38,14 @@ share AS MATERIALIZED (
     UNION ALL
     SELECT lane, count(*)
     FROM (SELECT lane FROM (
-              SELECT open.n AS lane, open.most, head.rank, head.id,
-                     row_number() OVER (PARTITION BY open.type ORDER BY head.rank, head.id) AS nth
-              FROM open, LATERAL (SELECT rank, id FROM {schema}.ready
-                                  WHERE lane = open.n ORDER BY rank, id LIMIT open.most) AS head) AS heads
-          WHERE nth <= most ORDER BY rank, id LIMIT %(limit)s::integer) AS first
+              SELECT *, row_number() OVER (PARTITION BY type ORDER BY reached, rank, id) AS nth
+              FROM (SELECT open.n AS lane, open.type, open.most, head.rank, head.id,
+                           max(CASE WHEN head.rank <= clock.now THEN coalesce(head.due_at, head.rank) ELSE head.rank END)
+                               OVER (PARTITION BY open.n ORDER BY head.rank, head.id) AS reached
+                    FROM clock, open, LATERAL (SELECT rank, id, due_at FROM {schema}.ready
+                                               WHERE lane = open.n ORDER BY rank, id LIMIT open.most) AS head) AS ranked
+          ) AS heads
+          WHERE nth <= most ORDER BY reached, rank, id LIMIT %(limit)s::integer) AS first
     WHERE (SELECT count(*) FROM open) > 1
     GROUP BY lane
 ),
@@ -92,7 +95,7 @@ SELECT clock.now, coming.at, {columns} FROM clock CROSS JOIN coming LEFT JOIN cl
 SELECT FROM (SELECT pg_advisory_xact_lock(hashtextextended(%(lease_id)s, 0)) OFFSET 0) AS alone
 
 -- name: held_under
-SELECT {columns}
+SELECT coalesce(%(now)s::float8, extract(epoch FROM clock_timestamp())::float8), {columns}
 FROM {schema}.leases AS l, unnest(l.ids) AS held (id) JOIN {schema}.tasks AS t USING (id)
 WHERE l.lease_id = %(lease_id)s AND t.status = 'running' AND t.lease_id = %(lease_id)s
 

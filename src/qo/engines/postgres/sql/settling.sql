@@ -81,7 +81,7 @@ changed AS (
     FROM allowed AS a, clock,
          LATERAL (SELECT coalesce(clock.now + a.delay, a.available_at) AS available_at) AS new
     WHERE t.id = a.id
-    RETURNING t.id, t.status, t.lane, t.rank, t.available_at, t.version
+    RETURNING t.id, t.status, t.lane, t.rank, t.available_at, t.created_at, t.version
 ),
 unready AS (
     DELETE FROM {schema}.ready USING allowed AS a
@@ -92,8 +92,8 @@ unscheduled AS (
     WHERE a.status = 'pending' AND (coming.available_at, coming.id, coming.version) = (a.available_at, a.id, a.version)
 ),
 made_ready AS (
-    INSERT INTO {schema}.ready (lane, rank, id, version)
-    SELECT lane, rank, id, version FROM changed, clock WHERE status = 'pending' AND available_at <= clock.now
+    INSERT INTO {schema}.ready (lane, rank, id, version, due_at)
+    SELECT lane, rank, id, version, greatest(available_at, created_at) FROM changed, clock WHERE status = 'pending' AND available_at <= clock.now
 ),
 scheduled AS (
     INSERT INTO {schema}.coming (available_at, id, version)

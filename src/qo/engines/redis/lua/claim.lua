@@ -18,7 +18,7 @@ end
 
 local before = receipt(nonce)
 if before then
-  for id in string.gmatch(before, '%S+') do append_held(id) end
+  for id in string.gmatch(before, '%S+') do append_held(id) end -- in the order they were claimed
   return rows
 end
 if recall then -- its caller has left: should the claim itself arrive after this, it finds a receipt and takes nothing
@@ -41,18 +41,37 @@ if #due > 0 then
 end
 
 local function read(key, offset, size) return call('ZRANGE', key, offset, offset + size - 1, 'WITHSCORES') end
-local function first(a, b) return a.score < b.score or a.score == b.score and a.id < b.id end
+local function first(a, b)
+  if a.reached ~= b.reached then return a.reached < b.reached end
+  return a.score < b.score or a.score == b.score and a.id < b.id
+end
 
 local size = math.max(1, math.ceil(2 * limit / #known))
-local arms = {}
+local open = {}
 for i = 2, #known, 2 do
   local arm = (at_most[known[i + 1]] or 1) > 0 and open_arm(P .. ':ready:' .. known[i], read, size)
   if arm then
     arm.lane, arm.type, arm.taken = known[i], known[i + 1], 0
-    place(arms, arm, first)
+    open[#open + 1] = arm
   end
 end
-rows[3] = #arms > 0 and 1 or 0
+rows[3] = #open > 0 and 1 or 0
+
+-- The order of `in_order` in model/order.py: lanes are compared by the effective rank of their heads. It is the rank,
+-- except for a promoted task; and a task of priority 0, or in the only lane, has nothing to gain from a promotion.
+local function with_reach(arm)
+  local effective = arm.score
+  if effective <= now and #open > 1 and slice(arm.lane, -3) ~= ',0]' then
+    local s = call('HGET', task_key(arm.id), 's')
+    local t = s and decode(s)
+    effective = t and due_at(t.available_at, t.created_at) or effective
+  end
+  arm.reached = math.max(arm.reached or effective, effective)
+  return arm
+end
+
+local arms = {}
+for _, arm in ipairs(open) do place(arms, with_reach(arm), first) end
 
 local chosen, used = {}, {}
 while #chosen < limit and #arms > 0 do
@@ -63,7 +82,7 @@ while #chosen < limit and #arms > 0 do
     if left then at_most[arm.type] = left - 1 end
     arm.taken = arm.taken + 1
     used[arm.lane] = arm
-    if #chosen < limit and forward(arm, read, size) then place(arms, arm, first) end
+    if #chosen < limit and forward(arm, read, size) then place(arms, with_reach(arm), first) end
   end
 end
 

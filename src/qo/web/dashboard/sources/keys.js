@@ -1,13 +1,15 @@
 // Names of objects in the layout `tasks`: the same as qo/engines/per_task/keys.py, and a test compares the two.
 
+import {dueAt} from './rules.js';
 import {sha256} from './sigv4.js';
 
 export const SHARDS = [...'0123456789abcdef'];
 const MEDIUM = 6; // entries once did not tell the priority
+const AGEING = 200; // the usual one: an entry of another tells since when its task waits
 
 const ID = /^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$/;
 const TAIL = '([0-9a-f]{12})_([0-9a-f]{16})_([0-9a-f]{8})_([0-9a-f]{32})(?:_([0-9]))?';
-const READY = new RegExp(`^ready/[0-9a-f]/[0-9]{9}/([0-9a-f]{16})_${TAIL}$`);
+const READY = new RegExp(`^ready/[0-9a-f]/[0-9]{9}/([0-9a-f]{16})_${TAIL}(?:_([0-9a-f]{16}))?$`);
 const LATER = new RegExp(`^ready/later/[0-9]{9}/([0-9a-f]{16})_([0-9a-f]{16})_${TAIL}$`);
 const LEASE = new RegExp(`^leases/[0-9a-f]/[0-9]{9}/([0-9a-f]{16})_([0-9a-f]{12})_${TAIL}$`);
 
@@ -37,7 +39,8 @@ export async function indexKey(task) {
   if (task.status === 'pending') {
     const at = task.available_at;
     if (at > task.updated_at) return `ready/later/${minute(at)}/${hexOf(at)}_${hexOf(task.rank)}_${await tail()}`;
-    return `ready/${task.id[0]}/${minute(task.rank)}/${hexOf(task.rank)}_${await tail()}`;
+    const due = dueAt(task) === task.rank - task.priority * AGEING ? '' : `_${hexOf(dueAt(task))}`;
+    return `ready/${task.id[0]}/${minute(task.rank)}/${hexOf(task.rank)}_${await tail()}${due}`;
   }
   if (task.status === 'running') {
     const at = task.lease_expires_at ?? 0;

@@ -71,7 +71,7 @@ export class OneLayout {
   }
 
   async page(filter) {
-    const rows = (await this.#all()).filter(matcher(filter)).sort(comparer(sorting(filter.sort)));
+    const rows = (await this.#all()).filter(matcher(filter)).sort(comparer(sorting(filter.sort), this.now()));
     const start = Number(filter.cursor ?? 0) || 0;
     const end = start + (filter.limit ?? 50);
     return {

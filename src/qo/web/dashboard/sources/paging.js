@@ -83,7 +83,7 @@ export class Paging {
       if (looked === before) break; // it changes as fast as it is read
     }
     const more = looked < ids.length;
-    rows.sort(comparer(sorting(filter.sort)));
+    rows.sort(comparer(sorting(filter.sort), now));
     return {
       tasks: rows.map((row) => rowView(row, now)),
       cursor: more ? `${order.name}:${start + looked}` : null,
@@ -100,7 +100,7 @@ export class Paging {
     await shelf.load(newest, WINDOW);
     const matches = matcher(filter);
     const rows = newest.map((id) => shelf.row(id)).filter((row) => row && matches(row));
-    rows.sort(comparer(sorting(filter.sort)));
+    rows.sort(comparer(sorting(filter.sort), now));
     const start = Number(filter.cursor ?? 0) || 0;
     const end = start + (filter.limit ?? 50);
     const isAll = newest.length === ids.length;

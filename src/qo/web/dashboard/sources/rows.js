@@ -1,6 +1,6 @@
 // Tasks as a listing keeps them: small, searchable, without payload, result or lease.
 
-import {dueAt, effectivePriority, whole} from './rules.js';
+import {dueAt, effectivePriority, effectiveRank, whole} from './rules.js';
 import {bytesOf, iso} from './values.js';
 
 const SEARCHED = 2000; // bytes of a payload that a search for text looks at
@@ -76,8 +76,9 @@ export function sorting(sort) {
 }
 
 /** What comes first under a sort; ids tell equals apart. */
-export function comparer({field, sign}) {
-  return (one, other) => sign * (compare(one[field], other[field]) || compare(one.id, other.id));
+export function comparer({field, sign}, now) {
+  const value = field === 'rank' ? (row) => effectiveRank(row, now) : (row) => row[field];
+  return (one, other) => sign * (compare(value(one), value(other)) || compare(one.id, other.id));
 }
 
 export function compare(a, b) {

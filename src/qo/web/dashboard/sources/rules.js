@@ -84,6 +84,11 @@ export function dueAt(task) {
   return Math.max(task.available_at, task.created_at);
 }
 
+/** The rank at `now`: a task that has waited long enough goes before all that became due after it. */
+export function effectiveRank(task, now) {
+  return task.rank <= now ? dueAt(task) : task.rank;
+}
+
 /** The level a task competes at after waiting until `until`. */
 export function effectivePriority(task, until) {
   const {priority, rank} = task;
