@@ -1,6 +1,7 @@
 """A worker that is asked to drain finishes what it runs, takes nothing more, and leaves."""
 
 import asyncio
+import logging
 
 import pytest
 
@@ -8,7 +9,7 @@ from qo import notes
 from qo.model import NEW, Status
 from qo.notes import Control
 from qo.queue import Queue
-from qo.worker import Worker
+from qo.worker import Worker, WorkerSettings
 from tests.worker.bench import Bench
 
 
@@ -71,3 +72,29 @@ async def test_the_note_forgets_workers_that_are_gone(queue: Queue) -> None:
     await queue.engine.write_note(notes.WORKERS + "here", b"{}", expected=NEW)
     assert (await queue.switches.drain(["here"])).draining == frozenset({"here"})
     assert await queue.switches.read() == Control(draining=frozenset({"here"}))
+
+
+@pytest.mark.timeout(60)
+async def test_a_drain_waits_for_the_tokens_of_a_limited_type(bench: Bench) -> None:
+    bench.handle(lambda: 1, name="quick")
+    bench.handle(lambda: 1, name="limited", rate_limit=10)
+    ids = [await bench.submit(type) for type in ["quick"] * 10 + ["limited"] * 25]
+    await Worker(bench.queue, bench.registry, WorkerSettings(drain=True, poll=0.05)).run()
+    tasks = await bench.queue.engine.get(ids)
+    assert [task.status for task in tasks if task] == [Status.COMPLETED] * 35
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("what", [{}, {"types": ["held"]}, {"queues": ["night"]}], ids=["all", "a type", "a queue"])
+async def test_a_drain_ends_before_a_pause_and_says_what_is_left(
+    bench: Bench, caplog: pytest.LogCaptureFixture, what: dict[str, list[str]]
+) -> None:
+    bench.handle(lambda: 1, name="held")
+    bench.handle(lambda: 1, name="free")
+    ids = [await bench.submit(type, queue="night") for type in ["held"] * 3] + [await bench.submit("free")]
+    await bench.queue.switches.pause(**what)
+    with caplog.at_level(logging.INFO, "qo.worker"):
+        await Worker(bench.queue, bench.registry, WorkerSettings(drain=True, poll=0.05)).run()
+    tasks = await bench.queue.engine.get(ids)
+    assert [task.status for task in tasks if task][:3] == [Status.PENDING] * 3
+    assert "left in the queue: " in caplog.text and "3 held (" in caplog.text and "paused" in caplog.text

@@ -181,3 +181,84 @@ async def test_a_task_claimed_before_the_process_was_frozen_does_not_start_after
         worker.stop()
         await working
     assert attempts and attempts[0] > 1
+
+
+async def test_a_worker_does_not_hoard_slow_tasks_after_many_quick_ones(bench: Bench) -> None:
+    go = threading.Event()
+    running: set[str] = set()
+
+    def quick() -> None: ...
+
+    def slow() -> None:
+        running.add(current_task().id)
+        go.wait(30)
+
+    bench.handle(quick)
+    bench.handle(slow)
+    quick_ids = [await bench.submit("quick") for _ in range(2000)]
+    async with bench.working(concurrency=8) as first:
+        for task_id in quick_ids:
+            await bench.ended(task_id)
+        slow_ids = [await bench.submit("slow") for _ in range(40)]
+        await until(lambda: len(running) == 8)
+        async with bench.working(concurrency=40) as second:
+            await until(lambda: len(running) == 40)  # all that the first one cannot start
+            for worker, most in ((first, 8), (second, 40)):
+                await worker._announce()
+                (note,) = [note for note in await bench.queue.workers() if note.worker_id == worker.id]
+                assert note.current_load <= most == note.capacity
+            go.set()
+            for task_id in slow_ids:
+                assert (await bench.ended(task_id)).attempt == 1
+
+
+async def test_a_quick_task_that_waits_behind_slow_ones_goes_back(bench: Bench) -> None:
+    busy, go, ran = threading.Barrier(3), threading.Event(), threading.Event()
+
+    def slow() -> None:
+        busy.wait(20)
+        go.wait(30)
+
+    def quick() -> None:
+        ran.set()
+
+    bench.handle(slow)
+    bench.handle(quick)
+    async with bench.working(concurrency=2, poll=0.01, types=("slow", "quick")) as first:
+        for _ in range(2):
+            await bench.submit("slow")
+        await asyncio.to_thread(busy.wait, 20)
+        claim_ahead(first, 10)
+        task_id = await bench.submit("quick")
+        while (await stored(bench.queue, task_id)).attempt == 0:
+            await asyncio.sleep(0.01)
+        claimed = await stored(bench.queue, task_id)
+        assert claimed.started_at is None
+        claim_ahead(first, 0)
+        async with bench.working(concurrency=1, types=("quick",)):
+            assert await asyncio.to_thread(ran.wait, 20)
+        go.set()
+
+
+async def test_started_at_is_when_the_handler_began(bench: Bench) -> None:
+    busy, go = threading.Event(), threading.Event()
+
+    def first() -> None:
+        busy.set()
+        go.wait(30)
+
+    bench.handle(first)
+    async with bench.working(concurrency=1, poll=0.01) as worker:
+        one = await bench.submit("first")
+        assert await asyncio.to_thread(busy.wait, 20)
+        claim_ahead(worker, 10)
+        two = await bench.submit("first")
+        while (await stored(bench.queue, one)).started_at is None:  # a handler that takes longer is told of
+            await asyncio.sleep(0.01)
+        while (waiting := await stored(bench.queue, two)).status is not Status.RUNNING:
+            await asyncio.sleep(0.01)
+        assert waiting.started_at is None
+        go.set()
+        before, after = await bench.ended(one), await bench.ended(two)
+    assert before.completed_at and after.started_at
+    assert after.started_at > waiting.updated_at

@@ -119,6 +119,25 @@ class Claiming:
         return control.paused or task.type in control.paused_types or task.queue in control.paused_queues
 
     @property
+    def types(self) -> tuple[str, ...]:
+        """The types it has handlers for, less those that are paused."""
+        return () if self._control.paused else self._types
+
+    def why_not(self, queue: str, type: str) -> str:
+        """Why pending tasks of this kind were left when nothing more could be claimed."""
+        control = self._control
+        if control.paused:
+            return "paused"
+        if queue in control.paused_queues:
+            return f"queue {queue} paused"
+        if type in control.paused_types:
+            return "type paused"
+        return "not due yet, or for other workers" if type in self._handlers else "no handler here"
+
+    def is_of_its_queues(self, queue: str) -> bool:
+        return not self._settings.queues or queue in self._settings.queues
+
+    @property
     def is_paused(self) -> bool:
         """Nothing this worker could run may be claimed."""
         return self._control.paused or not self._types
@@ -146,5 +165,4 @@ class Claiming:
         return self._want(ripe, UNKNOWN_BATCH, {}) if ripe else None
 
     def _serves(self, queue: str) -> bool:
-        queues = self._settings.queues
-        return (not queues or queue in queues) and queue not in self._control.paused_queues
+        return self.is_of_its_queues(queue) and queue not in self._control.paused_queues

@@ -10,11 +10,12 @@ from typing import Any
 
 from qo.clock import Clock, boot_clock, system_clock
 from qo.errors import InvalidSetting, StorageError
-from qo.model import Filter, Status, Task, Want, fail, release
+from qo.model import Task, Want, fail, release
 from qo.queue import Queue, listeners
 from qo.tasks import Executor, Handler, Registry
 from qo.worker.bounded import abandon, bounded, ended
 from qo.worker.claiming import Claiming
+from qo.worker.drain_check import DrainCheck
 from qo.worker.executors import Executors, WorkerStuck
 from qo.worker.exits import confined
 from qo.worker.held import Held
@@ -35,7 +36,6 @@ _BUSY = 10.0  # seconds after a claim that a worker counts as having work
 _QUICK, _SLOW = 1.0, 60.0  # seconds between two claims of an idle worker, if nothing is heard of a task
 _ANOTHER = 2.0  # seconds for which a task is left to other workers while an earlier attempt still runs here
 _PULSE = 0.5
-_MANY = 1000  # waiting tasks looked through for retries
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0  # seconds between tries while the store is away
 _LAST_CLAIM = 2.0  # seconds a claim may go on after the worker was stopped
 _LAST_ANSWER = 3.0  # seconds the store has, after the grace period, to take back what is left
@@ -69,6 +69,7 @@ class Worker:
             worker_id=self.id,
             clock=clock,
         )
+        self._drain = DrainCheck(self._engine, self._claiming)
         self._stopping, self._aborting = asyncio.Event(), asyncio.Event()
         self._freed = asyncio.Event()
         self._pause = _FIRST_PAUSE
@@ -157,6 +158,9 @@ class Worker:
     async def _claim_and_start(self) -> None:
         while not self._stopping.is_set():
             want = self._claiming.want()
+            if self._settings.drain and self._claiming.is_paused and not len(self._held):
+                await self._patiently(self._end_drain)
+                continue
             if want is None:
                 await self._wait_for_room()
                 continue
@@ -257,15 +261,18 @@ class Worker:
             self._freed.set()
 
     async def _stop_if_drained(self, want: Want) -> None:
-        """Nothing was due just now; is there also no retry waiting, no task lost by its worker, no stranger?"""
         await self._turn_strangers_away()
-        pending = Filter(types=want.types, queues=want.queues, statuses=(Status.PENDING,))
-        lost = Filter(types=want.types, queues=want.queues, expired_for=0.0)
-        retries = any(task.failures for task in await self._engine.find(pending, limit=_MANY))
-        if not retries and not await self._engine.find(lost, limit=1):
-            self.stop()
+        if await self._drain.is_over(want):
+            await self._end_drain()
         else:
             await self._idle(want)
+
+    async def _end_drain(self) -> None:
+        if left := await self._drain.left():
+            log.warning("drained; left in the queue: %s", left)
+        else:
+            log.info("drained: nothing is left")
+        self.stop()
 
     # --- look around
 
