@@ -5,6 +5,7 @@ from qo.codec import decode
 from qo.errors import (
     Conflict,
     ConflictError,
+    DamagedTask,
     Fail,
     InvalidSetting,
     InvalidTask,
@@ -31,6 +32,7 @@ __all__ = [
     "Conflict",
     "ConflictError",
     "Consumer",
+    "DamagedTask",
     "Event",
     "Fail",
     "Filter",

@@ -12,6 +12,7 @@ from typing import Annotated, TypeVar
 import msgspec
 from msgspec import Meta, Struct
 
+from qo.damage import QUARANTINE
 from qo.engine import Engine
 from qo.errors import Conflict, DamagedNote, StorageError
 from qo.model import ANY, NEW, Note
@@ -22,7 +23,6 @@ CONTROL = "control"
 KNOWN_TYPES = "types"
 LEADER = "monitor"
 WORKERS = "workers/"
-QUARANTINE = "quarantine/"  # and the name of a note that could not be read: its bytes
 
 _TRIES = 50  # a note is written seldom: so many lost races in a row mean something is broken
 

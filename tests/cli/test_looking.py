@@ -1,5 +1,7 @@
 import asyncio
 import json
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -145,6 +147,20 @@ def test_doctor_tells_good_from_bad(call: Any, tmp_path: Path) -> None:
     bad = call.json("doctor", f"sqlite:///{tmp_path / 'foreign.db'}", code=1)
     assert bad["ok"] is False and any(finding["ok"] is False for finding in bad["findings"])
     assert "✘" in call("doctor", f"sqlite:///{tmp_path / 'foreign.db'}", code=1).stdout
+
+
+def test_a_damaged_task_hides_no_other_and_is_named(call: Any, tmp_path: Path) -> None:
+    healthy, bad = call.submit("t"), call.submit("t")
+    with closing(sqlite3.connect(tmp_path / "qo.db")) as db, db:
+        db.execute("UPDATE tasks SET retry = '{' WHERE id = ?", (bad,))
+    assert [task["id"] for task in call.json("list")["tasks"]] == [healthy]
+    assert f"task {bad} is damaged" in call.error("status", bad, code=5)["error"]
+    assert call("status", healthy, bad, code=5).stderr.startswith("error: task")
+    call.json("history", bad)
+    assert call.json("stats")["pending"] == 1
+    report = call.json("doctor", code=1)
+    (finding,) = [finding for finding in report["findings"] if finding["ok"] is False]
+    assert finding["name"] == "damage" and bad in finding["detail"]
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

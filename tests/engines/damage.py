@@ -1,15 +1,35 @@
 """Damage to what a bucket holds, for the contract: the hooks that spoil one stored task or note of a layout."""
 
+import msgspec
+import psycopg
+
 from qo.bucket import ANY, Bucket
 from qo.engine import Engine
+from qo.engines.one_object import OneObjectEngine, StorageBucket
 from qo.engines.patience import patiently
 from qo.engines.per_task import PerTaskEngine
+from qo.engines.per_task.keys import task_key
 from qo.engines.per_task.notes import key_of
+from qo.engines.postgres import PostgresEngine
+from qo.engines.redis import RedisEngine
 from qo.engines.spacious import SpaciousEngine
+from qo.engines.sqlite import SqliteEngine
+from qo.engines.sqlite_object import SqliteObjectEngine
+from qo.sqlite_tables.table import Table
 
 
 class DamagedLayouts:
     """Mix it into an EngineContract of layouts."""
+
+    async def damage(self, engine: Engine, task_id: str) -> None:
+        below = engine.engine if isinstance(engine, SpaciousEngine) else engine
+        if isinstance(below, PerTaskEngine):
+            await truncate(below._store.bucket, task_key(task_id))
+        elif isinstance(below, SqliteObjectEngine):
+            await damage_sqlite(below, task_id, "retry = '{\"half'")
+        else:
+            assert isinstance(below, OneObjectEngine)
+            await damage_one(below, task_id)
 
     async def damage_note(self, engine: Engine, name: str) -> None:
         below = engine.engine if isinstance(engine, SpaciousEngine) else engine
@@ -24,3 +44,40 @@ async def truncate(bucket: Bucket, key: str) -> None:
     assert blob is not None, f"there is no {key}"
     data = blob.data[: len(blob.data) // 2]
     await patiently(lambda: bucket.put(key, data, expected=ANY))
+
+
+async def damage_redis(engine: Engine, task_id: str, field: str) -> None:
+    """Cut off the end of one field: `s` is the state, which scripts read, `d` the description, which they do not."""
+    assert isinstance(engine, RedisEngine)
+    key = f"{{{engine._address.prefix}}}:task:{task_id}"
+    stored = await engine._ask("HGET", key, field)
+    await engine._ask("HSET", key, field, stored[: len(stored) // 2], writing=True)
+
+
+async def damage_postgres(engine: Engine, task_id: str, setting: str) -> None:
+    assert isinstance(engine, PostgresEngine)
+    address = engine._address
+    connection = await psycopg.AsyncConnection.connect(address.conninfo, autocommit=True)
+    async with connection:
+        await connection.execute(f"UPDATE {address.schema}.tasks SET {setting} WHERE id = %s", (task_id,))
+
+
+async def damage_sqlite(engine: Engine, task_id: str, setting: str) -> None:
+    def spoil(table: Table) -> None:
+        table._db.execute(f"UPDATE tasks SET {setting} WHERE id = ?", (task_id,))
+
+    assert isinstance(engine, SqliteEngine | SqliteObjectEngine)
+    await (engine._write(spoil) if isinstance(engine, SqliteEngine) else engine._ask(spoil))
+
+
+async def damage_one(engine: OneObjectEngine, task_id: str) -> None:
+    """Give the task a status that there is not, inside the object."""
+    bucket, key = engine._committing._bucket, engine._committing._key
+    blob = await patiently(lambda: bucket.get(key))
+    assert blob is not None
+    document = msgspec.json.decode(blob.data)
+    (record,) = [record for record in document["tasks"] if record["task"]["id"] == task_id]
+    record["task"]["status"] = "qending"
+    data = msgspec.json.encode(document)
+    expected = blob.version if isinstance(bucket, StorageBucket) else ANY
+    await patiently(lambda: bucket.put(key, data, expected=expected))

@@ -9,6 +9,7 @@ from qo.engines.http.address import address_of
 from qo.engines.memory import MemoryEngine
 from qo.engines.sqlite import SqliteEngine
 from qo.testing import EngineContract, ManualClock
+from tests.engines.damage import damage_sqlite
 from tests.engines.http_server import Server, server
 
 
@@ -21,18 +22,29 @@ def served() -> Iterator[Server]:
 class TestHttpOverMemory(EngineContract):
     @pytest.fixture
     async def engine(self, clock: ManualClock, served: Server) -> AsyncIterator[Engine]:
-        async with served.serving(MemoryEngine(clock)):
+        self.below = MemoryEngine(clock)
+        async with served.serving(self.below):
             engine = HttpEngine(address_of(served.url))
             await engine.open()
             yield engine
             await engine.close()
+
+    async def damage(self, engine: Engine, task_id: str) -> None:  # noqa: ARG002 - the server's store is damaged
+        self.below.damage(task_id)
 
 
 class TestHttpOverSqlite(EngineContract):
     @pytest.fixture
     async def engine(self, clock: ManualClock, served: Server, tmp_path: Path) -> AsyncIterator[Engine]:
-        async with served.serving(SqliteEngine(tmp_path / "qo.db", clock)):
+        self.path = tmp_path / "qo.db"
+        async with served.serving(SqliteEngine(self.path, clock)):
             engine = HttpEngine(address_of(served.url))
             await engine.open()
             yield engine
             await engine.close()
+
+    async def damage(self, engine: Engine, task_id: str) -> None:  # noqa: ARG002 - the server's store is damaged
+        other = SqliteEngine(self.path)
+        await other.open()
+        await damage_sqlite(other, task_id, "retry = '{\"half'")
+        await other.close()

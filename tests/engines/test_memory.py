@@ -1,5 +1,6 @@
 import pytest
 
+from qo.engine import Engine
 from qo.engines import hide_password
 from qo.engines.memory import MemoryEngine
 from qo.testing import EngineContract, ManualClock
@@ -9,6 +10,10 @@ class TestMemory(EngineContract):
     @pytest.fixture
     async def engine(self, clock: ManualClock) -> MemoryEngine:
         return MemoryEngine(clock)
+
+    async def damage(self, engine: Engine, task_id: str) -> None:
+        assert isinstance(engine, MemoryEngine)
+        engine.damage(task_id)
 
 
 def test_no_password_in_a_url_is_shown() -> None:

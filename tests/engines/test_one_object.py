@@ -6,11 +6,13 @@ import pytest
 
 from qo.bucket import ANY
 from qo.buckets.memory import MemoryBucket
+from qo.engine import Engine
 from qo.engines.one_object import OneObjectEngine, StorageBucket
 from qo.errors import StorageError
 from qo.model import Filter
 from qo.testing import EngineContract, ManualClock
 from qo.testing.samples import new
+from tests.engines.damage import damage_one
 from tests.engines.fast_time import run
 
 
@@ -52,6 +54,10 @@ class TestPlainStorage(EngineContract):
     @pytest.fixture
     async def engine(self, clock: ManualClock) -> OneObjectEngine:
         return OneObjectEngine(StorageBucket(PlainStorage(), settle=0.0), clock=clock)
+
+    async def damage(self, engine: Engine, task_id: str) -> None:
+        assert isinstance(engine, OneObjectEngine)
+        await damage_one(engine, task_id)
 
 
 def test_brokers_that_begin_together_on_a_plain_storage_lose_nothing() -> None:

@@ -9,6 +9,7 @@ import psycopg
 import pytest
 
 from qo import App
+from qo.engine import Engine
 from qo.engines import examine, open_engine
 from qo.engines.postgres import PostgresEngine
 from qo.engines.postgres.address import address_of
@@ -21,6 +22,7 @@ from qo.model import Filter, Status, after_error, archive, cancel, complete, fai
 from qo.queue import connect
 from qo.testing import EngineContract, ManualClock
 from qo.testing.samples import claim, claim_one, new, stored, task_id, want
+from tests.engines.damage import damage_postgres
 from tests.servers.postgres import PostgresServer, postgres_server, url
 from tests.web.serving import served
 
@@ -47,6 +49,9 @@ class TestPostgres(EngineContract):
         await engine.open()
         yield engine
         await engine.close()
+
+    async def damage(self, engine: Engine, task_id: str) -> None:
+        await damage_postgres(engine, task_id, "retry = '{\"half'")
 
 
 def line(engine: PostgresEngine) -> Line:

@@ -11,6 +11,7 @@ import pytest
 from redis import Redis
 
 from qo.clock import system_clock
+from qo.engine import Engine
 from qo.engines import examine, open_engine
 from qo.engines.redis import RedisEngine
 from qo.engines.redis.address import address_of
@@ -18,7 +19,9 @@ from qo.engines.redis.doctor import _version
 from qo.errors import InvalidSetting, StorageError
 from qo.model import NEW, Filter, RetryPolicy, after_error, apply, cancel, complete, created, fail
 from qo.testing import EngineContract, ManualClock
+from qo.testing.engine_damage import Damage
 from qo.testing.samples import claim, claim_one, new, stored, task_id, want
+from tests.engines.damage import damage_redis
 from tests.engines.redis_engines import opened
 from tests.servers.redis import Server, running
 
@@ -36,6 +39,21 @@ class TestRedis(EngineContract):
     async def engine(self, clock: ManualClock, redis_server: Server) -> AsyncIterator[RedisEngine]:
         async with opened(fresh(redis_server), clock) as engine:
             yield engine
+
+    async def damage(self, engine: Engine, task_id: str) -> None:
+        await damage_redis(engine, task_id, "d")
+
+
+class TestRedisDamagedState(Damage):
+    """Damage that the scripts meet themselves."""
+
+    @pytest.fixture
+    async def engine(self, clock: ManualClock, redis_server: Server) -> AsyncIterator[RedisEngine]:
+        async with opened(fresh(redis_server), clock) as engine:
+            yield engine
+
+    async def damage(self, engine: Engine, task_id: str) -> None:
+        await damage_redis(engine, task_id, "s")
 
 
 @pytest.fixture

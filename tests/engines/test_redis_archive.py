@@ -8,6 +8,7 @@ from urllib.parse import quote
 import pytest
 
 from qo.clock import system_clock
+from qo.engine import Engine
 from qo.engines import examine, open_engine
 from qo.engines.redis import RedisEngine
 from qo.engines.redis.address import address_of
@@ -17,6 +18,7 @@ from qo.errors import InvalidSetting, StorageError
 from qo.model import Change, Filter, Status, complete, cursor, replay
 from qo.testing import EngineContract, ManualClock
 from qo.testing.samples import claim, claim_one, new, stored, task_id
+from tests.engines.damage import damage_redis
 from tests.servers.postgres import PostgresServer
 from tests.servers.redis import Server
 
@@ -60,6 +62,10 @@ class TestArchiving(EngineContract):
     async def engine(self, clock: ManualClock, redis_server: Server, postgres: PostgresServer) -> AsyncIterator[Eager]:
         async with eager(clock, redis_server, postgres) as engine:
             yield engine
+
+    async def damage(self, engine: Engine, task_id: str) -> None:
+        assert isinstance(engine, Eager)
+        await damage_redis(engine._redis, task_id, "d")
 
 
 async def test_a_finished_task_lies_in_the_archive_alone(engine: Eager) -> None:

@@ -12,6 +12,7 @@ import apsw
 import pytest
 from msgspec.structs import replace
 
+from qo.engine import Engine
 from qo.engines import examine, open_engine
 from qo.engines.sqlite import SqliteEngine
 from qo.engines.sqlite.address import path_of
@@ -21,6 +22,7 @@ from qo.model import ANY, Filter, Status, after_error, archive, cancel, complete
 from qo.sqlite_tables.reading import Reading
 from qo.testing import EngineContract, ManualClock
 from qo.testing.samples import claim, claim_one, new, stored, task_id, want
+from tests.engines.damage import damage_sqlite
 
 
 @pytest.fixture
@@ -43,6 +45,9 @@ class TestSqlite(EngineContract):
         await engine.open()
         yield engine
         await engine.close()
+
+    async def damage(self, engine: Engine, task_id: str) -> None:
+        await damage_sqlite(engine, task_id, "retry = '{\"half'")
 
 
 def connection(engine: SqliteEngine, which: int = 0) -> apsw.Connection:

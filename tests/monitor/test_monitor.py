@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from qo import notes
+from qo.damage import QUARANTINE
 from qo.engines.memory import MemoryEngine
 from qo.errors import DamagedNote
 from qo.model import ANY, Filter, Status
@@ -138,7 +139,7 @@ async def test_a_worker_note_with_an_impossible_date_is_damaged(queue: Queue, cl
     await queue.engine.write_note(notes.WORKERS + "w", msgspec.json.encode(note), expected=ANY)
     assert await queue.workers() == []
     await monitor(queue, clock).check()
-    assert [note.name for note in await queue.engine.notes(notes.QUARANTINE)] == ["quarantine/workers/w"]
+    assert [note.name for note in await queue.engine.notes(QUARANTINE)] == ["quarantine/workers/w"]
 
 
 async def test_racing_monitors_expire_each_task_once(queue: Queue, clock: ManualClock) -> None:

@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from qo import notes
+from qo.engine import Engine
 from qo.engines.memory import MemoryEngine
 from qo.errors import Fail, StorageError
 from qo.metrics import Measured, Meters, reason_of
@@ -125,7 +126,11 @@ class TestMeasured(EngineContract):
 
     @pytest.fixture
     async def engine(self, clock: ManualClock) -> Measured:
-        return Measured(MemoryEngine(clock), Meters(clock=clock))
+        self.below = MemoryEngine(clock)
+        return Measured(self.below, Meters(clock=clock))
+
+    async def damage(self, engine: Engine, task_id: str) -> None:  # noqa: ARG002 - the engine below is damaged
+        self.below.damage(task_id)
 
 
 async def test_what_a_worker_settles_is_counted() -> None:

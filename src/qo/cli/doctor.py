@@ -9,8 +9,10 @@ from rich.text import Text
 from qo.cli.context import Call, common, examples
 from qo.cli.exits import Exit
 from qo.cli.output import clean
-from qo.engines import examine, hide_password
+from qo.cli.quarantine import damage_finding
+from qo.engines import examine, hide_password, schema_of
 from qo.engines.findings import Finding
+from qo.errors import InvalidSetting, StorageError
 
 MARKS = {True: ("✔", "green"), False: ("✘", "bold red"), None: ("!", "yellow")}
 
@@ -19,9 +21,12 @@ MARKS = {True: ("✔", "green"), False: ("✘", "bold red"), None: ("!", "yellow
 @common
 @click.argument("store", required=False, metavar="[URL]")
 def command(call: Call, store: str | None) -> int:
-    """Check that a store can be trusted, and say in plain words what is wrong. Exits with 1 if anything is."""
+    """Check that a store can be trusted, and say in plain words what is wrong. Exits with 1 if anything is.
+
+    Nothing is changed, but for this: a task that cannot be read is set aside and named.
+    """
     url = store or call.url
-    findings = asyncio.run(examine(url))
+    findings = asyncio.run(_examine(url))
     if call.json:
         call.answer({"url": hide_password(url), "ok": _sound(findings), "findings": [_view(one) for one in findings]})
     else:
@@ -30,6 +35,19 @@ def command(call: Call, store: str | None) -> int:
             mark, style = MARKS[one.ok]
             call.out.print(Text.assemble((f"{mark} ", style), clean(one.name), (f"  {clean(one.detail)}", "dim")))
     return Exit.CLEAN if _sound(findings) else Exit.ERROR
+
+
+async def _examine(url: str) -> list[Finding]:
+    findings = await examine(url)
+    if not _sound(findings):
+        return findings
+    try:
+        schema = await schema_of(url)
+        if schema is not None and not schema.is_current:  # to open it would change it
+            return findings
+        return [*findings, await damage_finding(url)]
+    except (StorageError, InvalidSetting) as error:
+        return [*findings, Finding("damage", False, str(error))]
 
 
 def _sound(findings: list[Finding]) -> bool:

@@ -11,6 +11,7 @@ from qo.cli.params import unique
 from qo.cli.views import panel
 from qo.clock import system_clock
 from qo.codec import task_view
+from qo.errors import DamagedTask
 from qo.model import Task, check_id
 from qo.queue import Queue
 
@@ -24,17 +25,29 @@ def command(call: Call, ids: tuple[str, ...]) -> int:
     for task_id in wanted:
         check_id(task_id)
 
+    damaged: list[DamagedTask] = []
+
     async def work(queue: Queue) -> list[Task | None]:
-        return await queue.engine.get(wanted)
+        answers = await queue.engine.get(wanted)
+        for task_id, task in zip(wanted, answers, strict=True):
+            if task is None:
+                try:
+                    await queue.check_not_damaged(task_id)
+                except DamagedTask as error:
+                    damaged.append(error)
+        return answers
 
     answers = call.ask(work)
     found = [task for task in answers if task is not None]
     _show(call, found, alone=len(ids) == 1)
-    missing = [task_id for task_id, task in zip(wanted, answers, strict=True) if task is None]
+    named = {error.task_id for error in damaged}
+    missing = [task_id for task_id, task in zip(wanted, answers, strict=True) if task is None and task_id not in named]
     sys.stdout.flush()
     if missing:
         (print_json_error if call.json else print_error)(f"there is no task {', '.join(missing)}")
-    return Exit.NOT_FOUND if missing else Exit.CLEAN
+    for error in damaged:
+        (print_json_error if call.json else print_error)(str(error))
+    return Exit.STORAGE if damaged else Exit.NOT_FOUND if missing else Exit.CLEAN
 
 
 def _show(call: Call, tasks: list[Task], *, alone: bool) -> None:

@@ -4,9 +4,25 @@ import asyncio
 from collections.abc import Sequence
 
 from qo.clock import Clock, system_clock
+from qo.damage import encode_damage, note_name
 from qo.engine import Engine
 from qo.engines.findings import Finding
-from qo.model import Added, Change, Counts, Event, Filter, NewTask, Note, Status, Table, Task, Want, eligible
+from qo.model import (
+    ANY,
+    Added,
+    Change,
+    Counts,
+    Event,
+    Filter,
+    NewTask,
+    Note,
+    Status,
+    Table,
+    Task,
+    Want,
+    check_distinct,
+    eligible,
+)
 
 
 class MemoryEngine:
@@ -14,14 +30,17 @@ class MemoryEngine:
         self._table = Table()
         self._clock = clock
         self._news = asyncio.Event()
+        self._damaged: set[str] = set()
 
     async def open(self) -> None: ...
     async def close(self) -> None: ...
 
     async def add(self, tasks: Sequence[NewTask]) -> list[Added]:
-        added = self._table.add(tasks, self._clock())
+        check_distinct(task.id for task in tasks)
+        sound = [task for task in tasks if task.id not in self._damaged]
+        new = {added.id for added in self._table.add(sound, self._clock()) if added.new}
         self._news.set()
-        return added
+        return [Added(task.id, new=task.id in new) for task in tasks]
 
     async def claim(self, want: Want) -> list[Task]:
         return self._table.claim(want, self._clock())
@@ -56,6 +75,12 @@ class MemoryEngine:
             await asyncio.wait_for(self._news.wait(), max(0.0, min(timeout, due_in)))
         except TimeoutError:
             return
+
+    def damage(self, task_id: str) -> None:
+        """For tests: let a task be as if its stored form could not be read."""
+        self._table.tasks.pop(task_id)
+        self._damaged.add(task_id)
+        self._table.write_note(note_name(task_id), encode_damage(task_id, "a test asked for it"), ANY)
 
     async def read_note(self, name: str) -> Note | None:
         return self._table.read_note(name)

@@ -7,6 +7,7 @@ from typing import Any, TypeAlias
 from qo import notes
 from qo.clock import boot_clock
 from qo.codec import decode_value, plain_task
+from qo.damage import decode_damage, note_name
 from qo.errors import ResultTimeout, TaskFailed, TaskNotFound
 from qo.model import FINISHED, Event, Filter, Status, Task, check_id, cursor
 from qo.queue.describe import Seconds, seconds
@@ -23,8 +24,18 @@ Workers: TypeAlias = list[notes.WorkerNote]
 
 class Looking(Opened):
     async def get(self, task_id: str) -> Task | None:
+        """The task as it is now; None if there is none. Raises DamagedTask if what is stored cannot be read."""
         (task,) = await self.engine.get([check_id(task_id)])
-        return None if task is None else plain_task(task)
+        if task is None:
+            await self.check_not_damaged(task_id)
+            return None
+        return plain_task(task)
+
+    async def check_not_damaged(self, task_id: str) -> None:
+        """For a task that is missing: raises DamagedTask if it was set aside because it cannot be read."""
+        note = await self.engine.read_note(note_name(task_id))
+        if note is not None:
+            raise decode_damage(task_id, note.data)
 
     async def list(self, where: Filter | None = None, *, limit: int = 50, after: str = "") -> Tasks:
         """One page of tasks, newest first. The next page starts `after=qo.cursor(page[-1])`."""

@@ -3,6 +3,7 @@
 Priority is among them so that what waits is counted by it.
 """
 
+import logging
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -11,6 +12,7 @@ import msgspec
 
 from qo.model import Want, eligible
 
+log = logging.getLogger("qo.engines")
 Key = tuple[str, str, tuple[str, ...], int]
 
 _list = msgspec.json.Decoder(tuple[str, ...])
@@ -47,7 +49,10 @@ class Lanes:
             for n, queue, type_, needs, priority in self._db.execute(
                 "SELECT n, queue, type, needs, priority FROM lanes WHERE n > ?", (known,)
             ):
-                self._remember(n, Lane(queue, type_, _list.decode(needs), priority))
+                try:
+                    self._remember(n, Lane(queue, type_, _list.decode(needs), priority))
+                except (ValueError, TypeError) as error:  # its tasks are set aside when they are met
+                    log.warning("lane %s is damaged and left alone: %s", n, error)
 
     def __contains__(self, number: int) -> bool:
         return number in self._lanes

@@ -100,6 +100,7 @@ class Reading:
         return {
             Lane(queue, type_, STATUS[status], priority): n
             for queue, type_, status, priority, n in self._db.execute(SQL["counts"])
+            if status in STATUS
         }
 
     def history(self, task_id: str) -> list[Event]:
@@ -111,6 +112,7 @@ class Reading:
             for version, at, status, attempt, failures, worker_id, error, available_at in self._db.execute(
                 SQL["history"], (task_id,)
             )
+            if status in STATUS
         ]  # fmt: skip
 
     def read_note(self, name: str) -> Note | None:

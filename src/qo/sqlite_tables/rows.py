@@ -6,12 +6,15 @@ their results as another. See `statements.sql` for why.
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import apsw
 import msgspec
+from msgspec import Meta
 
+from qo.damage import check_plausible
 from qo.model import RetryPolicy, Status, Task
+from qo.sqlite_tables.damage import BadRow, DamageFound, all_numbers
 from qo.sqlite_tables.lanes import Lanes
 
 _COLUMNS = (
@@ -22,21 +25,58 @@ _COLUMNS = (
 _WHOLE = f"""
 SELECT json_group_array(json_array({_COLUMNS}, length(payload), length(result))),
        CAST(group_concat(payload, '') AS BLOB), CAST(group_concat(coalesce(result, x''), '') AS BLOB)
-FROM tasks WHERE {{column}} IN (SELECT value FROM json_each(?))
+FROM tasks WHERE {{column}} IN (SELECT value FROM json_each(?)) AND status <> 'damaged'
 """  # noqa: S608 - column names of ours
 _BRIEF = """
 SELECT json_group_array(json_array(n, lane, id, status, available_at, rank, failures, version, created_at, started_at,
                                    completed_at, lease_expires_at, lease_id, worker_id, timeout, error))
-FROM tasks WHERE id IN (SELECT value FROM json_each(?))
+FROM tasks WHERE id IN (SELECT value FROM json_each(?)) AND status <> 'damaged'
 """
 BY_N, BY_ID = _WHOLE.format(column="n"), _WHOLE.format(column="id")
 
+_DAMAGE = (ValueError, KeyError, TypeError, apsw.SQLError)  # what reading a row that is no task may raise
 _MOST = 200  # tasks in one row: SQLite's values end at a gigabyte
 
 DEFAULT_RETRY = RetryPolicy()
 STATUS = {status.value: status for status in Status}
 
-_rows = msgspec.json.Decoder(list[tuple[Any, ...]])
+# Typed: a value of another kind in one row is noticed here, and not where someone calculates with it.
+_Instant = Annotated[float, Meta(ge=-62_135_596_800, le=253_402_300_799)]  # what ISO 8601 can show
+_Status = Literal["pending", "running", "completed", "failed", "cancelled", "archived"]
+_Whole = tuple[
+    int,
+    str,
+    int,
+    _Status,
+    _Instant,
+    float,
+    int,
+    int,
+    int,
+    _Instant,
+    _Instant,
+    float | None,
+    float | None,
+    float | None,
+    str | None,
+    str | None,
+    int,
+    float,
+    int,
+    str | None,
+    str | None,
+    str | None,
+    str | None,
+    float | None,
+    int,
+    int | None,
+]  # fmt: skip - one for each of _COLUMNS, and the two lengths
+_Short = tuple[
+    int, int, str, _Status, _Instant, float, int, int, _Instant, float | None,
+    float | None, float | None, str | None, str | None, float, str | None,
+]  # fmt: skip
+_whole = msgspec.json.Decoder(list[_Whole])
+_short = msgspec.json.Decoder(list[_Short])
 _policy = lru_cache(1024)(msgspec.json.Decoder(RetryPolicy).decode)
 
 
@@ -61,7 +101,15 @@ class Brief(NamedTuple):
 
 
 def read_briefs(db: apsw.Connection, ids: Sequence[str]) -> dict[str, Brief]:
-    return {row[2]: _brief(row) for row in _rows.decode(db.execute(_BRIEF, (encode_list(ids),)).get)}
+    """Raises DamageFound."""
+    try:
+        return _read_briefs(db, ids)
+    except _DAMAGE as error:
+        raise _found(db, "id", ids, lambda task_id: _read_briefs(db, [task_id]), error) from error
+
+
+def _read_briefs(db: apsw.Connection, ids: Sequence[str]) -> dict[str, Brief]:
+    return {row[2]: _brief(row) for row in _short.decode(db.execute(_BRIEF, (encode_list(ids),)).get)}
 
 
 def _brief(row: tuple[Any, ...]) -> Brief:
@@ -90,17 +138,58 @@ def _brief(row: tuple[Any, ...]) -> Brief:
 
 
 def read_tasks(db: apsw.Connection, sql: str, keys: Sequence[int] | Sequence[str], lanes: Lanes) -> dict[int, Task]:
-    """The tasks that some numbers or ids name, by number."""
+    """The tasks that some numbers or ids name, by number. Raises DamageFound."""
     found: dict[int, Task] = {}
     for start in range(0, len(keys), _MOST):
-        rows, payloads, results = db.execute(sql, (encode_list(keys[start : start + _MOST]),)).get
-        at = until = 0
-        for row in _rows.decode(rows):
-            ends, length = at + row[-2], row[-1]
-            result = None if length is None else results[until : until + length]
-            found[row[0]] = _task(row, payloads[at:ends], result, lanes)
-            at, until = ends, until + (length or 0)
+        some = keys[start : start + _MOST]
+        try:
+            found |= _read_tasks(db, sql, some, lanes)
+        except _DAMAGE as error:
+            column = "n" if sql is BY_N else "id"
+            raise _found(db, column, some, lambda key: _read_tasks(db, sql, [key], lanes), error) from error
     return found
+
+
+def _read_tasks(db: apsw.Connection, sql: str, keys: Sequence[int] | Sequence[str], lanes: Lanes) -> dict[int, Task]:
+    found: dict[int, Task] = {}
+    rows, payloads, results = db.execute(sql, (encode_list(keys),)).get
+    at = until = 0
+    for row in _whole.decode(rows):
+        ends, length = at + row[-2], row[-1]
+        result = None if length is None else results[until : until + length]
+        found[row[0]] = _task(row, payloads[at:ends], result, lanes)
+        at, until = ends, until + (length or 0)
+    if at != len(payloads or b"") or until != len(results or b""):
+        raise ValueError("its payload or result is text")  # whose length in characters would shift all that follow
+    return found
+
+
+def _found(
+    db: apsw.Connection, column: str, keys: Sequence[Any], read: Callable[[Any], object], error: Exception
+) -> DamageFound:
+    """Which of some rows are damaged: each is read alone."""
+    bad: list[BadRow] = []
+    for key in keys:
+        try:
+            read(key)
+        except _DAMAGE as problem:
+            row = db.execute(f"SELECT n, id FROM tasks WHERE {column} = ?", (key,)).fetchone()  # noqa: S608 - ours
+            if row is not None:
+                bad.append(BadRow(row[0], str(row[1]), f"its row does not decode: {problem}"))
+    check_plausible(len(bad), len(keys), error)
+    return DamageFound(bad)
+
+
+def damaged_rows(db: apsw.Connection, lanes: Lanes) -> list[BadRow]:
+    """Every row that is no task, by reading all of them."""
+    bad: list[BadRow] = []
+    numbers = all_numbers(db)
+    for start in range(0, len(numbers), _MOST):
+        try:
+            read_tasks(db, BY_N, numbers[start : start + _MOST], lanes)
+        except DamageFound as found:
+            bad += found.rows
+    return bad
 
 
 def _task(row: tuple[Any, ...], payload: bytes, result: bytes | None, lanes: Lanes) -> Task:

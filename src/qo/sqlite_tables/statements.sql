@@ -84,6 +84,13 @@ SET status = v.column2, ready = v.column3, available_at = v.column4, rank = v.co
 FROM (VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)) AS v
 WHERE tasks.n = v.column1
 
+-- name: set_aside
+UPDATE tasks SET status = 'damaged', ready = NULL WHERE n IN (SELECT value FROM json_each(?))
+
+-- name: recount
+INSERT INTO tally (lane, status, count)
+SELECT lane, status, count(*) FROM tasks WHERE status <> 'damaged' GROUP BY lane, status
+
 -- name: delete
 DELETE FROM tasks WHERE n IN (SELECT value FROM json_each(?))
 

@@ -9,6 +9,7 @@ import msgspec
 from msgspec.structs import replace
 
 from qo.clock import Clock
+from qo.damage import encode_damage, note_name
 from qo.errors import Conflict
 from qo.ids import new_lease_id
 from qo.model import (
@@ -29,8 +30,19 @@ from qo.model import (
     lane_of,
     stamps,
 )
+from qo.sqlite_tables.damage import BadRow, DamageFound
 from qo.sqlite_tables.lanes import Lanes
-from qo.sqlite_tables.rows import BY_ID, BY_N, Brief, encode_list, encode_retry, plain, read_briefs, read_tasks
+from qo.sqlite_tables.rows import (
+    BY_ID,
+    BY_N,
+    Brief,
+    damaged_rows,
+    encode_list,
+    encode_retry,
+    plain,
+    read_briefs,
+    read_tasks,
+)
 from qo.sqlite_tables.statements import SQL, write_rows
 
 # Plain strings, because hashing a member of an enum is a call into Python.
@@ -104,6 +116,9 @@ class Table:
                 self.tally[lane, _PENDING] += 1
                 answers.append(Added(new.id, new=True))
                 continue
+            if new.id not in stored:  # set aside
+                answers.append(Added(new.id, new=False))
+                continue
             n, existing = stored[new.id]
             task = admit(existing, new, instant)
             if task is not None:
@@ -164,7 +179,16 @@ class Table:
         return [[tasks[n] for n in hand] for hand in hands]
 
     def _choose(self, want: Want) -> list[int]:
-        """The numbers of the tasks that come first among all eligible lanes, in order."""
+        """The numbers of the tasks that come first among all eligible lanes, in order. Raises DamageFound."""
+        try:
+            return self._first(want)
+        except msgspec.DecodeError as error:  # a lane or rank is no number
+            bad = damaged_rows(self._db, self.lanes)
+            if not bad:
+                raise
+            raise DamageFound(bad) from error
+
+    def _first(self, want: Want) -> list[int]:
         lanes = ready_lanes(self._db, self.lanes, want)
         if not lanes or want.limit <= 0:
             return []
@@ -216,6 +240,19 @@ class Table:
             self.tally.update(zip([brief.lane for brief in told], reached, strict=True))
         self.claimable = self.claimable or any(row[2] is not None for row in rows)
         return answers
+
+    # --- damage
+
+    def set_aside(self, bad: Sequence[BadRow]) -> None:
+        """Take rows that are no tasks out of every list, and say so. All but their status stays as it is."""
+        self._db.execute(SQL["set_aside"], (encode_list([row.n for row in bad]),))
+        for row in bad:
+            if self._db.execute("SELECT 1 FROM notes WHERE name = ?", (note_name(row.id),)).get is None:
+                self.write_note(note_name(row.id), encode_damage(row.id, row.problem), ANY)
+        # What is damaged may be the very lane or status under which it was counted.
+        self._db.execute("DELETE FROM tally")
+        self._db.execute(SQL["recount"])
+        self.tally.clear()
 
     # --- delete and notes
 

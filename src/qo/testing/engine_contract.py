@@ -5,6 +5,7 @@ import pytest
 from qo.testing.clock import ManualClock
 from qo.testing.engine_adding import Adding
 from qo.testing.engine_claiming import Claiming
+from qo.testing.engine_damage import Damage
 from qo.testing.engine_notes import Notes
 from qo.testing.engine_order import Order
 from qo.testing.engine_races import Races
@@ -12,8 +13,11 @@ from qo.testing.engine_reading import Reading
 from qo.testing.engine_settling import Settling
 
 
-class EngineContract(Adding, Claiming, Order, Settling, Reading, Notes, Races):
-    """Subclass it and give it an `engine` fixture: a fresh, open engine that takes its time from `clock`."""
+class EngineContract(Adding, Claiming, Order, Settling, Reading, Notes, Races, Damage):
+    """Subclass it and give it an `engine` fixture: a fresh, open engine that takes its time from `clock`.
+
+    Its `damage` spoils one stored task, so that the contract can say that all others go on.
+    """
 
     @pytest.fixture
     def clock(self) -> ManualClock:

@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from qo import notes
+from qo.damage import QUARANTINE
 from qo.engine import Engine
 from qo.errors import Conflict, DamagedNote
 from qo.model import ANY, NEW, Status
@@ -79,7 +80,7 @@ class Notes:
         assert (await queue.switches.read()).paused
         known = await notes.make_types_known(engine, ["mine"])
         assert known.types == {"mine", "there"}  # or tasks of this type would be failed as unknown
-        aside = await engine.notes(notes.QUARANTINE)
+        aside = await engine.notes(QUARANTINE)
         assert [note.name for note in aside] == [
             "quarantine/control",
             "quarantine/monitor",

@@ -12,6 +12,7 @@ from msgspec import UNSET, Struct, UnsetType
 from qo.errors import (
     BadBatch,
     Conflict,
+    DamagedTask,
     InvalidSetting,
     InvalidTask,
     LeaseLost,
@@ -51,6 +52,7 @@ _ANSWERS = (
     _Answer(WrongStatus, 409, "wrong_status"),
     _Answer(LeaseLost, 409, "lease_lost"),
     _Answer(Conflict, 409, "conflict"),
+    _Answer(DamagedTask, 500, "damaged"),
     _Answer(StorageError, 503, "store_unavailable"),
 )
 _CODES = {

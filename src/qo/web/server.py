@@ -63,6 +63,7 @@ async def found(queue: Queue, task_id: str) -> Task:
     """The task, or TaskNotFound. What is no id names no task."""
     (task,) = await queue.engine.get([known_id(task_id)])
     if task is None:
+        await queue.check_not_damaged(known_id(task_id))
         raise TaskNotFound(f"there is no task {task_id}", task_id=task_id)
     return task
 

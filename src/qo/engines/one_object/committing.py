@@ -13,6 +13,7 @@ import msgspec
 
 from qo.bucket import NEW, Bucket
 from qo.buckets.own_writes import SUPERSEDED, put_document
+from qo.damage import DamageLog
 from qo.engines.one_object.record import decode_head
 from qo.engines.one_object.state import REMEMBERED, State
 from qo.engines.patience import patiently
@@ -38,6 +39,7 @@ class Committing:
         self._manners = Manners(Bell(bucket, key))
         self._state = State()  # what the object held, as far as `_version` says so; else a store of decoded tasks
         self._version = ""  # of the object the state stands for; empty: it stands for none
+        self._damage_log = DamageLog()
 
     async def ask(self, work: Callable[[State], Answer], abandoned: Callable[[Answer], None] | None = None) -> Answer:
         call = Call(work, abandoned)
@@ -108,6 +110,7 @@ class Committing:
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise StorageError(f"{self._key} does not hold a queue; look at it and move it away: {error}") from error
         self._version = version
+        self._damage_log.report(self._state.damage)
         return True
 
     async def _write(self) -> None:

@@ -3,7 +3,9 @@
 {"format": 1, "version": 7, "writes": ["…"], "notes": [{…}], "tasks": [{"task": {…}, "events": [[…]]}, …]}
 """
 
+import re
 from typing import Any
+from zlib import crc32
 
 import msgspec
 from msgspec import Struct, convert
@@ -12,6 +14,7 @@ from msgspec.structs import fields
 from qo.model import Event, Status, Task
 
 FORMAT = 1
+_ID = re.compile(rb"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _MOST_EVENTS = 64
 
 
@@ -74,6 +77,12 @@ def encode_record(record: Record) -> bytes:
 
 def decode_record(data: bytes) -> Record:
     return _records.decode(data)
+
+
+def id_in(data: bytes) -> str:
+    """The id of a task that cannot be read, as far as it can be told."""
+    found = _ID.search(data)
+    return found[0].decode() if found else f"unknown-{crc32(data):08x}"
 
 
 def decode_head(data: bytes) -> Head:

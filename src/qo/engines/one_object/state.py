@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 from heapq import nlargest
 
+from qo.damage import check_stored, encode_damage, note_name
 from qo.engines.one_object.lines import Lines
 from qo.engines.one_object.record import (
     FORMAT,
@@ -15,6 +16,7 @@ from qo.engines.one_object.record import (
     encode_object,
     encode_record,
     grown,
+    id_in,
 )
 from qo.errors import Conflict
 from qo.ids import new_lease_id as new_write_id
@@ -55,6 +57,7 @@ class State:
         head = decode_head(data) if data else Head(format=FORMAT, version=0, writes=())
         self.version, self.writes = head.version, head.writes
         self.is_changed = False
+        self.damage: dict[str, str] = {}  # tasks of the object that could not be read, and why
         self._encoded: dict[str, bytes] = {}
         self._records: dict[str, Record] = {}
         self._notes = {note.name: note for note in head.notes}
@@ -66,10 +69,27 @@ class State:
         """What another broker left unchanged is not decoded again."""
         decoded = known.decoded() if known else {}
         for data in encoded:
-            record = decoded.get(data) or decode_record(data)
+            record = decoded.get(data)
+            if record is None:
+                try:
+                    record = decode_record(data)
+                    check_stored(record.task)
+                except ValueError as error:
+                    self._set_aside(data, error)
+                    continue
             self._encoded[record.task.id], self._records[record.task.id] = data, record
             self._counts[_lane(record.task)] += 1
             self._lines.join(record.task)
+
+    def _set_aside(self, data: bytes, error: ValueError) -> None:
+        """Keep the bytes of a task that cannot be read as a note; the next write takes it out of the tasks."""
+        task_id = id_in(data)
+        name = note_name(task_id)
+        if name not in self._notes:
+            note = encode_damage(task_id, f"its part of the object does not decode: {error}", data)
+            self._notes[name] = StoredNote(name=name, data=note, version=new_write_id())
+        self.damage[task_id] = str(error)
+        self.is_changed = True
 
     def decoded(self) -> dict[bytes, Record]:
         return {data: self._records[task_id] for task_id, data in self._encoded.items()}
@@ -105,6 +125,8 @@ class State:
         return [self._add(task, at) for task, at in zip(tasks, stamps(now, len(tasks)), strict=True)]
 
     def _add(self, new: NewTask, now: float) -> Added:
+        if note_name(new.id) in self._notes and new.id not in self._records:
+            return Added(new.id, new=False)  # set aside
         task = admit(self._task(new.id), new, now)
         if task is not None:
             self._write(task)

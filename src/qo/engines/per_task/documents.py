@@ -7,6 +7,7 @@ import msgspec
 
 from qo.bucket import NEW, Blob, Bucket
 from qo.buckets.own_writes import SUPERSEDED, put_document
+from qo.damage import check_stored
 from qo.engines.patience import patiently
 from qo.engines.per_task.document import Document, decode, encode, is_ours
 from qo.engines.per_task.keys import is_id, task_key
@@ -46,11 +47,14 @@ class Documents:
     def decoded(self, task_id: str, blob: Blob) -> Kept | None:
         try:
             document = decode(blob.data)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            self._quarantine.put(task_key(task_id), error)
+            check_stored(document.task)
+        except ValueError as error:
+            self._quarantine.put_task(task_key(task_id), task_id, error)
             return None
         if document.task.id != task_id:
-            self._quarantine.put(task_key(task_id), f"it is named after {task_id} but holds {document.task.id}")
+            self._quarantine.put_task(
+                task_key(task_id), task_id, f"it is named after {task_id} but holds {document.task.id}"
+            )
             return None
         return Kept(document, blob.version, blob.written_at)
 

@@ -2,9 +2,11 @@
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 
 from qo.bucket import Bucket
 from qo.clock import Clock
+from qo.damage import encode_damage, note_name
 from qo.engines.per_task.claiming import Claiming
 from qo.engines.per_task.counting import Counting
 from qo.engines.per_task.finding import Finding
@@ -19,7 +21,9 @@ from qo.engines.per_task.store import store
 from qo.engines.per_task.sweeping import Sweeping
 from qo.engines.per_task.transitions import Transitions
 from qo.engines.per_task.waiting import Waiting
+from qo.errors import Conflict, DamagedTask, StorageError
 from qo.model import (
+    NEW,
     Added,
     Change,
     Counts,
@@ -74,9 +78,16 @@ class PerTaskEngine:
     async def add(self, tasks: Sequence[NewTask]) -> list[Added]:
         check_distinct(task.id for task in tasks)
         stamped = list(zip(tasks, stamps(self._clock(), len(tasks)), strict=True))
-        answers = await in_parallel(lambda pair: self._transitions.add(*pair), stamped)
+        answers = await in_parallel(lambda pair: self._add(*pair), stamped)
         self._waiting.wake()
+        await self._tell_of_damage()
         return [Added(task.id, new) for task, new in zip(tasks, answers, strict=True)]
+
+    async def _add(self, new: NewTask, at: float) -> bool:
+        try:
+            return await self._transitions.add(new, at)
+        except DamagedTask:  # it keeps its place, and the others of the batch are added
+            return False
 
     async def claim(self, want: Want) -> list[Task]:
         """A caller that is cancelled keeps nothing: what it got goes back as soon as it is known."""
@@ -90,6 +101,20 @@ class PerTaskEngine:
             raise
 
     async def _claim(self, want: Want) -> list[Task]:
+        claimed = await self._claim_some(want)
+        while await self._tell_of_damage() and not claimed:  # what was damaged stood before others
+            claimed = await self._claim_some(want)
+        return claimed
+
+    async def _tell_of_damage(self) -> bool:
+        """A note for each task that could not be read, if there is any. Its object stays where it is."""
+        untold = self._store.quarantine.take_untold()
+        for task_id, problem in untold.items():
+            with suppress(Conflict, StorageError):  # someone has told; or someone else will
+                await self._notes.write(note_name(task_id), encode_damage(task_id, problem), NEW)
+        return bool(untold)
+
+    async def _claim_some(self, want: Want) -> list[Task]:
         if want.again and (mine := await self._claiming.again(want)):
             return mine
         if want.limit <= 0:
@@ -142,10 +167,13 @@ class PerTaskEngine:
 
     async def get(self, ids: Sequence[str]) -> list[Task | None]:
         found = await in_parallel(self._store.documents.read_living, ids)
+        await self._tell_of_damage()
         return [None if kept is None else kept.task for kept in found]
 
     async def find(self, where: Filter, *, limit: int, after: str = "") -> list[Task]:
-        return await self._finding.find(where, limit, after)
+        found = await self._finding.find(where, limit, after)
+        await self._tell_of_damage()
+        return found
 
     async def count(self) -> Counts:
         return await self._counting.count()

@@ -11,7 +11,7 @@ from qo.engines.per_task.document import DELETED, REMOVING, Document, born, buri
 from qo.engines.per_task.documents import Kept
 from qo.engines.per_task.keys import index_key, task_key
 from qo.engines.per_task.store import Store
-from qo.errors import Conflict, StorageError
+from qo.errors import Conflict, DamagedTask, StorageError
 from qo.ids import luck
 from qo.model import FINISHED, NewTask, Task, admit
 
@@ -48,7 +48,10 @@ class Transitions:
         self._moved(before, after)
 
     async def add(self, new: NewTask, now: float) -> bool:
-        """Whether the task is new. The common case asks nothing first: if there is such a task the write is refused."""
+        """Whether the task is new. The common case asks nothing first: if there is such a task the write is refused.
+
+        Raises DamagedTask if something else is in its place.
+        """
         litter: list[str] = []
         kept: Kept | None = None
         for attempt in range(_TRIES):
@@ -69,9 +72,7 @@ class Transitions:
             if kept is None and not self._documents.is_readable(task_id):
                 for key in litter:  # or the task that never was would be counted
                     self._index.remove(key)
-                raise StorageError(
-                    f"{task_key(task_id)} holds something that is not a task; look at it and move it away"
-                )
+                raise DamagedTask(task_id, f"{task_key(task_id)} holds something that is not a task")
             if kept is None or kept.document.grave != REMOVING or kept.written_at < self._clock() - _RESPITE:
                 return kept
             await _pause(attempt)

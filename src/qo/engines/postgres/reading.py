@@ -39,15 +39,18 @@ class Reading:
 
     async def get(self, ids: Sequence[str]) -> list[Task | None]:
         rows = await self._line.read("get", {"id": uuids([one for one in ids if _is_id(one)])})
-        found = {task.id: task for task in await self._table.tasks(rows)}
+        found = {task.id: task for task in (await self._table.read_tasks(rows)).tasks}
         return [found.get(task_id) for task_id in ids]
 
     async def find(self, where: Filter, limit: int, after: str) -> list[Task]:
         many = Status.PENDING in (where.statuses or Status) and await self._many_pending()
         sql, values = query(where, limit, after, many_pending=many)
         filled = fill(sql, self._line.address.schema)
-        rows = await self._line.persist(lambda _: self._line.execute(filled, values | {"now": self._table.now()}))
-        return await self._table.tasks(rows)
+        while True:
+            rows = await self._line.persist(lambda _: self._line.execute(filled, values | {"now": self._table.now()}))
+            tasks, has_damage = await self._table.read_tasks(rows)
+            if not has_damage:  # else what was set aside makes room for others on the page
+                return tasks
 
     async def _many_pending(self) -> bool:
         return sum(n for lane, n in (await self.count()).items() if lane.status is Status.PENDING) > _FEW
@@ -56,7 +59,11 @@ class Reading:
         rows = await self._line.read("counts", {})
         if sum(row[5] for row in rows) > _MANY_SLOTS + 2 * len(rows):
             await self._line.write("fold", {})
-        return {Lane(queue, type_, STATUS[status], priority): n for queue, type_, status, priority, n, _ in rows}
+        return {
+            Lane(queue, type_, STATUS[status], priority): n
+            for queue, type_, status, priority, n, _ in rows
+            if status in STATUS
+        }
 
     async def history(self, task_id: str) -> list[Event]:
         if not _is_id(task_id):
@@ -69,6 +76,7 @@ class Reading:
             for version, at, status, attempt, failures, worker_id, error, available_at in await self._line.read(
                 "history", {"id": task_id}
             )
+            if status in STATUS
         ]  # fmt: skip
 
     async def read_note(self, name: str) -> Note | None:

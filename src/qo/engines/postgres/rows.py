@@ -9,7 +9,8 @@ import msgspec
 from qo.engines.postgres.lanes import Lane
 from qo.model import RetryPolicy, Status, Task
 
-LANE = 1  # the place of `lane` among the columns of a task
+LANE, STATUS_COLUMN = 1, 2  # the places of `lane` and `status` among the columns of a task
+DAMAGED_STATUS = "damaged"  # of a row that could not be read as a task, and was set aside
 
 DEFAULT_RETRY = RetryPolicy()
 STATUS = {status.value: status for status in Status}

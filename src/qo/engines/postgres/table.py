@@ -2,20 +2,26 @@
 
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 from qo.clock import Clock
-from qo.engines.postgres.arrays import uuids
+from qo.damage import Damage, DamageLog, check_plausible, check_stored, encode_damage, note_name
+from qo.engines.postgres.arrays import texts, uuids
 from qo.engines.postgres.batches import Batch, columns, completions, is_ordinary, wanted
 from qo.engines.postgres.lanes import Lanes
 from qo.engines.postgres.line import Known, Line, Rows
-from qo.engines.postgres.rows import LANE, task_of
+from qo.engines.postgres.rows import DAMAGED_STATUS, LANE, STATUS_COLUMN, task_of
 from qo.errors import Conflict, InvalidTask, OutcomeUnknown
 from qo.ids import new_lease_id
-from qo.model import ANY, NEW, Added, Change, NewTask, Task, Want, check_id, in_order, lane_of
+from qo.model import ANY, NEW, Added, Change, NewTask, Status, Task, Want, check_id, in_order, lane_of
 
 _STEP = 1000  # tasks made ready by one statement
 _CLOCK = 2  # columns of a claim's answer that are not the task's: now, and when the next task becomes due
+
+
+class Read(NamedTuple):
+    tasks: list[Task]
+    has_damage: bool  # some rows were no tasks, and are set aside
 
 
 class Table:
@@ -23,6 +29,7 @@ class Table:
         self._line = line
         self._clock = clock
         self.lanes = Lanes(line)
+        self._damage_log = DamageLog()
         self.due_in: float | None = None  # seconds from the last claim to the next task that was not ready then
 
     def now(self) -> float | None:
@@ -63,7 +70,8 @@ class Table:
                 await self._line.once("await_claim", {"lease_id": want.lease_id})
                 mine = await self._line.once("held_under", {"lease_id": want.lease_id, "now": self.now()})
                 if mine:
-                    return await self._ordered(mine[0][0], [row[1:] for row in mine])
+                    tasks = (await self.read_tasks([row[1:] for row in mine])).tasks
+                    return in_order(tasks, mine[0][0], lane_of)
             return await self._claim(want)
 
         return await self._line.persist(step)
@@ -78,14 +86,34 @@ class Table:
                 ((moved,),) = await self._line.once("stage", {"now": now, "step": _STEP})
                 staged = moved < _STEP  # what is due and still not ready is being written by others: pass it over
             else:
-                return [] if rows[0][_CLOCK] is None else await self._ordered(now, [row[_CLOCK:] for row in rows])
+                if rows[0][_CLOCK] is None:
+                    return []
+                tasks, has_damage = await self.read_tasks([row[_CLOCK:] for row in rows])
+                if tasks or not has_damage:
+                    return in_order(tasks, now, lane_of)
 
-    async def _ordered(self, now: float, rows: Rows) -> list[Task]:
-        return in_order(await self.tasks(rows), now, lane_of)
-
-    async def tasks(self, rows: Rows) -> list[Task]:
+    async def read_tasks(self, rows: Rows) -> "Read":
+        """Tasks that cannot be read are set aside, so that the next look does not meet them."""
         lanes = await self.lanes.look_up(row[LANE] for row in rows)
-        return [task_of(row, lanes[row[LANE]]) for row in rows]
+        tasks, damage = list[Task](), dict[str, str]()
+        for row in rows:
+            try:
+                tasks.append(check_stored(task_of(row, lanes[row[LANE]])))
+            except (KeyError, ValueError) as error:
+                if row[STATUS_COLUMN] != DAMAGED_STATUS:
+                    damage[row[0]] = f"its row does not decode: {error!r}"
+        if damage:
+            check_plausible(len(damage), len(rows), next(iter(damage.values())))
+            await self._set_aside(damage)
+        return Read(tasks, bool(damage))
+
+    async def _set_aside(self, damage: Damage) -> None:
+        known = [status.value for status in Status]
+        await self._line.write("set_aside", {"id": uuids(sorted(damage)), "statuses": texts(known)})
+        for task_id, problem in damage.items():
+            with suppress(Conflict):
+                await self.write_note(note_name(task_id), encode_damage(task_id, problem), NEW)
+        self._damage_log.report(damage)
 
     # --- apply
 

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from redis.exceptions import NoScriptError, RedisError
 
+from qo.damage import Damage, DamageLog, encode_damage
 from qo.engines.redis.lines import Doubtful, Lines, Unsent
 from qo.errors import OutcomeUnknown, StorageError
 
@@ -41,6 +42,7 @@ class Calls:
     def __init__(self, lines: Lines, prefix: str) -> None:
         self._lines = lines
         self._key = f"{{{prefix}}}"
+        self._damage_log = DamageLog()
 
     async def one(self, name: str, *arguments: Any) -> Any:
         (answer,) = await self.many(name, [arguments])
@@ -68,6 +70,12 @@ class Calls:
             kind = StorageError if len(refused) == len(replies) else OutcomeUnknown
             raise self._lines.error(refused[0], kind) from refused[0]
         return replies
+
+    async def set_aside(self, damage: Damage) -> None:
+        """Take tasks that cannot be read out of all lists, and say so."""
+        for task_id, problem in damage.items():
+            await self.one("set_aside", task_id, encode_damage(task_id, problem))
+        self._damage_log.report(damage)
 
     async def plain(self, *commands: tuple[Any, ...], writing: bool = False) -> list[Any]:
         """Commands that may be repeated at will. A refusal stands among the replies."""

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any
 
+from qo.damage import Damage
 from qo.engines.redis.lanes import Lanes
 from qo.engines.redis.packing import pack, tasks_of
 from qo.engines.redis.watch import Look, Watch
@@ -18,11 +19,13 @@ _RECALL = 20.0  # seconds to ask for the tasks of a claim whose caller left; its
 _PAUSE = 0.4  # seconds between two tries
 
 Apply = Callable[[Sequence[Change]], Awaitable[list[bool]]]
+SetAside = Callable[[Damage], Awaitable[None]]
 
 
 class Claiming:
-    def __init__(self, lanes: Lanes, watch: Watch, now: Callable[[], str], apply: Apply) -> None:
+    def __init__(self, lanes: Lanes, watch: Watch, now: Callable[[], str], apply: Apply, set_aside: SetAside) -> None:
         self._lanes, self._watch, self._now, self._apply = lanes, watch, now, apply
+        self._set_aside = set_aside
         self._looks: dict[object, Look] = {}
         self._returning: set[asyncio.Task[None]] = set()  # tasks of claims whose caller left, on their way back
         self._closing = False
@@ -60,7 +63,10 @@ class Claiming:
             # Waiting for the lease to expire would count as a failure of the tasks.
             self._see_to(self._recall(nonce, want))
             raise
-        tasks = tasks_of(rows)
+        tasks, damage = tasks_of(rows)
+        if damage:
+            await self._set_aside(damage)
+            return tasks or await self._claim(want, limit, at_most)
         if not tasks:
             self._looks[_kind(want)] = _look(told, due_in)
         # What an earlier try got comes in the order of its leases; the last write was at the claim or after it.
@@ -81,7 +87,7 @@ class Claiming:
         while not self._closing and asyncio.get_running_loop().time() < until:
             try:
                 _, _, _, *rows = await self._lanes.claim(want, (nonce, self._now(), asked))
-                await self._apply([release(task) for task in tasks_of(rows)])
+                await self._apply([release(task) for task in tasks_of(rows).tasks])
             except StorageError:
                 await asyncio.sleep(_PAUSE)  # if this does not end well, the lease expires
             else:

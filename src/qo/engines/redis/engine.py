@@ -12,7 +12,7 @@ from qo.engines.redis.calls import Calls
 from qo.engines.redis.claiming import CHUNK, Claiming
 from qo.engines.redis.lanes import Lanes
 from qo.engines.redis.lines import Lines
-from qo.engines.redis.packing import STATUSES, events_of, pack, pack_changes, pack_new, pack_task, place_of, tasks_of
+from qo.engines.redis.packing import STATUSES, events_of, known_place, pack, pack_changes, pack_new, pack_task, tasks_of
 from qo.engines.redis.stored_format import check_stored_format, record_format
 from qo.engines.redis.watch import Watch
 from qo.errors import Conflict
@@ -44,7 +44,7 @@ class RedisEngine:
         self._calls = Calls(self._lines, address.prefix)
         self._lanes = Lanes(self._calls)
         self._watch = Watch(self._lines, address.prefix)
-        self._claiming = Claiming(self._lanes, self._watch, self._now, self.apply)
+        self._claiming = Claiming(self._lanes, self._watch, self._now, self.apply, self._calls.set_aside)
         self.claim, self.wait = self._claiming.claim, self._claiming.wait
 
     async def open(self) -> None:
@@ -100,7 +100,10 @@ class RedisEngine:
         if not ids:
             return []
         answers = await self._calls.many("get", [(pack(chunk),) for _, chunk in _chunks(ids)])
-        found = {task.id: task for rows in answers for task in tasks_of(rows)}
+        read = [tasks_of(rows) for rows in answers]
+        for one in read:
+            await self._calls.set_aside(one.damage)
+        found = {task.id: task for one in read for task in one.tasks}
         return [found.get(task_id) for task_id in ids]
 
     async def find(self, where: Filter, *, limit: int, after: str = "") -> list[Task]:
@@ -112,7 +115,9 @@ class RedisEngine:
             place, ages = (page, created_at, last_id), (where.worker_id, where.expired_for, where.finished_for)
             asked = (*place, *ages, statuses, "".join(where.shards) or None, where.retrying)
             answer = await self._lanes.find(where, (self._now(), pack(asked)))
-            found += tasks_of(answer[3:])
+            tasks, damage = tasks_of(answer[3:])
+            await self._calls.set_aside(damage)
+            found += tasks
             if answer[1] is None:
                 break
             created_at, last_id = float(answer[1]), answer[2].decode()
@@ -122,7 +127,9 @@ class RedisEngine:
         rows = await self._calls.one("count")
         counts: Counter[Lane] = Counter()
         for at in range(0, len(rows), 1 + len(STATUSES)):
-            queue, type_, _, priority = place_of(rows[at])
+            if (place := known_place(rows[at])) is None:
+                continue
+            queue, type_, _, priority = place
             for status, number in zip(STATUSES, rows[at + 1 :], strict=False):
                 if number:
                     counts[Lane(queue, type_, status, priority)] += number

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from qo.engines.redis.calls import Calls
-from qo.engines.redis.packing import Place, pack, place_of
+from qo.engines.redis.packing import Place, known_place, pack
 from qo.errors import StorageError
 from qo.model import Filter, Want, eligible
 
@@ -38,7 +38,7 @@ class Lanes:
 
     def _learn(self, tag: bytes, lanes: Sequence[bytes]) -> None:
         self._tag = tag.decode()
-        self._places = {lane.decode(): place_of(lane) for lane in lanes}
+        self._places = {lane.decode(): place for lane in lanes if (place := known_place(lane)) is not None}
         self._packed.clear()
 
     def _wanted(self, want: Want) -> bytes:

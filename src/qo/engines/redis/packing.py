@@ -1,15 +1,19 @@
 """Between tasks and the strings a task's hash holds. `common.lua` knows the layout of state and event too."""
 
+import logging
 import struct
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from functools import lru_cache
 from math import isnan, nan
 from typing import Any, NamedTuple
 
 import msgspec
 
+from qo.damage import check_plausible, check_stored
 from qo.model import MEDIUM, STRICT, Change, Event, NewTask, RetryPolicy, Status, Task
 
+log = logging.getLogger("qo.engines")
 _HEAD = struct.Struct(">BIIIdddddddd")
 _EVENT = struct.Struct(">BIIIdd")
 STATUSES = (
@@ -55,6 +59,18 @@ def lane_of(queue: str, type_: str, needs: tuple[str, ...], priority: int) -> st
 @lru_cache(4096)
 def place_of(lane: bytes) -> Place:
     return _place.decode(lane)
+
+
+@lru_cache(4096)
+def known_place(lane: bytes) -> Place | None:
+    """None, said once: this is not the name of a lane, so no task is looked for under it."""
+    try:
+        return _place.decode(lane)
+    except ValueError as error:
+        log.error(  # noqa: TRY400 - once, and no stack
+            "a lane in Redis is damaged and left alone: %r: %s", lane[:200], error
+        )
+        return None
 
 
 def pack_new(tasks: Sequence[NewTask]) -> bytes:
@@ -104,13 +120,29 @@ def pack_changes(changes: Sequence[Change]) -> bytes:
     )
 
 
-def tasks_of(rows: Sequence[Any]) -> list[Task]:
-    """Tasks from an answer: `FIELDS` strings each."""
-    return [_task(rows[at : at + FIELDS]) for at in range(0, len(rows), FIELDS)]
+class Read(NamedTuple):
+    tasks: list[Task]
+    damage: dict[str, str]
+
+
+def tasks_of(rows: Sequence[Any]) -> Read:
+    """Tasks from an answer, `FIELDS` strings each, and those that cannot be read."""
+    read = Read([], {})
+    for at in range(0, len(rows), FIELDS):
+        row = rows[at : at + FIELDS]
+        try:
+            read.tasks.append(check_stored(_task(row)))
+        except (ValueError, TypeError, IndexError, struct.error) as error:
+            read.damage[row[0].decode(errors="replace")] = f"its fields in Redis do not decode: {error}"
+    if read.damage:
+        check_plausible(len(read.damage), len(rows) // FIELDS, next(iter(read.damage.values())))
+    return read
 
 
 def _task(row: Sequence[Any]) -> Task:
     id_, state, description, payload, result, error = row
+    if payload is None or description is None:
+        raise ValueError("its payload or its description is missing")
     (
         status, attempt, failures, version, timeout, available_at, rank, created_at, updated_at, lease_expires_at,
         started_at, completed_at,
@@ -188,11 +220,13 @@ def _pack_event(event: Event) -> bytes:
 
 
 def events_of(fields: Iterable[tuple[bytes, bytes]]) -> list[Event]:
-    """The history among a task's fields, in order."""
-    return sorted(
-        (_event(data) for name, data in fields if name[:1] == b"h" and name[1:].isdigit()),
-        key=lambda event: event.version,
-    )
+    """The history among a task's fields, in order. What cannot be read of it is left out."""
+    events = []
+    for name, data in fields:
+        if name[:1] == b"h" and name[1:].isdigit():
+            with suppress(ValueError, IndexError, struct.error):
+                events.append(_event(data))
+    return sorted(events, key=lambda event: event.version)
 
 
 def _event(data: bytes) -> Event:

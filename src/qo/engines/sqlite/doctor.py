@@ -114,7 +114,8 @@ def _integrity(db: apsw.Connection, path: Path) -> Finding:
 
 def _tally(db: apsw.Connection) -> Finding:
     wrong = db.execute(
-        "SELECT count(*) FROM (SELECT lane, status, count(*) AS count FROM tasks GROUP BY lane, status) AS real"
+        "SELECT count(*) FROM (SELECT lane, status, count(*) AS count FROM tasks WHERE status <> 'damaged'"
+        " GROUP BY lane, status) AS real"
         " FULL JOIN (SELECT lane, status, count FROM tally WHERE count) AS told USING (lane, status)"
         " WHERE real.count IS NOT told.count"
     ).get
@@ -126,9 +127,9 @@ def _tally(db: apsw.Connection) -> Finding:
 def _states(db: apsw.Connection) -> Finding:
     """A task outside its index would never be claimed, expired or tidied away."""
     wrong = db.execute(
-        "SELECT count(*) FROM tasks WHERE (status = 'pending') <> (ready IS NOT NULL)"
+        "SELECT count(*) FROM tasks WHERE status <> 'damaged' AND ((status = 'pending') <> (ready IS NOT NULL)"
         " OR (status = 'running') <> (lease_expires_at IS NOT NULL)"
-        " OR (status IN ('pending', 'running')) <> (completed_at IS NULL)"
+        " OR (status IN ('pending', 'running')) <> (completed_at IS NULL))"
     ).get
     if wrong:
         return Finding("states", False, f"{wrong} tasks are in no index and would never run; restore a copy")

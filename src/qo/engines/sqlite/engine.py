@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import apsw
 
 from qo.clock import Clock, system_clock
+from qo.damage import DamageLog
 from qo.engine import Engine
 from qo.engines.sqlite.address import path_of
 from qo.engines.sqlite.desk import Desk, Job
@@ -21,6 +22,7 @@ from qo.engines.sqlite.open_file import OpenFile
 from qo.engines.sqlite.watch import Watch
 from qo.errors import StorageError
 from qo.model import Added, Change, Counts, Event, Filter, NewTask, Note, Task, Want, check_distinct, release
+from qo.sqlite_tables.damage import BadRow, around_damage
 from qo.sqlite_tables.reading import Reading
 from qo.sqlite_tables.table import Table
 from qo.sqlite_tables.trouble import storage_error
@@ -111,6 +113,7 @@ class SqliteEngine:
         self._clock = clock
         self._desks: _Desks | None = None
         self._opening = Lock()
+        self._damage_log = DamageLog()
         self._repeating: set[str] = set()  # leases whose claim is being asked for again
 
     async def open(self) -> None:
@@ -185,8 +188,11 @@ class SqliteEngine:
         await self._write(lambda table: table.drop_note(name))
 
     async def _write(self, work: Callable[[Table], T], abandoned: Callable[[T], None] | None = None) -> T:
-        answer: T = await self._at_work().writer.ask(work, abandoned)
-        return answer
+        return await around_damage(lambda: self._at_work().writer.ask(work, abandoned), self._set_aside)
+
+    async def _set_aside(self, bad: list[BadRow]) -> None:
+        await self._at_work().writer.ask(lambda table: table.set_aside(bad))
+        self._damage_log.report({row.id: row.problem for row in bad})
 
     # --- reading
 
@@ -209,8 +215,7 @@ class SqliteEngine:
         return await self._read(lambda reading: reading.notes(prefix))
 
     async def _read(self, work: Callable[[Reading], T]) -> T:
-        answer: T = await self._at_work().reader.ask(work)
-        return answer
+        return await around_damage(lambda: self._at_work().reader.ask(work), self._set_aside)
 
     # --- waiting
 

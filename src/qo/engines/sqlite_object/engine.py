@@ -3,9 +3,11 @@
 import asyncio
 from collections.abc import Callable, Sequence
 from enum import StrEnum
+from typing import TypeVar
 
 from qo.bucket import Bucket
 from qo.clock import Clock
+from qo.damage import DamageLog
 from qo.engines.polling import Look, Waiting
 from qo.engines.sqlite_object.durable import Durable
 from qo.engines.sqlite_object.image import Image
@@ -25,6 +27,10 @@ from qo.model import (
     check_distinct,
     release,
 )
+from qo.sqlite_tables.damage import BadRow, around_damage
+from qo.sqlite_tables.table import Table
+
+Answer = TypeVar("Answer")
 
 KEY = "queue.sqlite"
 VOLUME = 1000  # calls that wait for no interval
@@ -69,6 +75,7 @@ class SqliteObjectEngine:
             else Durable(bucket, key, self._clock, pace, patience=patience, repeats_lost_races=repeats_lost_races)
         )
         self._waiting = Waiting()
+        self._damage_log = DamageLog()
         self._hand_backs: set[asyncio.Task[list[bool]]] = set()
 
     @property
@@ -110,13 +117,13 @@ class SqliteObjectEngine:
 
     async def add(self, tasks: Sequence[NewTask]) -> list[Added]:
         check_distinct(task.id for task in tasks)
-        added = await self._store.ask(lambda table: table.add(tasks))
+        added = await self._ask(lambda table: table.add(tasks))
         self._waiting.wake()
         return added
 
     async def claim(self, want: Want) -> list[Task]:
         """A caller cancelled before the flush claims nothing; one cancelled during it hands its tasks back."""
-        return await self._store.ask(lambda table: table.claim(want), self._hand_back, want)
+        return await self._ask(lambda table: table.claim(want), self._hand_back, want)
 
     def _hand_back(self, tasks: list[Task]) -> None:
         if tasks:
@@ -131,40 +138,55 @@ class SqliteObjectEngine:
 
     async def apply(self, changes: Sequence[Change]) -> list[bool]:
         check_distinct(change.id for change in changes)
-        applied = await self._store.ask(lambda table: table.apply(changes))
+        applied = await self._ask(lambda table: table.apply(changes))
         if any(change.to is Status.PENDING for change in changes):
             self._waiting.wake()
         return applied
 
     async def delete(self, ids: Sequence[str]) -> list[bool]:
         check_distinct(ids)
-        return await self._store.ask(lambda table: table.delete(ids))
+        return await self._ask(lambda table: table.delete(ids))
 
     async def write_note(self, name: str, data: bytes, *, expected: str) -> str:
-        return await self._store.ask(lambda table: table.write_note(name, data, expected))
+        return await self._ask(lambda table: table.write_note(name, data, expected))
 
     async def drop_note(self, name: str) -> None:
-        await self._store.ask(lambda table: table.drop_note(name))
+        await self._ask(lambda table: table.drop_note(name))
+
+    async def _ask(
+        self,
+        work: Callable[[Table], Answer],
+        abandoned: Callable[[Answer], None] | None = None,
+        want: Want | None = None,
+    ) -> Answer:
+        return await around_damage(lambda: self._store.ask(work, abandoned, want), self._set_aside)
+
+    async def _set_aside(self, bad: list[BadRow]) -> None:
+        await self._store.ask(lambda table: table.set_aside(bad))
+        self._damage_log.report({row.id: row.problem for row in bad})
 
     # --- reading
 
+    async def _read(self, work: Callable[[Image], Answer]) -> Answer:
+        return await around_damage(lambda: self._store.read(work), self._set_aside)
+
     async def get(self, ids: Sequence[str]) -> list[Task | None]:
-        return await self._store.read(lambda image: image.reading.get(ids))
+        return await self._read(lambda image: image.reading.get(ids))
 
     async def find(self, where: Filter, *, limit: int, after: str = "") -> list[Task]:
-        return await self._store.read(lambda image: image.reading.find(where, limit, after, self._clock()))
+        return await self._read(lambda image: image.reading.find(where, limit, after, self._clock()))
 
     async def count(self) -> Counts:
-        return await self._store.read(lambda image: image.reading.count())
+        return await self._read(lambda image: image.reading.count())
 
     async def history(self, task_id: str) -> list[Event]:
-        return await self._store.read(lambda image: image.reading.history(task_id))
+        return await self._read(lambda image: image.reading.history(task_id))
 
     async def read_note(self, name: str) -> Note | None:
-        return await self._store.read(lambda image: image.reading.read_note(name))
+        return await self._read(lambda image: image.reading.read_note(name))
 
     async def notes(self, prefix: str) -> list[Note]:
-        return await self._store.read(lambda image: image.reading.notes(prefix))
+        return await self._read(lambda image: image.reading.notes(prefix))
 
     async def wait(self, want: Want, timeout: float) -> None:
         await self._waiting.wait(lambda: self._store.look(self._looking_for(want)), timeout)

@@ -28,7 +28,8 @@ _NOTE_LIMIT = 1024 * 1024  # bytes
 _LEASE_ID = re.compile(r"[\x21-\x7e]{1,128}")
 _NOTE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,127}(/[A-Za-z0-9][A-Za-z0-9_.:-]{0,127}){0,3}")
 _PREFIX = re.compile(r"[A-Za-z0-9_.:/-]{0,256}")
-PRIVATE = ("token",)  # how the names of notes begin that hold secrets: no worker reads or writes them
+# How the names of notes begin that hold secrets: no worker reads or writes them.
+PRIVATE = ("token", "quarantine/token")
 
 
 def check_batch(items: list[NewTask] | list[Change] | list[str]) -> None:

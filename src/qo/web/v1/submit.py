@@ -76,7 +76,8 @@ async def submit_task(request: Request[Any, Any, Any], data: JSONBody[Submission
         tell(request, "queued", task_id=submitted.id, type=task.type, queue=task.queue)
         return Response(Receipt(task_id=submitted.id, status="queued", queue_position=place(server, task)))
     (existing,) = await server.queue.engine.get([submitted.id])
-    if existing is None:  # deleted in this very moment
+    if existing is None:  # deleted in this very moment, or damaged
+        await server.queue.check_not_damaged(submitted.id)
         return Response(Receipt(task_id=submitted.id, status="completed", queue_position=None), status_code=200)
     waits = existing.status is Status.PENDING
     rank_now = effective_rank(existing.rank, existing.due_at, server.clock())

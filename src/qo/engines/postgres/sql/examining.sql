@@ -33,7 +33,7 @@ SELECT current_setting('autovacuum')::boolean AND NOT EXISTS (
 
 -- name: ask_tally
 SELECT count(*)
-FROM (SELECT lane, status, count(*) AS count FROM {schema}.tasks GROUP BY lane, status) AS real
+FROM (SELECT lane, status, count(*) AS count FROM {schema}.tasks WHERE status <> 'damaged' GROUP BY lane, status) AS real
 FULL JOIN (SELECT lane, status, sum(count) AS count FROM {schema}.tally GROUP BY lane, status HAVING sum(count) <> 0) AS told
     USING (lane, status)
 WHERE real.count IS DISTINCT FROM told.count

@@ -124,7 +124,8 @@ WHERE c.guard = 'held' AND l.lease_id = c.lease_id AND l.status = c."to" AND l.s
 
 -- name: delete
 WITH gone AS (
-    DELETE FROM {schema}.tasks WHERE id = ANY (%(id)s::uuid[]) AND completed_at IS NOT NULL RETURNING id, lane, status
+    DELETE FROM {schema}.tasks WHERE id = ANY (%(id)s::uuid[]) AND completed_at IS NOT NULL AND status <> 'damaged'
+    RETURNING id, lane, status
 ),
 forgotten AS (DELETE FROM {schema}.events USING gone WHERE events.id = gone.id),
 counted AS (
@@ -133,3 +134,24 @@ counted AS (
     ON CONFLICT (slot, lane, status) DO UPDATE SET count = t.count + excluded.count
 )
 SELECT id::text FROM gone
+
+-- name: set_aside
+-- Tasks that cannot be read: out of every list, and out of the counts. All but their status stays as it is.
+WITH bad AS MATERIALIZED (
+    SELECT id, lane, status, lease_id FROM {schema}.tasks
+    WHERE id = ANY (%(id)s::uuid[]) AND status <> 'damaged' ORDER BY id FOR UPDATE
+),
+marked AS (UPDATE {schema}.tasks AS t SET status = 'damaged', shelf = NULL FROM bad WHERE t.id = bad.id),
+unready AS (DELETE FROM {schema}.ready USING bad WHERE ready.id = bad.id),
+unscheduled AS (DELETE FROM {schema}.coming USING bad WHERE coming.id = bad.id),
+settled AS (
+    UPDATE {schema}.leases AS l SET remaining = l.remaining - s.number
+    FROM (SELECT lease_id, count(*) AS number FROM bad WHERE status = 'running' GROUP BY lease_id ORDER BY lease_id) AS s
+    WHERE l.lease_id = s.lease_id
+),
+counted AS (
+    INSERT INTO {schema}.tally AS t (slot, lane, status, count)
+    SELECT pg_backend_pid(), lane, status, -count(*) FROM bad WHERE status = ANY (%(statuses)s::text[]) GROUP BY lane, status
+    ON CONFLICT (slot, lane, status) DO UPDATE SET count = t.count + excluded.count
+)
+SELECT id::text, status FROM bad

@@ -18,7 +18,8 @@ for i, new in ipairs(batch) do
   local at = now - 0.000003 * (behind - i + 1)
   local there = call('HMGET', task_key(id), 's', 'm')
   local stored = there[1] and decode(there[1])
-  local version = not there[2] and admit(stored, window, at)
+  local is_damaged = there[1] and not stored -- it keeps its place, and its bytes
+  local version = not there[2] and not is_damaged and admit(stored, window, at)
   if version then
     if stored then
       call('HDEL', task_key(id), 'r', 'e')

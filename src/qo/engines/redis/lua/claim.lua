@@ -34,7 +34,10 @@ end
 local STEP = 500
 local due = call('ZRANGEBYSCORE', P .. ':delayed', '-inf', now, 'LIMIT', 0, STEP)
 if #due > 0 then
-  for _, id in ipairs(due) do wait_in_line(decode(call('HGET', task_key(id), 's')), id, now) end
+  for _, id in ipairs(due) do
+    local t = decode(call('HGET', task_key(id), 's'))
+    if t then wait_in_line(t, id, now) else append(rows, id) end -- the caller sets aside what it cannot read
+  end
   call('ZREM', P .. ':delayed', unpack(due))
   move(now)
   adds, removals = {}, {}
@@ -88,15 +91,17 @@ end
 
 for _, id in ipairs(chosen) do
   local row = call('HMGET', task_key(id), 's', 'd', 'p', 'r', 'e')
-  local t = decode(row[1])
-  t.status, t.attempt, t.version = RUNNING, t.attempt + 1, t.version + 1
-  t.worker_id, t.lease_id = worker_id, lease_id
-  t.lease_expires_at, t.started_at, t.updated_at = now + lease, is_prefetch and NONE or now, now
-  local s = encode(t)
-  call('HSET', task_key(id), 's', s, 'h' .. t.version, event(t, row[5]))
-  take(listed_key(PENDING, t.lane), id)
-  put(listed_key(RUNNING, t.lane), t.created_at, id)
-  put(P .. ':leases', t.lease_expires_at, id)
+  local t, s = decode(row[1]), row[1]
+  if t then
+    t.status, t.attempt, t.version = RUNNING, t.attempt + 1, t.version + 1
+    t.worker_id, t.lease_id = worker_id, lease_id
+    t.lease_expires_at, t.started_at, t.updated_at = now + lease, is_prefetch and NONE or now, now
+    s = encode(t)
+    call('HSET', task_key(id), 's', s, 'h' .. t.version, event(t, row[5]))
+    take(listed_key(PENDING, t.lane), id)
+    put(listed_key(RUNNING, t.lane), t.created_at, id)
+    put(P .. ':leases', t.lease_expires_at, id)
+  end
   local n = #rows
   rows[n + 1], rows[n + 2], rows[n + 3], rows[n + 4], rows[n + 5], rows[n + 6] = id, s, row[2], row[3], row[4], row[5]
 end

@@ -53,11 +53,14 @@ local function encode(t)
     .. t.lane .. '\0' .. t.worker_id .. '\0' .. t.lease_id
 end
 
+-- Nil if these are not the bytes of a state. A script that would stop at them leaves its other writes half done.
 local function decode(s)
+  if not s or #s < TAIL then return nil end
   local status, attempt, failures, version, timeout, available_at, rank, created_at, updated_at, lease_expires_at,
     started_at, completed_at = struct_unpack(HEAD, s)
   local lane_ends = find(s, '\0', TAIL, true)
-  local worker_ends = find(s, '\0', lane_ends + 1, true)
+  local worker_ends = lane_ends and find(s, '\0', lane_ends + 1, true)
+  if not worker_ends or not NAMES[status] then return nil end
   return { -- built at once: a table that grows field by field is built five times
     status = status, attempt = attempt, failures = failures, version = version, timeout = timeout,
     available_at = available_at, rank = rank, created_at = created_at, updated_at = updated_at,

@@ -12,7 +12,7 @@ for i, id in ipairs(ids) do
     take(listed_key(t.status, t.lane), id)
     answers[i], written = '1', true
   else
-    if not t then call('UNLINK', task_key(id)) end -- the trace of one that was moved
+    if not s then call('UNLINK', task_key(id)) end -- the trace of one that was moved
     answers[i] = '0'
   end
 end

@@ -27,6 +27,7 @@ local function matches(id)
   if not (worker_id or expired_for or finished_for) and retrying == nil then return true end
   local s = call('HGET', task_key(id), 's')
   local t = s and decode(s)
+  if s and not t then return true end -- the caller sets aside what it cannot read
   return t and (not worker_id or t.worker_id == worker_id)
     and (not expired_for or not (t.lease_expires_at > now - expired_for))
     and (not finished_for or t.completed_at <= now - finished_for)

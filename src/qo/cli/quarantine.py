@@ -1,0 +1,46 @@
+"""What was set aside because it cannot be read: for `qo doctor`."""
+
+from qo.damage import DAMAGED_TASKS, QUARANTINE
+from qo.engines import open_engine
+from qo.errors import InvalidTask
+from qo.findings import Finding
+from qo.model import Filter, Status, check_id, cursor
+from qo.queue import Queue
+
+_PAGE, _MOST_PAGES = 500, 20
+_MOST_SHOWN = 20
+
+
+async def damage_finding(url: str) -> Finding:
+    """Reads the newest tasks, so that damage which nobody has met yet is met here."""
+    async with Queue(open_engine(url)) as queue:
+        for where in (Filter(), Filter(statuses=(Status.PENDING, Status.RUNNING))):
+            after = ""
+            for _ in range(_MOST_PAGES):
+                page = await queue.engine.find(where, limit=_PAGE, after=after)
+                if not page:
+                    break
+                after = cursor(page[-1])
+        names = [note.name for note in await queue.engine.notes(QUARANTINE)]
+        tasks = [name.removeprefix(DAMAGED_TASKS) for name in names if name.startswith(DAMAGED_TASKS)]
+        damaged = [task_id for task_id in tasks if not await _is_restored(queue, task_id)]
+    notes = [name.removeprefix(QUARANTINE) for name in names if not name.startswith(DAMAGED_TASKS)]
+    if damaged:
+        text = f"{len(damaged)} tasks cannot be read and were set aside; restore them from a copy: {_shown(damaged)}"
+        return Finding("damage", False, text)
+    if notes:
+        text = f"{len(notes)} notes could not be read; their bytes are kept under {QUARANTINE}: {_shown(notes)}"
+        return Finding("damage", None, text)
+    return Finding("damage", True, "no task and no note is set aside")
+
+
+async def _is_restored(queue: Queue, task_id: str) -> bool:
+    try:
+        (task,) = await queue.engine.get([check_id(task_id)])
+    except InvalidTask:  # not even its id could be read
+        return False
+    return task is not None
+
+
+def _shown(names: list[str]) -> str:
+    return ", ".join(names[:_MOST_SHOWN]) + (", …" if len(names) > _MOST_SHOWN else "")

@@ -1,0 +1,109 @@
+"""What every engine promises about a stored task that is damaged: everything else goes on."""
+
+import pytest
+
+from qo.damage import note_name
+from qo.engine import Engine
+from qo.errors import DamagedTask
+from qo.model import Filter, Status, Task, complete, cursor, fail
+from qo.monitor import Monitor, MonitorSettings
+from qo.queue import Queue
+from qo.testing.clock import ManualClock
+from qo.testing.samples import claim, new, task_id
+
+BAD = 2
+HEALTHY = [task_id(n) for n in range(5) if n != BAD]
+
+
+class Damage:
+    async def damage(self, engine: Engine, task_id: str) -> None:
+        """Spoil one stored task, behind the engine's back, so that it cannot be read as a task."""
+        raise NotImplementedError
+
+    async def test_a_damaged_task_keeps_no_other_from_being_claimed(self, engine: Engine, clock: ManualClock) -> None:
+        await engine.add([new(n) for n in range(5)])
+        await self.damage(engine, task_id(BAD))
+        taken = await _claim_all(engine, limit=1)
+        assert sorted(task.id for task in taken) == HEALTHY
+        assert await claim(engine) == []
+        with pytest.raises(DamagedTask, match=task_id(BAD)):
+            await Queue(engine, clock=clock).get(task_id(BAD))
+        assert await engine.apply([complete(task) for task in taken]) == [True] * 4
+
+    async def test_a_damaged_task_that_becomes_due_keeps_no_other_waiting(
+        self, engine: Engine, clock: ManualClock
+    ) -> None:
+        await engine.add([new(n, delay=10.0) for n in range(5)])
+        await self.damage(engine, task_id(BAD))
+        clock.advance(11)
+        assert sorted(task.id for task in await _claim_all(engine, limit=10)) == HEALTHY
+
+    async def test_a_damaged_task_is_left_out_and_named(self, engine: Engine, clock: ManualClock) -> None:
+        for n in range(5):
+            await engine.add([new(n)])
+            clock.advance(1)
+        await self.damage(engine, task_id(BAD))
+        for limit in (1, 2, 10):
+            assert sorted(task.id for task in await _find_all(engine, limit)) == HEALTHY
+        first, bad, last = await engine.get([task_id(0), task_id(BAD), task_id(4)])
+        assert (first and first.id, bad, last and last.id) == (task_id(0), None, task_id(4))
+        note = await engine.read_note(note_name(task_id(BAD)))
+        assert note is not None
+        assert task_id(BAD).encode() in note.data
+        counts = await engine.count()
+        assert sum(n for lane, n in counts.items() if lane.status is Status.PENDING) in {4, 5}
+        with pytest.raises(DamagedTask, match="restore it from a copy") as caught:
+            await Queue(engine, clock=clock).get(task_id(BAD))
+        assert caught.value.task_id == task_id(BAD)
+        await engine.history(task_id(BAD))
+        assert len(await engine.history(task_id(0))) == 1
+
+    async def test_a_damaged_task_is_neither_replaced_nor_deleted(self, engine: Engine, clock: ManualClock) -> None:
+        await engine.add([new(n) for n in range(5)])
+        await self.damage(engine, task_id(BAD))
+        added = await engine.add([new(BAD), new(7)])
+        assert [one.new for one in added] == [False, True]
+        assert await engine.delete([task_id(BAD)]) == [False]
+        assert sorted(task.id for task in await _claim_all(engine, limit=10)) == [*HEALTHY, task_id(7)]
+        with pytest.raises(DamagedTask):
+            await Queue(engine, clock=clock).get(task_id(BAD))
+
+    async def test_a_damaged_task_keeps_no_other_from_being_recovered(self, engine: Engine, clock: ManualClock) -> None:
+        await engine.add([new(n) for n in range(5)])
+        assert len(await _claim_all(engine, limit=10, lease=30.0)) == 5
+        await self.damage(engine, task_id(BAD))
+        clock.advance(60)
+        settings = MonitorSettings(sweep_page_size=1)
+        checked = await Monitor(Queue(engine, clock=clock), settings, id="m", clock=clock).check()
+        assert checked.expired == 4
+        clock.advance(60)
+        assert sorted(task.id for task in await _claim_all(engine, limit=10)) == HEALTHY
+
+    async def test_a_damaged_task_keeps_no_other_from_being_settled_and_tidied_away(
+        self, engine: Engine, clock: ManualClock
+    ) -> None:
+        await engine.add([new(n) for n in range(5)])
+        taken = await _claim_all(engine, limit=10)
+        await self.damage(engine, task_id(BAD))
+        answers = await engine.apply([complete(task) if task.id < task_id(4) else fail(task, "e") for task in taken])
+        assert [done for task, done in zip(taken, answers, strict=True) if task.id != task_id(BAD)] == [True] * 4
+        clock.advance(7200)
+        settings = MonitorSettings(retention=5000.0, sweep_page_size=2)
+        checked = await Monitor(Queue(engine, clock=clock), settings, id="m", clock=clock).check()
+        assert checked.archived == 4
+        assert sorted(task.id for task in await _find_all(engine, 10, Filter(statuses=(Status.ARCHIVED,)))) == HEALTHY
+
+
+async def _claim_all(engine: Engine, **fields: float) -> list[Task]:
+    taken: list[Task] = []
+    while some := await claim(engine, **fields):
+        taken += some
+    return taken
+
+
+async def _find_all(engine: Engine, limit: int, where: Filter | None = None) -> list[Task]:
+    found, after = list[Task](), ""
+    while page := await engine.find(where or Filter(), limit=limit, after=after):
+        found += page
+        after = cursor(page[-1])
+    return found
