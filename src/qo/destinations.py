@@ -11,7 +11,10 @@ from urllib.parse import quote
 from msgspec import Struct
 from msgspec.structs import replace
 
+from qo.errors import InvalidSetting
+
 DEFAULT_URL = "sqlite:///qo.db"
+_S3_VARIABLES = ("S3_ENDPOINT", "S3_REGION")  # of a bucket that is named by S3_BUCKET
 
 
 class Redirect(Struct, frozen=True, kw_only=True):
@@ -64,7 +67,14 @@ def is_pinned() -> bool:
 
 
 def default_url() -> str:
-    return os.environ.get("QO_URL") or DEFAULT_URL
+    """QO_URL, else the bucket that S3_BUCKET names, else a SQLite file in the working directory."""
+    if url := os.environ.get("QO_URL"):
+        return url
+    if bucket := os.environ.get("S3_BUCKET"):
+        return f"s3://{bucket}"
+    if alone := next((name for name in _S3_VARIABLES if os.environ.get(name)), None):
+        raise InvalidSetting(f"{alone} is set, but no bucket: set S3_BUCKET, or name the queue with QO_URL or --url")
+    return DEFAULT_URL
 
 
 def destination(url: str | None) -> str:

@@ -51,6 +51,7 @@ class WorkerNote(Struct, frozen=True, kw_only=True):
     queues: tuple[str, ...] = ()
     types: tuple[str, ...] = ()
     capabilities: tuple[str, ...] = ()
+    shards: tuple[str, ...] = ()  # of a bucket; empty: all
     capacity: int
     current_load: int = 0  # handlers that run
     current_tasks: tuple[str, ...] = ()

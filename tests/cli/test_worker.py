@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from tests.cli.conftest import PATIENCE, Qo
+
 QUICK = ("--lease", "1", "--heartbeat", "0.2", "--poll", "0.1", "--check-interval", "0.2", "--expiry-grace", "0.1")
 
 
@@ -259,3 +261,22 @@ def test_a_drained_child_of_a_fleet_is_not_replaced(call: Any, processes: Any, e
     eventually(lambda: names(call) == {"f-2"})
     call("workers", "drain", "f-2")
     assert fleet.wait(30) == 0  # nobody is left, and nobody is started
+
+
+@pytest.mark.parametrize("processes_at_once", ["1", "2"])
+def test_a_worker_may_serve_some_shards_of_a_bucket(processes: Any, tmp_path: Path, processes_at_once: str) -> None:
+    bucket = Qo(f"file://{tmp_path}/bucket")
+    ids = [bucket.submit("add", "--input", '{"a": 1, "b": 2}') for _ in range(12)]
+    processes.url = bucket.url
+    shards = ("--shards", "0-7", "--index-mode", "index-only", "--processes", processes_at_once)
+    processes.run("worker", "jobs", "--drain", *shards)
+    done = {task["id"] for task in bucket.json("list", "--status", "completed")["tasks"]}
+    assert done == {task_id for task_id in ids if task_id[0] < "8"}
+    processes.run("worker", "jobs", "--drain", "--shards", "8,9,a-f", "--scan-interval", "1m")
+    assert len(bucket.json("list", "--status", "completed")["tasks"]) == 12
+
+
+def test_shards_are_for_buckets(processes: Any) -> None:
+    process = processes.start("worker", "jobs", "--drain", "--shards", "0")
+    process.wait(PATIENCE)
+    assert process.returncode == 2 and "only for buckets and folders" in processes.log(process)

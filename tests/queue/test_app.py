@@ -321,6 +321,18 @@ def test_the_url_given_goes_before_the_variable_and_that_before_the_default(monk
     assert App("memory://").url == "memory://"
 
 
+def test_the_variables_of_a_bucket_select_it_and_never_a_file_beside_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("QO_URL", raising=False)
+    monkeypatch.setenv("S3_ENDPOINT", "http://localhost:3902")
+    with pytest.raises(InvalidSetting, match="S3_ENDPOINT is set, but no bucket: set S3_BUCKET"):
+        _ = App().url
+    monkeypatch.setenv("S3_BUCKET", "task-queue")
+    assert App().url == "s3://task-queue"
+    assert App("memory://").url == "memory://"
+    monkeypatch.setenv("QO_URL", "sqlite:///elsewhere.db")
+    assert App().url == "sqlite:///elsewhere.db"
+
+
 def test_the_url_may_be_set_before_the_first_use_and_not_after() -> None:
     app = App("sqlite:///nowhere/at/all.db")
     app.url = "memory://"

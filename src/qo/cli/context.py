@@ -2,17 +2,16 @@
 
 import asyncio
 import functools
-import os
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar, cast
 
 import click
 from rich.console import Console
 
-from qo.app import DEFAULT_URL
 from qo.cli.output import as_json, console
 from qo.cli.params import DURATION
 from qo.cli.store import require_store
+from qo.destinations import DEFAULT_URL, default_url
 from qo.engines import hide_password
 from qo.queue import Queue, Settings, connect
 
@@ -30,7 +29,7 @@ class Call:
 
     @property
     def url(self) -> str:
-        return self.given_url or os.environ.get("QO_URL") or DEFAULT_URL
+        return self.given_url or default_url()
 
     @property
     def shown_url(self) -> str:
@@ -64,7 +63,10 @@ def common(function: Function) -> Function:
     """`--url` and `--json` for a command; the function gets a `Call` as its first argument."""
 
     @click.option(
-        "--url", metavar="URL", help=f"The queue to use.  [env var: QO_URL; default: {DEFAULT_URL}]", default=None
+        "--url",
+        metavar="URL",
+        help=f"The queue to use.  [env var: QO_URL or S3_BUCKET; default: {DEFAULT_URL}]",
+        default=None,
     )
     @click.option("--json", "as_json", is_flag=True, help="Answer with one JSON document on stdout.")
     @click.pass_context

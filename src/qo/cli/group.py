@@ -121,7 +121,10 @@ def tell_bug(args: Sequence[str], error: Exception) -> Exit:
     cls=Commands, epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
 )
 @click.option(
-    "--url", metavar="URL", default=None, help=f"The queue to use.  [env var: QO_URL; default: {DEFAULT_URL}]"
+    "--url",
+    metavar="URL",
+    default=None,
+    help=f"The queue to use.  [env var: QO_URL or S3_BUCKET; default: {DEFAULT_URL}]",
 )
 @click.option("--json", "as_json", is_flag=True, help="Answer with one JSON document on stdout; errors on stderr.")
 @click.version_option(__version__, prog_name="qo")

@@ -49,10 +49,10 @@ def command(
 
     With --json: {"tasks": [...], "next": cursor or null}.
     """
-    where = _filter(**given)
+    where = _filter(shards=tuple(sorted(shards or ())), **given)
 
     async def work(queue: Queue) -> Page:
-        return await pages(queue, where, shards=shards, most=None if all_pages else limit, after=after)
+        return await pages(queue, where, most=None if all_pages else limit, after=after)
 
     tasks, following = call.ask(work)
     if call.json:
@@ -67,21 +67,23 @@ def _filter(
     types: tuple[tuple[str, ...], ...],
     queues: tuple[tuple[str, ...], ...],
     worker_id: str | None,
+    shards: tuple[str, ...],
 ) -> Filter:
     chosen = [Status(status) for status in statuses] or [status for status in Status if status is not Status.ARCHIVED]
-    return Filter(statuses=tuple(chosen), types=together(types), queues=together(queues), worker_id=worker_id)
+    return Filter(
+        statuses=tuple(chosen), types=together(types), queues=together(queues), worker_id=worker_id, shards=shards
+    )
 
 
-async def pages(queue: Queue, where: Filter, *, shards: frozenset[str] | None, most: int | None, after: str) -> Page:
+async def pages(queue: Queue, where: Filter, *, most: int | None, after: str) -> Page:
     """Up to `most` tasks, and where the next page starts. Reads one more, so a full last page names no next."""
     found: list[Task] = []
-    size = 500 if most is None or shards is not None else most + 1
+    size = 500 if most is None else most + 1
     while page := await queue.list(where, limit=size, after=after):
         for task in page:
-            if shards is None or task.id[0] in shards:
-                if most is not None and len(found) == most:
-                    return found, cursor(found[-1])
-                found.append(task)
+            if most is not None and len(found) == most:
+                return found, cursor(found[-1])
+            found.append(task)
         if len(page) < size:
             break
         after = cursor(page[-1])

@@ -41,6 +41,7 @@ class Plan(Struct, frozen=True, kw_only=True):
     monitor: MonitorSettings | None
     log: tuple[str, ...]
     metrics: tuple[str, int] | None = None  # where Prometheus finds them
+    bucket: dict[str, str] = {}  # options of the bucket's layout, by their names in a URL
 
     @property
     def id(self) -> str:
@@ -64,7 +65,7 @@ def work(plan: Plan, *, child: bool = False) -> int:
     """Signals are heeded in this thread; everything else happens on the app's own loop."""
     ending = Ending(plan.settings.grace, stopped=FINISHED if child else Exit.CLEAN)
     ending.listen(child=child)
-    app = load_app(plan.target, plan.url)
+    app = load_app(plan.target, plan.url, plan.bucket)
     if not child:
         banner(plan, app)
 
@@ -155,6 +156,8 @@ def child_command(plan: Plan, name: str) -> list[str]:
     words += ["--poll", str(settings.poll)] if settings.poll else []
     for field in ("queues", "types", "capabilities"):
         words += [f"--{field}", ",".join(getattr(settings, field))]
+    for option, value in plan.bucket.items():
+        words += [f"--{option.replace('_', '-')}", value]
     words += ["--drain"] if settings.drain else []
     if plan.metrics is not None:
         host, port = plan.metrics

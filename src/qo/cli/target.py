@@ -3,19 +3,21 @@
 import importlib
 import sys
 import traceback
+from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from qo import destinations
 from qo.app import App
+from qo.engines import with_options
 from qo.errors import InvalidSetting
 from qo.tasks import Registry
 
 _DEFAULT = "app"
 
 
-def load_app(target: str, url: str | None) -> App:
+def load_app(target: str, url: str | None, options: Mapping[str, str] | None = None) -> App:
     """The app a target names, pointed at `url` if one was given, with all apps that name the same store."""
     destinations.pin()
     name, _, attribute = target.partition(":")
@@ -23,6 +25,8 @@ def load_app(target: str, url: str | None) -> App:
     app = _as_app(_find(module, attribute or _DEFAULT, target), target)
     if not len(app.registry):
         raise InvalidSetting(f"{target} has no tasks: is the module imported that declares them?")
+    if options:
+        url = with_options(url or app.url, options)
     if url is not None:
         destinations.serve(app.url, url)
         app.url = url  # raises if the program has used the app already

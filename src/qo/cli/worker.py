@@ -10,13 +10,14 @@ from qo.cli.context import Call, common, examples, option
 from qo.cli.exits import Exit
 from qo.cli.logs import LEVELS, start_logging
 from qo.cli.output import print_error, print_json_error
-from qo.cli.params import DURATION, Names
+from qo.cli.params import DURATION, Names, Shards
 from qo.cli.watching import monitor_options, monitor_settings
 from qo.ids import new_worker_id
 from qo.model import check_name, check_type
 from qo.worker import WorkerSettings, WorkerStuck
 
 DEFAULTS = WorkerSettings()
+INDEX_MODES = ("index-only", "hybrid", "log-scan")
 
 EXAMPLES = examples(
     "qo worker myproject.tasks:app",
@@ -67,6 +68,14 @@ EXAMPLES = examples(
     var="QO_CAPABILITIES",
     help="What this worker has, for tasks that need it.",
 )
+@option("--shards", type=Shards(), var="QO_SHARDS", help="Buckets: claim only ids that begin so: 0, 0,8,f or 0-7.")
+@option(
+    "--index-mode",
+    type=click.Choice(INDEX_MODES),
+    var="QO_INDEX_MODE",
+    help="Buckets: believe the index, look behind it now and then, or never use it.  [default: hybrid]",
+)
+@option("--scan-interval", type=DURATION, var="QO_SCAN_INTERVAL", help="Between two such looks.  [default: 1h]")
 @option(
     "--lease", type=DURATION, default=DEFAULTS.lease, var="QO_LEASE", help="Silence after which its tasks go to others."
 )
@@ -119,11 +128,12 @@ def command(call: Call, target: str, **given: Any) -> int:
 
 
 def _plan(call: Call, target: str, given: dict[str, Any]) -> running.Plan:
-    for name in ("lease", "poll", "heartbeat"):
+    for name in ("lease", "poll", "heartbeat", "scan_interval"):
         if given[name] is not None and given[name] <= 0:
-            raise click.BadParameter("must be above 0.", param_hint=f"--{name}")
+            raise click.BadParameter("must be above 0.", param_hint=f"--{name.replace('_', '-')}")
     host = "".join(c for c in socket.gethostname() if c.isalnum() or c in "-.").lstrip("-.") or "worker"
     settings = {name: given[name] for name in WorkerSettings.__struct_fields__ if name in given}
+    settings["shards"] = tuple(sorted(given["shards"] or ()))
     return running.Plan(
         target=target,
         url=call.given_url,
@@ -132,5 +142,13 @@ def _plan(call: Call, target: str, given: dict[str, Any]) -> running.Plan:
         reload=given["reload"],
         metrics=None if given["metrics_port"] is None else (given["metrics_host"], given["metrics_port"]),
         monitor=None if given["no_monitor"] else monitor_settings(given),
+        bucket=_bucket(given),
         log=("--log-level", given["log_level"], *(["--log-json"] if given["log_json"] or call.json else [])),
     )
+
+
+def _bucket(given: dict[str, Any]) -> dict[str, str]:
+    """What was said of the bucket's layout, as its URL says it."""
+    options = {"shards": ",".join(sorted(given["shards"] or ())), "index_mode": given["index_mode"] or ""}
+    options["scan_interval"] = "" if given["scan_interval"] is None else f"{given['scan_interval']:g}"
+    return {name: value for name, value in options.items() if value}

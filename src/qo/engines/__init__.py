@@ -1,8 +1,10 @@
 """Engines by URL. Each is imported only when asked for, so its driver is only needed then."""
 
 import re
+from collections.abc import Mapping
 from importlib import import_module
 from typing import Any, NamedTuple
+from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from qo.engine import Engine
 from qo.engines.findings import Finding
@@ -49,6 +51,15 @@ async def schema_of(url: str) -> Schema | None:
     look = getattr(_module(url), "schema_of", None)
     schema: Schema | None = None if look is None else await look(url)
     return schema
+
+
+def with_options(url: str, options: Mapping[str, str]) -> str:
+    """The URL of a bucket, with these options of its layout instead of what it says of them."""
+    parts = urlsplit(url)
+    if ROOMS.get(parts.scheme) != ROOMS["s3"]:
+        raise InvalidSetting(f"{', '.join(options)}: only for buckets and folders, not for {hide_password(url)}")
+    query = [(name, value) for name, value in parse_qsl(parts.query, keep_blank_values=True) if name not in options]
+    return parts._replace(query=urlencode([*query, *options.items()], safe=",/:")).geturl()
 
 
 def _module(url: str) -> Any:

@@ -19,6 +19,8 @@ _VARIABLES = {
     "index_mode": "QO_INDEX_MODE",
     "ready_page_size": "QO_READY_PAGE_SIZE",
     "log_scan_page_size": "QO_LOG_SCAN_PAGE_SIZE",
+    "scan_interval": "QO_SCAN_INTERVAL",
+    "shards": "QO_SHARDS",
     "payload_limit": "QO_PAYLOAD_LIMIT",
 }
 _VERSIONED = {"tasks"}  # layouts whose history is in the versions of their objects
@@ -31,6 +33,7 @@ _OPTIONS = {
 }
 _OURS = {"layout", *(option for options in _OPTIONS.values() for option in options)}
 _BUCKETS = {"endpoint", "region", "account", "anonymous", "connections", "timeout", "versions"}  # options of theirs
+_HEX = "0123456789abcdef"
 _LARGEST_PAGE = 1000  # what a store tells in one request
 _MOST_MEMORY = 1024**3  # bytes: payloads are held in memory as a whole, several at a time
 
@@ -110,11 +113,17 @@ def parse(url: str, variables: Mapping[str, str]) -> tuple[str, dict[str, str], 
 def _tasks(bucket: Bucket, options: Mapping[str, str], clock: Clock | None) -> Engine:
     from qo.engines.per_task import IndexMode, Options, PerTaskEngine  # noqa: PLC0415
 
-    chosen: dict[str, Any] = {
-        name: _choice(name, value, IndexMode) if name == "index_mode" else _number(name, value, _LARGEST_PAGE)
-        for name, value in options.items()
-    }
-    return PerTaskEngine(bucket, Options(**chosen), clock=clock)
+    def chosen(name: str, value: str) -> Any:
+        match name:
+            case "index_mode":
+                return _choice(name, value, IndexMode)
+            case "scan_interval":
+                return _seconds(name, value)
+            case "shards":
+                return _digits(name, value)
+        return _number(name, value, _LARGEST_PAGE)
+
+    return PerTaskEngine(bucket, Options(**{name: chosen(name, value) for name, value in options.items()}), clock=clock)
 
 
 def _one(bucket: Bucket, options: Mapping[str, str], clock: Clock | None) -> Engine:
@@ -157,3 +166,23 @@ def _fraction(name: str, value: str) -> float:
         return float(value)
     except ValueError:
         raise InvalidSetting(f"{name}={value!r:.40} is not a number") from None
+
+
+def _seconds(name: str, value: str) -> float:
+    number = _fraction(name, value)
+    if not 0 < number < float("inf"):
+        raise InvalidSetting(f"{name}={value!r:.40} is not a number of seconds above 0")
+    return number
+
+
+def _digits(name: str, value: str) -> tuple[str, ...]:
+    """`0,8,f` or `0-7`."""
+    digits: set[str] = set()
+    for part in value.lower().split(","):
+        first, _, last = part.strip().partition("-")
+        if len(first) != 1 or first not in _HEX or len(last) > 1 or last not in _HEX:
+            raise InvalidSetting(f"{name}={value!r:.40} is not a list of hexadecimal digits such as 0,8,f or 0-7")
+        digits.update(_HEX[_HEX.index(first) : _HEX.index(last or first) + 1])
+    if not digits:
+        raise InvalidSetting(f"{name}={value!r:.40} names no digit: write the lower one first, as in 0-7")
+    return tuple(sorted(digits))

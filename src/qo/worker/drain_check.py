@@ -2,29 +2,28 @@
 
 from collections import Counter
 
+from msgspec.structs import replace
+
 from qo.engine import Engine
 from qo.model import Filter, Status, Want
 from qo.worker.claiming import Claiming
 
-_MANY = 1000  # waiting tasks looked through for retries
-
 
 class DrainCheck:
-    def __init__(self, engine: Engine, claiming: Claiming) -> None:
-        self._engine, self._claiming = engine, claiming
+    def __init__(self, engine: Engine, claiming: Claiming, shards: tuple[str, ...] = ()) -> None:
+        self._engine, self._claiming, self._shards = engine, claiming, shards
 
     async def is_over(self, want: Want) -> bool:
         """Nothing was due for `want`; is there also no retry waiting, no task lost by its worker, and none without a
         token? A type that is out of tokens was not asked for.
         """
-        pending = Filter(types=want.types, queues=want.queues, statuses=(Status.PENDING,))
-        lost = Filter(types=want.types, queues=want.queues, expired_for=0.0)
-        if any(task.failures for task in await self._engine.find(pending, limit=_MANY)):
+        ours = Filter(types=want.types, queues=want.queues, shards=self._shards)
+        if await self._engine.find(replace(ours, statuses=(Status.PENDING,), retrying=True), limit=1):
             return False
-        if await self._engine.find(lost, limit=1):
+        if await self._engine.find(replace(ours, expired_for=0.0), limit=1):
             return False
         limited = tuple(set(self._claiming.types) - set(want.types))
-        waiting = Filter(types=limited, queues=want.queues, statuses=(Status.PENDING,))
+        waiting = replace(ours, types=limited, statuses=(Status.PENDING,))
         return not limited or not await self._engine.find(waiting, limit=1)
 
     async def left(self) -> str:

@@ -39,6 +39,7 @@ class Registration:
             queues=self._settings.queues,
             types=self.types,
             capabilities=self._settings.capabilities,
+            shards=self._settings.shards,
             capacity=self._settings.concurrency,
             current_load=len(current),
             current_tasks=tuple(current[:MOST_TASKS_SHOWN]),

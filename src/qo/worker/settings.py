@@ -11,6 +11,7 @@ class WorkerSettings(Struct, frozen=True, kw_only=True):
     queues: tuple[str, ...] = ()  # all
     types: tuple[str, ...] = ()  # all it has handlers for
     capabilities: tuple[str, ...] = ()
+    shards: tuple[str, ...] = ()  # shown in its registration; the URL of the bucket says what it claims
     lease: float = LEASE  # seconds; renewed at a third of it
     grace: float = 30.0  # seconds a shutdown waits for running tasks before it hands them back
     drain: bool = False  # stop when nothing is due and no retry is waiting

@@ -69,7 +69,7 @@ class Worker:
             worker_id=self.id,
             clock=clock,
         )
-        self._drain = DrainCheck(self._engine, self._claiming)
+        self._drain = DrainCheck(self._engine, self._claiming, settings.shards)
         self._stopping, self._aborting = asyncio.Event(), asyncio.Event()
         self._freed = asyncio.Event()
         self._pause = _FIRST_PAUSE

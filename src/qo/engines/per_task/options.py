@@ -17,3 +17,4 @@ class Options(Struct, frozen=True, kw_only=True):
     log_scan_page_size: int = 50  # tasks read by one look behind the index
     scan_interval: float = 3600.0  # seconds between two such looks
     promotion_interval: float = 10.0  # seconds between two looks for promoted tasks in a deep queue
+    shards: tuple[str, ...] = ()  # claims take only ids that begin with one of these digits; empty: all

@@ -31,14 +31,14 @@ Wish: TypeAlias = tuple[tuple[str, ...], tuple[str, ...], frozenset[str]]
 class Sweep:
     """One way through the shards, for one kind of want."""
 
-    def __init__(self, now: float) -> None:
+    def __init__(self, now: float, shards: str) -> None:
         self.began, self.began_really = now, asyncio.get_running_loop().time()
         self.is_new = True
         self.entries: dict[str, Entry] = {}
-        self.cursors: dict[str, str] = dict.fromkeys(SHARDS, "")  # shards read to their end are left out
+        self.cursors: dict[str, str] = dict.fromkeys(shards, "")  # shards read to their end are left out
         self.turn = asyncio.Lock()  # claims of one process share it
-        first = int(luck() * len(SHARDS))
-        self.order = SHARDS[first:] + SHARDS[:first]  # another one for every sweep and every worker
+        first = int(luck() * len(shards))
+        self.order = shards[first:] + shards[:first]  # another one for every sweep and every worker
 
     def is_fresh(self, now: float) -> bool:
         return now - self.began < _FRESH and asyncio.get_running_loop().time() - self.began_really < _FRESH
@@ -47,7 +47,7 @@ class Sweep:
 class Ready:
     def __init__(self, store: Store, options: Options) -> None:
         self._index, self._lanes, self._clock = store.index, store.lanes, store.clock
-        self._page = options.ready_page_size
+        self._page, self._shards = options.ready_page_size, "".join(options.shards) or SHARDS
         self._promoted = Promoted(store.index, interval=options.promotion_interval, max_read=_MOST_READ)
         self._sweeps: OrderedDict[Wish, Sweep] = OrderedDict()
         self.next_at: float | None = None  # when the first task that is not due will be, as far as known
@@ -88,7 +88,7 @@ class Ready:
         return [entry for entry in entries if self._is_wanted(entry, want)]
 
     def _is_wanted(self, entry: Entry, want: Want) -> bool:
-        names = self._lanes.names(entry)
+        names = self._lanes.names(entry) if entry.id[0] in self._shards else None
         return names is not None and eligible(want, names.queue, names.type, names.needs)
 
     # --- when one page is not enough
@@ -112,7 +112,7 @@ class Ready:
 
     def _begin(self, wish: Wish, now: float) -> Sweep:
         """Every sweep starts at the prefix."""
-        self._sweeps[wish] = sweep = Sweep(now)
+        self._sweeps[wish] = sweep = Sweep(now, self._shards)
         self._sweeps.move_to_end(wish)
         if len(self._sweeps) > _MOST_SWEEPS:
             self._sweeps.popitem(last=False)
@@ -123,8 +123,8 @@ class Ready:
         sweep = self._sweeps.get(wish)
         if sweep is None:
             return False
-        seen = len(SHARDS) - sum(not cursor for cursor in sweep.cursors.values())
-        return self._left(sweep) * len(SHARDS) > 2 * self._page * seen
+        seen = len(self._shards) - sum(not cursor for cursor in sweep.cursors.values())
+        return self._left(sweep) * len(self._shards) > 2 * self._page * seen
 
     def _left(self, sweep: Sweep) -> int:
         return sum(self._index.is_believable(key) for key in sweep.entries)
@@ -183,5 +183,6 @@ class Ready:
         for (queues, types, capabilities), sweep in self._sweeps.items():
             names = self._lanes.names(entry)
             wanted = Want(worker_id="", lease_id="", queues=queues, types=types, capabilities=capabilities)
-            if entry.kind is not Kind.LEASE and names and eligible(wanted, names.queue, names.type, names.needs):
+            ours = entry.kind is not Kind.LEASE and entry.id[0] in self._shards
+            if ours and names and eligible(wanted, names.queue, names.type, names.needs):
                 sweep.entries[entry.key] = entry

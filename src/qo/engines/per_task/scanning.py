@@ -14,11 +14,12 @@ class Scanning:
         self._documents, self._lanes, self._finding, self._clock = store.documents, store.lanes, finding, store.clock
         self._page, self._interval = options.log_scan_page_size, options.scan_interval
         self._next_at = boot_clock() + self._interval
+        self._shards = options.shards
         self._cursor = ""
 
     async def all(self, want: Want) -> list[Entry]:
         found: list[Entry] = []
-        ids = await self._finding.ids()
+        ids = await self._finding.ids(self._shards)
         for start in range(0, len(ids), self._page):
             found += await self._due(ids[start : start + self._page], want)
         return in_order(found, self._clock(), lane_of)
@@ -28,7 +29,7 @@ class Scanning:
         if boot_clock() < self._next_at:
             return []
         self._next_at = boot_clock() + self._interval
-        ids = await self._finding.ids()
+        ids = await self._finding.ids(self._shards)
         page = [task_id for task_id in ids if task_id > self._cursor][: self._page]
         self._cursor = page[-1] if len(page) == self._page else ""
         found = await self._due(page, want)
