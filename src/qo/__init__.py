@@ -21,8 +21,9 @@ from qo.errors import (
     WrongStatus,
 )
 from qo.model import Event, Filter, PromotionTimes, RetryPolicy, Status, Task, cursor
-from qo.queue import Consumer, HeartbeatManager, Producer, Queue, Settings, Submitted, connect
+from qo.queue import Consumer, HeartbeatManager, Producer, Queue, QueueState, Settings, Submitted, connect
 from qo.s3_store import S3Store
+from qo.storages import GCSStorage, InMemoryStorage, ObjectStorage, S3Storage
 from qo.tasks import current_task
 from qo.tq import tq
 from qo.version import __version__
@@ -36,19 +37,24 @@ __all__ = [
     "Event",
     "Fail",
     "Filter",
+    "GCSStorage",
     "HeartbeatManager",
+    "InMemoryStorage",
     "InvalidSetting",
     "InvalidTask",
     "LeaseLost",
+    "ObjectStorage",
     "OutcomeUnknown",
     "Producer",
     "PromotionTimes",
     "QoError",
     "Queue",
+    "QueueState",
     "Refused",
     "ResultTimeout",
     "Retry",
     "RetryPolicy",
+    "S3Storage",
     "S3Store",
     "Settings",
     "Status",

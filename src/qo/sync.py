@@ -12,6 +12,7 @@ from typing import Any, Self, TypeVar
 from qo.errors import InvalidSetting
 from qo.queue import Consumer, Producer, Queue, Settings, Submitted, Switches
 from qo.queue import connect as connect_queue
+from qo.storages import ObjectStorage
 
 T = TypeVar("T")
 _HANDLES = (Consumer, Producer, Submitted, Switches)  # what a queue hands out
@@ -130,5 +131,7 @@ class SyncQueue(Waiting):
             self._thread.stop()
 
 
-def connect(url: str, settings: Settings | None = None, *, make: Callable[..., Queue] = connect_queue) -> SyncQueue:
+def connect(
+    url: str | ObjectStorage, settings: Settings | None = None, *, make: Callable[..., Queue] = connect_queue
+) -> SyncQueue:
     return SyncQueue(make(url, settings))

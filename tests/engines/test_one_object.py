@@ -10,6 +10,7 @@ from qo.engine import Engine
 from qo.engines.one_object import OneObjectEngine, StorageBucket
 from qo.errors import StorageError
 from qo.model import Filter
+from qo.storages import InMemoryStorage
 from qo.testing import EngineContract, ManualClock
 from qo.testing.samples import new
 from tests.engines.damage import damage_one
@@ -58,6 +59,12 @@ class TestPlainStorage(EngineContract):
     async def damage(self, engine: Engine, task_id: str) -> None:
         assert isinstance(engine, OneObjectEngine)
         await damage_one(engine, task_id)
+
+
+class TestCreatingStorage(EngineContract):
+    @pytest.fixture
+    async def engine(self, clock: ManualClock) -> OneObjectEngine:
+        return OneObjectEngine(StorageBucket(InMemoryStorage()), clock=clock)
 
 
 def test_brokers_that_begin_together_on_a_plain_storage_lose_nothing() -> None:

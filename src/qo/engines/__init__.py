@@ -10,6 +10,7 @@ from qo.engine import Engine
 from qo.engines.findings import Finding
 from qo.engines.schemas import Schema
 from qo.errors import InvalidSetting
+from qo.storages import ObjectStorage
 
 
 class _Room(NamedTuple):
@@ -38,6 +39,17 @@ def open_engine(url: str, **settings: Any) -> Engine:
     """The engine a URL names, not yet opened."""
     engine: Engine = _module(url).from_url(url, **settings)
     return engine
+
+
+def open_storage(storage: ObjectStorage, mode: str = "group") -> Engine:
+    """A whole queue in one object of the caller's own storage, not yet opened."""
+    from qo.engines.one_object import Mode, OneObjectEngine, StorageBucket  # noqa: PLC0415 - only such a queue needs it
+
+    if not isinstance(storage, ObjectStorage):
+        raise InvalidSetting(f"{storage!r:.80} is neither a URL nor a storage: a storage has async read() and write()")
+    if mode not in set(Mode):
+        raise InvalidSetting(f"mode={mode!r:.40} is not one of {', '.join(Mode)}")
+    return OneObjectEngine(StorageBucket(storage), mode=Mode(mode))
 
 
 async def examine(url: str) -> list[Finding]:

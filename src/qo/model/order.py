@@ -97,8 +97,9 @@ def level(priority: int | str) -> int:
         if named is None and len(priority) == 1 and priority in "0123456789":
             return int(priority)
         if named is None:
-            raise InvalidTask("priority", f"{priority!r:.80} is not high, medium, low or 0..9")
+            raise InvalidTask("priority", f"{priority!r:.80} is not high, medium, low or 0..9 (0 goes first)")
         return named
     if not is_a(priority, int) or not HIGH <= priority <= LOW:
-        raise InvalidTask("priority", f"{show(priority)} is not high, medium, low or 0..9 (0 goes first)")
+        problem = "is not high, medium, low or 0..9 (0 goes first); map a wider scale to these ten levels"
+        raise InvalidTask("priority", f"{show(priority)} {problem}")
     return priority

@@ -2,6 +2,7 @@
 
 from qo.queue.describe import Seconds, Settings, describe
 from qo.queue.handles import Consumer, HeartbeatManager, Producer, Submitted
+from qo.queue.looking import QueueState
 from qo.queue.queue import Queue, connect
 from qo.queue.switches import Switches
 
@@ -10,6 +11,7 @@ __all__ = [
     "HeartbeatManager",
     "Producer",
     "Queue",
+    "QueueState",
     "Seconds",
     "Settings",
     "Submitted",

@@ -1,8 +1,11 @@
 """A look at everything between in and out, and waiting for a task to end."""
 
 import asyncio
+import sys
 from collections.abc import AsyncIterator, Callable
 from typing import Any, TypeAlias
+
+from msgspec import Struct
 
 from qo import notes
 from qo.clock import boot_clock
@@ -20,6 +23,24 @@ _QUICKEST, _SLOWEST = 0.005, 0.25  # seconds between two looks for a result
 Tasks: TypeAlias = list[Task]
 Events: TypeAlias = list[Event]
 Workers: TypeAlias = list[notes.WorkerNote]
+
+
+class QueueState(Struct, frozen=True, kw_only=True):
+    """All tasks at one moment, newest first."""
+
+    tasks: tuple[Task, ...] = ()
+    version: int | None = None  # grows with every write, where the whole queue is one object
+
+    def pending(self, type: str | None = None) -> Tasks:
+        """In the order they come."""
+        waiting = (task for task in self.tasks if task.status is Status.PENDING and type in (None, task.type))
+        return sorted(waiting, key=lambda task: (task.rank, task.created_at))
+
+    def running(self) -> Tasks:
+        return [task for task in self.tasks if task.status is Status.RUNNING]
+
+    def find(self, task_id: str) -> Task | None:
+        return next((task for task in self.tasks if task.id == task_id), None)
 
 
 class Looking(Opened):
@@ -48,6 +69,15 @@ class Looking(Opened):
             for task in page:
                 yield task
             after = cursor(page[-1])
+
+    async def read_state(self) -> QueueState:
+        """Every task there is now, to look at. On a storage of one object it is one consistent read."""
+        read = getattr(self.engine, "read_state", None)
+        if read is None:
+            return QueueState(tasks=tuple([task async for task in self.all()]))
+        state = await read()
+        tasks = state.find(Filter(), limit=sys.maxsize, after="", now=self._clock())
+        return QueueState(tasks=tuple(plain_task(task) for task in tasks), version=state.version)
 
     async def history(self, task_id: str) -> Events:
         return await self.engine.history(check_id(task_id))

@@ -6,17 +6,26 @@ async with qo.connect("sqlite:///qo.db") as queue:
     await queue.ack(task)
 """
 
-from qo.engines import open_engine
+from typing import Literal
+
+from qo.engines import open_engine, open_storage
 from qo.queue.describe import Settings
 from qo.queue.steering import Steering
 from qo.queue.submitting import Submitting
 from qo.queue.taking import Taking
+from qo.storages import ObjectStorage
 
 
 class Queue(Submitting, Taking, Steering):
     """All queues of one store. Safe for any number of concurrent callers on one event loop."""
 
 
-def connect(url: str, settings: Settings | None = None) -> Queue:
-    """The queue at a URL, as an async context manager."""
-    return Queue(open_engine(url), settings)
+def connect(
+    url: str | ObjectStorage, settings: Settings | None = None, *, mode: Literal["group", "direct"] = "group"
+) -> Queue:
+    """The queue at a URL, as an async context manager.
+
+    An object of yours with `read` and `write` in place of a URL keeps the whole queue as one JSON document; `mode` then
+    says whether concurrent calls share a write (`group`) or each makes its own (`direct`).
+    """
+    return Queue(open_engine(url) if isinstance(url, str) else open_storage(url, mode), settings)

@@ -4,27 +4,20 @@ Their `write(content, if_match=None)` overwrites whatever is there, so that inte
 nothing". The first write is guarded as well as it allows: when there is nothing, an empty object is put there and left
 alone for `settle` seconds, and only then the queue is written, over that version. Two processes that begin at the same
 time both put an empty object, which hurts nobody; one that is delayed by more than `settle` between its look and its
-write could still wipe out what the other has done. A bucket (`?layout=one`) has no such gap.
+write could still wipe out what the other has done. A storage that has `create` too has no such gap, and neither has a
+bucket (`?layout=one`).
 """
 
 import asyncio
-from collections.abc import AsyncIterator
-from typing import Protocol
+from collections.abc import AsyncIterator, Awaitable
 
 from qo.bucket import NEW, Blob
 from qo.clock import Clock, system_clock
 from qo.engines.one_object.engine import KEY
 from qo.errors import Conflict, OutcomeUnknown, QoError, StorageError
+from qo.storages import CreatingStorage, ObjectStorage
 
 _LOST_RACES = {"CASConflictError", "Conflict", "ConflictError", "PreconditionFailed"}
-
-
-class ObjectStorage(Protocol):
-    async def read(self) -> tuple[bytes, str | None]:
-        """The content and its version; (b"", None) if there is nothing."""
-
-    async def write(self, content: bytes, if_match: str | None = None) -> str:
-        """Replace that version, or whatever is there; the new version."""
 
 
 class StorageBucket:
@@ -36,6 +29,8 @@ class StorageBucket:
     async def get(self, key: str) -> Blob | None:
         self._check(key)
         content, version = await self._read()
+        if version is None and isinstance(self._storage, CreatingStorage):
+            return None
         if version is None:
             await self._begin()
             content, version = await self._read()
@@ -49,6 +44,8 @@ class StorageBucket:
 
     async def put(self, key: str, data: bytes, *, expected: str) -> str:
         self._check(key)
+        if expected == NEW and isinstance(self._storage, CreatingStorage):
+            return await self._ask(self._storage.create(data))
         if expected == NEW:
             raise Conflict(f"{key} is there: reading it has put it there")
         return await self._write(data, expected)
@@ -66,8 +63,11 @@ class StorageBucket:
             raise StorageError(f"the storage could not be read: {error}") from error
 
     async def _write(self, data: bytes, expected: str | None) -> str:
+        return await self._ask(self._storage.write(data, if_match=expected))
+
+    async def _ask(self, writing: Awaitable[str]) -> str:
         try:
-            return await self._storage.write(data, if_match=expected)
+            return await writing
         except QoError:
             raise
         except Exception as error:

@@ -1,0 +1,174 @@
+"""Storages for a whole queue in one object: the two methods one needs, and three that come with qo.
+
+async with qo.connect(S3Storage("my-bucket", "queues/jobs.json", session=boto3.Session())) as queue: ...
+"""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, Protocol, runtime_checkable
+
+from qo.errors import Conflict, InvalidSetting, StorageError
+
+_READ_TRIES = 20  # reads of an object that someone writes without a break
+_LOST_RACES = {404, 409, 412}  # what a conditional write is answered if the object is not as expected
+
+
+@runtime_checkable
+class ObjectStorage(Protocol):
+    """One object with compare-and-set writes. A write is durable before it returns."""
+
+    async def read(self) -> tuple[bytes, str | None]:
+        """The content and its version; (b"", None) if there is nothing."""
+
+    async def write(self, content: bytes, if_match: str | None = None) -> str:
+        """Replace that version, or with None whatever is there; the new version. Raises Conflict for a lost race."""
+
+
+@runtime_checkable
+class CreatingStorage(Protocol):
+    """A storage that can also write only if there is nothing: two processes may then begin at the same time."""
+
+    async def create(self, content: bytes) -> str:
+        """The first version. Raises Conflict if there is an object already."""
+
+
+class InMemoryStorage:
+    """For tests, and for one process. `content` is what `read` gave elsewhere."""
+
+    def __init__(self, initial_content: bytes = b"") -> None:
+        self._content, self._version = initial_content, int(bool(initial_content))
+
+    async def read(self) -> tuple[bytes, str | None]:
+        return self._content, str(self._version) if self._version else None
+
+    async def write(self, content: bytes, if_match: str | None = None) -> str:
+        if if_match is not None and if_match != str(self._version):
+            raise Conflict("the content was written by someone else")
+        self._content, self._version = content, self._version + 1
+        return str(self._version)
+
+    async def create(self, content: bytes) -> str:
+        if self._version:
+            raise Conflict("there is content already")
+        return await self.write(content)
+
+
+class S3Storage:
+    """One object in S3 or a store like it, through a boto3 session of yours (its credentials, its region).
+
+    The client is made here, without retries of its own: a repeated write whose first answer was lost looks lost.
+    """
+
+    def __init__(
+        self,
+        bucket: str,
+        key: str,
+        *,
+        session: Any = None,
+        endpoint_url: str | None = None,
+        region_name: str | None = None,
+        timeout: float = 30.0,
+    ) -> None:
+        self._bucket, self._key = bucket, key
+        try:
+            import boto3  # type: ignore[import-untyped]  # noqa: PLC0415 - an extra, and slow to import
+            from botocore.config import Config  # type: ignore[import-untyped]  # noqa: PLC0415
+        except ImportError as error:
+            raise InvalidSetting("S3Storage needs boto3: pip install 'qo-queue[s3]'") from error
+        made = session or boto3.Session()
+        config = Config(
+            connect_timeout=5,
+            read_timeout=timeout,
+            retries={"total_max_attempts": 1},
+            request_checksum_calculation="when_required",  # else the body is sent in a form that not every store knows
+            response_checksum_validation="when_required",
+            s3={"addressing_style": "path" if endpoint_url else "auto"},
+        )
+        self._client = made.client("s3", endpoint_url=endpoint_url, region_name=region_name, config=config)
+        if not hasattr(self._client, "put_object"):
+            raise InvalidSetting(f"session={made!r:.80} is not a boto3.Session: its clients are of another kind")
+
+    async def read(self) -> tuple[bytes, str | None]:
+        return await asyncio.to_thread(self._read)
+
+    def _read(self) -> tuple[bytes, str | None]:
+        try:
+            answer = self._client.get_object(Bucket=self._bucket, Key=self._key)
+            return answer["Body"].read(), answer["ETag"]
+        except self._client.exceptions.NoSuchKey:
+            return b"", None
+
+    async def write(self, content: bytes, if_match: str | None = None) -> str:
+        return await asyncio.to_thread(self._put, content, {} if if_match is None else {"IfMatch": if_match})
+
+    async def create(self, content: bytes) -> str:
+        return await asyncio.to_thread(self._put, content, {"IfNoneMatch": "*"})
+
+    def _put(self, content: bytes, condition: dict[str, str]) -> str:
+        try:
+            version: str = self._client.put_object(
+                Bucket=self._bucket, Key=self._key, Body=content, ContentType="application/json", **condition
+            )["ETag"]
+        except self._client.exceptions.ClientError as error:
+            if condition and error.response["Error"].get("Code") != "NoSuchBucket":
+                _raise_lost(error, error.response["ResponseMetadata"]["HTTPStatusCode"], self._key)
+            raise
+        return version
+
+
+class GCSStorage:
+    """One object in Google Cloud Storage, through a `google.cloud.storage.Client` of yours."""
+
+    def __init__(self, bucket_name: str, blob_name: str, *, client: Any = None) -> None:
+        self._name = blob_name
+        if client is None:
+            try:
+                from google.cloud.storage import (  # type: ignore[import-not-found]  # noqa: PLC0415 - not a dependency
+                    Client,
+                )
+            except ImportError as error:
+                raise InvalidSetting("GCSStorage needs its client: pip install google-cloud-storage") from error
+            client = Client()
+        self._bucket = client.bucket(bucket_name)
+
+    async def read(self) -> tuple[bytes, str | None]:
+        return await asyncio.to_thread(self._read)
+
+    def _read(self) -> tuple[bytes, str | None]:
+        for _ in range(_READ_TRIES):
+            blob = self._bucket.get_blob(self._name)
+            if blob is None:
+                return b"", None
+            with suppress(Conflict):  # it was written between the two requests
+                return self._ask(
+                    lambda found: found.download_as_bytes(if_generation_match=found.generation), blob
+                ), str(blob.generation)
+        raise StorageError(f"{self._name} is written by others all the time; try again")
+
+    async def write(self, content: bytes, if_match: str | None = None) -> str:
+        return await asyncio.to_thread(self._put, content, None if if_match is None else int(if_match))
+
+    async def create(self, content: bytes) -> str:
+        return await asyncio.to_thread(self._put, content, 0)  # the generation of what does not exist
+
+    def _put(self, content: bytes, generation: int | None) -> str:
+        blob = self._bucket.blob(self._name)
+        condition = {} if generation is None else {"if_generation_match": generation}
+        self._ask(
+            lambda made: made.upload_from_string(content, content_type="application/json", retry=None, **condition),
+            blob,
+        )
+        return str(blob.generation)
+
+    def _ask(self, request: Callable[[Any], Any], blob: Any) -> Any:
+        try:
+            return request(blob)
+        except Exception as error:
+            _raise_lost(error, getattr(error, "code", None), self._name)
+            raise
+
+
+def _raise_lost(error: Exception, status: object, name: str) -> None:
+    if status in _LOST_RACES:
+        raise Conflict(f"{name} was written by someone else") from error

@@ -1,0 +1,229 @@
+"""A whole queue in one object of the caller's own: `qo.connect(storage)`."""
+
+import asyncio
+from typing import Any
+
+import boto3  # type: ignore[import-untyped]
+import pytest
+
+import qo
+from qo.queue import Queue
+from qo.sync import connect as connect_sync
+from qo.testing import S3Server
+
+MODES = pytest.mark.parametrize("mode", ["group", "direct"])
+
+
+class PlainStorage:
+    """Two methods, as a user writes them."""
+
+    def __init__(self) -> None:
+        self.content, self.version, self.writes = b"", 0, 0
+
+    async def read(self) -> tuple[bytes, str | None]:
+        return self.content, str(self.version) if self.version else None
+
+    async def write(self, content: bytes, if_match: str | None = None) -> str:
+        self.writes += 1
+        if if_match is not None and if_match != str(self.version):
+            raise qo.Conflict("written by someone else")
+        self.content, self.version = content, self.version + 1
+        return str(self.version)
+
+
+async def round_trip(queue: Queue) -> None:
+    await queue.enqueue("send_email", b'{"to": "alice@example.com"}')
+    await queue.enqueue("send_email", b'{"to": "bob@example.com"}')
+    tasks = await queue.dequeue("send_email", batch_size=2)
+    assert [task.payload for task in tasks] == [b'{"to": "alice@example.com"}', b'{"to": "bob@example.com"}']
+    for task in tasks:
+        async with qo.HeartbeatManager(queue, task.id):
+            await queue.ack(task.id)
+
+
+@MODES
+async def test_any_object_with_read_and_write_will_do(mode: Any) -> None:
+    storage = PlainStorage()
+    assert isinstance(storage, qo.ObjectStorage)
+    async with qo.connect(storage, mode=mode) as queue:
+        await round_trip(queue)
+    async with qo.connect(storage, mode=mode) as queue:
+        assert (await queue.stats())["completed"] == 2
+
+
+async def test_calls_at_once_share_a_write_in_group_mode_and_not_in_direct_mode() -> None:
+    writes = {}
+    for mode in ("group", "direct"):
+        storage = PlainStorage()
+        async with qo.connect(storage, mode=mode) as queue:  # type: ignore[arg-type]
+            await queue.enqueue("t")
+            before = storage.writes
+            await asyncio.gather(*(queue.engine.add([queue.new_task("t", b"1")]) for _ in range(10)))
+            writes[mode] = storage.writes - before
+    assert writes["group"] <= 2 and writes["direct"] == 10
+
+
+def test_code_without_an_event_loop_may_bring_a_storage_too() -> None:
+    with connect_sync(qo.InMemoryStorage()) as queue:
+        queue.enqueue("t", 1)
+        [task] = queue.dequeue()
+        queue.ack(task)
+
+
+@pytest.mark.parametrize(
+    ("storage", "options"), [(42, {}), (None, {}), (object(), {}), (PlainStorage(), {"mode": "fast"})]
+)
+def test_what_is_no_storage_is_refused(storage: Any, options: dict[str, Any]) -> None:
+    with pytest.raises(qo.InvalidSetting, match=r"neither a URL nor a storage|group"):
+        qo.connect(storage, **options)
+
+
+async def test_a_memory_storage_begins_with_what_another_ended_with() -> None:
+    first = qo.InMemoryStorage()
+    async with qo.connect(first) as queue:
+        submitted = await queue.enqueue("t", {"n": 1})
+    content, _ = await first.read()
+    async with qo.connect(qo.InMemoryStorage(initial_content=content)) as queue:
+        task = await queue.get(submitted.id)
+        assert task is not None and qo.decode(task.payload) == {"n": 1}
+    async with qo.connect(qo.InMemoryStorage(initial_content=b'{"version":0,"jobs":[]}')) as queue:
+        with pytest.raises(qo.StorageError, match="does not hold a queue"):
+            await queue.enqueue("t")
+
+
+async def test_the_state_of_a_queue_can_be_read() -> None:
+    for storage in (qo.InMemoryStorage(), "memory://"):
+        async with qo.connect(storage) as queue:  # type: ignore[arg-type]
+            low = await queue.enqueue("a", b"raw", priority=9)
+            high = await queue.enqueue("b", priority=0)
+            held = await queue.enqueue("c")
+            await queue.dequeue("c")
+            state = await queue.read_state()
+            assert len(state.tasks) == 3 and [task.id for task in state.running()] == [held.id]
+            assert [task.id for task in state.pending()] == [high.id, low.id]
+            assert [task.payload for task in state.pending("a")] == [b"raw"]
+            assert state.find(high.id) is not None and state.find("nobody") is None
+            if storage != "memory://":
+                before = state.version
+                await queue.enqueue("d")
+                after = (await queue.read_state()).version
+                assert before is not None and after is not None and after > before
+
+
+@pytest.mark.parametrize("priority", [10, -1, 100])
+async def test_a_priority_beyond_the_ten_levels_is_explained(priority: int) -> None:
+    async with qo.connect("memory://") as queue:
+        with pytest.raises(qo.InvalidTask, match=r"0\.\.9 \(0 goes first\); map a wider scale"):
+            await queue.enqueue("report", b"payload", priority=priority)
+
+
+class Broken:
+    async def read(self) -> tuple[bytes, str | None]:
+        raise OSError("the disk is on fire")
+
+    async def write(self, content: bytes, if_match: str | None = None) -> str:
+        raise OSError(f"{len(content)} {if_match}")
+
+
+async def test_an_error_of_the_storage_is_the_cause_of_ours() -> None:
+    with pytest.raises(qo.StorageError) as caught:
+        await qo.connect(Broken()).open()
+    assert isinstance(caught.value.cause, OSError)
+
+
+# --- S3, with a session of the caller's
+
+
+def session() -> Any:
+    return boto3.Session(aws_access_key_id="any", aws_secret_access_key="any", region_name="us-east-1")
+
+
+async def test_a_boto_session_of_the_callers() -> None:
+    async with S3Server() as server:
+
+        def storage() -> qo.S3Storage:
+            return qo.S3Storage("bucket", "queues/jobs.json", session=session(), endpoint_url=server.endpoint)
+
+        queues = [await qo.connect(storage()).open() for _ in range(4)]
+        await asyncio.gather(
+            *(queue.enqueue("t", n) for n, queue in enumerate(queues))
+        )  # the first write is a race too
+        tasks = await queues[0].dequeue(batch_size=9)
+        assert sorted(qo.decode(task.payload) for task in tasks) == [0, 1, 2, 3]
+        for queue in queues:
+            await queue.close()
+        async with qo.connect(storage()) as queue:
+            assert (await queue.stats())["running"] == 4
+        missing = qo.S3Storage("missing", "jobs.json", session=session(), endpoint_url=server.endpoint)
+        with pytest.raises(qo.StorageError, match="NoSuchBucket"):
+            await qo.connect(missing).open()
+
+
+async def test_a_session_of_another_kind_is_refused() -> None:
+    class AsyncSession:
+        def client(self, *_: Any, **__: Any) -> object:
+            return object()
+
+    with pytest.raises(qo.InvalidSetting, match=r"not a boto3\.Session"):
+        qo.S3Storage("bucket", "key", session=AsyncSession())
+
+
+# --- Google, with a client of the caller's
+
+
+class GoogleError(Exception):
+    def __init__(self, code: int) -> None:
+        super().__init__(f"{code} conditionNotMet")
+        self.code = code
+
+
+class Google:
+    """As much of google.cloud.storage.Client as is needed: bucket, get_blob, blob, generations."""
+
+    def __init__(self) -> None:
+        self.blobs: dict[str, tuple[bytes, int]] = {}
+
+    def bucket(self, name: str) -> "Google":
+        assert name == "my-bucket"
+        return self
+
+    def get_blob(self, name: str) -> "GoogleBlob | None":
+        return GoogleBlob(self, name, self.blobs[name][1]) if name in self.blobs else None
+
+    def blob(self, name: str) -> "GoogleBlob":
+        return GoogleBlob(self, name, None)
+
+
+class GoogleBlob:
+    def __init__(self, client: Google, name: str, generation: int | None) -> None:
+        self._client, self._name, self.generation = client, name, generation
+
+    def download_as_bytes(self, *, if_generation_match: int | None) -> bytes:
+        content, generation = self._client.blobs[self._name]
+        if generation != if_generation_match:
+            raise GoogleError(412)
+        return content
+
+    def upload_from_string(
+        self, data: bytes, *, content_type: str, retry: None, if_generation_match: int | None = None
+    ) -> None:
+        assert content_type == "application/json" and retry is None
+        _, generation = self._client.blobs.get(self._name, (b"", 0))
+        if if_generation_match is not None and if_generation_match != generation:
+            raise GoogleError(412)
+        self.generation = generation + 1
+        self._client.blobs[self._name] = data, self.generation
+
+
+async def test_a_google_client_of_the_callers() -> None:
+    client = Google()
+    queues = [await qo.connect(qo.GCSStorage("my-bucket", "jobs.json", client=client)).open() for _ in range(4)]
+    await asyncio.gather(*(queue.enqueue("t", n) for n, queue in enumerate(queues)))
+    assert len(await queues[0].dequeue(batch_size=9)) == 4
+    for queue in queues:
+        await queue.close()
+
+
+def test_a_google_client_that_is_not_installed_is_asked_for() -> None:
+    with pytest.raises(qo.InvalidSetting, match="pip install google-cloud-storage"):
+        qo.GCSStorage("my-bucket", "jobs.json")
