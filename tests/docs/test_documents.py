@@ -48,6 +48,15 @@ def test_the_readme_is_true(desk: Path) -> None:
     assert ran >= 12
 
 
+def test_the_storages_are_true(desk: Path) -> None:
+    snippets = [code for kind, code in blocks("docs/storage.md") if kind == "python"]
+    assert len(snippets) == 3
+    for code in snippets:
+        (desk / "snippet.py").write_text(code)
+        ended = run([sys.executable, "snippet.py"], desk)
+        assert ended.returncode == 0, f"{code}\n{ended.stderr}"
+
+
 def test_the_engine_in_five_steps_is_an_engine(desk: Path) -> None:
     (code,) = [code for kind, code in blocks("CONTRIBUTING.md") if kind == "python"]
     (desk / "test_yours.py").write_text(code)

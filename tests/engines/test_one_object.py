@@ -61,7 +61,7 @@ class TestPlainStorage(EngineContract):
         await damage_one(engine, task_id)
 
 
-class TestCreatingStorage(EngineContract):
+class TestCreatingStorage(TestPlainStorage):
     @pytest.fixture
     async def engine(self, clock: ManualClock) -> OneObjectEngine:
         return OneObjectEngine(StorageBucket(InMemoryStorage()), clock=clock)

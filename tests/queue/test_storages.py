@@ -55,7 +55,7 @@ async def test_calls_at_once_share_a_write_in_group_mode_and_not_in_direct_mode(
     writes = {}
     for mode in ("group", "direct"):
         storage = PlainStorage()
-        async with qo.connect(storage, mode=mode) as queue:  # type: ignore[arg-type]
+        async with qo.connect(storage, mode=mode) as queue:
             await queue.enqueue("t")
             before = storage.writes
             await asyncio.gather(*(queue.engine.add([queue.new_task("t", b"1")]) for _ in range(10)))
@@ -93,7 +93,7 @@ async def test_a_memory_storage_begins_with_what_another_ended_with() -> None:
 
 async def test_the_state_of_a_queue_can_be_read() -> None:
     for storage in (qo.InMemoryStorage(), "memory://"):
-        async with qo.connect(storage) as queue:  # type: ignore[arg-type]
+        async with qo.connect(storage) as queue:
             low = await queue.enqueue("a", b"raw", priority=9)
             high = await queue.enqueue("b", priority=0)
             held = await queue.enqueue("c")
