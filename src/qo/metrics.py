@@ -31,11 +31,11 @@ from qo.model import (
 )
 from qo.notes import WORKERS
 from qo.queue import Queue
+from qo.stats import BOUNDS
+from qo.transitions import REASONS, is_dead_lettered, reason_of
 
 LEVELS: Final = ("high", "medium", "low")
-REASONS: Final = ("error", "timeout", "lost", "unknown_type")
 ENDED: Final = (Status.COMPLETED, Status.FAILED)
-BUCKETS: Final = (0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0, 300.0, 600.0, 1800.0, 3600.0, 21600.0)  # seconds
 
 
 class Meters:
@@ -55,13 +55,14 @@ class Meters:
             "From submission to the end.",
             ["priority", "status"],
             registry=registry,
-            buckets=BUCKETS,
+            buckets=BOUNDS,
         )
+        self.run = Histogram("task_run_seconds", "How long handlers ran.", ["type"], registry=registry, buckets=BOUNDS)
         self.retries = Counter(
             "task_retries_total", "Attempts that failed and come again.", ["priority", "reason"], registry=registry
         )
         self.failed = Counter("tasks_failed_total", "Attempts that failed.", ["reason"], registry=registry)
-        self.dead = Counter("tasks_dlq_total", "Tasks that were given up.", registry=registry)
+        self.dead = Counter("tasks_dlq_total", "Tasks whose retries were used up.", registry=registry)
         self.silent = Counter(
             "worker_heartbeat_failures_total", "Signs of life that did not arrive.", registry=registry
         )
@@ -97,27 +98,21 @@ class Meters:
             return
         why = reason_of(change)
         self.failed.labels(why).inc()
-        if change.to is Status.FAILED:
+        if is_dead_lettered(task, change):
             self.dead.inc()
-        else:
+        elif change.to is not Status.FAILED:
             self.retries.labels(level, why).inc()
 
     def measured(self, queue: Queue) -> Queue:
         """The same queue, seen through these meters."""
-        return Queue(Measured(queue.engine, self), queue.settings)
+        measured = Queue(Measured(queue.engine, self), queue.settings)
+        measured.recorder, measured.transitions = queue.recorder, queue.transitions  # closed with the queue
+        queue.transitions.on_run = lambda type_, seconds: self.run.labels(type_).observe(seconds)
+        return measured
 
     def serve(self, port: int, host: str = "127.0.0.1") -> None:
         """Show them at `http://host:port/metrics`, from a thread of its own, for as long as the process lives."""
         start_http_server(port, addr=host, registry=self.registry)
-
-
-def reason_of(change: Change) -> str:
-    error = change.error or ""
-    if change.guard is Guard.EXPIRED or error.startswith("lost"):
-        return "lost"
-    if error.startswith("timed out"):
-        return "timeout"
-    return "unknown_type" if error.startswith("unknown type") else "error"
 
 
 class Measured:

@@ -24,6 +24,8 @@ KNOWN_TYPES = "types"
 LEADER = "monitor"
 WORKERS = "workers/"
 
+DEAD_AFTER = 90.0  # seconds of silence after which a worker is dead: three missed heartbeats
+
 _TRIES = 50  # a note is written seldom: so many lost races in a row mean something is broken
 
 
@@ -138,6 +140,11 @@ def decode(note: Note, kind: type[Document]) -> Document:
     if isinstance(document, WorkerNote) and note.name != WORKERS + document.worker_id:
         raise DamagedNote(*note, f"it speaks of worker {document.worker_id!r:.80}")
     return document
+
+
+def is_dead(worker: WorkerNote, now: float, after: float = DEAD_AFTER) -> bool:
+    """The one rule: a worker is dead once a monitor has said so, or once it has been silent for `after` seconds."""
+    return worker.status == "dead" or now - worker.last_heartbeat > after
 
 
 async def workers(engine: Engine) -> list[WorkerNote]:

@@ -212,3 +212,18 @@ def test_small_things_read_well() -> None:
     ]  # fmt: skip
     assert clean("a\x1b[1m\nb\u202e\ud800c") == "a[1m bc" and clean_lines("a\r\nb\x00") == "a\nb"
     assert bar(0.5, 4, "").plain == "██" and bar(0.0, 4, "").plain == ""
+
+
+def test_stats_since_tell_what_was_done(call: Any) -> None:
+    async def work() -> None:
+        async with qo.connect(call.url) as queue:
+            for number in range(3):
+                await queue.enqueue("mail", number, max_retries=0)
+            for task, ended in zip(await queue.dequeue("mail", batch_size=3), (True, True, False), strict=True):
+                await (queue.ack(task) if ended else queue.nack(task, "boom"))
+
+    asyncio.run(work())
+    told = json.loads(call("stats", "--since", "1h", "--json").stdout)
+    assert (told["completed"], told["failed"], told["dead_lettered"], told["retried"], told["lost"]) == (2, 1, 1, 0, 0)
+    assert told["by_type"]["mail"]["run"]["number"] == 3 and told["by_type"]["mail"]["wait"]["p95"] >= 0
+    assert "mail" in call("stats", "--since", "3d").stdout

@@ -51,7 +51,7 @@ def test_the_log_is_for_people_or_for_machines(call: Any, processes: Any) -> Non
     worker = processes.start("worker", "jobs:app", "--drain", "--log-json")
     assert worker.wait(30) == 0
     lines = [json.loads(line) for line in processes.log(worker).splitlines()]
-    assert again != task_id and any(line.get("task_id") == again and line["level"] == "warning" for line in lines)
+    assert again != task_id and any(line.get("task_id") == again and line["level"] == "error" for line in lines)
 
 
 @pytest.mark.parametrize(

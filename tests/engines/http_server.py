@@ -11,6 +11,7 @@ import uvicorn
 from litestar import Litestar
 from litestar.exceptions import HTTPException
 
+from qo.clock import Clock, system_clock
 from qo.engine import Engine
 from qo.errors import QoError
 from qo.queue import Queue
@@ -61,8 +62,8 @@ class Server:
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
 
     @asynccontextmanager
-    async def serving(self, engine: Engine) -> AsyncIterator[Queue]:
-        queue = Queue(engine)
+    async def serving(self, engine: Engine, clock: Clock = system_clock) -> AsyncIterator[Queue]:
+        queue = Queue(engine, clock=clock)
         await self.there(queue.open())
         self.app.state.clear()
         self.app.state["queue"] = queue

@@ -46,6 +46,6 @@ def clock() -> ManualClock:
 
 @pytest.fixture
 async def queue(served: Server, clock: ManualClock) -> AsyncIterator[Queue]:
-    async with served.serving(MemoryEngine(clock)) as queue:
+    async with served.serving(MemoryEngine(clock), clock) as queue:
         served.app.state["clock"] = clock
         yield queue

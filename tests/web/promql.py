@@ -32,6 +32,8 @@ _WORDS = frozenset(
     ]
 )
 
+_OF_THE_TARGET = frozenset({"instance", "job"})  # labels that Prometheus itself adds
+
 Shown = dict[str, list[dict[str, str]]]  # by name: the labels of each series
 
 
@@ -77,7 +79,7 @@ def problems(expression: str, series: Shown) -> list[str]:
             if not any(_matches(labels.get(label), how, value) for labels in series[metric]):
                 wrong.append(f"{metric} never has {label}{how}{value!r}")
         known = set().union(*(labels.keys() for labels in series[metric]))
-        wrong += [f"{metric} has no label {label}" for label in sorted(grouped_by(expression) - known)]
+        wrong += [f"{metric} has no label {label}" for label in sorted(grouped_by(expression) - known - _OF_THE_TARGET)]
     return wrong
 
 

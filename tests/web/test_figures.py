@@ -2,7 +2,7 @@
 
 from qo.codec import task_view
 from qo.engines.memory import MemoryEngine
-from qo.model import NewTask, Status
+from qo.model import NewTask
 from qo.queue import Queue
 from qo.testing import ManualClock
 from qo.web import ages
@@ -80,22 +80,3 @@ async def test_places_in_a_long_line_are_counted_by_level():
     await line.refresh()
     assert line.join(clock(), 0) == 1 and line.join(clock(), 0) == 2
     assert line.join(clock(), 9) == 2 * PAGE + 3
-
-
-async def test_deleting_does_not_make_throughput_negative():
-    clock = ManualClock()
-    engine = MemoryEngine(clock)
-    queue = Queue(engine, clock=clock)
-    sampler = Sampler(engine, interval=5.0, clock=clock)
-    await fill(queue, 3, "high")
-    await sampler.fresh(0.0)
-    for task in await queue.dequeue(batch_size=2):
-        await queue.ack(task)
-    await sampler.fresh(0.0)
-    (task,) = await queue.dequeue()
-    await queue.nack(task, "no")
-    for done in await queue.list():
-        if done.status is Status.COMPLETED:
-            await queue.delete(done.id)
-    await sampler.fresh(0.0)
-    assert (sampler.last_minute().completed, sampler.last_minute().failed) == (2, 0)

@@ -12,7 +12,7 @@ from qo.queue import Queue
 
 
 async def _many(queue: Queue, ids: Sequence[str]) -> list[bool]:
-    return await queue.engine.apply([replay(task_id) for task_id in ids])
+    return await queue.apply([replay(task_id) for task_id in ids])
 
 
 VERB = Verb(

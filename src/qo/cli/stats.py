@@ -7,18 +7,28 @@ import click
 from rich.table import Table
 from rich.text import Text
 
-from qo.cli.context import Call, common, examples
+from qo.cli.activity import show_activity
+from qo.cli.context import Call, common, examples, option
 from qo.cli.output import STYLES, bar, data, status_text, table
+from qo.cli.params import DURATION
 from qo.model import Status
 from qo.queue import Queue
 
 WIDTH = 30  # cells of the longest bar
 
 
-@click.command("stats", epilog=examples("qo stats", "qo stats --json | jq .failed"))
+@click.command("stats", epilog=examples("qo stats", "qo stats --json | jq .failed", "qo stats --since 1h"))
 @common
-def command(call: Call) -> None:
-    """Count tasks. With --json: counts by status at the top level, then `by_type` and `by_queue`."""
+@option("--since", type=DURATION, help="What was done in this time, by type, instead: up to 7d, such as 10m or 1h.")
+def command(call: Call, since: float | None) -> None:
+    """Count tasks. With --json: counts by status at the top level, then `by_type` and `by_queue`.
+
+    With --since: what became of tasks, how long they waited and ran, as all processes counted it in the store. The
+    last hour is known by the minute, what is older by the hour. Counts lag by up to 30 s.
+    """
+    if since is not None:
+        show_activity(call, since)
+        return
 
     async def work(queue: Queue) -> dict[str, Any]:
         return await queue.stats()

@@ -22,10 +22,12 @@ from qo.monitor.settings import MonitorSettings
 from qo.queue import Queue
 from qo.queue.recovery import expire_leases
 from qo.queue.retention import Retention
+from qo.stats import compact_stats
 
 log = logging.getLogger("qo.monitor")
 _LATE = 1.25, 2.0  # a check may come this much later than planned: a factor, and seconds
 _TERM = 2  # checks a leader is good for: every second one renews it
+_COMPACT_INTERVAL = 1800.0  # seconds between two compactions of the statistics
 _BURIALS = 4  # checks: so often silent workers are looked for
 _LONGEST_TERM = 3600.0  # seconds: a leader note that stays the same for longer has no leader behind it
 _MOST_WATCHED = 10_000  # notes
@@ -60,12 +62,13 @@ class Monitor:
         elapsed: Clock = boot_clock,
     ) -> None:
         self._engine: Engine = queue.engine
+        self._transitions = queue.transitions
         self._settings = settings or MonitorSettings()
         self._id, self._clock = id, clock
         self._elapsed, self._unchanged = elapsed, _Unchanged(elapsed)
         self._stopping = asyncio.Event()
         self._retention = Retention(finished=self._settings.retention, failed=self._settings.failed_retention)
-        self._swept_at = {"repair": float("-inf"), "tidy": float("-inf")}
+        self._swept_at = {"repair": float("-inf"), "tidy": float("-inf"), "compact": float("-inf")}
         self._next = self._settings.check_interval  # seconds until the next check
         self._term: _Term | None = None  # while this monitor leads
         self._checks = 0
@@ -156,10 +159,9 @@ class Monitor:
     async def _expire(self) -> int:
         """Tasks whose worker went silent fail like any other: with back-off, and for good in the end."""
         settings = self._settings
-        expired = await expire_leases(self._engine, grace=settings.grace, page_size=settings.sweep_page_size)
-        for task in expired:
-            about = {"task_id": task.id, "type": task.type, "worker_id": task.worker_id}
-            log.warning("worker %s lost %s %s", task.worker_id, task.type, task.id, extra=about)
+        expired = await expire_leases(
+            self._engine, self._transitions, grace=settings.grace, page_size=settings.sweep_page_size
+        )
         return len(expired)
 
     async def _bury_workers(self) -> int:
@@ -191,6 +193,8 @@ class Monitor:
         repaired = 0
         if self._is_due("repair", self._settings.sweep_interval) and isinstance(self._engine, Repairable):
             repaired = await self._engine.repair()
+        if self._is_due("compact", max(_COMPACT_INTERVAL, self._settings.sweep_interval)):
+            await compact_stats(self._engine, self._clock())
         shortest = self._retention.shortest(self._engine)
         if shortest == float("inf") or not self._is_due("tidy", min(self._settings.sweep_interval, shortest)):
             return Checked(repaired=repaired)

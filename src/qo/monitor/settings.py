@@ -2,12 +2,13 @@
 
 from msgspec import Struct
 
+from qo.notes import DEAD_AFTER
 from qo.queue.recovery import GRACE
 
 
 class MonitorSettings(Struct, frozen=True, kw_only=True):
     check_interval: float = 30.0  # seconds between two looks for expired leases and silent workers
-    worker_health_threshold: float = 60.0  # seconds of silence after which a worker is taken for dead
+    worker_health_threshold: float = DEAD_AFTER  # seconds of silence after which a worker is taken for dead
     sweep_interval: float = 300.0  # seconds between two tidyings; 0 is never
     sweep_page_size: int = 1000
     grace: float = GRACE  # seconds a lease must be over, for clocks that disagree

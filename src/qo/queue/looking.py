@@ -15,6 +15,7 @@ from qo.errors import ResultTimeout, TaskFailed, TaskNotFound
 from qo.model import FINISHED, Event, Filter, Status, Task, check_id, cursor
 from qo.queue.describe import Seconds, seconds
 from qo.queue.opened import Opened
+from qo.stats import Interval, read_stats
 
 PAGE = 500
 _QUICKEST, _SLOWEST = 0.005, 0.25  # seconds between two looks for a result
@@ -22,6 +23,7 @@ _QUICKEST, _SLOWEST = 0.005, 0.25  # seconds between two looks for a result
 # Inside the class `list` is a method.
 Tasks: TypeAlias = list[Task]
 Events: TypeAlias = list[Event]
+Intervals: TypeAlias = list[Interval]
 Workers: TypeAlias = list[notes.WorkerNote]
 
 
@@ -91,6 +93,15 @@ class Looking(Opened):
             for counts in (total, by_type.setdefault(lane.type, {}), by_queue.setdefault(lane.queue, {})):
                 counts[lane.status.value] = counts.get(lane.status.value, 0) + number
         return {**total, "by_type": by_type, "by_queue": by_queue}
+
+    async def activity(self, since: Seconds = 3600.0) -> Intervals:
+        """What all processes have done with tasks in the last `since` seconds, oldest first.
+
+        Minutes for the last hour, hours for a week. Counts may lag by some seconds; `qo.stats.add_up` adds them up.
+        """
+        await self.recorder.flush()
+        now = self._clock()
+        return await read_stats(self.engine, now - seconds(since), now)
 
     async def result(
         self,

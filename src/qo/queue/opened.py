@@ -11,6 +11,8 @@ from qo.ids import new_worker_id
 from qo.model import PAYLOAD_LIMIT, Added, Change, NewTask, Task
 from qo.queue.describe import Settings
 from qo.queue.switches import Switches
+from qo.stats import StatsRecorder
+from qo.transitions import Transitions
 from qo.trips import Trips
 
 
@@ -20,6 +22,8 @@ class Opened:
         self.switches = Switches(engine)
         self.settings = _settled(settings or Settings(), engine)
         self._clock = clock
+        self.recorder = StatsRecorder(engine, clock=clock)
+        self.transitions = Transitions(self.recorder, clock=clock)
         self._worker_id = new_worker_id("dequeue")
         self.held: dict[str, Task] = {}  # dequeued here and not settled, by id
         self._adding: Trips[NewTask, Added] = Trips(engine.add)
@@ -36,6 +40,7 @@ class Opened:
     async def close(self) -> None:
         await self._adding.finish()
         await self._applying.finish()
+        await self.recorder.close()
         await self.engine.close()
 
     async def __aenter__(self) -> Self:

@@ -4,13 +4,14 @@ from qo.engine import Engine
 from qo.ids import luck
 from qo.model import Filter, Task, cursor, expire
 from qo.queue.handles import lease_length
+from qo.transitions import Transitions
 
 GRACE = 5.0  # seconds a lease must be over, for clocks that disagree
 PAGE_SIZE = 1000  # tasks in one request
 
 
 async def expire_leases(
-    engine: Engine, *, grace: float = GRACE, timeout: float = 0.0, page_size: int = PAGE_SIZE
+    engine: Engine, transitions: Transitions, *, grace: float = GRACE, timeout: float = 0.0, page_size: int = PAGE_SIZE
 ) -> list[Task]:
     """Take tasks from workers that went silent; the tasks as their workers held them.
 
@@ -22,6 +23,9 @@ async def expire_leases(
     while lost := await engine.find(Filter(expired_for=grace), limit=page_size, after=after):
         changes = [expire(task, luck=luck(), grace=max(grace, timeout - lease_length(task))) for task in lost]
         answers = await engine.apply(changes)
-        expired += [task for task, done in zip(lost, answers, strict=True) if done]
+        for task, change, done in zip(lost, changes, answers, strict=True):
+            if done:
+                transitions.settled(task, change)
+                expired.append(task)
         after = cursor(lost[-1])
     return expired

@@ -1,10 +1,14 @@
 """A hand for tasks: cancel, replay, archive, delete, one or all that match."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from typing import TypeAlias
 
-from qo.errors import TaskNotFound, WrongStatus
+from qo.errors import StorageError, TaskNotFound, WrongStatus
 from qo.model import FINISHED, STATUSES, Change, Filter, Status, archive, cancel, check_id, replay
 from qo.queue.looking import PAGE, Looking
+
+Answers: TypeAlias = list[bool]  # inside the class `list` is a method
 
 _VERBS = {Status.CANCELLED: "cancel", Status.PENDING: "replay", Status.ARCHIVED: "archive"}
 
@@ -27,10 +31,29 @@ class Steering(Looking):
     async def change_all(self, where: Filter, how: Callable[[str], Change]) -> int:
         """Steer every matching task with `cancel`, `replay` or `archive`; how many it was."""
         ids = [task.id async for task in self.all(where)]
-        changed = 0
-        for start in range(0, len(ids), PAGE):
-            changed += sum(await self.engine.apply([how(task_id) for task_id in ids[start : start + PAGE]]))
-        return changed
+        return sum(await self.apply([how(task_id) for task_id in ids]))
+
+    async def apply(self, changes: Sequence[Change]) -> Answers:
+        """Steer many tasks by their ids; which of them were changed."""
+        answers: Answers = []
+        for start in range(0, len(changes), PAGE):
+            some = changes[start : start + PAGE]
+            landed = await self.engine.apply(some)
+            await self._report([change for change, done in zip(some, landed, strict=True) if done])
+            answers += landed
+        return answers
+
+    async def _report(self, changes: Sequence[Change]) -> None:
+        """Tell what became of tasks that were changed by their ids alone."""
+        cancelled = [change.id for change in changes if change.to is Status.CANCELLED]
+        replayed = [change.id for change in changes if change.to is Status.PENDING and self.transitions.tells_queued]
+        if not cancelled and not replayed:
+            return
+        with suppress(StorageError):  # the changes have landed: only their log lines and counts are missing
+            if cancelled:
+                self.transitions.cancelled([task for task in await self.engine.get(cancelled) if task is not None])
+            if replayed:
+                self.transitions.replayed([task for task in await self.engine.get(replayed) if task is not None])
 
     async def delete_all(self, where: Filter) -> int:
         """Delete every matching task that is finished; how many it was."""
@@ -40,6 +63,7 @@ class Steering(Looking):
     async def _steer(self, change: Change) -> None:
         if not await self._applying.ask(change):
             raise await self._refusal(change.id, _VERBS[change.to], STATUSES[change.guard])
+        await self._report([change])
 
     async def _refusal(self, task_id: str, verb: str, allowed: Iterable[Status]) -> TaskNotFound | WrongStatus:
         task = await self.get(task_id)

@@ -30,6 +30,8 @@ class Submitting(Looking):  # what it hands out looks for its result
         with tracing.submitting((new,)) as span:
             (new,) = span.marked((new,))
             added = await (self._adding.ask(new) if connection is None else self._add_on(connection, new))
+        if connection is None:  # else the task exists only if the caller commits
+            self.transitions.queued((new,), (added,))
         return Submitted(added.id, added.new, self)
 
     async def _add_on(self, connection: Any, new: NewTask) -> Added:
@@ -49,6 +51,7 @@ class Submitting(Looking):  # what it hands out looks for its result
             distinct = span.marked([*first.values()])
             for start in range(0, len(distinct), BULK):
                 answers += await self.engine.add(distinct[start : start + BULK])
+        self.transitions.queued(distinct, answers)
         fresh = {task_id: added.new for task_id, added in zip(first, answers, strict=True)}
         return [Submitted(task.id, fresh.pop(task.id, False), self) for task in tasks]
 

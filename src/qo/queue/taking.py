@@ -30,6 +30,7 @@ from qo.queue.handles import DEQUEUE_LEASE, Consumer, lease_length
 from qo.queue.opened import Opened
 from qo.queue.recovery import expire_leases
 from qo.queue.retention import Retention
+from qo.transitions import log_started
 
 log = logging.getLogger("qo.queue")
 _SHORTEST_WAIT = 0.1  # seconds
@@ -72,6 +73,8 @@ class Taking(Opened):
             if tasks or left <= 0:
                 tasks = [plain_task(task) for task in tasks]
                 self.held.update((task.id, task) for task in tasks)
+                for task in tasks:
+                    log_started(task)
                 return tasks
             await self.engine.wait(want, min(left, max(_SHORTEST_WAIT, self.settings.recovery_interval)))
 
@@ -98,11 +101,7 @@ class Taking(Opened):
         runs is never ended. A lost attempt is a failure: the task comes again after its back-off, or ends when its
         retries are used up. `dequeue` does this by itself every `Settings.recovery_interval` seconds.
         """
-        expired = await expire_leases(self.engine, timeout=_any("timeout", timeout))
-        for task in expired:
-            about = {"task_id": task.id, "type": task.type, "worker_id": task.worker_id}
-            log.warning("worker %s lost %s %s", task.worker_id, task.type, task.id, extra=about)
-        return len(expired)
+        return len(await expire_leases(self.engine, self.transitions, timeout=_any("timeout", timeout)))
 
     async def _claim(self, want: Want) -> list[Task]:
         claiming = asyncio.ensure_future(self.engine.claim(want))
@@ -141,10 +140,12 @@ class Taking(Opened):
 
     async def _settle(self, task: Task | str, how: Callable[[Task], Change]) -> None:
         held = self._lease_of(task)
-        settled = await self._applying.ask(how(held))
+        change = how(held)
+        settled = await self._applying.ask(change)
         self._forget(held)
         if not settled:
             raise _lost(held)
+        self.transitions.settled(held, change)
 
     def _forget(self, held: Task) -> None:
         known = self.held.get(held.id)

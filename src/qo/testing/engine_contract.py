@@ -11,9 +11,10 @@ from qo.testing.engine_order import Order
 from qo.testing.engine_races import Races
 from qo.testing.engine_reading import Reading
 from qo.testing.engine_settling import Settling
+from qo.testing.engine_stats import Stats
 
 
-class EngineContract(Adding, Claiming, Order, Settling, Reading, Notes, Races, Damage):
+class EngineContract(Adding, Claiming, Order, Settling, Reading, Notes, Races, Stats, Damage):
     """Subclass it and give it an `engine` fixture: a fresh, open engine that takes its time from `clock`.
 
     Its `damage` spoils one stored task, so that the contract can say that all others go on.

@@ -94,6 +94,7 @@ async def running(server: Server) -> AsyncIterator[None]:
             _start(server.ticker.run(), "the ticker"),
             _start(server.sampler.run(), "the sampler"),
             _start(server.feed.run(), "the feed"),
+            _start(server.metrics.start(), "the first look at the statistics"),
         ]
         monitor = _monitor(server)
         if monitor is not None:
@@ -108,6 +109,7 @@ async def running(server: Server) -> AsyncIterator[None]:
                 task.cancel()
             await asyncio.wait(tasks)
             await server.sampler.finish()
+            await server.recent_stats.finish()
 
 
 def _monitor(server: Server) -> Monitor | None:

@@ -1,33 +1,49 @@
-"""`/metrics` of the server: the state of the store, looked at when asked, and what was settled through this server."""
+"""`/metrics` of the server: the state of the store, looked at when asked, and what any process has settled there."""
 
 import asyncio
+from contextlib import suppress
 from typing import Any, Final
 
 from litestar import Request, Response, Router, get
 from litestar.datastructures import State
-from prometheus_client import Gauge
+from prometheus_client import CollectorRegistry, Counter, Gauge
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 from qo.clock import Clock, boot_clock, system_clock
-from qo.metrics import LEVELS, Meters
+from qo.errors import StorageError
 from qo.model import Status
-from qo.notes import WorkerNote
+from qo.notes import DEAD_AFTER, WorkerNote, is_dead
 from qo.queue import Queue
 from qo.web.access import READ
 from qo.web.ages import PERCENTILES, Ages, look
+from qo.web.recent_stats import RecentStats
 from qo.web.sampler import Sample, Sampler
+from qo.web.store_counters import LEVELS, StoreCounters
 
 FRESH: Final = 1.0  # seconds one look serves everyone who asks
-DEAD_AFTER: Final = 90.0  # seconds of silence: three missed heartbeats
 WORKER_STATUSES: Final = ("active", "draining", "dead")
 
 
-class Gauges:
-    """What is, rather than what happened."""
+class ServerMetrics:
+    """What is, and what happened: the first as gauges, the second as counters."""
 
-    def __init__(self, queue: Queue, sampler: Sampler, meters: Meters, clock: Clock) -> None:
-        self._queue, self._sampler, self._meters, self._clock = queue, sampler, meters, clock
-        registry = meters.registry
+    def __init__(
+        self,
+        queue: Queue,
+        sampler: Sampler,
+        recent: RecentStats,
+        clock: Clock,
+        *,
+        dead_after: float = DEAD_AFTER,
+    ) -> None:
+        self._queue, self._sampler, self._recent, self._clock = queue, sampler, recent, clock
+        self._dead_after = dead_after
+        self.registry = registry = CollectorRegistry()
+        self._counters = StoreCounters()
+        registry.register(self._counters)
+        self._silent = Counter(
+            "worker_heartbeat_failures_total", "Workers that went silent while this server watched.", registry=registry
+        )
         self._depth = Gauge("queue_depth", "Tasks waiting.", ["priority"], registry=registry)
         self._age = Gauge(
             "queue_age_seconds", "How long waiting tasks have waited.", ["priority", "percentile"], registry=registry
@@ -39,6 +55,11 @@ class Gauges:
         self._looking = asyncio.Lock()
         self._dead: set[str] | None = None  # known to be dead; None before the first look
 
+    async def start(self) -> None:
+        """Remember what was done before this server started: it is not counted."""
+        with suppress(StorageError):  # then the first scrape does it
+            self._counters.update(await self._recent.minutes())
+
     async def refresh(self) -> None:
         async with self._looking:
             if boot_clock() - self._looked_at < FRESH:
@@ -48,6 +69,7 @@ class Gauges:
             oldest = [since for since in sample.waiting.oldest.values() if since is not None]
             ages = await look(self._queue.engine, oldest, now)
             workers = await self._queue.workers()
+            self._counters.update(await self._recent.minutes())
             self._show_tasks(sample, ages)
             self._show_workers(workers, now)
             self._looked_at = boot_clock()
@@ -61,7 +83,7 @@ class Gauges:
             self._states.labels(status.value).set(sample.total(status))
 
     def _show_workers(self, workers: list[WorkerNote], now: float) -> None:
-        dead = {each.worker_id for each in workers if each.status == "dead" or now - each.last_heartbeat > DEAD_AFTER}
+        dead = {each.worker_id for each in workers if is_dead(each, now, self._dead_after)}
         alive = [each for each in workers if each.worker_id not in dead]
         numbers = dict.fromkeys(WORKER_STATUSES, 0) | {"dead": len(dead)}
         for worker in alive:
@@ -72,33 +94,27 @@ class Gauges:
         used = sum(min(worker.current_load, worker.capacity) for worker in alive)
         self._used.set(used / capacity if capacity else 0.0)
         if self._dead is not None:
-            self._meters.silent.inc(len(dead - self._dead))
+            self._silent.inc(len(dead - self._dead))
         self._dead = dead
 
 
-def meters_of(state: State) -> Meters:
+def metrics_of(state: State) -> ServerMetrics:
     """The application's own."""
-    meters: Meters | None = state.get("meters")
-    if meters is None:
-        meters = state["meters"] = Meters(clock=state.get("clock") or system_clock)
-    return meters
-
-
-def gauges_of(state: State) -> Gauges:
-    gauges: Gauges | None = state.get("gauges")
-    if gauges is None:
+    metrics: ServerMetrics | None = state.get("metrics")
+    if metrics is None:
         queue, clock = state["queue"], state.get("clock") or system_clock
         sampler = state.get("sampler") or Sampler(queue.engine, interval=FRESH, clock=clock)
-        gauges = state["gauges"] = Gauges(queue, sampler, meters_of(state), clock)
-    return gauges
+        recent = state.get("recent_stats") or RecentStats(queue, clock)
+        metrics = state["metrics"] = ServerMetrics(queue, sampler, recent, clock)
+    return metrics
 
 
 @get("/metrics", opt=READ, media_type="text/plain")
 async def metrics(request: Request[Any, Any, Any]) -> Response[bytes]:
     """For Prometheus. A store that is away is a failed scrape."""
-    state = request.app.state
-    await gauges_of(state).refresh()
-    return Response(generate_latest(meters_of(state).registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
+    shown = metrics_of(request.app.state)
+    await shown.refresh()
+    return Response(generate_latest(shown.registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
 
 router = Router(path="/", route_handlers=[metrics], tags=["health"])

@@ -14,7 +14,7 @@ from msgspec import Struct
 from prometheus_client import Counter
 
 from qo.web.access import PUBLIC
-from qo.web.metrics import meters_of
+from qo.web.metrics import metrics_of
 
 FOLDER: Final = Path(__file__).with_name("dashboard")
 POLICY: Final = (
@@ -124,7 +124,7 @@ async def report(request: Request[Any, Any, Any]) -> None:
 def reports_of(state: State) -> Counter:
     counter: Counter | None = state.get("csp_reports")
     if counter is None:
-        registry = meters_of(state).registry
+        registry = metrics_of(state).registry
         counter = Counter(
             "dashboard_csp_reports_total", "Scripts or styles a browser refused on the dashboard.", registry=registry
         )

@@ -1,9 +1,8 @@
-"""Counts, read every few seconds by a task of its own: what requests and rates are answered from."""
+"""Counts, read every few seconds by a task of its own: what requests are answered from."""
 
 import asyncio
 import contextlib
 import logging
-from collections import deque
 
 from msgspec import Struct
 
@@ -11,11 +10,9 @@ from qo.clock import Clock, boot_clock
 from qo.engine import Engine
 from qo.errors import StorageError
 from qo.model import Counts, Status
-from qo.web.series import Series
 from qo.web.survey import Survey, Waiting
 
 log = logging.getLogger("qo.web")
-MINUTE = 60.0
 
 
 class Sample(Struct, frozen=True, kw_only=True):
@@ -27,22 +24,12 @@ class Sample(Struct, frozen=True, kw_only=True):
         return sum(number for lane, number in self.counts.items() if lane.status is status)
 
 
-class Grown(Struct, frozen=True, kw_only=True):
-    """What came to be between two samples."""
-
-    at: float
-    completed: int
-    failed: int
-
-
 class Sampler:
     def __init__(self, engine: Engine, *, interval: float, clock: Clock) -> None:
         self._engine, self._interval, self._clock = engine, interval, clock
         self._survey = Survey(engine)
         self._under_way: asyncio.Task[Sample] | None = None
-        self._grown: deque[Grown] = deque()
         self.latest: Sample | None = None
-        self.series = Series()
         self.cost = 0.0  # seconds the last sample took to take
 
     async def run(self) -> None:
@@ -62,7 +49,6 @@ class Sampler:
         return await asyncio.shield(self._under_way)
 
     async def finish(self) -> None:
-        await self.series.finish()
         if self._under_way is not None:
             with contextlib.suppress(Exception):  # whoever asked was told
                 await self._under_way
@@ -71,26 +57,5 @@ class Sampler:
         began = boot_clock()
         counts = await self._engine.count()
         sample = Sample(at=boot_clock(), counts=counts, waiting=await self._survey.look(counts, self._clock()))
-        if self.latest is not None:
-            self._grown.append(grown := _grown(self.latest, sample))
-            self.series.grew(self._clock(), grown.completed, grown.failed)
-        else:
-            self.series.grew(self._clock(), 0, 0)
-        while self._grown and self._grown[0].at < sample.at - MINUTE:
-            self._grown.popleft()
         self.latest, self.cost = sample, boot_clock() - began
         return sample
-
-    def last_minute(self) -> Grown:
-        now = boot_clock()
-        recent = [grown for grown in self._grown if grown.at >= now - MINUTE]
-        return Grown(at=now, completed=sum(g.completed for g in recent), failed=sum(g.failed for g in recent))
-
-
-def _grown(before: Sample, after: Sample) -> Grown:
-    """Growth lane by lane: tasks that are archived or deleted meanwhile are not taken off what others completed."""
-    grown = {Status.COMPLETED: 0, Status.FAILED: 0}
-    for lane, number in after.counts.items():
-        if lane.status in grown:
-            grown[lane.status] += max(0, number - before.counts.get(lane, 0))
-    return Grown(at=after.at, completed=grown[Status.COMPLETED], failed=grown[Status.FAILED])

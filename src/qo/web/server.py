@@ -15,7 +15,9 @@ from qo.web.feed import Feed
 from qo.web.health import Ticker
 from qo.web.line import Line
 from qo.web.management.retry_counts import RetryCounts
+from qo.web.metrics import ServerMetrics
 from qo.web.oldest import Oldest
+from qo.web.recent_stats import RecentStats
 from qo.web.sampler import Sampler
 from qo.web.settings import WebSettings
 
@@ -31,6 +33,8 @@ class Server(Struct, frozen=True, kw_only=True):
     ticker: Ticker
     oldest: Oldest
     retry_counts: RetryCounts
+    recent_stats: RecentStats
+    metrics: ServerMetrics
 
     def state(self) -> State:
         """As an application keeps it: each part under its own name, and the whole."""
@@ -39,6 +43,7 @@ class Server(Struct, frozen=True, kw_only=True):
 
 def new_server(queue: Queue, settings: WebSettings, clock: Clock) -> Server:
     sampler = Sampler(queue.engine, interval=settings.sample_interval, clock=clock)
+    recent = RecentStats(queue, clock)
     return Server(
         queue=queue,
         settings=settings,
@@ -50,6 +55,8 @@ def new_server(queue: Queue, settings: WebSettings, clock: Clock) -> Server:
         ticker=Ticker(),
         oldest=Oldest(queue.engine),
         retry_counts=RetryCounts(queue.engine),
+        recent_stats=recent,
+        metrics=ServerMetrics(queue, sampler, recent, clock, dead_after=settings.dead_after),
     )
 
 

@@ -4,6 +4,7 @@ from msgspec import Struct, field
 
 from qo.model import PromotionTimes
 from qo.monitor import MonitorSettings
+from qo.notes import DEAD_AFTER
 
 
 class Level(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -29,8 +30,8 @@ class WebSettings(Struct, frozen=True, kw_only=True):
     levels: dict[str, Level] = field(default_factory=lambda: dict(LEVEL_DEFAULTS))
     timeout_growth: float = 1.5  # each retry of a task submitted by /api/v1 may take so much longer
     ageing: float | PromotionTimes = PromotionTimes()  # as in qo.queue.Settings, where the queue is opened by its URL
-    sample_interval: float = 5.0  # seconds between two looks at the counts, for rates
-    dead_after: float = 90.0  # seconds of silence after which a worker is shown as dead: three missed heartbeats
+    sample_interval: float = 5.0  # seconds between two looks at the counts
+    dead_after: float = DEAD_AFTER  # seconds of silence after which a worker is shown as dead
     longest_wait: float = 60.0  # seconds one request may wait for a result
     title: str = "qo"  # what the dashboard calls this queue
     listeners: int = 32  # at once, for live updates

@@ -14,11 +14,10 @@ from litestar.params import FromPath, JSONBody
 
 from qo.clock import Clock, system_clock
 from qo.errors import LeaseLost, TaskNotFound
-from qo.metrics import Meters
 from qo.queue import Queue
+from qo.transitions import log_started
 from qo.web.access import WORK
 from qo.web.bodies import StrictRequest
-from qo.web.metrics import meters_of
 from qo.web.problems import problems
 from qo.web.remote import messages
 from qo.web.remote.answers import answers
@@ -34,8 +33,8 @@ BODY_LIMIT = 8 * 1024 * 1024  # bytes: results come in batches
 class Desk:
     """What this server keeps for workers over HTTP."""
 
-    def __init__(self, queue: Queue, clock: Clock, meters: Meters) -> None:
-        self.queue, self.engine, self.clock, self.meters = queue, queue.engine, clock, meters
+    def __init__(self, queue: Queue, clock: Clock) -> None:
+        self.queue, self.engine, self.clock = queue, queue.engine, clock
         self.roster = Roster(queue.engine, clock)
         self.handing_out = HandingOut(queue.engine)
 
@@ -44,7 +43,7 @@ def desk_of(state: State) -> Desk:
     """The application's own; made when the first worker comes."""
     desk: Desk | None = state.get("workers_desk")
     if desk is None:
-        desk = state["workers_desk"] = Desk(state["queue"], state.get("clock") or system_clock, meters_of(state))
+        desk = state["workers_desk"] = Desk(state["queue"], state.get("clock") or system_clock)
     return desk
 
 
@@ -69,7 +68,8 @@ async def poll(
 
     async def work() -> bytes:
         tasks = await desk.handing_out.poll(seat, data)
-        desk.meters.claimed(tasks)
+        for task in tasks:
+            log_started(task)
         await desk.roster.make_known(tuple({task.type for task in tasks}))
         return msgspec.json.encode(messages.Polled(tasks=[handed_out(task) for task in tasks]))
 
@@ -92,7 +92,7 @@ async def result(
     limit = desk.queue.settings.payload_limit
     told, settled = await record(desk.engine, seat, results, result_limit=limit)
     for each in settled:
-        desk.meters.settled(each.task, each.change)
+        desk.queue.transitions.settled(each.task, each.change)
     if data.results is not None:
         return messages.Answered(results=told)
     (only,) = told

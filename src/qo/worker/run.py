@@ -77,6 +77,11 @@ class Run:
         own, task = self.handler.options.time_limit, self.task
         return task.time_limit if own is None else min(LONGEST, own * task.retry.growth(task.failures))
 
+    @property
+    def ran(self) -> float | None:
+        """Seconds the handler ran; None if it did not start."""
+        return None if self.began is None or self.ended is None else max(0.0, self.ended - self.began)
+
     def outcome_of(self, error: BaseException) -> Outcome:
         return outcome_of(error, timeout=self.time_limit if self.timed_out else None)
 

@@ -10,6 +10,7 @@ from qo.engine import Engine
 from qo.errors import StorageError
 from qo.ids import luck
 from qo.model import Change, Status, Task
+from qo.transitions import Transitions
 from qo.worker.held import Held
 from qo.worker.pace import Pace
 from qo.worker.registration import Registration
@@ -30,10 +31,11 @@ class Settler:
         settled: Callable[[list[Run]], None],
         *,
         pace: Pace,
+        transitions: Transitions,
         clock: Clock,
     ) -> None:
         self._engine, self._held, self._registration, self._settled = engine, held, registration, settled
-        self._pace, self._clock = pace, clock
+        self._pace, self._transitions, self._clock = pace, transitions, clock
         self._loop = asyncio.get_running_loop()
         self._reports: deque[tuple[Run, Outcome]] = deque()
         self._news = asyncio.Event()
@@ -79,15 +81,18 @@ class Settler:
             return
         changes = [settlement(run, outcome, luck) for run, outcome in reports]
         answers = await self.apply(changes)
-        chatty = log.isEnabledFor(logging.INFO)
         for (run, outcome), change, landed in zip(reports, changes, answers, strict=True):
             self._held.remove(run)
-            if landed and change.to is Status.COMPLETED:
+            if outcome.handed_back:
+                continue
+            if not landed:
+                self._tell_dropped(run.task)
+                continue
+            if change.to is Status.COMPLETED:
                 self._registration.completed += 1
-                if not chatty:
-                    continue
-            if not outcome.handed_back:
-                self._tell(run.task, change, landed=landed)
+            else:
+                self._registration.failed += 1
+            self._transitions.settled(run.task, change, started_at=run.started_at, ran=run.ran)
         self._settled([run for run, _ in reports])
 
     async def apply(self, changes: Sequence[Change]) -> list[bool]:
@@ -101,15 +106,6 @@ class Settler:
             await asyncio.sleep(pause)
             pause = min(pause * 2, _LONGEST_PAUSE)
 
-    def _tell(self, task: Task, change: Change, *, landed: bool) -> None:
+    def _tell_dropped(self, task: Task) -> None:
         about = {"task_id": task.id, "type": task.type, "queue": task.queue, "attempt": task.attempt}
-        if not landed:
-            log.warning("lease lost: the outcome of %s %s was dropped", task.type, task.id, extra=about)
-        elif change.to is Status.COMPLETED:
-            log.info("completed %s %s", task.type, task.id, extra=about | {"status": "completed"})
-        else:
-            self._registration.failed += 1
-            summary = (change.error or "").partition("\n")[0]
-            again = "" if change.delay is None else f", again in {change.delay:.1f} s"
-            about |= {"status": change.to.value, "error": summary}
-            log.warning("%s %s attempt %d: %s%s", task.type, task.id, task.attempt, summary, again, extra=about)
+        log.warning("lease lost: the outcome of %s %s was dropped", task.type, task.id, extra=about)

@@ -8,6 +8,7 @@ from itertools import count
 from typing import Protocol
 
 from qo.clock import Clock, boot_clock
+from qo.transitions import log_started
 from qo.worker.run import Run
 
 
@@ -144,6 +145,7 @@ class StartQueue:
             self.refuse(run)
             return False
         run.ends_at = now + run.time_limit
+        log_started(run.task)
         return True
 
     def refuse(self, run: Run) -> None:

@@ -54,6 +54,7 @@ class Worker:
         wall_clock: Clock = system_clock,
     ) -> None:
         self._engine, self._limit, self._clock = queue.engine, queue.settings.payload_limit, clock
+        self._transitions = queue.transitions
         self._registry = registry
         self._settings = settings = settings or WorkerSettings()
         self._handlers = _handlers(registry, settings)
@@ -115,7 +116,13 @@ class Worker:
         """Work until stopped; raises WorkerStuck if that became impossible."""
         self._loop = asyncio.get_running_loop()
         self._settler = Settler(
-            self._engine, self._held, self._registration, self._settled, pace=self._claiming.pace, clock=self._clock
+            self._engine,
+            self._held,
+            self._registration,
+            self._settled,
+            pace=self._claiming.pace,
+            transitions=self._transitions,
+            clock=self._clock,
         )
         self._upkeep = Upkeep(
             self._engine, self._held, self._executors, self._settler, lease=self._settings.lease, clock=self._clock
@@ -339,9 +346,10 @@ class Worker:
         for task in await self._engine.claim(want) if want else []:
             known = ", ".join(sorted(self._handlers)) or "none"
             error = f"unknown type {task.type!r}: no worker has ever had a handler for it; this one has {known}"
-            log.error("%s (task %s)", error, task.id, extra={"task_id": task.id, "type": task.type})
-            await self._engine.apply([fail(task, error)])
-            self._registration.failed += 1
+            change = fail(task, error)
+            if (await self._engine.apply([change]))[0]:
+                self._transitions.settled(task, change)
+                self._registration.failed += 1
 
     async def _beat(self) -> None:
         while True:

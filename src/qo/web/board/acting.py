@@ -12,6 +12,7 @@ from qo.engine import Engine
 from qo.errors import InvalidTask
 from qo.model import FINISHED, Change, Filter, Guard, Status, Task, archive, cancel, replay
 from qo.model.change import STATUSES
+from qo.queue import Queue
 from qo.web.access import ADMIN
 from qo.web.board.filters import TaskFilter, search_of
 from qo.web.board.search import Search, find
@@ -74,13 +75,13 @@ class Cleaned(Struct, frozen=True):
 @post("/act", opt=ADMIN, status_code=200, responses=problems(413, 415))
 async def act(request: Request[Any, Any, Any], data: JSONBody[Act]) -> Acted:
     """Replay, archive, cancel or delete: the tasks named, or up to `limit` of those that match, newest first."""
-    engine, kind = server_of(request).queue.engine, KINDS[data.action]
+    queue, kind = server_of(request).queue, KINDS[data.action]
     if (data.ids is None) == (data.filter is None):
         raise InvalidTask("ids", "give ids or a filter, one of them")
     if data.ids is not None:
-        acted = await change(engine, kind, list(dict.fromkeys(known_id(each) for each in data.ids)))
+        acted = await change(queue, kind, list(dict.fromkeys(known_id(each) for each in data.ids)))
     else:
-        acted = await _change_matching(engine, kind, data)
+        acted = await _change_matching(queue, kind, data)
     tell(request, data.action, number=acted.done)
     return acted
 
@@ -94,15 +95,15 @@ async def clean(request: Request[Any, Any, Any], data: JSONBody[Cleanup]) -> Cle
     return Cleaned(deleted)
 
 
-async def _change_matching(engine: Engine, kind: Kind, data: Act) -> Acted:
+async def _change_matching(queue: Queue, kind: Kind, data: Act) -> Acted:
     given = data.filter or TaskFilter()
     fit = [status for status in statuses(given.status) if status in kind.takes]
     if not fit:
         return Acted(done=0, refused=[])
     asked = search_of(given)
     asked = replace(asked, where=replace(asked.where, statuses=tuple(fit)))
-    tasks, following = await _matching(engine, asked, data)
-    acted = await change(engine, kind, [task.id for task in tasks])
+    tasks, following = await _matching(queue.engine, asked, data)
+    acted = await change(queue, kind, [task.id for task in tasks])
     return replace(acted, next=following)
 
 
@@ -119,17 +120,17 @@ async def _matching(engine: Engine, asked: Search, data: Act) -> tuple[list[Task
     return tasks, after
 
 
-async def change(engine: Engine, kind: Kind, ids: list[str]) -> Acted:
+async def change(queue: Queue, kind: Kind, ids: list[str]) -> Acted:
     done, refused = 0, list[str]()
     for start in range(0, len(ids), _BATCH):
         some = ids[start : start + _BATCH]
         if kind.change is None:
-            answers = await engine.delete(some)
+            answers = await queue.engine.delete(some)
         else:
-            answers = await engine.apply([kind.change(each) for each in some])
+            answers = await queue.apply([kind.change(each) for each in some])
         done += sum(answers)
         refused += [each for each, done_ in zip(some, answers, strict=True) if not done_]
-    told = await engine.get(refused[:_TOLD]) if refused else []
+    told = await queue.engine.get(refused[:_TOLD]) if refused else []
     reasons = [Refusal(each, _why(task, kind)) for each, task in zip(refused, told, strict=False)]
     return Acted(done=done, refused=reasons + [Refusal(each, "refused") for each in refused[_TOLD:]])
 

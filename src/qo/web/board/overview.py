@@ -60,7 +60,7 @@ class MinuteLine(Struct, frozen=True, kw_only=True):
 
 class Overview(Struct, frozen=True, kw_only=True):
     """`exact` is false while more wait than are read at once: depths and ages by priority are estimates then.
-    `throughput` is what this server saw, and before it started what the newest finished tasks tell."""
+    `throughput` is what every process has counted in the store; it may lag by some seconds."""
 
     at: str
     counts: dict[StatusWord, int]
@@ -80,9 +80,11 @@ async def show_overview(request: Request[Any, Any, Any]) -> Overview:
     server = server_of(request)
     now = server.clock()
     sample = await server.sampler.fresh(FRESH * server.sampler.cost)
-    server.sampler.series.remember(server.queue.engine, now)
-    control, workers, failures = await asyncio.gather(
-        server.queue.switches.in_force(), server.queue.workers(), _failures(server.queue)
+    control, workers, failures, minutes = await asyncio.gather(
+        server.queue.switches.in_force(),
+        server.queue.workers(),
+        _failures(server.queue),
+        server.recent_stats.series(),
     )
     return Overview(
         at=str(iso(now)),
@@ -92,10 +94,7 @@ async def show_overview(request: Request[Any, Any, Any]) -> Overview:
         priorities=_priorities(sample, now),
         exact=sample.waiting.exact,
         workers=_workers(server, workers, now),
-        throughput=[
-            MinuteLine(at=str(iso(each.at)), completed=each.completed, failed=each.failed)
-            for each in server.sampler.series.minutes(now)
-        ],
+        throughput=[MinuteLine(at=str(iso(each.at)), completed=each.completed, failed=each.failed) for each in minutes],
         failures=[brief(task, now) for task in failures],
         switches=switches_view(control),
     )

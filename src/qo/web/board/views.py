@@ -7,7 +7,7 @@ from msgspec import UNSET, Struct, UnsetType
 from qo.clock import iso
 from qo.codec import task_view
 from qo.model import Status, Task
-from qo.notes import WorkerNote
+from qo.notes import WorkerNote, is_dead
 
 ERROR_SHOWN = 500  # characters of an error in a list
 
@@ -96,7 +96,7 @@ def worker_document(worker: WorkerNote, now: float, silent_for: float) -> Worker
 
 
 def worker_state(worker: WorkerNote, now: float, silent_for: float) -> WorkerState:
-    if worker.status == "dead" or now - worker.last_heartbeat > silent_for:
+    if is_dead(worker, now, silent_for):
         return "stale"
     if worker.status == "draining":
         return "draining"

@@ -51,7 +51,7 @@ async def show_stats(request: Request[Any, Any, Any]) -> QueueStats:
     """Depth and age by priority, workers, and what was done in the last minute."""
     server = server_of(request)
     sample = await server.sampler.fresh(0.0)
-    last_minute = server.sampler.last_minute()
+    last_minute = await server.recent_stats.last_minute()
     return QueueStats(
         queues=depths(sample, server.clock()),
         workers=_worker_counts(server, await server.queue.workers()),

@@ -86,7 +86,7 @@ async def replay_tasks(request: Request[Any, Any, Any], data: JSONBody[ReplayFil
     tasks, more = await _matching(queue, data)
     replayed = 0
     for start in range(0, len(tasks), _PAGE):
-        replayed += sum(await queue.engine.apply([replay(task.id) for task in tasks[start : start + _PAGE]]))
+        replayed += sum(await queue.apply([replay(task.id) for task in tasks[start : start + _PAGE]]))
     tell(request, "replayed", number=replayed)
     return Replayed(replayed=replayed, more=more)
 

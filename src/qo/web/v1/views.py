@@ -7,7 +7,7 @@ from msgspec import Struct
 from qo.clock import iso
 from qo.codec import to_json
 from qo.model import FINISHED, Event, LevelWord, Status, Task, level_word
-from qo.notes import WorkerNote
+from qo.notes import WorkerNote, is_dead
 from qo.web.v1.words import Word, effective_level, task_word, word
 
 
@@ -175,7 +175,7 @@ def worker_view(worker: WorkerNote, now: float, dead_after: float) -> WorkerView
 
 
 def worker_status(worker: WorkerNote, now: float, dead_after: float) -> Literal["active", "draining", "dead"]:
-    if worker.status == "dead" or now - worker.last_heartbeat > dead_after:
+    if is_dead(worker, now, dead_after):
         return "dead"
     return "draining" if worker.status == "draining" else "active"
 

@@ -1,0 +1,22 @@
+"""What was done, counted in the store minute by minute by every process that settles tasks."""
+
+from qo.stats.archive import MINUTE, PREFIX, compact_stats, read_stats
+from qo.stats.durations import BOUNDS, Durations
+from qo.stats.recorder import StatsRecorder
+from qo.stats.rows import OTHER_TYPES, Interval, Rows, StatsRow, add_up, merge_rows
+
+__all__ = [
+    "BOUNDS",
+    "MINUTE",
+    "OTHER_TYPES",
+    "PREFIX",
+    "Durations",
+    "Interval",
+    "Rows",
+    "StatsRecorder",
+    "StatsRow",
+    "add_up",
+    "compact_stats",
+    "merge_rows",
+    "read_stats",
+]

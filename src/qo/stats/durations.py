@@ -1,0 +1,45 @@
+"""A histogram of durations with few fixed buckets: small enough to store every minute, exact enough for percentiles."""
+
+from bisect import bisect_left
+from typing import Final
+
+from msgspec import Struct, field
+
+BOUNDS: Final = (  # seconds: the upper ends of the buckets; one more bucket holds what is longer
+    0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0, 300.0, 600.0, 1800.0, 3600.0, 21600.0,
+)  # fmt: skip
+
+
+class Durations(Struct, array_like=True):
+    total: float = 0.0  # seconds, of all together
+    counts: dict[int, int] = field(default_factory=dict)  # by the index of the bucket, without the empty ones
+
+    def observe(self, seconds: float) -> None:
+        self.total += seconds
+        bucket = bisect_left(BOUNDS, seconds)
+        self.counts[bucket] = self.counts.get(bucket, 0) + 1
+
+    def merge(self, other: "Durations") -> None:
+        self.total += other.total
+        for bucket, number in other.counts.items():
+            self.counts[bucket] = self.counts.get(bucket, 0) + number
+
+    @property
+    def number(self) -> int:
+        return sum(self.counts.values())
+
+    @property
+    def mean(self) -> float | None:
+        return self.total / self.number if self.counts else None
+
+    def percentile(self, share: float) -> float | None:
+        """An estimate: durations are taken to be spread evenly over their bucket. None if there are none."""
+        rank = share * self.number
+        for bucket in sorted(self.counts):
+            number = self.counts[bucket]
+            if rank <= number:
+                lower = BOUNDS[bucket - 1] if bucket else 0.0
+                upper = BOUNDS[bucket] if bucket < len(BOUNDS) else lower
+                return lower + (upper - lower) * rank / number
+            rank -= number
+        return None

@@ -1,0 +1,114 @@
+"""What became of tasks in an interval of time, by type and level of priority."""
+
+from collections.abc import Iterable
+from typing import Literal, NamedTuple
+
+from msgspec import Struct, field
+
+from qo.model import LevelWord
+from qo.stats.durations import Durations
+
+OTHER_TYPES = "(other types)"  # no type may be called so: what is counted beyond `MAX_TYPES`
+MAX_TYPES = 100  # types counted by name in one interval of one process; a program has few, a hostile producer many
+
+Ending = Literal["completed", "failed"]
+
+
+class StatsRow(Struct, kw_only=True, omit_defaults=True):
+    """Attempts are counted when they end: an attempt that is lost ends when the monitor finds it."""
+
+    completed: int = 0
+    cancelled: int = 0
+    dead_lettered: int = 0  # of the failed tasks, those whose retries were used up
+    retried: dict[str, int] = field(default_factory=dict)  # attempts that failed and come again, by reason
+    failed: dict[str, int] = field(default_factory=dict)  # tasks that failed for good, by reason
+    promoted: dict[LevelWord, int] = field(default_factory=dict)  # claimed at a higher level, because they had waited
+    wait: Durations = field(default_factory=Durations)  # from when the task was due to the start of the attempt
+    run: Durations = field(default_factory=Durations)  # of the handler, whatever came of it
+    total: dict[Ending, Durations] = field(default_factory=dict)  # from the submission to the end, by status
+
+    def merge(self, other: "StatsRow") -> None:
+        self.completed += other.completed
+        self.cancelled += other.cancelled
+        self.dead_lettered += other.dead_lettered
+        for mine, theirs in ((self.retried, other.retried), (self.failed, other.failed)):
+            for reason, number in theirs.items():
+                mine[reason] = mine.get(reason, 0) + number
+        for level, number in other.promoted.items():
+            self.promoted[level] = self.promoted.get(level, 0) + number
+        self.wait.merge(other.wait)
+        self.run.merge(other.run)
+        for ending, durations in other.total.items():
+            self.total.setdefault(ending, Durations()).merge(durations)
+
+    @property
+    def lost(self) -> int:
+        """Attempts whose worker went silent."""
+        return self.retried.get("lost", 0) + self.failed.get("lost", 0)
+
+
+class RowKey(NamedTuple):
+    type: str
+    level: LevelWord
+
+
+Rows = dict[RowKey, StatsRow]
+
+
+class Interval(NamedTuple):
+    start: int  # seconds since the epoch
+    seconds: int
+    rows: Rows
+
+
+class StoredRow(NamedTuple):
+    type: str
+    level: LevelWord
+    row: StatsRow
+
+
+class StoredInterval(NamedTuple):
+    start: int
+    seconds: int
+    rows: list[StoredRow]
+
+
+class StatsDocument(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One note: what one process counted in one hour, or what all of them did."""
+
+    intervals: list[StoredInterval]
+    merged: frozenset[str] = frozenset()  # the processes whose own notes are in here
+
+
+def merge_rows(into: Rows, rows: Rows) -> None:
+    for key, row in rows.items():
+        row_of(into, key).merge(row)
+
+
+def add_up(intervals: Iterable[Interval]) -> Rows:
+    total: Rows = {}
+    for interval in intervals:
+        merge_rows(total, interval.rows)
+    return total
+
+
+def row_of(rows: Rows, key: RowKey) -> StatsRow:
+    row = rows.get(key)
+    if row is None:
+        if len(rows) >= MAX_TYPES:
+            key = RowKey(OTHER_TYPES, key.level)
+        row = rows.setdefault(key, StatsRow())
+    return row
+
+
+def to_stored(interval: Interval) -> StoredInterval:
+    return StoredInterval(
+        interval.start, interval.seconds, [StoredRow(*key, row) for key, row in interval.rows.items()]
+    )
+
+
+def from_stored(stored: StoredInterval) -> Interval:
+    rows: Rows = {}
+    for each in stored.rows:
+        row_of(rows, RowKey(each.type, each.level)).merge(each.row)
+    return Interval(stored.start, stored.seconds, rows)

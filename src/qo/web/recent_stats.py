@@ -1,0 +1,78 @@
+"""The statistics of the last hour, as every process that settles tasks has counted them in the store."""
+
+import asyncio
+
+from msgspec import Struct
+
+from qo.clock import Clock, boot_clock
+from qo.errors import StorageError
+from qo.queue import Queue
+from qo.stats import MINUTE, Interval, read_stats
+
+MINUTES = 60
+_COST_FACTOR = 3.0  # what was read serves all callers this many times as long as it took to read
+
+
+class MinuteCount(Struct, frozen=True, kw_only=True):
+    at: float  # its beginning
+    completed: int = 0
+    failed: int = 0  # for good
+
+
+class RecentStats:
+    def __init__(self, queue: Queue, clock: Clock) -> None:
+        self._queue, self._clock = queue, clock
+        self._minutes: list[Interval] = []
+        self._read_at, self._took = float("-inf"), 0.0
+        self._reading: asyncio.Task[list[Interval]] | None = None
+
+    async def minutes(self, max_age: float = 0.0) -> list[Interval]:
+        """Minute by minute, without those in which nothing ended. Callers that meet share one read."""
+        if boot_clock() - self._read_at <= max(max_age, _COST_FACTOR * self._took):
+            return self._minutes
+        if self._reading is None or self._reading.done():
+            self._reading = asyncio.create_task(self._read())
+        return await asyncio.shield(self._reading)
+
+    async def _read(self) -> list[Interval]:
+        began = boot_clock()
+        await self._queue.recorder.flush()
+        now = self._clock()
+        found = await read_stats(self._queue.engine, now - MINUTES * MINUTE, now)
+        self._minutes = [interval for interval in found if interval.seconds == MINUTE]
+        self._read_at = boot_clock()
+        self._took = self._read_at - began
+        return self._minutes
+
+    async def series(self, max_age: float = 0.0) -> list[MinuteCount]:
+        """The last hour, oldest first, without gaps."""
+        counted = {minute.start: _counted(minute) for minute in await self.minutes(max_age)}
+        last = int(self._clock()) // MINUTE * MINUTE
+        hour = (last - back * MINUTE for back in range(MINUTES - 1, -1, -1))
+        return [counted.get(at) or MinuteCount(at=at) for at in hour]
+
+    async def last_minute(self) -> MinuteCount:
+        """The last 60 seconds: this minute, and of the one before as large a share as they reach into it."""
+        now = self._clock()
+        before, current = (await self.series())[-2:]
+        share = 1 - (now - current.at) / MINUTE
+        return MinuteCount(
+            at=now - MINUTE,
+            completed=current.completed + round(share * before.completed),
+            failed=current.failed + round(share * before.failed),
+        )
+
+    async def finish(self) -> None:
+        if self._reading is not None:
+            await asyncio.wait([self._reading])
+            if not self._reading.cancelled() and isinstance(self._reading.exception(), StorageError):
+                return  # the caller was told
+
+
+def _counted(minute: Interval) -> MinuteCount:
+    rows = minute.rows.values()
+    return MinuteCount(
+        at=minute.start,
+        completed=sum(row.completed for row in rows),
+        failed=sum(sum(row.failed.values()) for row in rows),
+    )
