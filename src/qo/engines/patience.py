@@ -7,6 +7,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
+from qo.clock import boot_clock
 from qo.errors import Refused, StorageError
 from qo.ids import luck
 
@@ -14,6 +15,23 @@ Answer = TypeVar("Answer")
 
 _TRIES = 20
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.002, 1.0  # seconds, times chance
+_OPENING = 3.0  # seconds a store that is just starting, or stumbles, is waited for when it is opened
+_OPENING_PAUSE, _LONGEST_OPENING_PAUSE = 0.05, 0.5  # seconds, times chance
+
+
+async def patiently_opened(request: Callable[[], Awaitable[Answer]]) -> Answer:
+    """The first request to a store: made again for a few seconds, unless the store refuses it."""
+    until, pause = boot_clock() + _OPENING, _OPENING_PAUSE
+    while True:
+        try:
+            return await request()
+        except Refused:
+            raise
+        except StorageError:
+            if boot_clock() + pause > until:
+                raise
+            await asyncio.sleep(pause * (0.5 + luck()))
+            pause = min(2 * pause, _LONGEST_OPENING_PAUSE)
 
 
 async def patiently(request: Callable[[], Awaitable[Answer]], *, patience: float = 0.0) -> Answer:

@@ -8,6 +8,7 @@ from qo.bucket import Bucket
 from qo.clock import Clock
 from qo.engines.one_object.committing import Committing
 from qo.engines.one_object.state import State
+from qo.engines.patience import patiently_opened
 from qo.engines.polling import Look, Waiting
 from qo.model import (
     Added,
@@ -48,7 +49,7 @@ class OneObjectEngine:
 
     async def open(self) -> None:
         """Nothing to create: the first write does. But a bucket that cannot be read says so here."""
-        await self._bucket.get(self._key)
+        await patiently_opened(lambda: self._bucket.get(self._key))
 
     async def close(self) -> None:
         await self._committing.finish()

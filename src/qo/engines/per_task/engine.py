@@ -7,6 +7,7 @@ from contextlib import suppress
 from qo.bucket import Bucket
 from qo.clock import Clock
 from qo.damage import encode_damage, note_name
+from qo.engines.patience import patiently_opened
 from qo.engines.per_task.claiming import Claiming
 from qo.engines.per_task.counting import Counting
 from qo.engines.per_task.finding import Finding
@@ -64,8 +65,12 @@ class PerTaskEngine:
 
     async def open(self) -> None:
         """Nothing to create; but a bucket that cannot be read says so here."""
-        async for _ in self._store.bucket.keys(READY):
-            break
+
+        async def look() -> None:
+            async for _ in self._store.bucket.keys(READY):
+                break
+
+        await patiently_opened(look)
 
     async def close(self) -> None:
         """Clean up behind what was done."""

@@ -9,6 +9,7 @@ import psycopg
 
 from qo.clock import Clock
 from qo.engine import Engine
+from qo.engines.patience import patiently_opened
 from qo.engines.postgres.address import Address, address_of
 from qo.engines.postgres.arrays import teach
 from qo.engines.postgres.batches import wanted
@@ -50,7 +51,7 @@ class PostgresEngine:
             if self._rooms is not None and self._rooms.line.pid == os.getpid():
                 return
             line = Line(self._address)
-            connection = await line.connect()
+            connection = await patiently_opened(line.connect)
             try:
                 await prepare(connection, self._address)
             finally:

@@ -4,7 +4,7 @@ import psycopg
 from psycopg import errors
 
 from qo.engines.postgres.address import Address
-from qo.errors import StorageError
+from qo.errors import Refused, StorageError
 
 _ADVICE: tuple[tuple[type[Exception] | tuple[type[Exception], ...], str], ...] = (
     (
@@ -29,12 +29,31 @@ _ADVICE: tuple[tuple[type[Exception] | tuple[type[Exception], ...], str], ...] =
     ),
 )
 
+_FINAL = (
+    errors.InvalidPassword,
+    errors.InvalidAuthorizationSpecification,
+    errors.InvalidCatalogName,
+    errors.InsufficientPrivilege,
+    errors.ReadOnlySqlTransaction,
+)
+_FINAL_WORDS = ("authentication failed", "does not exist", "no pg_hba.conf entry", "permission denied")
+
 AGAIN = (errors.DeadlockDetected, errors.SerializationFailure)  # nothing was written, and a second try may do
+
+
+def is_final(error: psycopg.Error) -> bool:
+    """The server will not have it, however often it is asked. While connecting, the driver tells only its words."""
+    if isinstance(error, _FINAL):
+        return True
+    text = str(error)
+    return error.sqlstate is None and "FATAL" in text and any(words in text for words in _FINAL_WORDS)
 
 
 def storage_error(
     address: Address, error: psycopg.Error, kind: type[StorageError] = StorageError, *, doing: str = ""
 ) -> StorageError:
     advice = next((text for known, text in _ADVICE if isinstance(error, known)), "Postgres refused the call")
+    if kind is StorageError and is_final(error):
+        kind = Refused
     said = " ".join(str(error).split()) or type(error).__name__
     return kind(f"{address.shown}{doing}: {advice} ({said})")

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 from redis.exceptions import RedisError
 
 from qo.clock import Clock, system_clock
+from qo.engines.patience import patiently_opened
 from qo.engines.redis.address import Address
 from qo.engines.redis.calls import Calls
 from qo.engines.redis.claiming import CHUNK, Claiming
@@ -49,7 +50,7 @@ class RedisEngine:
 
     async def open(self) -> None:
         self._lines.is_open = True
-        await self._ask("PING")
+        await patiently_opened(lambda: self._ask("PING"))
         await check_stored_format(self._calls, self._address.prefix, self._address.shown)
         await record_format(self._calls, self._address.prefix)
 

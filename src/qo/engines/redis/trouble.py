@@ -2,7 +2,7 @@
 
 import redis.exceptions as driver
 
-from qo.errors import StorageError
+from qo.errors import Refused, StorageError
 
 _ADVICE = (
     ("NOREPLICAS", "it has too few replicas to take a write (min-replicas-to-write); bring a replica back"),
@@ -16,11 +16,14 @@ _ADVICE = (
     ("NOPERM", "this user may not run all of qo's commands; grant it ~{prefix}* &{prefix}* +@all -@dangerous +role"),
     ("BUSY", "another client's script keeps it busy; try again, or run SCRIPT KILL"),
 )
+_FINAL = ("NOAUTH", "WRONGPASS", "NOPERM")  # however often it is asked
 _MOVED_ON = ("READONLY", "LOADING", "MASTERDOWN")
 
 
 def storage_error(shown: str, error: BaseException, kind: type[StorageError] = StorageError) -> StorageError:
     text = str(error) or type(error).__name__
+    if kind is StorageError and (isinstance(error, driver.AuthenticationError) or any(code in text for code in _FINAL)):
+        kind = Refused
     advice = next((advice for code, advice in _ADVICE if code in text), _general(error))
     return kind(f"{shown}: {advice} ({text.partition(' script: ')[0]:.200})")
 

@@ -4,7 +4,7 @@ import asyncio
 
 from qo.bucket import NEW, Blob, Bucket
 from qo.clock import Clock
-from qo.engines.patience import patiently
+from qo.engines.patience import patiently, patiently_opened
 from qo.engines.sqlite_object.image import Image
 
 
@@ -65,9 +65,9 @@ class Confirmed:
         finally:
             self._look_under_way = None
 
-    async def look(self, *, is_patient: bool = True) -> None:
+    async def look(self, *, is_opening: bool = False) -> None:
         adoptions = self._adoptions
-        blob = await (patiently(self._get) if is_patient else self._get())
+        blob = await (patiently_opened if is_opening else patiently)(self._get)
         data, version = (b"", NEW) if blob is None else (blob.data, blob.version)
         if version == self.version:
             return

@@ -45,7 +45,7 @@ class Durable:
 
     async def open(self) -> None:
         """Download. A bucket that cannot be read, or holds something else, says so here."""
-        await self._confirmed.look(is_patient=False)
+        await self._confirmed.look(is_opening=True)
 
     async def ask(
         self,

@@ -49,7 +49,7 @@ class Local:
 
     async def open(self) -> None:
         if self._image is None:
-            await self._confirmed.look(is_patient=False)
+            await self._confirmed.look(is_opening=True)
 
     async def ask(
         self,

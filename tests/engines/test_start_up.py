@@ -1,0 +1,74 @@
+"""Start-up: a store that stumbles at the first request is asked again; one that refuses ends the start at once."""
+
+import pytest
+
+from qo.clock import boot_clock
+from qo.engine import Engine
+from qo.engines import open_engine
+from qo.errors import Refused, StorageError
+from qo.testing.faults import Fault, Faults
+from qo.testing.s3_server import S3Server
+from qo.testing.samples import new, stored
+from tests.engines.layouts import LAYOUTS
+from tests.servers.postgres import PostgresServer
+from tests.servers.process import KEYS
+from tests.servers.redis import Server, free_port
+from tests.servers.stumbling_proxy import StumblingProxy
+
+
+class FirstFaults(Faults):
+    """The first requests go wrong, and no other."""
+
+    def __init__(self, fault: Fault, number: int) -> None:
+        super().__init__(seed=1)
+        self._fault, self._left = fault, number
+
+    def draw(self) -> Fault | None:
+        self._left -= 1
+        return self._fault if self._left >= 0 else None
+
+
+async def use(engine: Engine) -> None:
+    await engine.open()
+    try:
+        await engine.add([new()])
+        await stored(engine)
+    finally:
+        await engine.close()
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+async def test_a_bucket_that_is_busy_at_first_is_asked_again(layout: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in KEYS.items():
+        monkeypatch.setenv(name, value)
+    async with S3Server(faults=FirstFaults(Fault.REFUSED, 3)) as server:
+        divider = "&" if "?" in server.url else "?"
+        await use(open_engine(f"{server.url}{divider}layout={layout}"))
+
+
+async def test_a_redis_that_hangs_up_at_first_is_asked_again(redis_server: Server) -> None:
+    async with StumblingProxy(redis_server.port, stumbles=2).running() as proxy:
+        await use(open_engine(f"redis://127.0.0.1:{proxy.port}/0?prefix=stumbling"))
+        assert proxy.stumbles_left == 0
+
+
+async def test_a_postgres_that_hangs_up_at_first_is_asked_again(postgres: PostgresServer) -> None:
+    async with StumblingProxy(postgres.port, stumbles=2).running() as proxy:
+        url = f"{postgres.url()}?schema=stumbling".replace(f":{postgres.port}", f":{proxy.port}")
+        await use(open_engine(url))
+        assert proxy.stumbles_left == 0
+
+
+async def test_a_store_that_is_not_there_is_given_up_after_a_few_seconds() -> None:
+    began = boot_clock()
+    with pytest.raises(StorageError, match="cannot be reached") as caught:
+        await use(open_engine(f"redis://127.0.0.1:{free_port()}/0"))
+    assert not isinstance(caught.value, Refused)
+    assert boot_clock() - began < 60
+
+
+async def test_a_wrong_password_is_refused(postgres: PostgresServer, redis_server: Server) -> None:
+    with pytest.raises(Refused):
+        await use(open_engine(f"redis://nobody:wrong@127.0.0.1:{redis_server.port}/0"))
+    with pytest.raises(Refused, match="no_such_database"):
+        await use(open_engine(postgres.url("no_such_database")))

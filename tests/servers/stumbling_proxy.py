@@ -1,0 +1,50 @@
+"""A wire to a server that hangs up on the first callers, and then passes everything on."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from typing import Self
+
+
+class StumblingProxy:
+    def __init__(self, port: int, *, stumbles: int) -> None:
+        self._target, self.stumbles_left = port, stumbles
+        self._serving: set[asyncio.Task[None]] = set()
+        self.port = 0
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[Self]:
+        listener = await asyncio.start_server(self._accept, "127.0.0.1", 0)
+        self.port = listener.sockets[0].getsockname()[1]
+        try:
+            yield self
+        finally:
+            listener.close()
+            for serving in self._serving:
+                serving.cancel()
+            await asyncio.gather(*self._serving, return_exceptions=True)
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._serving.add(task)
+        try:
+            if self.stumbles_left:
+                self.stumbles_left -= 1
+                return
+            there, back = await asyncio.open_connection("127.0.0.1", self._target)
+            try:
+                await asyncio.gather(_pass_on(reader, back), _pass_on(there, writer))
+            finally:
+                back.close()
+        finally:
+            writer.close()
+
+
+async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    with suppress(OSError):
+        while data := await reader.read(1 << 16):
+            writer.write(data)
+            await writer.drain()
+    with suppress(OSError):
+        writer.close()
