@@ -47,5 +47,5 @@ def clock() -> ManualClock:
 @pytest.fixture
 async def queue(served: Server, clock: ManualClock) -> AsyncIterator[Queue]:
     async with served.serving(MemoryEngine(clock), clock) as queue:
-        served.app.state["clock"] = clock
+        served.app.state["clock"] = served.app.state["elapsed"] = clock
         yield queue

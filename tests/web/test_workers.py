@@ -8,11 +8,15 @@ import httpx
 import pytest
 
 from qo import notes
+from qo.engines.memory import MemoryEngine
 from qo.model import Status, Task, cancel, expire
+from qo.monitor import Monitor
 from qo.queue import Queue
+from qo.stats import add_up
 from qo.testing import ManualClock
 from qo.testing.samples import task_id
 from tests.engines.http_server import Server
+from tests.web.serving import served as served_app
 
 REQUEST_ID = "0a8ae6c1-1f4c-4c0b-9b8e-0c8e1d1f2a3b"
 
@@ -143,11 +147,11 @@ async def test_a_repeated_failure_is_recognised_even_when_the_task_went_on(worke
 async def test_a_late_worker_is_refused(worker: Client, queue: Queue, clock: ManualClock, served: Server) -> None:
     await queue.enqueue("t")
     (task,) = await worker.poll()
-    clock.advance(60)
+    clock.advance(91)
     assert await served.there(queue.engine.apply([expire(await stored(queue, task), luck=0.5, grace=0)])) == [True]
     late = await worker.tell(task, answer=409, status="completed")
     assert "no longer held" in late["error"]
-    clock.advance(60)
+    clock.advance(91)
     other = Client(worker.http)
     await other.register()
     (second,) = await other.poll()
@@ -199,7 +203,41 @@ async def test_heartbeats_keep_leases_but_not_beyond_the_time_limit(
     clock.advance(30)
     beat = {"current_load": 1, "current_tasks": [task["task_id"]]}
     assert (await worker.post(f"{worker.id}/heartbeat", beat))["lost"] == [task["task_id"]]
-    assert (await stored(queue, task)).lease_expires_at == renewed.lease_expires_at
+    ended = await stored(queue, task)
+    assert ended.status is Status.PENDING and ended.error == "timed out after 100 s"
+
+
+async def test_missed_heartbeats_lose_nothing_as_long_as_the_worker_counts_as_alive(
+    worker: Client, queue: Queue, clock: ManualClock
+) -> None:
+    await queue.enqueue("t", timeout=600)
+    (task,) = await worker.poll()
+    assert task["lease_seconds"] == 90
+    monitor = Monitor(queue, id="m", clock=clock)
+    clock.advance(85)  # two heartbeats are missed, the third is late
+    assert (await monitor.check_once()).expired == 0
+    await worker.post(f"{worker.id}/heartbeat", {"current_load": 1})
+    clock.advance(85)
+    assert (await monitor.check_once()).expired == 0
+    clock.advance(11)
+    checked = await Monitor(queue, id="n", clock=clock).check_once()
+    assert (checked.expired, checked.dead_workers) == (1, 1)  # it is dead when its tasks are lost
+    assert ((await stored(queue, task)).error or "").startswith("lost: ")
+
+
+def test_a_short_time_limit_is_enforced_when_it_is_over_and_called_a_timeout() -> None:
+    with served_app(MemoryEngine()) as api:
+        task_id = api.post("/api/v1/tasks", {"task_type": "t", "timeout_seconds": 0.2, "max_retries": 0}).json()[
+            "task_id"
+        ]
+        worker = api.post("/internal/workers/register", {}).json()["worker_id"]
+        (task,) = api.post(f"/internal/workers/{worker}/poll", {"available_capacity": 1}).json()["tasks"]
+        ended = api.client.get(f"/api/v1/tasks/{task_id}/result", params={"wait": 20}).json()
+        assert ended["status"] == "dead_letter" and "timed out after 0.2 s" in str(ended)
+        report = {"task_id": task_id, "status": "completed", "lease_token": task["lease_token"]}
+        assert api.post(f"/internal/workers/{worker}/result", report).status_code == 409
+        (row,) = add_up(api.run(api.queue.activity(60))).values()
+        assert row.failed == {"timeout": 1}
 
 
 async def test_a_heartbeat_tells_what_was_cancelled(worker: Client, queue: Queue) -> None:

@@ -110,6 +110,7 @@ async def running(server: Server) -> AsyncIterator[None]:
             await asyncio.wait(tasks)
             await server.sampler.finish()
             await server.recent_stats.finish()
+            server.time_limits.close()
 
 
 def _monitor(server: Server) -> Monitor | None:

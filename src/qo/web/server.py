@@ -18,6 +18,7 @@ from qo.web.management.retry_counts import RetryCounts
 from qo.web.metrics import ServerMetrics
 from qo.web.oldest import Oldest
 from qo.web.recent_stats import RecentStats
+from qo.web.remote.time_limits import TimeLimits
 from qo.web.sampler import Sampler
 from qo.web.settings import WebSettings
 
@@ -34,6 +35,7 @@ class Server(Struct, frozen=True, kw_only=True):
     oldest: Oldest
     retry_counts: RetryCounts
     recent_stats: RecentStats
+    time_limits: TimeLimits
     metrics: ServerMetrics
 
     def state(self) -> State:
@@ -56,6 +58,7 @@ def new_server(queue: Queue, settings: WebSettings, clock: Clock) -> Server:
         oldest=Oldest(queue.engine),
         retry_counts=RetryCounts(queue.engine),
         recent_stats=recent,
+        time_limits=TimeLimits(queue),
         metrics=ServerMetrics(queue, sampler, recent, clock, dead_after=settings.dead_after),
     )
 

@@ -12,7 +12,7 @@ from litestar.datastructures import State
 from litestar.openapi import ResponseSpec
 from litestar.params import FromPath, JSONBody
 
-from qo.clock import Clock, system_clock
+from qo.clock import Clock, boot_clock, system_clock
 from qo.errors import LeaseLost, TaskNotFound
 from qo.queue import Queue
 from qo.transitions import log_started
@@ -26,6 +26,7 @@ from qo.web.remote.handing_out import HandingOut, handed_out, lease_of
 from qo.web.remote.heartbeats import beat
 from qo.web.remote.results import record, results_of
 from qo.web.remote.roster import Roster
+from qo.web.remote.time_limits import TimeLimits
 
 BODY_LIMIT = 8 * 1024 * 1024  # bytes: results come in batches
 
@@ -33,8 +34,8 @@ BODY_LIMIT = 8 * 1024 * 1024  # bytes: results come in batches
 class Desk:
     """What this server keeps for workers over HTTP."""
 
-    def __init__(self, queue: Queue, clock: Clock) -> None:
-        self.queue, self.engine, self.clock = queue, queue.engine, clock
+    def __init__(self, queue: Queue, clock: Clock, limits: TimeLimits) -> None:
+        self.queue, self.engine, self.limits = queue, queue.engine, limits
         self.roster = Roster(queue.engine, clock)
         self.handing_out = HandingOut(queue.engine)
 
@@ -43,7 +44,8 @@ def desk_of(state: State) -> Desk:
     """The application's own; made when the first worker comes."""
     desk: Desk | None = state.get("workers_desk")
     if desk is None:
-        desk = state["workers_desk"] = Desk(state["queue"], state.get("clock") or system_clock)
+        limits = state.get("time_limits") or TimeLimits(state["queue"], elapsed=state.get("elapsed") or boot_clock)
+        desk = state["workers_desk"] = Desk(state["queue"], state.get("clock") or system_clock, limits)
     return desk
 
 
@@ -68,6 +70,7 @@ async def poll(
 
     async def work() -> bytes:
         tasks = await desk.handing_out.poll(seat, data)
+        desk.limits.watch(tasks)
         for task in tasks:
             log_started(task)
         await desk.roster.make_known(tuple({task.type for task in tasks}))
@@ -91,6 +94,7 @@ async def result(
     results = results_of(data)
     limit = desk.queue.settings.payload_limit
     told, settled = await record(desk.engine, seat, results, result_limit=limit)
+    desk.limits.forget(each.task.id for each in settled)
     for each in settled:
         desk.queue.transitions.settled(each.task, each.change)
     if data.results is not None:
@@ -108,7 +112,7 @@ async def heartbeat(
     """Still alive: keeps the worker's leases, within the time limits of their tasks."""
     desk = desk_of(request.app.state)
     seat = await desk.roster.seat(worker_id)
-    lost = await beat(desk.engine, desk.roster, seat, data, desk.clock)
+    lost = await beat(desk.engine, desk.roster, seat, data, desk.limits)
     return messages.Acknowledged(lost=lost, drain=await desk.handing_out.dismissed(seat))
 
 

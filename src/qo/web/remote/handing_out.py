@@ -11,10 +11,9 @@ from qo.errors import InvalidTask
 from qo.ids import new_lease_id
 from qo.model import Status, Task, Want, check_names, check_number
 from qo.notes import Control
-from qo.web.remote.messages import HandedOut, Poll
+from qo.web.remote.messages import LEASE, HandedOut, Poll
 from qo.web.remote.roster import Seat, check_capacity
 
-FIRST_LEASE = 45.0  # seconds: short, so that tasks of a lost answer soon come back; longer than a heartbeat is away
 MOST_TASKS = 1000
 LONGEST_WAIT = 25.0  # seconds
 _LOOK = 1.0  # seconds the switches are remembered
@@ -52,7 +51,7 @@ class HandingOut:
             types=note.types,
             capabilities=frozenset(given),
             limit=min(check_capacity("available_capacity", asked.available_capacity), MOST_TASKS),
-            lease=FIRST_LEASE,
+            lease=LEASE,
             again=asked.request_id is not None,
         )
 
@@ -113,5 +112,5 @@ def handed_out(task: Task) -> HandedOut:
         trace_id=task.trace_id or task.id,
         attempt=task.attempt,
         lease_token=task.lease_id or "",
-        lease_seconds=FIRST_LEASE,
+        lease_seconds=LEASE,
     )

@@ -2,37 +2,31 @@
 
 from msgspec.structs import replace
 
-from qo.clock import Clock
 from qo.engine import Engine
-from qo.model import Filter, Status, Task, check_id, renew
+from qo.model import Filter, Status, check_id, renew
 from qo.web.remote.checks import MOST
-from qo.web.remote.messages import Heartbeat
+from qo.web.remote.messages import LEASE, Heartbeat
 from qo.web.remote.roster import Roster, Seat, check_capacity
+from qo.web.remote.time_limits import TimeLimits
 
-LEASE = 90.0  # seconds: three heartbeats
-GRACE = 15.0  # seconds beyond a task's time limit that its worker has for reporting it
+_GRACE = 15.0  # seconds beyond a task's time limit that a lease lasts: by then the server has ended the attempt
 
 
-async def beat(engine: Engine, roster: Roster, seat: Seat, asked: Heartbeat, clock: Clock) -> list[str]:
+async def beat(engine: Engine, roster: Roster, seat: Seat, asked: Heartbeat, limits: TimeLimits) -> list[str]:
     """Renew what the worker holds; the ids it should stop working on."""
     named = None if asked.current_tasks is None else {check_id(task_id) for task_id in asked.current_tasks[:MOST]}
     load = check_capacity("current_load", asked.current_load)
     if asked.status == "dead":
         await roster.leave(seat)
         return []
+    await limits.enforce()
     where = Filter(worker_id=seat.note.worker_id, statuses=(Status.RUNNING,))
     tasks = await engine.find(where, limit=MOST)
     held = [task for task in tasks if named is None or task.id in named]
-    now = clock()
-    renewals = {task.id: renew(task, left) for task in held if (left := _lease(task, now)) > 0}
+    renewals = {task.id: renew(task, min(LEASE, limits.left(task) + _GRACE)) for task in held}
     renewed = dict(zip(renewals, await engine.apply([*renewals.values()]), strict=True))
     note = replace(
         seat.note, status=asked.status, current_load=load, current_tasks=tuple(sorted(renewed))[: seat.note.capacity]
     )
     await roster.announce(seat, note)
     return sorted((named or set(renewed)) - {task_id for task_id, still in renewed.items() if still})
-
-
-def _lease(task: Task, now: float) -> float:
-    """A worker that is alive may still have lost a task, or never got the answer that gave it."""
-    return min(LEASE, (task.started_at or now) + task.time_limit + GRACE - now)

@@ -4,9 +4,11 @@ from typing import Any, Literal
 
 from msgspec import UNSET, Struct, UnsetType
 
+from qo.notes import DEAD_AFTER
 from qo.web.v1.words import Word
 
 POLL_INTERVAL_MS = 1000
+LEASE = DEAD_AFTER  # seconds from a poll or heartbeat on: a worker that has lost its tasks is dead
 
 WorkerStatus = Literal["active", "draining", "dead"]
 

@@ -1,0 +1,85 @@
+"""Time limits of tasks that run in workers over HTTP: the server ends an attempt when its time is up.
+
+A lease says that a worker lives; how long one attempt may take is another matter. Time is measured from the moment this
+server handed the task out or first heard of it, by a clock that does not jump, and never compared with the store's.
+"""
+
+import asyncio
+from collections.abc import Iterable
+
+from qo.clock import Clock, boot_clock
+from qo.errors import StorageError
+from qo.ids import luck
+from qo.model import Task, after_error
+from qo.queue import Queue
+
+REPORT_GRACE = 1.0  # seconds beyond its time limit that the report of an attempt may be on its way
+_RETRY_INTERVAL = 1.0  # seconds until the next try if the store is away
+
+
+class TimeLimits:
+    def __init__(self, queue: Queue, *, elapsed: Clock = boot_clock) -> None:
+        self._queue, self._elapsed = queue, elapsed
+        self._attempts: dict[str, tuple[float, Task]] = {}  # by task id: when its time is up, and the task as held
+        self._timer: asyncio.TimerHandle | None = None
+        self._ending: asyncio.Task[None] | None = None
+
+    def watch(self, tasks: Iterable[Task]) -> None:
+        """End these attempts when their time is up. One that is watched already keeps its time."""
+        now = self._elapsed()
+        for task in tasks:
+            known = self._attempts.get(task.id)
+            if known is None or known[1].lease_id != task.lease_id:
+                self._attempts[task.id] = (now + task.time_limit, task)
+        self._plan()
+
+    def forget(self, task_ids: Iterable[str]) -> None:
+        for task_id in task_ids:
+            self._attempts.pop(task_id, None)
+
+    def left(self, task: Task) -> float:
+        """Seconds the attempt still has."""
+        self.watch([task])
+        return self._attempts[task.id][0] - self._elapsed()
+
+    async def enforce(self) -> None:
+        """End every attempt whose time is up. The lease guards: one that was reported meanwhile is left alone."""
+        late = self._elapsed() - REPORT_GRACE
+        due = [task for ends, task in self._attempts.values() if ends <= late]
+        if not due:
+            return
+        changes = [after_error(task, f"timed out after {task.time_limit:g} s", luck=luck()) for task in due]
+        answers = await self._queue.engine.apply(changes)
+        for task, change, ended in zip(due, changes, answers, strict=True):
+            known = self._attempts.get(task.id)
+            if known is not None and known[1].lease_id == task.lease_id:
+                del self._attempts[task.id]
+            if ended:
+                self._queue.transitions.settled(task, change)
+
+    def close(self) -> None:
+        """From now on leases and heartbeats decide."""
+        self._attempts.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _plan(self, pause: float = 0.0) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._attempts:
+            first = min(ends for ends, _ in self._attempts.values())
+            pause = max(pause, first + REPORT_GRACE - self._elapsed())
+            self._timer = asyncio.get_running_loop().call_later(pause, self._end)
+
+    def _end(self) -> None:
+        self._ending = asyncio.create_task(self._end_due())
+
+    async def _end_due(self) -> None:
+        try:
+            await self.enforce()
+        except StorageError:  # the leases run out meanwhile, if it takes long
+            self._plan(_RETRY_INTERVAL)
+        else:
+            self._plan(0.01)
