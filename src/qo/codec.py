@@ -141,6 +141,18 @@ def _check_text(text: str, field: str) -> None:
             raise InvalidTask(field, "text with a lone surrogate is not Unicode; send bytes") from error
 
 
+def same_value(one: bytes, other: bytes) -> bool:
+    """Whether stored bytes hold the same value. The order of keys in a JSON object means nothing."""
+    return one == other or _canonical(one) == _canonical(other)
+
+
+def _canonical(data: bytes) -> bytes:
+    try:
+        return msgspec.json.encode(_any.decode(data), order="deterministic")
+    except msgspec.DecodeError:  # raw data
+        return data
+
+
 def to_json(data: bytes) -> Any:
     """A payload or result as a value that JSON can show."""
     if type(data) is RawBytes:

@@ -4,6 +4,7 @@ QoError
 ├── InvalidTask       what was submitted cannot be a task; names the field and says what to do
 ├── InvalidSetting    a URL, option or variable makes no sense
 ├── BadBatch          a batch names the same task twice
+├── KeyReused         the idempotency key belongs to a task with another payload; nothing was stored for it
 ├── TaskNotFound      no task has this id
 ├── WrongStatus       the task's status does not allow this
 ├── LeaseLost         the task is no longer ours to settle or extend
@@ -51,6 +52,10 @@ class InvalidSetting(QoError):
 
 class BadBatch(QoError):
     """A batch names the same task twice, so its order would matter."""
+
+
+class KeyReused(QoError):
+    """The idempotency key belongs to a task with another payload. See `task_id`."""
 
 
 class TaskNotFound(QoError):

@@ -84,7 +84,7 @@ class Meters:
         for task in tasks:
             if task.priority == HIGH:
                 continue
-            reached = effective_priority(task.priority, task.due_at, task.rank, task.started_at or task.due_at)
+            reached = effective_priority(task.priority, task.due_at, task.rank, task.started_at or task.updated_at)
             before, after = level_word(task.priority), level_word(reached)
             if before != after:
                 self.promoted.labels(before, after).inc()

@@ -79,6 +79,9 @@ def test_a_key_gives_the_same_task_again(call: Any) -> None:
     first = call.json("submit", "--type", "t", "--idempotency-key", "k")
     second = call.json("submit", "--type", "t", "--idempotency-key", "k")
     assert first == {"id": second["id"], "new": True} and second["new"] is False
+    refused = call("submit", "--type", "t", "--idempotency-key", "k", "--input", "1", code=4)
+    assert first["id"] in refused.stderr and "another payload" in refused.stderr
+    assert call.json("submit", "--type", "other", "--idempotency-key", "k", "--input", "1")["new"] is True
 
 
 def test_input_comes_from_a_file(call: Any, tmp_path: Path) -> None:

@@ -102,20 +102,21 @@ def _ended(status: Status) -> Task:
 
 
 def test_a_derived_id_is_a_uuid_and_always_the_same() -> None:
-    assert check_id(derived_id("q", "k")) == derived_id("q", "k")
-    assert derived_id("q", "k")[14] == "8"
-    assert {derived_id("q", str(n))[19] for n in range(100)} == set("89ab")
-    assert len({derived_id("q", str(n))[0] for n in range(300)}) == 16  # spread over all shards
+    assert check_id(derived_id("q", "t", "k")) == derived_id("q", "t", "k")
+    assert derived_id("q", "t", "k")[14] == "8"
+    assert {derived_id("q", "t", str(n))[19] for n in range(100)} == set("89ab")
+    assert len({derived_id("q", "t", str(n))[0] for n in range(300)}) == 16  # spread over all shards
 
 
-def test_queue_and_key_do_not_run_into_each_other() -> None:
+def test_queue_type_and_key_do_not_run_into_each_other() -> None:
     pairs = [("a", "bc"), ("ab", "c"), ("abc", ""), ("", "abc"), ("a", "b:c"), ("a:b", "c"), ("1", ":a"), ("1:", "a")]
-    assert len({derived_id(queue, key) for queue, key in pairs}) == len(pairs)
+    names = [("t", *pair) for pair in pairs] + [(*pair, "k") for pair in pairs] + [("a", "t", "bc"), ("at", "b", "c")]
+    assert len({derived_id(*each) for each in names}) == len(names)
 
 
 def test_a_key_that_is_not_unicode_is_left_for_the_check_to_refuse() -> None:
-    assert check_id(derived_id("q", "\ud800"))
+    assert check_id(derived_id("q", "t", "\ud800"))
 
 
 def test_chosen_and_derived_ids_look_alike() -> None:
-    assert [check_id(made)[14] for made in (new_id(), derived_id("q", "k"))] == ["8", "8"]
+    assert [check_id(made)[14] for made in (new_id(), derived_id("q", "t", "k"))] == ["8", "8"]

@@ -182,7 +182,7 @@ def test_using_other_options_changes_this_submission_only(app: App) -> None:
     new = send.using(queue="q", priority=2, needs=["gpu"], timeout=3, retries=9, delay=60, trace_id="x",
                      idempotency_key="k", retry=RetryPolicy(max=5)).describe("a")  # fmt: skip
     assert (new.queue, new.priority, new.needs, new.timeout, new.max_retries) == ("q", 2, ("gpu",), 3, 9)
-    assert (new.delay, new.trace_id, new.idempotency_key, new.id) == (60, "x", "k", derived_id("q", "k"))
+    assert (new.delay, new.trace_id, new.idempotency_key, new.id) == (60, "x", "k", derived_id("q", "send", "k"))
     assert new.retry.max == 5
     assert send.using(run_at="2030-01-01T00:00:00Z").describe("a").run_at == 1_893_456_000
     assert (send.describe("a").priority, send.describe("a").max_retries) == (9, 1)
@@ -200,7 +200,7 @@ def test_the_second_submission_of_a_key_is_the_first_task(app: App) -> None:
     @app.task
     def send(to: str) -> None: ...
 
-    first, second = (send.using(idempotency_key="k").enqueue(to) for to in "ab")
+    first, second = (send.using(idempotency_key="k").enqueue(to) for to in "aa")
     assert (first.id, first.new) == (second.id, True)
     assert not second.new
     assert len(app.tasks(Filter(types=("send",)))) == 1

@@ -9,9 +9,9 @@ import pytest
 
 from qo.codec import encode_value
 from qo.engines.memory import MemoryEngine
-from qo.errors import InvalidSetting, InvalidTask, QoError
+from qo.errors import InvalidSetting, InvalidTask, KeyReused, QoError
 from qo.model import Filter, PromotionTimes, RetryPolicy, Status, check_id, derived_id
-from qo.queue import Queue, Settings, connect
+from qo.queue import Queue, Settings, Submitted, connect
 from qo.testing import ManualClock
 
 ID = "0a0a0a0a-0000-8000-8000-000000000000"
@@ -140,23 +140,54 @@ async def test_settings_that_would_confuse_the_order_are_refused_at_the_first_ta
 
 async def test_the_second_submission_of_a_key_gets_the_first_task(queue: Queue) -> None:
     first = await queue.enqueue("t", 1, idempotency_key="order-17")
-    second = await queue.enqueue("t", 2, idempotency_key="order-17")
+    second = await queue.enqueue("t", 1, idempotency_key="order-17")
     assert (first.new, second.new) == (True, False)
-    assert first.id == second.id == derived_id("default", "order-17")
+    assert first.id == second.id == derived_id("default", "t", "order-17")
     task = await queue.get(first.id)
     assert task is not None
     assert (task.payload, task.idempotency_key) == (b"1", "order-17")
 
 
-async def test_the_same_key_in_another_queue_is_another_task(queue: Queue) -> None:
+@pytest.mark.parametrize("other", [{"queue": "other"}, {"type": "other"}], ids=str)
+async def test_the_same_key_in_another_queue_or_type_is_another_task(queue: Queue, other: dict[str, Any]) -> None:
     here = await queue.enqueue("t", idempotency_key="k")
-    there = await queue.enqueue("t", idempotency_key="k", queue="other")
+    there = await queue.enqueue(**{"type": "t", "idempotency_key": "k"} | other)
     assert here.id != there.id
     assert there.new
 
 
+async def test_another_payload_under_a_key_is_an_error_that_names_the_task(queue: Queue) -> None:
+    first = await queue.enqueue("t", {"a": 1, "b": [1.5]}, idempotency_key="k")
+    for payload in ({"a": 2, "b": [1.5]}, {"a": 1.0, "b": [1.5]}, {"a": True, "b": [1.5]}, None, b"raw"):
+        with pytest.raises(
+            KeyReused, match=f"'k' of t in queue default belongs to task {first.id}.*another payload"
+        ) as it:
+            await queue.enqueue("t", payload, idempotency_key="k")
+        assert it.value.task_id == first.id
+    again = await queue.enqueue("t", {"b": [1.5], "a": 1}, idempotency_key="k")
+    assert (again.id, again.new) == (first.id, False)
+    raw = await queue.enqueue("t", b"\x00raw", idempotency_key="raw")
+    assert (await queue.enqueue("t", b"\x00raw", idempotency_key="raw")).id == raw.id
+    assert await count(queue) == 2
+
+
+async def test_a_reused_key_hurts_no_other_submission(queue: Queue) -> None:
+    await queue.enqueue("t", 0, idempotency_key="k")
+    others = [queue.enqueue("t", n) for n in range(5)]
+    reused, *answers = await asyncio.gather(queue.enqueue("t", 1, idempotency_key="k"), *others, return_exceptions=True)
+    assert isinstance(reused, KeyReused)
+    assert all(isinstance(answer, Submitted) and answer.new for answer in answers)
+    bulk = [queue.new_task("t", encode_value(n), idempotency_key=key) for n, key in enumerate(("x", "k", "y"))]
+    with pytest.raises(KeyReused):
+        await queue.submit_many(bulk)
+    assert await count(queue) == 8
+    with pytest.raises(KeyReused):  # seen before anything is stored
+        await queue.submit_many([queue.new_task("t", b"%d" % n, idempotency_key="z") for n in range(2)])
+    assert await count(queue) == 8
+
+
 async def test_eight_racing_submissions_of_a_key_make_one_task(queue: Queue) -> None:
-    answers = await asyncio.gather(*(queue.enqueue("t", n, idempotency_key="k") for n in range(8)))
+    answers = await asyncio.gather(*(queue.enqueue("t", 1, idempotency_key="k") for n in range(8)))
     assert sorted(answer.new for answer in answers) == [False] * 7 + [True]
     assert await count(queue) == 1
 
@@ -174,13 +205,13 @@ async def test_of_one_id_in_a_bulk_the_first_is_taken_and_the_order_kept(queue: 
     def keyed(key: str, value: int) -> Any:
         return queue.new_task("t", encode_value(value), idempotency_key=key)
 
-    answers = await queue.submit_many([keyed("a", 1), keyed("b", 2), keyed("a", 3), keyed("c", 4), keyed("a", 5)])
+    answers = await queue.submit_many([keyed("a", 1), keyed("b", 2), keyed("a", 1), keyed("c", 4), keyed("a", 1)])
     assert [answer.new for answer in answers] == [True, True, False, True, False]
     assert answers[0].id == answers[2].id == answers[4].id
     clock.advance(1)
     order = [(await queue.dequeue())[0].payload for _ in range(3)]
     assert order == [b"1", b"2", b"4"]
-    assert [answer.new for answer in await queue.submit_many([keyed("b", 9), keyed("d", 9)])] == [False, True]
+    assert [answer.new for answer in await queue.submit_many([keyed("b", 2), keyed("d", 9)])] == [False, True]
 
 
 async def test_a_bulk_larger_than_one_trip_lands_whole(queue: Queue) -> None:

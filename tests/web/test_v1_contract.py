@@ -137,6 +137,12 @@ def test_an_idempotency_key_makes_one_task(api: Served):
     api.complete()
     ended = api.post("/api/v1/tasks", {"task_type": "work", "idempotency_key": "k"}).json()
     assert ended["status"] == "completed" and ended["queue_position"] is None
+    other = {"task_type": "work", "idempotency_key": "k", "parameters": {"n": 1}}
+    for path, body in (("/api/v1/tasks", other), ("/api/v1/tasks/bulk", {"tasks": [other]})):
+        reused = api.post(path, body)
+        assert (reused.status_code, reused.json()["code"]) == (409, "key_reused")
+        assert first.json()["task_id"] in reused.json()["error"]
+    assert api.post("/api/v1/tasks", other | {"task_type": "other"}).status_code == 201
 
 
 def test_higher_priorities_stand_before_lower_ones(api: Served):

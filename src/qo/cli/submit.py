@@ -40,7 +40,11 @@ EXAMPLES = examples(
 @option("--max-retries", type=int, metavar="N", default=MAX_RETRIES, help="Failures forgiven before it is failed.")
 @option("--timeout", type=DURATION, default=TIMEOUT, help="How long one attempt may take.")
 @option("--needs", type=Names("needs"), multiple=True, help="Capabilities a worker must have; repeat, or use commas.")
-@option("--idempotency-key", metavar="TEXT", help="Submitting again under the same key gives the same task.")
+@option(
+    "--idempotency-key",
+    metavar="TEXT",
+    help="Submitting the same again under it gives the same task.",
+)
 @option("--id", "id_", metavar="UUID", help="The task's id.  [default: a new one]")
 @option("--trace-id", metavar="TEXT", help="Kept with the task, for your traces.")
 @option(

@@ -3,9 +3,13 @@
 from hashlib import sha256
 
 
-def derived_id(queue: str, key: str) -> str:
-    """A UUID (version 8) for the task that (queue, key) names. The length keeps ("a", "bc") and ("ab", "c") apart."""
-    digest = sha256(f"{len(queue)}:{queue}:{key}".encode(errors="surrogatepass")).hexdigest()
+def derived_id(queue: str, type: str, key: str) -> str:
+    """A UUID (version 8) for the task that the key names among those of this queue and type.
+
+    The lengths keep ("a", "bc") and ("ab", "c") apart.
+    """
+    scope = f"{len(queue)}:{queue}:{len(type)}:{type}:{key}"
+    digest = sha256(scope.encode(errors="surrogatepass")).hexdigest()
     return (
         f"{digest[:8]}-{digest[8:12]}-8{digest[13:16]}-{'89ab'[int(digest[16], 16) % 4]}{digest[17:20]}-{digest[20:32]}"
     )

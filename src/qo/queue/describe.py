@@ -23,6 +23,7 @@ from qo.model import (
     check_id,
     check_name,
     check_names,
+    check_type,
     derived_id,
     level,
 )
@@ -66,7 +67,7 @@ def describe(
     if id is not None:
         check_id(id)
     elif idempotency_key is not None:
-        id = derived_id(check_name("queue", queue), str(idempotency_key))
+        id = derived_id(check_name("queue", queue), check_type("type", type), str(idempotency_key))
     urgency = level(priority) if isinstance(priority, str) else priority
     return check_described(
         NewTask(

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 from qo import tracing
-from qo.codec import encode_value
+from qo.codec import encode_value, same_value
 from qo.engine import Transactional
-from qo.errors import InvalidSetting
-from qo.model import Added, NewTask, check_name, check_size
+from qo.errors import InvalidSetting, KeyReused
+from qo.model import Added, NewTask, Task, check_name, check_size
 from qo.queue.describe import describe
 from qo.queue.handles import Producer, Submitted
 from qo.queue.looking import Looking
@@ -32,6 +32,10 @@ class Submitting(Looking):  # what it hands out looks for its result
             added = await (self._adding.ask(new) if connection is None else self._add_on(connection, new))
         if connection is None:  # else the task exists only if the caller commits
             self.transitions.queued((new,), (added,))
+        if not added.new and new.idempotency_key is not None:
+            (existing,) = await self.engine.get([added.id])
+            if existing is not None:
+                _check_repeat(new, existing)
         return Submitted(added.id, added.new, self)
 
     async def _add_on(self, connection: Any, new: NewTask) -> Added:
@@ -41,10 +45,15 @@ class Submitting(Looking):  # what it hands out looks for its result
         return added
 
     async def submit_many(self, tasks: Sequence[NewTask]) -> Submissions:
-        """Submit many tasks in as few trips as the store allows. Of one id, the first is taken."""
+        """Submit many tasks in as few trips as the store allows. Of one id, the first is taken.
+
+        KeyReused: some keys belong to tasks with other payloads. The other tasks are stored.
+        """
         check_size("payload", max((task.payload for task in tasks), key=len, default=b""), self.settings.payload_limit)
         first: dict[str, NewTask] = {}
         for task in tasks:
+            if task.idempotency_key is not None and task.id in first:
+                _check_repeat(task, first[task.id])
             first.setdefault(task.id, task)
         answers: list[Added] = []
         with tracing.submitting([*first.values()]) as span:
@@ -52,8 +61,17 @@ class Submitting(Looking):  # what it hands out looks for its result
             for start in range(0, len(distinct), BULK):
                 answers += await self.engine.add(distinct[start : start + BULK])
         self.transitions.queued(distinct, answers)
+        repeated = [
+            task for task, added in zip(first.values(), answers, strict=True) if task.idempotency_key and not added.new
+        ]
+        for new, existing in zip(repeated, await self._get_many([new.id for new in repeated]), strict=True):
+            if existing is not None:
+                _check_repeat(new, existing)
         fresh = {task_id: added.new for task_id, added in zip(first, answers, strict=True)}
         return [Submitted(task.id, fresh.pop(task.id, False), self) for task in tasks]
+
+    async def _get_many(self, ids: Sequence[str]) -> list[Task | None]:
+        return [task for at in range(0, len(ids), BULK) for task in await self.engine.get(ids[at : at + BULK])]
 
     def new_task(self, type: str, payload: bytes, **options: Any) -> NewTask:
         """A checked description of a task, ready to submit. Options: see `describe`."""
@@ -62,3 +80,13 @@ class Submitting(Looking):  # what it hands out looks for its result
     async def producer(self, name: str) -> Producer:
         """A shorthand for submitting to one queue."""
         return Producer(self, check_name("queue", name))
+
+
+def _check_repeat(new: NewTask, existing: Task | NewTask) -> None:
+    """A submission under a key that is taken gets the first task only if it asks for the same."""
+    if not same_value(new.payload, existing.payload):
+        raise KeyReused(
+            f"idempotency key {new.idempotency_key!r} of {new.type} in queue {new.queue} belongs to task {existing.id},"
+            " which has another payload; choose another key, or submit the payload of that task",
+            task_id=existing.id,
+        )

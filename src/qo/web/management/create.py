@@ -39,7 +39,7 @@ class CreatedTask(Struct, frozen=True, kw_only=True, rename="camel"):
     created_at: str
 
 
-@post("/", opt=SUBMIT, responses=problems(413, 415))
+@post("/", opt=SUBMIT, responses=problems(409, 413, 415))
 async def create_task(request: Request[Any, Any, Any], data: JSONBody[NewManagedTask]) -> CreatedTask:
     """Create a task."""
     queue = server_of(request).queue

@@ -65,9 +65,11 @@ class BulkReceipts(Struct, frozen=True, kw_only=True):
     new: int  # how many were not there before under their idempotency key
 
 
-@post("/tasks", opt=SUBMIT, responses=problems(413, 415))
+@post("/tasks", opt=SUBMIT, responses=problems(409, 413, 415))
 async def submit_task(request: Request[Any, Any, Any], data: JSONBody[Submission]) -> Response[Receipt]:
-    """Submit a task: 201 if it is new, 200 with what it is now if its idempotency key had made one before."""
+    """Submit a task: 201 if it is new, 200 with what it is now if its idempotency key had made one before.
+
+    409: the key belongs to a task with another payload."""
     server = server_of(request)
     task = new_task(server, data, trace_of(request))
     await server.line.refresh()
@@ -86,7 +88,7 @@ async def submit_task(request: Request[Any, Any, Any], data: JSONBody[Submission
     return Response(receipt, status_code=200)
 
 
-@post("/tasks/bulk", opt=SUBMIT, responses=problems(413, 415))
+@post("/tasks/bulk", opt=SUBMIT, responses=problems(409, 413, 415))
 async def submit_tasks(request: Request[Any, Any, Any], data: JSONBody[Bulk]) -> BulkReceipts:
     """Submit many tasks in one go. If one of them makes no sense none is taken, and `field` says which."""
     server = server_of(request)
