@@ -18,7 +18,7 @@ __all__ = ["postgres", "redis_server", "seaweed"]
 HERE = Path(__file__).parent
 GROUPS = {  # by the first pattern that fits
     "dashboard": r"dashboard/",
-    "postgres": r"engines/test_(postgres|redis_archive)|cli/test_(migrate|frozen_store)",
+    "postgres": r"engines/test_(postgres|redis_archive)|cli/test_(migrate|frozen_store)|torture/test_clock",
     "redis": r"engines/test_redis",
     "buckets": r"buckets/|engines/test_.*seaweed|engines/test_layouts_processes",
 }

@@ -83,6 +83,14 @@ class Repairable(Protocol):
 
 
 @runtime_checkable
+class Timed(Protocol):
+    """An engine that can tell the time it stamps."""
+
+    async def now(self) -> float:
+        """The store's clock."""
+
+
+@runtime_checkable
 class WriteBehind(Protocol):
     """An engine that may answer a write before its bucket has it, and read a copy older than the bucket's."""
 

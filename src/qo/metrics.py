@@ -11,7 +11,7 @@ from typing import Final
 from prometheus_client import CollectorRegistry, Counter, Histogram, start_http_server
 
 from qo.clock import Clock, system_clock
-from qo.engine import Engine, Repairable, default_retention
+from qo.engine import Engine, Repairable, Timed, default_retention
 from qo.errors import StorageError
 from qo.model import (
     HIGH,
@@ -183,6 +183,9 @@ class Measured:
 
     async def wait(self, want: Want, timeout: float) -> None:
         await self._engine.wait(want, timeout)
+
+    async def now(self) -> float:
+        return await self._engine.now() if isinstance(self._engine, Timed) else system_clock()
 
     async def read_note(self, name: str) -> Note | None:
         return await self._engine.read_note(name)

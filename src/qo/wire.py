@@ -47,6 +47,7 @@ class Hello(Struct, frozen=True, kw_only=True):
 
     protocol: int = PROTOCOL
     version: str = ""
+    now: float | None = None  # by its store's clock
 
 
 class Trouble(Struct, frozen=True, kw_only=True):

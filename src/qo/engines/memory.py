@@ -82,6 +82,9 @@ class MemoryEngine:
         self._damaged.add(task_id)
         self._table.write_note(note_name(task_id), encode_damage(task_id, "a test asked for it"), ANY)
 
+    async def now(self) -> float:
+        return self._clock()
+
     async def read_note(self, name: str) -> Note | None:
         return self._table.read_note(name)
 

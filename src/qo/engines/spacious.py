@@ -259,6 +259,9 @@ class SpaciousEngine:
     async def wait(self, want: Want, timeout: float) -> None:
         await self.engine.wait(want, timeout)
 
+    async def now(self) -> float:
+        return self._clock()
+
     async def read_note(self, name: str) -> Note | None:
         return await self.engine.read_note(name)
 

@@ -22,6 +22,7 @@ from qo.monitor.settings import MonitorSettings
 from qo.queue import Queue
 from qo.queue.recovery import expire_leases
 from qo.queue.retention import Retention
+from qo.queue.store_time import StoreTime
 from qo.stats import compact_stats
 
 log = logging.getLogger("qo.monitor")
@@ -64,7 +65,7 @@ class Monitor:
         self._engine: Engine = queue.engine
         self._transitions = queue.transitions
         self._settings = settings or MonitorSettings()
-        self._id, self._clock = id, clock
+        self._id, self._clock = id, StoreTime(queue.engine, clock)
         self._elapsed, self._unchanged = elapsed, _Unchanged(elapsed)
         self._stopping = asyncio.Event()
         self._retention = Retention(finished=self._settings.retention, failed=self._settings.failed_retention)
@@ -92,6 +93,7 @@ class Monitor:
 
     async def check(self) -> Checked:
         """One round, if this monitor leads."""
+        await self._clock.look()
         if not await self._lead():
             return Checked(led=False)
         expired = await self._expire()

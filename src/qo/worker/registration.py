@@ -24,13 +24,15 @@ class Registration:
         self._known: tuple[str, ...] | None = None
         self.host = socket.gethostname()
         self.worker_id = settings.id or new_worker_id("".join(c for c in self.host if c.isalnum() or c in "-.") or "w")
-        self._started_at = clock()
+        self._started_at: float | None = None
         self.status = "active"
         self.completed = self.failed = 0
         self._writing, self._has_left = asyncio.Lock(), False
 
     async def announce(self, current: list[str], *, waiting: int) -> None:
         """Write the note: `current` tasks run, and `waiting` ones are claimed and have not started."""
+        if self._started_at is None:
+            self._started_at = self._clock()
         note = notes.WorkerNote(
             worker_id=self.worker_id,
             status=self.status,

@@ -12,6 +12,7 @@ from qo.clock import Clock, boot_clock, system_clock
 from qo.errors import InvalidSetting, StorageError
 from qo.model import Task, Want, fail, release
 from qo.queue import Queue, listeners
+from qo.queue.store_time import StoreTime
 from qo.tasks import Executor, Handler, Registry
 from qo.worker.bounded import abandon, bounded, ended
 from qo.worker.claiming import Claiming
@@ -60,7 +61,8 @@ class Worker:
         self._handlers = _handlers(registry, settings)
         self._held = Held()
         self._executors = Executors(settings, result_limit=self._limit, clock=clock)
-        self._registration = Registration(self._engine, settings, tuple(self._handlers), wall_clock)
+        self._store_time = StoreTime(self._engine, wall_clock)
+        self._registration = Registration(self._engine, settings, tuple(self._handlers), self._store_time)
         self._claiming = Claiming(
             self._engine,
             self._handlers,
@@ -360,6 +362,7 @@ class Worker:
             await asyncio.sleep(rest(self._clock() - began, shortest, 3 * shortest) if idle else shortest)
 
     async def _announce(self) -> None:
+        await self._store_time.look()
         running = [run.task.id for run in self._executors.queue.running()]
         await self._registration.announce(running, waiting=len(self._executors.queue))
 

@@ -114,6 +114,9 @@ class OneObjectEngine:
 
     # --- notes
 
+    async def now(self) -> float:
+        return self._clock()
+
     async def read_note(self, name: str) -> Note | None:
         return await self._committing.ask(lambda state: state.read_note(name))
 

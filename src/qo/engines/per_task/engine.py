@@ -191,6 +191,9 @@ class PerTaskEngine:
 
     # --- notes
 
+    async def now(self) -> float:
+        return self._clock()
+
     async def read_note(self, name: str) -> Note | None:
         return await self._notes.read(name)
 

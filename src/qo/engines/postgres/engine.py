@@ -150,6 +150,9 @@ class PostgresEngine:
     async def history(self, task_id: str) -> list[Event]:
         return await self._at_work().reading.history(task_id)
 
+    async def now(self) -> float:
+        return await self._at_work().reading.now()
+
     async def read_note(self, name: str) -> Note | None:
         return await self._at_work().reading.read_note(name)
 

@@ -79,6 +79,12 @@ class Reading:
             if status in STATUS
         ]  # fmt: skip
 
+    async def now(self) -> float:
+        if (given := self._table.now()) is not None:
+            return given
+        ((now,),) = await self._line.read("ask_clock", {})
+        return float(now)
+
     async def read_note(self, name: str) -> Note | None:
         rows = await self._line.read("read_note", {"name": name})
         return Note(*rows[0]) if rows else None

@@ -145,6 +145,9 @@ class ArchivingEngine:
         both = [*here, *moved.values()]
         return sorted(both, key=lambda task: (task.created_at, task.id), reverse=True)[:limit]
 
+    async def now(self) -> float:
+        return await self._redis.now()
+
     async def count(self) -> Counts:
         return dict(Counter(await self._redis.count()) + Counter(await self._archive.count()))
 

@@ -158,6 +158,12 @@ class RedisEngine:
 
     # --- notes
 
+    async def now(self) -> float:
+        if self._clock is not system_clock:
+            return self._clock()
+        seconds, microseconds = await self._ask("TIME")
+        return int(seconds) + int(microseconds) / 1e6
+
     async def read_note(self, name: str) -> Note | None:
         stored = await self._ask("HGET", self._notes, name)
         return None if stored is None else _note(name, stored)

@@ -208,6 +208,9 @@ class SqliteEngine:
     async def history(self, task_id: str) -> list[Event]:
         return await self._read(lambda reading: reading.history(task_id))
 
+    async def now(self) -> float:
+        return self._clock()
+
     async def read_note(self, name: str) -> Note | None:
         return await self._read(lambda reading: reading.read_note(name))
 

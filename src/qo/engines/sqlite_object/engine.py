@@ -182,6 +182,9 @@ class SqliteObjectEngine:
     async def history(self, task_id: str) -> list[Event]:
         return await self._read(lambda image: image.reading.history(task_id))
 
+    async def now(self) -> float:
+        return self._clock()
+
     async def read_note(self, name: str) -> Note | None:
         return await self._read(lambda image: image.reading.read_note(name))
 

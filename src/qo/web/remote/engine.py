@@ -9,6 +9,7 @@ from litestar.exceptions import NotFoundException
 from msgspec import DecodeError
 
 from qo import wire
+from qo.engine import Timed
 from qo.errors import BadBatch, Conflict, InvalidSetting, InvalidTask, OutcomeUnknown, QoError, StorageError
 from qo.model import Change, NewTask, Want, check_id, check_number
 from qo.queue import Queue
@@ -22,11 +23,12 @@ _LONGEST_NAME = 128
 Call = Callable[[Queue, Any], Awaitable[Any]]
 
 
-async def _hello(_queue: Queue, _: None) -> wire.Hello:
+async def _hello(queue: Queue, _: None) -> wire.Hello:
+    now = await queue.engine.now() if isinstance(queue.engine, Timed) else None
     try:
-        return wire.Hello(version=version("qo-queue"))
+        return wire.Hello(version=version("qo-queue"), now=now)
     except PackageNotFoundError:  # run from a source tree
-        return wire.Hello()
+        return wire.Hello(now=now)
 
 
 async def _add(queue: Queue, tasks: list[NewTask]) -> Any:

@@ -1,0 +1,142 @@
+"""A process or a machine whose clock is ten minutes off takes no lease away and holds none too long."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from subprocess import Popen
+
+import pytest
+
+from qo import clock
+from qo.clock import system_clock
+from qo.engine import Timed
+from qo.engines import open_engine
+from qo.model import Status, Task
+from qo.monitor import Monitor, MonitorSettings
+from qo.notes import WorkerNote
+from qo.queue import Queue
+from qo.tasks import Registry, make_handler, make_options
+from qo.worker import Worker, WorkerSettings
+from tests.servers.postgres import url
+from tests.servers.redis import Server
+
+__all__ = ["url"]  # a fixture
+
+pytestmark = pytest.mark.timeout(300)
+OFF = 600.0  # seconds
+LEASE = 2.0
+KINDS = ["sqlite", "tasks", *(["one", "database"] if os.environ.get("QO_TORTURE") else [])]
+
+
+@contextmanager
+def worker(url: str, offset: float, name: str, log: Path) -> Iterator[Popen[bytes]]:
+    """`qo worker` with one slot and a monitor, in a process whose clock is off."""
+    words = ["worker", "tests.torture.clock_app:app", "--url", url, "--id", name, "--concurrency", "1"]
+    words += ["--lease", f"{LEASE}s", "--check-interval", "1s", "--expiry-grace", "0s"]
+    command = [sys.executable, "-m", "tests.torture.shifted", str(offset), *words]
+    with log.open("wb") as out:
+        process = Popen(command, env=os.environ | {"QO_URL": url}, stdout=out, stderr=subprocess.STDOUT)
+    try:
+        yield process
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait(30)
+
+
+async def task_of(queue: Queue, task_id: str) -> Task:
+    task = await queue.get(task_id)
+    assert task is not None
+    return task
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_processes_with_wrong_clocks_share_a_file(kind: str, scale: int, tmp_path: Path) -> None:
+    """Three workers, one right, one behind, one ahead: every task runs once, however long."""
+    (tmp_path / "store").mkdir()
+    url = {
+        "sqlite": f"sqlite:///{tmp_path}/qo.db",
+        "tasks": f"file://{tmp_path}/store?layout=tasks",
+        "one": f"file://{tmp_path}/store?layout=one",
+        "database": f"file://{tmp_path}/store?layout=sqlite",
+    }[kind]
+    async with Queue(open_engine(url)) as queue:
+        ids = [
+            (await queue.enqueue("hold", {"name": str(n), "folder": str(tmp_path)}, max_retries=0)).id for n in range(3)
+        ]
+        with (
+            worker(url, -OFF, "behind", tmp_path / "behind.log"),
+            worker(url, 0.0, "right", tmp_path / "right.log"),
+            worker(url, +OFF, "ahead", tmp_path / "ahead.log"),
+        ):
+            renewals = 4 * scale
+            async with asyncio.timeout(120 * scale):
+                for task_id in ids:  # long enough for every monitor to have looked at every lease
+                    while (await task_of(queue, task_id)).version < 2 + renewals:
+                        await asyncio.sleep(0.1)
+                (tmp_path / "go").touch()
+                for task_id in ids:
+                    while (task := await task_of(queue, task_id)).status is Status.RUNNING:
+                        await asyncio.sleep(0.05)
+                    assert (task.status, task.attempt) == (Status.COMPLETED, 1)
+                    assert abs((task.completed_at or 0.0) - system_clock()) < 60
+        assert sorted((tmp_path / "starts").read_text().split()) == ["0", "1", "2"]
+
+
+def test_a_process_that_is_told_another_time_uses_the_machines() -> None:
+    script = (
+        "import time; real = time.time; time.time = lambda: real() - 600; from qo.clock import system_clock;"
+        "print(abs(system_clock() - real()) < 60)"
+    )
+    told = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True).stdout
+    assert told.strip() == "True"
+    kernel = clock.kernel_clock()
+    assert kernel is not None and abs(kernel - system_clock()) < 60
+
+
+@pytest.mark.parametrize("off", [-OFF, OFF], ids=["behind", "ahead"])
+async def test_workers_and_monitors_of_a_machine_with_a_wrong_clock_use_the_stores(
+    off: float, url: str, redis_server: Server, tmp_path: Path
+) -> None:
+    for store in (
+        url,
+        f"{redis_server.url}?prefix=clock{off:.0f}",
+        f"sqlite:///{tmp_path}/qo.db",
+        f"file://{tmp_path}/store?layout=tasks",
+    ):
+        (tmp_path / "store").mkdir(exist_ok=True)
+        async with Queue(open_engine(store)) as queue:
+            await check_notes(queue, lambda: system_clock() + off)
+
+
+async def check_notes(queue: Queue, wrong: clock.Clock) -> None:
+    async def fine() -> None: ...
+
+    registry = Registry()
+    registry.add(make_handler(fine, type="fine", options=make_options(fine)))
+    running = {}
+    for name, now in (("wrong", wrong), ("right", system_clock)):
+        made = Worker(queue, registry, WorkerSettings(id=name, heartbeat=0.2, poll=0.1), wall_clock=now)
+        running[made] = asyncio.create_task(made.run())
+    try:
+        notes: dict[str, WorkerNote] = {}
+        async with asyncio.timeout(30):
+            while notes.keys() != {"wrong", "right"}:
+                notes = {note.worker_id: note for note in await queue.workers()}
+        assert isinstance(queue.engine, Timed)
+        store_now = await queue.engine.now()
+        assert all(abs(store_now - note.last_heartbeat) < 60 for note in notes.values())
+        for monitor_clock in (wrong, system_clock):
+            monitor = Monitor(queue, MonitorSettings(), id="m", clock=monitor_clock)
+            checked = await monitor.check()
+            assert (checked.led, checked.dead_workers) == (True, 0)  # nor does the one before keep it from leading
+            await monitor._resign()
+        assert {note.status for note in await queue.workers()} == {"active"}
+    finally:
+        for made in running:
+            made.stop()
+        await asyncio.gather(*running.values())
