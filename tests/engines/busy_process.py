@@ -24,8 +24,11 @@ _ENGINES = ["sqlite", "postgres", "layouts", "per_task", "one_object", "sqlite_o
 _nursery.set_forkserver_preload([__name__, "qo.buckets.folder", *(f"qo.engines.{name}" for name in _ENGINES)])
 
 
-def start(url: str, log: Path, rounds: int = ENDLESS, *, gate: Barrier | None = None) -> BaseProcess:
-    process = _nursery.Process(target=_run, args=(url, log, rounds, gate, dict(os.environ)), daemon=True)
+def start(
+    url: str, log: Path, rounds: int = ENDLESS, *, gate: Barrier | None = None, pause: float = 0.0
+) -> BaseProcess:
+    """`pause` is the seconds between two rounds, for tests that last."""
+    process = _nursery.Process(target=_run, args=(url, log, rounds, gate, pause, dict(os.environ)), daemon=True)
     process.start()
     return process
 
@@ -38,24 +41,31 @@ def start_at_once(url: str, logs: list[Path], rounds: int) -> list[BaseProcess]:
     return processes
 
 
-def _run(url: str, log: Path, rounds: int, gate: Barrier | None, environment: dict[str, str]) -> None:
+def _run(  # noqa: PLR0917 - the arguments of a process have no names
+    url: str, log: Path, rounds: int, gate: Barrier | None, pause: float, environment: dict[str, str]
+) -> None:
     os.environ.update(environment)
     descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     if gate is not None:
         gate.wait(_PATIENCE)
-    asyncio.run(_work(url, descriptor, rounds))
+    asyncio.run(_work(url, descriptor, rounds, pause))
 
 
-async def _work(url: str, log: int, rounds: int) -> None:
+async def _work(url: str, log: int, rounds: int, pause: float) -> None:
     engine = open_engine(url)
     await engine.open()
     for n in range(rounds):
-        new = [NewTask(id=new_id(), queue="q", type="t", max_retries=100, retry=SOON) for _ in range(3)]
-        added = await engine.add(new)
+        added = await engine.add([_new_task() for _ in range(3)])
         os.write(log, b"".join(b"added %s\n" % task_id.encode() for task_id, _ in added))
         tasks = await engine.claim(Want(worker_id="w", lease_id=new_lease_id(), limit=3, lease=LEASE))
         changes = [release(task) if (n + m) % 7 == 0 else complete(task) for m, task in enumerate(tasks)]
         answers = zip(tasks, changes, await engine.apply(changes), strict=True)
         done = [task for task, change, held in answers if held and change.to is Status.COMPLETED]
         os.write(log, b"".join(b"completed %s %d\n" % (task.id.encode(), task.attempt) for task in done))
+        await asyncio.sleep(pause)
     await engine.close()
+
+
+def _new_task() -> NewTask:
+    """One that the workers of `killed_app` can run too."""
+    return NewTask(id=new_id(), queue="q", type="count_up", payload=b'{"n":1}', max_retries=100, retry=SOON)

@@ -42,9 +42,14 @@ async def kill_workers(url: str, folder: Path, number: int) -> Told:
 
 def start(url: str, folder: Path, log: Path | None = None) -> Worker:
     """With a log, a worker that does not end every task: see the app."""
+    logs = {"LOG_OF_THE_KILLED": str(log)} if log else {}
+    return start_qo(url, folder, "worker", "tests.engines.killed_app:app", *QUICK, **logs)
+
+
+def start_qo(url: str, folder: Path, *words: str, **variables: str) -> Worker:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("QO_")}
-    environment |= {"PYTHONPATH": str(ROOT / "src")} | ({"LOG_OF_THE_KILLED": str(log)} if log else {})
-    command = [sys.executable, "-m", "qo", "--url", url, "worker", "tests.engines.killed_app:app", *QUICK]
+    environment |= {"PYTHONPATH": str(ROOT / "src"), **variables}
+    command = [sys.executable, "-m", "qo", "--url", url, *words]
     with (folder / "workers.txt").open("ab") as output:
         return subprocess.Popen(command, cwd=ROOT, env=environment, stderr=output)
 
