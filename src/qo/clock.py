@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import partial
 
 Clock = Callable[[], float]  # seconds since the epoch
 
@@ -41,9 +42,11 @@ def _system_clock() -> Clock:
 system_clock: Clock = _system_clock()
 
 # Seconds since boot, suspend included: a laptop that slept through a lease must notice.
+# Bound here: a handler that replaces functions of `time` does not change them.
 boot_clock: Clock = (
-    (lambda: time.clock_gettime(time.CLOCK_BOOTTIME)) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic
+    partial(time.clock_gettime, time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic
 )
+monotonic_clock: Clock = time.monotonic  # for the event loops of workers
 
 
 def iso(instant: float | None) -> str | None:

@@ -9,6 +9,7 @@ from concurrent.futures import Future
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+from qo.clock import monotonic_clock
 from qo.errors import InvalidSetting
 from qo.queue import Consumer, Producer, Queue, Settings, Submitted, Switches
 from qo.queue import connect as connect_queue
@@ -60,6 +61,7 @@ class LoopThread:
         with self._lock:
             if self._loop is None or self._pid != os.getpid():
                 self._loop, self._pid = asyncio.new_event_loop(), os.getpid()
+                self._loop.time = monotonic_clock  # type: ignore[method-assign]  # a handler may replace time.monotonic
                 self._thread = threading.Thread(target=self._loop.run_forever, name=self._name, daemon=True)
                 self._thread.start()
             return self._loop

@@ -25,6 +25,7 @@ from qo.model import (
     renew,
     replay,
     retry_now,
+    set_apart,
     withdraw,
 )
 from tests.model.samples import ID, NOW, pending, running, wanted
@@ -174,6 +175,14 @@ def test_handing_a_task_back_costs_no_retry() -> None:
     task = running(max_retries=0)
     released = done(task, release(task, 3.0))
     assert (released.status, released.failures, released.available_at) == (Status.PENDING, 0, NOW + 3)
+
+
+def test_a_task_set_apart_costs_no_retry_and_is_a_suspect() -> None:
+    task = running(max_retries=0)
+    apart = done(task, set_apart(task, "its worker died"))
+    assert (apart.status, apart.failures, apart.error) == (Status.PENDING, 0, "lost: its worker died")
+    assert lost_its_process(apart)
+    assert not lost_its_process(task)
 
 
 def test_a_replayed_task_starts_again_at_once() -> None:

@@ -18,6 +18,7 @@ retry         -          pending    -          -          -          -
 give-up       -          failed     -          -          -          -
 fail          -          failed     -          -          -          -
 release       -          pending    -          -          -          -
+set-apart     -          pending    -          -          -          -
 expire        -          pending    -          -          -          -
 expire,-last  -          failed     -          -          -          -
 cancel        cancelled  cancelled  -          -          -          -
@@ -60,6 +61,6 @@ def test_every_guard_is_explained_and_used() -> None:
 def test_the_page_shows_every_arrow_once() -> None:
     arrows = [line.strip() for line in life_cycle.render().splitlines() if "-->" in line]
     assert "[*] --> pending: add" in arrows
-    assert "running --> pending: retry / release / expire" in arrows
+    assert "running --> pending: retry / release / set apart / expire" in arrows
     pairs = [arrow.split(":")[0] for arrow in arrows]
     assert len(pairs) == len(set(pairs))

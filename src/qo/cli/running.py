@@ -1,4 +1,4 @@
-"""Runs what `qo worker` was asked for: a worker with its monitor here, or a fleet of such workers."""
+"""Runs what `qo worker` was asked for: worker processes under a supervisor, each with its monitor."""
 
 import asyncio
 import contextlib
@@ -26,7 +26,10 @@ from qo.queue import Queue
 from qo.worker import Watchdog, Worker, WorkerSettings
 from qo.worker.bounded import abandon, ended
 from qo.worker.fleet import DISMISSED, FINISHED, Fleet, FleetSettings, follow_parent, in_fleet
+from qo.worker.heartbeat import Heartbeat
 from qo.worker.reload import changes
+from qo.worker.run_table import RunTable
+from qo.worker.worker_process import attach_table
 
 log = logging.getLogger("qo.worker")
 _LAST_ANSWER = 1.0  # seconds a store has to take a monitor's resignation, and to let go
@@ -51,28 +54,30 @@ class Plan(Struct, frozen=True, kw_only=True):
 def run(call: Call, plan: Plan) -> int:
     if in_fleet():
         follow_parent(plan.settings.grace)
-        return work(plan, child=True)
-    code = work(plan) if plan.processes == 1 and not plan.reload else asyncio.run(_fleet(plan).run())
+        return work(plan, attach_table())
+    code = asyncio.run(_fleet(plan, call).run())
     if call.json:
         call.answer({"worker_id": plan.id, "exit_code": code})
     return code
 
 
-# --- here
+# --- the worker process
 
 
-def work(plan: Plan, *, child: bool = False) -> int:
+def work(plan: Plan, table: RunTable) -> int:
     """Signals are heeded in this thread; everything else happens on the app's own loop."""
-    ending = Ending(plan.settings.grace, stopped=FINISHED if child else Exit.CLEAN)
-    ending.listen(child=child)
+    ending = Ending(plan.settings.grace, table)
+    ending.listen()
     app = load_app(plan.target, plan.url, plan.bucket)
-    if not child:
+    table.serve(app.url)
+    if plan.processes == 1:
         banner(plan, app)
 
     async def both() -> bool:
         queue = measured(await app.queue(), plan.metrics)
-        worker = Worker(queue, app.registry, plan.settings)
+        worker = Worker(queue, app.registry, plan.settings, table=table)
         ending.attach(worker)
+        heartbeat = Heartbeat(worker, table)
         log.info("worker %s works", worker.id, extra={"worker_id": worker.id})
         watchdog = Watchdog(worker, after=plan.settings.stuck_after)
         try:
@@ -80,6 +85,7 @@ def work(plan: Plan, *, child: bool = False) -> int:
                 await worker.run()
         finally:
             watchdog.stop()
+            heartbeat.stop()
         log.info("worker %s ended", worker.id, extra={"worker_id": worker.id})
         return worker.dismissed
 
@@ -87,8 +93,6 @@ def work(plan: Plan, *, child: bool = False) -> int:
     app.close(timeout=_LAST_ANSWER)
     if ending.signals > 1:
         return ending.worked(Exit.INTERRUPTED)
-    if not child:
-        return ending.worked(Exit.CLEAN)
     return ending.worked(DISMISSED if dismissed else FINISHED)
 
 
@@ -133,23 +137,28 @@ def _tell_broken(watching: asyncio.Task[None]) -> None:
         log.error("the monitor broke, the worker goes on without it: %s", error, exc_info=error)
 
 
-# --- in several processes
+# --- the supervisor
 
 
-def _fleet(plan: Plan) -> Fleet:
+def _fleet(plan: Plan, call: Call) -> Fleet:
     settings = plan.settings
-    log.info("%d processes of %s under %s", plan.processes, plan.target, plan.id)
+    if plan.processes > 1:
+        log.info("%d processes of %s under %s", plan.processes, plan.target, plan.id)
+    fleet = FleetSettings(
+        size=plan.processes, id=plan.id, grace=settings.grace, lease=settings.lease, drain=settings.drain
+    )
     return Fleet(
-        lambda name: child_command(plan, name),
-        FleetSettings(size=plan.processes, id=plan.id, grace=settings.grace, drain=settings.drain),
+        lambda name: child_command(plan, name, number=fleet.names().index(name), json=call.json),
+        fleet,
         changes=(lambda: changes(Path.cwd())) if plan.reload else None,
     )
 
 
-def child_command(plan: Plan, name: str) -> list[str]:
+def child_command(plan: Plan, name: str, *, number: int, json: bool) -> list[str]:
     """The command line of one process: the plan, spelled out, so that it does not read the plan differently."""
     settings, monitor = plan.settings, plan.monitor
-    words = [sys.executable, "-m", "qo", "worker", plan.target, "--id", name]
+    words = [sys.executable, "-m", "qo", "worker", plan.target, "--id", name, "--processes", str(plan.processes)]
+    words += ["--json"] if json else []
     words += ["--url", plan.url] if plan.url is not None else []
     for field in ("concurrency", "lease", "grace", "heartbeat"):
         words += [f"--{field}", str(getattr(settings, field))]
@@ -161,7 +170,7 @@ def child_command(plan: Plan, name: str) -> list[str]:
     words += ["--drain"] if settings.drain else []
     if plan.metrics is not None:
         host, port = plan.metrics
-        words += ["--metrics-host", host, "--metrics-port", str(port + int(name.rpartition("-")[2]) - 1)]
+        words += ["--metrics-host", host, "--metrics-port", str(port + number)]
     if monitor is None:
         return [*words, "--no-monitor", *plan.log]
     for field in ("check_interval", "worker_health_threshold", "sweep_interval", "sweep_page_size"):

@@ -11,6 +11,8 @@ from qo.cli.exits import Exit
 from qo.clock import boot_clock
 from qo.worker import Worker
 from qo.worker.exits import end_process
+from qo.worker.fleet import FINISHED
+from qo.worker.run_table import RunTable
 
 log = logging.getLogger("qo.worker")
 AFTER_GRACE = 4.5  # seconds beyond the grace period; the supervisor kills half a second later
@@ -45,18 +47,15 @@ class LastResort:
 class Ending:
     """Signals, counted: the first ends the work gently, the second at once, the third by force."""
 
-    def __init__(self, grace: float, *, stopped: int) -> None:
-        self._grace, self.signals = grace, 0
-        self._stopped = stopped  # the exit code after one signal
+    def __init__(self, grace: float, table: RunTable) -> None:
+        self._grace, self.signals, self._table = grace, 0, table
         self._worker: Worker | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._last_resort = LastResort()
 
-    def listen(self, *, child: bool) -> None:
-        signal.signal(signal.SIGTERM, self._heed)
-        signal.signal(signal.SIGINT, self._heed)
-        if child or signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup means it
-            signal.signal(signal.SIGHUP, self._heed)
+    def listen(self) -> None:
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):  # the last one tells of the supervisor's death
+            signal.signal(number, self._heed)
 
     def attach(self, worker: Worker) -> None:
         """Called on the worker's loop; a signal may have come before there was a worker."""
@@ -66,6 +65,7 @@ class Ending:
 
     def worked(self, code: int) -> int:
         """The worker has ended; what the program still does at its exit has a few seconds."""
+        self._table.end(code)
         self._last_resort.after(_AFTER_WORK, code)
         return code
 
@@ -77,7 +77,7 @@ class Ending:
             end_process(Exit.INTERRUPTED)
         if self.signals == 1:
             grace = self._grace if self._worker is not None else 0.0
-            self._last_resort.after(grace + AFTER_GRACE, self._stopped)
+            self._last_resort.after(grace + AFTER_GRACE, FINISHED)
             log.info("stopping: running tasks have %g s to finish; again to hand them back at once", self._grace)
         else:
             self._last_resort.after(_AFTER_ABORT, Exit.INTERRUPTED)

@@ -121,7 +121,9 @@ class Tour:
         submission = tasks.train_model.enqueue(seconds=1.5)
         self._code(self._workers.start("doomed", "--queues", "slow", "--no-monitor"))
         self._until(submission.id, "running", _is(Status.RUNNING))
-        self._say(f"worker `doomed` runs it; kill -9 {self._workers.kill('doomed')}", Status.RUNNING)
+        pid = tasks.app.run(_pid("doomed"))
+        self._workers.kill("doomed", pid)
+        self._say(f"worker `doomed` runs it; kill -9 {pid}, and its supervisor", Status.RUNNING)
         self._workers.start("rescuer", "--queues", "slow")
         task = self._until(submission.id, "given back", lambda task: task.failures > 0)
         self._say(f"a monitor noticed: {_last_line(task)}", Status.FAILED)
@@ -174,6 +176,17 @@ async def _until(task_id: str, what: str, test: Tests, living: Callable[[], bool
             raise QoError("a worker ended unexpectedly")
         await asyncio.sleep(0.03)
     raise QoError(f"task {task_id} is not {what} after {PATIENCE:g} s")
+
+
+async def _pid(worker_id: str) -> int:
+    """The process of a worker, once it has made itself known."""
+    queue, until = await tasks.app.queue(), boot_clock() + PATIENCE
+    while boot_clock() < until:
+        for worker in await queue.workers():
+            if worker.worker_id == worker_id:
+                return worker.pid
+        await asyncio.sleep(0.03)
+    raise QoError(f"worker {worker_id} has not made itself known after {PATIENCE:g} s")
 
 
 async def _replay(task_id: str) -> None:

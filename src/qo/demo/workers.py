@@ -36,12 +36,12 @@ class Workers:
         )
         return " ".join(["qo", *command])
 
-    def kill(self, name: str) -> int:
-        """kill -9: no signal handler, no goodbye. Returns the process id it had."""
-        process = self._running.pop(name)
-        os.kill(process.pid, signal.SIGKILL)
-        process.wait()
-        return process.pid
+    def kill(self, name: str, pid: int) -> None:
+        """kill -9 of the worker's process and of its supervisor, which would replace it: no goodbye."""
+        supervisor = self._running.pop(name)
+        for each in (supervisor.pid, pid):
+            os.kill(each, signal.SIGKILL)
+        supervisor.wait()
 
     def living(self) -> bool:
         return all(process.poll() is None for process in self._running.values())

@@ -54,7 +54,7 @@ from qo.model.order import (
     level_word,
     rank,
 )
-from qo.model.outcome import LOST, after_error, expire, fail, lost_its_process
+from qo.model.outcome import LOST, after_error, expire, fail, lost_its_process, set_apart
 from qo.model.outside import ERROR_LIMIT, is_a, show
 from qo.model.retry import DEFAULT_POLICY, SLOW_POLICY, RetryPolicy
 from qo.model.table import Added, Table
@@ -159,6 +159,7 @@ __all__ = [
     "renew",
     "replay",
     "retry_now",
+    "set_apart",
     "show",
     "stamps",
     "withdraw",

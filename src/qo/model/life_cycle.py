@@ -21,7 +21,7 @@ from qo.model.change import (
     retry_now,
     withdraw,
 )
-from qo.model.outcome import after_error, expire, fail
+from qo.model.outcome import after_error, expire, fail, set_apart
 from qo.model.task import FINISHED, Status, Task
 from qo.model.want import Want
 
@@ -65,6 +65,12 @@ STEPS = (
     ),
     Step("fail", "worker", lambda task: fail(task, "error"), "Failed for good, whatever retries are left."),
     Step("release", "worker", release, "Hands the task back unfinished; `failures` stays as it is."),
+    Step(
+        "set apart",
+        "worker",
+        lambda task: set_apart(task, "error"),
+        "As `release`, for a task whose process died, perhaps by another's fault: next time it runs alone in one.",
+    ),
     Step(
         "expire",
         "monitor",

@@ -43,6 +43,19 @@ def fail(task: Task, error: str, *, started_at: float | None = None) -> Change:
     )
 
 
+def set_apart(task: Task, reason: str) -> Change:
+    """Hand back a task that ran in a process which died, perhaps by another's fault: it costs nothing, and the task
+    runs in a process of its own next time."""
+    return Change(
+        id=task.id,
+        guard=Guard.HELD,
+        lease_id=task.lease_id,
+        to=Status.PENDING,
+        delay=0.0,
+        error=keepable(f"{LOST}{reason}"),
+    )
+
+
 def expire(task: Task, *, luck: float, grace: float) -> Change:
     """The worker went silent: a failure like any other, so a task that kills its workers ends too."""
     lost = after_error(task, f"{LOST}worker {task.worker_id} let the lease of attempt {task.attempt} expire", luck=luck)

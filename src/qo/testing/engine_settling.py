@@ -11,10 +11,12 @@ from qo.model import (
     complete,
     expire,
     fail,
+    lost_its_process,
     release,
     renew,
     replay,
     retry_now,
+    set_apart,
     withdraw,
 )
 from qo.testing.clock import ManualClock
@@ -186,6 +188,13 @@ class Settling:
         for task in tasks.values():
             claimed = next(event for event in await engine.history(task.id) if event.status is Status.RUNNING)
             assert claimed.at == claimed_at
+
+    async def test_a_task_set_apart_keeps_its_failures_and_says_why(self, engine: Engine) -> None:
+        await engine.add([new(max_retries=0)])
+        assert await engine.apply([set_apart(await claim_one(engine), "its worker died")]) == [True]
+        task = await stored(engine)
+        assert (task.status, task.failures, task.error) == (Status.PENDING, 0, "lost: its worker died")
+        assert lost_its_process(await claim_one(engine))
 
     async def test_cancelling_reaches_waiting_and_running_tasks(self, engine: Engine, clock: ManualClock) -> None:
         await engine.add([new("running"), new("waiting", delay=9.0)])

@@ -1,6 +1,7 @@
 """Which executor runs what, and what becomes of one that hangs."""
 
 import asyncio
+import logging
 from collections.abc import Iterable
 
 from qo.clock import Clock, boot_clock
@@ -8,12 +9,14 @@ from qo.errors import QoError
 from qo.model import lost_its_process
 from qo.tasks import Executor
 from qo.worker.loops import LoopExecutor
-from qo.worker.processes import ProcessExecutor, is_reachable
-from qo.worker.run import Run
+from qo.worker.processes import ProcessExecutor
+from qo.worker.run import UNSTARTED, Run, is_reachable
+from qo.worker.run_table import RunTable
 from qo.worker.settings import WorkerSettings
 from qo.worker.start_queue import StartQueue
 from qo.worker.threads import ThreadExecutor
 
+log = logging.getLogger("qo.worker")
 MOST_LEFT_BEHIND = 100  # threads; a worker that lost more of them is beyond repair
 
 
@@ -22,19 +25,32 @@ class WorkerStuck(QoError):
 
 
 class Executors:
-    def __init__(self, settings: WorkerSettings, *, result_limit: int, clock: Clock = boot_clock) -> None:
+    def __init__(
+        self,
+        settings: WorkerSettings,
+        *,
+        result_limit: int,
+        clock: Clock = boot_clock,
+        table: RunTable | None = None,
+    ) -> None:
         self._settings, self._limit, self._clock = settings, result_limit, clock
-        self.queue = StartQueue(settings.concurrency, clock=clock)
+        self.queue = StartQueue(settings.concurrency, clock=clock, table=table)
         self._made: dict[Executor, LoopExecutor | ThreadExecutor] = {}
         self._stalled: list[LoopExecutor] = []
         self._left_behind = 0
 
     def start(self, runs: Iterable[Run]) -> None:
         """Start runs as slots become free, in rank order."""
-        runs = list(runs)
+        ready = []
         for run in runs:
-            run.executor = self._get(_kind(run))
-        self.queue.put(runs)
+            try:
+                run.executor = self._get(_kind(run))
+            except RuntimeError as error:  # "can't start new thread"
+                log.error("no thread can be started for handlers: %s; their tasks are handed back", error)  # noqa: TRY400
+                run.done(run, UNSTARTED)
+            else:
+                ready.append(run)
+        self.queue.put(ready)
 
     def _get(self, kind: Executor) -> LoopExecutor | ThreadExecutor:
         if kind not in self._made:

@@ -1,7 +1,8 @@
-"""Several worker processes under one parent, which starts, restarts, stops and, if it must, kills them.
+"""Worker processes under one parent, which starts, watches, restarts, stops and, if it must, kills them.
 
-The parent runs no task and opens no store, so nothing a handler does can hurt it. A child learns from a pipe that its
-parent is gone, and on Linux from the kernel too, and stops then like on SIGTERM.
+The parent runs no task, imports nothing of the program and opens no store, so nothing a handler does can hurt it. When
+a child died, the store is told at once what becomes of its tasks (`worker_process.py`). A child learns from a pipe that
+its parent is gone, and on Linux from the kernel too, and stops then like on SIGTERM.
 """
 
 import asyncio
@@ -12,20 +13,25 @@ import os
 import signal
 import sys
 import threading
-from asyncio.subprocess import Process
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 
 from msgspec import Struct
 
 from qo.clock import boot_clock
+from qo.worker.watchdog import EXIT_STUCK
+from qo.worker.worker_process import WorkerProcess, send
 
 log = logging.getLogger("qo.fleet")
 
 FINISHED = 99  # a child's exit code for "drained, or stopped as told": 0 could be a handler's `os._exit(0)`
 DISMISSED = 98  # a child's exit code for "asked to drain": nobody is to take its place
+INTERRUPTED = 130  # a child's exit code after a second signal
 HOPELESS = 2  # a child's exit code for a target or option that is wrong: starting it again would not help
 PIPE = "QO_FLEET_PIPE"  # the variable that names the child's end of the pipe
 KILLED_AFTER = 5.0  # seconds beyond the grace period
+_ABORTED_AFTER = 3.0  # seconds after the second signal
+_NOT_ANSWERING = 1.0  # seconds of silence after which the second signal kills at once
+_LAST_REPORT = 3.0  # seconds the store has for reports once all children have ended
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 30.0  # seconds between a death and the next start
 _HEALTHY = 10.0  # seconds a child must live for its death to be a first one again
@@ -38,7 +44,12 @@ class FleetSettings(Struct, frozen=True, kw_only=True):
     size: int
     id: str
     grace: float
+    lease: float
     drain: bool = False
+
+    def names(self) -> list[str]:
+        """A lone child has the fleet's own name."""
+        return [self.id] if self.size == 1 else [f"{self.id}-{number}" for number in range(1, self.size + 1)]
 
 
 class Fleet:
@@ -52,7 +63,8 @@ class Fleet:
         changes: Callable[[], AsyncIterator[str]] | None = None,
     ) -> None:
         self._command, self._settings, self._changes = command, settings, changes
-        self._children: dict[str, Process] = {}
+        self._children: dict[str, WorkerProcess] = {}
+        self._reports: set[asyncio.Task[None]] = set()
         self._stopping = asyncio.Event()
         self._outdated = asyncio.Event()  # set when the code changed; who starts afterwards gets a new one
         self._stops = 0
@@ -63,8 +75,9 @@ class Fleet:
         watching = asyncio.create_task(self._watch())
         try:
             with self._heeding_signals():
-                names = [f"{self._settings.id}-{number}" for number in range(1, self._settings.size + 1)]
-                codes = await asyncio.gather(*(self._keep(name) for name in names))
+                codes = await asyncio.gather(*(self._keep(name) for name in self._settings.names()))
+                if self._reports:
+                    await asyncio.wait(self._reports, timeout=_LAST_REPORT if self._stops else None)
         finally:
             watching.cancel()
             os.close(self._write_end)
@@ -86,15 +99,21 @@ class Fleet:
                 loop.remove_signal_handler(number)
 
     def stop(self) -> None:
-        """First: let children finish. Again: they hand their tasks back at once."""
+        """First: let children finish. Again: they hand their tasks back at once. A third time: they are killed."""
         self._stops += 1
         self._stopping.set()
-        self._end_children()
+        if self._stops == 1:
+            self._end_children(self._settings.grace + KILLED_AFTER)
+        else:
+            answering = self._stops == 2  # noqa: PLR2004 - the second
+            silent = [child for child in self._children.values() if child.silence() > _NOT_ANSWERING or not answering]
+            _tell(silent, signal.SIGKILL)
+            self._end_children(_ABORTED_AFTER)
 
-    def _end_children(self) -> None:
-        living = [child for child in self._children.values() if child.returncode is None]
-        _tell(living, signal.SIGTERM)
-        asyncio.get_running_loop().call_later(self._settings.grace + KILLED_AFTER, _tell, living, signal.SIGKILL)
+    def _end_children(self, killed_after: float) -> None:
+        children = list(self._children.values())
+        _tell(children, signal.SIGTERM)
+        asyncio.get_running_loop().call_later(killed_after, _tell, children, signal.SIGKILL)
 
     # --- one child
 
@@ -103,34 +122,60 @@ class Fleet:
         pause = _FIRST_PAUSE
         while not self._stopping.is_set():
             outdated, started = self._outdated, boot_clock()
-            code = await self._live(name)
+            code, has_worked = await self._live(name)
             drained = code == DISMISSED or (self._settings.drain and code == FINISHED and not outdated.is_set())
             if self._stopping.is_set() or drained:
                 return 0 if code in _ORDERLY else _shell_code(code)
             if code == HOPELESS and self._changes is None:
                 self.stop()
                 return HOPELESS
-            if outdated.is_set() or boot_clock() - started > _HEALTHY:
+            if self._is_refused(code, has_worked=has_worked):
+                self.stop()
+                return code
+            # A child that died of a task is replaced at once: the pause is for those that cannot even start.
+            if outdated.is_set() or has_worked or boot_clock() - started > _HEALTHY:
                 pause = _FIRST_PAUSE
             if not outdated.is_set():
                 await self._after_death(name, code, pause, outdated)
                 pause = min(pause * 2, _LONGEST_PAUSE)
         return 0
 
-    async def _live(self, name: str) -> int:
+    def _is_refused(self, code: int, *, has_worked: bool) -> bool:
+        """A lone child that said why it cannot start is not started again, as if there were no supervisor."""
+        return self._settings.size == 1 and self._changes is None and not has_worked and 0 < code < FINISHED
+
+    async def _live(self, name: str) -> tuple[int, bool]:
+        """The exit code of one child, and whether it ever took tasks."""
         environment = {key: value for key, value in os.environ.items() if key not in _OURS}
-        # A session of its own: Ctrl-C in the terminal reaches the parent alone, which passes it on once.
-        child = await asyncio.create_subprocess_exec(
-            *self._command(name),
-            env=environment | {PIPE: str(self._read_end)},
-            pass_fds=(self._read_end,),
-            start_new_session=True,
-            stdin=asyncio.subprocess.DEVNULL,
+        child = await WorkerProcess.start(
+            name,
+            self._command(name),
+            environment=environment | {PIPE: str(self._read_end)},
+            keep=self._read_end,
+            lease=self._settings.lease,
         )
         self._children[name] = child
         if self._stopping.is_set():  # told while it was being started
             _tell([child], signal.SIGTERM)
-        return await child.wait()
+        try:
+            code = await child.wait()
+            self._report(child, code)
+            return code, child.has_worked
+        finally:
+            del self._children[name]
+            child.close()
+
+    def _report(self, child: WorkerProcess, code: int) -> None:
+        """Tell the store what became of the tasks of a child that did not end as it should."""
+        if code in (FINISHED, DISMISSED, INTERRUPTED, HOPELESS):
+            return
+        patience = _LAST_REPORT if self._stopping.is_set() else max(_LAST_REPORT, self._settings.lease)
+        blameless = (EXIT_STUCK, -signal.SIGTERM)
+        report = child.crash(code, blameless=blameless, patience=patience)
+        if report is not None:
+            reporting = asyncio.create_task(send(report))
+            self._reports.add(reporting)
+            reporting.add_done_callback(self._reports.discard)
 
     async def _after_death(self, name: str, code: int, pause: float, outdated: asyncio.Event) -> None:
         """Wait before the next start; a broken target is only worth a try once its files changed."""
@@ -151,14 +196,12 @@ class Fleet:
             log.info("%s changed; workers are restarted", path)
             outdated, self._outdated = self._outdated, asyncio.Event()
             outdated.set()
-            self._end_children()
+            self._end_children(self._settings.grace + KILLED_AFTER)
 
 
-def _tell(children: list[Process], number: signal.Signals) -> None:
+def _tell(children: list[WorkerProcess], number: signal.Signals) -> None:
     for child in children:
-        if child.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
-                child.send_signal(number)
+        child.tell(number)
 
 
 async def _either(one: asyncio.Event, other: asyncio.Event, timeout: float | None) -> None:

@@ -3,12 +3,14 @@
 from collections import Counter
 
 from qo.worker.run import Run
+from qo.worker.run_table import RunTable
 
 
 class Held:
     """At most one run of a task: two would renew, settle and remove each other."""
 
-    def __init__(self) -> None:
+    def __init__(self, table: RunTable | None = None) -> None:
+        self._table = table
         self._runs: dict[str, Run] = {}
         self.by_type: Counter[str] = Counter()
 
@@ -25,6 +27,8 @@ class Held:
         if self._runs.get(run.task.id) is run:
             del self._runs[run.task.id]
             self.by_type[run.task.type] -= 1
+        if self._table is not None:
+            self._table.clear(run)
 
     def runs(self) -> list[Run]:
         return list(self._runs.values())

@@ -5,6 +5,7 @@ Each child has a thread here that talks to it. Orders and reports are msgpack; n
 
 import importlib
 import inspect
+import logging
 import multiprocessing
 import os
 import signal
@@ -21,12 +22,13 @@ from msgspec import Struct
 from qo import destinations, tracing
 from qo.clock import Clock, boot_clock
 from qo.errors import InvalidSetting
-from qo.model import LOST, Task
-from qo.tasks import STYLES, Arguments, Handler, running
-from qo.worker.run import Outcome, Run, encode_result, outcome_of, timed_out
+from qo.model import LOST, Task, lost_its_process
+from qo.tasks import STYLES, Arguments, Executor, Handler, running
+from qo.worker.run import UNSTARTED, Outcome, Run, encode_result, is_reachable, outcome_of, timed_out
 from qo.worker.start_queue import StartQueue
 from qo.worker.threads import ThreadExecutor
 
+log = logging.getLogger("qo.worker")
 _spawn = multiprocessing.get_context("spawn")
 _CHILD = "qo-child"
 
@@ -58,6 +60,8 @@ class _Child:
 
 
 class ProcessExecutor(ThreadExecutor):
+    kind = Executor.PROCESS
+
     def __init__(
         self, queue: StartQueue, *, result_limit: int, tasks_per_process: int, clock: Clock = boot_clock
     ) -> None:
@@ -75,7 +79,14 @@ class ProcessExecutor(ThreadExecutor):
     def _call(self, run: Run, keeper: object) -> Outcome:
         kept = _kept(keeper)
         if not kept:
-            kept.append(_Child())
+            try:
+                kept.append(_Child())
+            except OSError as error:  # a limit of the system's
+                log.error(  # noqa: TRY400 - the reason is enough
+                    "no process can be started for a handler: %s; its task is handed back", error
+                )
+                run.done(run, UNSTARTED)
+                return Outcome()
         child = self._children[run] = kept[0]
         if not self._queue.begin(run):  # after starting Python, which does not count
             self._children.pop(run, None)
@@ -115,15 +126,11 @@ def _converse(child: _Child, run: Run, limit: int) -> Outcome | None:
 
 def _obituary(child: _Child, run: Run) -> Outcome:
     if run.timed_out:
-        return Outcome(error=timed_out(run.time_limit))
+        # A suspect stays one: in a thread it might hold the interpreter, and nobody could end it there.
+        return Outcome(error=f"{LOST if lost_its_process(run.task) else ''}{timed_out(run.time_limit)}")
     code = child.process.exitcode
     how = f"was killed by signal {-code}" if code is not None and code < 0 else f"exited with code {code}"
     return Outcome(error=f"{LOST}the process running the handler {how}")
-
-
-def is_reachable(handler: Handler) -> bool:
-    """A child imports the handler anew, so it must have a name to be found by."""
-    return "<" not in handler.function.__qualname__
 
 
 def check_reachable(handler: Handler) -> None:

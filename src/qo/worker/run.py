@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from qo.codec import encode_value
 from qo.errors import Fail, InvalidTask, Retry
-from qo.model import ERROR_LIMIT, Change, Task, after_error, check_size, complete, fail, is_a, release
+from qo.model import ERROR_LIMIT, Change, Task, after_error, check_size, complete, fail, is_a, release, set_apart
 from qo.model.task import LONGEST
 from qo.tasks import Handler
 from qo.worker.exits import Exited
@@ -25,9 +25,11 @@ class Outcome(Struct, frozen=True, kw_only=True):
     permanent: bool = False  # do not try again
     after: float | None = None  # try again after so many seconds
     handed_back: bool = False  # not run, or not to its end, through no fault of its own
+    apart: bool = False  # perhaps another's fault: costs nothing, and the task runs alone next time
 
 
 HANDED_BACK = Outcome(handed_back=True)
+UNSTARTED = Outcome(handed_back=True, after=5.0)  # no thread or process could be started: a little later, perhaps
 
 
 class TimedOut(BaseException):
@@ -38,8 +40,8 @@ class Run:
     """A task this worker holds: waiting here, running, or waiting to be settled. Its times are by the boot clock."""
 
     __slots__ = (
-        "began", "disowned", "done", "ended", "ends_at", "executor", "handle", "handler", "lease_until", "lost",
-        "received", "settled", "struck", "task", "timed_out", "told",
+        "began", "cancelled", "disowned", "done", "ended", "ends_at", "executor", "handle", "handler",
+        "lease_until", "lost", "received", "settled", "slot", "struck", "task", "timed_out", "told",
     )  # fmt: skip
 
     def __init__(
@@ -60,11 +62,13 @@ class Run:
         self.ends_at: float | None = None  # when its time is up
         self.handle: object = None  # the executor's own: what to cancel
         self.timed_out = False
+        self.cancelled = False  # the worker cancelled it
         self.struck = False  # its thread may be about to hear an exception that must not outlive it
         self.disowned = False  # its executor gave up on it
         self.settled = False  # no later report of this run counts
         self.lost = False  # the lease went to someone else; its handler may still run
         self.told = False  # the store knows that the handler has begun
+        self.slot: int | None = None  # its entry in the table that the supervisor reads
 
     @property
     def started_at(self) -> float | None:
@@ -86,6 +90,11 @@ class Run:
         return outcome_of(error, timeout=self.time_limit if self.timed_out else None)
 
 
+def is_reachable(handler: Handler) -> bool:
+    """A child process imports the handler anew, so it must have a name to be found by."""
+    return "<" not in getattr(handler.function, "__qualname__", "<")
+
+
 def encode_result(result: object, limit: int) -> Outcome:
     """A handler's return value. One that cannot be kept is the handler's fault, and trying again would not help."""
     try:
@@ -97,7 +106,20 @@ def encode_result(result: object, limit: int) -> Outcome:
 
 
 def outcome_of(error: BaseException, *, timeout: float | None = None) -> Outcome:
-    """`timeout` is given if the time was up, which is then what the error means."""
+    """`timeout` is given if the time was up, which is then what the error means. Never raises."""
+    try:
+        return _outcome_of(error, timeout)
+    except TimedOut:  # while the error's own text was asked for
+        return Outcome(error=timed_out(timeout) if timeout is not None else _speechless(error))
+    except BaseException:  # noqa: BLE001 - what its __str__ raised is not of interest
+        return Outcome(error=_speechless(error))
+
+
+def _speechless(error: BaseException) -> str:
+    return f"{type(error).__name__} (its text could not be made)"
+
+
+def _outcome_of(error: BaseException, timeout: float | None) -> Outcome:
     if timeout is not None and isinstance(error, TimedOut | asyncio.CancelledError):
         return Outcome(error=timed_out(timeout))
     match error:
@@ -134,6 +156,8 @@ def settlement(run: Run, outcome: Outcome, luck: Callable[[], float]) -> Change:
     task, started_at = run.task, run.started_at
     if outcome.handed_back:
         return release(task, outcome.after)
+    if outcome.apart:
+        return set_apart(task, outcome.error or "")
     if outcome.error is None:
         return complete(task, outcome.result or b"null", started_at=started_at)
     if outcome.permanent:

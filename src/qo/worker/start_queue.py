@@ -10,6 +10,7 @@ from typing import Protocol
 from qo.clock import Clock, boot_clock
 from qo.transitions import log_started
 from qo.worker.run import Run
+from qo.worker.run_table import RunTable
 
 
 class Puller(Protocol):
@@ -27,9 +28,9 @@ class StartQueue:
     the lease is over by this machine's own clock (the process was frozen). All methods may be called from any thread.
     """
 
-    def __init__(self, slots: int, *, clock: Clock = boot_clock) -> None:
+    def __init__(self, slots: int, *, clock: Clock = boot_clock, table: RunTable | None = None) -> None:
         self._slots = self._free = slots
-        self._clock = clock
+        self._clock, self._table = clock, table
         self._lock = threading.Lock()
         self._numbers = count()
         self._waiting: list[tuple[float, int, Run]] = []  # a heap
@@ -145,6 +146,8 @@ class StartQueue:
             self.refuse(run)
             return False
         run.ends_at = now + run.time_limit
+        if self._table is not None:
+            self._table.start(run, now)
         log_started(run.task)
         return True
 

@@ -1,6 +1,7 @@
 """Plain functions, each in a thread. A thread cannot be killed: one that outlives its time is left behind."""
 
 import ctypes
+import logging
 import os
 import threading
 from collections import deque
@@ -8,9 +9,11 @@ from contextvars import copy_context
 
 from qo import tracing
 from qo.clock import Clock, boot_clock
-from qo.tasks import running
-from qo.worker.run import Outcome, Run, TimedOut, encode_result
+from qo.tasks import Executor, running
+from qo.worker.run import UNSTARTED, Outcome, Run, TimedOut, encode_result
 from qo.worker.start_queue import StartQueue
+
+log = logging.getLogger("qo.worker")
 
 # Threads that all have little to do spend their time fighting for the interpreter: quick runs share one.
 _QUICK, _SLOW = 0.001, 0.01  # seconds
@@ -19,6 +22,8 @@ _WEIGHT = 0.1
 
 class ThreadExecutor:
     """Threads are started as they are needed and stay for the next run."""
+
+    kind = Executor.THREAD
 
     def __init__(self, queue: StartQueue, *, result_limit: int, clock: Clock = boot_clock) -> None:
         self._queue, self._limit, self._clock = queue, result_limit, clock
@@ -42,7 +47,13 @@ class ThreadExecutor:
                 self._handed.append(run)
                 self._wake.notify()
                 return self._usual > _QUICK
-        threading.Thread(target=self._work, args=(run,), name=f"qo-{type(self).__name__}", daemon=True).start()
+        try:
+            threading.Thread(target=self._work, args=(run,), name=f"qo-{type(self).__name__}", daemon=True).start()
+        except RuntimeError as error:  # "can't start new thread"
+            log.error("no thread can be started for a handler: %s; its task is handed back", error)  # noqa: TRY400
+            self._queue.give(run)
+            run.done(run, UNSTARTED)
+            return False
         return self._usual > _QUICK
 
     def _work(self, first: Run) -> None:
@@ -73,13 +84,16 @@ class ThreadExecutor:
         run.handle = threading.get_ident()
         self._live.add(run)
         outcome: Outcome | None = None
+        error: BaseException | None = None
         while True:  # what `cancel` throws may strike anywhere up to the end of `_finish`, but only once
             try:
+                if error is not None and outcome is None:
+                    outcome = run.outcome_of(error)
                 outcome = outcome or self._call(run, keeper)
                 ours = self._finish(run)
                 break
-            except BaseException as error:  # noqa: BLE001 - sys.exit ends the attempt, not the worker; it goes to the store
-                outcome = outcome or run.outcome_of(error)
+            except BaseException as caught:  # noqa: BLE001 - sys.exit ends the attempt, not the worker; it goes to the store
+                error = error or caught
         if os.getpid() != self._pid:
             os._exit(0)  # the handler forked and its child came back: it must not settle anything
         if run.began is None:

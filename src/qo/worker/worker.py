@@ -24,6 +24,7 @@ from qo.worker.processes import check_reachable
 from qo.worker.registration import Registration
 from qo.worker.rests import rest
 from qo.worker.run import HANDED_BACK, Outcome, Run
+from qo.worker.run_table import RunTable
 from qo.worker.settings import WorkerSettings
 from qo.worker.settling import Settler
 from qo.worker.upkeep import Upkeep
@@ -53,14 +54,15 @@ class Worker:
         *,
         clock: Clock = boot_clock,
         wall_clock: Clock = system_clock,
+        table: RunTable | None = None,
     ) -> None:
         self._engine, self._limit, self._clock = queue.engine, queue.settings.payload_limit, clock
         self._transitions = queue.transitions
         self._registry = registry
         self._settings = settings = settings or WorkerSettings()
         self._handlers = _handlers(registry, settings)
-        self._held = Held()
-        self._executors = Executors(settings, result_limit=self._limit, clock=clock)
+        self._held, self._table = Held(table), table
+        self._executors = Executors(settings, result_limit=self._limit, clock=clock, table=table)
         self._store_time = StoreTime(self._engine, wall_clock)
         self._registration = Registration(self._engine, settings, tuple(self._handlers), self._store_time)
         self._claiming = Claiming(
@@ -190,6 +192,8 @@ class Worker:
         began = self._clock()
         try:
             async with asyncio.timeout(self._settings.stuck_after):
+                if self._table is not None:
+                    self._table.claim(want.lease_id)
                 await self._upkeep.renew_overdue()
                 tasks = await self._engine.claim(want)
         except StorageError as error:

@@ -1,0 +1,118 @@
+"""What becomes of the tasks of a worker process that died: who is to blame, and what the store is told.
+
+The store is told by a process of its own (`python -m qo.worker.crash`, the report on stdin), so that a store that does
+not answer cannot hold up the supervisor.
+"""
+
+import asyncio
+import sys
+from collections.abc import Iterable
+
+import msgspec
+from msgspec import Struct
+
+from qo.clock import boot_clock
+from qo.engine import Engine
+from qo.engines import open_engine
+from qo.errors import StorageError
+from qo.ids import luck
+from qo.model import LOST, Change, Filter, Status, Task, after_error, cursor, lost_its_process, release, set_apart
+from qo.tasks import Executor
+from qo.worker.bounded import bounded
+from qo.worker.run_table import RunEntry
+
+_PAGE = 500
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 5.0  # seconds between two tries while the store is away
+_CLOSE = 2.0  # seconds a store has to let go
+
+
+class CrashReport(Struct, frozen=True, kw_only=True):
+    url: str
+    worker_id: str
+    leases: list[str]  # what the dead process claimed
+    cause: str  # as the end of a sentence: "was killed by SIGSEGV"
+    suspects: list[str]  # tasks one of which is to blame
+    unreachable: list[str] = []  # those of them that no child process could run
+    timed_out: dict[str, float] = {}  # suspects that were past their time limit, and that limit
+    patience: float = 60.0  # seconds the store has to answer
+
+
+class Told(Struct, frozen=True, kw_only=True):
+    """What the store was told: how many tasks."""
+
+    charged: int = 0
+    set_apart: int = 0
+    released: int = 0
+
+
+def suspects_of(runs: Iterable[RunEntry], holder: int | None) -> list[RunEntry]:
+    """The runs one of which is to blame. `holder` is the thread that held the interpreter, if that is known.
+
+    A handler in a child process of the worker can hurt the worker only on purpose: it is a suspect if nothing else is.
+    """
+    runs = list(runs)
+    inside = [run for run in runs if run.executor is not Executor.PROCESS]
+    holding = [run for run in inside if run.thread == holder]
+    return holding or inside or runs
+
+
+def change_of(task: Task, report: CrashReport) -> Change:
+    """A lone suspect is charged. Of several each runs alone next time, and is charged if that was so already."""
+    if task.id not in report.suspects:
+        return release(task)
+    beyond = f"{LOST}timed out after {report.timed_out[task.id]:g} s" if task.id in report.timed_out else LOST
+    reason = (
+        f"{beyond.removeprefix(LOST)}{', and ' if task.id in report.timed_out else ''}its worker process {report.cause}"
+    )
+    alone = len(report.suspects) == 1
+    if alone or task.id in report.unreachable or lost_its_process(task):
+        return after_error(task, f"{LOST}{reason}", luck=luck())
+    return set_apart(task, f"{reason} while {len(report.suspects)} tasks ran there")
+
+
+async def settle(engine: Engine, report: CrashReport) -> Told:
+    """Charge, set apart or hand back every task that the dead process held."""
+    leases, told, after = set(report.leases), Told(), ""
+    where = Filter(statuses=(Status.RUNNING,), worker_id=report.worker_id)
+    held: list[Task] = []
+    while page := await engine.find(where, limit=_PAGE, after=after):
+        held += [task for task in page if task.lease_id in leases]
+        after = cursor(page[-1])
+    changes = [change_of(task, report) for task in held]
+    for start in range(0, len(changes), _PAGE):
+        some = changes[start : start + _PAGE]
+        for change, landed in zip(some, await engine.apply(some), strict=True):
+            told = _counted(told, change) if landed else told
+    return told
+
+
+def _counted(told: Told, change: Change) -> Told:
+    name = "charged" if change.failures is not None else "set_apart" if change.error is not None else "released"
+    return msgspec.structs.replace(told, **{name: getattr(told, name) + 1})
+
+
+async def report_crash(report: CrashReport) -> Told:
+    """Tell the store, however long it is away within the report's patience."""
+    until, pause = boot_clock() + report.patience, _FIRST_PAUSE
+    while True:
+        engine = open_engine(report.url)
+        try:
+            await engine.open()
+            return await settle(engine, report)
+        except StorageError:
+            if boot_clock() + pause > until:
+                raise
+        finally:
+            await bounded(engine.close(), _CLOSE)
+        await asyncio.sleep(pause)
+        pause = min(pause * 2, _LONGEST_PAUSE)
+
+
+def main() -> None:
+    report = msgspec.msgpack.decode(sys.stdin.buffer.read(), type=CrashReport)
+    told = asyncio.run(report_crash(report))
+    sys.stdout.buffer.write(msgspec.msgpack.encode(told))
+
+
+if __name__ == "__main__":
+    main()

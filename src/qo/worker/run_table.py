@@ -1,0 +1,189 @@
+"""What a worker process runs, in memory that it shares with its supervisor.
+
+The supervisor reads it at any time, also after the process has died: a pipe could be closed by a handler, and what was
+written last could be lost. Each entry is written when a run starts and cleared when the run is settled.
+"""
+
+import mmap
+import os
+import struct
+import tempfile
+import threading
+from enum import IntEnum
+
+from msgspec import Struct
+
+from qo.tasks import Executor
+from qo.worker.run import Run, is_reachable
+
+_BEAT = struct.Struct("<dd")  # the last heartbeat, and the last turn of the worker's loop before it
+_NUMBER = struct.Struct("<I")
+_BEAT_AT, _PHASE_AT, _CODE_AT, _LENGTH_AT = 0, 16, 20, 24
+_URL_AT, _URL_LIMIT = 64, 4096 - 64
+_COUNT = struct.Struct("<Q")
+_COUNT_AT, _LEASES_AT = 4096, 4096 + 64
+_LEASES, _LEASE = 1024, 32  # the last leases claimed, and the bytes of one
+_RUNS_AT = _LEASES_AT + _LEASES * _LEASE
+_RUN = struct.Struct("<BBBxIddd36s32s")  # state, executor, reachable, thread, start, deadline, time limit, id, lease
+_RUNS, _STRIDE = 4096, 128  # runs that can be recorded, and the bytes of one
+SIZE = _RUNS_AT + _RUNS * _STRIDE
+_KINDS = list(Executor)
+
+
+class Phase(IntEnum):
+    STARTING = 0  # the program is being imported
+    WORKING = 1
+    ENDED = 2  # only what the program registered with atexit is left
+
+
+class RunEntry(Struct, frozen=True, kw_only=True):
+    """A run that has started and is not settled."""
+
+    task_id: str
+    lease_id: str
+    executor: Executor
+    reachable: bool  # a child process could run it
+    thread: int  # the kernel's number of the thread that runs it
+    started_at: float  # by the boot clock, like the others
+    ends_at: float
+    time_limit: float
+
+
+class RunTable:
+    def __init__(self, memory: mmap.mmap) -> None:
+        self._memory = memory
+        self._free = list(range(_RUNS - 1, -1, -1))
+        self._lock = threading.Lock()
+
+    @classmethod
+    def create(cls) -> tuple["RunTable", int]:
+        """A table and the descriptor by which a child process attaches to it."""
+        if hasattr(os, "memfd_create"):
+            descriptor = os.memfd_create("qo-runs")
+        else:
+            with tempfile.TemporaryFile() as file:
+                descriptor = os.dup(file.fileno())
+        os.ftruncate(descriptor, SIZE)
+        return cls(mmap.mmap(descriptor, SIZE)), descriptor
+
+    @classmethod
+    def attach(cls, descriptor: int) -> "RunTable":
+        memory = mmap.mmap(descriptor, SIZE)
+        os.close(descriptor)
+        return cls(memory)
+
+    # --- in the worker process
+
+    def serve(self, url: str) -> None:
+        """Say which store the worker serves."""
+        data = url.encode()
+        if len(data) <= _URL_LIMIT:
+            self._memory[_URL_AT : _URL_AT + len(data)] = data
+            _NUMBER.pack_into(self._memory, _LENGTH_AT, len(data))
+
+    def begin(self, now: float) -> None:
+        """The worker works: from here on its heartbeat counts."""
+        self.beat(now, now)
+        _NUMBER.pack_into(self._memory, _PHASE_AT, Phase.WORKING)
+
+    def beat(self, now: float, loop_at: float) -> None:
+        _BEAT.pack_into(self._memory, _BEAT_AT, now, loop_at)
+
+    def end(self, code: int) -> None:
+        _NUMBER.pack_into(self._memory, _CODE_AT, code)
+        _NUMBER.pack_into(self._memory, _PHASE_AT, Phase.ENDED)
+
+    def claim(self, lease_id: str) -> None:
+        """Called before the claim, so that its tasks are found whatever happens next."""
+        (count,) = _COUNT.unpack_from(self._memory, _COUNT_AT)
+        at = _LEASES_AT + count % _LEASES * _LEASE
+        self._memory[at : at + _LEASE] = lease_id.encode()[:_LEASE].ljust(_LEASE, b"\0")
+        _COUNT.pack_into(self._memory, _COUNT_AT, count + 1)
+
+    def start(self, run: Run, now: float) -> None:
+        """Called in the thread that runs the handler, or that talks to the process which does.
+
+        A table that is full records nothing: those runs are found by their leases.
+        """
+        with self._lock:
+            if run.settled or not self._free:
+                return
+            slot = run.slot = self._free.pop()
+        task = run.task
+        _RUN.pack_into(
+            self._memory,
+            _RUNS_AT + slot * _STRIDE,
+            1,
+            _KINDS.index(run.executor.kind),
+            is_reachable(run.handler),
+            threading.get_native_id(),
+            now,
+            now + run.time_limit,
+            run.time_limit,
+            task.id.encode()[:36],
+            (task.lease_id or "").encode()[:_LEASE],
+        )
+
+    def clear(self, run: Run) -> None:
+        with self._lock:
+            slot, run.slot = run.slot, None
+            if slot is not None:
+                self._memory[_RUNS_AT + slot * _STRIDE] = 0
+                self._free.append(slot)
+
+    # --- in the supervisor
+
+    @property
+    def beats(self) -> tuple[float, float]:
+        """The last heartbeat, and the last turn of the worker's loop before it."""
+        beat_at, loop_at = _BEAT.unpack_from(self._memory, _BEAT_AT)
+        return beat_at, loop_at
+
+    @property
+    def phase(self) -> Phase:
+        return Phase(self._number(_PHASE_AT))
+
+    @property
+    def exit_code(self) -> int:
+        """What the process was about to exit with, once its phase is ENDED."""
+        return self._number(_CODE_AT)
+
+    @property
+    def url(self) -> str:
+        return self._memory[_URL_AT : _URL_AT + self._number(_LENGTH_AT)].decode()
+
+    def _number(self, at: int) -> int:
+        number: int = _NUMBER.unpack_from(self._memory, at)[0]
+        return number
+
+    def leases(self) -> set[str]:
+        (count,) = _COUNT.unpack_from(self._memory, _COUNT_AT)
+        starts = (_LEASES_AT + number * _LEASE for number in range(min(count, _LEASES)))
+        recent = {_text(self._memory[at : at + _LEASE]) for at in starts}
+        return recent | {run.lease_id for run in self.runs()}
+
+    def runs(self) -> list[RunEntry]:
+        found = []
+        for at in range(_RUNS_AT, SIZE, _STRIDE):
+            if self._memory[at]:
+                _, kind, reachable, thread, start, end, limit, task_id, lease_id = _RUN.unpack_from(self._memory, at)
+                found.append(
+                    RunEntry(
+                        task_id=_text(task_id),
+                        lease_id=_text(lease_id),
+                        executor=_KINDS[kind],
+                        reachable=bool(reachable),
+                        thread=thread,
+                        started_at=start,
+                        ends_at=end,
+                        time_limit=limit,
+                    )
+                )
+        return found
+
+    def close(self) -> None:
+        self._memory.close()
+
+
+def _text(data: bytes) -> str:
+    return data.rstrip(b"\0").decode()
