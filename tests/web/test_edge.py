@@ -75,7 +75,8 @@ def test_each_request_leaves_one_line_with_its_transition(caplog: pytest.LogCapt
         task_id = api.post("/api/v1/tasks", {"task_type": "t"}).json()["task_id"]
         api.client.delete(f"/api/v1/tasks/{task_id}")
         api.client.get("/healthz")
-    lines = [vars(record) for record in caplog.records if "http_status" in vars(record)]
+    told = [vars(record) for record in caplog.records if "http_status" in vars(record)]
+    lines = [line for line in told if line["path"] != "/docs"]  # another server may still tell of another test
     assert [line["http_status"] for line in lines] == [201, 200]
     assert [line["transition"] for line in lines] == ["queued", "cancelled"]
     assert {line["task_id"] for line in lines} == {task_id} and lines[0]["token"] == "anyone"

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import socket
 from collections.abc import Sequence
 
 import pytest
@@ -174,3 +175,17 @@ def test_health_is_the_loops_and_readiness_the_stores(one_server: Served):
         assert api.client.get("/healthz").status_code == 200
         answer = api.client.get("/readyz")
         assert answer.status_code == 503 and answer.json() == {"ok": False, "reason": "the store is away"}
+
+
+@pytest.mark.parametrize("path", ["/api/v1/tasks", "/internal/workers/register", "/nowhere"])
+def test_a_refusal_reaches_a_client_that_sends_everything_before_it_reads(one_server: Served, path: str):
+    size = 20 * 1024 * 1024
+    host, port = one_server.url.removeprefix("http://").split(":")
+    fields = ("Connection: close", "Content-Type: application/json", f"Content-Length: {size}")
+    head = "\r\n".join((f"POST {path} HTTP/1.1", f"Host: {host}", *fields, "", ""))
+    with socket.create_connection((host, int(port)), timeout=20) as line:
+        line.sendall(head.encode())
+        for _ in range(20):
+            line.sendall(b" " * (size // 20))
+        answer = line.recv(100_000)
+    assert answer.startswith(b"HTTP/1.1 404" if path == "/nowhere" else b"HTTP/1.1 413"), answer

@@ -11,10 +11,12 @@ from qo.clock import boot_clock
 from qo.errors import InvalidSetting
 from qo.web.problems import Problem
 from qo.web.settings import WebSettings
+from qo.web.unread_body import RequestBody
 
 log = logging.getLogger("qo.web")
 
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "[::1]"})
+_REFUSED = 400
 QUIET = frozenset({"/healthz", "/readyz", "/metrics"})  # asked every few seconds by machines
 
 _ALWAYS = [
@@ -43,7 +45,8 @@ class Edge:
         headers = {name: value for name, value in scope["headers"] if name in (b"host", b"origin")}
         host = headers.get(b"host", b"").decode("latin-1").lower()
         origin = headers[b"origin"].decode("latin-1") if b"origin" in headers else None
-        answer = Answer(scope, send, origin if origin in self._origins else None)
+        body = RequestBody(scope, receive)
+        answer = Answer(scope, send, origin if origin in self._origins else None, body)
         if host_name(host) not in self._hosts:
             await answer.refuse(400, f"this server is not called {host!r:.80}; name it with --allowed-host")
         elif origin is not None and origin not in self._origins and not _same(origin, host):
@@ -52,20 +55,22 @@ class Edge:
         elif scope["method"] == "OPTIONS" and answer.origin is not None:
             await answer.plain(204, b"", _PREFLIGHT)
         else:
-            await app(scope, receive, answer.send)
+            await app(scope, body.receive, answer.send)
         answer.tell()
 
 
 class Answer:
     """One answer on its way out."""
 
-    def __init__(self, scope: HTTPScope, send: Send, origin: str | None) -> None:
-        self._scope, self._send, self.origin = scope, send, origin
+    def __init__(self, scope: HTTPScope, send: Send, origin: str | None, body: RequestBody) -> None:
+        self._scope, self._send, self.origin, self._body = scope, send, origin, body
         self._began_at, self._status = boot_clock(), 0
 
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self._status = message["status"]
+            if self._status >= _REFUSED:
+                await self._body.drain()
             given = [(name.lower(), value) for name, value in message["headers"]]
             names = {name for name, _ in given}
             extra = [pair for pair in _UNLESS_SET if pair[0] not in names]
