@@ -1,6 +1,7 @@
 """A `local` store owns its object: whoever else would write it is refused, with the reason, and nothing is lost."""
 
 import asyncio
+import gc
 import os
 import subprocess
 import sys
@@ -128,3 +129,21 @@ async def test_qo_monitor_beside_a_local_store_is_refused_with_the_reason(tmp_pa
     assert store.lost == 0
     async with qo.connect(f"{url}?layout=sqlite") as queue:
         assert (await queue.stats())["pending"] == 2
+
+
+async def test_a_store_that_is_only_dropped_makes_room_too(bucket: MemoryBucket, clock: ManualClock) -> None:
+    store = await local(bucket, clock)
+    await store.enqueue("t")
+    await store.flush()
+    del store
+    gc.collect()
+    async with asyncio.timeout(20):
+        while not await is_free(bucket, clock):
+            await asyncio.sleep(0)
+    async with await qo.S3Store.create(bucket, clock=clock) as other:
+        assert len(await other.dequeue()) == 1
+
+
+async def is_free(bucket: MemoryBucket, clock: ManualClock) -> bool:
+    async with await qo.S3Store.create(bucket, clock=clock) as other:
+        return await other.engine.read_note(NOTE) is None

@@ -95,7 +95,7 @@ class Local:
         """Now. Raises Conflict if another process has written the object: then what was unsynced is lost."""
         async with self._flushing:
             image, taken, expected, changes = self._image, self._unsynced, self._version, self._changes
-            if image is None or not (taken or (self._is_leaving and self._owned_until)):
+            if image is None or not (taken or self._must_disown()):
                 return
             until = 0.0 if self._is_leaving else self._clock() + self._term
             disown(image) if self._is_leaving else own(image, replace(self._owner, until=until))
@@ -150,7 +150,7 @@ class Local:
     async def finish(self, patience: float) -> None:
         """Sync. A bucket that does not answer is not waited for without end."""
         self._is_leaving = True
-        if self._syncing is None and self._owned_until > self._clock():
+        if self._syncing is None and self._must_disown():
             self._syncing = asyncio.create_task(self._sync())
         syncing = self._syncing
         if syncing is not None:
@@ -169,13 +169,19 @@ class Local:
     def let_go(self) -> None:
         """Nobody has the engine any more: one last flush, and the task ends."""
         self._is_leaving = True
+        if self._syncing is None and self._must_disown():
+            self._syncing = asyncio.get_running_loop().create_task(self._sync())
         if self._syncing is not None:
             self._pace.hurry()
             self._syncing.get_loop().call_later(_LAST_TRY, self._syncing.cancel)
 
+    def _must_disown(self) -> bool:
+        """The object says that it is ours, and should not any more."""
+        return self._is_leaving and self._image is not None and self._owned_until > self._clock()
+
     async def _sync(self) -> None:
         try:
-            while self._unsynced or (self._is_leaving and self._owned_until):
+            while self._unsynced or self._must_disown():
                 await self._pace.turn()
                 try:
                     await self.flush()
