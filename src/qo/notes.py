@@ -122,11 +122,25 @@ async def change(
         if is_stored and after == before:
             return after
         try:
-            await engine.write_note(name, msgspec.json.encode(after), expected=note.version if note else NEW)
+            data = _encode(after, over=note if is_stored else None)
+            await engine.write_note(name, data, expected=note.version if note else NEW)
         except Conflict:
             continue
         return after
     raise StorageError(f"note {name!r} is written by others all the time; try again")
+
+
+def _encode(document: Struct, over: Note | None) -> bytes:
+    """With the fields that a newer qo wrote into the note it replaces, and this one does not know."""
+    data = msgspec.json.encode(document)
+    if over is None:
+        return data
+    fields = msgspec.json.decode(over.data, type=dict[str, msgspec.Raw])
+    unknown = fields.keys() - set(document.__struct_fields__)
+    if not unknown:
+        return data
+    known = msgspec.json.decode(data, type=dict[str, msgspec.Raw])
+    return msgspec.json.encode(known | {name: fields[name] for name in unknown})
 
 
 def decode(note: Note, kind: type[Document]) -> Document:

@@ -10,6 +10,8 @@ from redis import Redis
 
 from qo.bucket import ANY, Bucket
 from qo.buckets import open_bucket
+from qo.engines.one_object import record as one_object
+from qo.engines.per_task import stored_format as per_task
 from qo.engines.postgres import schema
 from qo.engines.redis.calls import FORMAT
 from qo.engines.redis.packing import Description
@@ -101,6 +103,66 @@ class NewerRedis(NewerBuild):
 
     def _client(self) -> Redis:
         return Redis.from_url(self.url)
+
+
+class NewerTasks(NewerBuild):
+    is_checked_at_work = False
+
+    async def upgrade(self, *, is_additive: bool) -> None:
+        bucket = open_bucket(self.url.partition("?")[0])
+        async for key in bucket.keys("tasks/"):
+            document = await _json(bucket, key)
+            document |= {"extra": "kept"}
+            document["task"] |= {"extra": ["kept", 1.5]}
+            document["task"]["retry"] |= {"extra": "kept"}
+            document["events"] = [event | {"extra": "kept"} for event in document["events"]]
+            await bucket.put(key, json.dumps(document).encode(), expected=ANY)
+        since = per_task.FORMAT if is_additive else per_task.FORMAT + 1
+        told = {"format": per_task.FORMAT + 1, "since": since, "qo": QO, "extra": "kept"}
+        await bucket.put("format.json", json.dumps(told).encode(), expected=ANY)
+
+    async def unknown(self) -> list[Any]:
+        bucket = open_bucket(self.url.partition("?")[0])
+        documents = [await _json(bucket, key) async for key in bucket.keys("tasks/")]
+        return [document for document in documents if not document.get("grave") and _is_kept(document)]
+
+
+class NewerOne(NewerBuild):
+    async def upgrade(self, *, is_additive: bool) -> None:
+        bucket = open_bucket(self.url.partition("?")[0])
+        queue = await _json(bucket, "queue.json")
+        for record in queue["tasks"]:
+            record |= {"extra": "kept"}
+            record["task"] |= {"extra": ["kept", 1.5]}
+            record["task"]["retry"] = {"extra": "kept"}
+            record["events"] = [[*event, "kept"] for event in record["events"]]
+        queue["notes"] = [note | {"extra": "kept"} for note in queue["notes"]]
+        since = one_object.FORMAT if is_additive else one_object.FORMAT + 1
+        queue |= {"format": one_object.FORMAT + 1, "since": since, "qo": QO, "extra": {"a": ["kept"]}}
+        await bucket.put("queue.json", json.dumps(queue).encode(), expected=ANY)
+
+    async def unknown(self) -> list[Any]:
+        queue = await _json(open_bucket(self.url.partition("?")[0]), "queue.json")
+        assert (queue["format"], queue["qo"], queue["extra"]) == (one_object.FORMAT + 1, QO, {"a": ["kept"]})
+        assert queue["notes"][0]["extra"] == "kept"
+        return [record for record in queue["tasks"] if _is_kept(record)]
+
+
+async def _json(bucket: Bucket, key: str) -> dict[str, Any]:
+    blob = await bucket.get(key)
+    assert blob is not None
+    document: dict[str, Any] = json.loads(blob.data)
+    return document
+
+
+def _is_kept(document: dict[str, Any]) -> bool:
+    """In the document, its task, the task's policy and the first event."""
+    if "extra" not in document:
+        return False
+    event = document["events"][0]
+    assert document["task"]["extra"] == ["kept", 1.5] and document["task"]["retry"]["extra"] == "kept"
+    assert (event["extra"] if isinstance(event, dict) else event[-1]) == "kept"
+    return True
 
 
 class NewerSqliteObject(NewerBuild):

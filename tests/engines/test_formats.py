@@ -1,27 +1,39 @@
 """Old and new builds on one store: a format that this build may use is used without loss, a newer one is refused."""
 
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from redis import Redis
 
+from qo import notes
 from qo.engine import Engine
 from qo.engines import examine, open_engine
+from qo.engines.memory import MemoryEngine
 from qo.errors import Refused, StorageError
 from qo.formats import Format, check_format, format_of
 from qo.model import ANY, Filter, Status, archive, complete, release, renew
 from qo.testing.samples import claim, claim_one, new, stored, task_id
 from qo.version import __version__
-from tests.engines.newer_build import NewerBuild, NewerPostgres, NewerRedis, NewerSqlite, NewerSqliteObject
+from tests.engines.newer_build import (
+    NewerBuild,
+    NewerOne,
+    NewerPostgres,
+    NewerRedis,
+    NewerSqlite,
+    NewerSqliteObject,
+    NewerTasks,
+)
 from tests.servers.postgres import url
 from tests.servers.redis import Server
 
 __all__ = ["url"]  # a fixture
 
 
-@pytest.fixture(params=["sqlite", "postgres", "redis", "sqlite in a bucket"])
+@pytest.fixture(params=["sqlite", "postgres", "redis", "tasks", "one", "sqlite in a bucket"])
 def newer(request: pytest.FixtureRequest, tmp_path: Path) -> NewerBuild:
     """A store, and the build that will upgrade it."""
     match request.param:
@@ -34,6 +46,10 @@ def newer(request: pytest.FixtureRequest, tmp_path: Path) -> NewerBuild:
             with Redis(port=server.port, db=7) as client:
                 client.flushdb()
             return NewerRedis(f"redis://127.0.0.1:{server.port}/7")
+        case "tasks":
+            return NewerTasks(f"file://{tmp_path}/bucket")
+        case "one":
+            return NewerOne(f"file://{tmp_path}/bucket?layout=one")
         case _:
             return NewerSqliteObject(f"file://{tmp_path}/bucket?layout=sqlite")
 
@@ -102,6 +118,16 @@ async def test_a_format_that_shuts_this_build_out_is_refused_and_left_alone(newe
     findings = [finding for finding in await examine(newer.url) if finding.ok is False]
     assert "use qo 9.9.0 or newer" in str(findings)
     assert len(await newer.unknown()) == 7
+
+
+async def test_a_switch_that_this_build_does_not_know_survives_the_others() -> None:
+    engine = MemoryEngine()
+    await engine.open()
+    await engine.write_note("control", b'{"paused": true, "moonlit": [1, {"a": 2}]}', expected=ANY)
+    await notes.change(engine, "control", notes.Control, lambda control: replace(control, paused=False))
+    note = await engine.read_note("control")
+    assert note is not None
+    assert json.loads(note.data)["moonlit"] == [1, {"a": 2}] and not json.loads(note.data)["paused"]
 
 
 def test_additive_steps_keep_the_oldest_usable_format() -> None:

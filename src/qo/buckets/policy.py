@@ -12,9 +12,9 @@ _WRITE = ["s3:GetObject", "s3:PutObject"]
 _ALL = ["s3:GetObject", "s3:GetObjectVersion", "s3:PutObject", "s3:DeleteObject"]
 _EVERYTHING = [""]
 # A producer writes a task, its index entry and its large inputs, and reads back what became of them.
-_SUBMITTING = ["tasks/", "ready/", "data/"]
+_SUBMITTING = ["tasks/", "ready/", "data/", "format.json"]
 # A dashboard that acts writes tasks, their index and the switches. Not ui/: what it could put there runs in browsers.
-_OPERATING = ["tasks/", "ready/", "leases/", "notes/", "workers/", "stats/", "data/"]
+_OPERATING = ["tasks/", "ready/", "leases/", "notes/", "workers/", "stats/", "data/", "format.json"]
 _ONE_OBJECT = ["queue.json", "data/"]
 
 _OBJECTS: dict[Role, tuple[list[str], list[str]]] = {

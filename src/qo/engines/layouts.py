@@ -70,6 +70,7 @@ async def _contents(layout: str, options: dict[str, str], bucket: Bucket) -> Fin
     options.pop(_LIMIT, None)
     engine, odd = _LAYOUTS[layout](bucket, options, None), list[str]()
     try:
+        await engine.open()
         await engine.find(Filter(statuses=tuple(UNFINISHED)), limit=_SOME)
         await engine.read_note("control")
         if isinstance(engine, Inspectable):

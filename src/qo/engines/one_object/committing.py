@@ -106,7 +106,7 @@ class Committing:
         if version == self._version:
             return False
         try:
-            self._state = State(data, self._state)
+            self._state = State(data, self._state, place=self._key)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise StorageError(f"{self._key} does not hold a queue; look at it and move it away: {error}") from error
         self._version = version

@@ -1,12 +1,16 @@
 """The port on one side, a state and its commits on the other."""
 
 import asyncio
+import contextlib
 from collections.abc import Sequence
 from enum import StrEnum
+
+import msgspec
 
 from qo.bucket import Bucket
 from qo.clock import Clock
 from qo.engines.one_object.committing import Committing
+from qo.engines.one_object.record import check_head, decode_head
 from qo.engines.one_object.state import State
 from qo.engines.patience import patiently_opened
 from qo.engines.polling import Look, Waiting
@@ -49,7 +53,10 @@ class OneObjectEngine:
 
     async def open(self) -> None:
         """Nothing to create: the first write does. But a bucket that cannot be read says so here."""
-        await patiently_opened(lambda: self._bucket.get(self._key))
+        blob = await patiently_opened(lambda: self._bucket.get(self._key))
+        if blob is not None:
+            with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError):  # the first call says what is wrong
+                check_head(self._key, decode_head(blob.data))
 
     async def close(self) -> None:
         await self._committing.finish()

@@ -4,16 +4,19 @@
 """
 
 import re
-from typing import Any
+from typing import Any, NamedTuple
 from zlib import crc32
 
 import msgspec
 from msgspec import Struct, convert
-from msgspec.structs import fields
+from msgspec.structs import fields, replace
 
-from qo.model import Event, Status, Task
+from qo.engines.unknown_fields import Shape, Unknown, put_back, unknown_fields
+from qo.formats import Format, check_format, format_of
+from qo.model import Event, RetryPolicy, Status, Task
 
 FORMAT = 1
+ADDITIVE: frozenset[int] = frozenset()  # formats that only add what earlier builds may ignore and keep
 _ID = re.compile(rb"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _MOST_EVENTS = 64
 
@@ -49,10 +52,21 @@ class StoredNote(Struct, frozen=True, kw_only=True):
 
 class Head(Struct, frozen=True, kw_only=True):
     format: int
+    since: int = 0  # with `format` and `qo`: see qo.formats
+    qo: str = ""
     version: int  # grows with every write
     writes: tuple[str, ...]  # ids of the last writes, the newest last
     notes: tuple[StoredNote, ...] = ()
     tasks: tuple[msgspec.Raw, ...] = ()
+
+
+class _StrictNote(StoredNote, frozen=True, kw_only=True, forbid_unknown_fields=True): ...
+
+
+class _StrictHead(Head, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A head without anything from a newer qo."""
+
+    notes: tuple[_StrictNote, ...] = ()
 
 
 def _compact(kind: type[Struct]) -> type[Struct]:
@@ -68,11 +82,16 @@ _CompactTask = _compact(Task)
 _encoder = msgspec.json.Encoder()
 _records = msgspec.json.Decoder(Record)
 _heads = msgspec.json.Decoder(Head)
+_strict_heads = msgspec.json.Decoder(_StrictHead)
+_RECORD = Shape(Record, task=Shape(Task, retry=Shape(RetryPolicy)), events=Shape(Step))
+_NOTE, _HEAD = Shape(StoredNote), Shape(Head)
 
 
-def encode_record(record: Record) -> bytes:
+def encode_record(record: Record, over: bytes | None = None) -> bytes:
+    """`over`: the record it replaces. What a newer qo wrote there, and this one does not know, stays."""
     task = convert(record.task, _CompactTask, from_attributes=True)
-    return _encoder.encode({"task": task, "events": record.events})
+    data = _encoder.encode({"task": task, "events": record.events})
+    return data if over is None else put_back(data, unknown_fields(over, _RECORD), _RECORD)
 
 
 def decode_record(data: bytes) -> Record:
@@ -86,12 +105,46 @@ def id_in(data: bytes) -> str:
 
 
 def decode_head(data: bytes) -> Head:
-    return _heads.decode(data)
+    try:
+        return _strict_heads.decode(data)
+    except msgspec.ValidationError:  # it has fields of a newer qo, or is damaged, which the next line says
+        return _heads.decode(data)
 
 
-def encode_object(head: Head, records: list[bytes]) -> bytes:
+class UnknownParts(NamedTuple):
+    """What a newer qo wrote beside the tasks, and this one does not know."""
+
+    head: dict[str, bytes]
+    notes: dict[str, Unknown]  # by the note's name
+
+
+def unknown_parts(data: bytes, head: Head) -> UnknownParts:
+    """Few objects have any, so the whole is only looked through if it is not all known."""
+    if isinstance(head, _StrictHead):
+        return UnknownParts({}, {})
+    fields = msgspec.json.decode(data, type=dict[str, msgspec.Raw])
+    notes = msgspec.json.decode(fields.get("notes", b"[]"), type=list[msgspec.Raw])
+    return UnknownParts(
+        {name: bytes(fields[name]) for name in fields.keys() - _HEAD.names},
+        {note.name: unknown_fields(bytes(raw), _NOTE) for note, raw in zip(head.notes, notes, strict=True)},
+    )
+
+
+def check_head(place: str, head: Head) -> Format:
+    """The format to write: the object's own if that is newer. Raises Refused for one that shuts this build out."""
+    found = Format(format=head.format, since=head.since, qo=head.qo)
+    check_format(place, found, FORMAT)
+    return found if head.format > FORMAT else format_of(FORMAT, additive=ADDITIVE)
+
+
+def encode_object(head: Head, records: list[bytes], unknown: UnknownParts) -> bytes:
     """The head, with the tasks' bytes put in as they are. Megabytes are copied once."""
+    if unknown.notes:
+        notes = [put_back(_encoder.encode(note), unknown.notes.get(note.name, {}), _NOTE) for note in head.notes]
+        head = replace(head, notes=[msgspec.Raw(note) for note in notes])
     text = _encoder.encode(head)
+    for name, value in unknown.head.items():
+        text = b"{" + _encoder.encode(name) + b":" + value + b"," + text.removeprefix(b"{")
     if not records:
         return text
     records[0] = text.removesuffix(b"]}") + records[0]

@@ -11,12 +11,15 @@ from qo.engines.one_object.record import (
     Head,
     Record,
     StoredNote,
+    UnknownParts,
+    check_head,
     decode_head,
     decode_record,
     encode_object,
     encode_record,
     grown,
     id_in,
+    unknown_parts,
 )
 from qo.errors import Conflict
 from qo.ids import new_lease_id as new_write_id
@@ -53,9 +56,11 @@ REMEMBERED = 64  # write ids: so many others may write before we read back
 class State:
     """The engine's operations on the object's content. Told what time it is; nothing here waits."""
 
-    def __init__(self, data: bytes = b"", known: "State | None" = None) -> None:
+    def __init__(self, data: bytes = b"", known: "State | None" = None, *, place: str = "the object") -> None:
         head = decode_head(data) if data else Head(format=FORMAT, version=0, writes=())
         self.version, self.writes = head.version, head.writes
+        self._format = check_head(place, head)
+        self._unknown = unknown_parts(data, head) if data else UnknownParts({}, {})
         self.is_changed = False
         self.damage: dict[str, str] = {}  # tasks of the object that could not be read, and why
         self._encoded: dict[str, bytes] = {}
@@ -99,9 +104,16 @@ class State:
         write = new_write_id()
         self.writes = (*self.writes, write)[-REMEMBERED:]
         self.version += 1
-        head = Head(format=FORMAT, version=self.version, writes=self.writes, notes=tuple(self._notes.values()))
+        head = Head(
+            format=self._format.format,
+            since=self._format.since,
+            qo=self._format.qo,
+            version=self.version,
+            writes=self.writes,
+            notes=tuple(self._notes.values()),
+        )
         self.is_changed = False
-        return encode_object(head, list(self._encoded.values())), write
+        return encode_object(head, list(self._encoded.values()), self._unknown), write
 
     def _task(self, task_id: str) -> Task | None:
         record = self._records.get(task_id)
@@ -110,7 +122,9 @@ class State:
     def _write(self, task: Task, *, quietly: bool = False) -> None:
         before = self._records.get(task.id)
         record = grown(before, task, quietly=quietly)
-        self._encoded[task.id] = encode_record(record)  # first: what cannot be written must leave no trace
+        self._encoded[task.id] = encode_record(
+            record, self._encoded.get(task.id)
+        )  # first: what cannot be written must leave no trace
         self._records[task.id] = record
         if before is not None:
             self._counts[_lane(before.task)] -= 1

@@ -1,11 +1,14 @@
 """A task as an object holds it: with what it takes to recognise one's own write, and with its history."""
 
+from typing import Any
+
 import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from qo.engines.unknown_fields import Shape, put_back, unknown_fields
 from qo.ids import new_lease_id as new_write_id
-from qo.model import Event, Status, Task, event_of
+from qo.model import Event, RetryPolicy, Status, Task, event_of
 
 REMEMBERED = 8  # write ids kept: so many others may write before we read back
 _BURIALS = 2  # writes that do not count in the task's own version
@@ -19,20 +22,26 @@ class Document(Struct, frozen=True, kw_only=True, omit_defaults=True):
     writes: tuple[str, ...]  # ids of the last writes, this one's last
     events: tuple[Event, ...]  # the last transitions; a store that keeps versions has them all
     grave: str = ""  # DELETED or REMOVING: forgotten, but its place is not free for a late write to take
+    unknown: Any = None  # fields that a newer qo wrote, kept as they are; no field of the document itself
 
 
 DELETED = "deleted"
 REMOVING = "removing"  # the object is about to be removed, so nobody may write it
 
 _decoder = msgspec.json.Decoder(Document)
+_SHAPE = Shape(Document, but=("unknown",), task=Shape(Task, retry=Shape(RetryPolicy)), events=Shape(Event))
 
 
 def encode(document: Document) -> bytes:
-    return msgspec.json.encode(document)
+    if not document.unknown:
+        return msgspec.json.encode(document)
+    return put_back(msgspec.json.encode(replace(document, unknown=None)), document.unknown, _SHAPE)
 
 
 def decode(data: bytes) -> Document:
-    return _decoder.decode(data)
+    document = _decoder.decode(data)
+    unknown = unknown_fields(data, _SHAPE)
+    return replace(document, unknown=unknown) if unknown else document
 
 
 def born(task: Task) -> Document:

@@ -19,6 +19,7 @@ from qo.engines.per_task.parallel import in_parallel
 from qo.engines.per_task.ready import Ready
 from qo.engines.per_task.scanning import Scanning
 from qo.engines.per_task.store import store
+from qo.engines.per_task.stored_format import StoredFormat
 from qo.engines.per_task.sweeping import Sweeping
 from qo.engines.per_task.transitions import Transitions
 from qo.engines.per_task.waiting import Waiting
@@ -61,6 +62,7 @@ class PerTaskEngine:
         self._sweeping = Sweeping(here, self._finding, self._counting)
         self._waiting = Waiting(self._ready, self._clock)
         self._notes = Notes(bucket, here.quarantine)
+        self._format = StoredFormat(bucket)
         self._hand_backs: set[asyncio.Task[None]] = set()
 
     async def open(self) -> None:
@@ -71,6 +73,7 @@ class PerTaskEngine:
                 break
 
         await patiently_opened(look)
+        await self._format.check()
 
     async def close(self) -> None:
         """Clean up behind what was done."""
@@ -82,6 +85,7 @@ class PerTaskEngine:
 
     async def add(self, tasks: Sequence[NewTask]) -> list[Added]:
         check_distinct(task.id for task in tasks)
+        await self._format.record()
         stamped = list(zip(tasks, stamps(self._clock(), len(tasks)), strict=True))
         answers = await in_parallel(lambda pair: self._add(*pair), stamped)
         self._waiting.wake()

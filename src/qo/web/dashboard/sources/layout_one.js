@@ -166,7 +166,7 @@ function isRecord(record) {
 
 function decode(text) {
   const queue = text ? JSON.parse(text) : EMPTY;
-  if (queue.format !== FORMAT) throw new StoreError('unreadable', `${KEY} is in a format this page does not know`);
+  if ((queue.since || queue.format) > FORMAT) throw new StoreError('unreadable', `${KEY} is in a format this page does not know`);
   return {...EMPTY, ...queue};
 }
 
