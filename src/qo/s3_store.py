@@ -45,6 +45,8 @@ class S3Store(Queue):
     ) -> None:
         """`engine` keeps its tasks in `database`. Applications call `create`."""
         super().__init__(engine, settings, clock=clock)
+        # Between two calls nothing is written that a call of another process could lose a race against.
+        self.recorder.is_automatic = False
         self._object = database
         self._mode = mode
         # Nobody may have called close(): then what goes on in the background ends when the store is collected.

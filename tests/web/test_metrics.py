@@ -9,6 +9,7 @@ import httpx
 import msgspec
 import pytest
 import yaml
+from prometheus_client.parser import text_string_to_metric_families
 
 from qo import notes
 from qo.engine import Engine
@@ -248,6 +249,34 @@ def test_there_is_an_alert_for_each_of_the_specification() -> None:
         "QoLowPriorityWaiting": (warning, "0m"),
         "QoQueueDeep": (warning, "0m"),
     }
+
+
+async def test_failures_in_any_process_are_what_alerts_ask_for(
+    served: Server, queue: Queue, clock: ManualClock
+) -> None:
+    def total(text: str, name: str, **labels: str) -> float:
+        samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
+        return sum(each.value for each in samples if each.name == name and labels.items() <= each.labels.items())
+
+    before = await scrape(served)
+    async with Queue(queue.engine, clock=clock) as elsewhere:
+        await elsewhere.submit_many([elsewhere.new_task("t", b"null", max_retries=0) for _ in range(20)])
+        for number, task in enumerate(await elsewhere.dequeue(batch_size=20)):
+            await (elsewhere.nack(task, "boom") if number % 3 else elsewhere.ack(task))
+    after = before
+    while total(after, "tasks_dlq_total") == 0:  # one look serves all who ask within a second
+        after = await scrape(served)
+        await asyncio.sleep(0.02)
+    failed, dead, completed = (
+        total(after, name, **labels) - total(before, name, **labels)
+        for name, labels in (
+            ("tasks_failed_total", {"reason": "error"}),
+            ("tasks_dlq_total", {}),
+            ("task_duration_seconds_count", {"status": "completed"}),
+        )
+    )
+    assert (failed, dead, completed) == (13, 13, 7)
+    assert failed / (failed + completed) > 0.25 and dead > 10  # within a minute: both alerts fire
 
 
 @pytest.mark.parametrize("name", rules())

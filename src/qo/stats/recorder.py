@@ -36,6 +36,7 @@ class StatsRecorder:
         self._process = new_worker_id(socket.gethostname())
         self._minutes: dict[int, Rows] = {}
         self._unwritten: set[int] = set()  # hours
+        self.is_automatic = True  # False: written only by `flush` and `close`
         self._pause = _SHORTEST_PAUSE
         self._timer: asyncio.TimerHandle | None = None
         self._writing: asyncio.Task[None] | None = None
@@ -48,7 +49,7 @@ class StatsRecorder:
         if rows is None:
             rows = self._minutes[minute] = {}
         self._unwritten.add(minute // HOUR)
-        if self._timer is None:
+        if self._timer is None and self.is_automatic:
             self._timer = asyncio.get_running_loop().call_later(self._pause, self._write_now)
         return row_of(rows, key)
 

@@ -47,7 +47,7 @@ async def retry_task(request: Request[Any, Any, Any], task_id: FromPath[str]) ->
     task = await found(queue, task_id)
     if word(task) != "failed":
         raise NotNow("status", f"task {task.id} is {word(task)}, not failed")
-    (retried,) = await queue.engine.apply([(retry_now if is_retrying(task) else replay)(task.id)])
+    (retried,) = await queue.apply([(retry_now if is_retrying(task) else replay)(task.id)])
     if not retried:
         raise NotNow("status", f"task {task.id} is not failed any more")  # a worker or another caller was faster
     task = await found(queue, task_id)
@@ -78,7 +78,7 @@ async def delete_task(request: Request[Any, Any, Any], task_id: FromPath[str]) -
     """Delete a completed or failed task. 400 if it is pending or processing."""
     queue = server_of(request).queue
     task = await found(queue, task_id)
-    if is_retrying(task) and not all(await queue.engine.apply([withdraw(task.id)])):
+    if is_retrying(task) and not all(await queue.apply([withdraw(task.id)])):
         raise NotNow("status", f"task {task.id} is not failed any more")  # a worker was faster
     try:
         await queue.delete(task.id)

@@ -12,7 +12,7 @@ import {iso} from './values.js';
 
 const LAYOUTS = {tasks: TasksLayout, one: OneLayout};
 const PAGE = 200; // tasks, when all that match are acted upon
-const SILENCE = 60; // seconds after which a worker is taken for stale
+const SILENCE = 90; // seconds after which a worker is dead, as in qo.notes
 const POLL = 5000; // milliseconds
 const CONTROL = 'control'; // the note all workers obey
 const NO_SWITCHES = {paused: false, paused_queues: [], paused_types: [], rate_limit: 0, rate_limits: {}, draining: []};
