@@ -90,3 +90,15 @@ def test_a_type_may_look_like_a_path_or_an_address(call: Any) -> None:
         (listed,) = call.json("list", "--type", kind)["tasks"]
         assert listed["type"] == kind
         assert call.json("cancel", "--type", f"{kind},other", "--yes") == {"matched": 1, "done": 1}
+
+
+def test_a_monitor_tidies_away_what_is_older_than_its_retentions(call: Any) -> None:
+    call("cancel", call.submit("t"))
+
+    def tidied(*options: str) -> tuple[int, int]:
+        checked = call.json("monitor", "--once", *options)
+        return checked["archived"], checked["deleted"]
+
+    assert tidied() == tidied("--retention", "0") == tidied("--failed-retention", "1ms") == (0, 0)
+    assert tidied("--retention", "1ms", "--failed-retention", "30d") == (1, 1)
+    assert call.json("list")["tasks"] == []
