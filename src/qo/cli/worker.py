@@ -1,4 +1,4 @@
-"""`qo worker`: run tasks, in this process or in several."""
+"""`qo worker`: run tasks, in one worker process or in several."""
 
 import socket
 from typing import Any
@@ -113,7 +113,7 @@ EXAMPLES = examples(
 @option("--log-json", is_flag=True, var="QO_LOG_JSON", help="Log one JSON object a line.")
 @monitor_options
 def command(call: Call, target: str, **given: Any) -> int:
-    """Run the tasks of an app. MODULE alone looks for `app` in it.
+    """Run the tasks of an app, in processes under a supervisor. MODULE alone looks for `app` in it.
 
     The log goes to stderr. SIGTERM or Ctrl-C lets running tasks finish within --grace and hands back the rest; a
     second one hands everything back at once. --url goes before the URL in the code, QO_URL behind it.

@@ -12,11 +12,10 @@ import msgspec
 from msgspec import Struct
 
 from qo.clock import boot_clock
-from qo.engine import Engine
-from qo.engines import open_engine
 from qo.errors import StorageError
 from qo.ids import luck
 from qo.model import LOST, Change, Filter, Status, Task, after_error, cursor, lost_its_process, release, set_apart
+from qo.queue import Queue, connect
 from qo.tasks import Executor
 from qo.worker.bounded import bounded
 from qo.worker.run_table import RunEntry
@@ -60,29 +59,29 @@ def change_of(task: Task, report: CrashReport) -> Change:
     """A lone suspect is charged. Of several each runs alone next time, and is charged if that was so already."""
     if task.id not in report.suspects:
         return release(task)
-    beyond = f"{LOST}timed out after {report.timed_out[task.id]:g} s" if task.id in report.timed_out else LOST
-    reason = (
-        f"{beyond.removeprefix(LOST)}{', and ' if task.id in report.timed_out else ''}its worker process {report.cause}"
-    )
+    late = f"timed out after {report.timed_out[task.id]:g} s, and " if task.id in report.timed_out else ""
+    reason = f"{late}its worker process {report.cause}"
     alone = len(report.suspects) == 1
     if alone or task.id in report.unreachable or lost_its_process(task):
         return after_error(task, f"{LOST}{reason}", luck=luck())
     return set_apart(task, f"{reason} while {len(report.suspects)} tasks ran there")
 
 
-async def settle(engine: Engine, report: CrashReport) -> Told:
+async def settle(queue: Queue, report: CrashReport) -> Told:
     """Charge, set apart or hand back every task that the dead process held."""
-    leases, told, after = set(report.leases), Told(), ""
+    engine, leases, told, after = queue.engine, set(report.leases), Told(), ""
     where = Filter(statuses=(Status.RUNNING,), worker_id=report.worker_id)
     held: list[Task] = []
     while page := await engine.find(where, limit=_PAGE, after=after):
         held += [task for task in page if task.lease_id in leases]
         after = cursor(page[-1])
-    changes = [change_of(task, report) for task in held]
-    for start in range(0, len(changes), _PAGE):
-        some = changes[start : start + _PAGE]
-        for change, landed in zip(some, await engine.apply(some), strict=True):
-            told = _counted(told, change) if landed else told
+    for start in range(0, len(held), _PAGE):
+        some = held[start : start + _PAGE]
+        changes = [change_of(task, report) for task in some]
+        for task, change, landed in zip(some, changes, await engine.apply(changes), strict=True):
+            if landed:
+                queue.transitions.settled(task, change)
+                told = _counted(told, change)
     return told
 
 
@@ -95,15 +94,15 @@ async def report_crash(report: CrashReport) -> Told:
     """Tell the store, however long it is away within the report's patience."""
     until, pause = boot_clock() + report.patience, _FIRST_PAUSE
     while True:
-        engine = open_engine(report.url)
+        queue = connect(report.url)
         try:
-            await engine.open()
-            return await settle(engine, report)
+            await queue.open()
+            return await settle(queue, report)
         except StorageError:
             if boot_clock() + pause > until:
                 raise
         finally:
-            await bounded(engine.close(), _CLOSE)
+            await bounded(queue.close(), _CLOSE)
         await asyncio.sleep(pause)
         pause = min(pause * 2, _LONGEST_PAUSE)
 

@@ -472,5 +472,7 @@ async def _first(main: Coroutine[Any, Any, None], failed: list[asyncio.Task[None
             await ended([running], _CANCELLATION)
             abandon([running])
     for task in [*failed, running]:
-        if task.done() and not task.cancelled():
+        if task.done() and task.cancelled():
+            raise WorkerStuck("something cancelled what the worker does in the background; restart the worker")
+        if task.done():
             task.result()

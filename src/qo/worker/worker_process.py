@@ -41,7 +41,8 @@ class WorkerProcess:
         self._lease, self._clock = lease, clock
         self._held: tuple[str, int | None] | None = None  # why it was killed, and which thread was to blame
         self._samples: tuple[float, dict[int, int]] | None = None
-        self._resumed_at = clock()
+        self._resumed_at = self._looked_at = clock()
+        self._ended_at: float | None = None
 
     @classmethod
     async def start(
@@ -97,23 +98,27 @@ class WorkerProcess:
     # --- watch
 
     async def _watch(self) -> None:
-        looked_at, ended_at = self._clock(), None
-        while True:
+        while not self.look():  # noqa: ASYNC110 - what is looked at is another process
             await asyncio.sleep(_TICK)
-            now = self._clock()
-            if now - looked_at > _OWN_GAP:
-                self._resumed_at = now  # the process was probably stopped too: it gets its full time again
-            looked_at = now
-            if self._table.phase is Phase.ENDED:
-                ended_at = ended_at or now
-                if now - max(ended_at, self._resumed_at) > _EXIT:
-                    log.warning("worker %s has ended its work and does not exit: it is killed", self.name)
-                    self.tell(signal.SIGKILL)
-            elif reason := self._reason_to_kill(now):
-                self._held = reason, self._busiest_thread(now)
-                log.error("worker %s %s: it is killed, and another starts", self.name, reason)
-                self.tell(signal.SIGKILL)
-                return
+
+    def look(self) -> bool:
+        """Kill the process if it does not answer any more. True: it was killed."""
+        now = self._clock()
+        if now - self._looked_at > _OWN_GAP:
+            self._resumed_at = now  # the process was probably stopped too: it gets its full time again
+        self._looked_at = now
+        if self._table.phase is Phase.ENDED:
+            self._ended_at = self._ended_at or now
+            if now - max(self._ended_at, self._resumed_at) <= _EXIT:
+                return False
+            log.warning("worker %s has ended its work and does not exit: it is killed", self.name)
+        elif reason := self._reason_to_kill(now):
+            self._held = reason, self._busiest_thread(now)
+            log.error("worker %s %s: it is killed, and another starts", self.name, reason)
+        else:
+            return False
+        self.tell(signal.SIGKILL)
+        return True
 
     def _reason_to_kill(self, now: float) -> str | None:
         silence = self.silence()
@@ -189,6 +194,8 @@ async def send(report: CrashReport) -> None:
     about = {"worker_id": report.worker_id}
     if process.returncode == 0:
         told = msgspec.msgpack.decode(out, type=Told)
+        for line in complaint.decode(errors="replace").splitlines():  # what became of each task
+            log.warning("%s", line, extra=about)
         log.warning(
             "worker %s %s: %d tasks failed with it, %d run alone next time, %d were handed back",
             report.worker_id, report.cause, told.charged, told.set_apart, told.released, extra=about,

@@ -1,0 +1,173 @@
+"""What becomes of the tasks of a worker process that died."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from msgspec.structs import replace
+
+from qo.engines.memory import MemoryEngine
+from qo.model import Status, lost_its_process
+from qo.queue import Queue
+from qo.tasks import Executor
+from qo.testing import ManualClock
+from qo.worker.crash import CrashReport, Told, settle, suspects_of
+from qo.worker.run_table import Phase, RunEntry, RunTable
+from qo.worker.worker_process import WorkerProcess
+
+
+def entry(task_id: str, executor: Executor, thread: int = 1) -> RunEntry:
+    return RunEntry(
+        task_id=task_id,
+        lease_id="l",
+        executor=executor,
+        reachable=True,
+        thread=thread,
+        started_at=0.0,
+        ends_at=1.0,
+        time_limit=1.0,
+    )
+
+
+def test_only_runs_inside_the_process_are_suspects_if_there_are_any() -> None:
+    loop, thread, child = entry("a", Executor.ASYNC), entry("b", Executor.THREAD, 2), entry("c", Executor.PROCESS)
+    assert suspects_of([loop, thread, child], None) == [loop, thread]
+    assert suspects_of([loop, thread, child], 2) == [thread]
+    assert suspects_of([child], 2) == [child]
+
+
+async def crashed(queue: Queue, number: int, **given: Any) -> tuple[list[str], Told]:
+    """Several running tasks, and what the store was told when their worker died."""
+    ids = [(await queue.enqueue("t", {"n": n}, max_retries=2)).id for n in range(number)]
+    tasks = await queue.dequeue("t", batch_size=number)
+    worker_id, leases = str(tasks[0].worker_id), [str(task.lease_id) for task in tasks]
+    report = CrashReport(
+        url="memory://", worker_id=worker_id, leases=leases, cause="was killed by SIGSEGV", suspects=[], unreachable=[]
+    )
+    suspects = ids[: given.pop("suspects", 0)]
+    told = await settle(queue, replace(report, suspects=suspects, **given))
+    return ids, told
+
+
+async def test_a_lone_suspect_is_charged_and_its_neighbours_are_not() -> None:
+    async with Queue(MemoryEngine()) as queue:
+        ids, told = await crashed(queue, 4, suspects=1)
+        assert told == Told(charged=1, released=3)
+        suspect, *others = [await queue.get(task_id) for task_id in ids]
+        assert suspect is not None and (suspect.status, suspect.failures) == (Status.PENDING, 1)
+        assert lost_its_process(suspect) and "SIGSEGV" in str(suspect.error)
+        assert all(task is not None and (task.failures, task.error) == (0, None) for task in others)
+
+
+async def test_of_several_suspects_each_runs_alone_at_no_cost_and_is_charged_the_second_time() -> None:
+    async with Queue(MemoryEngine()) as queue:
+        ids, told = await crashed(queue, 3, suspects=2)
+        assert told == Told(set_apart=2, released=1)
+        tasks = [await queue.get(task_id) for task_id in ids]
+        assert [task is not None and lost_its_process(task) for task in tasks] == [True, True, False]
+        assert [task and task.failures for task in tasks] == [0, 0, 0]
+        again = await queue.dequeue("t", batch_size=3)
+        report = CrashReport(
+            url="memory://",
+            worker_id=str(again[0].worker_id),
+            leases=[str(task.lease_id) for task in again],
+            cause="exited with code 1",
+            suspects=ids[:2],
+        )
+        assert await settle(queue, report) == Told(charged=2, released=1)
+
+
+async def test_tasks_of_another_process_of_the_same_name_are_left_alone() -> None:
+    async with Queue(MemoryEngine()) as queue:
+        ids, told = await crashed(queue, 2, suspects=1, leases=["another"])
+        assert told == Told()
+        tasks = [await queue.get(task_id) for task_id in ids]
+        assert [task and task.status for task in tasks] == [Status.RUNNING] * 2
+
+
+def test_a_table_is_read_by_who_holds_its_descriptor() -> None:
+    table, descriptor = RunTable.create()
+    theirs = RunTable.attach(descriptor)
+    assert (table.phase, table.url, table.runs(), table.leases()) == (Phase.STARTING, "", [], set())
+    theirs.serve("sqlite:///ü.db")
+    theirs.begin(5.0)
+    theirs.beat(7.0, 6.0)
+    theirs.claim("lease-1")
+    assert (table.phase, table.url, table.beats, table.leases()) == (
+        Phase.WORKING,
+        "sqlite:///ü.db",
+        (7.0, 6.0),
+        {"lease-1"},
+    )
+    theirs.end(99)
+    assert (table.phase, table.exit_code) == (Phase.ENDED, 99)
+
+
+# --- when a process is killed
+
+
+@asynccontextmanager
+async def supervised(clock: ManualClock) -> AsyncIterator[tuple[WorkerProcess, RunTable]]:
+    """A process that does nothing, and the table it would write."""
+    table, descriptor = RunTable.create()
+    theirs = RunTable.attach(descriptor)
+    process = await asyncio.create_subprocess_exec("sleep", "600")
+    try:
+        yield WorkerProcess("w", process, table, lease=15.0, clock=clock), theirs
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
+
+
+def watch(child: WorkerProcess, clock: ManualClock, seconds: float) -> bool:
+    """Look every quarter of a second; whether the process was killed."""
+    for _ in range(int(seconds * 4)):
+        clock.advance(0.25)
+        if child.look():
+            return True
+    return False
+
+
+async def test_a_process_that_answers_is_left_alone_and_one_that_is_silent_is_killed() -> None:
+    clock = ManualClock()
+    async with supervised(clock) as (child, table):
+        assert not watch(child, clock, 60)  # it imports the program, and may take its time
+        table.begin(clock.now)
+        for _ in range(100):
+            table.beat(clock.now, clock.now)
+            assert not watch(child, clock, 1)
+        assert watch(child, clock, 15)
+        assert await child.wait() == -9
+
+
+async def test_a_loop_that_does_not_turn_is_silence_too() -> None:
+    clock = ManualClock()
+    async with supervised(clock) as (child, table):
+        table.begin(clock.now)
+        stuck_at, killed = clock.now, False
+        for _ in range(15):
+            table.beat(clock.now, stuck_at)
+            killed = killed or watch(child, clock, 1)
+        assert killed
+
+
+async def test_a_supervisor_that_was_stopped_itself_starts_counting_again() -> None:
+    clock = ManualClock()
+    async with supervised(clock) as (child, table):
+        table.begin(clock.now)
+        assert not watch(child, clock, 1)
+        clock.advance(3600)  # both were stopped, or the machine slept
+        assert not watch(child, clock, 5)
+        table.beat(clock.now, clock.now)
+        assert not watch(child, clock, 5)
+
+
+async def test_a_process_that_ended_its_work_and_does_not_exit_is_killed_with_its_own_exit_code() -> None:
+    clock = ManualClock()
+    async with supervised(clock) as (child, table):
+        table.begin(clock.now)
+        table.end(99)
+        assert watch(child, clock, 15)
+        assert await child.wait() == 99
