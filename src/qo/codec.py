@@ -186,7 +186,8 @@ def decode_task(data: bytes) -> Task:
 
 def task_view(task: Task, now: float) -> dict[str, Any]:
     """A task as JSON shows it: DESIGN's fields in their order, instants in ISO 8601, the lease id left out."""
-    waited_until = now if task.status is Status.PENDING else task.started_at or task.due_at
+    waits = task.status is Status.PENDING or task.is_claimed_only
+    waited_until = now if waits else task.started_at or task.due_at
     return {
         "id": task.id,
         "queue": task.queue,

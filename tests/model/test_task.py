@@ -120,3 +120,10 @@ def test_a_key_that_is_not_unicode_is_left_for_the_check_to_refuse() -> None:
 
 def test_chosen_and_derived_ids_look_alike() -> None:
     assert [check_id(made)[14] for made in (new_id(), derived_id("q", "t", "k"))] == ["8", "8"]
+
+
+def test_a_task_that_a_worker_holds_and_has_not_started_is_claimed_only() -> None:
+    held = replace(running(), started_at=None)
+    assert held.is_claimed_only
+    assert not replace(held, started_at=1.0).is_claimed_only
+    assert not replace(held, status=Status.PENDING).is_claimed_only

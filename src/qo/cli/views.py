@@ -22,7 +22,7 @@ def panel(task: Task, now: float) -> Panel:
     rows.add_column(overflow="fold")
     for name, value in _facts(task, now):
         rows.add_row(name, value)
-    title = Text.assemble((clean(task.type), "bold"), " ", status_text(task.status))
+    title = Text.assemble((clean(task.type), "bold"), " ", task_status(task))
     return Panel(rows, title=title, title_align="left", box=box.ROUNDED, border_style=STYLES[task.status], expand=False)
 
 
@@ -34,7 +34,7 @@ def _facts(task: Task, now: float) -> list[tuple[str, Text]]:
         ("tries", f"{task.attempt} ({task.failures} of {1 + task.max_retries} failures allowed)"),
         ("created", _when(task.created_at, now)),
         ("runs at" if task.status is Status.PENDING else "", _when(task.available_at, now)),
-        ("started", task.started_at and _when(task.started_at, now)),
+        ("started", "not yet" if task.is_claimed_only else task.started_at and _when(task.started_at, now)),
         ("finished", task.completed_at and _when(task.completed_at, now)),
         ("took", duration(took(task))),
         ("lease until", task.lease_expires_at and _when(task.lease_expires_at, now)),
@@ -62,6 +62,11 @@ def _when(instant: float, now: float) -> str:
     return f"{iso(instant)} ({duration(ago)} ago)" if ago >= 0 else f"{iso(instant)} (in {duration(-ago)})"
 
 
+def task_status(task: Task) -> Text:
+    """The status; a task that a worker holds and has not started is claimed."""
+    return Text("claimed", style=STYLES[task.status]) if task.is_claimed_only else status_text(task.status)
+
+
 def took(task: Task) -> float | None:
     if task.started_at is None or task.completed_at is None:
         return None
@@ -76,7 +81,7 @@ def task_table(tasks: list[Task], now: float, *, width: int) -> Table:
         cells: list[Any] = [
             Text(task.id),
             data(task.type),
-            status_text(task.status),
+            task_status(task),
             Text(str(task.priority)),
             _tries(task),
             Text(age(now - task.created_at), style="dim"),

@@ -94,7 +94,9 @@ def worker_table(workers: list[WorkerNote], now: float, threshold: float) -> Tab
         rows.add_row(
             data(worker.worker_id),
             Text(state, style=STYLES.get(state, "")),
-            Text(f"{worker.current_load}/{worker.capacity}"),
+            Text.assemble(
+                f"{worker.current_load}/{worker.capacity}", (f" +{worker.waiting}", "dim") if worker.waiting else ""
+            ),
             Text(f"{worker.tasks_completed:,}"),
             Text(f"{worker.tasks_failed:,}", style="red" if worker.tasks_failed else ""),
             Text(f"{age(now - worker.last_heartbeat)} ago", style="dim"),

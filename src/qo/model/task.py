@@ -90,6 +90,11 @@ class Task(Struct, frozen=True, kw_only=True, gc=False):
         return due_at(self.available_at, self.created_at)
 
     @property
+    def is_claimed_only(self) -> bool:
+        """A worker holds it and has not said that its handler began; a handler that is quick is told of at its end."""
+        return self.status is Status.RUNNING and self.started_at is None
+
+    @property
     def time_limit(self) -> float:
         """Seconds this attempt may take: the timeout as it was submitted, grown by what failed before."""
         return min(LONGEST, self.timeout * self.retry.growth(self.failures)) if self.failures else self.timeout

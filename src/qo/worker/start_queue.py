@@ -8,6 +8,7 @@ from itertools import count
 from typing import Protocol
 
 from qo.clock import Clock, boot_clock
+from qo.model import effective_rank
 from qo.transitions import log_started
 from qo.worker.run import Run
 from qo.worker.run_table import RunTable
@@ -41,9 +42,15 @@ class StartQueue:
     # --- for the worker
 
     def put(self, runs: Iterable[Run]) -> None:
-        """Add runs; among equal ranks, the order given is kept."""
+        """Add what one claim gave, in its order. A later claim may give tasks that go before."""
+        entries = []
+        reached = float("-inf")
+        for run in runs:
+            task = run.task
+            reached = max(reached, effective_rank(task.rank, task.due_at, task.updated_at))
+            entries.append((reached, next(self._numbers), run))
         with self._lock:
-            self._waiting.extend((run.task.rank, next(self._numbers), run) for run in runs)
+            self._waiting.extend(entries)
             heapq.heapify(self._waiting)
         self.pump()
 

@@ -56,6 +56,7 @@ class WorkerDocument(Struct, frozen=True, kw_only=True):
     capabilities: list[str]
     current: list[str]
     load: int
+    waiting: int
     capacity: int
     counters: dict[str, int]
     heartbeat_at: str
@@ -86,6 +87,7 @@ def worker_document(worker: WorkerNote, now: float, silent_for: float) -> Worker
         capabilities=list(worker.capabilities),
         current=list(worker.current_tasks),
         load=worker.current_load,
+        waiting=worker.waiting,
         capacity=worker.capacity,
         counters={"completed": worker.tasks_completed, "failed": worker.tasks_failed},
         heartbeat_at=str(iso(worker.last_heartbeat)),

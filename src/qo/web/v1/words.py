@@ -56,8 +56,9 @@ def ended_as(task: Task) -> Status:
 
 
 def effective_level(task: Task, now: float) -> LevelWord:
-    """The level a task has come to by waiting, until now or until it was claimed."""
-    waited_until = now if task.status is Status.PENDING else task.started_at or task.due_at
+    """The level a task has come to by waiting, until now or until its handler began."""
+    waits = task.status is Status.PENDING or task.is_claimed_only
+    waited_until = now if waits else task.started_at or task.due_at
     return level_word(effective_priority(task.priority, task.due_at, task.rank, waited_until))
 
 

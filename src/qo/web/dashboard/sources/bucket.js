@@ -187,6 +187,7 @@ function workerView(note, now) {
     current: note.current_tasks ?? [],
     counters: {completed: note.tasks_completed ?? 0, failed: note.tasks_failed ?? 0},
     load: note.current_load ?? 0,
+    waiting: note.waiting ?? 0,
     capacity: note.capacity,
     heartbeat_at: iso(note.last_heartbeat),
     started_at: iso(note.started_at),

@@ -1,6 +1,6 @@
 // Tasks as a listing keeps them: small, searchable, without payload, result or lease.
 
-import {dueAt, effectivePriority, effectiveRank, whole} from './rules.js';
+import {dueAt, effectivePriority, effectiveRank, isClaimedOnly, whole} from './rules.js';
 import {bytesOf, iso} from './values.js';
 
 const SEARCHED = 2000; // bytes of a payload that a search for text looks at
@@ -27,7 +27,7 @@ function beginning(payload) {
 }
 
 export function rowView({text, etag, rank, ...row}, now) {
-  const until = row.status === 'pending' ? now : (row.started_at ?? dueAt(row));
+  const until = row.status === 'pending' || isClaimedOnly(row) ? now : (row.started_at ?? dueAt(row));
   return {
     ...row,
     effective_priority: effectivePriority({...row, rank}, until),

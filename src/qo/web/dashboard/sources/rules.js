@@ -80,6 +80,9 @@ export function eventOf(task) {
 }
 
 /** The instant a task begins to wait. A task that asks for an instant in the past waits from its creation on. */
+// A worker holds it and has not said that its handler began.
+export const isClaimedOnly = (task) => task.status === 'running' && (task.started_at ?? null) === null;
+
 export function dueAt(task) {
   return Math.max(task.available_at, task.created_at);
 }

@@ -69,6 +69,7 @@ export const isWorker = fits({
   capacity: isCount,
   current_load: orDefault(isCount),
   current_tasks: orDefault(isList),
+  waiting: orDefault(isCount),
   tasks_completed: orDefault(isCount),
   tasks_failed: orDefault(isCount),
   host: orDefault(isText),

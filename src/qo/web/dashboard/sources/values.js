@@ -1,7 +1,7 @@
 // Stored bytes and instants as people see them: the same as qo/codec.py. A lease id never leaves this file.
 
 import {parse} from '../parts/exact.js';
-import {dueAt, effectivePriority, whole} from './rules.js';
+import {dueAt, effectivePriority, isClaimedOnly, whole} from './rules.js';
 
 const decoder = new TextDecoder('utf-8', {fatal: true});
 
@@ -49,7 +49,7 @@ export function iso(seconds) {
 
 export function taskView(stored, now) {
   const task = whole(stored);
-  const waitedUntil = task.status === 'pending' ? now : (task.started_at ?? dueAt(task));
+  const waitedUntil = task.status === 'pending' || isClaimedOnly(task) ? now : (task.started_at ?? dueAt(task));
   return {
     id: task.id,
     queue: task.queue,

@@ -94,7 +94,7 @@ export function open({source, to, refresh}) {
       ['Queue', h('a', {href: address('tasks', {queue: task.queue})}, task.queue)],
       ['Priority', task.effective_priority !== undefined && task.effective_priority !== task.priority ? `${level(task.priority)}, by waiting ${task.effective_priority}` : level(task.priority)],
       ['Attempts', `${task.attempt}, ${task.failures} failed of ${task.max_retries + 1} allowed`],
-      ['Created', stamp(task.created_at)], ['Available', stamp(task.available_at)], ['Started', stamp(task.started_at)],
+      ['Created', stamp(task.created_at)], ['Available', stamp(task.available_at)], ['Started', task.status === 'running' && !task.started_at ? 'claimed, not started yet' : stamp(task.started_at)],
       ['Ended', stamp(task.completed_at)], ['Last attempt took', worked], ['Changed', stamp(task.updated_at)],
       ['Worker', task.worker_id && h('a', {href: address('tasks', {worker: task.worker_id})}, task.worker_id)],
       ['Time limit', duration(task.timeout)], ['Needs', task.needs?.length ? task.needs.map((name) => h('span', {class: 'tag'}, name)) : null],

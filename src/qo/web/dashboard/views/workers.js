@@ -61,6 +61,7 @@ export function open({source, to, refresh}) {
       h('div', {class: 'load'}, meter(worker.load / Math.max(1, worker.capacity), `${worker.load} of ${worker.capacity} places taken`), h('span', {}, `${number(worker.load)} / ${number(worker.capacity)}`)),
       h('dl', {class: 'facts'},
         fact('Heartbeat', ago(worker.heartbeat_at)), fact('Started', ago(worker.started_at)),
+        worker.waiting ? fact('Claimed, not started', number(worker.waiting)) : null,
         fact('Completed', short(completed)), fact('Failed', h('span', {class: failed ? 'bad' : ''}, short(failed))),
         fact('Host', worker.host || '–'), fact('Version', worker.version || '–'),
         fact('Queues', names(worker.queues)), fact('Types', names(worker.types)), fact('Can', worker.capabilities.length ? names(worker.capabilities) : 'nothing special')),
