@@ -27,7 +27,7 @@ _nursery.set_forkserver_preload([__name__, "qo.buckets.folder", *(f"qo.engines.{
 def start(
     url: str, log: Path, rounds: int = ENDLESS, *, gate: Barrier | None = None, pause: float = 0.0
 ) -> BaseProcess:
-    """`pause` is the seconds between two rounds, for tests that last."""
+    """`pause` is the seconds it holds what it claimed, for tests that last."""
     process = _nursery.Process(target=_run, args=(url, log, rounds, gate, pause, dict(os.environ)), daemon=True)
     process.start()
     return process
@@ -58,11 +58,11 @@ async def _work(url: str, log: int, rounds: int, pause: float) -> None:
         added = await engine.add([_new_task() for _ in range(3)])
         os.write(log, b"".join(b"added %s\n" % task_id.encode() for task_id, _ in added))
         tasks = await engine.claim(Want(worker_id="w", lease_id=new_lease_id(), limit=3, lease=LEASE))
+        await asyncio.sleep(pause)
         changes = [release(task) if (n + m) % 7 == 0 else complete(task) for m, task in enumerate(tasks)]
         answers = zip(tasks, changes, await engine.apply(changes), strict=True)
         done = [task for task, change, held in answers if held and change.to is Status.COMPLETED]
         os.write(log, b"".join(b"completed %s %d\n" % (task.id.encode(), task.attempt) for task in done))
-        await asyncio.sleep(pause)
     await engine.close()
 
 

@@ -1,16 +1,19 @@
 """An app for workers that are killed: `qo worker tests.engines.killed_app:app`.
 
-Where a log is named, every third task runs until the process is killed, so that no kill misses.
+Where a log is named, every third task runs until the process is killed, so that no kill misses. Where SLOW_TASKS is
+set, some take up to so many seconds, so that a worker or producer that wakes up late meets them running elsewhere.
 """
 
 import asyncio
 import os
+import random
 from pathlib import Path
 
 import qo
 
 app = qo.App()
 LOG = Path(os.environ["LOG_OF_THE_KILLED"]) if "LOG_OF_THE_KILLED" in os.environ else None
+SLOW = float(os.environ.get("SLOW_TASKS", "0"))
 if LOG:
     LOG.touch()  # about to work
 
@@ -20,6 +23,8 @@ async def count_up(n: int) -> int:
     if LOG and n % 3 == 0:
         write(LOG, qo.current_task().id)
         await asyncio.Event().wait()
+    if SLOW and random.random() < 0.15:
+        await asyncio.sleep(random.uniform(0.0, SLOW))
     return n + 1
 
 

@@ -106,9 +106,11 @@ async def check(url: str, told: Told) -> None:
         lost = [task_id for task_id in done if found[task_id].status is not Status.COMPLETED]
         assert lost == [], "an acknowledged completion is lost"
         await finish(engine)
+        attempts = dict(told.completed)
         for page in _pages(sorted(told.added)):
-            for events in await asyncio.gather(*map(engine.history, page)):
+            for task_id, events in zip(page, await asyncio.gather(*map(engine.history, page)), strict=True):
                 _check_history(events)
+                assert events[-1].attempt == attempts.get(task_id, events[-1].attempt), "another attempt completed it"
     finally:
         await engine.close()
 

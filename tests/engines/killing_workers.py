@@ -40,10 +40,10 @@ async def kill_workers(url: str, folder: Path, number: int) -> Told:
     return Told(added, [])
 
 
-def start(url: str, folder: Path, log: Path | None = None) -> Worker:
+def start(url: str, folder: Path, log: Path | None = None, *, slow: float = 0.0) -> Worker:
     """With a log, a worker that does not end every task: see the app."""
-    logs = {"LOG_OF_THE_KILLED": str(log)} if log else {}
-    return start_qo(url, folder, "worker", "tests.engines.killed_app:app", *QUICK, **logs)
+    variables = {"SLOW_TASKS": str(slow)} | ({"LOG_OF_THE_KILLED": str(log)} if log else {})
+    return start_qo(url, folder, "worker", "tests.engines.killed_app:app", *QUICK, **variables)
 
 
 def start_qo(url: str, folder: Path, *words: str, **variables: str) -> Worker:
