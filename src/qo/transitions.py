@@ -71,22 +71,27 @@ class Transitions:
         """A change that the store took, and the task as it was held before.
 
         `started_at` is when the handler began, by the store's clock, if the task does not say; `ran` is how long it
-        ran, by a clock that does not jump. A repeat of a settlement is told once.
+        ran, by a clock that does not jump. The caller tells each settlement once (`is_first` knows).
         """
         if change.to not in _SETTLED or (change.to is Status.PENDING and change.failures is None):
             return  # renewed or handed back: nothing has become of the task
-        key = task.id, change.lease_id
-        if key in self._seen:
-            return
-        self._seen[key] = None
-        if len(self._seen) > _MAX_REMEMBERED:
-            self._seen.popitem(last=False)
         started_at = task.started_at if started_at is None else started_at
         now = self._clock()
         if ran is None and started_at is not None:
             ran = max(0.0, now - started_at)
         self._count(task, change, now, started_at, ran)
         self._tell_settled(task, change, ran)
+
+    def is_first(self, change: Change) -> bool:
+        """Whether a settlement that the store took is not the repeat of an earlier one."""
+        key = change.id, change.lease_id
+        if key in self._seen:
+            return False
+        if change.to in _SETTLED:
+            self._seen[key] = None
+        if len(self._seen) > _MAX_REMEMBERED:
+            self._seen.popitem(last=False)
+        return True
 
     def cancelled(self, tasks: Iterable[Task]) -> None:
         """Tasks that someone cancelled, as they are or were."""
@@ -99,8 +104,9 @@ class Transitions:
         if started_at is not None:
             waited = started_at - task.due_at
             row.wait.observe(max(0.0, waited))
-            _count_promotion(row, task, started_at)
-        reason = reason_of(change)
+            if waited > _SECOND:  # nobody is promoted sooner
+                _count_promotion(row, task, started_at)
+        reason = "" if change.to is Status.COMPLETED else reason_of(change)
         if ran is not None and reason != "lost":  # nobody knows how long a lost attempt ran
             row.run.observe(ran)
             if self.on_run is not None:

@@ -145,7 +145,8 @@ class Taking(Opened):
         self._forget(held)
         if not settled:
             raise _lost(held)
-        self.transitions.settled(held, change)
+        if self.transitions.is_first(change):
+            self.transitions.settled(held, change)
 
     def _forget(self, held: Task) -> None:
         known = self.held.get(held.id)
