@@ -1,5 +1,7 @@
 """Damage to what a bucket holds, for the contract: the hooks that spoil one stored task or note of a layout."""
 
+from collections.abc import Callable
+
 import msgspec
 import psycopg
 
@@ -46,12 +48,16 @@ async def truncate(bucket: Bucket, key: str) -> None:
     await patiently(lambda: bucket.put(key, data, expected=ANY))
 
 
-async def damage_redis(engine: Engine, task_id: str, field: str) -> None:
+def halve(data: bytes) -> bytes:
+    return data[: len(data) // 2]
+
+
+async def damage_redis(engine: Engine, task_id: str, field: str, spoil: Callable[[bytes], bytes] = halve) -> None:
     """Cut off the end of one field: `s` is the state, which scripts read, `d` the description, which they do not."""
     assert isinstance(engine, RedisEngine)
     key = f"{{{engine._address.prefix}}}:task:{task_id}"
     stored = await engine._ask("HGET", key, field)
-    await engine._ask("HSET", key, field, stored[: len(stored) // 2], writing=True)
+    await engine._ask("HSET", key, field, spoil(stored), writing=True)
 
 
 async def damage_postgres(engine: Engine, task_id: str, setting: str) -> None:

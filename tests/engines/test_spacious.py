@@ -106,7 +106,7 @@ async def test_repeating_a_completion_is_harmless(engine: SpaciousEngine, bucket
 async def test_nobody_can_make_up_a_reference(engine: SpaciousEngine, bucket: MemoryBucket) -> None:
     await engine.add([new(payload=LARGE)])
     (key,) = await aside(bucket)
-    for n, payload in enumerate((reference(key), MARK, MARK + b"=x"), start=1):
+    for n, payload in enumerate((reference(key, LARGE), MARK, MARK + b"=x"), start=1):
         await engine.add([new(n, payload=payload)])
         assert (await stored(engine, n)).payload == payload
 
@@ -117,7 +117,7 @@ async def test_a_payload_that_is_gone_fails_its_task_and_no_other(engine: Spacio
     await bucket.delete(key)
     assert [task.id for task in await claim(engine)] == [task_id(1)]
     task = await stored(engine)
-    assert (task.status, task.error) == (Status.FAILED, f"its payload is gone: {key}")
+    assert (task.status, task.error) == (Status.FAILED, f"its payload is gone or damaged: {key}")
     assert task.payload == b'{"$missing":"%s"}' % key.encode()
 
 

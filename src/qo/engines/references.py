@@ -6,6 +6,8 @@ begin so are kept behind a second mark, so that nobody can make up a reference.
 
 import re
 
+from qo.checksum import checksum_of
+
 MARK = b"\x01qo\x01"
 DATA = "data/"
 _REFERENCE, _LITERAL = MARK + b"@", MARK + b"="
@@ -28,15 +30,22 @@ def task_id_in(key: str) -> str | None:
     return found[1] if found else None
 
 
-def reference(key: str) -> bytes:
-    return _REFERENCE + key.encode()
+def reference(key: str, value: bytes) -> bytes:
+    """Stands for the value that lies under this key, and carries its checksum."""
+    return _REFERENCE + f"{key}#{checksum_of(value)}".encode()
 
 
 def referred(stored: bytes) -> str | None:
     """The key a stored value refers to; None if it is a value itself."""
     if not stored.startswith(_REFERENCE):
         return None
-    return stored[len(_REFERENCE) :].decode("ascii", "replace")
+    return stored[len(_REFERENCE) :].decode("ascii", "replace").partition("#")[0]
+
+
+def is_intact(stored: bytes, value: bytes) -> bool:
+    """Whether this is the value that was put aside. References without a checksum were written at first."""
+    checksum = stored.partition(b"#")[2].decode("ascii", "replace")
+    return not checksum or checksum == checksum_of(value)
 
 
 def literal(value: bytes) -> bytes:

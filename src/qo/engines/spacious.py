@@ -19,7 +19,18 @@ from qo.bucket import ANY, Bucket
 from qo.clock import Clock
 from qo.engine import Engine, Repairable, Sharded, WriteBehind, default_retention
 from qo.engines.patience import patiently
-from qo.engines.references import DATA, MARK, data_key, is_id, literal, reference, referred, task_id_in, value_of
+from qo.engines.references import (
+    DATA,
+    MARK,
+    data_key,
+    is_id,
+    is_intact,
+    literal,
+    reference,
+    referred,
+    task_id_in,
+    value_of,
+)
 from qo.errors import Conflict, StorageError
 from qo.ids import new_lease_id
 from qo.model import (
@@ -129,7 +140,7 @@ class SpaciousEngine:
             return literal(value)
         key = data_key(task_id, kind, name)
         await self._patiently(lambda: self._bucket.put(key, value, expected=ANY))
-        return reference(key)
+        return reference(key, value)
 
     async def delete(self, ids: Sequence[str]) -> list[bool]:
         check_distinct(ids)
@@ -210,8 +221,8 @@ class SpaciousEngine:
             return None
         if payload is not None:
             return replace(task, payload=payload, result=result)  # a replayed task has the result of its last life
-        log.error("the payload of %s %s is gone", task.type, task.id, extra={"task_id": task.id})
-        await self.engine.apply([fail(task, f"its payload is gone: {referred(task.payload)}")])
+        log.error("the payload of %s %s is gone or damaged", task.type, task.id, extra={"task_id": task.id})
+        await self.engine.apply([fail(task, f"its payload is gone or damaged: {referred(task.payload)}")])
         return None
 
     async def get(self, ids: Sequence[str]) -> list[Task | None]:
@@ -233,11 +244,14 @@ class SpaciousEngine:
         )
 
     async def _fetch(self, stored: bytes | None) -> bytes | None:
-        """None: there is nothing, or no longer."""
+        """None: there is nothing, or no longer, or it is damaged."""
         key = None if stored is None else referred(stored)
         if stored is None or key is None:
             return None if stored is None else value_of(stored)
         blob = await self._patiently(lambda: self._bucket.get(key)) if task_id_in(key) else None
+        if blob is not None and not is_intact(stored, blob.data):
+            log.error("%s is damaged: its checksum is not that of its bytes", key)
+            return None
         return None if blob is None else blob.data
 
     # --- what holds no values

@@ -9,8 +9,8 @@ import msgspec
 from msgspec.structs import replace
 
 from qo.clock import Clock
-from qo.damage import encode_damage, note_name
-from qo.errors import Conflict
+from qo.damage import Damage, encode_damage, note_name
+from qo.errors import Conflict, StorageError
 from qo.ids import new_lease_id
 from qo.model import (
     ANY,
@@ -158,9 +158,16 @@ class Table:
         now, numbers = self._now, encode_list(chosen)
         started_at = None if want.is_prefetch else now
         self._db.execute(SQL["claim"], (want.lease_id, want.worker_id, now + want.lease, now, numbers, started_at))
-        self._db.execute(SQL["record"], (numbers,))
+        self._record(numbers)
         tasks = read_tasks(self._db, BY_N, chosen, self.lanes)
         return [tasks[n] for n in chosen]
+
+    def _record(self, numbers: str) -> None:
+        """An event for each. Raises DamageFound, of rows not known, if there is one of this version already."""
+        try:
+            self._db.execute(SQL["record"], (numbers,))
+        except apsw.ConstraintError as error:
+            raise DamageFound([]) from error
 
     def claim_each(self, wants: Sequence[Want]) -> list[list[Task]]:
         """Claims that are alike in all but their leases: tasks are looked for once, and dealt out in order."""
@@ -174,7 +181,7 @@ class Table:
             for n in hand
         ]
         write_rows(self._db, "claim_each", rows)
-        self._db.execute(SQL["record"], (encode_list(chosen),))
+        self._record(encode_list(chosen))
         tasks = read_tasks(self._db, BY_N, chosen, self.lanes)
         return [[tasks[n] for n in hand] for hand in hands]
 
@@ -235,7 +242,7 @@ class Table:
                 reached.append(plain(changed.status))
         write_rows(self._db, "change", rows)
         if told:
-            self._db.execute(SQL["record"], (encode_list([brief.n for brief in told]),))
+            self._record(encode_list([brief.n for brief in told]))
             self.tally.subtract(Counter([(brief.lane, brief.status) for brief in told]))
             self.tally.update(zip([brief.lane for brief in told], reached, strict=True))
         self.claimable = self.claimable or any(row[2] is not None for row in rows)
@@ -243,8 +250,14 @@ class Table:
 
     # --- damage
 
-    def set_aside(self, bad: Sequence[BadRow]) -> None:
-        """Take rows that are no tasks out of every list, and say so. All but their status stays as it is."""
+    def set_aside(self, bad: Sequence[BadRow]) -> Damage:
+        """Take rows that are no tasks out of every list, and say so. All but their status stays as it is.
+
+        Without any, all that are there: raises StorageError if there is none.
+        """
+        bad = bad or damaged_rows(self._db, self.lanes)
+        if not bad:
+            raise StorageError("the events of some tasks do not fit to them; run `qo doctor`, and restore a copy")
         self._db.execute(SQL["set_aside"], (encode_list([row.n for row in bad]),))
         for row in bad:
             if self._db.execute("SELECT 1 FROM notes WHERE name = ?", (note_name(row.id),)).get is None:
@@ -253,6 +266,7 @@ class Table:
         self._db.execute("DELETE FROM tally")
         self._db.execute(SQL["recount"])
         self.tally.clear()
+        return {row.id: row.problem for row in bad}
 
     # --- delete and notes
 

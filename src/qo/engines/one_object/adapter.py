@@ -21,6 +21,8 @@ _LOST_RACES = {"CASConflictError", "Conflict", "ConflictError", "PreconditionFai
 
 
 class StorageBucket:
+    may_be_empty = True  # before the first write there is no object, or an empty one
+
     def __init__(
         self, storage: ObjectStorage, *, key: str = KEY, settle: float = 1.0, clock: Clock = system_clock
     ) -> None:

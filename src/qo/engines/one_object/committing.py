@@ -9,8 +9,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
-import msgspec
-
 from qo.bucket import NEW, Bucket
 from qo.buckets.own_writes import SUPERSEDED, put_document
 from qo.damage import DamageLog
@@ -105,9 +103,12 @@ class Committing:
         data, version = (b"", NEW) if blob is None else (blob.data, blob.version)
         if version == self._version:
             return False
+        if blob is not None and not data and not getattr(self._bucket, "may_be_empty", False):
+            # A plain storage may hold nothing at first. Here someone has emptied the object, and all that was in it.
+            raise StorageError(f"{self._key} is empty; put an older version in its place, or remove it to start over")
         try:
             self._state = State(data, self._state, place=self._key)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except ValueError as error:
             raise StorageError(f"{self._key} does not hold a queue; look at it and move it away: {error}") from error
         self._version = version
         self._damage_log.report(self._state.damage)
@@ -147,7 +148,7 @@ def _answer(call: Call[Any], answer: Any) -> None:
 def _is_ours(stored: bytes, write: str, version: int) -> bool | None:
     try:
         head = decode_head(stored)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except ValueError:
         return None
     if write in head.writes:
         return True

@@ -4,6 +4,7 @@
 """
 
 import re
+from collections.abc import Collection
 from typing import Any, NamedTuple
 from zlib import crc32
 
@@ -11,6 +12,7 @@ import msgspec
 from msgspec import Struct, convert
 from msgspec.structs import fields, replace
 
+from qo.checksum import check_seal, sealed
 from qo.engines.unknown_fields import Shape, Unknown, put_back, unknown_fields
 from qo.formats import Format, check_format, format_of
 from qo.model import Event, RetryPolicy, Status, Task
@@ -88,10 +90,13 @@ _NOTE, _HEAD = Shape(StoredNote), Shape(Head)
 
 
 def encode_record(record: Record, over: bytes | None = None) -> bytes:
-    """`over`: the record it replaces. What a newer qo wrote there, and this one does not know, stays."""
+    """`over`: the record it replaces. What a newer qo wrote there, and this one does not know, stays.
+
+    With its checksum: see `encode_object`.
+    """
     task = convert(record.task, _CompactTask, from_attributes=True)
     data = _encoder.encode({"task": task, "events": record.events})
-    return data if over is None else put_back(data, unknown_fields(over, _RECORD), _RECORD)
+    return sealed(data if over is None else put_back(data, unknown_fields(over, _RECORD), _RECORD))
 
 
 def decode_record(data: bytes) -> Record:
@@ -105,6 +110,8 @@ def id_in(data: bytes) -> str:
 
 
 def decode_head(data: bytes) -> Head:
+    """Raises ValueError."""
+    check_seal(data)
     try:
         return _strict_heads.decode(data)
     except msgspec.ValidationError:  # it has fields of a newer qo, or is damaged, which the next line says
@@ -137,19 +144,48 @@ def check_head(place: str, head: Head) -> Format:
     return found if head.format > FORMAT else format_of(FORMAT, additive=ADDITIVE)
 
 
-def encode_object(head: Head, records: list[bytes], unknown: UnknownParts) -> bytes:
-    """The head, with the tasks' bytes put in as they are. Megabytes are copied once."""
+def salvage(data: bytes) -> tuple[bytes, Head, list[bytes]]:
+    """What is intact of a damaged object: its head as text, and with those tasks; and the text of the other tasks.
+
+    Raises ValueError if the head is not intact.
+    """
+    pieces = data.split(b"\n")
+    first, *records = [b"\n".join(pair) for pair in zip(pieces[::2], pieces[1::2], strict=False)]
+    if not check_seal(first):
+        raise ValueError("what precedes its tasks has no checksum")
+    if not any(record.startswith(b"]}\n") for record in records):
+        raise ValueError("it ends early")
+    text = pieces[0] + b"]}"
+    head = decode_head(text)
+    sound, damaged = list[msgspec.Raw](), list[bytes]()
+    for record in records:
+        if record.startswith(b"]}"):
+            break
+        try:
+            is_sound = check_seal(record.removesuffix(b","))
+        except ValueError:
+            is_sound = False
+        task = record.partition(b"\n")[0]
+        if is_sound:
+            sound.append(msgspec.Raw(task))
+        else:
+            damaged.append(task)
+    return text, replace(head, tasks=tuple(sound)), damaged
+
+
+def encode_object(head: Head, records: Collection[bytes], unknown: UnknownParts) -> bytes:
+    """The head, with the tasks' bytes put in as they are. Each part carries a checksum, and so does the whole.
+
+    No part holds a line feed, so that those that are intact can be told even where the whole is damaged.
+    """
     if unknown.notes:
         notes = [put_back(_encoder.encode(note), unknown.notes.get(note.name, {}), _NOTE) for note in head.notes]
         head = replace(head, notes=[msgspec.Raw(note) for note in notes])
     text = _encoder.encode(head)
     for name, value in unknown.head.items():
         text = b"{" + _encoder.encode(name) + b":" + value + b"," + text.removeprefix(b"{")
-    if not records:
-        return text
-    records[0] = text.removesuffix(b"]}") + records[0]
-    records[-1] += b"]}"
-    return b",".join(records)
+    first = sealed(text.removesuffix(b"]}"))
+    return sealed(b"\n".join([first, b",\n".join(records), b"]}"]) if records else first + b"\n]}")
 
 
 def grown(record: Record | None, task: Task, *, quietly: bool) -> Record:

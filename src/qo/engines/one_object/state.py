@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 from heapq import nlargest
 
+from qo.checksum import sealed, unsealed
 from qo.damage import check_stored, encode_damage, note_name
 from qo.engines.one_object.lines import Lines
 from qo.engines.one_object.record import (
@@ -19,6 +20,7 @@ from qo.engines.one_object.record import (
     encode_record,
     grown,
     id_in,
+    salvage,
     unknown_parts,
 )
 from qo.errors import Conflict
@@ -57,10 +59,10 @@ class State:
     """The engine's operations on the object's content. Told what time it is; nothing here waits."""
 
     def __init__(self, data: bytes = b"", known: "State | None" = None, *, place: str = "the object") -> None:
-        head = decode_head(data) if data else Head(format=FORMAT, version=0, writes=())
+        text, head, damaged = _parts(data) if data else (b"", Head(format=FORMAT, version=0, writes=()), [])
         self.version, self.writes = head.version, head.writes
         self._format = check_head(place, head)
-        self._unknown = unknown_parts(data, head) if data else UnknownParts({}, {})
+        self._unknown = unknown_parts(text, head) if data else UnknownParts({}, {})
         self.is_changed = False
         self.damage: dict[str, str] = {}  # tasks of the object that could not be read, and why
         self._encoded: dict[str, bytes] = {}
@@ -69,18 +71,20 @@ class State:
         self._counts: Counter[Lane] = Counter()
         self._lines = Lines(self._task)
         self._load([bytes(raw) for raw in head.tasks], known)
+        for damaged_text in damaged:
+            self._set_aside(damaged_text, ValueError("its checksum is not that of its bytes"))
 
     def _load(self, encoded: list[bytes], known: "State | None") -> None:
         """What another broker left unchanged is not decoded again."""
         decoded = known.decoded() if known else {}
-        for data in encoded:
-            record = decoded.get(data)
+        for text in encoded:
+            data, record = decoded.get(text) or (b"", None)
             if record is None:
                 try:
-                    record = decode_record(data)
+                    data, record = sealed(text), decode_record(text)
                     check_stored(record.task)
                 except ValueError as error:
-                    self._set_aside(data, error)
+                    self._set_aside(text, error)
                     continue
             self._encoded[record.task.id], self._records[record.task.id] = data, record
             self._counts[_lane(record.task)] += 1
@@ -96,8 +100,9 @@ class State:
         self.damage[task_id] = str(error)
         self.is_changed = True
 
-    def decoded(self) -> dict[bytes, Record]:
-        return {data: self._records[task_id] for task_id, data in self._encoded.items()}
+    def decoded(self) -> dict[bytes, tuple[bytes, Record]]:
+        """By the text of a task: the same with its checksum, and decoded."""
+        return {unsealed(data): (data, self._records[task_id]) for task_id, data in self._encoded.items()}
 
     def encode(self) -> tuple[bytes, str]:
         """As bytes to be written, and the id of that write."""
@@ -113,7 +118,7 @@ class State:
             notes=tuple(self._notes.values()),
         )
         self.is_changed = False
-        return encode_object(head, list(self._encoded.values()), self._unknown), write
+        return encode_object(head, self._encoded.values(), self._unknown), write
 
     def _task(self, task_id: str) -> Task | None:
         record = self._records.get(task_id)
@@ -231,6 +236,14 @@ class State:
     def drop_note(self, name: str) -> None:
         if self._notes.pop(name, None) is not None:
             self.is_changed = True
+
+
+def _parts(data: bytes) -> tuple[bytes, Head, list[bytes]]:
+    """The object as text and decoded, and the text of tasks that are damaged. Raises ValueError."""
+    try:
+        return data, decode_head(data), []
+    except ValueError:
+        return salvage(data)
 
 
 def _place(task: Task) -> Position:

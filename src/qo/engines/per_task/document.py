@@ -6,6 +6,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from qo.checksum import check_seal, sealed
 from qo.engines.unknown_fields import Shape, put_back, unknown_fields
 from qo.ids import new_lease_id as new_write_id
 from qo.model import Event, RetryPolicy, Status, Task, event_of
@@ -34,11 +35,13 @@ _SHAPE = Shape(Document, but=("unknown",), task=Shape(Task, retry=Shape(RetryPol
 
 def encode(document: Document) -> bytes:
     if not document.unknown:
-        return msgspec.json.encode(document)
-    return put_back(msgspec.json.encode(replace(document, unknown=None)), document.unknown, _SHAPE)
+        return sealed(msgspec.json.encode(document))
+    return sealed(put_back(msgspec.json.encode(replace(document, unknown=None)), document.unknown, _SHAPE))
 
 
 def decode(data: bytes) -> Document:
+    """Raises ValueError."""
+    check_seal(data)
     document = _decoder.decode(data)
     unknown = unknown_fields(data, _SHAPE)
     return replace(document, unknown=unknown) if unknown else document

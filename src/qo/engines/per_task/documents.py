@@ -3,8 +3,6 @@
 from collections import OrderedDict
 from typing import NamedTuple
 
-import msgspec
-
 from qo.bucket import NEW, Blob, Bucket
 from qo.buckets.own_writes import SUPERSEDED, put_document
 from qo.damage import check_stored
@@ -93,5 +91,5 @@ class Documents:
 def _is_ours(data: bytes, document: Document) -> bool | None:
     try:
         return is_ours(decode(data), document)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except ValueError:
         return None

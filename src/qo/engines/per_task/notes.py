@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from qo.bucket import Blob, Bucket
 from qo.buckets.own_writes import SUPERSEDED, put_document
+from qo.checksum import check_seal, sealed
 from qo.engines.patience import patiently
 from qo.engines.per_task.document import REMEMBERED
 from qo.engines.per_task.parallel import in_parallel
@@ -48,7 +49,7 @@ class Notes:
         last = self._read.get(name)
         former = last.writes if last is not None and last.version == expected else ()
         writes = (*former, write)[-REMEMBERED:]
-        content = msgspec.json.encode(NoteDocument(name=name, data=data, writes=writes))
+        content = sealed(msgspec.json.encode(NoteDocument(name=name, data=data, writes=writes)))
         version = await put_document(
             self._bucket, key, content, expected=expected, is_ours=lambda stored: _is_ours(stored, write)
         )
@@ -85,8 +86,8 @@ class Notes:
 
     def _decode(self, key: str, blob: Blob) -> NoteDocument | None:
         try:
-            note = msgspec.json.decode(blob.data, type=NoteDocument)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            note = _decoded(blob.data)
+        except ValueError as error:
             self._quarantine.put(key, error)
             return None
         if key_of(note.name) != key:
@@ -100,10 +101,15 @@ class Notes:
             self._read.popitem(last=False)
 
 
+def _decoded(data: bytes) -> NoteDocument:
+    check_seal(data)
+    return msgspec.json.decode(data, type=NoteDocument)
+
+
 def _is_ours(stored: bytes, write: str) -> bool | None:
     try:
-        note = msgspec.json.decode(stored, type=NoteDocument)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+        note = _decoded(stored)
+    except ValueError:
         return None
     forgotten = len(note.writes) == REMEMBERED and write not in note.writes
     return None if forgotten else write in note.writes

@@ -191,8 +191,7 @@ class SqliteEngine:
         return await around_damage(lambda: self._at_work().writer.ask(work, abandoned), self._set_aside)
 
     async def _set_aside(self, bad: list[BadRow]) -> None:
-        await self._at_work().writer.ask(lambda table: table.set_aside(bad))
-        self._damage_log.report({row.id: row.problem for row in bad})
+        self._damage_log.report(await self._at_work().writer.ask(lambda table: table.set_aside(bad)))
 
     # --- reading
 

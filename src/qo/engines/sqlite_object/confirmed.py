@@ -6,6 +6,7 @@ from qo.bucket import NEW, Blob, Bucket
 from qo.clock import Clock
 from qo.engines.patience import patiently, patiently_opened
 from qo.engines.sqlite_object.image import Image
+from qo.errors import StorageError
 
 
 class Confirmed:
@@ -71,6 +72,8 @@ class Confirmed:
         data, version = (b"", NEW) if blob is None else (blob.data, blob.version)
         if version == self.version:
             return
+        if blob is not None and not data:
+            raise StorageError(f"{self._key} is empty; put an older version in its place, or remove it to start over")
         image = Image(self._key, data, self._clock)
         number = image.number()
         if self._adoptions != adoptions and number <= self._number:

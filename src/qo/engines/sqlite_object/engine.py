@@ -162,8 +162,7 @@ class SqliteObjectEngine:
         return await around_damage(lambda: self._store.ask(work, abandoned, want), self._set_aside)
 
     async def _set_aside(self, bad: list[BadRow]) -> None:
-        await self._store.ask(lambda table: table.set_aside(bad))
-        self._damage_log.report({row.id: row.problem for row in bad})
+        self._damage_log.report(await self._store.ask(lambda table: table.set_aside(bad)))
 
     # --- reading
 

@@ -7,6 +7,7 @@ import apsw
 
 from qo.clock import Clock
 from qo.engines.sqlite_object.calls import Call, Claims, gathered
+from qo.engines.sqlite_object.image_checksum import check_image, seal_image
 from qo.errors import StorageError
 from qo.ids import new_lease_id as new_write_id
 from qo.model import Want
@@ -63,7 +64,7 @@ class Image:
             self._db.execute("DELETE FROM writes WHERE n <= ?", (write.n - REMEMBERED,))
         if self._db.execute("PRAGMA freelist_count").get * _WASTE > self._db.execute("PRAGMA page_count").get:
             self._db.execute("PRAGMA incremental_vacuum").fetchall()  # what is empty would be sent with every write
-        return self._db.serialize("main"), write
+        return seal_image(self._db.serialize("main")), write
 
     def number(self) -> int:
         """How often the object was written."""
@@ -98,6 +99,8 @@ def names(stored: bytes, write: Write) -> bool | None:
 
 def _load(key: str, data: bytes, *, is_ours: bool) -> apsw.Connection:
     is_blank = not is_ours and _is_blank(key, data)
+    if not is_ours and not is_blank:
+        check_image(key, data)
     try:
         db = _deserialize(b"" if is_blank else data)
         try:

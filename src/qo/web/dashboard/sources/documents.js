@@ -1,5 +1,6 @@
 // A task's object in the layout `tasks`: the same as qo/engines/per_task/document.py. What is not understood is kept.
 
+import {parsed} from './checksum.js';
 import {eventOf, newWriteId} from './rules.js';
 import {isEvent, isTask} from './shapes.js';
 
@@ -11,7 +12,7 @@ const MOST_BYTES = 64 * 1024; // of events: errors can be long
 /** null: not a task's document; left alone. */
 export function decode(text, id) {
   try {
-    const document = JSON.parse(text);
+    const document = parsed(text);
     const ours = isTask(document.task) && document.task.id === id && Array.isArray(document.writes);
     return ours && Array.isArray(document.events) && document.events.every(isEvent) ? document : null;
   } catch {

@@ -1,6 +1,7 @@
 // Large payloads and results lie under data/, and the task holds a reference in their place: the same marks as in
 // qo/engines/references.py.
 
+import {crc32} from './checksum.js';
 import {bytesOf, valueOfBytes} from './values.js';
 
 const REFERENCE = '\u0001qo\u0001@';
@@ -11,8 +12,14 @@ const SHOWN = 2 * 1024 * 1024; // bytes of a value that a page can still show
 export function referred(base64) {
   const start = String.fromCharCode(...bytesOf(base64.slice(0, 8)).subarray(0, REFERENCE.length));
   if (start !== REFERENCE) return null;
-  const key = String.fromCharCode(...bytesOf(base64).subarray(REFERENCE.length));
+  const [key] = String.fromCharCode(...bytesOf(base64).subarray(REFERENCE.length)).split('#'); // behind it, a checksum
   return KEY.test(key) ? key : null;
+}
+
+/** Whether these are the bytes that were put aside. References without a checksum were written at first. */
+function isIntact(base64, bytes) {
+  const [, checksum] = String.fromCharCode(...bytesOf(base64)).split('#');
+  return !checksum || checksum === crc32(bytes).toString(16).padStart(8, '0');
 }
 
 /** Keys of everything a task refers to. */
@@ -25,13 +32,14 @@ export async function filled(s3, task, view) {
   const whole = {...view};
   for (const field of ['payload', 'result']) {
     const key = task[field] ? referred(task[field]) : null;
-    if (key !== null) whole[field] = await fetched(s3, key);
+    if (key !== null) whole[field] = await fetched(s3, key, task[field]);
   }
   return whole;
 }
 
-async function fetched(s3, key) {
+async function fetched(s3, key, reference) {
   const blob = await s3.getBytes(key, {most: SHOWN});
   if (blob === null) return {$missing: key};
+  if (blob.bytes !== null && !isIntact(reference, blob.bytes)) return {$damaged: key};
   return blob.bytes === null ? {$large: key, bytes: blob.size} : valueOfBytes(blob.bytes);
 }

@@ -1,5 +1,6 @@
 // The layout `one`, the whole queue in one object: read whole, written whole, as in qo/engines/one_object.
 
+import {parsed, sealed} from './checksum.js';
 import {filled, referredBy} from './large.js';
 import {putDocument} from './own_writes.js';
 import {history} from './past.js';
@@ -143,7 +144,7 @@ export class OneLayout {
       const next = {...changed, version: queue.version + 1, writes: [...queue.writes, write].slice(-REMEMBERED)};
       try {
         const asOurs = (stored) => isOurs(stored, write, next.version);
-        const etag = await putDocument(this.s3, KEY, JSON.stringify(next), {over: this.#etag, isOurs: asOurs});
+        const etag = await putDocument(this.s3, KEY, sealed(JSON.stringify(next)), {over: this.#etag, isOurs: asOurs});
         this.#take(next, etag);
         return;
       } catch (error) {
@@ -165,9 +166,17 @@ function isRecord(record) {
 }
 
 function decode(text) {
-  const queue = text ? JSON.parse(text) : EMPTY;
+  const queue = text ? unpacked(text) : EMPTY;
   if ((queue.since || queue.format) > FORMAT) throw new StoreError('unreadable', `${KEY} is in a format this page does not know`);
   return {...EMPTY, ...queue};
+}
+
+function unpacked(text) {
+  try {
+    return parsed(text);
+  } catch (error) {
+    throw new StoreError('unreadable', `${KEY} is damaged: ${error.message}; a worker goes on with what is intact`);
+  }
 }
 
 function isOurs(text, write, version) {

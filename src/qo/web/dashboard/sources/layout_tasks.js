@@ -1,6 +1,7 @@
 // The layout `tasks`, one object per task: read through listings and the index, written index first, state second,
 // clean-up last, as in qo/engines/per_task/transitions.py.
 
+import {sealed} from './checksum.js';
 import {Alive} from './alive.js';
 import {buried, decode, grown, isAlive, isOurs} from './documents.js';
 import {indexKey, isId, taskKey} from './keys.js';
@@ -165,7 +166,7 @@ export class TasksLayout {
     if (needed && needed !== former) await this.s3.put(needed, laneOf(task));
     try {
       const asOurs = (stored) => isOurs(stored, next);
-      const text = JSON.stringify(next);
+      const text = sealed(JSON.stringify(next));
       const etag = await putDocument(this.s3, taskKey(task.id), text, {over: kept.etag, isOurs: asOurs});
       this.shelf.keep(task.id, next, etag);
     } catch (error) {

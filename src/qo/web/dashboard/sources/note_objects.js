@@ -1,5 +1,6 @@
 // Notes of the layout `tasks`: one object each, as in qo/engines/per_task/notes.py.
 
+import {parsed, sealed} from './checksum.js';
 import {putDocument} from './own_writes.js';
 import {newWriteId} from './rules.js';
 import {StoreError} from './s3.js';
@@ -38,7 +39,7 @@ export class NoteObjects {
     for (let attempt = 1; ; attempt += 1) {
       const note = await this.#read(key);
       const writes = [...(note?.writes ?? []), newWriteId()].slice(-REMEMBERED);
-      const text = JSON.stringify({name, data: base64Of(JSON.stringify(how(note?.value ?? {}))), writes});
+      const text = sealed(JSON.stringify({name, data: base64Of(JSON.stringify(how(note?.value ?? {}))), writes}));
       try {
         await putDocument(this.s3, key, text, {over: note?.etag ?? null, isOurs: (stored) => isOurs(stored, writes)});
         return;
@@ -52,7 +53,7 @@ export class NoteObjects {
     const stored = await this.s3.get(key);
     if (stored === null) return null;
     try {
-      const note = JSON.parse(stored.text);
+      const note = parsed(stored.text);
       return {value: JSON.parse(textOf(note.data)), writes: [...note.writes], etag: stored.etag};
     } catch {
       throw new StoreError('unreadable', `${key} is not a note of qo's; look at it and move it away`);
