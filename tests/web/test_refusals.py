@@ -189,3 +189,19 @@ def test_a_refusal_reaches_a_client_that_sends_everything_before_it_reads(one_se
             line.sendall(b" " * (size // 20))
         answer = line.recv(100_000)
     assert answer.startswith(b"HTTP/1.1 404" if path == "/nowhere" else b"HTTP/1.1 413"), answer
+
+
+def test_a_damaged_task_is_named_and_hides_no_other():
+    engine = MemoryEngine()
+    with served(engine) as api:
+        ids = [
+            api.client.post("/api/v1/tasks", json={"task_type": "t", "parameters": {}}).json()["task_id"]
+            for _ in range(2)
+        ]
+        engine.damage(ids[0])
+        for path in (f"/api/v1/tasks/{ids[0]}", f"/api/tasks/{ids[0]}", f"/api/v1/dashboard/tasks/{ids[0]}"):
+            answer = api.client.get(path)
+            assert (answer.status_code, answer.json()["code"]) == (500, "damaged"), path
+            assert f"task {ids[0]} is damaged" in answer.json()["error"]
+        assert api.client.get(f"/api/v1/tasks/{ids[1]}").status_code == 200
+        assert api.client.get("/api/v1/dashboard/overview").status_code == 200
