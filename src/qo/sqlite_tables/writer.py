@@ -1,7 +1,6 @@
 """The writer: everything that waits goes into one transaction, and is answered once that is committed."""
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol
 
 import apsw
@@ -26,8 +25,11 @@ class Job(Protocol):
 class CommitGuard(Protocol):
     """What must hold for a commit to be kept, where the database is a file that others use, too."""
 
-    def writing(self) -> AbstractContextManager[None]:
-        """Around a transaction. Raises StorageError, before anything is written, if it would not be kept."""
+    def begin_write(self) -> None:
+        """Before a transaction. Raises StorageError if what it writes would not be kept."""
+
+    def end_write(self) -> None:
+        """After a transaction that `begin_write` let pass."""
 
     def check_committed(self) -> None:
         """Raises OutcomeUnknown if what was just committed may be lost."""
@@ -36,8 +38,9 @@ class CommitGuard(Protocol):
 class _Unguarded:
     """For a database in memory."""
 
-    def writing(self) -> AbstractContextManager[None]:
-        return nullcontext()
+    def begin_write(self) -> None: ...
+
+    def end_write(self) -> None: ...
 
     def check_committed(self) -> None: ...
 
@@ -86,8 +89,11 @@ class Writer:
             self._news()
 
     def _transact(self, jobs: Sequence[Job], do: Callable[[Job], None]) -> None:
-        with self._guard.writing():
+        self._guard.begin_write()
+        try:
             self._do_all(jobs, do)
+        finally:
+            self._guard.end_write()
 
     def _do_all(self, jobs: Sequence[Job], do: Callable[[Job], None]) -> None:
         try:

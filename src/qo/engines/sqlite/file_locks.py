@@ -17,8 +17,7 @@ import os
 import struct
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from threading import Lock
@@ -82,19 +81,20 @@ class FileLocks:
                 self._descriptors.append(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
                 self._wait_for(self._descriptors[1], "RDLCK", _IN_USE_BYTE)
 
-    @contextmanager
-    def writing(self) -> Iterator[None]:
-        """Alone among all engines on the file."""
+    def begin_write(self) -> None:
+        """Until `end_write`, no other engine on the file writes."""
         if not self._writing.acquire(timeout=_LOCK_DEADLINE):
             raise StorageError(_busy(self._path))
-        try:
-            if not self._is_writable:  # then SQLite refuses the write, and says why
-                yield
-                return
-            self._wait_for(self._descriptors[0], "WRLCK", _WRITE_BYTE)
+        if self._is_writable:  # else SQLite refuses the write, and says why
             try:
-                yield
-            finally:
+                self._wait_for(self._descriptors[0], "WRLCK", _WRITE_BYTE)
+            except BaseException:
+                self._writing.release()
+                raise
+
+    def end_write(self) -> None:
+        try:
+            if self._is_writable:
                 _lock(self._descriptors[0], "UNLCK", _WRITE_BYTE)
         finally:
             self._writing.release()

@@ -1,8 +1,6 @@
 """The files of an open database: written by one engine at a time, and checked to be the ones at the path."""
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from qo.engines.sqlite.file_locks import FileLocks, identity
@@ -19,14 +17,16 @@ class OpenFile:
         # Strings, because os.stat is called at every commit and converting a Path costs as much as the call.
         self._identities = [(name, *identity(name)) for name in (str(path), f"{real}-wal", f"{real}-shm")]
 
-    @contextmanager
-    def writing(self) -> Iterator[None]:
+    def begin_write(self) -> None:
         """Alone among all engines on the file. Raises before anything is written if the file is not at its path."""
-        with self._locks.writing():
-            trouble = self.trouble()
-            if trouble:
-                raise StorageError(f"{trouble}; nothing of this call was kept")
-            yield
+        self._locks.begin_write()
+        trouble = self.trouble()
+        if trouble:
+            self._locks.end_write()
+            raise StorageError(f"{trouble}; nothing of this call was kept")
+
+    def end_write(self) -> None:
+        self._locks.end_write()
 
     def check_committed(self) -> None:
         trouble = self.trouble()
