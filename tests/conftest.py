@@ -19,7 +19,7 @@ HERE = Path(__file__).parent
 GROUPS = {  # by the first pattern that fits
     "dashboard": r"dashboard/",
     "postgres": r"engines/test_(postgres|redis_archive)|cli/test_(migrate|frozen_store)|torture/test_clock",
-    "redis": r"engines/test_redis",
+    "redis": r"engines/test_redis|torture/test_partition",
     "buckets": r"buckets/|engines/test_.*seaweed|engines/test_layouts_processes",
 }
 GOODBYE = 60.0  # seconds

@@ -45,6 +45,10 @@ class Proxy:
         for wire in list(self._wires):
             wire.close()
 
+    async def heal(self) -> None:
+        """Let new connections through again."""
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", self.port)
+
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._ends.add(asyncio.current_task())  # type: ignore[arg-type]
         async with self._wire(writer):

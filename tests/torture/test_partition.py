@@ -1,0 +1,101 @@
+"""A worker that its store could not hear for longer than a lease runs no task twice, and loses none of its slots."""
+
+import asyncio
+import threading
+from collections import Counter
+from urllib.parse import urlsplit
+
+import pytest
+
+from qo.engines import open_engine
+from qo.ids import new_lease_id
+from qo.model import RetryPolicy, Status, Task
+from qo.monitor import Monitor, MonitorSettings
+from qo.queue import Queue
+from qo.tasks import Registry, current_task, make_handler, make_options
+from qo.worker import Worker, WorkerSettings
+from tests.servers.redis import Server
+from tests.servers.redis_proxy import Proxy
+
+pytestmark = pytest.mark.timeout(300)
+SLOTS = 4
+QUICK = RetryPolicy(initial=0.05, max=0.1, jitter=0)
+
+
+class Attempts:
+    """How many attempts of each task run at the same time. They heed no cancellation until they are let go."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.go, self.running, self.most = threading.Event(), Counter[str](), Counter[str]()
+
+    def hold(self) -> None:
+        task_id = current_task().id
+        with self._lock:
+            self.running[task_id] += 1
+            self.most[task_id] = max(self.most[task_id], self.running[task_id])
+        try:
+            self.go.wait(120)  # in C, where a cancellation is not heard
+        finally:
+            with self._lock:
+                self.running[task_id] -= 1
+
+
+async def all_of(queue: Queue, ids: list[str]) -> list[Task]:
+    return [task for task in await queue.engine.get(ids) if task is not None]
+
+
+async def expire_all(queue: Queue, ids: list[str]) -> None:
+    """As the monitor of another machine does."""
+    monitor = Monitor(queue, MonitorSettings(grace=0.1), id="elsewhere")
+    while any(task.failures == 0 for task in await all_of(queue, ids)):
+        await monitor.check()
+        await asyncio.sleep(0.1)
+
+
+def handlers(attempts: Attempts, together: threading.Barrier) -> Registry:
+    def hold() -> None:  # in here, where no child process finds it: an attempt after a lost one would run in a child
+        attempts.hold()
+
+    def everyone() -> None:
+        together.wait(60)
+
+    registry = Registry()
+    for function in (hold, everyone):
+        options = make_options(function, concurrency=SLOTS)
+        registry.add(make_handler(function, type=function.__name__, options=options))
+    return registry
+
+
+async def test_after_a_partition_no_task_runs_twice_in_one_worker(redis_server: Server, scale: int) -> None:
+    prefix = new_lease_id()[:12]
+    direct = f"{redis_server.url}?prefix={prefix}"
+    port = urlsplit(redis_server.url).port
+    assert port is not None
+    for round_ in range(scale):
+        attempts, together = Attempts(), threading.Barrier(SLOTS)
+        registry = handlers(attempts, together)
+        async with Proxy(port) as proxy, Queue(open_engine(direct)) as here:
+            through = f"redis://127.0.0.1:{proxy.port}/?prefix={prefix}"
+            async with Queue(open_engine(through)) as there, asyncio.timeout(120):
+                settings = WorkerSettings(id=f"w{round_}", concurrency=SLOTS, lease=1.5, poll=0.1, grace=5.0)
+                worker = Worker(there, registry, settings)
+                working = asyncio.create_task(worker.run())
+                ids = [(await here.enqueue("hold", {}, max_retries=9, retry=QUICK)).id for _ in range(SLOTS)]
+                while sum(attempts.running.values()) < SLOTS:
+                    await asyncio.sleep(0.05)
+                await proxy.cut()
+                await expire_all(here, ids)
+                await proxy.heal()
+                while worker._held.leased() or any(run.ended is None and not run.lost for run in worker._held.runs()):
+                    await asyncio.sleep(0.05)  # until the worker knows
+                attempts.go.set()
+                while any(task.status is not Status.COMPLETED for task in await all_of(here, ids)):
+                    await asyncio.sleep(0.05)
+                assert set(attempts.most.values()) == {1}
+                # Every slot is free again, and so is every place of a type.
+                more = [(await here.enqueue("everyone", {}, max_retries=0)).id for _ in range(SLOTS)]
+                while any(task.status is not Status.COMPLETED for task in await all_of(here, more)):
+                    await asyncio.sleep(0.05)
+                worker.stop()
+                await working
