@@ -1,6 +1,7 @@
 """Real `qo worker` processes, killed while they run tasks."""
 
 import asyncio
+import contextlib
 import os
 import signal
 import subprocess
@@ -55,8 +56,18 @@ def start_qo(url: str, folder: Path, *words: str, **variables: str) -> Worker:
 
 
 def end(worker: Worker, by: signal.Signals) -> None:
+    """A kill is for the worker process too, which its supervisor would replace and which would end in order."""
+    doomed = children(worker.pid) if by is signal.SIGKILL else []
     worker.send_signal(by)
+    for pid in doomed:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, by)
     assert worker.wait(60) == (-by if by is signal.SIGKILL else 0), "a worker ended by itself"
+
+
+def children(pid: int) -> list[int]:
+    path = Path(f"/proc/{pid}/task/{pid}/children")
+    return [int(child) for child in path.read_text().split()] if path.exists() else []
 
 
 async def submit_until_it_hangs(queue: Queue, log: Path) -> set[str]:

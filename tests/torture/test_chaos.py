@@ -111,7 +111,9 @@ class Stage:
                 await asyncio.sleep(0.02)
 
     def _kill(self, actor: Actor) -> None:
-        _signal(actor, signal.SIGKILL)
+        _assert_alive(actor)
+        for pid in _family(actor):  # the supervisor of a worker first: it would replace the other
+            _send(pid, signal.SIGKILL)
         _wait(actor, -signal.SIGKILL)
 
     async def _freeze(self, actor: Actor) -> None:

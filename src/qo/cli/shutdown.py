@@ -62,6 +62,8 @@ class Ending:
         self._loop, self._worker = asyncio.get_running_loop(), worker
         if self.signals:
             worker.stop()
+        if self.signals > 1:
+            worker.abort()
 
     def worked(self, code: int) -> int:
         """The worker has ended; what the program still does at its exit has a few seconds."""
@@ -70,8 +72,10 @@ class Ending:
         return code
 
     def _heed(self, number: int, _frame: FrameType | None) -> None:
-        if number == signal.SIGHUP and self.signals:  # a parent's death is reported twice
-            return
+        if number == signal.SIGHUP:  # the supervisor is gone: kernel and pipe both say so
+            if self.signals:
+                return
+            self.signals = 1  # and there is nobody left who would watch this process: end at once
         self.signals += 1
         if self.signals > 2:  # noqa: PLR2004 - the third
             end_process(Exit.INTERRUPTED)

@@ -2,7 +2,7 @@
 
 The parent runs no task, imports nothing of the program and opens no store, so nothing a handler does can hurt it. When
 a child died, the store is told at once what becomes of its tasks (`worker_process.py`). A child learns from a pipe that
-its parent is gone, and on Linux from the kernel too, and stops then like on SIGTERM.
+its parent is gone, and on Linux from the kernel too, and hands its tasks back then.
 """
 
 import asyncio
@@ -229,9 +229,9 @@ def in_fleet() -> bool:
 
 
 def follow_parent(grace: float) -> None:
-    """Called early in a child: when the parent is gone, stop as on SIGHUP, and in the end by force.
+    """Called early in a child: when the parent is gone, end at once as on SIGHUP, and in the end by force.
 
-    SIGHUP, not SIGTERM: two SIGTERMs mean "at once", and here kernel and pipe both report one death.
+    SIGHUP, not SIGTERM: a third SIGTERM means "by force", and here kernel and pipe both report one death.
     """
     pipe = int(os.environ.pop(PIPE))  # not for the handlers' own subprocesses
     os.set_inheritable(pipe, False)
