@@ -30,8 +30,8 @@ from qo.worker.settling import Settler
 from qo.worker.upkeep import Upkeep
 
 log = logging.getLogger("qo.worker")
-_LOOK = 1.0  # seconds between two looks at the switches while there is work
-_STALE = 1.5 * _LOOK  # older switches are looked at again before the next claim
+_LOOK = 0.75  # seconds between two looks at the switches while there is work
+_STALE = 1.0  # seconds; older switches are looked at again before the next claim, so a pause holds within a second
 _PAUSED = 5.0  # seconds, at most, between two looks of a paused worker
 _STRANGERS = 300.0  # seconds, at most, between two looks for tasks nobody will ever take
 _BUSY = 10.0  # seconds after a claim that a worker counts as having work
