@@ -46,6 +46,7 @@ ROUTES = [  # method, path, body, scope
     ("GET", f"/api/tasks/{NOWHERE}", None, "read"),
     ("DELETE", f"/api/tasks/{NOWHERE}", None, "admin"),
     ("POST", f"/api/tasks/{NOWHERE}/retry", None, "admin"),
+    ("POST", f"/api/tasks/{NOWHERE}/cancel", None, "admin"),
     ("DELETE", "/api/tasks?olderThan=2020-01-01", None, "admin"),
     ("POST", "/api/tasks/pause", None, "admin"),
     ("POST", "/api/tasks/resume", None, "admin"),
