@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -110,3 +111,30 @@ async def test_a_process_is_reused_and_replaced(bench: Bench) -> None:
     pids = [task.result for task in tasks]
     assert len(set(pids)) == 2
     assert pids.count(pids[0]) == 3
+
+
+@pytest.mark.parametrize("executor", ["thread", "process"])
+async def test_what_no_thread_or_process_can_be_started_for_is_handed_back_at_no_cost(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, executor: str
+) -> None:
+    real = threading.Thread.start
+
+    def start(self: threading.Thread) -> None:
+        if self.name.startswith("qo-ThreadExecutor"):
+            raise RuntimeError("can't start new thread")
+        real(self)
+
+    def spawn(*_: Any) -> int:
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    monkeypatch.setattr("multiprocessing.util.spawnv_passfds", spawn)
+    bench.handle(handlers.fine, "fine", executor=executor)
+    task_id = await bench.submit("fine", max_retries=0)
+    async with bench.working(), asyncio.timeout(20):
+        while f"no {executor} can be started" not in caplog.text:
+            await asyncio.sleep(0.01)
+        while (task := await bench.queue.get(task_id)) is None or task.status is not Status.PENDING:
+            await asyncio.sleep(0.01)
+    assert (task.attempt, task.failures) == (1, 0)
+    assert task.available_at > task.updated_at  # not at once: the next attempt would fail in the same way
