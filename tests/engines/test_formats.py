@@ -10,9 +10,11 @@ from msgspec.structs import replace
 from redis import Redis
 
 from qo import notes
+from qo.buckets.memory import MemoryBucket
 from qo.engine import Engine
 from qo.engines import examine, open_engine
 from qo.engines.memory import MemoryEngine
+from qo.engines.one_object import OneObjectEngine
 from qo.errors import Refused, StorageError
 from qo.formats import Format, check_format, format_of
 from qo.model import ANY, Filter, Status, archive, complete, release, renew
@@ -128,6 +130,18 @@ async def test_a_switch_that_this_build_does_not_know_survives_the_others() -> N
     note = await engine.read_note("control")
     assert note is not None
     assert json.loads(note.data)["moonlit"] == [1, {"a": 2}] and not json.loads(note.data)["paused"]
+
+
+async def test_a_damaged_object_does_not_keep_a_queue_from_being_opened() -> None:
+    bucket = MemoryBucket()
+    engine = OneObjectEngine(bucket)
+    await engine.add([new(0, type="first"), new(1)])
+    blob = await bucket.get("queue.json")
+    assert blob is not None
+    await bucket.put("queue.json", blob.data.replace(b"first", b"forst"), expected=ANY)
+    restarted = OneObjectEngine(bucket)
+    await restarted.open()
+    assert [task.id for task in await claim(restarted)] == [task_id(1)]
 
 
 def test_additive_steps_keep_the_oldest_usable_format() -> None:

@@ -5,8 +5,6 @@ import contextlib
 from collections.abc import Sequence
 from enum import StrEnum
 
-import msgspec
-
 from qo.bucket import Bucket
 from qo.clock import Clock
 from qo.engines.one_object.committing import Committing
@@ -55,7 +53,7 @@ class OneObjectEngine:
         """Nothing to create: the first write does. But a bucket that cannot be read says so here."""
         blob = await patiently_opened(lambda: self._bucket.get(self._key))
         if blob is not None:
-            with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError):  # the first call says what is wrong
+            with contextlib.suppress(ValueError):  # the first call says what is wrong
                 check_head(self._key, decode_head(blob.data))
 
     async def close(self) -> None:

@@ -132,7 +132,8 @@ def unknown_parts(data: bytes, head: Head) -> UnknownParts:
     fields = msgspec.json.decode(data, type=dict[str, msgspec.Raw])
     notes = msgspec.json.decode(fields.get("notes", b"[]"), type=list[msgspec.Raw])
     return UnknownParts(
-        {name: bytes(fields[name]) for name in fields.keys() - _HEAD.names},
+        # Without line feeds: see `encode_object`.
+        {name: msgspec.json.format(bytes(fields[name]), indent=-1) for name in fields.keys() - _HEAD.names},
         {note.name: unknown_fields(bytes(raw), _NOTE) for note, raw in zip(head.notes, notes, strict=True)},
     )
 
