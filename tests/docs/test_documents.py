@@ -80,3 +80,10 @@ def test_nothing_refers_to_documents_that_are_not_here() -> None:
         name: (ROOT / name).read_text(errors="replace") for name in tracked if name.endswith((".py", ".md", ".yml"))
     }
     assert [name for name, each in text.items() if re.search(r"\bspecs/[a-z]", each)] == []
+
+
+def test_decisions_are_numbered_one_by_one() -> None:
+    documents = sorted((ROOT / "docs" / "decisions").glob("*.md"))
+    assert [int(document.name[:4]) for document in documents] == list(range(1, len(documents) + 1))
+    for number, document in enumerate(documents, 1):
+        assert document.read_text().startswith(f"# {number}. "), document.name

@@ -18,7 +18,7 @@ HEALTHY = [task_id(n) for n in range(5) if n != BAD]
 class Damage:
     async def damage(self, engine: Engine, task_id: str) -> None:
         """Spoil one stored task, behind the engine's back, so that it cannot be read as a task."""
-        raise NotImplementedError
+        pytest.fail(f"{type(self).__name__} needs a method `damage`: spoil {task_id} in the store of {engine}")
 
     async def test_a_damaged_task_keeps_no_other_from_being_claimed(self, engine: Engine, clock: ManualClock) -> None:
         await engine.add([new(n) for n in range(5)])
