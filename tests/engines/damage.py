@@ -5,7 +5,8 @@ from collections.abc import Callable
 import msgspec
 import psycopg
 
-from qo.bucket import ANY, Bucket
+from qo.bucket import ANY, Blob, Bucket
+from qo.buckets.memory import MemoryBucket
 from qo.engine import Engine
 from qo.engines.one_object import OneObjectEngine, StorageBucket
 from qo.engines.patience import patiently
@@ -39,6 +40,20 @@ class DamagedLayouts:
             await truncate(below._store.bucket, key_of(name))
         else:
             await engine.write_note(name, b'{"half": ', expected=ANY)
+
+
+class SpoilingBucket(MemoryBucket):
+    """Flips a bit of the next answers that hold a large value or a whole queue. What is stored stays as it is."""
+
+    spoiled_reads = 0
+
+    async def get(self, key: str) -> Blob | None:
+        blob = await super().get(key)
+        if blob is None or not self.spoiled_reads or not key.startswith(("data/", "queue")):
+            return blob
+        self.spoiled_reads -= 1
+        at = len(blob.data) // 2
+        return blob._replace(data=blob.data[:at] + bytes([blob.data[at] ^ 1]) + blob.data[at + 1 :])
 
 
 async def truncate(bucket: Bucket, key: str) -> None:

@@ -12,9 +12,14 @@ from qo.errors import StorageError
 from qo.model import Filter
 from qo.storages import InMemoryStorage
 from qo.testing import EngineContract, ManualClock
-from qo.testing.samples import new
-from tests.engines.damage import damage_one
+from qo.testing.samples import claim, new
+from tests.engines.damage import SpoilingBucket, damage_one
 from tests.engines.fast_time import run
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
 
 
 @pytest.mark.parametrize("junk", [b"junk", b"{}", b"\xff", b"[1]"])
@@ -27,6 +32,16 @@ async def test_an_object_that_is_not_a_queue_is_refused_and_left_alone(junk: byt
             await broker.add([new()])
     blob = await bucket.get("queue.json")
     assert blob is not None and blob.data == junk
+
+
+async def test_a_task_is_not_set_aside_for_an_answer_that_was_spoiled_on_its_way(clock: ManualClock) -> None:
+    bucket = SpoilingBucket(clock)
+    await OneObjectEngine(bucket, clock=clock).add([new(n) for n in range(3)])
+    bucket.spoiled_reads = 1
+    engine = OneObjectEngine(bucket, clock=clock)
+    assert len(await claim(engine)) == 3
+    assert bucket.spoiled_reads == 0
+    assert await engine.notes("") == []
 
 
 class CASConflictError(Exception):

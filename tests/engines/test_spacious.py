@@ -17,7 +17,7 @@ from qo.testing import EngineContract, ManualClock
 from qo.testing.faults import Faults
 from qo.testing.faulty_bucket import FaultyBucket
 from qo.testing.samples import claim, claim_one, new, stored, task_id
-from tests.engines.damage import DamagedLayouts
+from tests.engines.damage import DamagedLayouts, SpoilingBucket
 from tests.engines.layouts import EVERYTHING_ASIDE, LAYOUTS
 
 LARGE = b'"' + b"x" * PAYLOAD_LIMIT + b'"'
@@ -133,6 +133,28 @@ async def test_repair_removes_what_a_crash_left_once_it_is_old(
     clock.advance(YOUNGEST + 1)
     assert await engine.repair() == 2
     assert await aside(bucket) == sorted([*needed, "data/readme.txt"])
+
+
+async def test_repair_keeps_the_values_of_a_damaged_task(
+    engine: SpaciousEngine, bucket: MemoryBucket, clock: ManualClock
+) -> None:
+    """It may be restored, and then needs them."""
+    await engine.add([new(payload=LARGE), new(1, payload=LARGE)])
+    needed = await aside(bucket)
+    await DamagedLayouts().damage(engine, task_id(0))
+    clock.advance(YOUNGEST + 1)
+    assert await engine.repair() == 0
+    assert await aside(bucket) == needed
+
+
+async def test_a_value_that_was_spoiled_on_its_way_is_read_again(clock: ManualClock) -> None:
+    bucket = SpoilingBucket(clock)
+    engine = SpaciousEngine(LAYOUTS["tasks"](bucket, clock), bucket, clock=clock)
+    await engine.add([new(payload=LARGE)])
+    bucket.spoiled_reads = 1
+    assert (await claim_one(engine)).payload == LARGE
+    assert bucket.spoiled_reads == 0
+    await engine.close()
 
 
 async def test_a_payload_out_of_reach_goes_back_to_be_claimed_again(bucket: MemoryBucket, clock: ManualClock) -> None:

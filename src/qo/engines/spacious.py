@@ -17,6 +17,7 @@ from msgspec.structs import replace
 
 from qo.bucket import ANY, Bucket
 from qo.clock import Clock
+from qo.damage import DAMAGED_TASKS
 from qo.engine import Engine, Repairable, Sharded, WriteBehind, default_retention
 from qo.engines.patience import patiently
 from qo.engines.references import (
@@ -175,11 +176,18 @@ class SpaciousEngine:
                 found[task_id].append(key)
         ids = sorted(found)
         for page in (ids[at : at + _PAGE] for at in range(0, len(ids), _PAGE)):
-            needed = {key for task in await self.engine.get(page) if task is not None for key in _keys(task)}
+            tasks = await self.engine.get(page)
+            needed = {key for task in tasks if task is not None for key in _keys(task)}
             needed.update(key for keys in self._removals.values() for key in keys)
-            orphans = [key for task_id in page for key in found[task_id] if key not in needed]
+            damaged = await self._damaged() if None in tasks else frozenset()
+            orphans = [key for task_id in page if task_id not in damaged for key in found[task_id] if key not in needed]
             repaired += sum(await _together(self._remove_if_old, orphans))
         return repaired
+
+    async def _damaged(self) -> frozenset[str]:
+        """Tasks that cannot be read. Nobody knows which values they need, and they may be restored."""
+        notes = await self.engine.notes(DAMAGED_TASKS)
+        return frozenset(note.name.removeprefix(DAMAGED_TASKS) for note in notes)
 
     async def _all(self) -> list[str]:
         return [key async for key in self._bucket.keys(DATA)]
@@ -248,7 +256,11 @@ class SpaciousEngine:
         key = None if stored is None else referred(stored)
         if stored is None or key is None:
             return None if stored is None else value_of(stored)
-        blob = await self._patiently(lambda: self._bucket.get(key)) if task_id_in(key) else None
+        if not task_id_in(key):
+            return None
+        blob = await self._patiently(lambda: self._bucket.get(key))
+        if blob is not None and not is_intact(stored, blob.data):  # the answer may be damaged, and not what is stored
+            blob = await self._patiently(lambda: self._bucket.get(key))
         if blob is not None and not is_intact(stored, blob.data):
             log.error("%s is damaged: its checksum is not that of its bytes", key)
             return None

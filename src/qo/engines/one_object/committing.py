@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
-from qo.bucket import NEW, Bucket
+from qo.bucket import NEW, Blob, Bucket
 from qo.buckets.own_writes import SUPERSEDED, put_document
 from qo.damage import DamageLog
 from qo.engines.one_object.record import decode_head
@@ -19,6 +19,8 @@ from qo.engines.races import Bell, Manners
 from qo.errors import Conflict, StorageError
 
 Answer = TypeVar("Answer")
+
+_MOST_READS = 5  # of an object that is damaged, until two answers are the same
 
 
 @dataclass(slots=True)
@@ -100,19 +102,33 @@ class Committing:
     async def _read(self) -> bool:
         """Whether it was news."""
         blob = await patiently(lambda: self._bucket.get(self._key))
-        data, version = (b"", NEW) if blob is None else (blob.data, blob.version)
-        if version == self._version:
+        if (NEW if blob is None else blob.version) == self._version:
             return False
-        if blob is not None and not data and not getattr(self._bucket, "may_be_empty", False):
+        state = self._decoded(blob)
+        for _ in range(_MOST_READS):
+            if isinstance(state, State) and not state.damage:
+                break
+            # The answer may be damaged, and not what is stored: only the same answer twice is believed.
+            former, blob = blob, await patiently(lambda: self._bucket.get(self._key))
+            if _same(blob, former):
+                break
+            state = self._decoded(blob)
+        else:
+            raise StorageError(f"{self._key} reads differently each time; check the store and the connection to it")
+        if isinstance(state, ValueError):
+            raise StorageError(f"{self._key} does not hold a queue; look at it and move it away: {state}") from state
+        self._state, self._version = state, NEW if blob is None else blob.version
+        self._damage_log.report(self._state.damage)
+        return True
+
+    def _decoded(self, blob: Blob | None) -> State | ValueError:
+        if blob is not None and not blob.data and not getattr(self._bucket, "may_be_empty", False):
             # A plain storage may hold nothing at first. Here someone has emptied the object, and all that was in it.
             raise StorageError(f"{self._key} is empty; put an older version in its place, or remove it to start over")
         try:
-            self._state = State(data, self._state, place=self._key)
+            return State(b"" if blob is None else blob.data, self._state, place=self._key)
         except ValueError as error:
-            raise StorageError(f"{self._key} does not hold a queue; look at it and move it away: {error}") from error
-        self._version = version
-        self._damage_log.report(self._state.damage)
-        return True
+            return error
 
     async def _write(self) -> None:
         expected, self._version = self._version, ""  # until it is known to have landed
@@ -143,6 +159,10 @@ def _answer(call: Call[Any], answer: Any) -> None:
         call.done.set_exception(answer)
     else:
         call.done.set_result(answer)
+
+
+def _same(one: Blob | None, other: Blob | None) -> bool:
+    return (one and (one.data, one.version)) == (other and (other.data, other.version))
 
 
 def _is_ours(stored: bytes, write: str, version: int) -> bool | None:

@@ -40,7 +40,10 @@ class Documents:
             return None
         key = task_key(task_id)
         blob = await patiently(lambda: self._bucket.get(key))
-        return None if blob is None else self.decoded(task_id, blob)
+        if blob is None:
+            self._quarantine.release(key)
+            return None
+        return self.decoded(task_id, blob)
 
     def decoded(self, task_id: str, blob: Blob) -> Kept | None:
         try:
@@ -54,6 +57,7 @@ class Documents:
                 task_key(task_id), task_id, f"it is named after {task_id} but holds {document.task.id}"
             )
             return None
+        self._quarantine.release(task_key(task_id))
         return Kept(document, blob.version, blob.written_at)
 
     async def read_living(self, task_id: str) -> Kept | None:

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Sequence
-from contextlib import suppress
 
 from qo.bucket import Bucket
 from qo.clock import Clock
@@ -116,12 +115,17 @@ class PerTaskEngine:
         return claimed
 
     async def _tell_of_damage(self) -> bool:
-        """A note for each task that could not be read, if there is any. Its object stays where it is."""
-        untold = self._store.quarantine.take_untold()
-        for task_id, problem in untold.items():
-            with suppress(Conflict, StorageError):  # someone has told; or someone else will
+        """A note for each task that could not be read. Its object stays where it is. Whether a note was needed."""
+        is_told = False
+        for task_id, problem in self._store.quarantine.take_untold().items():
+            try:
                 await self._notes.write(note_name(task_id), encode_damage(task_id, problem), NEW)
-        return bool(untold)
+                is_told = True
+            except Conflict:  # another process has written it
+                is_told = True
+            except StorageError:
+                self._store.quarantine.tell_later(task_id, problem)
+        return is_told
 
     async def _claim_some(self, want: Want) -> list[Task]:
         if want.again and (mine := await self._claiming.again(want)):

@@ -21,6 +21,13 @@ class Quarantine:
             self._untold[task_id] = f"{key} does not decode: {why}"
         self.put(key, why)
 
+    def tell_later(self, task_id: str, why: str) -> None:
+        self._untold[task_id] = why
+
+    def release(self, key: str) -> None:
+        """It can be read, or is gone: it was restored, removed, or only its answer was damaged."""
+        self.keys.discard(key)
+
     def take_untold(self) -> dict[str, str]:
         untold, self._untold = self._untold, {}
         return untold
