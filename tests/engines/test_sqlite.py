@@ -4,7 +4,7 @@ import os
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -434,6 +434,32 @@ async def test_a_forgotten_engine_lets_its_threads_go(tmp_path: Path) -> None:
     for thread in threads:
         await asyncio.to_thread(thread.join, 10)
     assert not any(thread.is_alive() for thread in threads)
+
+
+async def test_a_forgotten_engine_closes_its_file(tmp_path: Path) -> None:
+    engine = SqliteEngine(tmp_path / "qo.db")
+    await engine.open()
+    await engine.add([new()])
+    del engine
+    gc.collect()
+    ends = time.monotonic() + 20
+    while _open_files(tmp_path) and time.monotonic() < ends:
+        await asyncio.sleep(0.01)
+    assert not _open_files(tmp_path)
+    assert _names(tmp_path) == ["qo.db"], "the last to close tidies the log away"
+
+
+def _names(folder: Path) -> list[str]:
+    return [file.name for file in folder.iterdir()]
+
+
+def _open_files(folder: Path) -> list[str]:
+    """Those of this process."""
+    found = []
+    for descriptor in Path("/proc/self/fd").iterdir():
+        with suppress(FileNotFoundError):  # the one that lists them
+            found.append(str(descriptor.readlink()))
+    return [name for name in found if name.startswith(f"{folder}/")]
 
 
 async def test_several_loops_may_share_an_engine(engine: SqliteEngine) -> None:

@@ -135,6 +135,17 @@ async def test_a_link_to_the_file_is_followed(tmp_path: Path) -> None:
     await engine.close()
 
 
+async def test_a_link_to_an_existing_queue_opens_it(engine: SqliteEngine, path: Path, tmp_path: Path) -> None:
+    link = tmp_path / "link.db"
+    link.symlink_to(path)
+    linked = SqliteEngine(link)
+    await linked.open()
+    assert (await stored(linked, "before")).id == task_id("before")
+    await linked.add([new(1)])
+    await linked.close()
+    assert (await stored(engine, 1)).id == task_id(1)
+
+
 async def test_without_locks_of_an_open_file_a_vanished_log_is_noticed(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

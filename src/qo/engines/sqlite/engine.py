@@ -6,7 +6,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from threading import Lock
+from threading import Lock, Thread
 from typing import Any, TypeVar
 
 import apsw
@@ -37,6 +37,7 @@ class _Desks:
     def __init__(self, path: Path, clock: Clock) -> None:
         check_file(path)
         self.pid = os.getpid()
+        self._is_closing = False
         self._connections: list[apsw.Connection] = []
         self._locks = _lock(path)
         try:
@@ -59,12 +60,16 @@ class _Desks:
         except OSError as error:
             raise StorageError(f"{path} went away while it was opened: {error}; try again") from error
 
-    def stop(self) -> None:
-        self.writer.stop()
-        self.reader.stop()
+    def close_later(self) -> None:
+        """In a thread of its own: the garbage collector may call this while the current thread holds a lock."""
+        if self.pid == os.getpid() and not self._is_closing:
+            with suppress(RuntimeError):  # the interpreter is leaving and starts no more threads
+                Thread(target=self.close, name="qo sqlite closer", daemon=True).start()
 
     def close(self) -> None:
-        self.stop()
+        self._is_closing = True
+        self.writer.stop()
+        self.reader.stop()
         self.writer.join()
         self.reader.join()
         self.watch.close()
@@ -123,8 +128,8 @@ class SqliteEngine:
         with self._opening:
             if self._desks is None:
                 self._desks = _Desks(self._path, self._clock)
-                # Nobody may have called close(): then the threads leave when the engine is collected.
-                weakref.finalize(self, self._desks.stop).atexit = False
+                # Nobody may have called close(): then the file is closed when the engine is collected.
+                weakref.finalize(self, self._desks.close_later).atexit = False
 
     async def close(self) -> None:
         """Do what was asked for, then let go of the file."""

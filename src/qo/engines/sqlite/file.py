@@ -51,9 +51,12 @@ def _check_newer(path: Path) -> None:
 
 
 def _head(path: Path) -> bytes:
-    """Read through SQLite, which closes no descriptor while it has locks on the file: closing one drops them all."""
+    """Read through SQLite, which closes no descriptor while it has locks on the file: closing one drops them all.
+
+    SQLite's file system layer does not follow links, so they are resolved here.
+    """
     try:
-        file = apsw.VFSFile("", str(path), [apsw.SQLITE_OPEN_MAIN_DB | apsw.SQLITE_OPEN_READONLY, 0])
+        file = apsw.VFSFile("", str(path.resolve()), [apsw.SQLITE_OPEN_MAIN_DB | apsw.SQLITE_OPEN_READONLY, 0])
         try:
             return file.xRead(HEADER, 0)
         finally:
