@@ -2,37 +2,43 @@
 
 import asyncio
 import threading
+from typing import Any
 
 import pytest
 
 from qo import notes
-from qo.clock import boot_clock
 from qo.model import Status
 from qo.queue import Queue
-from qo.worker import Worker, WorkerSettings
+from qo.worker import Worker, WorkerSettings, loops
 from tests.worker.bench import Bench, claim_ahead
 
 pytestmark = pytest.mark.timeout(60)
 
 
+def _begun(worker: Worker, ids: list[str], starts: list[int]) -> set[int]:
+    """Which tasks have begun, by their numbers: those that are about to call their handlers, and those in `starts`."""
+    running = {ids.index(run.task.id) for run in worker._executors.queue.running()}  # first: these may end meanwhile
+    return running | set(starts)
+
+
 @pytest.mark.parametrize("what", [{}, {"types": ["quick"]}, {"queues": ["default"]}], ids=["all", "a type", "a queue"])
 async def test_nothing_starts_after_pause_has_returned(bench: Bench, what: dict[str, list[str]]) -> None:
-    starts: list[float] = []
+    starts: list[int] = []
 
-    def quick() -> None:
-        starts.append(boot_clock())
+    def quick(n: int) -> None:
+        starts.append(n)
         threading.Event().wait(0.005)
 
     bench.handle(quick)
-    ids = [await bench.submit("quick") for _ in range(2000)]
-    async with bench.working(concurrency=4):
+    ids = [await bench.submit("quick", {"n": n}) for n in range(2000)]
+    async with bench.working(concurrency=4) as worker:
         while len(starts) < 20:
             await asyncio.sleep(0.01)
         await bench.queue.switches.pause(**what)
-        paused_at = boot_clock()
+        begun = _begun(worker, ids, starts)
         while any(task and task.status is Status.RUNNING for task in await bench.queue.engine.get(ids)):
             await asyncio.sleep(0.01)  # what ran goes on, what was only held goes back
-        assert [at for at in starts if at > paused_at] == []
+        assert set(starts) <= begun
         tasks = await bench.queue.engine.get(ids)
         assert {task.status for task in tasks if task} == {Status.COMPLETED, Status.PENDING}
         await bench.queue.switches.resume()
@@ -41,19 +47,78 @@ async def test_nothing_starts_after_pause_has_returned(bench: Bench, what: dict[
 
 async def test_a_pause_by_another_client_of_this_process_counts_at_once(bench: Bench) -> None:
     """Another queue on the same store, as an App beside a tq has."""
-    starts: list[float] = []
+    starts: list[int] = []
 
-    async def quick() -> None:
-        starts.append(boot_clock())
+    async def quick(n: int) -> None:
+        starts.append(n)
 
     bench.handle(quick)
-    async with bench.working(concurrency=4):
-        ids = [await bench.submit("quick") for _ in range(500)]
+    async with bench.working(concurrency=4) as worker:
+        ids = [await bench.submit("quick", {"n": n}) for n in range(500)]
         await Queue(bench.queue.engine).switches.pause()
-        paused_at = boot_clock()
+        begun = _begun(worker, ids, starts)
         while any(task and task.status is Status.RUNNING for task in await bench.queue.engine.get(ids)):
             await asyncio.sleep(0.01)
-        assert [at for at in starts if at > paused_at] == []
+        assert set(starts) <= begun
+
+
+@pytest.mark.parametrize("what", [{}, {"types": ["second"]}, {"queues": ["default"]}], ids=["all", "a type", "a queue"])
+async def test_what_an_executor_took_before_the_pause_and_had_not_begun_goes_back(
+    bench: Bench, what: dict[str, list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thread may wait for the interpreter, a child process for its start, an event loop for a handler that blocks."""
+    monkeypatch.setattr(loops, "STALL", 60.0)
+    busy, go = threading.Event(), threading.Event()
+    starts: list[str] = []
+
+    async def first() -> None:
+        busy.set()
+        go.wait(20)
+
+    async def second() -> None:
+        starts.append("second")
+
+    bench.handle(first)
+    bench.handle(second)
+    async with bench.working(concurrency=2) as worker:
+        blocker = await bench.submit("first")
+        assert await asyncio.to_thread(busy.wait, 20)
+        task_id = await bench.submit("second")
+        while len(worker._executors.queue._taken) < 2:
+            await asyncio.sleep(0.01)
+        await bench.queue.switches.pause(**what)
+        go.set()
+        assert (await bench.ended(blocker)).status is Status.COMPLETED
+        while any(task and task.status is Status.RUNNING for task in await bench.queue.engine.get([task_id])):
+            await asyncio.sleep(0.01)
+        assert starts == []
+        await bench.queue.switches.resume()
+        assert (await bench.ended(task_id)).failures == 0
+
+
+async def test_an_answer_that_is_older_than_the_pause_does_not_undo_it(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two reads of the switches may be answered in any order."""
+    bench.handle(lambda: 1, name="t")
+    claiming, engine = Worker(bench.queue, bench.registry)._claiming, bench.queue.engine
+    read_note, sent, answer = engine.read_note, asyncio.Event(), asyncio.Event()
+
+    async def answer_late(name: str) -> Any:
+        note = await read_note(name)
+        sent.set()
+        await answer.wait()
+        return note
+
+    with monkeypatch.context() as slow:
+        slow.setattr(engine, "read_note", answer_late)
+        earlier = asyncio.create_task(claiming.obey())
+        await sent.wait()
+    await bench.queue.switches.pause()
+    await claiming.obey()
+    answer.set()
+    await earlier
+    assert claiming.is_paused
 
 
 async def test_tasks_claimed_ahead_go_back_when_a_pause_is_seen(bench: Bench) -> None:

@@ -1,6 +1,7 @@
 """What a worker asks for: its queues and types, less what is paused, full or out of tokens."""
 
 from collections.abc import Mapping
+from itertools import count
 
 from qo.clock import Clock
 from qo.engine import Engine
@@ -36,6 +37,7 @@ class Claiming:
         self.pace = Pace(settings.prefetch, settings.concurrency, clock)
         self._control = Control()
         self.obeyed_at = float("-inf")
+        self._reads, self._last_read = count(1), 0  # of the switches; two may be under way at once
         self._queues = settings.queues
         self._types = tuple(handlers)
         self._strangers: dict[str, float] = {}  # types nobody ever knew, and when they were first seen
@@ -104,11 +106,17 @@ class Claiming:
     async def obey(self) -> None:
         """Read the switches."""
         self.obeyed_at = self._clock()  # a store that is away is asked again when these are stale, not at once
-        self._control = control = await read_or(self._engine, CONTROL, Control, self._control)
+        number = next(self._reads)
+        control = await read_or(self._engine, CONTROL, Control, self._control)
+        if number < self._last_read:  # a later read was answered first: this answer may be older than a pause
+            return
+        self._control, self._last_read = control, number
         self.refresh()
         self._queues = self._settings.queues
         if control.paused_queues:
             queues = self._settings.queues or sorted({lane.queue for lane in await self._engine.count()})
+            if number < self._last_read:
+                return
             self._queues = tuple(queue for queue in queues if queue not in control.paused_queues)
             if not self._queues:
                 self._types = ()

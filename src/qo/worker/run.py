@@ -41,7 +41,7 @@ class Run:
 
     __slots__ = (
         "began", "cancelled", "disowned", "done", "ended", "ends_at", "executor", "handle", "handler",
-        "lease_until", "lost", "received", "settled", "slot", "struck", "task", "timed_out", "told",
+        "lease_until", "lost", "recalled", "received", "settled", "slot", "struck", "task", "timed_out", "told",
     )  # fmt: skip
 
     def __init__(
@@ -65,6 +65,7 @@ class Run:
         self.cancelled = False  # the worker cancelled it
         self.struck = False  # its thread may be about to hear an exception that must not outlive it
         self.disowned = False  # its executor gave up on it
+        self.recalled = False  # a pause came before its handler began: it is not to start
         self.settled = False  # no later report of this run counts
         self.lost = False  # the lease went to someone else; its handler may still run
         self.told = False  # the store knows that the handler has begun

@@ -25,8 +25,9 @@ class StartQueue:
     """Only the run that comes first may start, and only the executor it is meant for may take it.
 
     A handler starts in two steps. `take` gives an executor a run and a slot. `begin` is called right before the
-    handler and is the last moment at which a start can be refused: because the queue is closed (a pause), or because
-    the lease is over by this machine's own clock (the process was frozen). All methods may be called from any thread.
+    handler and is the last moment at which a start can be refused: because the queue is closed or the run was recalled
+    (a pause), or because the lease is over by this machine's own clock (the process was frozen).
+    All methods may be called from any thread.
     """
 
     def __init__(self, slots: int, *, clock: Clock = boot_clock, table: RunTable | None = None) -> None:
@@ -96,6 +97,14 @@ class StartQueue:
                 heapq.heapify(self._waiting)
         return back
 
+    def recall(self, which: Callable[[Run], bool]) -> None:
+        """Have `begin` refuse the runs for which `which` holds that an executor has taken and not begun."""
+        with self._lock:
+            taken = list(self._taken)
+        for run in taken:
+            if run.began is None and which(run):
+                run.recalled = True
+
     def withdraw(self, run: Run) -> bool:
         """Keep a run from starting. False: its handler has begun."""
         run.settled = True  # an executor that has taken it is refused by `begin`
@@ -148,7 +157,7 @@ class StartQueue:
         # Without the lock, which costs more than all the rest: `close` and `withdraw` set their flag before they look
         # at `began`, and here it is the other way round, so at least one side sees the other.
         run.began = now
-        if self._closed or run.settled or now >= run.lease_until:
+        if self._closed or run.recalled or run.settled or now >= run.lease_until:
             run.began = None
             self.refuse(run)
             return False

@@ -325,7 +325,8 @@ class Worker:
         holds = self._holds
         await self._claiming.obey()
         queue = self._executors.queue
-        for run in queue.take_back(lambda run: self._claiming.is_held_back(run.task)):
+        queue.recall(self._is_held_back)  # before it is reopened: an executor may have taken them before it was closed
+        for run in queue.take_back(self._is_held_back):
             self._settler.report(run, HANDED_BACK)
         if holds == self._holds:  # else these switches may be older than the last pause
             queue.reopen()
@@ -333,6 +334,9 @@ class Worker:
             log.info("asked to drain: taking no more tasks")
             self.dismissed = True
             self.stop()
+
+    def _is_held_back(self, run: Run) -> bool:
+        return self._claiming.is_held_back(run.task)
 
     def _is_out_of_date(self) -> bool:
         return self._clock() - self._claiming.obeyed_at >= _STALE
