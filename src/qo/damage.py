@@ -66,6 +66,15 @@ def check_plausible(damaged: int, read: int, problem: object) -> None:
         )
 
 
+def check_known_format(stored: int, known: int, problem: object) -> None:
+    """Raises StorageError where a newer build has written: this one cannot tell its tasks from damaged ones."""
+    if stored > known:
+        raise StorageError(
+            f"a task cannot be read, and nothing is set aside, because a newer qo writes this store (format {stored};"
+            f" this one knows formats up to {known}); upgrade qo: {problem}"
+        )
+
+
 class DamageLog:
     """Says of each damaged task once what is wrong with it."""
 

@@ -97,7 +97,7 @@ class DamagedTask(Refused):
     """A stored task cannot be read. Its bytes are left as they are, and `qo doctor` names it."""
 
     def __init__(self, task_id: str, problem: str) -> None:
-        message = f"task {task_id} is damaged: {problem}; restore it from a copy, or see `qo doctor`"
+        message = f"task {task_id} is damaged: {problem}; restore it from a copy, or remove it with `qo delete`"
         super().__init__(message, task_id=task_id)
         self.problem = problem
 

@@ -21,6 +21,18 @@ from qo.engines.sqlite_object import SqliteObjectEngine
 from qo.sqlite_tables.table import Table
 
 
+async def damage(engine: Engine, task_id: str) -> None:
+    """Spoil one stored task of any engine that keeps tasks outside this process."""
+    if isinstance(engine, PostgresEngine):
+        await damage_postgres(engine, task_id, "retry = '{\"half'")
+    elif isinstance(engine, RedisEngine):
+        await damage_redis(engine, task_id, "d")
+    elif isinstance(engine, SqliteEngine):
+        await damage_sqlite(engine, task_id, "retry = '{\"half'")
+    else:
+        await DamagedLayouts().damage(engine, task_id)
+
+
 class DamagedLayouts:
     """Mix it into an EngineContract of layouts."""
 

@@ -20,6 +20,7 @@ from qo.formats import Format, check_format, format_of
 from qo.model import ANY, Filter, Status, archive, complete, release, renew
 from qo.testing.samples import claim, claim_one, new, stored, task_id
 from qo.version import __version__
+from tests.engines.damage import damage
 from tests.engines.newer_build import (
     NewerBuild,
     NewerOne,
@@ -105,6 +106,20 @@ async def test_a_build_works_on_while_and_after_a_newer_one_adds_to_the_format(n
             await use(restarted, "after")
     assert [finding for finding in await examine(newer.url) if finding.ok is False] == []
     assert len(await newer.unknown()) == 5, "of seven records two were deleted; the others keep what is not known"
+
+
+@pytest.mark.parametrize("newer", ["sqlite", "postgres", "redis", "one", "sqlite in a bucket"], indirect=True)
+async def test_nothing_is_set_aside_where_a_newer_build_writes(newer: NewerBuild) -> None:
+    """What this build cannot read may be sound: the newer one decides."""
+    async with opened(newer.url) as running:
+        await running.add([new(n) for n in range(3)])
+        await newer.upgrade(is_additive=True)
+        await damage(running, task_id(1))
+        for _ in range(2):  # what is set aside is not met again
+            with pytest.raises(StorageError, match=r"newer qo"):
+                await running.find(Filter(), limit=9)
+        with pytest.raises(StorageError, match=r"newer qo"):
+            await claim(running, limit=9)
 
 
 async def test_a_format_that_shuts_this_build_out_is_refused_and_left_alone(newer: NewerBuild) -> None:

@@ -29,5 +29,8 @@ VERB = Verb(
 @common
 @choosing("delete", "all finished")
 def command(call: Call, ids: tuple[str, ...], **options: Any) -> int:
-    """Forget finished tasks and their history. This cannot be undone."""
+    """Forget finished tasks and their history. This cannot be undone.
+
+    A damaged task, as `qo doctor` names it, is removed by its ID.
+    """
     return steer(call, VERB, ids, **options)

@@ -23,7 +23,8 @@ MARKS = {True: ("✔", "green"), False: ("✘", "bold red"), None: ("!", "yellow
 def command(call: Call, store: str | None) -> int:
     """Check that a store can be trusted, and say in plain words what is wrong. Exits with 1 if anything is.
 
-    Nothing is changed, but for this: a task that cannot be read is set aside and named.
+    Nothing is changed, but for this: a task that cannot be read is set aside and named, and the note about one that can
+    be read again is removed.
     """
     url = store or call.url
     findings = asyncio.run(_examine(url))

@@ -1,8 +1,10 @@
 """What was set aside because it cannot be read: for `qo doctor`."""
 
-from qo.damage import DAMAGED_TASKS, QUARANTINE
+from contextlib import suppress
+
+from qo.damage import DAMAGED_TASKS, QUARANTINE, note_name
 from qo.engines import open_engine
-from qo.errors import InvalidTask
+from qo.errors import InvalidTask, StorageError
 from qo.findings import Finding
 from qo.model import Filter, Status, check_id, cursor
 from qo.queue import Queue
@@ -26,7 +28,10 @@ async def damage_finding(url: str) -> Finding:
         damaged = [task_id for task_id in tasks if not await _is_restored(queue, task_id)]
     notes = [name.removeprefix(QUARANTINE) for name in names if not name.startswith(DAMAGED_TASKS)]
     if damaged:
-        text = f"{len(damaged)} tasks cannot be read and were set aside; restore them from a copy: {_shown(damaged)}"
+        text = (
+            f"{len(damaged)} tasks cannot be read and were set aside; restore them from a copy, or remove them with"
+            f" `qo delete`: {_shown(damaged)}"
+        )
         return Finding("damage", False, text)
     if notes:
         text = f"{len(notes)} notes could not be read; their bytes are kept under {QUARANTINE}: {_shown(notes)}"
@@ -39,7 +44,11 @@ async def _is_restored(queue: Queue, task_id: str) -> bool:
         (task,) = await queue.engine.get([check_id(task_id)])
     except InvalidTask:  # not even its id could be read
         return False
-    return task is not None
+    if task is None:
+        return False
+    with suppress(StorageError):  # whoever may only read leaves the note to others
+        await queue.engine.drop_note(note_name(task_id))  # or the task would count as damaged once it is deleted
+    return True
 
 
 def _shown(names: list[str]) -> str:

@@ -51,7 +51,15 @@ class MemoryEngine:
         return applied
 
     async def delete(self, ids: Sequence[str]) -> list[bool]:
-        return self._table.delete(ids)
+        answers = self._table.delete(ids)
+        return [deleted or self._discard(task_id) for task_id, deleted in zip(ids, answers, strict=True)]
+
+    def _discard(self, task_id: str) -> bool:
+        if task_id not in self._damaged:
+            return False
+        self._damaged.remove(task_id)
+        self._table.drop_note(note_name(task_id))
+        return True
 
     async def get(self, ids: Sequence[str]) -> list[Task | None]:
         return self._table.get(ids)

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import TypeAlias
 
-from qo.errors import StorageError, TaskNotFound, WrongStatus
+from qo.errors import DamagedTask, StorageError, TaskNotFound, WrongStatus
 from qo.model import FINISHED, STATUSES, Change, Filter, Status, archive, cancel, check_id, replay
 from qo.queue.looking import PAGE, Looking
 
@@ -24,9 +24,17 @@ class Steering(Looking):
         await self._steer(archive(check_id(task_id)))
 
     async def delete(self, task_id: str) -> None:
+        """Forget a finished task, or a damaged one."""
         (deleted,) = await self.engine.delete([check_id(task_id)])
         if not deleted:
-            raise await self._refusal(task_id, "delete", FINISHED)
+            try:
+                refusal = await self._refusal(task_id, "delete", FINISHED)
+            except DamagedTask:  # found to be so just now
+                (deleted,) = await self.engine.delete([task_id])
+                if not deleted:
+                    raise
+            else:
+                raise refusal
 
     async def change_all(self, where: Filter, how: Callable[[str], Change]) -> int:
         """Steer every matching task with `cancel`, `replay` or `archive`; how many it was."""

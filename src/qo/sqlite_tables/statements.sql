@@ -87,6 +87,9 @@ WHERE tasks.n = v.column1
 -- name: set_aside
 UPDATE tasks SET status = 'damaged', ready = NULL WHERE n IN (SELECT value FROM json_each(?))
 
+-- name: set_aside_among
+SELECT id, n FROM tasks WHERE id IN (SELECT value FROM json_each(?)) AND status = 'damaged'
+
 -- name: recount
 INSERT INTO tally (lane, status, count)
 SELECT lane, status, count(*) FROM tasks WHERE status <> 'damaged' GROUP BY lane, status

@@ -9,7 +9,7 @@ import msgspec
 from msgspec.structs import replace
 
 from qo.clock import Clock
-from qo.damage import Damage, encode_damage, note_name
+from qo.damage import Damage, check_known_format, encode_damage, note_name
 from qo.errors import Conflict, StorageError
 from qo.ids import new_lease_id
 from qo.model import (
@@ -31,6 +31,7 @@ from qo.model import (
     stamps,
 )
 from qo.sqlite_tables.damage import BadRow, DamageFound
+from qo.sqlite_tables.header import VERSION
 from qo.sqlite_tables.lanes import Lanes
 from qo.sqlite_tables.rows import (
     BY_ID,
@@ -258,6 +259,7 @@ class Table:
         bad = bad or damaged_rows(self._db, self.lanes)
         if not bad:
             raise StorageError("the events of some tasks do not fit to them; run `qo doctor`, and restore a copy")
+        check_known_format(self._db.execute("PRAGMA user_version").get, VERSION, bad[0].problem)
         self._db.execute(SQL["set_aside"], (encode_list([row.n for row in bad]),))
         for row in bad:
             if self._db.execute("SELECT 1 FROM notes WHERE name = ?", (note_name(row.id),)).get is None:
@@ -274,10 +276,18 @@ class Table:
         stored = read_briefs(self._db, ids)
         gone = {task_id: brief for task_id, brief in stored.items() if brief.task.status in FINISHED}
         self.tally.subtract((brief.lane, brief.status) for brief in gone.values())
-        numbers = encode_list([brief.n for brief in gone.values()])
-        self._db.execute(SQL["delete_events"], (numbers,))
-        self._db.execute(SQL["delete"], (numbers,))
-        return [task_id in gone for task_id in ids]
+        numbers = [brief.n for brief in gone.values()]
+        aside = self._set_aside_among([task_id for task_id in ids if task_id not in stored])
+        for task_id in aside:
+            self.drop_note(note_name(task_id))
+        encoded = encode_list([*numbers, *aside.values()])
+        self._db.execute(SQL["delete_events"], (encoded,))
+        self._db.execute(SQL["delete"], (encoded,))
+        return [task_id in gone or task_id in aside for task_id in ids]
+
+    def _set_aside_among(self, ids: Sequence[str]) -> dict[str, int]:
+        """The numbers of damaged tasks, by id. They are in no count."""
+        return dict(self._db.execute(SQL["set_aside_among"], (encode_list(ids),))) if ids else {}
 
     def write_note(self, name: str, data: bytes, expected: str) -> str:
         stored = self._db.execute("SELECT version FROM notes WHERE name = ?", (name,)).get

@@ -58,15 +58,30 @@ class Damage:
         await engine.history(task_id(BAD))
         assert len(await engine.history(task_id(0))) == 1
 
-    async def test_a_damaged_task_is_neither_replaced_nor_deleted(self, engine: Engine, clock: ManualClock) -> None:
+    async def test_a_damaged_task_keeps_its_place_until_it_is_deleted(self, engine: Engine, clock: ManualClock) -> None:
+        queue = Queue(engine, clock=clock)
         await engine.add([new(n) for n in range(5)])
         await self.damage(engine, task_id(BAD))
         added = await engine.add([new(BAD), new(7)])
         assert [one.new for one in added] == [False, True]
-        assert await engine.delete([task_id(BAD)]) == [False]
         assert sorted(task.id for task in await _claim_all(engine, limit=10)) == [*HEALTHY, task_id(7)]
         with pytest.raises(DamagedTask):
-            await Queue(engine, clock=clock).get(task_id(BAD))
+            await queue.get(task_id(BAD))
+        assert await engine.delete([task_id(0), task_id(BAD), task_id(9)]) == [False, True, False]
+        assert await queue.get(task_id(BAD)) is None
+        assert await engine.read_note(note_name(task_id(BAD))) is None
+        assert await engine.add([new(BAD)]) == [(task_id(BAD), True)]
+        assert [task.id for task in await _claim_all(engine, limit=10)] == [task_id(BAD)]
+        assert await engine.delete([task_id(BAD)]) == [False]
+
+    async def test_a_damaged_task_that_nobody_has_met_yet_is_deleted_by_its_id(
+        self, engine: Engine, clock: ManualClock
+    ) -> None:
+        await engine.add([new(n) for n in range(5)])
+        await self.damage(engine, task_id(BAD))
+        await Queue(engine, clock=clock).delete(task_id(BAD))
+        assert await Queue(engine, clock=clock).get(task_id(BAD)) is None
+        assert sorted(task.id for task in await _claim_all(engine, limit=10)) == HEALTHY
 
     async def test_a_damaged_task_keeps_no_other_from_being_recovered(self, engine: Engine, clock: ManualClock) -> None:
         await engine.add([new(n) for n in range(5)])

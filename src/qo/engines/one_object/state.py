@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from heapq import nlargest
 
 from qo.checksum import sealed, unsealed
-from qo.damage import check_stored, encode_damage, note_name
+from qo.damage import check_known_format, check_stored, encode_damage, note_name
 from qo.engines.one_object.lines import Lines
 from qo.engines.one_object.record import (
     FORMAT,
@@ -84,6 +84,7 @@ class State:
                     data, record = sealed(text), decode_record(text)
                     check_stored(record.task)
                 except ValueError as error:
+                    check_known_format(self._format.format, FORMAT, error)
                     self._set_aside(text, error)
                     continue
             self._encoded[record.task.id], self._records[record.task.id] = data, record
@@ -183,6 +184,9 @@ class State:
 
     def _delete(self, task_id: str) -> bool:
         task = self._task(task_id)
+        if task is None and self._notes.pop(note_name(task_id), None) is not None:  # damaged, and set aside
+            self.is_changed = True
+            return True
         if task is None or task.status not in FINISHED:
             return False
         self._counts[_lane(task)] -= 1

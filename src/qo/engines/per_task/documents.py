@@ -41,7 +41,7 @@ class Documents:
         key = task_key(task_id)
         blob = await patiently(lambda: self._bucket.get(key))
         if blob is None:
-            self._quarantine.release(key)
+            self._quarantine.release_task(key, task_id)
             return None
         return self.decoded(task_id, blob)
 
@@ -57,7 +57,7 @@ class Documents:
                 task_key(task_id), task_id, f"it is named after {task_id} but holds {document.task.id}"
             )
             return None
-        self._quarantine.release(task_key(task_id))
+        self._quarantine.release_task(task_key(task_id), task_id)
         return Kept(document, blob.version, blob.written_at)
 
     async def read_living(self, task_id: str) -> Kept | None:
@@ -83,6 +83,15 @@ class Documents:
             self._held[task.id] = Kept(document, version, 0.0)
             if len(self._held) > _MOST_HELD:
                 self._held.popitem(last=False)
+
+    async def remove_unreadable(self, task_id: str) -> bool:
+        """Remove an object that cannot be read, if it still cannot. Its index entries are left to the sweeper."""
+        key = task_key(task_id)
+        if await self.read(task_id) is not None or self.is_readable(task_id):
+            return False
+        await patiently(lambda: self._bucket.delete(key))
+        self._quarantine.release_task(key, task_id)
+        return True
 
     async def is_occupied(self, task_id: str) -> bool:
         """There is an object, readable or not."""

@@ -160,7 +160,15 @@ class PerTaskEngine:
 
     async def delete(self, ids: Sequence[str]) -> list[bool]:
         check_distinct(ids)
-        return await in_parallel(self._transitions.delete, ids)
+        return await in_parallel(self._delete, ids)
+
+    async def _delete(self, task_id: str) -> bool:
+        if await self._transitions.delete(task_id):
+            return True
+        if self._store.documents.is_readable(task_id) or not await self._store.documents.remove_unreadable(task_id):
+            return False
+        await self._notes.drop(note_name(task_id))
+        return True
 
     async def repair(self) -> int:
         """Make the index whole and clear away what crashes left. For the monitor; nothing else relies on it."""

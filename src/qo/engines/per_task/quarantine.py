@@ -24,9 +24,10 @@ class Quarantine:
     def tell_later(self, task_id: str, why: str) -> None:
         self._untold[task_id] = why
 
-    def release(self, key: str) -> None:
+    def release_task(self, key: str, task_id: str) -> None:
         """It can be read, or is gone: it was restored, removed, or only its answer was damaged."""
         self.keys.discard(key)
+        self._untold.pop(task_id, None)
 
     def take_untold(self) -> dict[str, str]:
         untold, self._untold = self._untold, {}

@@ -5,12 +5,13 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 
 from qo.clock import Clock
-from qo.damage import Damage, DamageLog, check_plausible, check_stored, encode_damage, note_name
+from qo.damage import Damage, DamageLog, check_known_format, check_plausible, check_stored, encode_damage, note_name
 from qo.engines.postgres.arrays import texts, uuids
 from qo.engines.postgres.batches import Batch, columns, completions, is_ordinary, wanted
 from qo.engines.postgres.lanes import Lanes
 from qo.engines.postgres.line import Known, Line, Rows
 from qo.engines.postgres.rows import DAMAGED_STATUS, LANE, STATUS_COLUMN, task_of
+from qo.engines.postgres.schema import VERSION
 from qo.errors import Conflict, InvalidTask, OutcomeUnknown
 from qo.ids import new_lease_id
 from qo.model import ANY, NEW, Added, Change, NewTask, Status, Task, Want, check_id, in_order, lane_of
@@ -108,6 +109,8 @@ class Table:
         return Read(tasks, bool(damage))
 
     async def _set_aside(self, damage: Damage) -> None:
+        ((stored,),) = await self._line.read("stored_format", {})
+        check_known_format(stored, VERSION, next(iter(damage.values())))
         known = [status.value for status in Status]
         await self._line.write("set_aside", {"id": uuids(sorted(damage)), "statuses": texts(known)})
         for task_id, problem in damage.items():

@@ -124,16 +124,22 @@ WHERE c.guard = 'held' AND l.lease_id = c.lease_id AND l.status = c."to" AND l.s
 
 -- name: delete
 WITH gone AS (
-    DELETE FROM {schema}.tasks WHERE id = ANY (%(id)s::uuid[]) AND completed_at IS NOT NULL AND status <> 'damaged'
+    DELETE FROM {schema}.tasks WHERE id = ANY (%(id)s::uuid[]) AND (completed_at IS NOT NULL OR status = 'damaged')
     RETURNING id, lane, status
+),
+undone AS (  -- what says that a task is damaged
+    DELETE FROM {schema}.notes USING gone WHERE gone.status = 'damaged' AND notes.name = 'quarantine/tasks/' || gone.id::text
 ),
 forgotten AS (DELETE FROM {schema}.events USING gone WHERE events.id = gone.id),
 counted AS (
     INSERT INTO {schema}.tally AS t (slot, lane, status, count)
-    SELECT pg_backend_pid(), lane, status, -count(*) FROM gone GROUP BY lane, status
+    SELECT pg_backend_pid(), lane, status, -count(*) FROM gone WHERE status <> 'damaged' GROUP BY lane, status
     ON CONFLICT (slot, lane, status) DO UPDATE SET count = t.count + excluded.count
 )
 SELECT id::text FROM gone
+
+-- name: stored_format
+SELECT max(version) FROM {schema}.schema_version
 
 -- name: set_aside
 -- Tasks that cannot be read: out of every list, and out of the counts. All but their status stays as it is.

@@ -20,11 +20,13 @@
 local P = KEYS[1]
 local call, struct_pack, struct_unpack, find, slice = redis.call, struct.pack, struct.unpack, string.find, string.sub
 -- A newer qo may have come since the caller opened the queue.
-local since = call('HGET', P .. ':format', 'since')
-if since and tonumber(since) > {format} then
+local FORMAT = {format}
+local function written_by_newer()
   return redis.error_reply('QOFORMAT this queue was written by a newer qo; use qo '
     .. (call('HGET', P .. ':format', 'qo') or '') .. ' or newer')
 end
+local since = call('HGET', P .. ':format', 'since')
+if since and tonumber(since) > FORMAT then return written_by_newer() end
 local RECEIPT = 30 -- seconds; callers give up asking long before
 
 local PENDING, RUNNING, COMPLETED, ARCHIVED = 0, 1, 2, 5

@@ -1,4 +1,4 @@
--- ARGV = nonce, ids. Answers '1' (gone) or '0' (unknown, or not finished) for each.
+-- ARGV = nonce, ids. Answers '1' (gone) or '0' (unknown, or neither finished nor set aside) for each.
 local nonce, ids = ARGV[1], cmsgpack.unpack(ARGV[2])
 local before = receipt(nonce)
 if before then return before end
@@ -10,6 +10,10 @@ for i, id in ipairs(ids) do
   if t and t.status >= COMPLETED then
     call('UNLINK', task_key(id))
     take(listed_key(t.status, t.lane), id)
+    answers[i], written = '1', true
+  elseif s and not (t and call('ZSCORE', listed_key(t.status, t.lane), id))
+    and call('HDEL', P .. ':notes', 'quarantine/tasks/' .. id) == 1 then -- it is damaged, and was set aside
+    call('UNLINK', task_key(id))
     answers[i], written = '1', true
   else
     if not s then call('UNLINK', task_key(id)) end -- the trace of one that was moved

@@ -1,5 +1,8 @@
 -- ARGV = per task: id, the note that says why. Out of every list; its hash stays as it is.
 -- Its state may be what is damaged, so it does not tell which lists these are.
+-- A build that does not know the newest format cannot tell its tasks from damaged ones.
+local stored = call('HGET', P .. ':format', 'format')
+if stored and tonumber(stored) > FORMAT then return written_by_newer() end
 local lanes = call('SMEMBERS', P .. ':lanes')
 for i = 1, #ARGV, 2 do
   local id = ARGV[i]
