@@ -8,10 +8,11 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Protocol, runtime_checkable
 
-from qo.errors import Conflict, InvalidSetting, StorageError
+from qo.errors import Conflict, InvalidSetting, Refused, StorageError
 
 _READ_TRIES = 20  # reads of an object that someone writes without a break
-_LOST_RACES = {404, 409, 412}  # what a conditional write is answered if the object is not as expected
+_MISSING = 404
+_LOST_RACES = {_MISSING, 409, 412}  # what a conditional request is answered if the object is not as expected
 
 
 @runtime_checkable
@@ -121,7 +122,7 @@ class GCSStorage:
     """One object in Google Cloud Storage, through a `google.cloud.storage.Client` of yours."""
 
     def __init__(self, bucket_name: str, blob_name: str, *, client: Any = None) -> None:
-        self._name = blob_name
+        self._bucket_name, self._name = bucket_name, blob_name
         if client is None:
             try:
                 from google.cloud.storage import (  # type: ignore[import-not-found]  # noqa: PLC0415 - not a dependency
@@ -155,10 +156,15 @@ class GCSStorage:
     def _put(self, content: bytes, generation: int | None) -> str:
         blob = self._bucket.blob(self._name)
         condition = {} if generation is None else {"if_generation_match": generation}
-        self._ask(
-            lambda made: made.upload_from_string(content, content_type="application/json", retry=None, **condition),
-            blob,
-        )
+        try:
+            self._ask(
+                lambda made: made.upload_from_string(content, content_type="application/json", retry=None, **condition),
+                blob,
+            )
+        except Conflict as error:
+            if getattr(error.cause, "code", None) == _MISSING:  # a missing object is answered 412
+                raise Refused(f"the bucket {self._bucket_name} does not exist; create it") from error.cause
+            raise
         return str(blob.generation)
 
     def _ask(self, request: Callable[[Any], Any], blob: Any) -> Any:

@@ -212,7 +212,11 @@ class SignatureArguments:
         if payload[:1] == _RAW:
             if self._takes_raw is not None:
                 return (), {self._takes_raw: decode_value(payload)}
-            raise InvalidTask("payload", f"{self._name}() takes a JSON object of its arguments, not raw bytes")
+            raise InvalidTask(
+                "payload",
+                f"{self._name}() takes a JSON object of its arguments, not raw bytes: "
+                "only a function with one argument, annotated as bytes, takes those",
+            )
         try:
             known = self._decoder.decode(payload)
         except msgspec.DecodeError as error:

@@ -119,6 +119,30 @@ async def test_a_key_outlives_the_retention_until_its_window_is_over(queue: Queu
     assert await check(queue, clock, retention=60.0) == (0, 1)
 
 
+@pytest.mark.parametrize("name", ["memory", *LAYOUTS])
+async def test_a_key_with_a_longer_window_outlives_the_retention_too(name: str, clock: ManualClock) -> None:
+    async with Queue(engine_of(name, clock), Settings(window=7 * DAY), clock=clock) as queue:
+        first = await queue.enqueue("t", idempotency_key="k")
+        await queue.ack((await queue.dequeue())[0])
+        clock.advance(5 * DAY)
+        await check(queue, clock, retention=60.0)
+        queue._tidies_at = queue._recovers_at = 0.0
+        await queue.dequeue()
+        again = await queue.enqueue("t", idempotency_key="k")
+        assert (again.id, again.new) == (first.id, False)
+        clock.advance(3 * DAY)
+        assert await check(queue, clock, retention=60.0) == (0, 1)
+
+
+@pytest.mark.parametrize("name", REWRITTEN)
+async def test_a_monitor_beside_a_program_keeps_what_the_program_keeps(name: str, clock: ManualClock) -> None:
+    async with Queue(engine_of(name, clock), Settings(retention=0.0), clock=clock) as queue:
+        await finish(queue, new())
+        clock.advance(400 * DAY)
+        assert await check(queue, clock) == (0, 0)
+        assert await check(queue, clock, retention=60.0) == (1, 1)
+
+
 @pytest.mark.parametrize("name", ["memory", "tasks"])
 async def test_where_finished_tasks_cost_nothing_they_stay_by_default(name: str, clock: ManualClock) -> None:
     async with Queue(engine_of(name, clock), clock=clock) as queue:

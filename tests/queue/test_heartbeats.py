@@ -2,6 +2,7 @@
 
 import asyncio
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -33,6 +34,33 @@ def test_any_object_with_a_heartbeat_is_kept_alive() -> None:
         assert sheet.beats == ["job-1"] * 3 and not heartbeat.lost
 
     run(beating())
+
+
+def test_a_heartbeat_need_not_be_a_coroutine() -> None:
+    class Plain:
+        beats = 0
+
+        def heartbeat(self, _: str) -> None:
+            self.beats += 1
+
+    async def beating() -> None:
+        plain = Plain()
+        async with qo.HeartbeatManager(plain, "job-1", interval=30) as heartbeat:
+            await asyncio.sleep(100)
+        assert plain.beats == 3 and not heartbeat.lost
+
+    run(beating())
+
+
+@pytest.mark.parametrize("interval", [0, -1, float("nan"), float("inf"), timedelta(0), "30"])
+def test_an_interval_without_a_pause_is_refused(interval: Any) -> None:
+    with pytest.raises(qo.InvalidTask, match="interval"):
+        qo.HeartbeatManager(Sheet(), "job-1", interval=interval)
+
+
+def test_an_object_without_a_heartbeat_is_refused() -> None:
+    with pytest.raises(qo.InvalidSetting, match=r"object.* has no heartbeat\(task\)"):
+        qo.HeartbeatManager(object(), "job-1")  # type: ignore[arg-type]
 
 
 def test_an_error_of_another_kind_ends_the_beats_and_not_the_work(caplog: pytest.LogCaptureFixture) -> None:

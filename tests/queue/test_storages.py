@@ -131,6 +131,31 @@ async def test_an_error_of_the_storage_is_the_cause_of_ours() -> None:
     assert isinstance(caught.value.cause, OSError)
 
 
+class Early(PlainStorage):
+    def write(self, content: bytes, if_match: str | None = None) -> Any:
+        raise OSError(f"{len(content)} {if_match}")
+
+
+class Plain(PlainStorage):
+    def read(self) -> Any:
+        return self.content, None
+
+
+class Bare(PlainStorage):
+    async def read(self) -> Any:
+        return self.content
+
+
+@pytest.mark.parametrize(
+    ("storage", "says"),
+    [(Early(), "took the write"), (Plain(), "`async def read`"), (Bare(), "must return the content and its version")],
+)
+async def test_a_storage_that_does_not_keep_to_the_interface_is_told_so(storage: Any, says: str) -> None:
+    with pytest.raises(qo.StorageError, match=says):
+        async with asyncio.timeout(30), qo.connect(storage) as queue:
+            await queue.enqueue("t")
+
+
 # --- S3, with a session of the caller's
 
 
@@ -184,7 +209,7 @@ class Google:
         self.blobs: dict[str, tuple[bytes, int]] = {}
 
     def bucket(self, name: str) -> "Google":
-        assert name == "my-bucket"
+        self.exists = name == "my-bucket"
         return self
 
     def get_blob(self, name: str) -> "GoogleBlob | None":
@@ -208,6 +233,8 @@ class GoogleBlob:
         self, data: bytes, *, content_type: str, retry: None, if_generation_match: int | None = None
     ) -> None:
         assert content_type == "application/json" and retry is None
+        if not self._client.exists:
+            raise GoogleError(404)
         _, generation = self._client.blobs.get(self._name, (b"", 0))
         if if_generation_match is not None and if_generation_match != generation:
             raise GoogleError(412)
@@ -222,6 +249,13 @@ async def test_a_google_client_of_the_callers() -> None:
     assert len(await queues[0].dequeue(batch_size=9)) == 4
     for queue in queues:
         await queue.close()
+
+
+async def test_a_google_bucket_that_does_not_exist_is_named() -> None:
+    async with qo.connect(qo.GCSStorage("missing", "jobs.json", client=Google())) as queue:
+        with pytest.raises(qo.Refused, match="the bucket missing does not exist; create it"):
+            async with asyncio.timeout(30):
+                await queue.enqueue("t")
 
 
 def test_a_google_client_that_is_not_installed_is_asked_for() -> None:

@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from qo import notes
 from qo.clock import Clock, boot_clock, system_clock
-from qo.engine import Engine, Repairable
+from qo.engine import Engine, Repairable, default_retention
 from qo.errors import Conflict, DamagedNote, StorageError
 from qo.ids import luck
 from qo.model import NEW, Note
@@ -68,7 +68,7 @@ class Monitor:
         self._id, self._clock = id, StoreTime(queue.engine, clock)
         self._elapsed, self._unchanged = elapsed, _Unchanged(elapsed)
         self._stopping = asyncio.Event()
-        self._retention = Retention(finished=self._settings.retention, failed=self._settings.failed_retention)
+        self._retention = _retention(queue, self._settings)
         self._swept_at = {"repair": float("-inf"), "tidy": float("-inf"), "compact": float("-inf")}
         self._next = self._settings.check_interval  # seconds until the next check
         self._term: _Term | None = None  # while this monitor leads
@@ -211,6 +211,14 @@ class Monitor:
             return False
         self._swept_at[work] = now
         return True
+
+
+def _retention(queue: Queue, settings: MonitorSettings) -> Retention:
+    """The monitor's own; if that leaves it to the store, what the program beside it has said for such a store."""
+    finished = settings.retention
+    if finished is None and default_retention(queue.engine):
+        finished = queue.settings.retention
+    return Retention(finished=finished, failed=settings.failed_retention, window=queue.settings.window)
 
 
 class _Unchanged:

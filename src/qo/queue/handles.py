@@ -1,14 +1,15 @@
 """What a queue hands out: a submitted task, a producer, a consumer, a heartbeat."""
 
 import asyncio
+import inspect
 import logging
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from msgspec import Struct
 
-from qo.errors import Conflict, StorageError
-from qo.model import Task
+from qo.errors import Conflict, InvalidSetting, StorageError
+from qo.model import Task, check_number
 from qo.queue.describe import Seconds, seconds
 
 if TYPE_CHECKING:
@@ -62,9 +63,10 @@ def lease_length(task: Task) -> float:
 
 
 class Heartbeating(Protocol):
-    """Whoever can say that a task is still being worked on."""
+    """A queue that can be told that a task is still being worked on."""
 
-    async def heartbeat(self, task: Any, /) -> Any: ...
+    def heartbeat(self, task: Any, /) -> Any:
+        """A coroutine, or a function that returns at once."""
 
 
 class HeartbeatManager:
@@ -75,7 +77,10 @@ class HeartbeatManager:
     """
 
     def __init__(self, queue: Heartbeating, task: Task | str, interval: Seconds = 60.0) -> None:
-        self._queue, self._task, self._interval = queue, task, seconds(interval)
+        check_number("interval", given := seconds(interval), above=0.0)
+        if not callable(getattr(queue, "heartbeat", None)):
+            raise InvalidSetting(f"{queue!r:.80} has no heartbeat(task); pass the queue or consumer that has the task")
+        self._queue, self._task, self._interval = queue, task, given
         self.lost = False
 
     async def __aenter__(self) -> Self:
@@ -95,7 +100,9 @@ class HeartbeatManager:
         while not self.lost:
             await asyncio.sleep(self._interval)
             try:
-                await self._queue.heartbeat(self._task)
+                answer = self._queue.heartbeat(self._task)
+                if inspect.isawaitable(answer):
+                    await answer
             except (StorageError, Conflict):
                 continue  # the lease may outlive the trouble: try again at the next beat
             except Exception as error:  # noqa: BLE001 - an object of the caller's raises what it likes; `lost` tells

@@ -19,6 +19,7 @@ class Retention(Struct, frozen=True, kw_only=True):
 
     finished: float | None = None  # archived after it, deleted after twice; None: what the store asks for
     failed: float | None = None  # dead letters: deleted after it; None: like the others
+    window: float = WINDOW  # how long idempotency keys hold; a shorter time than the default changes nothing
 
     def shortest(self, engine: Engine) -> float:
         """The least number of seconds after which something may have to leave; inf: nothing ever does."""
@@ -33,14 +34,14 @@ class Retention(Struct, frozen=True, kw_only=True):
             return self
         asked = default_retention(engine)
         failed = FAILED_RETENTION if self.failed is None and asked else self.failed
-        return Retention(finished=asked, failed=failed)
+        return Retention(finished=asked, failed=failed, window=self.window)
 
     async def tidy(self, engine: Engine, *, page_size: int = _PAGE_SIZE) -> "Tidied":
         """Archive and delete what is old enough by the store's clock.
 
-        A task with an idempotency key is not deleted before its window is over: its key would make a second task.
+        A task with an idempotency key is not deleted before the window is over: its key would make a second task.
         """
-        settled, tidying = self._settled(engine), _Tidying(engine, page_size)
+        settled, tidying = self._settled(engine), _Tidying(engine, page_size, max(WINDOW, self.window))
         if settled.failed:
             await tidying.delete((Status.FAILED,), settled.failed)
         if settled.finished:
@@ -58,8 +59,8 @@ class Tidied(Struct, frozen=True, kw_only=True):
 
 
 class _Tidying:
-    def __init__(self, engine: Engine, page_size: int) -> None:
-        self._engine, self._page_size = engine, page_size
+    def __init__(self, engine: Engine, page_size: int, window: float) -> None:
+        self._engine, self._page_size, self._window = engine, page_size, window
         self.archived = self.deleted = 0
 
     async def archive(self, statuses: tuple[Status, ...], age: float) -> None:
@@ -67,10 +68,10 @@ class _Tidying:
             self.archived += sum(await self._engine.apply([archive(task.id) for task in page]))
 
     async def delete(self, statuses: tuple[Status, ...], age: float) -> None:
-        if age < WINDOW:
+        if age < self._window:
             async for page in self._pages(Filter(statuses=statuses, finished_for=age)):
                 await self._delete([task for task in page if task.idempotency_key is None])
-        async for page in self._pages(Filter(statuses=statuses, finished_for=max(age, WINDOW))):
+        async for page in self._pages(Filter(statuses=statuses, finished_for=max(age, self._window))):
             await self._delete(page)
 
     async def trim(self, limit: int) -> None:

@@ -92,14 +92,15 @@ class Taking(Opened):
     async def _tidy(self) -> None:
         if default_retention(self.engine) and boot_clock() >= self._tidies_at:
             self._tidies_at = boot_clock() + _TIDY_INTERVAL
-            await Retention(finished=self.settings.retention).tidy(self.engine)
+            await Retention(finished=self.settings.retention, window=self.settings.window).tidy(self.engine)
 
     async def requeue_stale(self, timeout: Seconds = 0.0) -> int:
         """Give the tasks of workers that went silent to others; how many there were.
 
-        These are tasks whose lease has run out and whose last heartbeat is at least `timeout` ago; a lease that still
-        runs is never ended. A lost attempt is a failure: the task comes again after its back-off, or ends when its
-        retries are used up. `dequeue` does this by itself every `Settings.recovery_interval` seconds.
+        These are tasks whose lease ran out at least five seconds ago (clocks may disagree) and whose last heartbeat is
+        at least `timeout` ago; a lease that still runs is never ended. A lost attempt is a failure: the task comes
+        again after its back-off, or ends when its retries are used up. `dequeue` does this by itself every
+        `Settings.recovery_interval` seconds.
         """
         return len(await expire_leases(self.engine, self.transitions, timeout=_any("timeout", timeout)))
 

@@ -9,15 +9,26 @@ bucket (`?layout=one`).
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from inspect import isawaitable
+from typing import Any, TypeVar
 
 from qo.bucket import NEW, Blob
 from qo.clock import Clock, system_clock
 from qo.engines.one_object.engine import KEY
-from qo.errors import Conflict, OutcomeUnknown, QoError, StorageError
+from qo.errors import Conflict, OutcomeUnknown, QoError, Refused, StorageError
 from qo.storages import CreatingStorage, ObjectStorage
 
+T = TypeVar("T")
+_CONTENT_AND_VERSION = 2  # what a read returns
 _LOST_RACES = {"CASConflictError", "Conflict", "ConflictError", "PreconditionFailed"}
+
+
+def _checked(method: str, answer: Awaitable[T]) -> Awaitable[T]:
+    """Raises Refused for the answer of a method that is no coroutine."""
+    if not isawaitable(answer):
+        raise Refused(f"the storage's {method}() does not wait: define it as `async def {method}`")
+    return answer
 
 
 class StorageBucket:
@@ -46,8 +57,9 @@ class StorageBucket:
 
     async def put(self, key: str, data: bytes, *, expected: str) -> str:
         self._check(key)
-        if expected == NEW and isinstance(self._storage, CreatingStorage):
-            return await self._ask(self._storage.create(data))
+        storage = self._storage
+        if expected == NEW and isinstance(storage, CreatingStorage):
+            return await self._ask("create", lambda: storage.create(data))
         if expected == NEW:
             raise Conflict(f"{key} is there: reading it has put it there")
         return await self._write(data, expected)
@@ -58,18 +70,22 @@ class StorageBucket:
 
     async def _read(self) -> tuple[bytes, str | None]:
         try:
-            return await self._storage.read()
+            answer: Any = await _checked("read", self._storage.read())
         except QoError:
             raise
         except Exception as error:
             raise StorageError(f"the storage could not be read: {error}") from error
+        if not isinstance(answer, tuple) or len(answer) != _CONTENT_AND_VERSION:
+            raise Refused(f"the storage's read() must return the content and its version, not {answer!r:.40}")
+        content, version = answer
+        return content, version
 
     async def _write(self, data: bytes, expected: str | None) -> str:
-        return await self._ask(self._storage.write(data, if_match=expected))
+        return await self._ask("write", lambda: self._storage.write(data, if_match=expected))
 
-    async def _ask(self, writing: Awaitable[str]) -> str:
+    async def _ask(self, method: str, request: Callable[[], Awaitable[str]]) -> str:
         try:
-            return await writing
+            return await _checked(method, request())
         except QoError:
             raise
         except Exception as error:
