@@ -52,9 +52,9 @@ SELECT json_group_array(lane) FROM filled WHERE lane IS NOT NULL
 -- name: first
 -- With the effective rank of each (model/order.py). Only that of a promoted task needs the row, not the index alone.
 SELECT json_group_array(json_array(value, json((
-    SELECT json_group_array(json_array(CASE WHEN rank <= ?3 THEN max(available_at, created_at) ELSE rank END, rank, n))
-    FROM (SELECT rank, n, available_at, created_at FROM tasks INDEXED BY tasks_ready
-          WHERE ready = 1 AND lane = lanes.value ORDER BY rank, n LIMIT ?2)
+    SELECT json_group_array(json_array(effective, rank, n))
+    FROM (SELECT CASE WHEN rank <= ?3 THEN max(available_at, created_at) ELSE rank END AS effective, rank, n
+          FROM tasks INDEXED BY tasks_ready WHERE ready = 1 AND lane = lanes.value ORDER BY tasks.rank, n LIMIT ?2)
 ))))
 FROM json_each(?1) AS lanes
 

@@ -1,6 +1,9 @@
 """A histogram of durations with few fixed buckets: small enough to store every minute, exact enough for percentiles."""
 
 from bisect import bisect_left
+from collections import Counter
+from collections.abc import Sequence
+from functools import partial
 from typing import Final
 
 from msgspec import Struct, field
@@ -10,14 +13,25 @@ BOUNDS: Final = (  # seconds: the upper ends of the buckets; one more bucket hol
 )  # fmt: skip
 
 
+_bucket_of = partial(bisect_left, BOUNDS)
+
+
 class Durations(Struct, array_like=True):
     total: float = 0.0  # seconds, of all together
     counts: dict[int, int] = field(default_factory=dict)  # by the index of the bucket, without the empty ones
 
     def observe(self, seconds: float) -> None:
-        self.total += seconds
-        bucket = bisect_left(BOUNDS, seconds)
-        self.counts[bucket] = self.counts.get(bucket, 0) + 1
+        self.observe_all([seconds])
+
+    def observe_all(self, durations: Sequence[float]) -> None:
+        """A negative duration, as of clocks that differ, counts as 0."""
+        if not durations:
+            return
+        if min(durations) < 0:
+            durations = [max(0.0, seconds) for seconds in durations]
+        self.total += sum(durations)
+        for bucket, number in Counter(map(_bucket_of, durations)).items():
+            self.counts[bucket] = self.counts.get(bucket, 0) + number
 
     def merge(self, other: "Durations") -> None:
         self.total += other.total

@@ -82,7 +82,7 @@ class LoopExecutor:
         run.done(run, outcome)
         if following is not None:
             self._start(following)
-        if len(self._queue):
+        if len(self._queue) and (following is None or not self._queue.is_next(self)):
             self._queue.pump()
 
     def _cancelled_by_another(self, run: Run, error: BaseException) -> Outcome | None:

@@ -10,7 +10,7 @@ from qo.engine import Engine
 from qo.errors import StorageError
 from qo.ids import luck
 from qo.model import Change, Status, Task
-from qo.transitions import Transitions
+from qo.transitions import Settlement, Transitions
 from qo.worker.held import Held
 from qo.worker.pace import Pace
 from qo.worker.registration import Registration
@@ -81,6 +81,7 @@ class Settler:
             return
         changes = [settlement(run, outcome, luck) for run, outcome in reports]
         answers = await self.apply(changes)
+        settled = []
         for (run, outcome), change, landed in zip(reports, changes, answers, strict=True):
             self._held.remove(run)
             if outcome.handed_back:
@@ -92,7 +93,8 @@ class Settler:
                 self._registration.completed += 1
             else:
                 self._registration.failed += 1
-            self._transitions.settled(run.task, change, started_at=run.started_at, ran=run.ran)
+            settled.append(Settlement(run.task, change, change.started_at or run.started_at, run.ran))
+        self._transitions.settled_all(settled)
         self._settled([run for run, _ in reports])
 
     async def apply(self, changes: Sequence[Change]) -> list[bool]:
