@@ -113,10 +113,24 @@ class Spacious(Protocol):
 
 
 @runtime_checkable
+class FindsWithoutValues(Protocol):
+    """An engine that can find tasks without reading their large payloads and results."""
+
+    async def find_without_values(self, where: Filter, *, limit: int, after: str = "") -> list[Task]:
+        """As `find`, but a payload or result may be a reference to where it lies."""
+
+
+@runtime_checkable
 class Sharded(Protocol):
     """An engine that keeps tasks in shards, which people may want to look at one by one."""
 
     shards: str  # the first digits of ids, one for each shard; empty if there are none
+
+
+async def find_without_values(engine: Engine, where: Filter, *, limit: int, after: str = "") -> list[Task]:
+    """As `find`, for callers that look at neither payloads nor results."""
+    find = engine.find_without_values if isinstance(engine, FindsWithoutValues) else engine.find
+    return await find(where, limit=limit, after=after)
 
 
 def default_retention(engine: Engine) -> float:

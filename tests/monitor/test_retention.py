@@ -6,9 +6,11 @@ from typing import Any
 import pytest
 
 import qo
+from qo.bucket import Blob
 from qo.buckets.memory import MemoryBucket
 from qo.engine import Engine
 from qo.engines.memory import MemoryEngine
+from qo.engines.references import DATA
 from qo.engines.spacious import SpaciousEngine
 from qo.metrics import Meters
 from qo.model import WINDOW, NewTask, Status, complete, fail
@@ -141,6 +143,29 @@ async def test_a_monitor_beside_a_program_keeps_what_the_program_keeps(name: str
         clock.advance(400 * DAY)
         assert await check(queue, clock) == (0, 0)
         assert await check(queue, clock, retention=60.0) == (1, 1)
+
+
+class CountingBucket(MemoryBucket):
+    reads = 0  # of large values
+
+    async def get(self, key: str) -> Blob | None:
+        self.reads += key.startswith(DATA)
+        return await super().get(key)
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+@pytest.mark.parametrize("is_measured", [False, True])
+async def test_large_values_are_not_read_to_be_deleted(name: str, is_measured: bool, clock: ManualClock) -> None:
+    bucket = CountingBucket(clock)
+    async with Queue(SpaciousEngine(LAYOUTS[name](bucket, clock), bucket, clock=clock), clock=clock) as queue:
+        await finish(queue, new(1, payload=b"x" * 300_000), new(2, payload=b"y" * 300_000))
+        used = Meters().measured(queue) if is_measured else queue
+        bucket.reads = 0
+        clock.advance(DAY + 1)
+        assert await check(used, clock, retention=DAY) == (2, 0)
+        clock.advance(DAY)
+        assert await check(used, clock, retention=DAY, sweep_interval=1e9) == (0, 2)
+        assert bucket.reads == 0
 
 
 @pytest.mark.parametrize("name", ["memory", "tasks"])

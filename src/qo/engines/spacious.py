@@ -240,6 +240,9 @@ class SpaciousEngine:
         found = await _together(self._shown, await self.engine.find(where, limit=limit, after=after))
         return [task for task in found if task is not None]
 
+    async def find_without_values(self, where: Filter, *, limit: int, after: str = "") -> list[Task]:
+        return await self.engine.find(where, limit=limit, after=after)
+
     async def _shown(self, task: Task | None) -> Task | None:
         """As it was submitted. What is gone is named in its place: a listing must not fail for one task."""
         if task is None or not _is_marked(task):

@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 
 from msgspec import Struct
 
-from qo.engine import Engine, default_retention
+from qo.engine import Engine, default_retention, find_without_values
 from qo.model import WINDOW, Filter, Status, Task, archive, cursor
 
 FAILED_RETENTION = 30 * 86_400.0  # seconds dead letters are kept where finished tasks leave by default
@@ -91,6 +91,6 @@ class _Tidying:
 
     async def _pages(self, where: Filter) -> AsyncIterator[list[Task]]:
         after = ""
-        while page := await self._engine.find(where, limit=self._page_size, after=after):
+        while page := await find_without_values(self._engine, where, limit=self._page_size, after=after):
             yield page
             after = cursor(page[-1])
