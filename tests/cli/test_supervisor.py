@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 HOSTILE = """
-import re, sys, threading, time
+import asyncio, re, sys, threading, time
 from pathlib import Path
 import qo
 
@@ -15,6 +15,13 @@ app = qo.App()
 @app.task(timeout=1, retries=1, retry=qo.RetryPolicy(initial=0.05, jitter=0.0))
 def regex() -> None:
     re.match(r"(a+)+$", "a" * 40 + "b")
+
+@app.task(retries=1, retry=qo.RetryPolicy(initial=0.05, jitter=0.0))
+def cancel_worker() -> None:
+    async def cancel_all() -> None:
+        for task in asyncio.all_tasks():
+            task.cancel()
+    app.run(cancel_all())
 
 @app.task(retries=0)
 def fine() -> str:
@@ -48,6 +55,18 @@ def test_a_handler_that_holds_the_interpreter_is_ended_and_charged(
     assert "did not answer" in processes.log(worker)
     good = call.submit("fine", "--max-retries", "0")
     eventually(lambda: call.json("status", good)["status"] == "completed")
+    worker.send_signal(signal.SIGTERM)
+    assert worker.wait(30) == 0
+
+
+def test_a_handler_that_cancels_the_work_of_its_worker_is_charged(
+    call: Any, processes: Any, hostile: str, eventually: Any
+) -> None:
+    bad = call.submit("cancel_worker", "--max-retries", "1")
+    worker = processes.start("worker", hostile, *QUICK)
+    eventually(lambda: call.json("status", bad)["status"] in ("failed", "completed"), patience=60.0)
+    assert "cancelled the worker's own work" in processes.log(worker)
+    assert call.json("status", bad)["attempt"] == 2
     worker.send_signal(signal.SIGTERM)
     assert worker.wait(30) == 0
 

@@ -1,20 +1,28 @@
 """What becomes of the tasks of a worker process that died."""
 
 import asyncio
+import signal
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import pytest
 from msgspec.structs import replace
 
 from qo.engines.memory import MemoryEngine
-from qo.model import Status, lost_its_process
+from qo.model import Status, Task, lost_its_process
 from qo.queue import Queue
-from qo.tasks import Executor
+from qo.tasks import Executor, make_handler, make_options
 from qo.testing import ManualClock
+from qo.worker import Worker, WorkerSettings, loops, upkeep
 from qo.worker.crash import CrashReport, Told, settle, suspects_of
+from qo.worker.run import Run
 from qo.worker.run_table import Phase, RunEntry, RunTable
-from qo.worker.worker_process import WorkerProcess
+from qo.worker.worker_process import WorkerProcess, state_of
+from tests.worker.bench import Bench
 
 
 def entry(task_id: str, executor: Executor, thread: int = 1) -> RunEntry:
@@ -78,6 +86,22 @@ async def test_of_several_suspects_each_runs_alone_at_no_cost_and_is_charged_the
         assert await settle(queue, report) == Told(charged=2, released=1)
 
 
+async def test_a_lone_task_beside_a_handler_left_behind_is_not_charged() -> None:
+    async with Queue(MemoryEngine()) as queue:
+        await queue.enqueue("t", {"n": 1}, max_retries=2)
+        (task,) = await queue.dequeue("t")
+        report = CrashReport(
+            url="memory://",
+            worker_id=str(task.worker_id),
+            leases=[str(task.lease_id)],
+            cause="was killed by SIGSEGV",
+            suspects=[task.id, "the one that was left behind"],
+        )
+        assert await settle(queue, report) == Told(set_apart=1)
+        released = await queue.get(task.id)
+        assert released is not None and released.failures == 0
+
+
 async def test_tasks_of_another_process_of_the_same_name_are_left_alone() -> None:
     async with Queue(MemoryEngine()) as queue:
         ids, told = await crashed(queue, 2, suspects=1, leases=["another"])
@@ -102,6 +126,37 @@ def test_a_table_is_read_by_who_holds_its_descriptor() -> None:
     )
     theirs.end(99)
     assert (table.phase, table.exit_code) == (Phase.ENDED, 99)
+
+
+@pytest.mark.parametrize("executor", ["thread", "async"])
+async def test_a_handler_left_behind_stays_in_the_table_until_it_ends(
+    bench: Bench, executor: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may crash the process long after its task was settled."""
+    monkeypatch.setattr(upkeep, "HEED", 0.1)
+    monkeypatch.setattr(loops, "STALL", 0.2)
+    go = threading.Event()
+
+    def block() -> None:
+        go.wait(30)
+
+    async def ablock() -> None:
+        go.wait(30)
+
+    bench.handle(block if executor == "thread" else ablock, name="block")
+    table, descriptor = RunTable.create()
+    worker = Worker(bench.queue, bench.registry, WorkerSettings(poll=0.05), table=RunTable.attach(descriptor))
+    running = asyncio.create_task(worker.run())
+    task_id = await bench.submit("block", max_retries=0, timeout=0.1)
+    assert (await bench.ended(task_id)).status is Status.FAILED
+    while not [run for run in table.runs() if run.left_behind]:
+        await asyncio.sleep(0.01)
+    assert [run.task_id for run in table.runs()] == [task_id]
+    go.set()
+    while table.runs():
+        await asyncio.sleep(0.01)
+    worker.stop()
+    await running
 
 
 # --- when a process is killed
@@ -171,3 +226,48 @@ async def test_a_process_that_ended_its_work_and_does_not_exit_is_killed_with_it
         table.end(99)
         assert watch(child, clock, 15)
         assert await child.wait() == 99
+
+
+def record(table: RunTable, task_id: str) -> None:
+    """Enter a run as a worker process does."""
+    handler = make_handler(lambda: None, type="t", options=make_options(lambda: None))
+    run = Run(
+        Task(id=task_id, type="t", queue="default", rank=0.0, available_at=0.0, created_at=0.0, updated_at=0.0),
+        handler,
+        lambda _, __: None,
+    )
+    run.executor = SimpleNamespace(kind=Executor.THREAD)
+    table.start(run, 0.0)
+
+
+async def test_nobody_is_charged_when_a_process_is_killed_because_its_user_does_not_wait() -> None:
+    async with supervised(ManualClock()) as (child, table):
+        table.serve("memory://")
+        table.begin(0.0)
+        record(table, "a")
+        child.kill()
+        report = child.crash(await child.wait(), blameless=(), patience=1.0)
+        assert report is not None
+        assert report.suspects == []
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="looks at /proc")
+async def test_a_lone_task_of_a_process_that_was_stopped_is_perhaps_not_to_blame() -> None:
+    clock = ManualClock()
+    async with supervised(clock) as (child, table):
+        table.serve("memory://")
+        table.begin(clock.now)
+        record(table, "a")
+        child.tell(signal.SIGSTOP)
+        while state_of(child.process.pid) != "T":
+            await asyncio.sleep(0.01)
+        assert watch(child, clock, 15)
+        report = child.crash(await child.wait(), blameless=(), patience=1.0)
+        assert report is not None
+        assert (report.suspects, report.is_uncertain) == (["a"], True)
+
+
+async def test_a_task_that_is_perhaps_not_to_blame_runs_alone_next_time_at_no_cost() -> None:
+    async with Queue(MemoryEngine()) as queue:
+        _, told = await crashed(queue, 2, suspects=1, is_uncertain=True)
+        assert told == Told(set_apart=1, released=1)

@@ -5,6 +5,7 @@ import contextlib
 import logging
 import sys
 from collections.abc import AsyncIterator
+from concurrent.futures import CancelledError
 from pathlib import Path
 
 import click
@@ -23,7 +24,7 @@ from qo.engines import hide_password
 from qo.errors import InvalidSetting
 from qo.monitor import Monitor, MonitorSettings
 from qo.queue import Queue
-from qo.worker import Watchdog, Worker, WorkerSettings
+from qo.worker import Watchdog, Worker, WorkerCancelled, WorkerSettings
 from qo.worker.bounded import abandon, ended
 from qo.worker.fleet import DISMISSED, FINISHED, Fleet, FleetSettings, follow_parent, in_fleet
 from qo.worker.heartbeat import Heartbeat
@@ -89,7 +90,10 @@ def work(plan: Plan, table: RunTable) -> int:
         log.info("worker %s ended", worker.id, extra={"worker_id": worker.id})
         return worker.dismissed
 
-    dismissed = app.run(both())
+    try:
+        dismissed = app.run(both())
+    except CancelledError:
+        raise WorkerCancelled("something cancelled the worker; restart it") from None
     app.close(timeout=_LAST_ANSWER)
     if ending.signals > 1:
         return ending.worked(Exit.INTERRUPTED)

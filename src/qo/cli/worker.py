@@ -14,7 +14,8 @@ from qo.cli.params import DURATION, Names, Shards
 from qo.cli.watching import monitor_options, monitor_settings
 from qo.ids import new_worker_id
 from qo.model import check_name, check_type
-from qo.worker import WorkerSettings, WorkerStuck
+from qo.worker import WorkerCancelled, WorkerSettings, WorkerStuck
+from qo.worker.heartbeat import CANCELLED
 
 DEFAULTS = WorkerSettings()
 INDEX_MODES = ("index-only", "hybrid", "log-scan")
@@ -124,7 +125,7 @@ def command(call: Call, target: str, **given: Any) -> int:
         return running.run(call, plan)
     except WorkerStuck as error:
         (print_json_error if call.json else print_error)(str(error))
-        return Exit.STUCK
+        return CANCELLED if isinstance(error, WorkerCancelled) else Exit.STUCK
 
 
 def _plan(call: Call, target: str, given: dict[str, Any]) -> running.Plan:

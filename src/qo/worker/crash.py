@@ -30,7 +30,8 @@ class CrashReport(Struct, frozen=True, kw_only=True):
     worker_id: str
     leases: list[str]  # what the dead process claimed
     cause: str  # as the end of a sentence: "was killed by SIGSEGV"
-    suspects: list[str]  # tasks one of which is to blame
+    suspects: list[str]  # tasks one of which is to blame; also those that were settled and whose handlers still ran
+    is_uncertain: bool = False  # perhaps none of them is to blame
     unreachable: list[str] = []  # those of them that no child process could run
     timed_out: dict[str, float] = {}  # suspects that were past their time limit, and that limit
     patience: float = 60.0  # seconds the store has to answer
@@ -56,12 +57,15 @@ def suspects_of(runs: Iterable[RunEntry], holder: int | None) -> list[RunEntry]:
 
 
 def change_of(task: Task, report: CrashReport) -> Change:
-    """A lone suspect is charged. Of several each runs alone next time, and is charged if that was so already."""
+    """A lone suspect is charged. Of several each runs alone next time, and is charged if that was so already.
+
+    So does a lone one that is perhaps not to blame.
+    """
     if task.id not in report.suspects:
         return release(task)
     late = f"timed out after {report.timed_out[task.id]:g} s, and " if task.id in report.timed_out else ""
     reason = f"{late}its worker process {report.cause}"
-    alone = len(report.suspects) == 1
+    alone = len(report.suspects) == 1 and not report.is_uncertain
     if alone or task.id in report.unreachable or lost_its_process(task):
         return after_error(task, f"{LOST}{reason}", luck=luck())
     return set_apart(task, f"{reason} while {len(report.suspects)} tasks ran there")

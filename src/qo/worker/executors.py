@@ -24,6 +24,10 @@ class WorkerStuck(QoError):
     """The worker cannot go on: its store does not answer, or its handlers have used up its threads."""
 
 
+class WorkerCancelled(WorkerStuck):
+    """A handler cancelled what the worker does on its own event loop."""
+
+
 class Executors:
     def __init__(
         self,

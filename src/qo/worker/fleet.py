@@ -18,6 +18,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from msgspec import Struct
 
 from qo.clock import boot_clock
+from qo.worker.heartbeat import BROKEN, CANCELLED
 from qo.worker.watchdog import EXIT_STUCK
 from qo.worker.worker_process import WorkerProcess, send
 
@@ -107,13 +108,13 @@ class Fleet:
         else:
             answering = self._stops == 2  # noqa: PLR2004 - the second
             silent = [child for child in self._children.values() if child.silence() > _NOT_ANSWERING or not answering]
-            _tell(silent, signal.SIGKILL)
+            _kill(silent)
             self._end_children(_ABORTED_AFTER)
 
     def _end_children(self, killed_after: float) -> None:
         children = list(self._children.values())
         _tell(children, signal.SIGTERM)
-        asyncio.get_running_loop().call_later(killed_after, _tell, children, signal.SIGKILL)
+        asyncio.get_running_loop().call_later(killed_after, _kill, children)
 
     # --- one child
 
@@ -204,6 +205,11 @@ def _tell(children: list[WorkerProcess], number: signal.Signals) -> None:
         child.tell(number)
 
 
+def _kill(children: list[WorkerProcess]) -> None:
+    for child in children:
+        child.kill()
+
+
 async def _either(one: asyncio.Event, other: asyncio.Event, timeout: float | None) -> None:
     waits = [asyncio.ensure_future(one.wait()), asyncio.ensure_future(other.wait())]
     await asyncio.wait(waits, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
@@ -218,6 +224,8 @@ def _ending(code: int) -> str:
 
 
 def _shell_code(code: int) -> int:
+    if code in (BROKEN, CANCELLED):
+        return EXIT_STUCK
     return 128 - code if code < 0 else code
 
 

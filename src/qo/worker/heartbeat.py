@@ -10,6 +10,7 @@ from qo.worker.worker import Worker
 
 INTERVAL = 0.25  # seconds
 BROKEN = 97  # the exit code of a process whose descriptors a handler closed
+CANCELLED = 96  # the exit code of a process in which a handler cancelled the worker's own work
 
 
 class Heartbeat:

@@ -79,6 +79,8 @@ class LoopExecutor:
             os._exit(0)  # the handler forked and its child came back: it must not settle anything
         self._started.discard(run)
         following = self._queue.take(self, run)
+        if run.disowned:
+            self._queue.came_back(run)
         run.done(run, outcome)
         if following is not None:
             self._start(following)
@@ -113,6 +115,7 @@ class LoopExecutor:
         """The run will not end: its slot goes to another."""
         if run in self._started:
             self._started.discard(run)
+            run.disowned = True
             self._queue.give(run)
             self._queue.pump()
 

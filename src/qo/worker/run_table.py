@@ -27,6 +27,7 @@ _RUNS_AT = _LEASES_AT + _LEASES * _LEASE
 _RUN = struct.Struct("<BBBxIddd36s32s")  # state, executor, reachable, thread, start, deadline, time limit, id, lease
 _RUNS, _STRIDE = 4096, 128  # runs that can be recorded, and the bytes of one
 SIZE = _RUNS_AT + _RUNS * _STRIDE
+_FREE, _RUNNING, _LEFT_BEHIND = range(3)  # states of an entry
 _KINDS = list(Executor)
 
 
@@ -37,7 +38,7 @@ class Phase(IntEnum):
 
 
 class RunEntry(Struct, frozen=True, kw_only=True):
-    """A run that has started and is not settled."""
+    """A run that has started and is not settled, or whose handler was left behind."""
 
     task_id: str
     lease_id: str
@@ -47,6 +48,7 @@ class RunEntry(Struct, frozen=True, kw_only=True):
     started_at: float  # by the boot clock, like the others
     ends_at: float
     time_limit: float
+    left_behind: bool = False  # settled, because it did not end when its time was up; its handler may still run
 
 
 class RunTable:
@@ -113,7 +115,7 @@ class RunTable:
         _RUN.pack_into(
             self._memory,
             _RUNS_AT + slot * _STRIDE,
-            1,
+            _RUNNING,
             _KINDS.index(run.executor.kind),
             is_reachable(run.handler),
             threading.get_native_id(),
@@ -125,11 +127,23 @@ class RunTable:
         )
 
     def clear(self, run: Run) -> None:
+        """The run is settled. One that was left behind stays until its handler has ended: it may crash the process."""
         with self._lock:
-            slot, run.slot = run.slot, None
-            if slot is not None:
-                self._memory[_RUNS_AT + slot * _STRIDE] = 0
-                self._free.append(slot)
+            if run.slot is not None and run.disowned:
+                self._memory[_RUNS_AT + run.slot * _STRIDE] = _LEFT_BEHIND
+            else:
+                self._release(run)
+
+    def came_back(self, run: Run) -> None:
+        """The handler of a run that was left behind has ended."""
+        with self._lock:
+            self._release(run)
+
+    def _release(self, run: Run) -> None:
+        slot, run.slot = run.slot, None
+        if slot is not None:
+            self._memory[_RUNS_AT + slot * _STRIDE] = _FREE
+            self._free.append(slot)
 
     # --- in the supervisor
 
@@ -166,7 +180,9 @@ class RunTable:
         found = []
         for at in range(_RUNS_AT, SIZE, _STRIDE):
             if self._memory[at]:
-                _, kind, reachable, thread, start, end, limit, task_id, lease_id = _RUN.unpack_from(self._memory, at)
+                state, kind, reachable, thread, start, end, limit, task_id, lease_id = _RUN.unpack_from(
+                    self._memory, at
+                )
                 found.append(
                     RunEntry(
                         task_id=_text(task_id),
@@ -177,6 +193,7 @@ class RunTable:
                         started_at=start,
                         ends_at=end,
                         time_limit=limit,
+                        left_behind=state == _LEFT_BEHIND,
                     )
                 )
         return found

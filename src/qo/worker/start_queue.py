@@ -177,6 +177,11 @@ class StartQueue:
         with self._lock:
             self._release(run)
 
+    def came_back(self, run: Run) -> None:
+        """The handler of a run that was left behind has ended."""
+        if self._table is not None:
+            self._table.came_back(run)
+
     def _release(self, run: Run) -> None:
         if run in self._taken:
             self._taken.remove(run)

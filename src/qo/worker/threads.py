@@ -102,6 +102,8 @@ class ThreadExecutor:
         self._ended += 1
         if ours:
             run.done(run, outcome)
+        else:
+            self._queue.came_back(run)
         return ours
 
     def tick(self) -> None:

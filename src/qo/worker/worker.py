@@ -17,7 +17,7 @@ from qo.tasks import Executor, Handler, Registry
 from qo.worker.bounded import abandon, bounded, ended
 from qo.worker.claiming import Claiming
 from qo.worker.drain_check import DrainCheck
-from qo.worker.executors import Executors, WorkerStuck
+from qo.worker.executors import Executors, WorkerCancelled, WorkerStuck
 from qo.worker.exits import confined
 from qo.worker.held import Held
 from qo.worker.processes import check_reachable
@@ -477,6 +477,6 @@ async def _first(main: Coroutine[Any, Any, None], failed: list[asyncio.Task[None
             abandon([running])
     for task in [*failed, running]:
         if task.done() and task.cancelled():
-            raise WorkerStuck("something cancelled what the worker does in the background; restart the worker")
+            raise WorkerCancelled("something cancelled what the worker does in the background; restart the worker")
         if task.done():
             task.result()

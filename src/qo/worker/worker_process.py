@@ -18,7 +18,7 @@ import msgspec
 from qo.clock import Clock, boot_clock
 from qo.tasks import Executor
 from qo.worker.crash import CrashReport, Told, suspects_of
-from qo.worker.heartbeat import BROKEN
+from qo.worker.heartbeat import BROKEN, CANCELLED
 from qo.worker.run_table import Phase, RunEntry, RunTable
 
 log = logging.getLogger("qo.fleet")
@@ -43,6 +43,8 @@ class WorkerProcess:
         self._samples: tuple[float, dict[int, int]] | None = None
         self._resumed_at = self._looked_at = clock()
         self._ended_at: float | None = None
+        self._is_dismissed = False  # killed because the supervisor itself was told to end it
+        self._was_stopped = False  # by SIGSTOP, when it was killed
 
     @classmethod
     async def start(
@@ -81,6 +83,12 @@ class WorkerProcess:
             return 0.0
         return self._clock() - max(min(self._table.beats), self._resumed_at)
 
+    def kill(self) -> None:
+        """End it by force because its time to end is over, or its user does not wait: no handler is to blame."""
+        if self.process.returncode is None and self._held is None:
+            self._is_dismissed = True
+        self.tell(signal.SIGKILL)
+
     def tell(self, number: signal.Signals) -> None:
         if self.process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
@@ -103,6 +111,8 @@ class WorkerProcess:
 
     def look(self) -> bool:
         """Kill the process if it does not answer any more. True: it was killed."""
+        if self._held is not None:
+            return True
         now = self._clock()
         if now - self._looked_at > _OWN_GAP:
             self._resumed_at = now  # the process was probably stopped too: it gets its full time again
@@ -114,6 +124,7 @@ class WorkerProcess:
             log.warning("worker %s has ended its work and does not exit: it is killed", self.name)
         elif reason := self._reason_to_kill(now):
             self._held = reason, self._busiest_thread(now)
+            self._was_stopped = state_of(self.process.pid) == "T"
             log.error("worker %s %s: it is killed, and another starts", self.name, reason)
         else:
             return False
@@ -130,12 +141,12 @@ class WorkerProcess:
         overdue = silence > _OVERDUE_SILENCE and any(now > run.ends_at + _OVERDUE for run in self._inside())
         if not overdue and silence <= self._silence:
             return None
-        if _is_traced(self.process.pid):  # a debugger holds it
+        if state_of(self.process.pid) == "t":  # a debugger holds it
             return None
         return f"did not answer for {silence:.1f} s"
 
     def _inside(self) -> list[RunEntry]:
-        return [run for run in self._table.runs() if run.executor is not Executor.PROCESS]
+        return [run for run in self._table.runs() if run.executor is not Executor.PROCESS and not run.left_behind]
 
     def _busiest_thread(self, now: float) -> int | None:
         """The thread that kept the interpreter to itself, as far as the kernel's accounts tell."""
@@ -159,14 +170,15 @@ class WorkerProcess:
             return None
         now, runs = self._clock(), self._table.runs()
         reason, holder = self._held or (_cause(code), None)
-        suspects = [] if code in blameless else suspects_of(runs, holder)
+        suspects = [] if code in blameless or self._is_dismissed else suspects_of(runs, holder)
         killed = " and was killed" if self._held else ""
         return CrashReport(
             url=self._table.url,
             worker_id=self.name,
             leases=sorted(self._table.leases()),
             cause=f"{reason}{killed}",
-            suspects=[run.task_id for run in suspects],
+            suspects=list(dict.fromkeys(run.task_id for run in suspects)),
+            is_uncertain=self._was_stopped,
             unreachable=[run.task_id for run in suspects if not run.reachable],
             timed_out={run.task_id: run.time_limit for run in suspects if self._held and now > run.ends_at},
             patience=patience,
@@ -216,6 +228,8 @@ def attach_table() -> RunTable:
 def _cause(code: int) -> str:
     if code == BROKEN:
         return "lost its open files"
+    if code == CANCELLED:
+        return "ended because a handler cancelled the worker's own work"
     if code < 0:
         return f"was killed by {signal.Signals(-code).name}"
     return f"exited with code {code}"
@@ -232,8 +246,9 @@ def _cpu_times(pid: int) -> dict[int, int]:
     return used
 
 
-def _is_traced(pid: int) -> bool:
+def state_of(pid: int) -> str:
+    """The kernel's letter for what the process does; empty where there is no /proc."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "t"
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except (OSError, IndexError):
-        return False
+        return ""
