@@ -1,6 +1,7 @@
 """What a page writes into a bucket, checked by the engine that shares it: no server, a real store, both layouts."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from itertools import product
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+from qo.checksum import check_seal, sealed
 from qo.engines.per_task import PerTaskEngine
 from qo.engines.per_task.keys import index_key, task_key
 from qo.errors import LeaseLost
@@ -54,6 +56,36 @@ async def check(place: Place, queue: Queue, tasks: list[Task]) -> None:
     assert not engine.quarantined
     entries = {key for key in place.objects() if key.startswith(("ready/", "leases/"))}
     assert entries == {key for task in tasks if (key := index_key(task))}
+
+
+async def test_what_a_page_rewrites_has_its_checksum_and_the_fields_of_a_newer_build(
+    place: Place, queue: Queue, source: Source
+) -> None:
+    task_id = await task_in(queue, Status.PENDING)
+    key = task_key(task_id) if place.layout == "tasks" else "queue.json"
+
+    def record_in(document: Any) -> Any:
+        return document if place.layout == "tasks" else document["tasks"][0]
+
+    document = json.loads(place.read(key))
+    document["more"] = {"a": ["kept"]}
+    record = record_in(document)
+    record["extra"], record["task"]["extra"] = "kept", ["kept", 1]
+    record["events"] = [
+        event | {"extra": "kept"} if isinstance(event, dict) else [*event, "kept"] for event in record["events"]
+    ]
+    first = record["events"][0]
+    place.put(key, sealed(json.dumps(document).encode()))
+    answer = await source.get("return source.act('cancel', {ids: [argument]});", task_id)
+    assert answer["done"] == 1
+    data = place.read(key)
+    assert check_seal(data), "it carries a checksum, and its own"
+    document, record = json.loads(data), record_in(json.loads(data))
+    assert record["task"]["status"] == "cancelled"
+    assert document["more"] == {"a": ["kept"]}
+    assert (record["extra"], record["task"]["extra"], record["events"][0]) == ("kept", ["kept", 1], first)
+    task = await queue.get(task_id)
+    assert task is not None and task.status is Status.CANCELLED
 
 
 async def test_every_action_does_to_every_status_what_the_model_says(place: Place, queue: Queue, tab: Tab) -> None:

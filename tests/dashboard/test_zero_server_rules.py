@@ -11,6 +11,7 @@ from msgspec.structs import fields, replace
 from playwright.async_api import Page
 
 from qo.buckets.store_clock import least_offset
+from qo.checksum import check_seal, sealed
 from qo.codec import encode_task, encode_value, task_view
 from qo.engines.memory import MemoryEngine
 from qo.engines.per_task.keys import entry_of, index_key, task_key
@@ -99,6 +100,25 @@ async def test_names_of_entries_are_read_alike(modules: Page) -> None:
         names = ("key", "at", "rank", "lane", "created_at", "version", "id")
         assert [entry[name] for name in names] == [getattr(theirs, name) for name in names]
     assert await call(modules, "keys.js", "m.entryOf(argument)", "ready/0/1/<img>") is None
+
+
+TEXTS = ["{}", '{"a":"\u00fc \u20ac \U0001f600"}', json.dumps({"n": list(range(2000))}), *(f"[{n}]" for n in range(40))]
+
+
+async def test_a_checksum_is_the_one_python_writes_and_checks(modules: Page) -> None:
+    ours = await call(modules, "checksum.js", "argument.map(m.sealed)", TEXTS)
+    assert ours == [sealed(text.encode()).decode() for text in TEXTS]
+    assert all(check_seal(text.encode()) for text in ours)
+    assert await call(modules, "checksum.js", "argument.map(m.parsed)", ours) == [json.loads(text) for text in TEXTS]
+    assert await call(modules, "checksum.js", "m.parsed(argument)", "[1]") == [1], "one without a checksum is read"
+
+
+async def test_a_page_refuses_a_document_whose_checksum_is_not_its_own(modules: Page) -> None:
+    right = [sealed(text.encode()).decode() for text in ('{"a":1}', '{"a":"\u00fc"}')]
+    flipped = right[0][:-1] + (" " if right[0].endswith("\t") else "\t")  # a bit of the checksum itself
+    wrong = [right[0].replace("1", "3"), right[1].replace("\u00fc", "\u00fd"), flipped]
+    script = "argument.map((text) => { try { return m.parsed(text); } catch (error) { return error.message; } })"
+    assert await call(modules, "checksum.js", script, wrong) == ["its checksum is not its own"] * len(wrong)
 
 
 async def test_minutes_are_rounded_down_as_python_does(modules: Page) -> None:

@@ -72,6 +72,12 @@ class Place(NamedTuple):
         body = document if isinstance(document, bytes) else json.dumps(document).encode()
         _client(self.endpoint).put_object(Bucket=self.bucket, Key=f"{self.prefix}/{key}", Body=body)
 
+    def read(self, key: str) -> bytes:
+        """An object as it is stored."""
+        answer = _client(self.endpoint).get_object(Bucket=self.bucket, Key=f"{self.prefix}/{key}")
+        data: bytes = answer["Body"].read()
+        return data
+
     def objects(self) -> set[str]:
         pages = _client(self.endpoint).get_paginator("list_objects_v2")
         found = pages.paginate(Bucket=self.bucket, Prefix=f"{self.prefix}/")

@@ -52,6 +52,13 @@ async def test_a_redis_that_hangs_up_at_first_is_asked_again(redis_server: Serve
         assert proxy.stumbles_left == 0
 
 
+async def test_a_redis_that_is_loading_its_data_is_asked_again(redis_server: Server) -> None:
+    loading = b"-LOADING Redis is loading the dataset in memory\r\n"
+    async with StumblingProxy(redis_server.port, stumbles=3, refusal=loading).running() as proxy:
+        await use(open_engine(f"redis://127.0.0.1:{proxy.port}/0?prefix=loading"))
+        assert proxy.stumbles_left == 0
+
+
 async def test_a_postgres_that_hangs_up_at_first_is_asked_again(postgres: PostgresServer) -> None:
     async with StumblingProxy(postgres.port, stumbles=2).running() as proxy:
         url = f"{postgres.url()}?schema=stumbling".replace(f":{postgres.port}", f":{proxy.port}")

@@ -1,4 +1,4 @@
-"""A wire to a server that hangs up on the first callers, and then passes everything on."""
+"""A wire to a server that hangs up on the first callers, or refuses them, and then passes everything on."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -7,8 +7,9 @@ from typing import Self
 
 
 class StumblingProxy:
-    def __init__(self, port: int, *, stumbles: int) -> None:
-        self._target, self.stumbles_left = port, stumbles
+    def __init__(self, port: int, *, stumbles: int, refusal: bytes = b"") -> None:
+        """`refusal`: what the first callers are told in answer to each command of Redis, instead of hanging up."""
+        self._target, self.stumbles_left, self._refusal = port, stumbles, refusal
         self._serving: set[asyncio.Task[None]] = set()
         self.port = 0
 
@@ -31,6 +32,7 @@ class StumblingProxy:
         try:
             if self.stumbles_left:
                 self.stumbles_left -= 1
+                await self._refuse(reader, writer)
                 return
             there, back = await asyncio.open_connection("127.0.0.1", self._target)
             try:
@@ -39,6 +41,13 @@ class StumblingProxy:
                 back.close()
         finally:
             writer.close()
+
+    async def _refuse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(OSError):
+            while self._refusal and (data := await reader.read(1 << 16)):
+                commands = 1 + data.count(b"\r\n*")  # each begins with its number of words
+                writer.write(self._refusal * commands)
+                await writer.drain()
 
 
 async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
