@@ -4,7 +4,7 @@ import pytest
 
 from qo.clock import boot_clock
 from qo.engine import Engine
-from qo.engines import open_engine
+from qo.engines import open_engine, patience
 from qo.errors import Refused, StorageError
 from qo.testing.faults import Fault, Faults
 from qo.testing.s3_server import S3Server
@@ -57,6 +57,29 @@ async def test_a_redis_that_is_loading_its_data_is_asked_again(redis_server: Ser
     async with StumblingProxy(redis_server.port, stumbles=3, refusal=loading).running() as proxy:
         await use(open_engine(f"redis://127.0.0.1:{proxy.port}/0?prefix=loading"))
         assert proxy.stumbles_left == 0
+
+
+@pytest.mark.parametrize(
+    ("refusal", "kind", "advice"),
+    [
+        (b"-LOADING Redis is loading the dataset in memory", StorageError, "still loading its data"),
+        (b"-READONLY You can't write against a read only replica.", StorageError, "name the primary"),
+        (b"-MASTERDOWN Link with MASTER is down", StorageError, "lost its primary"),
+        (b"-OOM command not allowed when used memory > 'maxmemory'.", StorageError, "its memory is full"),
+        (b"-NOPERM this user has no permissions to run the 'ping' command", Refused, "may not run all"),
+        (b"-NOAUTH Authentication required.", Refused, "password"),
+    ],
+)
+async def test_what_redis_refuses_is_named(
+    refusal: bytes, kind: type[StorageError], advice: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(patience, "_OPENING", 0.0)
+    async with StumblingProxy(1, stumbles=99, refusal=refusal + b"\r\n").running() as proxy:
+        engine = open_engine(f"redis://127.0.0.1:{proxy.port}/0")
+        with pytest.raises(StorageError, match=advice) as caught:
+            await engine.open()
+        await engine.close()
+    assert type(caught.value) is kind
 
 
 async def test_a_postgres_that_hangs_up_at_first_is_asked_again(postgres: PostgresServer) -> None:

@@ -43,7 +43,7 @@ class StumblingProxy:
             writer.close()
 
     async def _refuse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with suppress(OSError):
+        with suppress(OSError, asyncio.CancelledError):  # a task of the server's that is cancelled would be logged
             while self._refusal and (data := await reader.read(1 << 16)):
                 commands = 1 + data.count(b"\r\n*")  # each begins with its number of words
                 writer.write(self._refusal * commands)

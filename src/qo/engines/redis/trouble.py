@@ -18,14 +18,28 @@ _ADVICE = (
 )
 _FINAL = ("NOAUTH", "WRONGPASS", "NOPERM")  # however often it is asked
 _MOVED_ON = ("READONLY", "LOADING", "MASTERDOWN")
+_CODES: dict[type[BaseException], str] = {  # the driver takes these off the text, but not where a script passes it on
+    driver.BusyLoadingError: "LOADING",
+    driver.MasterDownError: "MASTERDOWN",
+    driver.NoPermissionError: "NOPERM",
+    driver.OutOfMemoryError: "OOM",
+    driver.ReadOnlyError: "READONLY",
+}
 
 
 def storage_error(shown: str, error: BaseException, kind: type[StorageError] = StorageError) -> StorageError:
-    text = str(error) or type(error).__name__
+    text = _text(error)
     if kind is StorageError and (isinstance(error, driver.AuthenticationError) or any(code in text for code in _FINAL)):
         kind = Refused
     advice = next((advice for code, advice in _ADVICE if code in text), _general(error))
     return kind(f"{shown}: {advice} ({text.partition(' script: ')[0]:.200})")
+
+
+def _text(error: BaseException) -> str:
+    """With the code that Redis sent."""
+    text = str(error) or type(error).__name__
+    code = _CODES.get(type(error), "")
+    return text if code in text else f"{code} {text}"
 
 
 def _general(error: BaseException) -> str:
@@ -38,4 +52,4 @@ def _general(error: BaseException) -> str:
 
 def has_moved_on(error: BaseException) -> bool:
     """This server is not, or not yet, the one to talk to: the next call connects afresh."""
-    return any(code in str(error) for code in _MOVED_ON)
+    return any(code in _text(error) for code in _MOVED_ON)
