@@ -29,41 +29,47 @@ def family(pid: int) -> list[int]:
     return [pid, *(one for child in children for one in family(int(child)))]
 
 
-@pytest.fixture(params=["postgres", "redis", "http"])
-def store(request: pytest.FixtureRequest, processes: Processes, eventually: Any) -> tuple[str, int]:
-    """A URL, and the process that answers there."""
-    if request.param == "postgres":
-        postgres: PostgresServer = request.getfixturevalue("postgres")
-        with psycopg.connect(postgres.url(), autocommit=True) as connection:
-            connection.execute("CREATE DATABASE frozen")
-        return postgres.url("frozen"), postgres.pid()
-    if request.param == "redis":
-        redis: Server = request.getfixturevalue("redis_server")
-        return f"{redis.url}?prefix=frozen", redis.pid()
+@pytest.fixture
+def stores(
+    postgres: PostgresServer, redis_server: Server, processes: Processes, eventually: Any
+) -> dict[str, tuple[str, int]]:
+    """For each kind of store a URL, and the process that answers there."""
+    with psycopg.connect(postgres.url(), autocommit=True) as connection:
+        connection.execute("CREATE DATABASE frozen")
     port = free_port()
     server = processes.start("serve", "--port", str(port), "--no-monitor")
     eventually(lambda: listens(port))
-    return f"http://127.0.0.1:{port}", server.pid
+    return {
+        "postgres": (postgres.url("frozen"), postgres.pid()),
+        "redis": (f"{redis_server.url}?prefix=frozen", redis_server.pid()),
+        "http": (f"http://127.0.0.1:{port}", server.pid),
+    }
 
 
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="looks at /proc")
 def test_a_worker_whose_store_is_frozen_ends_when_told_to(
-    store: tuple[str, int], processes: Processes, eventually: Any
+    stores: dict[str, tuple[str, int]], processes: Processes, eventually: Any
 ) -> None:
-    url, pid = store
-    with sync.connect(url) as queue:
-        ids = [queue.enqueue("nap", {"seconds": 600}).id for _ in range(2)]
-        workers = [start(processes, url, grace) for grace in ("1", "600")]
-        eventually(lambda: all(queue.get(task_id).status == "running" for task_id in ids))
-        tell(family(pid), signal.SIGSTOP)
-        try:
-            for worker in workers:
-                worker.send_signal(signal.SIGTERM)
-            assert workers[0].wait(30) == 0
-            workers[1].send_signal(signal.SIGTERM)
-            assert workers[1].wait(30) == 130
-        finally:
-            tell(family(pid), signal.SIGCONT)
+    """All stores in one test, so that the waits overlap."""
+    once, twice = (
+        {name: start(processes, url, grace) for name, (url, _) in stores.items()} for grace in ("0.1", "600")
+    )
+    for url, _ in stores.values():
+        with sync.connect(url) as queue:
+            ids = [queue.enqueue("nap", {"seconds": 600}).id for _ in range(2)]
+            eventually(lambda: all(queue.get(task_id).status == "running" for task_id in ids), patience=60.0)  # noqa: B023
+    frozen = [each for _, pid in stores.values() for each in family(pid)]
+    tell(frozen, signal.SIGSTOP)
+    try:
+        for worker in (*once.values(), *twice.values()):
+            worker.send_signal(signal.SIGTERM)
+        for worker in twice.values():
+            eventually(lambda: "stopping" in processes.log(worker))  # noqa: B023
+            worker.send_signal(signal.SIGTERM)
+        assert {name: worker.wait(30) for name, worker in once.items()} == dict.fromkeys(stores, 0)
+        assert {name: worker.wait(30) for name, worker in twice.items()} == dict.fromkeys(stores, 130)
+    finally:
+        tell(frozen, signal.SIGCONT)
 
 
 def tell(pids: list[int], number: signal.Signals) -> None:

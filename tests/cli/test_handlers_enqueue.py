@@ -93,7 +93,7 @@ def test_a_handler_enqueues_where_its_worker_serves(call: Any, processes: Any, e
     (processes.folder / "pkg" / "work.py").write_text(PROGRAM)
     for kind in HANDLERS:
         call.submit(kind)
-    worker = processes.start("worker", "pkg.work:app", "--processes", "2", *QUICK)
+    worker = processes.start("worker", "pkg.work:app", *QUICK)
     eventually(lambda: told(call) == set(HANDLERS.values()))
     assert {path.name for path in processes.folder.rglob("*.db")} == {"qo.db", "other.db"}
     worker.send_signal(signal.SIGTERM)

@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 
 HOSTILE = """
-import asyncio, re, sys, threading, time
-from pathlib import Path
+import asyncio, re
 import qo
 
 app = qo.App()
@@ -26,14 +25,6 @@ def cancel_worker() -> None:
 @app.task(retries=0)
 def fine() -> str:
     return "fine"
-
-@app.task(retries=0)
-def starve() -> None:
-    def refuse(self) -> None:
-        raise RuntimeError("can't start new thread")
-    kept, threading.Thread.start = threading.Thread.start, refuse
-    time.sleep(2)
-    threading.Thread.start = kept
 """
 QUICK = ("--poll", "0.2", "--check-interval", "1", "--concurrency", "2")
 
@@ -44,42 +35,21 @@ def hostile(processes: Any) -> str:
     return "hostile:app"
 
 
-def test_a_handler_that_holds_the_interpreter_is_ended_and_charged(
+def test_handlers_that_hold_the_interpreter_or_cancel_the_work_of_their_worker_are_charged(
     call: Any, processes: Any, hostile: str, eventually: Any
 ) -> None:
-    bad = call.submit("regex", "--max-retries", "1", "--timeout", "1")
+    holder = call.submit("regex", "--max-retries", "1", "--timeout", "1")
     worker = processes.start("worker", hostile, *QUICK)
-    eventually(lambda: call.json("status", bad)["status"] == "failed", patience=60.0)
-    task = call.json("status", bad)
+    eventually(lambda: call.json("status", holder)["status"] == "failed", patience=60.0)
+    task = call.json("status", holder)
     assert (task["failures"], task["attempt"]) == (2, 2)  # the second time in a process of its own
     assert "did not answer" in processes.log(worker)
+    canceller = call.submit("cancel_worker", "--max-retries", "1")
+    eventually(lambda: call.json("status", canceller)["status"] == "failed", patience=60.0)
+    task = call.json("status", canceller)
+    assert (task["failures"], task["attempt"]) == (2, 2)
+    assert "cancelled the worker's own work" in processes.log(worker)
     good = call.submit("fine", "--max-retries", "0")
     eventually(lambda: call.json("status", good)["status"] == "completed")
-    worker.send_signal(signal.SIGTERM)
-    assert worker.wait(30) == 0
-
-
-def test_a_handler_that_cancels_the_work_of_its_worker_is_charged(
-    call: Any, processes: Any, hostile: str, eventually: Any
-) -> None:
-    bad = call.submit("cancel_worker", "--max-retries", "1")
-    worker = processes.start("worker", hostile, *QUICK)
-    eventually(lambda: call.json("status", bad)["status"] in ("failed", "completed"), patience=60.0)
-    assert "cancelled the worker's own work" in processes.log(worker)
-    assert call.json("status", bad)["attempt"] == 2
-    worker.send_signal(signal.SIGTERM)
-    assert worker.wait(30) == 0
-
-
-def test_what_no_thread_can_be_started_for_is_handed_back(
-    call: Any, processes: Any, hostile: str, eventually: Any
-) -> None:
-    starve = call.submit("starve")
-    worker = processes.start("worker", hostile, *QUICK)
-    eventually(lambda: call.json("status", starve)["status"] == "running")
-    good = call.submit("fine", "--max-retries", "0")
-    eventually(lambda: "no thread can be started" in processes.log(worker))
-    eventually(lambda: call.json("status", good)["status"] == "completed", patience=60.0)
-    assert call.json("status", good)["failures"] == 0
     worker.send_signal(signal.SIGTERM)
     assert worker.wait(30) == 0

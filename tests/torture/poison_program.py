@@ -18,7 +18,7 @@ quick = qo.RetryPolicy(initial=0.05, jitter=0.0)
 
 
 def declare(function: Any) -> None:
-    app.task(timeout=2.0, retries=1, retry=quick)(function)
+    app.task(timeout=1.0, retries=1, retry=quick)(function)
 
 
 @app.task(timeout=60.0, retries=0)
