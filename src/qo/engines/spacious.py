@@ -217,7 +217,7 @@ class SpaciousEngine:
 
     async def _hand_back(self, tasks: list[Task]) -> None:
         with suppress(StorageError):  # then their leases run out
-            await self.engine.apply([release(task) for task in tasks])
+            await self.engine.apply([release(task, None) for task in tasks])
 
     async def _filled(self, task: Task) -> Task | None:
         """None: it cannot run now, or never, and must not keep the others from it."""

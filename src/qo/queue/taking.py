@@ -112,7 +112,7 @@ class Taking(Opened):
             # The store may have leased tasks to a caller who is gone: hand them back.
             await asyncio.wait([claiming])
             if not claiming.cancelled() and claiming.exception() is None and (tasks := claiming.result()):
-                await self.engine.apply([release(task) for task in tasks])
+                await self.engine.apply([release(task, None) for task in tasks])
             raise
 
     async def ack(self, task: Task | str, result: object = None) -> None:

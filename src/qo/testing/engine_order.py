@@ -1,9 +1,11 @@
 """What every engine promises about the order in which tasks are claimed."""
 
+import asyncio
+
 from qo.engine import Engine
-from qo.model import after_error, replay
+from qo.model import Task, after_error, release, replay
 from qo.testing.clock import ManualClock
-from qo.testing.samples import claim, claim_one, new, stored, task_id
+from qo.testing.samples import claim, claim_one, new, stored, task_id, want
 
 _YEAR = 365 * 86_400.0
 
@@ -37,6 +39,28 @@ class Order:
         again = await claim(engine, limit=20, lease_id="mine", again=True)
         assert [task.id for task in again] == expected[:20]
         assert [task.id for task in await claim(engine, limit=20)] == expected[20:]
+
+    async def test_a_task_whose_claimer_left_keeps_its_place(self, engine: Engine, clock: ManualClock) -> None:
+        """It was due and is due still: what came after it must not overtake it."""
+        await engine.add([new("first")])
+        clock.advance(60)
+        await engine.add([new("second")])
+        clock.advance(60)
+        for steps in range(25):
+            leaving = asyncio.create_task(claim(engine, limit=1, lease=600))
+            for _ in range(steps):
+                await asyncio.sleep(0)
+            leaving.cancel()
+            (left,) = await asyncio.gather(leaving, return_exceptions=True)
+            if isinstance(left, list):  # it was quicker
+                await engine.apply([release(task, None) for task in left])
+        tasks: list[Task] = []
+        async with asyncio.timeout(20):
+            while {task.id for task in tasks} != {task_id("first"), task_id("second")}:
+                await engine.apply([release(task, None) for task in tasks])
+                await engine.wait(want(limit=2), 0.05)
+                tasks = await claim(engine, limit=2)
+        assert [task.id for task in tasks] == [task_id("first"), task_id("second")]
 
     async def test_a_task_that_has_waited_long_enough_goes_before_what_came_after_it(
         self, engine: Engine, clock: ManualClock

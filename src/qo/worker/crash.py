@@ -62,7 +62,7 @@ def change_of(task: Task, report: CrashReport) -> Change:
     So does a lone one that is perhaps not to blame.
     """
     if task.id not in report.suspects:
-        return release(task)
+        return release(task, None)
     late = f"timed out after {report.timed_out[task.id]:g} s, and " if task.id in report.timed_out else ""
     reason = f"{late}its worker process {report.cause}"
     alone = len(report.suspects) == 1 and not report.is_uncertain

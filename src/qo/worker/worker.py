@@ -203,7 +203,7 @@ class Worker:
             raise WorkerStuck(f"the store has not answered a claim for {self._settings.stuck_after:g} s") from None
         self._pause, self._claim_took = _FIRST_PAUSE, self._clock() - began
         self._claiming.pace.claimed(self._claim_took)
-        removed = [release(task) for task in tasks if task.type not in self._handlers]
+        removed = [release(task, None) for task in tasks if task.type not in self._handlers]
         if removed:  # their handler was removed while the claim was under way
             await self._patiently(lambda: self._engine.apply(removed))
         return [task for task in tasks if task.type in self._handlers]

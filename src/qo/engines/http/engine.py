@@ -86,7 +86,7 @@ class HttpEngine:
         if claiming.cancelled() or claiming.exception() is not None or not claiming.result():
             return
         try:
-            await self.apply([release(task) for task in claiming.result()])
+            await self.apply([release(task, None) for task in claiming.result()])
         except StorageError:
             return  # then their leases expire
 

@@ -143,7 +143,7 @@ class PerTaskEngine:
     async def _hand_back(self, claiming: "asyncio.Future[list[Task]]") -> None:
         await asyncio.wait([claiming])
         if not claiming.cancelled() and claiming.exception() is None:
-            await self.apply([release(task) for task in claiming.result()])
+            await self.apply([release(task, None) for task in claiming.result()])
 
     async def apply(self, changes: Sequence[Change]) -> list[bool]:
         check_distinct(change.id for change in changes)

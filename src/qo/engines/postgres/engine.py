@@ -113,7 +113,7 @@ class PostgresEngine:
         async def hand_back() -> None:
             await asyncio.wait([claiming])
             if not claiming.cancelled() and claiming.exception() is None and claiming.result():
-                await rooms.table.apply([release(task) for task in claiming.result()])
+                await rooms.table.apply([release(task, None) for task in claiming.result()])
 
         task = asyncio.create_task(hand_back())
         self._handing_back.add(task)

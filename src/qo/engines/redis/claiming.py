@@ -79,7 +79,7 @@ class Claiming:
 
     async def _give_back(self, tasks: Sequence[Task]) -> None:
         with contextlib.suppress(StorageError):  # the lease expires then
-            await self._apply([release(task) for task in tasks])
+            await self._apply([release(task, None) for task in tasks])
 
     async def _recall(self, nonce: str, want: Want) -> None:
         asked = pack((0, want.lease, want.worker_id, want.lease_id, {}, False, True))
@@ -87,7 +87,7 @@ class Claiming:
         while not self._closing and asyncio.get_running_loop().time() < until:
             try:
                 _, _, _, *rows = await self._lanes.claim(want, (nonce, self._now(), asked))
-                await self._apply([release(task) for task in tasks_of(rows).tasks])
+                await self._apply([release(task, None) for task in tasks_of(rows).tasks])
             except StorageError:
                 await asyncio.sleep(_PAUSE)  # if this does not end well, the lease expires
             else:

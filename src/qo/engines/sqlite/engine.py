@@ -172,7 +172,7 @@ class SqliteEngine:
 
         def hand_back(tasks: list[Task]) -> None:
             if tasks and want.lease_id not in self._repeating:
-                changes = [release(task) for task in tasks]
+                changes = [release(task, None) for task in tasks]
                 done = writer.ask(lambda table: table.apply(changes))
                 done.add_done_callback(asyncio.Future.exception)  # if this fails too, the lease expires
 

@@ -127,7 +127,7 @@ class SqliteObjectEngine:
 
     def _hand_back(self, tasks: list[Task]) -> None:
         if tasks:
-            handing = asyncio.create_task(self.apply([release(task) for task in tasks]))
+            handing = asyncio.create_task(self.apply([release(task, None) for task in tasks]))
             self._hand_backs.add(handing)
             handing.add_done_callback(self._handed_back)
 

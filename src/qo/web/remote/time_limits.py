@@ -26,12 +26,14 @@ class TimeLimits:
 
     def watch(self, tasks: Iterable[Task]) -> None:
         """End these attempts when their time is up. One that is watched already keeps its time."""
-        now = self._elapsed()
+        now, is_new = self._elapsed(), False
         for task in tasks:
             known = self._attempts.get(task.id)
             if known is None or known[1].lease_id != task.lease_id:
                 self._attempts[task.id] = (now + task.time_limit, task)
-        self._plan()
+                is_new = True
+        if is_new:  # planning looks at every attempt, and each heartbeat asks for each of its tasks
+            self._plan()
 
     def forget(self, task_ids: Iterable[str]) -> None:
         for task_id in task_ids:
