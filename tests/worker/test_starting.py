@@ -11,9 +11,12 @@ from qo.clock import boot_clock
 from qo.engines.memory import MemoryEngine
 from qo.model import Filter, Status, Task, expire
 from qo.queue import Queue
-from qo.tasks import current_task
+from qo.tasks import current_task, make_handler, make_options
 from qo.testing import ManualClock
 from qo.worker import Worker, WorkerSettings, upkeep
+from qo.worker.claiming import Claiming
+from qo.worker.held import Held
+from qo.worker.start_queue import StartQueue
 from tests.worker.bench import Bench, claim_ahead
 
 pytestmark = pytest.mark.timeout(60)
@@ -262,3 +265,23 @@ async def test_started_at_is_when_the_handler_began(bench: Bench) -> None:
         before, after = await bench.ended(one), await bench.ended(two)
     assert before.completed_at and after.started_at
     assert after.started_at > waiting.updated_at
+
+
+@pytest.mark.parametrize("unused", [0, 1, 3])
+async def test_types_that_have_no_tasks_do_not_keep_quick_ones_from_being_claimed_ahead(unused: int) -> None:
+    async def quick() -> None: ...
+
+    names = ["quick", *(f"unused{n}" for n in range(unused))]
+    handlers = {name: make_handler(quick, type=name, options=make_options(quick)) for name in names}
+    clock, held, queue = ManualClock(), Held(), StartQueue(8)
+    settings = WorkerSettings(concurrency=8)
+    claiming = Claiming(MemoryEngine(), handlers, held, queue, settings, worker_id="w", clock=clock)
+    for _ in range(800):
+        claiming.pace.ended("quick", 0.0005)
+    clock.advance(0.1)
+    want = claiming.want()
+    assert want is not None
+    assert want.limit == 400  # half of what ran in the last 0.1 s
+    assert want.at_most.get("quick", want.limit) == 400
+    of_unknown_speed = [want.at_most[name] for name in names if name != "quick"]
+    assert len(of_unknown_speed) == unused and sum(of_unknown_speed) <= 8

@@ -65,16 +65,17 @@ class Claiming:
         """How many tasks will start within a moment, in all and by type.
 
         A task of any type starts at once in a slot that is free. More of a type are claimed only as far as they are
-        quick. While all slots are taken, as many slow tasks are claimed as slots are not taken by slow ones already:
-        those become free within a moment, and slow tasks would never get one if only quick tasks were claimed ahead.
+        quick. While quick tasks are claimed ahead, slow types share the slots that slow tasks have not taken: these
+        become free within a moment, and slow tasks would never get one if only quick tasks were claimed ahead. A type
+        of which no task has ended yet counts as slow.
         """
         free, waiting = self._queue.free, self._queue.waiting()
         quick = {type: self.pace.ahead_of(type) for type in self._types}
         slow = [type for type, ahead in quick.items() if ahead <= 0]
-        if free > 0 and len(slow) > 1:
+        if free > 0 and len(slow) > 1 and (limit <= free or len(slow) == len(quick)):
             return min(limit, free), {}
         at_most = {type: max(0, free + ahead - waiting[type]) for type, ahead in quick.items()}
-        if free <= 0 and slow:
+        if slow and (free <= 0 or len(slow) > 1):
             left = self._settings.concurrency - sum(self._held.by_type[type] for type in slow)
             share = max(1, left // len(slow)) if left > 0 else 0
             at_most |= {type: max(0, share - waiting[type]) for type in slow}
