@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 from redis import Redis
@@ -15,6 +16,7 @@ from qo.engine import Engine
 from qo.engines import examine, open_engine
 from qo.engines.memory import MemoryEngine
 from qo.engines.one_object import OneObjectEngine
+from qo.engines.per_task import PerTaskEngine, stored_format
 from qo.errors import Refused, StorageError
 from qo.formats import Format, check_format, format_of
 from qo.model import ANY, Filter, Status, archive, complete, release, renew
@@ -145,6 +147,23 @@ async def test_a_switch_that_this_build_does_not_know_survives_the_others() -> N
     note = await engine.read_note("control")
     assert note is not None
     assert json.loads(note.data)["moonlit"] == [1, {"a": 2}] and not json.loads(note.data)["paused"]
+
+
+async def test_the_first_task_of_a_newer_build_raises_the_format_of_the_layout_tasks() -> None:
+    bucket = MemoryBucket()
+    await bucket.put(stored_format.KEY, b'{"format": 1, "since": 1, "qo": "0.0.9"}', expected=ANY)
+    engine = PerTaskEngine(bucket)
+    await engine.open()
+    assert await _recorded(bucket) == Format(format=1, since=1, qo="0.0.9"), "opening changes nothing"
+    await engine.add([new()])
+    await engine.close()
+    assert await _recorded(bucket) == format_of(stored_format.FORMAT, additive=stored_format.ADDITIVE)
+
+
+async def _recorded(bucket: MemoryBucket) -> Format:
+    blob = await bucket.get(stored_format.KEY)
+    assert blob is not None
+    return msgspec.json.decode(blob.data, type=Format)
 
 
 async def test_a_damaged_object_does_not_keep_a_queue_from_being_opened() -> None:

@@ -8,7 +8,10 @@ from qo.engines.http import HttpEngine
 from qo.engines.http.address import address_of
 from qo.engines.memory import MemoryEngine
 from qo.engines.sqlite import SqliteEngine
+from qo.errors import InvalidTask
+from qo.model import complete
 from qo.testing import EngineContract, ManualClock
+from qo.testing.samples import claim_one, new, task_id
 from tests.engines.damage import damage_sqlite
 from tests.engines.http_server import Server, server
 
@@ -31,6 +34,19 @@ class TestHttpOverMemory(EngineContract):
 
     async def damage(self, engine: Engine, task_id: str) -> None:  # noqa: ARG002 - the server's store is damaged
         self.below.damage(task_id)
+
+    async def test_the_server_names_the_next_task_under_a_key_for_a_client_that_does_not(
+        self, engine: Engine, clock: ManualClock
+    ) -> None:
+        submission = new(idempotency_key="k", window=10.0)
+        await engine.add([submission])
+        await engine.apply([complete(await claim_one(engine))])
+        clock.advance(10)
+        ((last, is_new),) = await engine.add([submission])
+        assert is_new and last != task_id(0)
+        assert await engine.add([submission]) == [(last, False)]
+        with pytest.raises(InvalidTask, match=r"^next_id: "):
+            await engine.add([new(1, idempotency_key="k", next_id="../1")])
 
 
 class TestHttpOverSqlite(EngineContract):

@@ -1,11 +1,16 @@
 """A process may die after any request. Whatever it was doing, the next one finds every task, without the sweeper."""
 
+import asyncio
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import pytest
 
+from qo.bucket import Bucket
 from qo.buckets.memory import MemoryBucket
 from qo.engines.per_task import PerTaskEngine
+from qo.engines.per_task.keys import task_key
+from qo.engines.spacious import YOUNGEST, SpaciousEngine
 from qo.model import Filter, Status, Task, after_error, cancel, complete, expire, release, renew, replay
 from qo.testing import ManualClock
 from qo.testing.samples import claim, claim_one, new, stored, task_id, want
@@ -24,6 +29,21 @@ STEPS: dict[str, Step] = {
     "cancel": lambda engine, task: engine.apply([cancel(task.id)]),
 }
 MOST_REQUESTS = 12
+
+
+class _StalledBucket(DyingBucket):
+    """Writes to one key wait at a gate."""
+
+    def __init__(self, bucket: Bucket, key: str) -> None:
+        super().__init__(bucket, lives=10_000)
+        self._key = key
+        self.gate, self.arrived = asyncio.Event(), asyncio.Event()
+
+    async def put(self, key: str, data: bytes, *, expected: str) -> str:
+        if key == self._key:
+            self.arrived.set()
+            await self.gate.wait()
+        return await super().put(key, data, expected=expected)
 
 
 @pytest.mark.parametrize("step", STEPS)
@@ -89,6 +109,58 @@ def test_a_submission_that_died_half_way_can_be_repeated() -> None:
         return died or not added
 
     assert all(run(submit(lives)) for lives in range(1, 4))
+
+
+@pytest.mark.parametrize("again", [1, 2], ids=["repeated", "by another"])
+def test_a_submission_after_the_window_that_died_half_way_blocks_nothing(again: int) -> None:
+    async def submit(lives: int) -> bool:
+        clock = ManualClock()
+        store = MemoryBucket(clock)
+        other = _aside(store, store, clock)
+        keyed: dict[str, Any] = {"idempotency_key": "k", "window": 10.0, "payload": b"x" * 100}
+        await other.add([new(**keyed)])
+        await other.apply([complete(await claim_one(other))])
+        clock.advance(10)
+        died = await _dies(_aside(DyingBucket(store, lives), store, clock).add([new(next_id=task_id(1), **keyed)]))
+        clock.advance(1)
+        ((last, _),) = await other.add([new(next_id=task_id(again), **keyed)])
+        assert await other.add([new(next_id=task_id(3), **keyed)]) == [(last, False)]
+        clock.advance(YOUNGEST + 1)
+        await other.repair()
+        (task,) = await claim(other)
+        assert (task.id, task.payload) == (last, keyed["payload"])
+        assert (await stored(other)).status is Status.COMPLETED
+        assert sum((await other.count()).values()) == 2
+        await other.close()
+        return died
+
+    deaths = [run(submit(lives)) for lives in range(1, MOST_REQUESTS)]
+    assert any(deaths) and not all(deaths)
+
+
+def _aside(bucket: Bucket, blobs: Bucket, clock: ManualClock) -> SpaciousEngine:
+    return SpaciousEngine(PerTaskEngine(bucket, clock=clock), blobs, inline=10, clock=clock)
+
+
+def test_a_submission_that_was_taken_for_dead_adds_no_second_task() -> None:
+    async def submit() -> None:
+        clock = ManualClock()
+        store = MemoryBucket(clock)
+        other = PerTaskEngine(store, clock=clock)
+        keyed: dict[str, Any] = {"idempotency_key": "k", "window": 10.0}
+        await other.add([new(**keyed)])
+        await other.apply([complete(await claim_one(other))])
+        clock.advance(10)
+        stalled = _StalledBucket(store, task_key(task_id(1)))
+        slow = asyncio.create_task(PerTaskEngine(stalled, clock=clock).add([new(next_id=task_id(1), **keyed)]))
+        await stalled.arrived.wait()
+        assert await other.add([new(next_id=task_id(2), **keyed)]) == [(task_id(2), True)]
+        stalled.gate.set()
+        assert await slow == [(task_id(2), False)]
+        assert [task.id for task in await claim(other)] == [task_id(2)]
+        await other.close()
+
+    run(submit())
 
 
 def test_a_replay_that_died_half_way_can_be_repeated() -> None:

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from qo.buckets.memory import MemoryBucket
 from qo.engine import Engine
@@ -84,6 +85,26 @@ async def test_a_refused_submission_takes_its_payload_back_and_no_one_elses(
     assert [added.new for added in await engine.add([new(payload=LARGE)])] == [False]
     assert await aside(bucket) == before
     assert (await stored(engine)).payload == LARGE
+
+
+async def test_a_large_payload_that_follows_under_a_key_stays_whatever_becomes_of_the_first(
+    engine: SpaciousEngine, bucket: MemoryBucket, clock: ManualClock
+) -> None:
+    keyed = [new(payload=LARGE, idempotency_key="k", window=10.0, next_id=task_id(n)) for n in range(1, 4)]
+    assert await engine.add([keyed[0]]) == [(task_id(0), True)]
+    for submission in keyed:
+        await engine.apply([complete(task) for task in await claim(engine)])
+        clock.advance(10)
+        await engine.add([submission])
+        before = await aside(bucket)
+        assert await engine.add([replace(submission, next_id=task_id(9))]) == [(submission.next_id, False)]
+        assert await aside(bucket) == before
+    assert len(before) == 4, "no two tasks share a payload, though the first submission made two"
+    clock.advance(YOUNGEST + 1)
+    assert await engine.repair() == 0
+    assert await engine.delete([task_id(0), task_id(1)]) == [True, True]
+    assert len(await aside(bucket)) == 2
+    assert (await claim_one(engine)).payload == (await stored(engine, 2)).payload == LARGE
 
 
 async def test_a_refused_result_is_taken_back(engine: SpaciousEngine, bucket: MemoryBucket) -> None:

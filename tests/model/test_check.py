@@ -41,6 +41,7 @@ REFUSED: dict[str, list[Any]] = {
     "max_retries": [-1, 10_001, 1.0, True, "3", None, 10**5_000],
     "idempotency_key": ["", "x" * 257, "a\x00", "a\n", "\ud800", 5, b"k"],
     "trace_id": ["", "x" * 257, "a\x00", "\u202e", "\ud800", 5],
+    "next_id": ["", "x", "../../tasks", "0B0B0B0B-0000-8000-8000-000000000000", 5, "\ud800"],
     "ageing": [NAN, -1.0, -INF, "200", None, True],
     "window": [NAN, -1.0, "1 day", None],
 }

@@ -210,3 +210,15 @@ def _check_step(before: Task, after: Task, change: Change) -> None:
 def test_a_foreign_lease_changes_nothing_in_any_status(kind: str, status: Status) -> None:
     stored = replace(running(), status=status, lease_id="another")
     assert apply(stored, MAKE[kind](running()), NOW + 1e6) is None
+
+
+def test_the_next_task_under_a_key_is_made_once_however_often_it_is_submitted() -> None:
+    table, next_id = Table(), ID.replace("0", "1")
+    submission = described(idempotency_key="k", window=10.0, next_id=next_id)
+    assert table.add([submission], NOW) == [(ID, True)]
+    for at, is_new in ((NOW + 10, True), (NOW + 11, False), (NOW + 20, False)):
+        table.apply([cancel(ID)], at)
+        assert table.add([submission], at) == [(next_id, is_new)]
+        table.apply([cancel(next_id)], at)
+    assert table.delete([next_id]) == [True]
+    assert table.add([replace(submission, next_id=ID.replace("0", "2"))], NOW + 20) == [(ID.replace("0", "2"), True)]

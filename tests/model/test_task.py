@@ -66,16 +66,19 @@ def test_an_event_tells_what_the_task_became() -> None:
 
 # --- idempotency
 
+NEXT = "0b0b0b0b-0000-8000-8000-000000000000"
+
 
 @pytest.mark.parametrize("status", sorted(FINISHED))
-def test_a_finished_task_makes_room_when_its_keys_window_is_over(status: Status) -> None:
+def test_another_task_follows_a_finished_one_when_its_keys_window_is_over(status: Status) -> None:
     existing = _ended(status)
-    again = described(idempotency_key="k", payload=b"2")
+    again = described(idempotency_key="k", payload=b"2", next_id=NEXT)
     assert admit(existing, again, NOW + WINDOW - 0.001) is None
     task = admit(existing, again, NOW + WINDOW)
     assert task is not None
     assert (task.payload, task.status, task.created_at) == (b"2", Status.PENDING, NOW + WINDOW)
-    assert task.version == existing.version + 1  # so that its history goes on growing
+    assert (task.id, task.version, task.idempotency_key) == (NEXT, 1, "k")
+    assert admit(existing, replace(again, next_id=None), NOW + WINDOW) is None
 
 
 @pytest.mark.parametrize("status", sorted(UNFINISHED))

@@ -197,8 +197,13 @@ async def test_a_key_makes_room_after_its_window(queue: Queue, clock: ManualCloc
     await queue.cancel(first.id)
     clock.advance(86_400)
     again = await queue.enqueue("t", 2, idempotency_key="k")
-    assert (again.id, again.new) == (first.id, True)
-    assert [event.status.value for event in await queue.history(first.id)] == ["pending", "cancelled", "pending"]
+    assert again.new and again.id != first.id
+    assert [event.status.value for event in await queue.history(first.id)] == ["pending", "cancelled"]
+    assert (await queue.enqueue("t", 2, idempotency_key="k")).id == again.id
+    with pytest.raises(KeyReused, match=again.id):
+        await queue.enqueue("t", 1, idempotency_key="k")
+    bulk = [queue.new_task("t", b"2", idempotency_key="k") for _ in range(2)]
+    assert [each.id for each in await queue.submit_many(bulk)] == [again.id] * 2
 
 
 async def test_of_one_id_in_a_bulk_the_first_is_taken_and_the_order_kept(queue: Queue, clock: ManualClock) -> None:

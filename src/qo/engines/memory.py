@@ -38,9 +38,9 @@ class MemoryEngine:
     async def add(self, tasks: Sequence[NewTask]) -> list[Added]:
         check_distinct(task.id for task in tasks)
         sound = [task for task in tasks if task.id not in self._damaged]
-        new = {added.id for added in self._table.add(sound, self._clock()) if added.new}
+        added = dict(zip((task.id for task in sound), self._table.add(sound, self._clock()), strict=True))
         self._news.set()
-        return [Added(task.id, new=task.id in new) for task in tasks]
+        return [added.get(task.id, Added(task.id, new=False)) for task in tasks]
 
     async def claim(self, want: Want) -> list[Task]:
         return self._table.claim(want, self._clock())

@@ -11,8 +11,9 @@ from qo.checksum import checksum_of
 MARK = b"\x01qo\x01"
 DATA = "data/"
 _REFERENCE, _LITERAL = MARK + b"@", MARK + b"="
+_FOLLOWER_NAME = 64  # digits: an id and 128 random bits
 _ID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
-_KEY = re.compile(rf"{DATA}[0-9a-f]/({_ID.pattern})/(?:payload|result)_[0-9a-f]{{32}}")
+_KEY = re.compile(rf"{DATA}[0-9a-f]/({_ID.pattern})/(?:payload|result)_(?:[0-9a-f]{{32}}){{1,2}}")
 
 
 def is_id(task_id: str) -> bool:
@@ -22,6 +23,19 @@ def is_id(task_id: str) -> bool:
 
 def data_key(task_id: str, kind: str, name: str) -> str:
     return f"{DATA}{task_id[0]}/{task_id}/{kind}_{name}"
+
+
+def follower_name(next_id: str, token: str) -> str:
+    """The name of a payload whose task may follow the one that the key names, under an idempotency key."""
+    return next_id.replace("-", "") + token
+
+
+def follower_in(key: str) -> str | None:
+    """The id of the task that may hold this payload instead of the one that the key names."""
+    name = key.rpartition("_")[2]
+    if len(name) != _FOLLOWER_NAME:
+        return None
+    return "-".join((name[:8], name[8:12], name[12:16], name[16:20], name[20:32]))
 
 
 def task_id_in(key: str) -> str | None:

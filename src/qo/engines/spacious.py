@@ -7,7 +7,7 @@ a blob nobody refers to. `repair` removes those, once they are too old to belong
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from hashlib import sha256
 from typing import TypeVar
@@ -24,6 +24,8 @@ from qo.engines.references import (
     DATA,
     MARK,
     data_key,
+    follower_in,
+    follower_name,
     is_id,
     is_intact,
     literal,
@@ -96,7 +98,10 @@ class SpaciousEngine:
         except Conflict:  # nothing was written
             await _tidily(self._withdraw(aside))
             raise
-        if refused := {each.id: aside[each.id] for each in added if not each.new and each.id in aside}:
+        ids = [each.id for each in kept]
+        if refused := {
+            first: aside[first] for first, each in zip(ids, added, strict=True) if not each.new and first in aside
+        }:
             await _tidily(self._withdraw(refused))
         return added
 
@@ -105,11 +110,14 @@ class SpaciousEngine:
 
     async def _keep_payload(self, task: NewTask) -> NewTask:
         """Under a name nobody else has: no two submissions share a blob, so removing one's own takes nobody else's."""
-        return replace(task, payload=await self._keep(task.id, "payload", new_lease_id()[:32], task.payload))
+        name = new_lease_id()[:32]
+        if task.next_id is not None:
+            name = follower_name(task.next_id, name)
+        return replace(task, payload=await self._keep(task.id, "payload", name, task.payload))
 
     async def _withdraw(self, refused: dict[str, str]) -> None:
         """Remove blobs of writes that were refused, unless the task refers to them: an earlier try may have landed."""
-        there = await self.engine.get(list(refused))
+        there = await self.engine.get([*refused, *_followers(refused.values())])
         needed = {key for task in there if task is not None for key in _keys(task)}
         await self._remove([key for key in refused.values() if key not in needed])
 
@@ -179,8 +187,13 @@ class SpaciousEngine:
             tasks = await self.engine.get(page)
             needed = {key for task in tasks if task is not None for key in _keys(task)}
             needed.update(key for keys in self._removals.values() for key in keys)
+            orphans = [key for task_id in page for key in found[task_id] if key not in needed]
+            if followers := _followers(orphans):
+                following = await self.engine.get(followers)
+                needed.update(key for task in following if task is not None for key in _keys(task))
+                tasks = [*tasks, *following]
             damaged = await self._damaged() if None in tasks else frozenset()
-            orphans = [key for task_id in page if task_id not in damaged for key in found[task_id] if key not in needed]
+            orphans = [key for key in orphans if key not in needed and damaged.isdisjoint(_owners(key))]
             repaired += sum(await _together(self._remove_if_old, orphans))
         return repaired
 
@@ -332,3 +345,13 @@ async def _together(work: Callable[[Item], Awaitable[Answer]], items: Sequence[I
             return await work(item)
 
     return await asyncio.gather(*(one(item) for item in items))
+
+
+def _followers(keys: Iterable[str]) -> list[str]:
+    """The tasks that may refer to these payloads because they follow another task under its idempotency key."""
+    return sorted({task_id for key in keys if (task_id := follower_in(key)) is not None})
+
+
+def _owners(key: str) -> set[str | None]:
+    """The tasks that may refer to this value."""
+    return {task_id_in(key), follower_in(key)}

@@ -53,15 +53,17 @@ def check_types(field: str, given: Iterable[str]) -> tuple[str, ...]:
     return tuple(sorted({check_type(field, name) for name in given}))
 
 
-def check_id(task_id: str) -> str:
+def check_id(task_id: str, field: str = "id") -> str:
     if not is_a(task_id, str) or not _ID.fullmatch(task_id):
-        raise InvalidTask("id", f"{show(task_id)} is not a UUID in lower case with dashes")
+        raise InvalidTask(field, f"{show(task_id)} is not a UUID in lower case with dashes")
     return task_id
 
 
 def check_new(new: NewTask, *, payload_limit: int = PAYLOAD_LIMIT) -> NewTask:
     """Refuse what no store should have to keep."""
     check_id(new.id)
+    if new.next_id is not None:
+        check_id(new.next_id, "next_id")
     return check_described(new, payload_limit=payload_limit)
 
 

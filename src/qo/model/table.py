@@ -20,7 +20,7 @@ from qo.model.want import Want, eligible
 class Added(NamedTuple):
     """The answer to one submission."""
 
-    id: str
+    id: str  # the submission's own, or that of the last task under its idempotency key
     new: bool  # False: this task existed already and was left alone
 
 
@@ -29,6 +29,7 @@ class Table:
 
     def __init__(self) -> None:
         self.tasks: dict[str, Task] = {}
+        self._followers: dict[str, str] = {}  # of a first task under a key, by its id: the last one under it
         self._events: dict[str, list[Event]] = {}
         self._notes: dict[str, Note] = {}
         self._note_versions = count(1)
@@ -38,10 +39,14 @@ class Table:
         return [self._add(task, at) for task, at in zip(tasks, stamps(now, len(tasks)), strict=True)]
 
     def _add(self, new: NewTask, now: float) -> Added:
-        task = admit(self.tasks.get(new.id), new, now)
-        if task is not None:
-            self._write(task)
-        return Added(new.id, new=task is not None)
+        last = new.id if new.idempotency_key is None else self._followers.get(new.id, new.id)
+        task = admit(self.tasks.get(last), new, now)
+        if task is None or task.id in self.tasks:  # this very submission made it, in an earlier try
+            return Added(last, new=False)
+        self._write(task)
+        if task.id != new.id:
+            self._followers[new.id] = task.id
+        return Added(task.id, new=True)
 
     def claim(self, want: Want, now: float) -> list[Task]:
         if want.again and (mine := [task for task in self.tasks.values() if _held_under(task, want.lease_id)]):
@@ -87,6 +92,7 @@ class Table:
         if task is None or task.status not in FINISHED:
             return False
         del self.tasks[task_id], self._events[task_id]
+        self._followers = {first: last for first, last in self._followers.items() if last != task_id}
         return True
 
     def get(self, ids: Sequence[str]) -> list[Task | None]:

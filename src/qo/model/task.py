@@ -3,6 +3,7 @@
 from enum import StrEnum
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from qo.model.order import AGEING, MEDIUM, due_at, rank
 from qo.model.retry import DEFAULT_POLICY, RetryPolicy
@@ -51,6 +52,7 @@ class NewTask(Struct, frozen=True, kw_only=True, gc=False):
     trace_id: str | None = None
     ageing: float = AGEING
     window: float = WINDOW
+    next_id: str | None = None  # with a key: the id of this task if the one under `id` is from an earlier window
 
 
 class Task(Struct, frozen=True, kw_only=True, gc=False):
@@ -113,7 +115,7 @@ def stamps(now: float, size: int) -> list[float]:
     return [now - STAMP * behind for behind in range(size - 1, -1, -1)]
 
 
-def created(new: NewTask, now: float, *, version: int = 1) -> Task:
+def created(new: NewTask, now: float) -> Task:
     available_at = now + new.delay if new.run_at is None else new.run_at
     return Task(
         id=new.id,
@@ -131,19 +133,18 @@ def created(new: NewTask, now: float, *, version: int = 1) -> Task:
         idempotency_key=new.idempotency_key,
         trace_id=new.trace_id,
         run_at=new.run_at,
-        version=version,
         rank=rank(due_at(available_at, now), new.priority, new.ageing),
     )
 
 
 def admit(existing: Task | None, new: NewTask, now: float) -> Task | None:
-    """The task to store for `new`, or None if `existing` stands.
+    """The task to store for `new`, or None if `existing` stands, the last one under its idempotency key.
 
-    A finished task under an idempotency key makes room for the next one when the key's window is over.
+    When that one is finished and the key's window is over, the next task follows it, under an id of its own.
     """
     if existing is None:
         return created(new, now)
     over = new.idempotency_key is not None and now - existing.created_at >= new.window
-    if over and existing.status in FINISHED:
-        return created(new, now, version=existing.version + 1)
+    if over and existing.status in FINISHED and new.next_id is not None:
+        return created(replace(new, id=new.next_id), now)
     return None

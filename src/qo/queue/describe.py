@@ -86,6 +86,7 @@ def describe(
             trace_id=trace_id,
             ageing=_ageing(settings.ageing, urgency),
             window=settings.window,
+            next_id=None if idempotency_key is None else new_id(clock),
         ),
         payload_limit=settings.payload_limit or sys.maxsize,  # the queue, which knows the store, looks again
     )

@@ -61,14 +61,13 @@ class Submitting(Looking):  # what it hands out looks for its result
             for start in range(0, len(distinct), BULK):
                 answers += await self.engine.add(distinct[start : start + BULK])
         self.transitions.queued(distinct, answers)
-        repeated = [
-            task for task, added in zip(first.values(), answers, strict=True) if task.idempotency_key and not added.new
-        ]
-        for new, existing in zip(repeated, await self._get_many([new.id for new in repeated]), strict=True):
+        last = dict(zip(first, answers, strict=True))
+        repeated = [task for task in first.values() if task.idempotency_key and not last[task.id].new]
+        for new, existing in zip(repeated, await self._get_many([last[new.id].id for new in repeated]), strict=True):
             if existing is not None:
                 _check_repeat(new, existing)
-        fresh = {task_id: added.new for task_id, added in zip(first, answers, strict=True)}
-        return [Submitted(task.id, fresh.pop(task.id, False), self) for task in tasks]
+        fresh = {task_id: added.new for task_id, added in last.items()}
+        return [Submitted(last[task.id].id, fresh.pop(task.id, False), self) for task in tasks]
 
     async def _get_many(self, ids: Sequence[str]) -> list[Task | None]:
         return [task for at in range(0, len(ids), BULK) for task in await self.engine.get(ids[at : at + BULK])]

@@ -15,13 +15,14 @@ ON CONFLICT (id) DO NOTHING
 -- name: landed
 SELECT json_group_array(id) FROM tasks WHERE n BETWEEN ? AND ?
 
--- name: readmit
-UPDATE tasks
-SET lane = ?, status = 'pending', ready = ?, available_at = ?, rank = ?, version = ?, created_at = ?, updated_at = ?,
-    priority = ?, timeout = ?, max_retries = ?, retry = ?, idempotency_key = ?, trace_id = ?, run_at = ?, payload = ?,
-    attempt = 0, failures = 0, started_at = NULL, completed_at = NULL, lease_expires_at = NULL, lease_id = NULL,
-    worker_id = NULL, error = NULL, result = NULL
-WHERE n = ?
+-- name: followers
+SELECT json_group_array(json_array(first, last)) FROM followers WHERE first IN (SELECT value FROM json_each(?))
+
+-- name: follow
+INSERT INTO followers (first, last) VALUES (?, ?) ON CONFLICT (first) DO UPDATE SET last = excluded.last
+
+-- name: unfollow
+DELETE FROM followers WHERE last IN (SELECT value FROM json_each(?))
 
 -- name: record_new
 INSERT INTO events (n, version, at, status, attempt, failures, worker_id, error, available_at)

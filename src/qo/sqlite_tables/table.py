@@ -52,6 +52,7 @@ _STEP = 1000  # tasks made ready by one statement
 
 _numbers = msgspec.json.Decoder(list[int])
 _names = msgspec.json.Decoder(set[str])
+_pairs = msgspec.json.Decoder(list[tuple[str, str]])
 _candidates = msgspec.json.Decoder(list[tuple[int, list[tuple[float, float, int]]]])
 _Head = tuple[float, float, int, int]  # the highest effective rank in its lane so far, rank, number, lane
 
@@ -86,53 +87,54 @@ class Table:
     def add(self, news: Sequence[NewTask]) -> list[Added]:
         if not news:
             return []
-        now, first = self._now, self._last + 1
-        self._last = last = self._last + len(news)
-        at = stamps(now, len(news))
-        lanes = [self.lanes.number(new.queue, new.type, new.needs, new.priority) for new in news]
-        tasks = map(created, news, at)
-        rows = [
-            (n, task.id, lane, *_described(task, now))
-            for n, task, lane in zip(range(first, last + 1), tasks, lanes, strict=True)
+        at = stamps(self._now, len(news))
+        keyed = [new.id for new in news if new.idempotency_key is not None]
+        followers = self._followers(keyed) if keyed else {}
+        plain_ones = [(new, instant) for new, instant in zip(news, at, strict=True) if new.id not in followers]
+        landed = self._insert([created(new, instant) for new, instant in plain_ones])
+        if not followers and len(landed) == len(news):
+            return [Added(new.id, new=True) for new in news]
+        there = {new.id: followers.get(new.id, new.id) for new in news if new.id not in landed}
+        stored = {task.id: task for task in read_tasks(self._db, BY_ID, [*there.values()], self.lanes).values()}
+        return [
+            Added(new.id, new=True)
+            if new.id in landed
+            else self._sort_out(new, instant, there[new.id], stored.get(there[new.id]))
+            for new, instant in zip(news, at, strict=True)
         ]
-        written = write_rows(self._db, "insert", rows)
+
+    def _followers(self, ids: Sequence[str]) -> dict[str, str]:
+        """Of these first tasks under their keys, those that others follow, with the last one."""
+        return dict(_pairs.decode(self._db.execute(SQL["followers"], (encode_list(ids),)).get))
+
+    def _insert(self, tasks: Sequence[Task]) -> set[str]:
+        """Write new tasks, and say which: an id that is there already is left alone."""
+        if not tasks:
+            return set()
+        first = self._last + 1
+        self._last = last = self._last + len(tasks)
+        lanes = [self._lane(task) for task in tasks]
+        numbered = zip(range(first, last + 1), tasks, lanes, strict=True)
+        written = write_rows(
+            self._db, "insert", [(n, task.id, lane, *_described(task, self._now)) for n, task, lane in numbered]
+        )
         self._db.execute(SQL["record_new"], (first, last))
         self.claimable = True
-        if written == len(rows):
-            for lane, size in Counter(lanes).items():
-                self.tally[lane, _PENDING] += size
-            return [Added(new.id, new=True) for new in news]
-        return self._sort_out(news, at, lanes, (first, last))
+        landed = {task.id for task in tasks}
+        if written < len(tasks):
+            landed = _names.decode(self._db.execute(SQL["landed"], (first, last)).get)
+            lanes = [lane for lane, task in zip(lanes, tasks, strict=True) if task.id in landed]
+        for lane, size in Counter(lanes).items():
+            self.tally[lane, _PENDING] += size
+        return landed
 
-    def _sort_out(
-        self, news: Sequence[NewTask], at: list[float], lanes: list[int], span: tuple[int, int]
-    ) -> list[Added]:
-        """Some ids were there already: a stored task may have to make room."""
-        landed = _names.decode(self._db.execute(SQL["landed"], span).get)
-        there = read_tasks(self._db, BY_ID, [new.id for new in news if new.id not in landed], self.lanes)
-        stored = {task.id: (n, task) for n, task in there.items()}
-        answers = []
-        for new, instant, lane in zip(news, at, lanes, strict=True):
-            if new.id in landed:
-                self.tally[lane, _PENDING] += 1
-                answers.append(Added(new.id, new=True))
-                continue
-            if new.id not in stored:  # set aside
-                answers.append(Added(new.id, new=False))
-                continue
-            n, existing = stored[new.id]
-            task = admit(existing, new, instant)
-            if task is not None:
-                self._readmit(n, existing, task)
-            answers.append(Added(new.id, new=task is not None))
-        return answers
-
-    def _readmit(self, n: int, existing: Task, task: Task) -> None:
-        lane, left = self._lane(task), self._lane(existing)
-        self._db.execute(SQL["readmit"], (lane, *_described(task, self._now), n))
-        self._db.execute(SQL["record_new"], (n, n))
-        self.tally[left, plain(existing.status)] -= 1
-        self.tally[lane, _PENDING] += 1
+    def _sort_out(self, new: NewTask, at: float, last: str, existing: Task | None) -> Added:
+        """A task under this id, or one that follows it, was there already."""
+        task = None if existing is None else admit(existing, new, at)  # None: it is set aside, and keeps its place
+        if task is None or not self._insert([task]):  # this very submission made it, in an earlier try
+            return Added(last, new=False)
+        self._db.execute(SQL["follow"], (new.id, task.id))
+        return Added(task.id, new=True)
 
     def _lane(self, task: Task) -> int:
         return self.lanes.number(task.queue, task.type, task.needs, task.priority)
@@ -283,6 +285,7 @@ class Table:
         encoded = encode_list([*numbers, *aside.values()])
         self._db.execute(SQL["delete_events"], (encoded,))
         self._db.execute(SQL["delete"], (encoded,))
+        self._db.execute(SQL["unfollow"], (encode_list([*gone, *aside]),))
         return [task_id in gone or task_id in aside for task_id in ids]
 
     def _set_aside_among(self, ids: Sequence[str]) -> dict[str, int]:
@@ -311,7 +314,7 @@ def ready_lanes(db: apsw.Connection, lanes: Lanes, want: Want) -> list[int]:
 
 
 def _described(task: Task, now: float) -> tuple[object, ...]:
-    """A new task's own columns, in the order of `insert` and `readmit`."""
+    """A new task's own columns, in the order of `insert`."""
     return (
         int(task.available_at <= now),
         task.available_at,

@@ -1,9 +1,10 @@
 """What every engine promises about adding."""
 
+import asyncio
 from typing import Any
 
 from qo.engine import Engine
-from qo.model import Filter, RetryPolicy, Status, after_error, complete
+from qo.model import Filter, RetryPolicy, Status, after_error, cancel, complete, replay
 from qo.testing.clock import ManualClock
 from qo.testing.samples import claim, claim_one, new, stored, task_id
 
@@ -82,17 +83,87 @@ class Adding:
         await engine.apply([complete(task) for task in await claim(engine)])
         assert (await stored(engine)).run_at == asked
 
-    async def test_a_key_makes_room_once_its_window_is_over_and_its_task_is_finished(
+    async def test_the_next_task_under_a_key_follows_once_its_window_is_over_and_its_task_is_finished(
         self, engine: Engine, clock: ManualClock
     ) -> None:
         keyed: dict[str, Any] = {"idempotency_key": "k", "window": 100.0}
         await engine.add([new(payload=b"1", **keyed)])
         clock.advance(100)
-        assert await engine.add([new(payload=b"2", **keyed)]) == [(task_id(0), False)]
+        assert await engine.add([new(payload=b"2", next_id=task_id(2), **keyed)]) == [(task_id(0), False)]
+        await engine.apply([complete(await claim_one(engine), b"done")])
+        clock.advance(1)
+        assert await engine.add([new(payload=b"3", next_id=task_id(3), **keyed), new(9)]) == [
+            (task_id(3), True),
+            (task_id(9), True),
+        ]
+        first, second = await stored(engine), await stored(engine, 3)
+        assert (first.payload, first.result, first.status) == (b"1", b"done", Status.COMPLETED)
+        assert (second.payload, second.status, second.attempt, second.version) == (b"3", Status.PENDING, 0, 1)
+        assert (second.result, second.completed_at, second.lease_id) == (None, None, None)
+        assert len(await engine.history(task_id(0))) == 3 and len(await engine.history(task_id(3))) == 1
+        for again in (3, 4):  # repeated after a lost answer, and submitted anew
+            assert await engine.add([new(payload=b"3", next_id=task_id(again), **keyed)]) == [(task_id(3), False)]
+        assert [task.payload for task in await claim(engine, limit=1)] == [b"3"]
+
+    async def test_what_follows_under_a_key_holds_it_whatever_becomes_of_the_first(
+        self, engine: Engine, clock: ManualClock
+    ) -> None:
+        keyed: dict[str, Any] = {"idempotency_key": "k", "window": 100.0}
+
+        async def submit(number: int) -> tuple[str, bool]:
+            ((last, is_new),) = await engine.add([new(next_id=task_id(number), **keyed)])
+            return last, is_new
+
+        assert await submit(1) == (task_id(0), True)
+        for number in (2, 3):
+            await engine.apply([complete(await claim_one(engine))])
+            clock.advance(100)
+            assert await submit(number) == (task_id(number), True)
+        assert await engine.delete([task_id(0), task_id(2)]) == [True, True]
+        assert await submit(4) == (task_id(3), False)
         await engine.apply([complete(await claim_one(engine))])
-        assert await engine.add([new(payload=b"3", **keyed)]) == [(task_id(0), True)]
-        task = await stored(engine)
-        assert (task.payload, task.status, task.attempt, task.created_at) == (b"3", Status.PENDING, 0, clock.now)
-        assert (task.result, task.completed_at, task.lease_id) == (None, None, None)
-        assert await engine.add([new(payload=b"4", **keyed)]) == [(task_id(0), False)]
-        assert [task.payload for task in await claim(engine)] == [b"3"]
+        clock.advance(100)
+        assert await submit(5) == (task_id(5), True)
+        await engine.apply([complete(await claim_one(engine))])
+        assert await engine.delete([task_id(5)]) == [True]
+        last, is_new = await submit(6)
+        assert is_new and (await submit(7)) == (last, False)
+        assert (await engine.get([task_id(3)]))[0] is not None
+
+    async def test_racing_submissions_after_the_window_make_one_task(self, engine: Engine, clock: ManualClock) -> None:
+        keyed: dict[str, Any] = {"idempotency_key": "k", "window": 100.0}
+        await engine.add([new(**keyed)])
+        await engine.apply([complete(await claim_one(engine))])
+        clock.advance(100)
+        answers = await asyncio.gather(*(engine.add([new(next_id=task_id(n), **keyed)]) for n in range(1, 9)))
+        assert sorted(added.new for (added,) in answers) == [False] * 7 + [True]
+        (running,) = await claim(engine)
+        assert running.id != task_id(0) and {added.id for (added,) in answers} == {running.id}
+
+    async def test_a_submission_repeated_after_the_window_of_the_task_it_made_makes_no_other(
+        self, engine: Engine, clock: ManualClock
+    ) -> None:
+        keyed: dict[str, Any] = {"idempotency_key": "k", "window": 10.0}
+        await engine.add([new(**keyed)])
+        for number in (1, 1, 2, 2):
+            await engine.apply([complete(task) for task in await claim(engine)])
+            clock.advance(10)
+            answer = await engine.add([new(payload=b"%d" % number, next_id=task_id(number), **keyed)])
+            assert answer[0].id == task_id(number)
+        assert await claim(engine) == []
+        assert sum((await engine.count()).values()) == 3
+        assert [(await stored(engine, number)).payload for number in (1, 2)] == [b"1", b"2"]
+        assert len(await engine.history(task_id(2))) == 3
+
+    async def test_a_replayed_task_runs_beside_the_one_that_followed_it(
+        self, engine: Engine, clock: ManualClock
+    ) -> None:
+        keyed: dict[str, Any] = {"idempotency_key": "k", "window": 10.0}
+        await engine.add([new(payload=b"1", **keyed)])
+        await engine.apply([cancel(task_id(0))])
+        clock.advance(10)
+        await engine.add([new(payload=b"2", next_id=task_id(1), **keyed)])
+        assert await engine.apply([replay(task_id(0))]) == [True]
+        assert await engine.add([new(next_id=task_id(2), **keyed)]) == [(task_id(1), False)]
+        clock.advance(1)
+        assert {task.payload for task in await claim(engine)} == {b"1", b"2"}

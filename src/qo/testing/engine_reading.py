@@ -155,11 +155,12 @@ class Reading:
         await engine.delete([first.id])
         await engine.apply([cancel(task_id(5)), cancel(task_id(7))])
         await engine.apply([replay(task_id(7))])
-        await engine.add([new(5, priority=1, idempotency_key="5", window=0.0)])  # makes room for itself, elsewhere
+        await engine.add([new(5, priority=1, idempotency_key="5", window=0.0, next_id=task_id(55))])
         counted = {lane: n for lane, n in (await engine.count()).items() if n}
         assert counted == {
             Lane("q", "t", Status.RUNNING, 0): 1,
             Lane("q", "t", Status.PENDING, 1): 2,
+            Lane("q", "t", Status.CANCELLED, 5): 1,
             **{Lane("q", "t", Status.PENDING, n): 1 for n in (2, 3, 4, 6, 7, 8)},
             Lane("q", "t", Status.PENDING, 9): 2,
         }

@@ -62,6 +62,7 @@ class _History:
                 retry=RetryPolicy(jitter=dice.choice([0, 0.5]), timeout_growth=dice.choice([1, 1.5])),
                 idempotency_key=dice.choice([None, "k"]),
                 window=20.0,
+                next_id=f"{dice.getrandbits(32):08x}-0000-8000-8000-{dice.getrandbits(48):012x}",
             )
             for n in dice.sample(NAMES, 3)
         ]
@@ -113,7 +114,7 @@ class _History:
         )
 
     async def delete(self) -> None:
-        ids = [task_id(n) for n in self.dice.sample(NAMES, 2)]
+        ids = self.dice.sample(sorted({*self.table.tasks, *map(task_id, NAMES)}), 2)
         assert await self.engine.delete(ids) == self.table.delete(ids)
 
     async def compare(self) -> None:

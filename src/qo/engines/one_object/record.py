@@ -1,6 +1,6 @@
 """The object's parts. Defaults are left out; a part that did not change is not encoded again.
 
-{"format": 1, "version": 7, "writes": ["…"], "notes": [{…}], "tasks": [{"task": {…}, "events": [[…]]}, …]}
+{"format": 2, "version": 7, "writes": ["…"], "notes": [{…}], "tasks": [{"task": {…}, "events": [[…]]}, …]}
 """
 
 import re
@@ -17,7 +17,7 @@ from qo.engines.unknown_fields import Shape, Unknown, put_back, unknown_fields
 from qo.formats import Format, check_format, format_of
 from qo.model import Event, RetryPolicy, Status, Task
 
-FORMAT = 1
+FORMAT = 2  # 1: before `followers`
 ADDITIVE: frozenset[int] = frozenset()  # formats that only add what earlier builds may ignore and keep
 _ID = re.compile(rb"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _MOST_EVENTS = 64
@@ -59,6 +59,7 @@ class Head(Struct, frozen=True, kw_only=True):
     version: int  # grows with every write
     writes: tuple[str, ...]  # ids of the last writes, the newest last
     notes: tuple[StoredNote, ...] = ()
+    followers: dict[str, str] = {}  # by a first task under an idempotency key, the last one under it
     tasks: tuple[msgspec.Raw, ...] = ()
 
 

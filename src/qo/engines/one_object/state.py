@@ -68,6 +68,7 @@ class State:
         self._encoded: dict[str, bytes] = {}
         self._records: dict[str, Record] = {}
         self._notes = {note.name: note for note in head.notes}
+        self._followers = dict(head.followers)
         self._counts: Counter[Lane] = Counter()
         self._lines = Lines(self._task)
         self._load([bytes(raw) for raw in head.tasks], known)
@@ -117,6 +118,7 @@ class State:
             version=self.version,
             writes=self.writes,
             notes=tuple(self._notes.values()),
+            followers=self._followers,
         )
         self.is_changed = False
         return encode_object(head, self._encoded.values(), self._unknown), write
@@ -145,12 +147,17 @@ class State:
         return [self._add(task, at) for task, at in zip(tasks, stamps(now, len(tasks)), strict=True)]
 
     def _add(self, new: NewTask, now: float) -> Added:
-        if note_name(new.id) in self._notes and new.id not in self._records:
-            return Added(new.id, new=False)  # set aside
-        task = admit(self._task(new.id), new, now)
-        if task is not None:
-            self._write(task)
-        return Added(new.id, new=task is not None)
+        last = new.id if new.idempotency_key is None else self._followers.get(new.id, new.id)
+        if note_name(last) in self._notes and last not in self._records:
+            return Added(last, new=False)  # set aside
+        last = last if last in self._records else new.id  # a page may have deleted it
+        task = admit(self._task(last), new, now)
+        if task is None or task.id in self._records:  # this very submission made it, in an earlier try
+            return Added(last, new=False)
+        self._write(task)
+        if task.id != new.id:
+            self._followers[new.id] = task.id
+        return Added(task.id, new=True)
 
     def claim(self, want: Want, now: float) -> list[Task]:
         if want.again and (mine := self._held_under(want.lease_id)):
@@ -191,6 +198,8 @@ class State:
             return False
         self._counts[_lane(task)] -= 1
         del self._records[task_id], self._encoded[task_id]
+        if self._followers:
+            self._followers = {first: last for first, last in self._followers.items() if last != task_id}
         self.is_changed = True
         return True
 

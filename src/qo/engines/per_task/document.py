@@ -22,6 +22,7 @@ class Document(Struct, frozen=True, kw_only=True, omit_defaults=True):
     nonce: str  # of the submission that began this life; others may write before it is read back
     writes: tuple[str, ...]  # ids of the last writes, this one's last
     events: tuple[Event, ...]  # the last transitions; a store that keeps versions has them all
+    successor: str = ""  # of a first task under an idempotency key: the id of the last one under it
     grave: str = ""  # DELETED or REMOVING: forgotten, but its place is not free for a late write to take
     unknown: Any = None  # fields that a newer qo wrote, kept as they are; no field of the document itself
 
@@ -57,6 +58,10 @@ def grown(document: Document, task: Task) -> Document:
     renewed = task.status is document.task.status is Status.RUNNING
     events = document.events if renewed else _bounded((*document.events, event_of(task)))
     return replace(document, task=task, writes=_signed(document), events=events)
+
+
+def followed(document: Document, successor: str) -> Document:
+    return replace(document, writes=_signed(document), successor=successor)
 
 
 def buried(document: Document, grave: str) -> Document:

@@ -89,13 +89,13 @@ class PerTaskEngine:
         answers = await in_parallel(lambda pair: self._add(*pair), stamped)
         self._waiting.wake()
         await self._tell_of_damage()
-        return [Added(task.id, new) for task, new in zip(tasks, answers, strict=True)]
+        return answers
 
-    async def _add(self, new: NewTask, at: float) -> bool:
+    async def _add(self, new: NewTask, at: float) -> Added:
         try:
             return await self._transitions.add(new, at)
         except DamagedTask:  # it keeps its place, and the others of the batch are added
-            return False
+            return Added(new.id, new=False)
 
     async def claim(self, want: Want) -> list[Task]:
         """A caller that is cancelled keeps nothing: what it got goes back as soon as it is known."""

@@ -78,6 +78,8 @@ class Sweeping:
         """Clear an old grave away. It is marked first: from then on nobody writes there, so nothing can be lost."""
         if kept.written_at > self._clock() - YOUNGEST:
             return 0
+        if kept.document.successor and await self._documents.is_occupied(kept.document.successor):
+            return 0  # it says which task holds their idempotency key
         try:
             await self._documents.write(buried(kept.document, REMOVING), kept)
         except Conflict:

@@ -5,17 +5,21 @@ So every task can be found at every moment, wherever the process that changes it
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from typing import NamedTuple
 
-from qo.engines.per_task.document import DELETED, REMOVING, Document, born, buried, grown
+from msgspec.structs import replace
+
+from qo.engines.per_task.document import DELETED, REMOVING, Document, born, buried, followed, grown
 from qo.engines.per_task.documents import Kept
 from qo.engines.per_task.keys import index_key, task_key
 from qo.engines.per_task.store import Store
 from qo.errors import Conflict, DamagedTask, StorageError
 from qo.ids import luck
-from qo.model import FINISHED, NewTask, Task, admit
+from qo.model import FINISHED, Added, NewTask, Status, Task, admit, created
 
 _TRIES = 60
+_PATIENT_TRIES = 12  # about a second: the submission that has named the next task under a key creates it in this time
 _PAUSE = 0.2  # seconds, times chance: between tries on a task that others write all the time
 _RESPITE = 600.0  # seconds after which a removal that did not happen is taken to have been given up
 
@@ -47,23 +51,73 @@ class Transitions:
             self._index.remove(former)
         self._moved(before, after)
 
-    async def add(self, new: NewTask, now: float) -> bool:
-        """Whether the task is new. The common case asks nothing first: if there is such a task the write is refused.
-
-        Raises DamagedTask if something else is in its place.
-        """
+    async def add(self, new: NewTask, now: float) -> Added:
+        """The common case asks nothing first: if there is such a task the write is refused."""
         litter: list[str] = []
         kept: Kept | None = None
         for attempt in range(_TRIES):
-            task = admit(kept.task if kept is not None and kept.is_alive else None, new, now)
-            if task is None:
-                self.clear(litter, kept.task if kept else None)
-                return False
-            if await self._attempt(_following(kept, task), kept, litter):
-                return True
+            added = await self._add_over(kept, new, now, litter, may_take_over=attempt >= _PATIENT_TRIES)
+            if added is not None:
+                return added
             await _pause(attempt)
             kept = await self._free_place(new.id, litter)
         raise _too_busy(new.id)
+
+    async def _add_over(
+        self, kept: Kept | None, new: NewTask, now: float, litter: list[str], *, may_take_over: bool
+    ) -> Added | None:
+        """None: look again, because what was read has changed."""
+        if kept is not None and kept.document.successor and new.idempotency_key is not None:
+            last = await self._free_place(kept.document.successor, litter)
+            if last is None or last.is_alive:
+                added = await self._add_behind(kept, last, new, now, may_take_over=may_take_over)
+                if added is not None:
+                    self.clear(litter, kept.task)
+                return added
+        if kept is None or not kept.is_alive:
+            document = born(created(new, now))
+            if kept is not None and new.idempotency_key is None:  # the key that others follow under is not this task's
+                document = replace(document, successor=kept.document.successor)
+            landed = await self._attempt(document, kept, litter)
+            return Added(new.id, new=True) if landed else None
+        task = admit(kept.task, new, now)
+        if task is not None and not await self._follow(kept, task.id):
+            return None
+        self.clear(litter, kept.task)
+        return Added(new.id, new=False)
+
+    async def _add_behind(
+        self, first: Kept, last: Kept | None, new: NewTask, now: float, *, may_take_over: bool
+    ) -> Added | None:
+        """Add under a key whose first task others follow.
+
+        If the last is not there, the submission that named it is about to create it, or never will: then a tombstone
+        in its place stops it, and another id is named.
+        """
+        name = first.document.successor
+        if last is None:
+            named = created(replace(new, id=name), now)
+            if name == new.next_id:
+                return Added(name, new=True) if await self._attempt(born(named), None, []) else None
+            if may_take_over:
+                ended = replace(named, status=Status.CANCELLED, completed_at=now, payload=b"")
+                await self._attempt(buried(born(ended), DELETED), None, [])
+            return None
+        task = admit(last.task, new, now)
+        if task is not None and not await self._follow(first, task.id):
+            return None
+        return Added(name, new=False)
+
+    async def _follow(self, first: Kept, successor: str) -> bool:
+        """Name the next task under a key in the document of the first, before it is created. Of several, one wins.
+
+        Answers whether such a task exists: then an earlier try of the same submission made it.
+        """
+        taken = await self._documents.read(successor)
+        if taken is None:
+            with suppress(Conflict):
+                await self._documents.write(followed(first.document, successor), first)
+        return taken is not None and taken.is_alive
 
     async def _free_place(self, task_id: str, litter: list[str]) -> Kept | None:
         """What is there. A place that is being cleared away is not written before that is over."""
@@ -121,10 +175,6 @@ class Transitions:
         for key in litter:
             if task is not None and key != index_key(task):
                 self._index.remove(key)
-
-
-def _following(kept: Kept | None, task: Task) -> Document:
-    return grown(kept.document, task) if kept is not None and kept.is_alive else born(task)
 
 
 async def _pause(attempt: int) -> None:

@@ -42,6 +42,7 @@ class Batch:
             "delay": floats([task.delay for task in tasks]),
             "run_at": floats(_if_any([task.run_at for task in tasks])),
             "idempotency_key": texts(_if_any([task.idempotency_key for task in tasks])),
+            "next_id": uuids(_next_ids(tasks)),
             "trace_id": texts(_if_any([task.trace_id for task in tasks])),
             "lane": integers([numbers[lane] for lane in self.lanes()]),
             "priority": floats(priorities),
@@ -51,6 +52,12 @@ class Batch:
             "retry": texts([encode_retry(policy) for policy in policies]),
             "room": floats(windows),
         }
+
+
+def _next_ids(tasks: Sequence[NewTask]) -> list[str]:
+    """A task that cannot follow another has its own."""
+    follows = any(task.next_id is not None for task in tasks)
+    return [task.next_id or task.id for task in tasks] if follows else []
 
 
 def _if_any(values: list[T | None]) -> list[T | None]:

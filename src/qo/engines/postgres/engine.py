@@ -91,7 +91,10 @@ class PostgresEngine:
             return []
         values = await self._at_work().table.submission(tasks)
         try:
-            return answers(tasks, await _run_on(connection, statement("add", self._address.schema), values))
+            rows = await _run_on(connection, statement("add", self._address.schema), values)
+            is_keyed = any(task.idempotency_key is not None for task in tasks)
+            last = await _run_on(connection, statement("last", self._address.schema), values) if is_keyed else []
+            return answers(tasks, rows, last)
         except psycopg.Error as error:
             raise storage_error(self._address, error, doing=", on the connection you gave") from error
 

@@ -51,7 +51,8 @@ class Table:
                     return [Added(task.id, new=True) for task in tasks]
             rows = await self._line.once("add", values)
             # The try that was cut may have come first, or may even have been at work until now: ask whose they are.
-            return answers(tasks, await self._line.once("added", values) if doubtful else rows)
+            landed = await self._line.once("added", values) if doubtful else rows
+            return answers(tasks, landed, [] if surely_new else await self._line.once("last", values))
 
         return await self._line.persist(step)
 
@@ -169,9 +170,17 @@ class Table:
         await self._line.write("drop_note", {"name": name})
 
 
-def answers(tasks: Sequence[NewTask], rows: Rows) -> list[Added]:
+def answers(tasks: Sequence[NewTask], rows: Rows, followers: Rows) -> list[Added]:
     landed = {task_id for (task_id, *_) in rows}
-    return [Added(task.id, new=task.id in landed) for task in tasks]
+    last: dict[str, str] = {first: follower for first, follower, *_ in followers}
+    return [_answer(task, landed, last) for task in tasks]
+
+
+def _answer(task: NewTask, landed: set[str], last: dict[str, str]) -> Added:
+    for task_id in (task.next_id, task.id):
+        if task_id in landed:
+            return Added(task_id, new=True)
+    return Added(task.id if task.idempotency_key is None else last.get(task.id, task.id), new=False)
 
 
 def _known(ids: Iterable[str]) -> set[str]:

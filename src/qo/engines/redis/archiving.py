@@ -88,7 +88,8 @@ class ArchivingEngine:
     async def add(self, tasks: Sequence[NewTask]) -> list[Added]:
         check_distinct(new.id for new in tasks)
         async with self._turn:
-            kept = await self._kept([new.id for new in tasks])
+            last = await self._redis.followers([new.id for new in tasks if new.idempotency_key is not None])
+            kept = await self._kept([*(new.id for new in tasks), *last])
             for task in kept.values():  # so that one script decides, on one clock
                 await self._take_back(task)
             return await self._redis.add(tasks)

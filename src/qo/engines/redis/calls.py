@@ -21,7 +21,7 @@ _PATIENCE = 6.0  # seconds to find out what became of a call; receipts are kept 
 _LARGEST = 4 << 20  # bytes a trip
 _SHORTEST, _LONGEST = 0.02, 0.5  # seconds between two tries
 _READING = {"get", "find", "count"}
-FORMAT = 1  # of what the scripts read and write; see docs/formats.md
+FORMAT = 2  # of what the scripts read and write; see docs/formats.md
 
 
 class Script(NamedTuple):

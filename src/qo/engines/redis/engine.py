@@ -73,8 +73,9 @@ class RedisEngine:
             (new_lease_id(), self._now(), len(tasks) - 1 - at, pack_new(chunk), *(new.payload for new in chunk))
             for at, chunk in _chunks(tasks)
         ]
-        answers = await self._write("add", batches)
-        return [Added(new.id, new=landed) for new, landed in zip(tasks, answers, strict=True)]
+        answers = await self._calls.many("add", batches) if tasks else []
+        words = [word for answer in answers for word in answer.split()]
+        return [Added(word[1:].decode() or new.id, new=word[0] == _YES) for new, word in zip(tasks, words, strict=True)]
 
     async def apply(self, changes: Sequence[Change]) -> list[bool]:
         check_distinct(change.id for change in changes)
@@ -146,6 +147,11 @@ class RedisEngine:
         commands = [("HGETALL", f"{{{self._address.prefix}}}:task:{task_id}") for task_id in ids]
         answers = await self._calls.plain(*commands) if commands else []
         return [events_of(zip(fields[::2], fields[1::2], strict=True)) for fields in answers]
+
+    async def followers(self, ids: Sequence[str]) -> list[str]:
+        """The last tasks under the idempotency keys that these tasks were the first under, where others follow."""
+        answers = await self._calls.many("followers", [(pack(chunk),) for _, chunk in _chunks(ids)]) if ids else []
+        return [last.decode() for answer in answers for last in answer if last is not None]
 
     async def evict(self, tasks: Sequence[Task]) -> None:
         """Forget finished tasks that are kept elsewhere, unless they have changed since."""

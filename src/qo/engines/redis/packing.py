@@ -86,6 +86,7 @@ def pack_new(tasks: Sequence[NewTask]) -> bytes:
                 new.run_at,
                 new.priority * min(new.ageing, STRICT),
                 None if new.idempotency_key is None else new.window,
+                None if new.idempotency_key is None else new.next_id,
             )
             for new in tasks
         ]

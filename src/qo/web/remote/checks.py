@@ -5,6 +5,7 @@ import re
 from msgspec.structs import replace
 
 from qo.errors import InvalidTask
+from qo.ids import new_id
 from qo.model import (
     ERROR_LIMIT,
     Change,
@@ -40,6 +41,8 @@ def check_batch(items: list[NewTask] | list[Change] | list[str]) -> None:
 def check_task(new: NewTask, payload_limit: int) -> NewTask:
     check_new(new, payload_limit=payload_limit)
     needs = check_names("needs", new.needs)
+    if new.idempotency_key is not None and new.next_id is None:  # a client from before tasks could follow others
+        new = replace(new, next_id=new_id())
     return new if needs == new.needs else replace(new, needs=needs)
 
 

@@ -12,7 +12,7 @@ from qo.engines.postgres.trouble import storage_error
 from qo.errors import StorageError
 from qo.formats import Format, check_format, format_of
 
-VERSION = 6  # the number of the last file in this folder
+VERSION = 7  # the number of the last file in this folder
 ADDITIVE = frozenset({3, 4, 5, 6})  # files here that only add what earlier builds may ignore and keep
 _LOCK = 0x716F  # "qo": with the schema's name, whose tables are being made
 

@@ -130,6 +130,7 @@ WITH gone AS (
 undone AS (  -- what says that a task is damaged
     DELETE FROM {schema}.notes USING gone WHERE gone.status = 'damaged' AND notes.name = 'quarantine/tasks/' || gone.id::text
 ),
+unfollowed AS (DELETE FROM {schema}.followers USING gone WHERE followers.last = gone.id),
 forgotten AS (DELETE FROM {schema}.events USING gone WHERE events.id = gone.id),
 counted AS (
     INSERT INTO {schema}.tally AS t (slot, lane, status, count)

@@ -7,6 +7,8 @@
 --     :lanes:tag               string  changes whenever a lane is added
 --     :ready:<lane>            zset    ids by rank: pending, and seen to be due
 --     :delayed                 zset    ids by available_at: pending, not yet in ready
+--     :followers               hash    of a first task under an idempotency key: the last one under it
+--     :followed                hash    the other way round
 --     :leases                  zset    ids by lease_expires_at: running
 --     :listed:<status>:<lane>  zset    ids by created_at; its size is the count
 --     :receipt:<nonce>         string  what a write answered, for a caller who lost the answer and asks again

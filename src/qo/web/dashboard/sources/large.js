@@ -5,7 +5,7 @@ import {crc32} from './checksum.js';
 import {bytesOf, valueOfBytes} from './values.js';
 
 const REFERENCE = '\u0001qo\u0001@';
-const KEY = /^data\/[0-9a-f]\/[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\/(payload|result)_[0-9a-f]{32}$/;
+const KEY = /^data\/[0-9a-f]\/[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\/(payload|result)_([0-9a-f]{32}){1,2}$/;
 const SHOWN = 2 * 1024 * 1024; // bytes of a value that a page can still show
 
 /** The key a stored value refers to; null if it is a value itself. */
