@@ -140,7 +140,7 @@ def test_a_killed_child_is_replaced_and_its_task_runs_again(call: Any, processes
     os.kill(pid, signal.SIGKILL)
     eventually(lambda: any(w["worker_id"] == victim and w["pid"] != pid for w in call.json("workers")))
     eventually(lambda: status(call, task_id) == "completed")
-    assert call.json("status", task_id)["failures"] == 1
+    assert call.json("status", task_id)["failures"] in (0, 1)  # 0: it was killed between the claim and the handler
     assert f"worker {victim} was killed by SIGKILL" in processes.log(fleet)
     fleet.send_signal(signal.SIGTERM)
     assert fleet.wait(30) == 0
