@@ -41,6 +41,14 @@ async def nap(seconds: float) -> str:
     return "slept"
 
 @app.task(retry=quick)
+async def hold_once() -> str:
+    marker = Path("held")
+    if marker.exists():
+        return "free"
+    marker.touch()
+    await asyncio.Event().wait()
+
+@app.task(retry=quick)
 def die_once() -> str:
     marker = Path("died")
     if not marker.exists():
