@@ -27,7 +27,7 @@ from qo.queue import Queue
 from qo.worker import Watchdog, Worker, WorkerCancelled, WorkerSettings
 from qo.worker.bounded import abandon, ended
 from qo.worker.fleet import DISMISSED, FINISHED, Fleet, FleetSettings, follow_parent, in_fleet
-from qo.worker.heartbeat import Heartbeat
+from qo.worker.heartbeat import WorkerHeartbeat
 from qo.worker.reload import changes
 from qo.worker.run_table import RunTable
 from qo.worker.worker_process import attach_table
@@ -78,7 +78,7 @@ def work(plan: Plan, table: RunTable) -> int:
         queue = measured(await app.queue(), plan.metrics)
         worker = Worker(queue, app.registry, plan.settings, table=table)
         ending.attach(worker)
-        heartbeat = Heartbeat(worker, table)
+        heartbeat = WorkerHeartbeat(worker, table)
         log.info("worker %s works", worker.id, extra={"worker_id": worker.id})
         watchdog = Watchdog(worker, after=plan.settings.stuck_after)
         try:

@@ -13,7 +13,7 @@ BROKEN = 97  # the exit code of a process whose descriptors a handler closed
 CANCELLED = 96  # the exit code of a process in which a handler cancelled the worker's own work
 
 
-class Heartbeat:
+class WorkerHeartbeat:
     def __init__(self, worker: Worker, table: RunTable, *, clock: Clock = boot_clock) -> None:
         self._worker, self._table, self._clock = worker, table, clock
         self._over = threading.Event()

@@ -20,7 +20,7 @@ _STEP = 1000  # tasks made ready by one statement
 _CLOCK = 2  # columns of a claim's answer that are not the task's: now, and when the next task becomes due
 
 
-class Read(NamedTuple):
+class ReadTasks(NamedTuple):
     tasks: list[Task]
     has_damage: bool  # some rows were no tasks, and are set aside
 
@@ -94,7 +94,7 @@ class Table:
                 if tasks or not has_damage:
                     return in_order(tasks, now, lane_of)
 
-    async def read_tasks(self, rows: Rows) -> "Read":
+    async def read_tasks(self, rows: Rows) -> "ReadTasks":
         """Tasks that cannot be read are set aside, so that the next look does not meet them."""
         lanes = await self.lanes.look_up(row[LANE] for row in rows)
         tasks, damage = list[Task](), dict[str, str]()
@@ -107,7 +107,7 @@ class Table:
         if damage:
             check_plausible(len(damage), len(rows), next(iter(damage.values())))
             await self._set_aside(damage)
-        return Read(tasks, bool(damage))
+        return ReadTasks(tasks, bool(damage))
 
     async def _set_aside(self, damage: Damage) -> None:
         ((stored,),) = await self._line.read("stored_format", {})

@@ -121,14 +121,14 @@ def pack_changes(changes: Sequence[Change]) -> bytes:
     )
 
 
-class Read(NamedTuple):
+class UnpackedTasks(NamedTuple):
     tasks: list[Task]
     damage: dict[str, str]
 
 
-def tasks_of(rows: Sequence[Any]) -> Read:
+def tasks_of(rows: Sequence[Any]) -> UnpackedTasks:
     """Tasks from an answer, `FIELDS` strings each, and those that cannot be read."""
-    read = Read([], {})
+    read = UnpackedTasks([], {})
     for at in range(0, len(rows), FIELDS):
         row = rows[at : at + FIELDS]
         try:
