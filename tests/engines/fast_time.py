@@ -32,3 +32,8 @@ class _FastLoop(asyncio.SelectorEventLoop):
 def run(work: Coroutine[Any, Any, T]) -> T:
     with asyncio.Runner(loop_factory=_FastLoop) as runner:
         return runner.run(work)
+
+
+def loop_clock() -> float:
+    """A wall clock that goes with the running loop: for a store, so that a slow machine does not age what it answers."""
+    return 1_800_000_000.0 + asyncio.get_running_loop().time()

@@ -10,7 +10,7 @@ from qo.model import Filter, Status, cancel, complete
 from qo.testing import ManualClock
 from qo.testing.samples import claim, new, task_id, want
 from tests.engines.bucket_troubles import SlowBucket
-from tests.engines.fast_time import run
+from tests.engines.fast_time import loop_clock, run
 
 TASKS = 320
 CROWD = 60 * 32  # the fewer there are for each worker, the more often two meet at one
@@ -42,7 +42,7 @@ def test_a_task_costs_five_puts_one_get_and_two_deletes_through_its_life() -> No
 
 def test_thirty_two_workers_seldom_reach_for_the_same_task() -> None:
     async def lives() -> Counter[str]:
-        store = MemoryBucket()
+        store = MemoryBucket(loop_clock)
         bucket = CountingBucket(SlowBucket(store))
         await PerTaskEngine(store).add([new(n << 20) for n in range(CROWD)])
         done: Counter[str] = Counter()
@@ -52,9 +52,10 @@ def test_thirty_two_workers_seldom_reach_for_the_same_task() -> None:
         return bucket.requests
 
     requests = run(lives())
-    needed = {"put": 3, "get": 1, "delete": 2}  # what one worker needs for each, without the submission
-    for kind, number in needed.items():
-        assert requests[kind] <= 1.5 * number * CROWD, kind
+    # One worker alone needs 3 puts, 1 get and 2 deletes a task. Measured here: 3.4, 1.44 to 1.50, and 2.2.
+    most = {"put": 3.75, "get": 1.6, "delete": 2.5}
+    for kind, number in most.items():
+        assert requests[kind] <= number * CROWD, kind
 
 
 def test_an_idle_wait_lists_ever_more_rarely() -> None:
