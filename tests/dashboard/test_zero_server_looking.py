@@ -20,7 +20,7 @@ from qo.cli import main
 from qo.clock import system_clock
 from qo.engines.per_task.counting import ROLLUP, Rollup
 from qo.ids import new_id, new_lease_id
-from qo.model import NewTask, Status, Want, complete
+from qo.model import NewTask, Status, Want, cancel, complete
 from qo.queue import Queue
 from tests.dashboard.chromium import FILES, Tab
 from tests.dashboard.zero_queue import Source, fill, opened, task_in
@@ -280,6 +280,25 @@ async def test_values_that_lie_aside_are_shown_in_their_place_and_go_with_their_
     assert large == {"$large": keys["result"], "bytes": 2_200_003}
     await source.get("return source.act('delete', {ids: [argument]});", task_id)
     assert not set(keys.values()) & place.objects()
+
+
+async def test_what_is_not_a_tasks_own_is_neither_shown_nor_removed_with_it(
+    place: Place, queue: Queue, tab: Tab
+) -> None:
+    source = await Source.on(tab.page, place, place.link("--write"))
+    engine = getattr(queue.engine, "engine", queue.engine)
+    others = f"data/0/{'0' * 8}-0000-8000-8000-{'0' * 12}/payload_{'0' * 32}"
+    forged = ["notes/secret.json", "ui/secret.js", others, "../notes/secret.json"]
+    for key in forged[:3]:
+        place.put(key, b'"secret"')
+    new = [NewTask(id=new_id(), queue="main", type="work", payload=b"\x01qo\x01@" + key.encode()) for key in forged]
+    await engine.add(new)
+    await engine.apply([cancel(task.id) for task in new])
+    for task, key in zip(new, forged, strict=True):
+        assert (await source.get("return source.task(argument);", task.id))["payload"] == {"$missing": key}
+    await source.get("return source.act('delete', {ids: argument});", [task.id for task in new])
+    assert await engine.get([task.id for task in new]) == [None] * len(new)
+    assert set(forged[:3]) <= place.objects()
 
 
 @contextmanager

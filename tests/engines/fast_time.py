@@ -35,5 +35,5 @@ def run(work: Coroutine[Any, Any, T]) -> T:
 
 
 def loop_clock() -> float:
-    """A wall clock that goes with the running loop: for a store, so that a slow machine does not age what it answers."""
+    """A wall clock that goes with the running loop, so that a slow machine does not age what a store answers."""
     return 1_800_000_000.0 + asyncio.get_running_loop().time()

@@ -2,18 +2,27 @@
 
 No JSON text and no raw value of the codec begins with MARK. A caller of the port may send any bytes, though: those that
 begin so are kept behind a second mark, so that nobody can make up a reference.
+
+A task object may also be written past qo. So a reference counts only if it names a value of the task that holds it:
+`data/{first digit of its id}/{its id}/…`, or a payload that was submitted for it as the follower of another task. What
+refers to anything else is damaged: it is neither read nor removed.
 """
 
 import re
+from typing import Literal
 
 from qo.checksum import checksum_of
+
+Kind = Literal["payload", "result"]
 
 MARK = b"\x01qo\x01"
 DATA = "data/"
 _REFERENCE, _LITERAL = MARK + b"@", MARK + b"="
 _FOLLOWER_NAME = 64  # digits: an id and 128 random bits
 _ID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
-_KEY = re.compile(rf"{DATA}[0-9a-f]/({_ID.pattern})/(?:payload|result)_(?:[0-9a-f]{{32}}){{1,2}}")
+_KEY = re.compile(
+    rf"{DATA}([0-9a-f])/({_ID.pattern})/(payload_(?:[0-9a-f]{{32}}){{1,2}}|result_[0-9a-f]{{32}})", re.ASCII
+)
 
 
 def is_id(task_id: str) -> bool:
@@ -21,7 +30,7 @@ def is_id(task_id: str) -> bool:
     return _ID.fullmatch(task_id) is not None
 
 
-def data_key(task_id: str, kind: str, name: str) -> str:
+def data_key(task_id: str, kind: Kind, name: str) -> str:
     return f"{DATA}{task_id[0]}/{task_id}/{kind}_{name}"
 
 
@@ -41,7 +50,7 @@ def follower_in(key: str) -> str | None:
 def task_id_in(key: str) -> str | None:
     """None: not one of ours."""
     found = _KEY.fullmatch(key)
-    return found[1] if found else None
+    return found[2] if found and found[1] == found[2][0] else None
 
 
 def reference(key: str, value: bytes) -> bytes:
@@ -50,10 +59,19 @@ def reference(key: str, value: bytes) -> bytes:
 
 
 def referred(stored: bytes) -> str | None:
-    """The key a stored value refers to; None if it is a value itself."""
+    """The key a stored value names, whatever that is; None if it is a value itself."""
     if not stored.startswith(_REFERENCE):
         return None
     return stored[len(_REFERENCE) :].decode("ascii", "replace").partition("#")[0]
+
+
+def own_key(stored: bytes, task_id: str, kind: Kind) -> str | None:
+    """The key a stored value of this task refers to; None if it is a value itself, or names what is not the task's."""
+    key = referred(stored)
+    if key is None or not key.rpartition("/")[2].startswith(f"{kind}_"):
+        return None
+    owner = task_id_in(key)
+    return key if owner is not None and task_id in (owner, follower_in(key)) else None
 
 
 def is_intact(stored: bytes, value: bytes) -> bool:

@@ -23,12 +23,14 @@ from qo.engines.patience import patiently
 from qo.engines.references import (
     DATA,
     MARK,
+    Kind,
     data_key,
     follower_in,
     follower_name,
     is_id,
     is_intact,
     literal,
+    own_key,
     reference,
     referred,
     task_id_in,
@@ -92,7 +94,7 @@ class SpaciousEngine:
             return await self.engine.add(tasks)
         check_distinct(task.id for task in tasks)
         kept = await _together(self._keep_payload, tasks)
-        aside = {task.id: key for task in kept if (key := referred(task.payload))}
+        aside = {task.id: key for task in kept if (key := own_key(task.payload, task.id, "payload"))}
         try:
             added = await self.engine.add(kept)
         except Conflict:  # nothing was written
@@ -126,7 +128,7 @@ class SpaciousEngine:
             return await self.engine.apply(changes)
         check_distinct(change.id for change in changes)
         kept = await _together(self._keep_result, changes)
-        aside = {change.id: key for change in kept if (key := referred(change.result or b""))}
+        aside = {change.id: key for change in kept if (key := own_key(change.result or b"", change.id, "result"))}
         try:
             answers = await self.engine.apply(kept)
         except Conflict:  # nothing was written
@@ -144,7 +146,7 @@ class SpaciousEngine:
         name = sha256(f"{change.lease_id} ".encode() + change.result).hexdigest()[:32]
         return replace(change, result=await self._keep(change.id, "result", name, change.result))
 
-    async def _keep(self, task_id: str, kind: str, name: str, value: bytes) -> bytes:
+    async def _keep(self, task_id: str, kind: Kind, name: str, value: bytes) -> bytes:
         if len(value) <= self._inline or not is_id(task_id):
             return literal(value)
         key = data_key(task_id, kind, name)
@@ -235,7 +237,7 @@ class SpaciousEngine:
     async def _filled(self, task: Task) -> Task | None:
         """None: it cannot run now, or never, and must not keep the others from it."""
         try:
-            payload, result = await self._fetch(task.payload), await self._fetch(task.result)
+            payload, result = await self._fetch(task, "payload"), await self._fetch(task, "result")
         except StorageError as error:
             log.warning("the payload of %s %s cannot be read: %s", task.type, task.id, error)
             await self.engine.apply([release(task)])
@@ -260,19 +262,21 @@ class SpaciousEngine:
         """As it was submitted. What is gone is named in its place: a listing must not fail for one task."""
         if task is None or not _is_marked(task):
             return task
-        payload, result = await self._fetch(task.payload), await self._fetch(task.result)
+        payload, result = await self._fetch(task, "payload"), await self._fetch(task, "result")
         return replace(
             task,
             payload=_missing(task.payload) if payload is None else payload,
             result=_missing(task.result) if result is None and task.result is not None else result,
         )
 
-    async def _fetch(self, stored: bytes | None) -> bytes | None:
-        """None: there is nothing, or no longer, or it is damaged."""
-        key = None if stored is None else referred(stored)
-        if stored is None or key is None:
+    async def _fetch(self, task: Task, kind: Kind) -> bytes | None:
+        """None: there is nothing, or no longer, or it is damaged, or it is not the task's."""
+        stored = task.payload if kind == "payload" else task.result
+        if stored is None or referred(stored) is None:
             return None if stored is None else value_of(stored)
-        if not task_id_in(key):
+        key = own_key(stored, task.id, kind)
+        if key is None:
+            log.error("the %s of %s refers to %r, which is not its own", kind, task.id, referred(stored))
             return None
         blob = await self._patiently(lambda: self._bucket.get(key))
         if blob is not None and not is_intact(stored, blob.data):  # the answer may be damaged, and not what is stored
@@ -326,7 +330,9 @@ def _missing(stored: bytes) -> bytes:
 
 
 def _keys(task: Task) -> list[str]:
-    return [key for stored in (task.payload, task.result or b"") if (key := referred(stored))]
+    """Of the values of a task that lie aside. What it says of anything else is not believed: it may be forged."""
+    keys = own_key(task.payload, task.id, "payload"), own_key(task.result or b"", task.id, "result")
+    return [key for key in keys if key is not None]
 
 
 async def _tidily(cleaning: Awaitable[None]) -> None:

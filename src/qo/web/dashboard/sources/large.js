@@ -5,15 +5,26 @@ import {crc32} from './checksum.js';
 import {bytesOf, valueOfBytes} from './values.js';
 
 const REFERENCE = '\u0001qo\u0001@';
-const KEY = /^data\/[0-9a-f]\/[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\/(payload|result)_([0-9a-f]{32}){1,2}$/;
+const KEY = /^data\/([0-9a-f])\/(\1[0-9a-f]{7}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})\/(payload|result)_([0-9a-f]{32})([0-9a-f]{32})?$/;
 const SHOWN = 2 * 1024 * 1024; // bytes of a value that a page can still show
 
-/** The key a stored value refers to; null if it is a value itself. */
-export function referred(base64) {
+/** The key a stored value names, whatever that is; null if it is a value itself. */
+function referred(base64) {
   const start = String.fromCharCode(...bytesOf(base64.slice(0, 8)).subarray(0, REFERENCE.length));
   if (start !== REFERENCE) return null;
   const [key] = String.fromCharCode(...bytesOf(base64).subarray(REFERENCE.length)).split('#'); // behind it, a checksum
-  return KEY.test(key) ? key : null;
+  return key;
+}
+
+/**
+ * The key a field of a task refers to; null if it holds a value itself, or names what is not the task's: a task object
+ * may be written by anyone, and what it refers to is removed with it.
+ */
+function ownKey(task, field) {
+  const [key, , owner, kind, first, second] = KEY.exec((task[field] && referred(task[field])) ?? '') ?? [];
+  if (kind !== field || (kind === 'result' && second)) return null;
+  const follower = second ? first : null; // a payload may have been submitted for the task that follows its owner
+  return task.id === owner || task.id.replaceAll('-', '') === follower ? key : null;
 }
 
 /** Whether these are the bytes that were put aside. References without a checksum were written at first. */
@@ -24,15 +35,17 @@ function isIntact(base64, bytes) {
 
 /** Keys of everything a task refers to. */
 export function referredBy(task) {
-  return [task.payload, task.result].map((stored) => (stored ? referred(stored) : null)).filter(Boolean);
+  return ['payload', 'result'].map((field) => ownKey(task, field)).filter(Boolean);
 }
 
 /** The task's view, with what lies elsewhere put in; what is gone, or too large to be shown, is named in its place. */
 export async function filled(s3, task, view) {
   const whole = {...view};
   for (const field of ['payload', 'result']) {
-    const key = task[field] ? referred(task[field]) : null;
-    if (key !== null) whole[field] = await fetched(s3, key, task[field]);
+    const named = task[field] ? referred(task[field]) : null;
+    if (named === null) continue;
+    const key = ownKey(task, field);
+    whole[field] = key === null ? {$missing: named} : await fetched(s3, key, task[field]);
   }
   return whole;
 }
