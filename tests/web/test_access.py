@@ -6,11 +6,14 @@ import pytest
 
 from qo.engines.memory import MemoryEngine
 from qo.errors import InvalidSetting
+from qo.model import Filter
 from qo.testing import ManualClock
 from qo.web import WebSettings
 from qo.web.access import Gate, is_loopback
 from qo.web.allowance import Allowance
-from qo.web.tokens import Scope, Tokens, create_token, match, read_tokens, revoke_token
+from qo.web.callers import LOCAL_CALLER, AccessLimits, Scope, effective_scopes
+from qo.web.token_uses import TokenUseRecorder, read_token_uses
+from qo.web.tokens import KnownCallers, Tokens, create_token, forget_tokens, read_tokens, revoke_token
 from tests.web.serving import Served, served
 
 NOWHERE = "00000000-0000-8000-8000-000000000000"
@@ -19,38 +22,38 @@ ROUTES = [  # method, path, body, scope
     ("POST", "/api/v1/tasks/bulk", {"tasks": [{"task_type": "t"}]}, "submit"),
     ("GET", "/api/v1/tasks", None, "read"),
     ("GET", f"/api/v1/tasks/{NOWHERE}", None, "read"),
-    ("DELETE", f"/api/v1/tasks/{NOWHERE}", None, "submit"),
+    ("DELETE", f"/api/v1/tasks/{NOWHERE}", None, "operate"),
     ("GET", f"/api/v1/tasks/{NOWHERE}/history", None, "read"),
     ("GET", f"/api/v1/tasks/{NOWHERE}/result", None, "read"),
-    ("POST", f"/api/v1/tasks/{NOWHERE}/replay", None, "admin"),
-    ("POST", f"/api/v1/tasks/{NOWHERE}/archive", None, "admin"),
-    ("POST", "/api/v1/tasks/replay", {}, "admin"),
+    ("POST", f"/api/v1/tasks/{NOWHERE}/replay", None, "operate"),
+    ("POST", f"/api/v1/tasks/{NOWHERE}/archive", None, "operate"),
+    ("POST", "/api/v1/tasks/replay", {}, "operate"),
     ("GET", "/api/v1/queue/stats", None, "read"),
     ("GET", "/api/v1/workers", None, "read"),
-    ("POST", "/api/v1/workers/w/drain", None, "admin"),
+    ("POST", "/api/v1/workers/w/drain", None, "operate"),
     ("GET", "/api/v1/switches", None, "read"),
-    ("POST", "/api/v1/switches/pause", {}, "admin"),
-    ("POST", "/api/v1/switches/resume", {}, "admin"),
-    ("POST", "/api/v1/switches/rate-limit", {"tasks_per_second": 0}, "admin"),
+    ("POST", "/api/v1/switches/pause", {}, "operate"),
+    ("POST", "/api/v1/switches/resume", {}, "operate"),
+    ("POST", "/api/v1/switches/rate-limit", {"tasks_per_second": 0}, "operate"),
     ("GET", "/api/v1/dashboard/session", None, "read"),
     ("GET", "/api/v1/dashboard/overview", None, "read"),
     ("GET", "/api/v1/dashboard/tasks", None, "read"),
     ("GET", f"/api/v1/dashboard/tasks/{NOWHERE}", None, "read"),
     ("GET", f"/api/v1/dashboard/tasks/{NOWHERE}/history", None, "read"),
     ("GET", "/api/v1/dashboard/workers", None, "read"),
-    ("POST", "/api/v1/dashboard/act", {"action": "replay", "ids": []}, "admin"),
+    ("POST", "/api/v1/dashboard/act", {"action": "replay", "ids": []}, "operate"),
     ("POST", "/api/v1/dashboard/cleanup", {"older_than": 0, "status": ["archived"]}, "admin"),
     ("POST", "/api/tasks", {"type": "t", "payload": 1}, "submit"),
     ("GET", "/api/tasks", None, "read"),
     ("GET", "/api/tasks/stats", None, "read"),
     ("GET", f"/api/tasks/{NOWHERE}", None, "read"),
     ("DELETE", f"/api/tasks/{NOWHERE}", None, "admin"),
-    ("POST", f"/api/tasks/{NOWHERE}/retry", None, "admin"),
-    ("POST", f"/api/tasks/{NOWHERE}/cancel", None, "admin"),
+    ("POST", f"/api/tasks/{NOWHERE}/retry", None, "operate"),
+    ("POST", f"/api/tasks/{NOWHERE}/cancel", None, "operate"),
     ("DELETE", "/api/tasks?olderThan=2020-01-01", None, "admin"),
-    ("POST", "/api/tasks/pause", None, "admin"),
-    ("POST", "/api/tasks/resume", None, "admin"),
-    ("POST", "/api/tasks/rate-limit", {"tasksPerSecond": 0}, "admin"),
+    ("POST", "/api/tasks/pause", None, "operate"),
+    ("POST", "/api/tasks/resume", None, "operate"),
+    ("POST", "/api/tasks/rate-limit", {"tasksPerSecond": 0}, "operate"),
 ]
 PUBLIC = ("/healthz", "/readyz", "/openapi.json", "/docs", "/ui/", "/ui/main.js", "/ui/config.json")
 
@@ -75,7 +78,7 @@ def test_every_route_asks_for_its_scope():
             assert call(api, method, path, body, None) == 401, path
             assert call(api, method, path, body, "qo_" + "0" * 64) == 401, path
             for scope, secret in secrets.items():
-                allowed = scope in (needed, "admin")
+                allowed = Scope(needed) in effective_scopes([Scope(scope)])
                 assert (call(api, method, path, body, secret) in (200, 201, 204, 404)) is allowed, (path, scope)
         for path in PUBLIC:
             assert call(api, "GET", path, None, None) == 200
@@ -110,6 +113,62 @@ def test_without_any_token_this_machine_is_served_and_with_one_it_is_asked():
         assert call(api, "GET", "/api/v1/tasks", None, None) == 200
 
 
+async def test_once_there_was_a_token_a_gate_stays_shut():
+    """While it runs, and after a restart; also if the note itself is lost under a running server."""
+    engine, boot = MemoryEngine(), ManualClock()
+
+    def gate() -> Gate:
+        return Gate(engine, WebSettings(), ManualClock(), elapsed=boot)
+
+    running = gate()
+    assert await running.is_admitted(LOCAL_CALLER)
+    made = await create_token(engine, "only", [Scope.ADMIN], now=0.0)
+    boot.advance(1.0)
+    assert not await running.is_admitted(LOCAL_CALLER) and await running.is_admitted(made.token.caller())
+    await revoke_token(engine, "only")
+    boot.advance(1.0)
+    assert not await running.is_admitted(LOCAL_CALLER) and not await running.is_admitted(made.token.caller())
+    assert not await gate().is_admitted(LOCAL_CALLER)
+    await forget_tokens(engine)
+    boot.advance(1.0)
+    assert not await running.is_admitted(LOCAL_CALLER) and await gate().is_admitted(LOCAL_CALLER)
+
+
+def test_revoking_the_last_token_leaves_a_server_shut():
+    with served(MemoryEngine()) as api:
+        token(api, "admin", name="only")
+        api.run(revoke_token(api.queue.engine, "only"))
+        assert call(api, "GET", "/api/v1/tasks", None, None) == 401
+
+
+async def test_the_last_use_of_a_token_is_written_apart_from_the_requests():
+    engine = MemoryEngine()
+    made = await create_token(engine, "ci", [Scope.READ], now=0.0)
+    await create_token(engine, "other", [Scope.READ], now=0.0)
+    first, second = TokenUseRecorder(engine), TokenUseRecorder(engine)
+    first.saw(made.token.id, 7.0)
+    second.saw(made.token.id, 5.0)
+    second.saw("revoked", 5.0)
+    assert (await read_token_uses(engine)).used_at == {}
+    await first.flush()
+    await second.flush()
+    assert (await read_token_uses(engine)).used_at == {made.token.id: 7.0}
+
+
+@pytest.mark.parametrize(
+    ("queues", "types", "where", "narrowed"),
+    [
+        ([], [], Filter(queues=("a",)), Filter(queues=("a",))),
+        (["a", "b"], [], Filter(), Filter(queues=("a", "b"))),
+        (["a", "b"], ["t"], Filter(queues=("b", "c")), Filter(queues=("b",), types=("t",))),
+        (["a"], [], Filter(queues=("c",)), None),
+        ([], ["t"], Filter(types=("u",)), None),
+    ],
+)
+def test_limits_narrow_a_filter(queues: list[str], types: list[str], where: Filter, narrowed: Filter | None):
+    assert AccessLimits(queues=frozenset(queues), types=frozenset(types)).narrow(where) == narrowed
+
+
 def test_a_server_with_a_name_is_reached_from_elsewhere_and_asks():
     with served(MemoryEngine(), WebSettings(hosts=("queue.example.com",))) as api:
         assert call(api, "GET", "/api/v1/tasks", None, None) == 401
@@ -124,7 +183,7 @@ async def test_without_any_token_nobody_else_is_served():
     class Connection:
         client = Caller()
 
-    assert gate._is_open(Tokens(), Connection()) is False  # type: ignore[arg-type]
+    assert gate._is_open(KnownCallers(Tokens()), Connection()) is False  # type: ignore[arg-type]
     assert not is_loopback("192.0.2.7") and is_loopback("::1") and is_loopback("localhost")
 
 
@@ -134,10 +193,10 @@ async def test_only_hashes_are_stored():
     assert len(made.secret) == 67 and made.secret.startswith("qo_")
     note = await engine.read_note("tokens")
     assert note is not None and made.secret.encode() not in note.data and made.secret[3:].encode() not in note.data
-    tokens = await read_tokens(engine)
-    assert match(tokens, made.secret, now=14.9) == made.token
-    assert match(tokens, made.secret, now=15.0) is None
-    assert match(tokens, made.secret + "0", now=6.0) is None
+    known = KnownCallers(await read_tokens(engine))
+    assert known.match(made.secret, now=14.9) == made.token.caller()
+    assert known.match(made.secret, now=15.0) is None
+    assert known.match(made.secret + "0", now=6.0) is None
 
 
 async def test_a_name_is_taken_once_and_free_again_when_revoked():
@@ -146,7 +205,7 @@ async def test_a_name_is_taken_once_and_free_again_when_revoked():
     with pytest.raises(InvalidSetting):
         await create_token(engine, "ci", [Scope.ADMIN], now=0.0)
     assert await revoke_token(engine, made.token.id) == made.token
-    assert match(await read_tokens(engine), made.secret, now=0.0) is None
+    assert KnownCallers(await read_tokens(engine)).match(made.secret, now=0.0) is None
     with pytest.raises(InvalidSetting):
         await revoke_token(engine, "ci")
 

@@ -18,7 +18,8 @@ from qo.queue import Queue, connect
 from qo.web import WebSettings
 from qo.web.board import search
 from qo.web.board.search import Search, find, find_sorted
-from qo.web.tokens import Scope, create_token
+from qo.web.callers import Scope
+from qo.web.tokens import create_token
 from tests.web.serving import Served, served
 
 BOARD = "/api/v1/dashboard"

@@ -97,7 +97,21 @@ def test_tokens_are_created_listed_and_revoked(url: str):
     call(url, "token", "create", "--name", "x y", "--scopes", "read", code=2)
     assert answer(url, "token", "revoke", "ci")["name"] == "ci"
     call(url, "token", "revoke", "ci", code=2)
-    assert "no tokens" in call(url, "token", "list").stdout
+    assert "servers stay shut" in call(url, "token", "list").stdout
+    call(url, "token", "reset", "--yes")
+    assert "shut" not in call(url, "token", "list").stdout
+
+
+def test_a_token_may_be_limited_and_says_who_made_it(url: str):
+    made = answer(
+        url, "token", "create", "--name", "m", "--scopes", "work", "--queue", "b", "--queue", "a", "--type", "t"
+    )
+    assert made["queues"] == ["a", "b"] and made["types"] == ["t"]
+    (listed,) = answer(url, "token", "list")
+    assert "@" in listed["created_by"] and listed["last_used_at"] is None
+    assert "a,b" in call(url, "token", "list").stdout
+    refused = call(url, "token", "create", "--name", "e", "--scopes", "engine", "--queue", "a", code=2)
+    assert "cannot be limited" in refused.stderr
 
 
 def test_wrong_options_are_refused_before_anything_is_served(url: str, tmp_path: Path):

@@ -14,7 +14,8 @@ from qo.errors import InvalidSetting
 from qo.queue import Queue
 from qo.testing.samples import new
 from qo.web import WebSettings, create_app
-from qo.web.tokens import Scope, create_token
+from qo.web.callers import Scope
+from qo.web.tokens import create_token
 from tests.engines.http_server import server
 
 
@@ -29,13 +30,15 @@ def app(tmp_path: Path) -> Litestar:
     return create_app(f"sqlite:///{tmp_path}/qo.db", settings=WebSettings(token_required=True))
 
 
-async def test_a_worker_needs_a_token_for_work(queue: Queue, app: Litestar) -> None:
+async def test_a_native_worker_needs_the_scope_engine_and_one_over_the_worker_protocol_work(
+    queue: Queue, app: Litestar
+) -> None:
     secrets = {scope: (await create_token(queue.engine, f"for-{scope}", [scope], now=0)).secret for scope in Scope}
     with server(app=app) as served:
         for scope, secret in secrets.items():
             engine = HttpEngine(address_of(served.url.replace("//", f"//worker:{secret}@")))
             await engine.open()
-            if scope in {Scope.WORK, Scope.ADMIN}:
+            if scope is Scope.ENGINE:
                 assert len(await engine.add([new(len(scope))])) == 1
             else:
                 with pytest.raises(InvalidSetting, match="token") as caught:
@@ -54,7 +57,9 @@ async def test_a_worker_needs_a_token_for_work(queue: Queue, app: Litestar) -> N
         Scope.READ: (403, 200),
         Scope.SUBMIT: (403, 403),
         Scope.WORK: (200, 403),
+        Scope.OPERATE: (403, 200),
         Scope.ADMIN: (200, 200),
+        Scope.ENGINE: (403, 403),
     }
     assert nobody == 401
 

@@ -49,7 +49,7 @@ EXAMPLES = examples(
 def command(call: Call, *, host: str, port: int, **given: Any) -> None:
     """Serve the queue over HTTP: the dashboard at /, then /api/v1, /api/tasks, /docs, /healthz.
 
-    Without any token it answers this machine only. SIGTERM or Ctrl-C ends it.
+    As long as there never was a token it answers this machine only. SIGTERM or Ctrl-C ends it.
     """
     try:
         from qo.cli import serving  # noqa: PLC0415 - its packages are an extra
@@ -60,13 +60,16 @@ def command(call: Call, *, host: str, port: int, **given: Any) -> None:
     start_logging(given["log_level"], as_json=given["log_json"] or call.json)
     settings = serving.settings_of(host, title, given, None if given["no_monitor"] else monitor_settings(given))
 
-    async def work(queue: Queue) -> bool:
-        return await serving.has_tokens(queue)
+    async def work(queue: Queue) -> Any:
+        return await serving.tokens_of(queue)
 
     tokens = call.ask(work, create=True)
-    serving.check_address(host, tokens=tokens)
-    if not tokens and not settings.token_required and not call.json:
-        print_note("no token exists: only this machine is answered, without asking for one (qo token create)")
+    serving.check_address(host, tokens=bool(tokens.tokens))
+    if not tokens.tokens and not call.json:
+        if tokens.existed:
+            print_note("every token was revoked: nobody is answered before there is one (qo token create, or reset)")
+        elif not settings.token_required:
+            print_note("no token exists: only this machine is answered, without asking for one (qo token create)")
     serving.serve(call.url, settings, host=host, port=port)
 
 

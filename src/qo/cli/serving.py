@@ -15,7 +15,7 @@ from qo.queue import Queue
 from qo.web import WebSettings, create_app
 from qo.web.access import is_loopback
 from qo.web.priorities import read_priorities
-from qo.web.tokens import read_tokens
+from qo.web.tokens import Tokens, read_tokens
 
 log = logging.getLogger("qo.web")
 GRACE = 5  # seconds requests have to end, listeners included
@@ -34,8 +34,8 @@ def settings_of(host: str, title: str, given: dict[str, Any], monitor: MonitorSe
     return settings if path is None else read_priorities(path, settings)
 
 
-async def has_tokens(queue: Queue) -> bool:
-    return bool((await read_tokens(queue.engine)).tokens)
+async def tokens_of(queue: Queue) -> Tokens:
+    return await read_tokens(queue.engine)
 
 
 def check_address(host: str, *, tokens: bool) -> None:

@@ -1,5 +1,7 @@
 """`qo token`: who may call the server, and what they may do."""
 
+import getpass
+import socket
 from typing import Any
 
 import click
@@ -13,7 +15,9 @@ from qo.errors import InvalidSetting
 from qo.queue import Queue
 
 try:
-    from qo.web.tokens import Created, Scope, Token, create_token, read_tokens, revoke_token
+    from qo.web.callers import Scope
+    from qo.web.token_uses import read_token_uses
+    from qo.web.tokens import Created, Token, create_token, forget_tokens, read_tokens, revoke_token
 except ImportError as missing:
     raise InvalidSetting("tokens need the packages of the server: pip install 'qo-queue[web]'") from missing
 
@@ -38,36 +42,58 @@ class Scopes(click.ParamType):  # type: ignore[type-arg]  # only newer clicks ta
 @click.group(
     "token",
     epilog=examples(
-        "qo token create --name ci --scopes submit,read --expires 30d", "qo token list", "qo token revoke ci"
+        "qo token create --name ci --scopes submit,read --expires 30d",
+        "qo token create --name mailer --scopes work --queue emails",
+        "qo token list",
+        "qo token revoke ci",
     ),
 )
 @common
 def command(call: Call) -> None:
     """Tokens for `qo serve`: create, list, revoke.
 
-    As long as there is none, the server answers this machine only and asks for none. Scopes: read (look), submit (bring
-    and cancel tasks), work (be a worker), admin (everything).
+    As long as there never was one, the server answers this machine only and asks for none. Scopes: read (look), submit
+    (bring tasks), work (the worker protocol), operate (read; cancel, replay, archive, pause, limit, drain), admin (all
+    of these; delete), engine (the whole store, for `qo worker --url http://...`; no other scope includes it).
     """
     click.get_current_context().find_root().obj = call  # what stands before `create` holds for it
 
 
-@command.command("create", epilog=examples("qo token create --name ci --scopes submit,read --expires 30d"))
+@command.command(
+    "create",
+    epilog=examples(
+        "qo token create --name ci --scopes submit,read --expires 30d",
+        "qo token create --name mailer --scopes work --queue emails --type send_mail",
+    ),
+)
 @common
 @option("--name", required=True, help="What it is for; one token a name.")
 @option("--scopes", type=Scopes(), required=True, help=f"With commas: {', '.join(Scope)}.")
+@option("--queue", "queues", multiple=True, help="A queue it is for; repeat.  [default: all]")
+@option("--type", "types", multiple=True, help="A type of task it is for; repeat.  [default: all]")
 @option("--expires", type=DURATION, help="How long it is good for.  [default: until revoked]")
-def create(call: Call, name: str, scopes: frozenset[Scope], expires: float | None) -> None:
+def create(call: Call, name: str, scopes: frozenset[Scope], expires: float | None, **limits: tuple[str, ...]) -> None:
     """Create a token and print it, once: only its hash is kept."""
 
     async def work(queue: Queue) -> Created:
-        return await create_token(queue.engine, name, scopes, now=system_clock(), lifetime=expires)
+        return await create_token(
+            queue.engine, name, scopes, now=system_clock(), lifetime=expires, created_by=local_user(), **limits
+        )
 
     token, secret = call.ask(work, create=True)
     if call.json:
-        call.answer(view(token) | {"token": secret})
+        call.answer(view(token, None) | {"token": secret})
         return
     click.echo(secret)
     click.echo(f"Keep it: it is not shown again. Send it as: Authorization: Bearer {secret[:6]}...", err=True)
+
+
+def local_user() -> str:
+    """Who runs this command, on which machine."""
+    try:
+        return f"{getpass.getuser()}@{socket.gethostname()}"
+    except (KeyError, OSError):  # a container may run under a number without a name
+        return f"unknown@{socket.gethostname()}"
 
 
 @command.command("list", epilog=examples("qo token list"))
@@ -75,23 +101,28 @@ def create(call: Call, name: str, scopes: frozenset[Scope], expires: float | Non
 def list_(call: Call) -> None:
     """List tokens, without the tokens themselves."""
 
-    async def work(queue: Queue) -> tuple[Token, ...]:
-        return (await read_tokens(queue.engine)).tokens
+    async def work(queue: Queue) -> tuple[tuple[Token, ...], bool, dict[str, float]]:
+        tokens = await read_tokens(queue.engine)
+        return tokens.tokens, tokens.existed, (await read_token_uses(queue.engine)).used_at
 
-    tokens, now = call.ask(work), system_clock()
+    (tokens, existed, used_at), now = call.ask(work), system_clock()
     if call.json:
-        call.answer([view(token) for token in tokens])
+        call.answer([view(token, used_at.get(token.id)) for token in tokens])
         return
     if not tokens:
-        call.out.print(Text("no tokens; create one with: qo token create --name NAME --scopes SCOPES", style="dim"))
+        state = "no tokens, and servers stay shut; create one with" if existed else "no tokens; create one with"
+        call.out.print(Text(f"{state}: qo token create --name NAME --scopes SCOPES", style="dim"))
         return
-    rows = table("name", "number", "scopes", "created", "expires")
+    rows = table("name", "number", "scopes", "queues", "types", "created", "last used", "expires")
     for token in tokens:
         rows.add_row(
             data(token.name),
             Text(token.id),
             Text(",".join(sorted(token.scopes))),
-            Text(f"{age(now - token.created_at)} ago", style="dim"),
+            _names(token.queues),
+            _names(token.types),
+            data(f"{age(now - token.created_at)} ago" + (f" by {token.created_by}" if token.created_by else "")),
+            Text(f"{age(now - used_at[token.id])} ago" if token.id in used_at else "never", style="dim"),
             _expiry(token, now),
         )
     call.out.print(rows)
@@ -101,27 +132,59 @@ def list_(call: Call) -> None:
 @common
 @click.argument("which", metavar="NAME|ID")
 def revoke(call: Call, which: str) -> None:
-    """Forget a token. Servers heed it within a second."""
+    """Forget a token. Servers heed it within a second.
+
+    After the last one servers stay shut, until there is a new one.
+    """
 
     async def work(queue: Queue) -> Token:
         return await revoke_token(queue.engine, which)
 
     token = call.ask(work)
     if call.json:
-        call.answer(view(token))
+        call.answer(view(token, None))
     else:
         call.out.print(data(f"revoked {token.name}"))
 
 
-def view(token: Token) -> dict[str, Any]:
+@command.command("reset", epilog=examples("qo token reset --yes"))
+@common
+@click.option("--yes", is_flag=True, help="Do not ask.")
+def reset(call: Call, yes: bool) -> None:  # noqa: FBT001 - click passes it by name
+    """Forget every token, and that there were any.
+
+    A server started after that answers this machine without a token. One that runs stays shut.
+    """
+    if not yes:
+        click.confirm("Forget every token, and serve this machine without one again?", abort=True, err=True)
+
+    async def work(queue: Queue) -> int:
+        return await forget_tokens(queue.engine)
+
+    forgotten = call.ask(work)
+    if call.json:
+        call.answer({"forgotten": forgotten})
+    else:
+        call.out.print(data(f"forgot {forgotten} tokens; restart running servers"))
+
+
+def view(token: Token, used_at: float | None) -> dict[str, Any]:
     """A token as JSON shows it: without its hash."""
     return {
         "id": token.id,
         "name": token.name,
         "scopes": sorted(token.scopes),
+        "queues": sorted(token.queues),
+        "types": sorted(token.types),
         "created_at": iso(token.created_at),
+        "created_by": token.created_by or None,
+        "last_used_at": iso(used_at),
         "expires_at": iso(token.expires_at),
     }
+
+
+def _names(names: frozenset[str]) -> Text:
+    return data(",".join(sorted(names))) if names else Text("all", style="dim")
 
 
 def _expiry(token: Token, now: float) -> Text:

@@ -1,4 +1,8 @@
-"""Who may call what. Each route names a scope; one that names none is for admins."""
+"""Who may call what.
+
+Each route names a scope; one that names none is for admins. A route that keeps to the queues and types of its caller
+says so (`LIMITED`); every other one refuses callers that are limited to some.
+"""
 
 import asyncio
 import ipaddress
@@ -12,10 +16,13 @@ from litestar.exceptions import NotAuthorizedException, PermissionDeniedExceptio
 
 from qo.clock import Clock, boot_clock
 from qo.engine import Engine
+from qo.errors import StorageError
 from qo.web.allowance import Allowance
+from qo.web.callers import LOCAL_CALLER, Caller, Scope
 from qo.web.queries import refuse_unknown
 from qo.web.settings import WebSettings
-from qo.web.tokens import Scope, Token, Tokens, match, read_tokens
+from qo.web.token_uses import TokenUseRecorder
+from qo.web.tokens import KnownCallers, Tokens, is_live, read_tokens
 
 Connection = ASGIConnection[Any, Any, Any, Any]
 
@@ -23,59 +30,76 @@ PUBLIC = {"public": True}
 READ = {"scope": Scope.READ}
 SUBMIT = {"scope": Scope.SUBMIT}
 WORK = {"scope": Scope.WORK}
+OPERATE = {"scope": Scope.OPERATE}
 ADMIN = {"scope": Scope.ADMIN}
+ENGINE = {"scope": Scope.ENGINE}
+LIMITED = {"limited": True}  # the handler itself keeps to `caller_of(request).limits`
 
 _FRESH = 1.0  # seconds the stored tokens are remembered: so late a revocation may be heeded
-_ANYONE = "anyone"
 
 
 class Gate:
-    def __init__(self, engine: Engine, settings: WebSettings, clock: Clock) -> None:
-        self._engine, self._settings, self._clock = engine, settings, clock
+    def __init__(self, engine: Engine, settings: WebSettings, clock: Clock, *, elapsed: Clock = boot_clock) -> None:
+        self._engine, self._settings, self._clock, self._elapsed = engine, settings, clock, elapsed
         self._allowance = Allowance(settings.rate_limit)
-        self._known = Tokens()
+        self._known = KnownCallers(Tokens())
         self._known_at = -math.inf
         self._reading = asyncio.Lock()
+        self.uses = TokenUseRecorder(engine)
 
-    async def admit(self, connection: Connection, scope: Scope) -> None:
-        """Let the request pass, or raise the answer it gets."""
-        tokens = await self._tokens()
+    async def admit(self, connection: Connection, scope: Scope, *, limited: bool = False) -> None:
+        """Let the request pass, with its `Caller` on the connection, or raise the answer it gets."""
+        known = await self._callers()
         secret = bearer(connection)
-        if secret is None and self._is_open(tokens, connection):
-            who, scopes = _ANYONE, frozenset(Scope)
+        if secret is None and self._is_open(known, connection):
+            caller = LOCAL_CALLER
         else:
-            token = self._token(tokens, secret)
-            if not token.allows(scope):
+            caller = self._caller(known, secret)
+            if not caller.may(scope):
                 raise PermissionDeniedException(f"this needs a token with the scope {scope}")
-            who, scopes = token.id, token.scopes
-        connection.scope["qo_token"] = who  # type: ignore[typeddict-unknown-key]  # for the log
-        connection.scope["qo_scopes"] = scopes  # type: ignore[typeddict-unknown-key]
-        wait = self._allowance.take(who)
+            if not limited and not caller.limits.is_whole:
+                raise PermissionDeniedException("this is for tokens that are not limited to queues or types")
+        connection.scope["qo_token"] = caller.id  # type: ignore[typeddict-unknown-key]  # for the log
+        connection.scope["qo_caller"] = caller  # type: ignore[typeddict-unknown-key]
+        wait = self._allowance.take(caller.id)
         if wait:
             raise TooManyRequestsException("too many requests", headers={"Retry-After": str(math.ceil(wait))})
 
-    def _token(self, tokens: Tokens, secret: str | None) -> Token:
-        token = None if secret is None else match(tokens, secret, self._clock())
-        if token is None:
+    async def is_admitted(self, caller: Caller) -> bool:
+        """Whether a caller that was let in would still be: for what goes on after its request began."""
+        try:
+            known = await self._callers()
+        except StorageError:
+            known = self._known
+        if caller is LOCAL_CALLER:
+            return not known.existed
+        return known.knows(caller.id) and is_live(caller, self._clock())
+
+    def _caller(self, known: KnownCallers, secret: str | None) -> Caller:
+        now = self._clock()
+        caller = None if secret is None else known.match(secret, now)
+        if caller is None:
             why = "send a token: Authorization: Bearer ..." if secret is None else "this token is unknown or expired"
             raise NotAuthorizedException(why, headers={"WWW-Authenticate": "Bearer"})
-        return token
+        self.uses.saw(caller.id, now)
+        return caller
 
-    def _is_open(self, tokens: Tokens, connection: Connection) -> bool:
-        """Without any token this machine may call, and nobody else.
+    def _is_open(self, known: KnownCallers, connection: Connection) -> bool:
+        """As long as there never was a token this machine may call, and nobody else.
 
         A server that answers to another name is reached from elsewhere, be it through a proxy on this machine.
         """
-        if self._settings.token_required or self._settings.hosts or tokens.tokens:
+        if self._settings.token_required or self._settings.hosts or known.existed:
             return False
         return connection.client is None or is_loopback(connection.client.host)
 
-    async def _tokens(self) -> Tokens:
-        if boot_clock() - self._known_at >= _FRESH:
+    async def _callers(self) -> KnownCallers:
+        if self._elapsed() - self._known_at >= _FRESH:
             async with self._reading:
-                if boot_clock() - self._known_at >= _FRESH:
-                    self._known = await read_tokens(self._engine)
-                    self._known_at = boot_clock()
+                if self._elapsed() - self._known_at >= _FRESH:
+                    known = KnownCallers(await read_tokens(self._engine))
+                    known.existed = known.existed or self._known.existed  # once shut, a server stays shut
+                    self._known, self._known_at = known, self._elapsed()
         return self._known
 
 
@@ -84,10 +108,10 @@ def bearer(connection: Connection) -> str | None:
     return secret.strip() if kind.lower() == "bearer" else None
 
 
-def scopes_of(connection: Connection) -> frozenset[Scope]:
-    """What an admitted caller may do."""
-    scopes: frozenset[Scope] = connection.scope["qo_scopes"]  # type: ignore[typeddict-item]
-    return scopes
+def caller_of(connection: Connection) -> Caller:
+    """Who makes this request. Only an admitted one has a caller: not those of public routes."""
+    caller: Caller = connection.scope["qo_caller"]  # type: ignore[typeddict-item]
+    return caller
 
 
 @lru_cache(maxsize=1024)
@@ -103,6 +127,6 @@ async def admit(request: Request[Any, Any, Any]) -> None:
     handler = request.route_handler
     if not handler.opt.get("public"):
         gate: Gate = request.app.state.gate
-        await gate.admit(request, handler.opt.get("scope", Scope.ADMIN))
+        await gate.admit(request, handler.opt.get("scope", Scope.ADMIN), limited=handler.opt.get("limited", False))
     if request.scope["query_string"]:
         refuse_unknown(list(request.query_params), handler)

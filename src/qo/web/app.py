@@ -95,6 +95,7 @@ async def running(server: Server) -> AsyncIterator[None]:
             _start(server.sampler.run(), "the sampler"),
             _start(server.feed.run(), "the feed"),
             _start(server.metrics.start(), "the first look at the statistics"),
+            _start(server.gate.uses.run(), "the recorder of when tokens were used"),
         ]
         monitor = _monitor(server)
         if monitor is not None:
@@ -110,6 +111,7 @@ async def running(server: Server) -> AsyncIterator[None]:
             await asyncio.wait(tasks)
             await server.sampler.finish()
             await server.recent_stats.finish()
+            await server.gate.uses.flush()
             server.time_limits.close()
 
 

@@ -1,8 +1,6 @@
 """Bearer tokens: who may do what. One note holds their hashes; a token itself is shown once and kept nowhere."""
 
-import hmac
 from collections.abc import Iterable
-from enum import StrEnum
 from hashlib import sha256
 from typing import NamedTuple
 
@@ -12,18 +10,14 @@ from qo import notes
 from qo.engine import Engine
 from qo.errors import InvalidSetting
 from qo.ids import new_lease_id
-from qo.model import check_name
+from qo.model import check_name, check_names, check_types
+from qo.web.callers import AccessLimits, Caller, Scope
 
-TOKENS = "tokens"
-MOST = 1000  # one note holds them all, and a request is compared with each
+TOKENS = "tokens"  # the note that holds them
+TOKEN_USES = "token-uses"  # noqa: S105 - the note that says when each was last used
+MOST = 1000  # one note holds them all, and a server keeps them in memory
+_MAX_LIMITS = 100  # queues, and types, that one token names
 _PREFIX = "qo_"  # so that people and scanners recognise a token that went astray
-
-
-class Scope(StrEnum):
-    READ = "read"  # look
-    SUBMIT = "submit"  # bring tasks, and cancel them
-    WORK = "work"  # be a worker
-    ADMIN = "admin"  # everything
 
 
 class Token(Struct, frozen=True, kw_only=True):
@@ -31,15 +25,31 @@ class Token(Struct, frozen=True, kw_only=True):
     name: str
     digest: str  # SHA-256 of the token, in hex
     scopes: frozenset[Scope]
+    queues: frozenset[str] = frozenset()  # empty: all
+    types: frozenset[str] = frozenset()  # empty: all
     created_at: float
+    created_by: str = ""  # who created it, such as alice@build1; empty: not known
     expires_at: float | None = None
 
-    def allows(self, scope: Scope) -> bool:
-        return scope in self.scopes or Scope.ADMIN in self.scopes
+    def caller(self) -> Caller:
+        """Who calls with this token."""
+        return Caller(
+            id=self.id,
+            name=self.name,
+            kind="token",
+            scopes=self.scopes,
+            limits=AccessLimits(queues=self.queues, types=self.types),
+            expires_at=self.expires_at,
+        )
 
 
 class Tokens(Struct, frozen=True, kw_only=True):
     tokens: tuple[Token, ...] = ()
+    existed: bool = False  # there was a token once: from then on nobody calls without one
+
+    def find(self, which: str) -> Token | None:
+        """The token with this name or id."""
+        return next((token for token in self.tokens if which in (token.name, token.id)), None)
 
 
 class Created(NamedTuple):
@@ -48,56 +58,104 @@ class Created(NamedTuple):
 
 
 async def read_tokens(engine: Engine) -> Tokens:
-    return await notes.read(engine, TOKENS, Tokens)
+    note = await engine.read_note(TOKENS)
+    if note is None:
+        return Tokens()
+    return Tokens(tokens=notes.decode(note, Tokens).tokens, existed=True)  # older versions did not write `existed`
 
 
 async def create_token(
-    engine: Engine, name: str, scopes: Iterable[Scope], *, now: float, lifetime: float | None = None
+    engine: Engine,
+    name: str,
+    scopes: Iterable[Scope],
+    *,
+    now: float,
+    lifetime: float | None = None,
+    queues: Iterable[str] = (),
+    types: Iterable[str] = (),
+    created_by: str = "",
 ) -> Created:
+    """Raises InvalidSetting if the name is taken, or if the scopes and the limits do not go together."""
     secret = f"{_PREFIX}{new_lease_id()}{new_lease_id()}"  # 256 bits
     token = Token(
         id=new_lease_id()[:8],
         name=check_name("name", name),
-        digest=_digest(secret),
+        digest=digest_of(secret),
         scopes=frozenset(scopes),
+        queues=_limit("queue", check_names("queue", queues)),
+        types=_limit("type", check_types("type", types)),
         created_at=now,
+        created_by=created_by,
         expires_at=None if lifetime is None else now + lifetime,
     )
+    if Scope.ENGINE in token.scopes and (token.queues or token.types):
+        raise InvalidSetting(
+            "the scope engine is the whole store and cannot be limited to queues or types; "
+            "leave --queue and --type out, or use the scope work"
+        )
 
     def added(before: Tokens) -> Tokens:
         if any(known.name == name for known in before.tokens):
             raise InvalidSetting(f"there is a token called {name!r} already; revoke it first, or choose another name")
         if len(before.tokens) >= MOST:
             raise InvalidSetting(f"there are {MOST} tokens already; revoke some")
-        return Tokens(tokens=(*before.tokens, token))
+        return Tokens(tokens=(*before.tokens, token), existed=True)
 
     await notes.change(engine, TOKENS, Tokens, added)
     return Created(token, secret)
 
 
+def _limit(field: str, names: tuple[str, ...]) -> frozenset[str]:
+    if len(names) > _MAX_LIMITS:
+        raise InvalidSetting(f"a token names at most {_MAX_LIMITS} {field}s, this one {len(names)}")
+    return frozenset(names)
+
+
 async def revoke_token(engine: Engine, which: str) -> Token:
-    """Forget the token with this name or id."""
+    """Forget the token with this name or id. If it was the last one, servers stay shut."""
     gone: list[Token] = []
 
     def without(before: Tokens) -> Tokens:
         gone[:] = [token for token in before.tokens if which in (token.name, token.id)]
         if not gone:
             raise InvalidSetting(f"there is no token called {which!r:.80}")
-        return Tokens(tokens=tuple(token for token in before.tokens if token not in gone))
+        return Tokens(tokens=tuple(token for token in before.tokens if token not in gone), existed=True)
 
     await notes.change(engine, TOKENS, Tokens, without)
     return gone[0]
 
 
-def match(tokens: Tokens, secret: str, now: float) -> Token | None:
-    """The live token with this secret. Every stored hash is compared, in constant time."""
-    digest = _digest(secret)
-    found = None
-    for token in tokens.tokens:
-        if hmac.compare_digest(token.digest, digest):
-            found = token
-    return found if found is not None and (found.expires_at is None or now < found.expires_at) else None
+async def forget_tokens(engine: Engine) -> int:
+    """Forget every token, and that there were any: servers started from now on answer this machine without one."""
+    tokens = (await read_tokens(engine)).tokens
+    await engine.drop_note(TOKENS)
+    return len(tokens)
 
 
-def _digest(secret: str) -> str:
+class KnownCallers:
+    """The tokens of one read of the note, by their hashes, each made into its caller once."""
+
+    def __init__(self, tokens: Tokens) -> None:
+        self.existed = tokens.existed
+        self._by_digest = {token.digest: token.caller() for token in tokens.tokens}
+        self._ids = {caller.id for caller in self._by_digest.values()}
+
+    def match(self, secret: str, now: float) -> Caller | None:
+        """The live caller with this secret.
+
+        A dictionary does not compare in constant time. What it compares is a SHA-256, so how long that takes says
+        nothing about any secret: nobody can choose a secret whose hash begins as a stored one does.
+        """
+        caller = self._by_digest.get(digest_of(secret))
+        return caller if caller is not None and is_live(caller, now) else None
+
+    def knows(self, caller_id: str) -> bool:
+        return caller_id in self._ids
+
+
+def is_live(caller: Caller, now: float) -> bool:
+    return caller.expires_at is None or now < caller.expires_at
+
+
+def digest_of(secret: str) -> str:
     return sha256(secret.encode(errors="surrogatepass")).hexdigest()

@@ -107,7 +107,7 @@ class Line:
             except ValueError as error:  # cut short, or another version's
                 return _Try(f"{url} answered {call} with something unknown: {error}", sent=True, cause=error)
         if status in _REFUSED:
-            raise InvalidSetting(f"{url} refused the token: give one with the scope `work` in the URL or in QO_TOKEN")
+            raise InvalidSetting(f"{url} refused the token: give one with the scope `engine` in the URL or in QO_TOKEN")
         told = wire.error_of(data) if response.content_type == wire.MEDIA_TYPE else None
         if status in _BUSY:
             sent = isinstance(told, OutcomeUnknown)

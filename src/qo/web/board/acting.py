@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
 from litestar import Request, post
+from litestar.exceptions import PermissionDeniedException
 from litestar.params import JSONBody
 from msgspec import Meta, Struct
 from msgspec.structs import replace
@@ -13,10 +14,11 @@ from qo.errors import InvalidTask
 from qo.model import FINISHED, Change, Filter, Guard, Status, Task, archive, cancel, replay
 from qo.model.change import STATUSES
 from qo.queue import Queue
-from qo.web.access import ADMIN
+from qo.web.access import ADMIN, OPERATE, caller_of
 from qo.web.board.filters import TaskFilter, search_of
 from qo.web.board.search import Search, find
 from qo.web.board.views import statuses
+from qo.web.callers import Scope
 from qo.web.problems import problems
 from qo.web.server import known_id, server_of, tell
 
@@ -72,10 +74,14 @@ class Cleaned(Struct, frozen=True):
     deleted: int
 
 
-@post("/act", opt=ADMIN, status_code=200, responses=problems(413, 415))
+@post("/act", opt=OPERATE, status_code=200, responses=problems(413, 415))
 async def act(request: Request[Any, Any, Any], data: JSONBody[Act]) -> Acted:
-    """Replay, archive, cancel or delete: the tasks named, or up to `limit` of those that match, newest first."""
+    """Replay, archive, cancel or delete: the tasks named, or up to `limit` of those that match, newest first.
+
+    To delete needs the scope `admin`."""
     queue, kind = server_of(request).queue, KINDS[data.action]
+    if data.action == "delete" and not caller_of(request).may(Scope.ADMIN):
+        raise PermissionDeniedException("to delete needs a token with the scope admin")
     if (data.ids is None) == (data.filter is None):
         raise InvalidTask("ids", "give ids or a filter, one of them")
     if data.ids is not None:

@@ -8,14 +8,14 @@ from msgspec import UNSET, Struct, UnsetType
 
 from qo import __version__
 from qo.engine import Sharded
-from qo.web.access import READ, scopes_of
+from qo.web.access import READ, caller_of
 from qo.web.board.filters import TaskFilter, count, search_of
 from qo.web.board.search import find, find_sorted
 from qo.web.board.versions import documents
 from qo.web.board.views import StatusWord, TaskDocument, WorkerDocument, brief, whole, worker_document
+from qo.web.callers import Scope
 from qo.web.problems import problems
 from qo.web.server import found, server_of
-from qo.web.tokens import Scope
 
 MOST = 200
 
@@ -76,13 +76,13 @@ class Workers(Struct, frozen=True, kw_only=True):
 async def show_session(request: Request[Any, Any, Any]) -> Session:
     """What the caller may do."""
     server = server_of(request)
-    scopes = scopes_of(request)
-    admin = Scope.ADMIN in scopes
+    caller = caller_of(request)
+    operate = caller.may(Scope.OPERATE)
     # Where an id's first digit is part of a task's place in the bucket, people look for it there.
     engine = server.queue.engine
     shards = isinstance(engine, Sharded) and bool(engine.shards)
-    can = Abilities(write=admin, switches=admin, drain=admin, shards=shards)
-    return Session(title=server.settings.title, version=__version__, scopes=sorted(scopes), can=can)
+    can = Abilities(write=operate, switches=operate, drain=operate, shards=shards)
+    return Session(title=server.settings.title, version=__version__, scopes=sorted(caller.scopes), can=can)
 
 
 @get("/tasks", opt=READ, responses=problems())

@@ -9,7 +9,7 @@ from msgspec import Struct
 from qo.clock import instant
 from qo.errors import InvalidTask, WrongStatus
 from qo.model import Filter, Status, Task, is_retrying, replay, retry_now, withdraw
-from qo.web.access import ADMIN
+from qo.web.access import ADMIN, OPERATE
 from qo.web.described import Rate
 from qo.web.management.views import attempts, next_retry_at
 from qo.web.management.words import Word, word
@@ -40,7 +40,7 @@ class NotNow(InvalidTask):
     """This dialect answers 400, not 409, where a task's status does not allow something."""
 
 
-@post("/{task_id:str}/retry", opt=ADMIN, status_code=200, responses=problems(404))
+@post("/{task_id:str}/retry", opt=OPERATE, status_code=200, responses=problems(404))
 async def retry_task(request: Request[Any, Any, Any], task_id: FromPath[str]) -> Retried:
     """Retry a failed task now, its attempts reset. 400 if it has not failed."""
     queue = server_of(request).queue
@@ -55,7 +55,7 @@ async def retry_task(request: Request[Any, Any, Any], task_id: FromPath[str]) ->
     return _changed(task)
 
 
-@post("/{task_id:str}/cancel", opt=ADMIN, status_code=200, responses=problems(404))
+@post("/{task_id:str}/cancel", opt=OPERATE, status_code=200, responses=problems(404))
 async def cancel_task(request: Request[Any, Any, Any], task_id: FromPath[str]) -> Retried:
     """End a task that has not ended: no further attempt, and the result of a running one is dropped. 400 if it has."""
     queue = server_of(request).queue
@@ -101,7 +101,7 @@ async def clean_up(request: Request[Any, Any, Any], olderThan: FromQuery[str]) -
     return Deleted(deleted)
 
 
-@post("/pause", opt=ADMIN, status_code=200, responses=problems())
+@post("/pause", opt=OPERATE, status_code=200, responses=problems())
 async def pause(request: Request[Any, Any, Any]) -> Paused:
     """Stop all workers from starting tasks."""
     control = await server_of(request).queue.switches.pause()
@@ -109,7 +109,7 @@ async def pause(request: Request[Any, Any, Any]) -> Paused:
     return Paused(control.paused)
 
 
-@post("/resume", opt=ADMIN, status_code=200, responses=problems())
+@post("/resume", opt=OPERATE, status_code=200, responses=problems())
 async def resume(request: Request[Any, Any, Any]) -> Paused:
     """Let all workers start tasks again."""
     control = await server_of(request).queue.switches.resume()
@@ -117,7 +117,7 @@ async def resume(request: Request[Any, Any, Any]) -> Paused:
     return Paused(control.paused)
 
 
-@post("/rate-limit", opt=ADMIN, status_code=200, responses=problems(413, 415))
+@post("/rate-limit", opt=OPERATE, status_code=200, responses=problems(413, 415))
 async def limit_rate(request: Request[Any, Any, Any], data: JSONBody[RateLimit]) -> RateLimit:
     """Let each worker start at most so many tasks a second; 0 lifts the limit."""
     try:

@@ -9,7 +9,7 @@ from msgspec import Meta, Struct, field
 from qo.errors import WrongStatus
 from qo.model import Status, Task, replay
 from qo.queue import Queue
-from qo.web.access import ADMIN, SUBMIT
+from qo.web.access import OPERATE
 from qo.web.described import Name
 from qo.web.problems import problems
 from qo.web.server import found, known_id, server_of, tell
@@ -43,7 +43,7 @@ class Replayed(Struct, frozen=True, kw_only=True):
     more: bool
 
 
-@delete("/tasks/{task_id:str}", opt=SUBMIT, status_code=200, responses=problems(404, 409))
+@delete("/tasks/{task_id:str}", opt=OPERATE, status_code=200, responses=problems(404, 409))
 async def cancel_task(request: Request[Any, Any, Any], task_id: FromPath[str]) -> Steered:
     """End a task that has not ended. A worker running it finds its lease gone. Cancelling again changes nothing."""
     queue = server_of(request).queue
@@ -58,7 +58,7 @@ async def cancel_task(request: Request[Any, Any, Any], task_id: FromPath[str]) -
     return Steered(task_id=task_id, status="cancelled")
 
 
-@post("/tasks/{task_id:str}/replay", opt=ADMIN, status_code=200, responses=problems(404, 409))
+@post("/tasks/{task_id:str}/replay", opt=OPERATE, status_code=200, responses=problems(404, 409))
 async def replay_task(request: Request[Any, Any, Any], task_id: FromPath[str]) -> Steered:
     """Send a task that did not succeed back to the start, its retries reset."""
     queue = server_of(request).queue
@@ -68,7 +68,7 @@ async def replay_task(request: Request[Any, Any, Any], task_id: FromPath[str]) -
     return Steered(task_id=task_id, status="queued")
 
 
-@post("/tasks/{task_id:str}/archive", opt=ADMIN, status_code=200, responses=problems(404, 409))
+@post("/tasks/{task_id:str}/archive", opt=OPERATE, status_code=200, responses=problems(404, 409))
 async def archive_task(request: Request[Any, Any, Any], task_id: FromPath[str]) -> Steered:
     """Put a finished task out of the normal listing."""
     queue = server_of(request).queue
@@ -79,7 +79,7 @@ async def archive_task(request: Request[Any, Any, Any], task_id: FromPath[str]) 
     return Steered(task_id=task_id, status=task_word(task))
 
 
-@post("/tasks/replay", opt=ADMIN, status_code=200, responses=problems(413, 415))
+@post("/tasks/replay", opt=OPERATE, status_code=200, responses=problems(413, 415))
 async def replay_tasks(request: Request[Any, Any, Any], data: JSONBody[ReplayFilter]) -> Replayed:
     """Replay every task that matches, newest first, up to `limit`."""
     queue = server_of(request).queue

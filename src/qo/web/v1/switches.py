@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from qo import notes
 from qo.model import check_name
-from qo.web.access import ADMIN, READ
+from qo.web.access import OPERATE, READ
 from qo.web.described import Name, Rate, TypeName
 from qo.web.problems import problems
 from qo.web.server import server_of, tell
@@ -52,7 +52,7 @@ async def show_switches(request: Request[Any, Any, Any]) -> SwitchesView:
     return switches_view(await server_of(request).queue.switches.read())
 
 
-@post("/switches/pause", opt=ADMIN, status_code=200, responses=problems(413, 415))
+@post("/switches/pause", opt=OPERATE, status_code=200, responses=problems(413, 415))
 async def pause_some(request: Request[Any, Any, Any], data: JSONBody[Which]) -> SwitchesView:
     """Stop workers from starting tasks: of a queue, of a type, or all. What runs goes on."""
     control = await server_of(request).queue.switches.pause(**_which(data))
@@ -60,7 +60,7 @@ async def pause_some(request: Request[Any, Any, Any], data: JSONBody[Which]) -> 
     return switches_view(control)
 
 
-@post("/switches/resume", opt=ADMIN, status_code=200, responses=problems(413, 415))
+@post("/switches/resume", opt=OPERATE, status_code=200, responses=problems(413, 415))
 async def resume_some(request: Request[Any, Any, Any], data: JSONBody[Which]) -> SwitchesView:
     """Undo it: of a queue, of a type, or of everything."""
     control = await server_of(request).queue.switches.resume(**_which(data))
@@ -68,7 +68,7 @@ async def resume_some(request: Request[Any, Any, Any], data: JSONBody[Which]) ->
     return switches_view(control)
 
 
-@post("/switches/rate-limit", opt=ADMIN, status_code=200, responses=problems(413, 415))
+@post("/switches/rate-limit", opt=OPERATE, status_code=200, responses=problems(413, 415))
 async def limit_rate(request: Request[Any, Any, Any], data: JSONBody[Limit]) -> SwitchesView:
     """How many tasks each worker starts a second, of one type or in all."""
     control = await server_of(request).queue.switches.limit_rate(data.tasks_per_second, type=data.type)
@@ -76,7 +76,7 @@ async def limit_rate(request: Request[Any, Any, Any], data: JSONBody[Limit]) -> 
     return switches_view(control)
 
 
-@post("/workers/{worker_id:str}/drain", opt=ADMIN, status_code=200, responses=problems(404))
+@post("/workers/{worker_id:str}/drain", opt=OPERATE, status_code=200, responses=problems(404))
 async def drain_worker(request: Request[Any, Any, Any], worker_id: FromPath[str]) -> Draining:
     """Let a worker end: it takes no more tasks, finishes those it runs, and leaves. It notices within seconds."""
     queue = server_of(request).queue
