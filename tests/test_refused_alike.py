@@ -1,7 +1,7 @@
 """The list of RELIABILITY.md, each line through all three doors: Python, the command line and HTTP say the same."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from math import inf, nan
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -10,9 +10,13 @@ import pytest
 from click.testing import CliRunner
 
 from qo.cli import main
+from qo.engines import open_engine
 from qo.engines.memory import MemoryEngine
 from qo.errors import InvalidTask
+from qo.model import Change, Guard, NewTask, Status
 from qo.queue import Queue
+from qo.testing.samples import task_id
+from qo.tq import TaskQueue
 from tests.web.serving import Served, served
 
 
@@ -76,6 +80,41 @@ async def test_a_payload_is_refused_alike(api: Served, tmp_path: Path, name: str
         said.append(str(caught.value))
     assert all(line.says in each for each in said), said
     assert not api.client.get("/api/v1/tasks").json()["tasks"] and not (tmp_path / "qo.db").exists()
+
+
+async def test_an_encoded_payload_too_deep_to_be_read_is_refused_on_every_way_in(api: Served, tmp_path: Path) -> None:
+    """5,000 brackets: a decoder meets Python's recursion limit, so the depth is found without decoding."""
+    text = "[" * 5_000 + "]" * 5_000
+    new = NewTask(id=task_id(1), queue="default", type="t", payload=text.encode())
+    queue, port = Queue(MemoryEngine()), open_engine(api.url)
+    await port.open()
+    calls: dict[str, Callable[[], Awaitable[object]]] = {
+        "submit": lambda: queue.submit(new),
+        "submit_many": lambda: queue.submit_many([new]),
+        "new_task": lambda: queue.submit(queue.new_task("t", text.encode())),
+        "the port": lambda: port.add([new]),
+        "a result through the port": lambda: port.apply(
+            [Change(id=task_id(1), guard=Guard.HELD, to=Status.COMPLETED, lease_id="l", result=text.encode())]
+        ),
+    }
+    for call in calls.values():
+        with pytest.raises(InvalidTask, match="nested deeper than 64 levels"):
+            await call()
+    await port.close()
+    said = [by_command(f"sqlite:///{tmp_path}/qo.db", "--type", "t", payload=text)]
+    said.append(by_http(api, "/api/tasks", f'{{"type": "t", "payload": {text}}}'))
+    said.append(by_http(api, "/api/v1/tasks", f'{{"task_type": "t", "parameters": {{"x": {text}}}}}'))
+    said.append(
+        by_http(api, "/api/v1/tasks/bulk", f'{{"tasks": [{{"task_type": "t", "parameters": {{"x": {text}}}}}]}}')
+    )
+    assert all("nested deeper than 64 levels" in each for each in said), said
+    tq = TaskQueue()
+    tq.init(f"sqlite:///{tmp_path}/tq.db")
+    try:
+        with pytest.raises(InvalidTask, match="nested deeper than 64 levels"):
+            tq.submit("t", text.encode(), max_attempts=None, run_after=None)
+    finally:
+        tq.stop()
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -14,9 +14,8 @@ import msgspec
 
 from qo.clock import iso
 from qo.errors import InvalidTask
-from qo.model import Event, Status, Task, effective_priority, show
+from qo.model import DEEPEST, UNREADABLE, Event, Status, Task, effective_priority, is_too_deep, show
 
-DEEPEST = 64
 _LARGEST = 2**63
 _RAW = b"\x00"
 _BYTES = (bytes, bytearray, memoryview)
@@ -48,7 +47,12 @@ def decode_value(data: bytes) -> Any:
     """As `decode`, for bytes that are known to come from a store. Raises msgspec.DecodeError."""
     if type(data) is RawBytes:
         return bytes(data)
-    return data[1:] if data[:1] == _RAW else _any.decode(data)
+    if data[:1] == _RAW:
+        return data[1:]
+    try:
+        return _any.decode(data)
+    except (UnicodeDecodeError, RecursionError) as error:
+        raise msgspec.DecodeError(str(error)) from error
 
 
 def decode(data: bytes) -> Any:
@@ -149,7 +153,7 @@ def same_value(one: bytes, other: bytes) -> bool:
 def _canonical(data: bytes) -> bytes:
     try:
         return msgspec.json.encode(_any.decode(data), order="deterministic")
-    except msgspec.DecodeError:  # raw data
+    except UNREADABLE:  # raw data
         return data
 
 
@@ -160,9 +164,11 @@ def to_json(data: bytes) -> Any:
     if data[:1] == _RAW:
         return {_RAW_KEY: b64encode(data[1:]).decode()}
     try:
-        return _any.decode(data)
-    except msgspec.DecodeError:  # nobody here wrote it; one bad task must not hide the others in a listing
-        return {_RAW_KEY: b64encode(data).decode()}
+        if not is_too_deep(data):  # a value that can be decoded may still be too deep to encode again
+            return _any.decode(data)
+    except UNREADABLE:  # another program wrote it; one bad task must not hide the others in a listing
+        pass
+    return {_RAW_KEY: b64encode(data).decode()}
 
 
 def from_json(value: Any, field: str = "payload") -> Any:

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Struct
 
 from qo.errors import DamagedTask, StorageError
-from qo.model import Task
+from qo.model import UNREADABLE, Task
 
 log = logging.getLogger("qo.damage")
 
@@ -45,7 +45,7 @@ def decode_damage(task_id: str, data: bytes) -> DamagedTask:
     """The error to raise for a task that was set aside."""
     try:
         problem = msgspec.json.decode(data, type=DamageNote).problem
-    except ValueError:
+    except UNREADABLE:
         problem = "it cannot be read"
     return DamagedTask(task_id, problem)
 

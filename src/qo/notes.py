@@ -15,7 +15,7 @@ from msgspec import Meta, Struct
 from qo.damage import QUARANTINE
 from qo.engine import Engine
 from qo.errors import Conflict, DamagedNote, StorageError
-from qo.model import ANY, NEW, Note
+from qo.model import ANY, NEW, UNREADABLE, Note
 
 log = logging.getLogger("qo.notes")
 
@@ -147,7 +147,7 @@ def decode(note: Note, kind: type[Document]) -> Document:
     try:
         document = msgspec.json.decode(note.data, type=kind)
         fields = msgspec.json.decode(note.data, type=dict[str, msgspec.Raw])
-    except (ValueError, TypeError) as error:
+    except (*UNREADABLE, TypeError) as error:
         raise DamagedNote(*note, f"it is no {kind.__name__}: {error}") from error
     if fields.keys().isdisjoint(kind.__struct_fields__):  # with defaults for all, any object would do
         raise DamagedNote(*note, f"it is no {kind.__name__}: it has none of its fields")

@@ -16,6 +16,7 @@ from qo.model import (
     MAX_RETRIES,
     MEDIUM,
     TIMEOUT,
+    UNREADABLE,
     RetryPolicy,
     Task,
     check_name,
@@ -219,7 +220,7 @@ class SignatureArguments:
             )
         try:
             known = self._decoder.decode(payload)
-        except msgspec.DecodeError as error:
+        except UNREADABLE as error:
             raise InvalidTask("payload", f"{self._name}() does not take it: {error}") from error
         names = self._struct.__struct_fields__
         given = {name: value for name in names if (value := getattr(known, name)) is not msgspec.UNSET}

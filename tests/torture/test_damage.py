@@ -40,6 +40,7 @@ KINDS: dict[str, Callable[[bytes, random.Random], bytes]] = {
     "flip": flip,
     "cut": lambda data, dice: data[: dice.randrange(max(1, len(data)))],
     "empty": lambda _data, _dice: b"",
+    "deep": lambda _data, _dice: b'{"hello": ' + b"[" * 5_000 + b"]" * 5_000 + b"}",
     "foreign": lambda _data, _dice: b'{"hello": "world"}',
 }
 
@@ -116,6 +117,7 @@ async def go_on(engine: Engine, clock: ManualClock, spoil: Callable[[str], objec
 SETTINGS = [
     "retry = '{'",
     "retry = '[1, 2'",
+    'retry = \'{"x":' + "[" * 5_000 + "]" * 5_000 + "}'",
     "status = 'qending'",
     "lane = 12345",
     "created_at = 1e300",

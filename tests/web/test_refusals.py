@@ -1,16 +1,19 @@
 """What is refused, and how: always a 4xx with a sentence, never a trace."""
 
+import base64
 import json
 import logging
 import socket
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import pytest
 
 from qo.codec import parse_json
 from qo.engines.memory import MemoryEngine
 from qo.errors import Conflict, InvalidTask, LeaseLost, OutcomeUnknown, StorageError
-from qo.model import Added, NewTask, Note
+from qo.model import Added, Change, NewTask, Note, Status
+from qo.testing.samples import new
+from qo.testing.samples import task_id as id_of
 from tests.web.serving import Served, served
 
 NOWHERE = "00000000-0000-8000-8000-000000000000"
@@ -189,6 +192,69 @@ def test_a_refusal_reaches_a_client_that_sends_everything_before_it_reads(one_se
             line.sendall(b" " * (size // 20))
         answer = line.recv(100_000)
     assert answer.startswith(b"HTTP/1.1 404" if path == "/nowhere" else b"HTTP/1.1 413"), answer
+
+
+UNREADABLE = {"deep": b"[" * 5_000 + b"]" * 5_000, "no text": b'"\xff"', "no JSON": b"{broken", "nothing": b""}
+
+
+def test_a_payload_nobody_can_read_hides_no_other_task_and_is_handed_out_as_bytes():
+    """Written into the store by another program; this one refuses it."""
+    engine = MemoryEngine()
+    with served(engine) as api:
+        api.run(engine.add([new(n, payload=data, queue="default") for n, data in enumerate(UNREADABLE.values())]))
+        api.run(engine.add([new(9, payload=b'{"a": 1}', queue="default")]))
+        shown = {
+            id_of(n): {"$base64": base64.b64encode(data).decode()} for n, data in enumerate(UNREADABLE.values())
+        } | {id_of(9): {"a": 1}}
+        v1 = api.client.get("/api/v1/tasks").json()["tasks"]
+        assert {task["task_id"] for task in v1} == shown.keys()
+        managed = api.client.get("/api/tasks").json()["tasks"]
+        assert {task["id"]: task["payload"] for task in managed} == shown
+        for each, payload in shown.items():
+            assert api.client.get(f"/api/v1/tasks/{each}").json()["payload"]["parameters"] == payload
+            assert api.client.get(f"/api/tasks/{each}").json()["payload"] == payload
+            assert api.client.get(f"/api/v1/dashboard/tasks/{each}").json()["payload"] == payload
+        worker = api.post("/internal/workers/register", {}).json()["worker_id"]
+        polled = api.post(f"/internal/workers/{worker}/poll", {"available_capacity": 10}).json()["tasks"]
+        assert {task["task_id"]: task["parameters"] for task in polled} == shown
+
+
+class Faltering(MemoryEngine):
+    """Raises for the calls that a test names."""
+
+    failing: Mapping[str, Exception] = {}
+
+    async def apply(self, changes: Sequence[Change]) -> list[bool]:
+        self._falter("apply")
+        return await super().apply(changes)
+
+    async def write_note(self, name: str, data: bytes, *, expected: str) -> str:
+        self._falter("write_note")
+        return await super().write_note(name, data, expected=expected)
+
+    def _falter(self, call: str) -> None:
+        if call in self.failing:
+            raise self.failing[call]
+
+
+def test_a_poll_that_cannot_answer_hands_back_what_it_claimed(caplog: pytest.LogCaptureFixture):
+    engine = Faltering()
+    with served(engine) as api:
+        api.run(engine.add([new(n) for n in range(3)]))
+        worker = api.post("/internal/workers/register", {}).json()["worker_id"]
+        before = api.run(engine.get([id_of(n) for n in range(3)]))
+        engine.failing = {"write_note": StorageError("away")}  # it keeps the types that workers have met
+        for body in ({"available_capacity": 5}, {"available_capacity": 5, "request_id": "a" * 32}):
+            assert api.post(f"/internal/workers/{worker}/poll", body).status_code == 503
+        after = api.run(engine.get([id_of(n) for n in range(3)]))
+        for was, now in zip(before, after, strict=True):
+            assert was is not None and now is not None
+            assert (now.status, now.failures, now.rank) == (Status.PENDING, 0, was.rank)
+        engine.failing = {"write_note": StorageError("away"), "apply": StorageError("away")}
+        assert api.post(f"/internal/workers/{worker}/poll", {"available_capacity": 1}).status_code == 503
+        assert "1 tasks claimed for a poll without an answer" in caplog.text
+        engine.failing = {}
+        assert len(api.post(f"/internal/workers/{worker}/poll", {"available_capacity": 5}).json()["tasks"]) == 2
 
 
 def test_a_damaged_task_is_named_and_hides_no_other():

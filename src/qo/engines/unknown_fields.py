@@ -10,6 +10,8 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from qo.model import is_too_deep
+
 Unknown = dict[str, Any]  # by name: a value, or what is unknown inside a field that is known
 
 _any = msgspec.json.Decoder()
@@ -27,8 +29,14 @@ class Shape:
 
 
 def unknown_fields(data: bytes, shape: Shape) -> Unknown:
-    """What a document has and the structs do not know; empty for nearly all documents."""
-    return _unknown(_any.decode(data), shape)
+    """What a document has and the structs do not know; empty for nearly all documents.
+
+    Raises ValueError for fields that are nested too deeply to be written again.
+    """
+    unknown = _unknown(_any.decode(data), shape)
+    if unknown and is_too_deep(data):
+        raise ValueError("its unknown fields are nested too deeply")
+    return unknown
 
 
 def _unknown(document: dict[str, Any], shape: Shape) -> Unknown:

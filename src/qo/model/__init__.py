@@ -36,6 +36,7 @@ from qo.model.check import (
 from qo.model.event import Event, event_of
 from qo.model.filter import Counts, Filter, Lane, Position, cursor, cursor_at, is_retrying, position
 from qo.model.idempotency import derived_id
+from qo.model.nesting import DEEPEST, UNREADABLE, check_depth, is_too_deep
 from qo.model.note import ANY, DAMAGED, NEW, Note
 from qo.model.order import (
     AGEING,
@@ -78,6 +79,7 @@ __all__ = [
     "AGEING",
     "ANY",
     "DAMAGED",
+    "DEEPEST",
     "DEFAULT_POLICY",
     "ERROR_LIMIT",
     "FINISHED",
@@ -95,6 +97,7 @@ __all__ = [
     "STRICT",
     "TIMEOUT",
     "UNFINISHED",
+    "UNREADABLE",
     "WINDOW",
     "Added",
     "Change",
@@ -119,6 +122,7 @@ __all__ = [
     "apply",
     "archive",
     "cancel",
+    "check_depth",
     "check_described",
     "check_distinct",
     "check_id",
@@ -149,6 +153,7 @@ __all__ = [
     "is_due",
     "is_repeat",
     "is_retrying",
+    "is_too_deep",
     "lane_of",
     "level",
     "level_word",

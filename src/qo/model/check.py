@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from functools import lru_cache
 
 from qo.errors import BadBatch, InvalidTask
+from qo.model.nesting import check_depth
 from qo.model.order import level
 from qo.model.outside import is_a, show
 from qo.model.retry import DEFAULT_POLICY, RetryPolicy
@@ -77,6 +78,7 @@ def check_described(new: NewTask, *, payload_limit: int) -> NewTask:
     if new.retry is not _sound[0]:
         _sound[0] = check_retry(new.retry)
     check_size("payload", new.payload, payload_limit)
+    check_depth("payload", new.payload)
     check_number("delay", new.delay)
     if new.run_at is not None:
         check_number("run_at", new.run_at, most=2 * LONGEST)

@@ -7,7 +7,7 @@ from qo import tracing
 from qo.codec import encode_value, same_value
 from qo.engine import Transactional
 from qo.errors import InvalidSetting, KeyReused
-from qo.model import Added, NewTask, Task, check_name, check_size
+from qo.model import Added, NewTask, Task, check_depth, check_name, check_size
 from qo.queue.describe import describe
 from qo.queue.handles import Producer, Submitted
 from qo.queue.looking import Looking
@@ -27,6 +27,7 @@ class Submitting(Looking):  # what it hands out looks for its result
 
     async def submit(self, new: NewTask, *, connection: Any = None) -> Submitted:
         check_size("payload", new.payload, self.settings.payload_limit)
+        check_depth("payload", new.payload)
         with tracing.submitting((new,)) as span:
             (new,) = span.marked((new,))
             added = await (self._adding.ask(new) if connection is None else self._add_on(connection, new))
@@ -52,6 +53,7 @@ class Submitting(Looking):  # what it hands out looks for its result
         check_size("payload", max((task.payload for task in tasks), key=len, default=b""), self.settings.payload_limit)
         first: dict[str, NewTask] = {}
         for task in tasks:
+            check_depth("payload", task.payload)
             if task.idempotency_key is not None and task.id in first:
                 _check_repeat(task, first[task.id])
             first.setdefault(task.id, task)

@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Meta
 
 from qo.damage import check_plausible
-from qo.model import RetryPolicy, Status, Task
+from qo.model import UNREADABLE, RetryPolicy, Status, Task
 from qo.sqlite_tables.damage import BadRow, DamageFound, all_numbers
 from qo.sqlite_tables.lanes import Lanes
 
@@ -34,7 +34,7 @@ FROM tasks WHERE id IN (SELECT value FROM json_each(?)) AND status <> 'damaged'
 """
 BY_N, BY_ID = _WHOLE.format(column="n"), _WHOLE.format(column="id")
 
-_DAMAGE = (ValueError, KeyError, TypeError, apsw.SQLError)  # what reading a row that is no task may raise
+_DAMAGE = (*UNREADABLE, KeyError, TypeError, apsw.SQLError)  # what reading a row that is no task may raise
 _MOST = 200  # tasks in one row: SQLite's values end at a gigabyte
 
 DEFAULT_RETRY = RetryPolicy()

@@ -70,11 +70,16 @@ async def poll(
 
     async def work() -> bytes:
         tasks = await desk.handing_out.poll(seat, data)
+        try:
+            await desk.roster.make_known(tuple({task.type for task in tasks}))
+            answer = msgspec.json.encode(messages.Polled(tasks=[handed_out(task) for task in tasks]))
+        except BaseException:  # no worker learns of these leases
+            await desk.handing_out.release(tasks)
+            raise
         desk.limits.watch(tasks)
         for task in tasks:
             log_started(task)
-        await desk.roster.make_known(tuple({task.type for task in tasks}))
-        return msgspec.json.encode(messages.Polled(tasks=[handed_out(task) for task in tasks]))
+        return answer
 
     if data.request_id is None:
         answer = await work()

@@ -15,7 +15,7 @@ from msgspec.structs import fields, replace
 from qo.checksum import check_seal, sealed
 from qo.engines.unknown_fields import Shape, Unknown, put_back, unknown_fields
 from qo.formats import Format, check_format, format_of
-from qo.model import Event, RetryPolicy, Status, Task
+from qo.model import Event, RetryPolicy, Status, Task, is_too_deep
 
 FORMAT = 2  # 1: before `followers`
 ADDITIVE: frozenset[int] = frozenset()  # formats that only add what earlier builds may ignore and keep
@@ -101,6 +101,9 @@ def encode_record(record: Record, over: bytes | None = None) -> bytes:
 
 
 def decode_record(data: bytes) -> Record:
+    """Raises ValueError."""
+    if is_too_deep(data):
+        raise ValueError("it is nested too deeply")
     return _records.decode(data)
 
 
@@ -114,9 +117,12 @@ def decode_head(data: bytes) -> Head:
     """Raises ValueError."""
     check_seal(data)
     try:
-        return _strict_heads.decode(data)
-    except msgspec.ValidationError:  # it has fields of a newer qo, or is damaged, which the next line says
-        return _heads.decode(data)
+        try:
+            return _strict_heads.decode(data)
+        except msgspec.ValidationError:  # it has fields of a newer qo, or is damaged, which the next line says
+            return _heads.decode(data)
+    except RecursionError as error:
+        raise ValueError(f"it is nested too deeply: {error}") from error
 
 
 class UnknownParts(NamedTuple):

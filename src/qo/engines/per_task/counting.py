@@ -16,7 +16,7 @@ from qo.engines.per_task.finding import Finding
 from qo.engines.per_task.keys import ENTRY_PREFIXES, Entry, Kind
 from qo.engines.per_task.parallel import in_parallel
 from qo.engines.per_task.store import Store
-from qo.model import FINISHED, Counts, Lane, Status, Task
+from qo.model import FINISHED, UNREADABLE, Counts, Lane, Status, Task
 
 ROLLUP = "stats/finished.json"
 _REST = 100.0  # times as long as a count took, it is good for
@@ -111,7 +111,7 @@ class Counting:
         blob = await patiently(lambda: self._bucket.get(ROLLUP))
         try:
             rollup = None if blob is None else msgspec.json.decode(blob.data, type=Rollup)
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except UNREADABLE:
             return False
         if rollup is None or self._clock() - rollup.counted_at > _SHARED_FOR:
             return False

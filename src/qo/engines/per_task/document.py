@@ -41,7 +41,7 @@ def encode(document: Document) -> bytes:
 
 
 def decode(data: bytes) -> Document:
-    """Raises ValueError."""
+    """Raises one of UNREADABLE."""
     check_seal(data)
     document = _decoder.decode(data)
     unknown = unknown_fields(data, _SHAPE)

@@ -10,7 +10,7 @@ from qo.engines.patience import patiently
 from qo.engines.per_task.document import Document, decode, encode, is_ours
 from qo.engines.per_task.keys import is_id, task_key
 from qo.engines.per_task.quarantine import Quarantine
-from qo.model import Status, Task
+from qo.model import UNREADABLE, Status, Task
 
 _MOST_HELD = 20_000
 
@@ -49,7 +49,7 @@ class Documents:
         try:
             document = decode(blob.data)
             check_stored(document.task)
-        except ValueError as error:
+        except UNREADABLE as error:
             self._quarantine.put_task(task_key(task_id), task_id, error)
             return None
         if document.task.id != task_id:
@@ -104,5 +104,5 @@ class Documents:
 def _is_ours(data: bytes, document: Document) -> bool | None:
     try:
         return is_ours(decode(data), document)
-    except ValueError:
+    except UNREADABLE:
         return None

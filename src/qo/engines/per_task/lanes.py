@@ -11,7 +11,7 @@ from qo.engines.patience import patiently
 from qo.engines.per_task.documents import Documents
 from qo.engines.per_task.keys import Entry, lane_hash
 from qo.engines.per_task.parallel import in_parallel
-from qo.model import Task
+from qo.model import UNREADABLE, Task
 
 _MOST = 100_000
 
@@ -55,7 +55,7 @@ class Lanes:
         blob = await patiently(lambda: self._bucket.get(entry.key))
         try:
             names = None if blob is None else msgspec.json.decode(blob.data, type=LaneNames)
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except UNREADABLE:
             names = None  # someone else wrote it; the task itself will tell
         if names is None or lane_hash(names.queue, names.type, names.needs) != entry.lane:
             kept = await self._documents.read(entry.id)

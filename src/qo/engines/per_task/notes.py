@@ -15,7 +15,7 @@ from qo.engines.per_task.document import REMEMBERED
 from qo.engines.per_task.parallel import in_parallel
 from qo.engines.per_task.quarantine import Quarantine
 from qo.ids import new_lease_id as new_write_id
-from qo.model import DAMAGED, Note
+from qo.model import DAMAGED, UNREADABLE, Note
 
 WORKERS, NOTES = "workers/", "notes/"
 _MOST_READ = 1000
@@ -87,7 +87,7 @@ class Notes:
     def _decode(self, key: str, blob: Blob) -> NoteDocument | None:
         try:
             note = _decoded(blob.data)
-        except ValueError as error:
+        except UNREADABLE as error:
             self._quarantine.put(key, error)
             return None
         if key_of(note.name) != key:
@@ -109,7 +109,7 @@ def _decoded(data: bytes) -> NoteDocument:
 def _is_ours(stored: bytes, write: str) -> bool | None:
     try:
         note = _decoded(stored)
-    except ValueError:
+    except UNREADABLE:
         return None
     forgotten = len(note.writes) == REMEMBERED and write not in note.writes
     return None if forgotten else write in note.writes

@@ -6,6 +6,7 @@ from qo.bucket import NEW, Bucket
 from qo.engines.patience import patiently
 from qo.errors import Conflict, Refused, StorageError
 from qo.formats import Format, check_format, format_of
+from qo.model import UNREADABLE
 
 KEY = "format.json"
 FORMAT = 2  # see docs/formats.md; 1: before `successor`
@@ -27,7 +28,7 @@ class StoredFormat:
             return
         try:
             found = _decoder.decode(blob.data)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except UNREADABLE as error:
             raise StorageError(f"{KEY} does not hold a format; look at it and move it away: {error}") from error
         check_format(f"the queue of {KEY}", found, FORMAT)
         if found.format < FORMAT:

@@ -14,7 +14,7 @@ from qo.engines.postgres.rows import DAMAGED_STATUS, LANE, STATUS_COLUMN, task_o
 from qo.engines.postgres.schema import VERSION
 from qo.errors import Conflict, InvalidTask, OutcomeUnknown
 from qo.ids import new_lease_id
-from qo.model import ANY, NEW, Added, Change, NewTask, Status, Task, Want, check_id, in_order, lane_of
+from qo.model import ANY, NEW, UNREADABLE, Added, Change, NewTask, Status, Task, Want, check_id, in_order, lane_of
 
 _STEP = 1000  # tasks made ready by one statement
 _CLOCK = 2  # columns of a claim's answer that are not the task's: now, and when the next task becomes due
@@ -101,7 +101,7 @@ class Table:
         for row in rows:
             try:
                 tasks.append(check_stored(task_of(row, lanes[row[LANE]])))
-            except (KeyError, ValueError) as error:
+            except (*UNREADABLE, KeyError) as error:
                 if row[STATUS_COLUMN] != DAMAGED_STATUS:
                     damage[row[0]] = f"its row does not decode: {error!r}"
         if damage:

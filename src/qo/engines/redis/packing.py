@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from qo.damage import check_plausible, check_stored
-from qo.model import MEDIUM, STRICT, Change, Event, NewTask, RetryPolicy, Status, Task
+from qo.model import MEDIUM, STRICT, UNREADABLE, Change, Event, NewTask, RetryPolicy, Status, Task
 
 log = logging.getLogger("qo.engines")
 _HEAD = struct.Struct(">BIIIdddddddd")
@@ -66,7 +66,7 @@ def known_place(lane: bytes) -> Place | None:
     """None, said once: this is not the name of a lane, so no task is looked for under it."""
     try:
         return _place.decode(lane)
-    except ValueError as error:
+    except UNREADABLE as error:
         log.error(  # noqa: TRY400 - once, and no stack
             "a lane in Redis is damaged and left alone: %r: %s", lane[:200], error
         )
@@ -133,7 +133,7 @@ def tasks_of(rows: Sequence[Any]) -> UnpackedTasks:
         row = rows[at : at + FIELDS]
         try:
             read.tasks.append(check_stored(_task(row)))
-        except (ValueError, TypeError, IndexError, struct.error) as error:
+        except (*UNREADABLE, TypeError, IndexError, struct.error) as error:
             read.damage[row[0].decode(errors="replace")] = f"its fields in Redis do not decode: {error}"
     if read.damage:
         check_plausible(len(read.damage), len(rows) // FIELDS, next(iter(read.damage.values())))

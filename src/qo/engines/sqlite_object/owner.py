@@ -16,7 +16,7 @@ from qo.engines.sqlite_object.calls import Call
 from qo.engines.sqlite_object.image import Image
 from qo.errors import Refused
 from qo.ids import new_lease_id as new_token
-from qo.model import ANY
+from qo.model import ANY, UNREADABLE
 
 NOTE = "local-store"
 _SHORTEST_TERM = 30.0  # seconds from a flush
@@ -64,7 +64,7 @@ def check_owner(image: Image, key: str, now: float, own_id: str = "") -> None:
         return
     try:
         owner = msgspec.json.decode(note.data, type=Owner)
-    except msgspec.DecodeError:  # a note that nobody can read protects nobody
+    except UNREADABLE:  # a note that nobody can read protects nobody
         return
     if owner.id == own_id or owner.until <= now or _is_gone(owner):
         return

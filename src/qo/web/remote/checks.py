@@ -11,6 +11,7 @@ from qo.model import (
     Change,
     NewTask,
     Want,
+    check_depth,
     check_id,
     check_name,
     check_names,
@@ -69,6 +70,7 @@ def check_change(change: Change, payload_limit: int) -> Change:
             check_number(field, value)
     if change.result is not None:
         check_size("result", change.result, payload_limit)
+        check_depth("result", change.result)
     if change.error is not None:
         check_size("error", change.error.encode(), ERROR_LIMIT)
         if "\x00" in change.error:

@@ -1,18 +1,21 @@
 """A poll: which tasks a worker gets, under which lease, and for how long it may wait for one."""
 
 import asyncio
+import logging
 from hashlib import sha256
 
 from qo import notes
 from qo.clock import boot_clock
 from qo.codec import to_json
 from qo.engine import Engine
-from qo.errors import InvalidTask
+from qo.errors import Conflict, InvalidTask, StorageError
 from qo.ids import new_lease_id
-from qo.model import Status, Task, Want, check_names, check_number
+from qo.model import Status, Task, Want, check_names, check_number, release
 from qo.notes import Control
 from qo.web.remote.messages import LEASE, HandedOut, Poll
 from qo.web.remote.roster import Seat, check_capacity
+
+log = logging.getLogger("qo.web")
 
 MOST_TASKS = 1000
 LONGEST_WAIT = 25.0  # seconds
@@ -39,6 +42,16 @@ class HandingOut:
                 await self._engine.wait(allowed, left)
             else:
                 await asyncio.sleep(min(left, _LOOK))  # paused, or out of tokens: look at the switches again
+
+    async def release(self, tasks: list[Task]) -> None:
+        """Hand back tasks that were claimed for an answer that cannot be sent. It costs them neither time nor retries.
+
+        If the store is away, their leases run out.
+        """
+        try:
+            await self._engine.apply([release(task, None) for task in tasks])
+        except (StorageError, Conflict) as error:
+            log.warning("%d tasks claimed for a poll without an answer stay leased for now: %s", len(tasks), error)
 
     def _check(self, seat: Seat, asked: Poll) -> Want:
         check_number("wait", asked.wait)
