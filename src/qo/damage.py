@@ -19,7 +19,6 @@ QUARANTINE = "quarantine/"
 DAMAGED_TASKS = "quarantine/tasks/"
 
 _EARLIEST, _LATEST = -62_135_596_800.0, 253_402_300_799.0  # what ISO 8601 can show: years 1 to 9999
-_MOST_AT_ONCE = 20  # tasks of which all may be damaged
 _MOST_REPORTED = 10_000
 
 Damage = Mapping[str, str]  # ids of tasks that cannot be read, and why
@@ -56,14 +55,6 @@ def check_stored(task: Task) -> Task:
         if not _EARLIEST <= at <= _LATEST:  # also NaN
             raise ValueError(f"{at!r} is not an instant")
     return task
-
-
-def check_plausible(damaged: int, read: int, problem: object) -> None:
-    """Raises StorageError where none of many tasks can be read: then it is the format that is not understood."""
-    if damaged == 0 or (damaged == read and read > _MOST_AT_ONCE):
-        raise StorageError(
-            f"none of {read} tasks can be read, so nothing is set aside; did a newer qo write them? {problem}"
-        )
 
 
 def check_known_format(stored: int, known: int, problem: object) -> None:

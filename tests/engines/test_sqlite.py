@@ -17,9 +17,10 @@ from qo.engines import examine, open_engine
 from qo.engines.sqlite import SqliteEngine
 from qo.engines.sqlite.address import path_of
 from qo.engines.sqlite.watch import Watch, slower
-from qo.errors import InvalidSetting, StorageError
+from qo.errors import Conflict, InvalidSetting, StorageError
 from qo.model import ANY, Filter, Status, after_error, archive, cancel, complete, release
 from qo.sqlite_tables.reading import Reading
+from qo.sqlite_tables.table import Table
 from qo.testing import EngineContract, ManualClock
 from qo.testing.samples import claim, claim_one, new, stored, task_id, want
 from tests.engines.damage import damage_sqlite
@@ -471,3 +472,20 @@ async def test_several_loops_may_share_an_engine(engine: SqliteEngine) -> None:
     assert await waiting < 5
     assert await engine.apply([cancel(task_id(0))]) == [True]
     assert await engine.apply([archive(task_id(0))]) == [True]
+
+
+async def test_a_call_that_refuses_after_it_has_written_leaves_nothing_behind(engine: SqliteEngine) -> None:
+    def add_and_refuse(table: Table) -> None:
+        table.add([new(1)])
+        raise Conflict("too late")
+
+    answers = await asyncio.gather(
+        engine.add([new(0)]), engine._write(add_and_refuse), engine.add([new(2)]), return_exceptions=True
+    )
+    assert isinstance(answers[1], Conflict)
+    assert [task and task.id for task in await engine.get([task_id(n) for n in range(3)])] == [
+        task_id(0),
+        None,
+        task_id(2),
+    ]
+    assert sum((await engine.count()).values()) == 2

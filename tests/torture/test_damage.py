@@ -2,11 +2,13 @@
 
 import random
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from qo.bucket import ANY
 from qo.buckets.memory import MemoryBucket
+from qo.damage import DAMAGED_TASKS
 from qo.engine import Engine
 from qo.engines.postgres import PostgresEngine
 from qo.engines.postgres.address import address_of
@@ -19,7 +21,7 @@ from qo.monitor import Monitor
 from qo.queue import Queue
 from qo.testing import ManualClock
 from qo.testing.samples import claim, new, task_id
-from tests.engines.damage import damage_postgres, damage_redis, damage_sqlite
+from tests.engines.damage import damage, damage_postgres, damage_redis, damage_sqlite
 from tests.engines.layouts import LAYOUTS
 from tests.engines.redis_engines import opened
 from tests.servers.postgres import PostgresServer
@@ -112,6 +114,57 @@ async def go_on(engine: Engine, clock: ManualClock, spoil: Callable[[str], objec
     assert {task_id(n) for n in range(NUMBER) if n != 2} <= done, about
     await engine.count()
     await engine.history(task_id(2))
+
+
+async def survive_many(engine: Engine, clock: ManualClock, scale: int) -> None:
+    """Most tasks are damaged. Listing, claims and recovery go on with the 20 others."""
+    number = min(500, 25 * scale)
+    bad, healthy = [task_id(n) for n in range(number)], [task_id(n) for n in range(number, number + 20)]
+    await engine.add([new(n) for n in range(number + 20)])
+    for one in bad:
+        await damage(engine, one)
+    taken = [task for _ in range(20) for task in await claim(engine, limit=1, lease=10.0)]
+    assert sorted(task.id for task in taken) == healthy
+    assert sorted(task.id for task in await engine.find(Filter(), limit=100)) == healthy
+    clock.advance(3600)
+    assert (await Monitor(Queue(engine, clock=clock), id=new_lease_id(), clock=clock).check()).expired == 20
+    assert len(await engine.notes(DAMAGED_TASKS)) == number
+    assert sum((await engine.count()).values()) in {20, number + 20}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+async def test_many_damaged_tasks_of_a_bucket(layout: str, scale: int) -> None:
+    clock = ManualClock()
+    bucket = MemoryBucket(clock)
+    engine = SpaciousEngine(LAYOUTS[layout](bucket, clock), bucket, inline=SIZE, clock=clock)
+    await survive_many(engine, clock, scale)
+    await engine.close()
+
+
+async def test_many_damaged_rows_of_sqlite(tmp_path: Path, scale: int) -> None:
+    clock = ManualClock()
+    engine = SqliteEngine(tmp_path / "qo.db", clock)
+    await engine.open()
+    try:
+        await survive_many(engine, clock, scale)
+    finally:
+        await engine.close()
+
+
+async def test_many_damaged_rows_of_postgres(postgres: PostgresServer, scale: int) -> None:
+    clock = ManualClock()
+    engine = PostgresEngine(address_of(f"{postgres.url()}?schema=t{new_lease_id()}"), clock)
+    await engine.open()
+    try:
+        await survive_many(engine, clock, scale)
+    finally:
+        await engine.close()
+
+
+async def test_many_damaged_hashes_of_redis(redis_server: Server, scale: int) -> None:
+    clock = ManualClock()
+    async with opened(f"{redis_server.url}?prefix={new_lease_id()}", clock) as engine:
+        await survive_many(engine, clock, scale)
 
 
 SETTINGS = [

@@ -12,7 +12,6 @@ import apsw
 import msgspec
 from msgspec import Meta
 
-from qo.damage import check_plausible
 from qo.model import UNREADABLE, RetryPolicy, Status, Task
 from qo.sqlite_tables.damage import BadRow, DamageFound, all_numbers
 from qo.sqlite_tables.lanes import Lanes
@@ -105,7 +104,7 @@ def read_briefs(db: apsw.Connection, ids: Sequence[str]) -> dict[str, Brief]:
     try:
         return _read_briefs(db, ids)
     except _DAMAGE as error:
-        raise _found(db, "id", ids, lambda task_id: _read_briefs(db, [task_id]), error) from error
+        raise _found(db, "id", ids, lambda task_id: _read_briefs(db, [task_id])) from error
 
 
 def _read_briefs(db: apsw.Connection, ids: Sequence[str]) -> dict[str, Brief]:
@@ -146,7 +145,7 @@ def read_tasks(db: apsw.Connection, sql: str, keys: Sequence[int] | Sequence[str
             found |= _read_tasks(db, sql, some, lanes)
         except _DAMAGE as error:
             column = "n" if sql is BY_N else "id"
-            raise _found(db, column, some, lambda key: _read_tasks(db, sql, [key], lanes), error) from error
+            raise _found(db, column, some, lambda key: _read_tasks(db, sql, [key], lanes)) from error
     return found
 
 
@@ -164,10 +163,8 @@ def _read_tasks(db: apsw.Connection, sql: str, keys: Sequence[int] | Sequence[st
     return found
 
 
-def _found(
-    db: apsw.Connection, column: str, keys: Sequence[Any], read: Callable[[Any], object], error: Exception
-) -> DamageFound:
-    """Which of some rows are damaged: each is read alone."""
+def _found(db: apsw.Connection, column: str, keys: Sequence[Any], read: Callable[[Any], object]) -> DamageFound:
+    """Which of some rows are damaged: each is read alone. None of them: `Table.set_aside` looks at all rows."""
     bad: list[BadRow] = []
     for key in keys:
         try:
@@ -176,7 +173,6 @@ def _found(
             row = db.execute(f"SELECT n, id FROM tasks WHERE {column} = ?", (key,)).fetchone()  # noqa: S608 - ours
             if row is not None:
                 bad.append(BadRow(row[0], str(row[1]), f"its row does not decode: {problem}"))
-    check_plausible(len(bad), len(keys), error)
     return DamageFound(bad)
 
 

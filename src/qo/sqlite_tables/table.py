@@ -58,7 +58,7 @@ _Head = tuple[float, float, int, int]  # the highest effective rank in its lane 
 
 
 class Table:
-    """Calls of one transaction may refuse with a QoError, but only before they have written anything."""
+    """Calls of one transaction may refuse with a QoError; if they have written something before, that is undone."""
 
     def __init__(self, db: apsw.Connection, clock: Clock) -> None:
         self._db = db
@@ -78,6 +78,11 @@ class Table:
         self.lanes.catch_up(last_lane)
         self.tally.clear()
         self.claimable = False
+
+    def undo(self, tally: Counter[tuple[int, str]]) -> None:
+        """The last call was rolled back: these were the counts before it."""
+        self.tally = tally
+        self._staged = False
 
     def count_up(self) -> None:
         write_rows(self._db, "count_up", [(lane, status, n) for (lane, status), n in self.tally.items() if n])

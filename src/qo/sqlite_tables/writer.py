@@ -48,6 +48,10 @@ class _Unguarded:
 _UNGUARDED = _Unguarded()
 
 
+class _WrittenBefore(Exception):
+    """A call refused after it had written something."""
+
+
 class Writer:
     """Serves the desk of one connection. A bad call fails alone; a bad disk fails all that wait, and keeps nothing."""
 
@@ -124,10 +128,14 @@ class Writer:
             self._db.execute("ROLLBACK")
 
     def _do(self, job: Job) -> None:
+        """Raises what undoes the transaction: of a call that refused, too, if it had written something before."""
         job.error = None
+        before = self._db.total_changes()
         try:
             job.answer = job.work(self._table)
-        except QoError as error:  # an answer, given before anything was written
+        except QoError as error:
+            if self._db.total_changes() != before:
+                raise _WrittenBefore from error
             job.error = error
 
     def _do_apart(self, job: Job) -> None:
@@ -142,6 +150,7 @@ class Writer:
             self._db.execute("ROLLBACK TO call")
             self._table.lanes.forget()
             self._table.lanes.refresh()
-            self._table.tally = tally
-            job.error = storage_error(self._place, error) if isinstance(error, apsw.Error) else error
+            self._table.undo(tally)
+            cause = error.__cause__ if isinstance(error, _WrittenBefore) else error
+            job.error = storage_error(self._place, cause) if isinstance(cause, apsw.Error) else cause
         self._db.execute("RELEASE call")

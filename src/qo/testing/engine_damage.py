@@ -13,6 +13,7 @@ from qo.testing.samples import claim, new, task_id
 
 BAD = 2
 HEALTHY = [task_id(n) for n in range(5) if n != BAD]
+MANY = 22  # damaged tasks that stand together, more than one answer may be made of
 
 
 class Damage:
@@ -107,6 +108,38 @@ class Damage:
         checked = await Monitor(Queue(engine, clock=clock), settings, id="m", clock=clock).check()
         assert checked.archived == 4
         assert sorted(task.id for task in await _find_all(engine, 10, Filter(statuses=(Status.ARCHIVED,)))) == HEALTHY
+
+    async def test_however_many_tasks_are_damaged_the_others_go_on(self, engine: Engine, clock: ManualClock) -> None:
+        await engine.add([new(100), *(new(101 + n) for n in range(MANY))])
+        await self._damage_many(engine, 101)
+        assert [task.id for task in await _find_all(engine, MANY)] == [task_id(100)]
+        await engine.add([*(new(200 + n) for n in range(MANY)), new(200 + MANY)])
+        await self._damage_many(engine, 200)
+        taken = await _claim_all(engine, limit=MANY, lease=10.0)
+        assert sorted(task.id for task in taken) == [task_id(100), task_id(200 + MANY)]
+        await engine.add([new(300), *(new(301 + n) for n in range(MANY))])
+        assert len(await _claim_all(engine, limit=MANY, lease=10.0)) == MANY + 1
+        await self._damage_many(engine, 301)
+        clock.advance(60)
+        settings = MonitorSettings(sweep_page_size=MANY)
+        assert (await Monitor(Queue(engine, clock=clock), settings, id="m", clock=clock).check()).expired == 3
+        clock.advance(60)
+        taken = await _claim_all(engine, limit=1)
+        assert sorted(task.id for task in taken) == [task_id(100), task_id(200 + MANY), task_id(300)]
+        assert await engine.apply([complete(task) for task in taken]) == [True] * 3
+
+    async def test_a_task_added_beside_many_damaged_ones_is_stored_and_counted(self, engine: Engine) -> None:
+        await engine.add([new(n) for n in range(MANY)])
+        await self._damage_many(engine, 0)
+        added = await engine.add([*(new(n) for n in range(MANY)), new(MANY)])
+        assert [one.new for one in added] == [False] * MANY + [True]
+        assert [task.id for task in await _claim_all(engine, limit=1)] == [task_id(MANY)]
+        counts = await engine.count()
+        assert sum(n for lane, n in counts.items() if lane.status is Status.RUNNING) == 1
+
+    async def _damage_many(self, engine: Engine, first: int) -> None:
+        for n in range(MANY):
+            await self.damage(engine, task_id(first + n))
 
 
 async def _claim_all(engine: Engine, **fields: float) -> list[Task]:

@@ -18,6 +18,7 @@ class Claiming:
         self._documents, self._index, self._lanes = store.documents, store.index, store.lanes
         self._transitions, self._clock = transitions, store.clock
         self.spread = Spread()
+        self.damage_met = 0  # damaged tasks that claims have reached for
         self._taking: set[str] = set()  # by claims of this process that are under way
 
     async def again(self, want: Want) -> list[Task]:
@@ -42,10 +43,10 @@ class Claiming:
             for entry in missed:
                 if (names := self._lanes.names(entry)) and names.type in left:
                     left[names.type] += 1
-            lost += len(missed)
+            lost += sum(self._documents.is_readable(entry.id) for entry in missed)  # damaged ones went to nobody
             if claimed and self.spread.is_crowded:
                 break
-            line = shuffled(line) if len(missed) > 1 else line  # we are not alone
+            line = shuffled(line) if lost > 1 else line  # we are not alone
         self.spread.learn(won=len(claimed), lost=lost)
         return in_order(claimed, self._clock(), lane_of)
 
@@ -95,7 +96,9 @@ class Claiming:
         kept = await self._documents.read(entry.id)
         now = self._clock()
         if kept is None:
-            self._index.doubt(entry.key)
+            is_damaged = not self._documents.is_readable(entry.id)
+            self.damage_met += is_damaged
+            self._index.doubt(entry.key, is_damaged=is_damaged)
             return None
         if not self._is_meant(entry, kept, want, now):
             return None

@@ -109,23 +109,27 @@ class PerTaskEngine:
             raise
 
     async def _claim(self, want: Want) -> list[Task]:
-        claimed = await self._claim_some(want)
-        while await self._tell_of_damage() and not claimed:  # what was damaged stood before others
+        met = -1
+        claimed: list[Task] = []
+        while not claimed and met != self._claiming.damage_met:  # what was damaged stood before others
+            met = self._claiming.damage_met
             claimed = await self._claim_some(want)
+            await self._tell_of_damage()
         return claimed
 
-    async def _tell_of_damage(self) -> bool:
-        """A note for each task that could not be read. Its object stays where it is. Whether a note was needed."""
-        is_told = False
-        for task_id, problem in self._store.quarantine.take_untold().items():
-            try:
-                await self._notes.write(note_name(task_id), encode_damage(task_id, problem), NEW)
-                is_told = True
-            except Conflict:  # another process has written it
-                is_told = True
-            except StorageError:
-                self._store.quarantine.tell_later(task_id, problem)
-        return is_told
+    async def _tell_of_damage(self) -> None:
+        """A note for each task that could not be read. Its object stays where it is."""
+        untold = self._store.quarantine.take_untold()
+        if untold:
+            await in_parallel(lambda bad: self._tell(bad, untold[bad]), list(untold))
+
+    async def _tell(self, task_id: str, problem: str) -> None:
+        try:
+            await self._notes.write(note_name(task_id), encode_damage(task_id, problem), NEW)
+        except Conflict:  # another process has written it
+            pass
+        except StorageError:
+            self._store.quarantine.tell_later(task_id, problem)
 
     async def _claim_some(self, want: Want) -> list[Task]:
         if want.again and (mine := await self._claiming.again(want)):

@@ -37,6 +37,7 @@ class Index:
         if removal := self._removals.get(key):  # only with a clock that stands still do two writes share a name
             await asyncio.wait([removal])
         self._rubbish.pop(key, None)
+        self._doubts.pop(key, None)
         await patiently(lambda: self._bucket.put(key, content, expected=ANY))
 
     def announce(self, key: str) -> None:
@@ -70,9 +71,13 @@ class Index:
         while self._removals:
             await asyncio.wait(list(self._removals.values()))
 
-    def doubt(self, key: str) -> None:
-        """Its task is not there: the submission is under way, or ended half-way. Ever rarer looks will tell."""
+    def doubt(self, key: str, *, is_damaged: bool = False) -> None:
+        """Its task is not there: the submission is under way, or ended half-way. Ever rarer looks will tell.
+
+        A damaged task stays so until somebody restores it: looks at many of these must not hold up the others.
+        """
         _, pause = self._doubts.pop(key, (0.0, _FIRST_DOUBT / 2))
+        pause = _LONGEST_DOUBT if is_damaged else pause
         pause = min(2 * pause, _LONGEST_DOUBT)
         _remember(self._doubts, key, (boot_clock() + pause, pause))
 

@@ -5,7 +5,7 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 
 from qo.clock import Clock
-from qo.damage import Damage, DamageLog, check_known_format, check_plausible, check_stored, encode_damage, note_name
+from qo.damage import Damage, DamageLog, check_known_format, check_stored, encode_damage, note_name
 from qo.engines.postgres.arrays import texts, uuids
 from qo.engines.postgres.batches import Batch, columns, completions, is_ordinary, wanted
 from qo.engines.postgres.lanes import Lanes
@@ -105,7 +105,6 @@ class Table:
                 if row[STATUS_COLUMN] != DAMAGED_STATUS:
                     damage[row[0]] = f"its row does not decode: {error!r}"
         if damage:
-            check_plausible(len(damage), len(rows), next(iter(damage.values())))
             await self._set_aside(damage)
         return ReadTasks(tasks, bool(damage))
 

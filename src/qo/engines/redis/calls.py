@@ -73,9 +73,9 @@ class Calls:
 
     async def set_aside(self, damage: Damage) -> None:
         """Take tasks that cannot be read out of all lists, and say so."""
-        for task_id, problem in damage.items():
-            await self.one("set_aside", task_id, encode_damage(task_id, problem))
-        self._damage_log.report(damage)
+        if damage:
+            await self.many("set_aside", [(bad, encode_damage(bad, problem)) for bad, problem in damage.items()])
+            self._damage_log.report(damage)
 
     async def plain(self, *commands: tuple[Any, ...], writing: bool = False) -> list[Any]:
         """Commands that may be repeated at will. A refusal stands among the replies."""

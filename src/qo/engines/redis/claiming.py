@@ -55,6 +55,13 @@ class Claiming:
         return claimed
 
     async def _claim(self, want: Want, limit: int, at_most: dict[str, int]) -> list[Task]:
+        """As often as nothing but damaged tasks is met: each time these are set aside."""
+        while (tasks := await self._claim_readable(want, limit, at_most)) is None:
+            pass
+        return tasks
+
+    async def _claim_readable(self, want: Want, limit: int, at_most: dict[str, int]) -> list[Task] | None:
+        """None: only damaged tasks came first."""
         nonce, told = new_lease_id(), self._watch.told
         asked = pack((limit, want.lease, want.worker_id, want.lease_id, at_most, want.again, False, want.is_prefetch))
         try:
@@ -66,7 +73,7 @@ class Claiming:
         tasks, damage = tasks_of(rows)
         if damage:
             await self._set_aside(damage)
-            return tasks or await self._claim(want, limit, at_most)
+            return tasks or None
         if not tasks:
             self._looks[_kind(want)] = _look(told, due_in)
         # What an earlier try got comes in the order of its leases; the last write was at the claim or after it.
