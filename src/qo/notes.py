@@ -63,6 +63,7 @@ class WorkerNote(Struct, frozen=True, kw_only=True):
     host: str = ""
     pid: int = 0
     version: str = ""
+    owner: str = ""  # of a worker over HTTP: the id of the token that registered it, the only one that may speak for it
 
 
 class KnownTypes(Struct, frozen=True, kw_only=True):

@@ -8,13 +8,15 @@ from contextlib import asynccontextmanager, contextmanager
 from typing import Any, TypeVar
 
 import uvicorn
-from litestar import Litestar
+from litestar import Litestar, Request
 from litestar.exceptions import HTTPException
 
 from qo.clock import Clock, system_clock
 from qo.engine import Engine
 from qo.errors import QoError
 from qo.queue import Queue
+from qo.web.access import put_caller
+from qo.web.callers import LOCAL_CALLER
 from qo.web.metrics import router as metrics_router
 from qo.web.problems import of_http, of_ours
 from qo.web.workers import router
@@ -22,9 +24,15 @@ from qo.web.workers import router
 T = TypeVar("T")
 
 
+async def admit(request: Request[Any, Any, Any]) -> None:
+    """Everyone: who may call is tested at the whole application."""
+    put_caller(request, LOCAL_CALLER)
+
+
 def make_app() -> Litestar:
     return Litestar(
         [router, metrics_router],
+        before_request=admit,
         exception_handlers={QoError: of_ours, HTTPException: of_http},
         openapi_config=None,
         logging_config=None,

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import httpx
 import uvicorn
+from litestar import Litestar
 
 from qo.clock import Clock, system_clock
 from qo.engine import Engine
@@ -23,8 +24,8 @@ PATIENCE = 20.0
 class Served:
     """`client` speaks HTTP to the server; `run` does something with its queue, on its loop."""
 
-    def __init__(self, queue: Queue, url: str, loop: asyncio.AbstractEventLoop) -> None:
-        self.queue, self.url, self._loop = queue, url, loop
+    def __init__(self, queue: Queue, url: str, loop: asyncio.AbstractEventLoop, app: Litestar) -> None:
+        self.queue, self.url, self._loop, self.app = queue, url, loop, app
         self.client = httpx.Client(base_url=url, timeout=PATIENCE)
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
@@ -68,7 +69,7 @@ def served(engine: Engine, settings: WebSettings | None = None, *, clock: Clock 
         while not server.started and thread.is_alive() and time.monotonic() < deadline:
             time.sleep(0.005)  # between two looks at another thread; nothing is timed by it
         assert server.started, "the server did not start"
-        made = Served(queue, f"http://127.0.0.1:{sock.getsockname()[1]}", loop)
+        made = Served(queue, f"http://127.0.0.1:{sock.getsockname()[1]}", loop, app)
         try:
             yield made
         finally:

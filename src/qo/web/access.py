@@ -59,8 +59,7 @@ class Gate:
                 raise PermissionDeniedException(f"this needs a token with the scope {scope}")
             if not limited and not caller.limits.is_whole:
                 raise PermissionDeniedException("this is for tokens that are not limited to queues or types")
-        connection.scope["qo_token"] = caller.id  # type: ignore[typeddict-unknown-key]  # for the log
-        connection.scope["qo_caller"] = caller  # type: ignore[typeddict-unknown-key]
+        put_caller(connection, caller)
         wait = self._allowance.take(caller.id)
         if wait:
             raise TooManyRequestsException("too many requests", headers={"Retry-After": str(math.ceil(wait))})
@@ -75,12 +74,16 @@ class Gate:
             return not known.existed
         return known.knows(caller.id) and is_live(caller, self._clock())
 
+    async def check_still_admitted(self, caller: Caller) -> None:
+        """For a request that has waited: raise what it would be answered now."""
+        if not await self.is_admitted(caller):
+            raise _unknown_token()
+
     def _caller(self, known: KnownCallers, secret: str | None) -> Caller:
         now = self._clock()
         caller = None if secret is None else known.match(secret, now)
         if caller is None:
-            why = "send a token: Authorization: Bearer ..." if secret is None else "this token is unknown or expired"
-            raise NotAuthorizedException(why, headers={"WWW-Authenticate": "Bearer"})
+            raise _unknown_token("send a token: Authorization: Bearer ..." if secret is None else "")
         self.uses.saw(caller.id, now)
         return caller
 
@@ -93,6 +96,10 @@ class Gate:
             return False
         return connection.client is None or is_loopback(connection.client.host)
 
+    def forget(self) -> None:
+        """Read the tokens again with the next request."""
+        self._known_at = -math.inf
+
     async def _callers(self) -> KnownCallers:
         if self._elapsed() - self._known_at >= _FRESH:
             async with self._reading:
@@ -103,9 +110,18 @@ class Gate:
         return self._known
 
 
+def _unknown_token(why: str = "") -> NotAuthorizedException:
+    return NotAuthorizedException(why or "this token is unknown or expired", headers={"WWW-Authenticate": "Bearer"})
+
+
 def bearer(connection: Connection) -> str | None:
     kind, _, secret = connection.headers.get("authorization", "").partition(" ")
     return secret.strip() if kind.lower() == "bearer" else None
+
+
+def put_caller(connection: Connection, caller: Caller) -> None:
+    connection.scope["qo_token"] = caller.id  # type: ignore[typeddict-unknown-key]  # for the log
+    connection.scope["qo_caller"] = caller  # type: ignore[typeddict-unknown-key]
 
 
 def caller_of(connection: Connection) -> Caller:

@@ -16,8 +16,9 @@ from qo.clock import Clock, boot_clock, system_clock
 from qo.errors import LeaseLost, TaskNotFound
 from qo.queue import Queue
 from qo.transitions import log_started
-from qo.web.access import WORK
+from qo.web.access import LIMITED, WORK, Gate, caller_of
 from qo.web.bodies import StrictRequest
+from qo.web.callers import Caller
 from qo.web.problems import problems
 from qo.web.remote import messages
 from qo.web.remote.answers import answers
@@ -34,10 +35,16 @@ BODY_LIMIT = 8 * 1024 * 1024  # bytes: results come in batches
 class Desk:
     """What this server keeps for workers over HTTP."""
 
-    def __init__(self, queue: Queue, clock: Clock, limits: TimeLimits) -> None:
+    def __init__(self, queue: Queue, clock: Clock, limits: TimeLimits, gate: Gate | None) -> None:
         self.queue, self.engine, self.limits = queue, queue.engine, limits
         self.roster = Roster(queue.engine, clock)
         self.handing_out = HandingOut(queue.engine)
+        self._gate = gate
+
+    async def check_still_admitted(self, caller: Caller) -> None:
+        """After a wait: raises if the caller's token was revoked or has expired meanwhile."""
+        if self._gate is not None:
+            await self._gate.check_still_admitted(caller)
 
 
 def desk_of(state: State) -> Desk:
@@ -45,14 +52,16 @@ def desk_of(state: State) -> Desk:
     desk: Desk | None = state.get("workers_desk")
     if desk is None:
         limits = state.get("time_limits") or TimeLimits(state["queue"], elapsed=state.get("elapsed") or boot_clock)
-        desk = state["workers_desk"] = Desk(state["queue"], state.get("clock") or system_clock, limits)
+        desk = state["workers_desk"] = Desk(
+            state["queue"], state.get("clock") or system_clock, limits, state.get("gate")
+        )
     return desk
 
 
 @post("/register", status_code=200, responses=problems(413, 415))
 async def register(request: Request[Any, Any, Any], data: JSONBody[messages.Register]) -> messages.Registered:
     """Become a worker. The answer's `worker_id` goes into every later request."""
-    seat = await desk_of(request.app.state).roster.register(data)
+    seat = await desk_of(request.app.state).roster.register(data, caller_of(request))
     return messages.Registered(worker_id=seat.note.worker_id)
 
 
@@ -65,11 +74,12 @@ async def poll(
 ) -> Response[bytes]:
     """Take up to `available_capacity` tasks. With a `request_id`, a repeat gets the same tasks and leases."""
     desk = desk_of(request.app.state)
-    seat = await desk.roster.seat(worker_id)
+    caller = caller_of(request)
+    seat = await desk.roster.seat(worker_id, caller)
     await desk.roster.sign_of_life(seat)
 
     async def work() -> bytes:
-        tasks = await desk.handing_out.poll(seat, data)
+        tasks = await desk.handing_out.poll(seat, data, caller.limits, lambda: desk.check_still_admitted(caller))
         try:
             await desk.roster.make_known(tuple({task.type for task in tasks}))
             answer = msgspec.json.encode(messages.Polled(tasks=[handed_out(task) for task in tasks]))
@@ -95,10 +105,11 @@ async def result(
 ) -> messages.Answered:
     """Tell how a task ended, or many under `results`. Of many, each is answered on its own."""
     desk = desk_of(request.app.state)
-    seat = await desk.roster.seat(worker_id)
+    caller = caller_of(request)
+    seat = await desk.roster.seat(worker_id, caller)
     results = results_of(data)
     limit = desk.queue.settings.payload_limit
-    told, settled = await record(desk.engine, seat, results, result_limit=limit)
+    told, settled = await record(desk.engine, seat, results, caller, result_limit=limit)
     desk.limits.forget(each.task.id for each in settled)
     for each in settled:
         desk.queue.transitions.settled(each.task, each.change)
@@ -116,7 +127,7 @@ async def heartbeat(
 ) -> messages.Acknowledged:
     """Still alive: keeps the worker's leases, within the time limits of their tasks."""
     desk = desk_of(request.app.state)
-    seat = await desk.roster.seat(worker_id)
+    seat = await desk.roster.seat(worker_id, caller_of(request))
     lost = await beat(desk.engine, desk.roster, seat, data, desk.limits)
     return messages.Acknowledged(lost=lost, drain=await desk.handing_out.dismissed(seat))
 
@@ -126,7 +137,7 @@ workers_router = Router(
     route_handlers=[register, poll, result, heartbeat],
     request_class=StrictRequest,
     request_max_body_size=BODY_LIMIT,
-    opt=WORK,
+    opt=WORK | LIMITED,
     tags=["workers"],
 )
 router = Router(path="/internal", route_handlers=[workers_router, engine_router])

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections.abc import Awaitable, Callable
 from hashlib import sha256
 
 from qo import notes
@@ -10,8 +11,9 @@ from qo.codec import to_json
 from qo.engine import Engine
 from qo.errors import Conflict, InvalidTask, StorageError
 from qo.ids import new_lease_id
-from qo.model import Status, Task, Want, check_names, check_number, release
+from qo.model import Filter, Status, Task, Want, check_names, check_number, release
 from qo.notes import Control
+from qo.web.callers import AccessLimits
 from qo.web.remote.messages import LEASE, HandedOut, Poll
 from qo.web.remote.roster import Seat, check_capacity
 
@@ -29,8 +31,11 @@ class HandingOut:
         self._control = Control()
         self._looked_at = float("-inf")
 
-    async def poll(self, seat: Seat, asked: Poll) -> list[Task]:
-        want, until = self._check(seat, asked), boot_clock() + min(asked.wait, LONGEST_WAIT)
+    async def poll(
+        self, seat: Seat, asked: Poll, limits: AccessLimits, check_caller: Callable[[], Awaitable[None]]
+    ) -> list[Task]:
+        """Tasks within the caller's limits. `check_caller` raises once it may not go on; asked after every wait."""
+        want, until = self._check(seat, asked, limits), boot_clock() + min(asked.wait, LONGEST_WAIT)
         while True:
             allowed = await self._allowed(seat, want)
             tasks = await self._engine.claim(allowed) if allowed else []
@@ -42,6 +47,7 @@ class HandingOut:
                 await self._engine.wait(allowed, left)
             else:
                 await asyncio.sleep(min(left, _LOOK))  # paused, or out of tokens: look at the switches again
+            await check_caller()
 
     async def release(self, tasks: list[Task]) -> None:
         """Hand back tasks that were claimed for an answer that cannot be sent. It costs them neither time nor retries.
@@ -53,15 +59,18 @@ class HandingOut:
         except (StorageError, Conflict) as error:
             log.warning("%d tasks claimed for a poll without an answer stay leased for now: %s", len(tasks), error)
 
-    def _check(self, seat: Seat, asked: Poll) -> Want:
+    def _check(self, seat: Seat, asked: Poll, limits: AccessLimits) -> Want:
         check_number("wait", asked.wait)
         note = seat.note
+        where = limits.narrow(Filter(queues=note.queues, types=note.types))  # a note lies where others can write
+        if where is None:
+            raise InvalidTask("worker_id", "was registered for none of the queues and types of this token")
         given = note.capabilities if asked.capabilities is None else check_names("capabilities", asked.capabilities)
         return Want(
             worker_id=note.worker_id,
             lease_id=lease_of(note.worker_id, asked.request_id),
-            queues=note.queues,
-            types=note.types,
+            queues=where.queues,
+            types=where.types,
             capabilities=frozenset(given),
             limit=min(check_capacity("available_capacity", asked.available_capacity), MOST_TASKS),
             lease=LEASE,

@@ -10,6 +10,7 @@ from qo.engine import Engine
 from qo.errors import InvalidTask
 from qo.ids import luck
 from qo.model import Change, Status, Task, after_error, check_id, check_number, check_size, complete, fail
+from qo.web.callers import Caller, Scope
 from qo.web.remote.checks import check_lease_id
 from qo.web.remote.messages import Failure, Recorded, Report, Result
 from qo.web.remote.roster import Seat
@@ -49,10 +50,11 @@ class Settled:
 
 
 async def record(
-    engine: Engine, seat: Seat, results: Sequence[Result], *, result_limit: int
+    engine: Engine, seat: Seat, results: Sequence[Result], caller: Caller, *, result_limit: int
 ) -> tuple[list[Recorded], list[Settled]]:
     """What became of each, and those that changed something."""
-    tasks = await engine.get([check_id(result.task_id) for result in results])
+    found = await engine.get([check_id(result.task_id) for result in results])
+    tasks = [task if task is not None and caller.may_see(task) else None for task in found]
     changes = [
         None if task is None else settlement(_held(task, seat, result), result, result_limit)
         for task, result in zip(tasks, results, strict=True)
@@ -69,15 +71,18 @@ async def record(
             if task.status is Status.RUNNING:
                 settled.append(Settled(task, change))
         else:
-            told.append(_refused(task, result, seat))
+            told.append(_refused(task, result, seat, caller))
     return told, settled
 
 
 def _held(task: Task, seat: Seat, result: Result) -> Task:
-    """The task as this worker claims to hold it. Without a token, what the store says of the worker decides."""
-    if result.lease_token is not None:
-        return replace(task, lease_id=check_lease_id(result.lease_token))
-    return task if task.worker_id == seat.note.worker_id else replace(task, lease_id=None)
+    """The task as this worker claims to hold it. Without a lease token, what the store says of the worker decides.
+
+    A lease token of another worker's attempt settles nothing. A task that waits again names no worker.
+    """
+    lease_id = task.lease_id if result.lease_token is None else check_lease_id(result.lease_token)
+    is_own = task.worker_id == seat.note.worker_id or (task.worker_id is None and result.lease_token is not None)
+    return replace(task, lease_id=lease_id if is_own else None)
 
 
 def settlement(task: Task, result: Result, limit: int) -> Change:
@@ -111,12 +116,13 @@ def _recorded(task: Task, change: Change, seat: Seat) -> Recorded:
     return recorded
 
 
-def _refused(task: Task, result: Result, seat: Seat) -> Recorded:
+def _refused(task: Task, result: Result, seat: Seat, caller: Caller) -> Recorded:
     lease_id, before = seat.recorded.get(task.id, (None, None))
     same = result.lease_token is None or result.lease_token == lease_id
     if before is not None and same and (before.status == "completed") == (result.status == "completed"):
         return replace(before, repeated=True)  # the task has gone on since, for instance to its next attempt
-    why = f"task {task.id} is {task_word(task)}, no longer held by this worker: its lease expired, or it was cancelled"
+    now = f"is {task_word(task)}, " if caller.may(Scope.READ) else "is "
+    why = f"task {task.id} {now}no longer held by this worker: its lease expired, or it was cancelled"
     return _no(task.id, "lease_lost", why)
 
 

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable, Iterable
 
 import msgspec
-from litestar.exceptions import NotFoundException
+from litestar.exceptions import NotFoundException, PermissionDeniedException
 from msgspec.structs import replace
 
 from qo import notes
@@ -14,6 +14,7 @@ from qo.errors import DamagedNote, InvalidTask
 from qo.ids import new_id
 from qo.model import ANY, check_name, check_names, check_types
 from qo.notes import WorkerNote
+from qo.web.callers import LOCAL_CALLER, Caller
 from qo.web.remote.messages import Recorded, Register
 from qo.web.remote.rates import Rates
 
@@ -49,28 +50,38 @@ class Roster:
         self._known_types: set[str] = set()
         self._writing = asyncio.Lock()
 
-    async def register(self, asked: Register) -> Seat:
-        now = self._clock()
+    async def register(self, asked: Register, caller: Caller) -> Seat:
+        """A worker of this caller, for what it asks for within the caller's limits."""
+        now, limits = self._clock(), caller.limits
         note = WorkerNote(
             worker_id=new_id(self._clock),
             started_at=now,
             last_heartbeat=now,
-            queues=_names("queues", asked.queues),
-            types=_names("types", asked.types, check_types),
+            queues=_inside("queues", _names("queues", asked.queues), limits.queues),
+            types=_inside("types", _names("types", asked.types, check_types), limits.types),
             capabilities=_names("capabilities", asked.capabilities),
             capacity=check_capacity("capacity", asked.capacity, least=1),
             version=_version(asked.version),
+            owner=_owner(caller),
         )
         await self.make_known(note.types)
         await self._write(note)
         return self._sit(note)
 
-    async def seat(self, worker_id: str) -> Seat:
-        """The worker's seat. One that registered with another server gets it from its note."""
+    async def seat(self, worker_id: str, caller: Caller) -> Seat:
+        """The worker's seat. One that registered with another server gets it from its note.
+
+        A worker belongs to the token that registered it; another one is refused.
+        """
         check_name("worker_id", worker_id)
-        seat = self._seats.get(worker_id)
-        if seat is not None:
-            return seat
+        seat = self._seats.get(worker_id) or await self._known(worker_id)
+        if seat.note.owner != _owner(caller):
+            raise PermissionDeniedException(
+                "this worker was registered with another token; register again with this one"
+            )
+        return seat
+
+    async def _known(self, worker_id: str) -> Seat:
         stored = await self._engine.read_note(notes.WORKERS + worker_id)
         if stored is None:
             raise NotFoundException(f"there is no worker {worker_id}; register first")
@@ -109,6 +120,18 @@ class Roster:
 
     async def _write(self, note: WorkerNote) -> None:
         await self._engine.write_note(notes.WORKERS + note.worker_id, msgspec.json.encode(note), expected=ANY)
+
+
+def _owner(caller: Caller) -> str:
+    return "" if caller is LOCAL_CALLER else caller.id
+
+
+def _inside(field: str, names: tuple[str, ...], limit: frozenset[str]) -> tuple[str, ...]:
+    """What the worker asks for; if it asks for all, all that its token is for."""
+    if limit and not limit.issuperset(names):
+        outside = next(name for name in names if name not in limit)
+        raise PermissionDeniedException(f"this token is not for {outside!r} in `{field}`")
+    return names or tuple(sorted(limit))
 
 
 def _names(field: str, given: list[str], check: Check = check_names) -> tuple[str, ...]:
