@@ -113,6 +113,13 @@ class Spacious(Protocol):
 
 
 @runtime_checkable
+class Audited(Protocol):
+    """An engine behind a server that records who did what, so that its clients need not."""
+
+    is_audited: bool
+
+
+@runtime_checkable
 class FindsWithoutValues(Protocol):
     """An engine that can find tasks without reading their large payloads and results."""
 

@@ -32,6 +32,9 @@ class TestHttpOverMemory(EngineContract):
             yield engine
             await engine.close()
 
+    def audited(self, engine: Engine) -> Engine:  # noqa: ARG002 - the server records what its callers do
+        return self.below
+
     async def damage(self, engine: Engine, task_id: str) -> None:  # noqa: ARG002 - the server's store is damaged
         self.below.damage(task_id)
 
@@ -53,11 +56,15 @@ class TestHttpOverSqlite(EngineContract):
     @pytest.fixture
     async def engine(self, clock: ManualClock, served: Server, tmp_path: Path) -> AsyncIterator[Engine]:
         self.path = tmp_path / "qo.db"
-        async with served.serving(SqliteEngine(self.path, clock)):
+        self.below = SqliteEngine(self.path, clock)
+        async with served.serving(self.below):
             engine = HttpEngine(address_of(served.url))
             await engine.open()
             yield engine
             await engine.close()
+
+    def audited(self, engine: Engine) -> Engine:  # noqa: ARG002 - the server records what its callers do
+        return self.below
 
     async def damage(self, engine: Engine, task_id: str) -> None:  # noqa: ARG002 - the server's store is damaged
         other = SqliteEngine(self.path)

@@ -2,6 +2,7 @@
 
 import click
 
+from qo.cli.audited import audited
 from qo.cli.context import Call, common, examples, option
 from qo.cli.switching import answer
 from qo.notes import Control
@@ -16,6 +17,7 @@ def command(call: Call, rate: float, type_: str | None) -> None:
     """Let each worker start at most RATE tasks a second, in all or of one type; 0 lifts the limit."""
 
     async def work(queue: Queue) -> Control:
-        return await queue.switches.limit_rate(rate, type=type_)
+        async with audited(queue, "limit", f"{rate:g} a second" + (f", type {type_}" if type_ else "")):
+            return await queue.switches.limit_rate(rate, type=type_)
 
     answer(call, call.ask(work))

@@ -4,11 +4,13 @@ import asyncio
 
 import click
 
+from qo.cli.audited import audited
 from qo.cli.context import Call, common, examples
 from qo.cli.exits import Exit
 from qo.cli.output import clean
 from qo.engines import hide_password, open_engine, schema_of
 from qo.engines.schemas import Schema
+from qo.queue import Queue
 
 
 @click.command("migrate", epilog=examples("qo migrate", "qo migrate postgresql://db.example/app --check"))
@@ -21,7 +23,7 @@ def command(call: Call, store: str | None, *, check: bool) -> int:
     """
     url = store or call.url
     before = asyncio.run(schema_of(url))
-    after = before if check or before is None else asyncio.run(_migrate(url))
+    after = before if check or before is None else asyncio.run(_migrate(url, before))
     behind = after is not None and not after.is_current
     if call.json:
         call.answer(_view(url, before, after))
@@ -30,13 +32,13 @@ def command(call: Call, store: str | None, *, check: bool) -> int:
     return Exit.ERROR if behind else Exit.CLEAN
 
 
-async def _migrate(url: str) -> Schema | None:
-    engine = open_engine(url)
-    try:
-        await engine.open()
-    finally:
-        await engine.close()
-    return await schema_of(url)
+async def _migrate(url: str, before: Schema) -> Schema | None:
+    async with Queue(open_engine(url)) as queue:
+        after = await schema_of(url)
+        if after is not None and after.found != before.found:
+            async with audited(queue, "migrate", f"schema {before.found or 'none'} to {after.found}"):
+                pass
+    return after
 
 
 def _view(url: str, before: Schema | None, after: Schema | None) -> dict[str, object]:

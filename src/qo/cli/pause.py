@@ -2,6 +2,7 @@
 
 import click
 
+from qo.cli.audited import audited, names_in_words
 from qo.cli.context import Call, common, examples, option
 from qo.cli.params import TYPES, Names, together
 from qo.cli.switching import answer
@@ -20,6 +21,8 @@ def command(call: Call, queues: tuple[tuple[str, ...], ...], types: tuple[tuple[
     """
 
     async def work(queue: Queue) -> Control:
-        return await queue.switches.pause(queues=together(queues), types=together(types))
+        some = {"queues": together(queues), "types": together(types)}
+        async with audited(queue, "pause", names_in_words(**some)):
+            return await queue.switches.pause(**some)
 
     answer(call, call.ask(work))

@@ -7,12 +7,13 @@ from typing import Any, NamedTuple, TypeVar
 import click
 from rich.text import Text
 
+from qo.cli.audited import audited, names_in_words
 from qo.cli.context import Call, examples, option
 from qo.cli.exits import Exit, code_of
 from qo.cli.output import plural, print_error
 from qo.cli.params import DURATION, TYPES, Names, together, unique
 from qo.clock import system_clock
-from qo.errors import QoError
+from qo.errors import OutcomeUnknown, QoError
 from qo.model import Filter, Status, check_id
 from qo.queue import Queue
 
@@ -87,13 +88,20 @@ def _by_id(call: Call, verb: Verb, ids: tuple[str, ...]) -> int:
         check_id(task_id)  # a slip of the pen is told before anything is done
 
     async def work(queue: Queue) -> None:
-        for task_id in ids:
-            try:
-                await verb.one(queue, task_id)
-            except QoError as error:
-                refused.append((task_id, error))
-            else:
-                done.append(task_id)
+        async with audited(queue, verb.name) as action:
+            action.number = 0
+            for task_id in ids:
+                try:
+                    await verb.one(queue, task_id)
+                except QoError as error:
+                    refused.append((task_id, error))
+                    if not isinstance(error, OutcomeUnknown):
+                        continue
+                    action.is_unknown = True
+                else:
+                    done.append(task_id)
+                    action.number = len(done)
+                action.task_ids.append(task_id)
 
     call.ask(work)
     if call.json:
@@ -119,7 +127,14 @@ def _by_filter(call: Call, verb: Verb, chosen: Chosen, *, yes: bool) -> int:
         return [task.id async for task in queue.all(where) if since is None or task.created_at <= since]
 
     async def change(queue: Queue) -> int:
-        return sum([sum(await verb.many(queue, ids[at : at + PAGE])) for at in range(0, len(ids), PAGE)])
+        async with audited(queue, verb.name, _in_words(where, chosen)) as action:
+            action.number = 0
+            for at in range(0, len(ids), PAGE):
+                some = ids[at : at + PAGE]
+                answers = await verb.many(queue, some)
+                action.number += sum(answers)
+                action.task_ids += [each for each, changed in zip(some, answers, strict=True) if changed]
+            return action.number
 
     ids = call.ask(find)
     if ids and not yes and not _confirmed(verb, len(ids)):
@@ -141,6 +156,11 @@ def _filter(verb: Verb, chosen: Chosen) -> tuple[Filter, float | None]:
     if chosen.older_than is None or verb.age == "finished":
         return Filter(**_fields(where), finished_for=chosen.older_than), None
     return where, system_clock() - chosen.older_than
+
+
+def _in_words(where: Filter, chosen: Chosen) -> str:
+    words = names_in_words(status=where.statuses, type=where.types, queue=where.queues)
+    return words if chosen.older_than is None else f"{words}, older than {chosen.older_than:g} s"
 
 
 def _fields(where: Filter) -> dict[str, Any]:

@@ -1,12 +1,12 @@
 """`qo token`: who may call the server, and what they may do."""
 
-import getpass
-import socket
 from typing import Any
 
 import click
 from rich.text import Text
 
+from qo.audit import cli_user
+from qo.cli.audited import audited, names_in_words
 from qo.cli.context import Call, common, examples, option
 from qo.cli.output import age, data, table
 from qo.cli.params import DURATION
@@ -76,9 +76,10 @@ def create(call: Call, name: str, scopes: frozenset[Scope], expires: float | Non
     """Create a token and print it, once: only its hash is kept."""
 
     async def work(queue: Queue) -> Created:
-        return await create_token(
-            queue.engine, name, scopes, now=system_clock(), lifetime=expires, created_by=local_user(), **limits
-        )
+        async with audited(queue, "token.create", _rights_in_words(name, scopes, **limits)):
+            return await create_token(
+                queue.engine, name, scopes, now=system_clock(), lifetime=expires, created_by=cli_user(), **limits
+            )
 
     token, secret = call.ask(work, create=True)
     if call.json:
@@ -88,12 +89,9 @@ def create(call: Call, name: str, scopes: frozenset[Scope], expires: float | Non
     click.echo(f"Keep it: it is not shown again. Send it as: Authorization: Bearer {secret[:6]}...", err=True)
 
 
-def local_user() -> str:
-    """Who runs this command, on which machine."""
-    try:
-        return f"{getpass.getuser()}@{socket.gethostname()}"
-    except (KeyError, OSError):  # a container may run under a number without a name
-        return f"unknown@{socket.gethostname()}"
+def _rights_in_words(name: str, scopes: frozenset[Scope], queues: tuple[str, ...], types: tuple[str, ...]) -> str:
+    limits = names_in_words(queue=queues, type=types)
+    return f"{name} ({', '.join(sorted(scopes))}{f'; {limits}' if limits else ''})"
 
 
 @command.command("list", epilog=examples("qo token list"))
@@ -138,7 +136,10 @@ def revoke(call: Call, which: str) -> None:
     """
 
     async def work(queue: Queue) -> Token:
-        return await revoke_token(queue.engine, which)
+        async with audited(queue, "token.revoke", which) as action:
+            revoked = await revoke_token(queue.engine, which)
+            action.target = f"{revoked.name} ({revoked.id})"
+            return revoked
 
     token = call.ask(work)
     if call.json:
@@ -159,7 +160,8 @@ def reset(call: Call, yes: bool) -> None:  # noqa: FBT001 - click passes it by n
         click.confirm("Forget every token, and serve this machine without one again?", abort=True, err=True)
 
     async def work(queue: Queue) -> int:
-        return await forget_tokens(queue.engine)
+        async with audited(queue, "token.reset"):
+            return await forget_tokens(queue.engine)
 
     forgotten = call.ask(work)
     if call.json:

@@ -7,6 +7,7 @@ import msgspec
 from rich.table import Table
 from rich.text import Text
 
+from qo.cli.audited import audited, names_in_words
 from qo.cli.context import Call, common, examples, option
 from qo.cli.output import age, data, table
 from qo.cli.params import DURATION
@@ -66,7 +67,8 @@ def drain(call: Call, workers: tuple[str, ...]) -> None:
         strangers = [worker for worker in workers if worker not in known]
         if strangers:
             raise InvalidSetting(f"there is no worker called {', '.join(strangers)}; see qo workers")
-        await queue.switches.drain(workers)
+        async with audited(queue, "drain", names_in_words(worker=workers)):
+            await queue.switches.drain(workers)
 
     call.ask(work)
     if call.json:

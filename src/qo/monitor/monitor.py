@@ -13,9 +13,10 @@ import msgspec
 from msgspec import Struct
 
 from qo import notes
+from qo.audit import compact_audit
 from qo.clock import Clock, boot_clock, system_clock
 from qo.engine import Engine, Repairable, default_retention
-from qo.errors import Conflict, DamagedNote, StorageError
+from qo.errors import Conflict, DamagedNote, Refused, StorageError
 from qo.ids import luck
 from qo.model import NEW, Note
 from qo.monitor.settings import MonitorSettings
@@ -28,7 +29,7 @@ from qo.stats import compact_stats
 log = logging.getLogger("qo.monitor")
 _LATE = 1.25, 2.0  # a check may come this much later than planned: a factor, and seconds
 _TERM = 2  # checks a leader is good for: every second one renews it
-_COMPACT_INTERVAL = 1800.0  # seconds between two compactions of the statistics
+_COMPACT_INTERVAL = 1800.0  # seconds between two compactions of the statistics and the audit trail
 _BURIALS = 4  # checks: so often silent workers are looked for
 _LONGEST_TERM = 3600.0  # seconds: a leader note that stays the same for longer has no leader behind it
 _MOST_WATCHED = 10_000  # notes
@@ -197,6 +198,7 @@ class Monitor:
             repaired = await self._engine.repair()
         if self._is_due("compact", max(_COMPACT_INTERVAL, self._settings.sweep_interval)):
             await compact_stats(self._engine, self._clock())
+            await self._compact_audit()
         shortest = self._retention.shortest(self._engine)
         if shortest == float("inf") or not self._is_due("tidy", min(self._settings.sweep_interval, shortest)):
             return Checked(repaired=repaired)
@@ -204,6 +206,12 @@ class Monitor:
         if tidied.archived or tidied.deleted:
             log.info("archived %d and deleted %d finished tasks", tidied.archived, tidied.deleted)
         return Checked(repaired=repaired, archived=tidied.archived, deleted=tidied.deleted)
+
+    async def _compact_audit(self) -> None:
+        try:
+            await compact_audit(self._engine, self._clock())
+        except Refused as error:  # credentials that may not rewrite the trail
+            log.warning("the audit trail cannot be compacted with these credentials: %s", error)
 
     def _is_due(self, work: str, interval: float) -> bool:
         now = self._clock()

@@ -19,6 +19,8 @@ _MARGIN = 10.0  # seconds a long-poll may be late
 
 
 class HttpEngine:
+    is_audited = True  # the server records what its callers do
+
     def __init__(self, address: Address) -> None:
         self._address = address
         self._line: Line | None = None

@@ -1,0 +1,190 @@
+"""The notes that hold the trail: one for each write, merged into one for each day.
+
+    audit/new/1763366400123-8f3a1c20be77    what one process wrote at once; created, never changed
+    audit/2026-11-17                        the records of a day
+
+Writers only create notes, so two of them never wait for each other, and a writer needs no right to change what is
+there. A merge writes the day's note first (compare and set) and drops the merged notes afterwards. A reader takes each
+record once, by its id, so an interrupted merge shows nothing twice.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from datetime import UTC, datetime
+from typing import Final, NamedTuple
+
+import msgspec
+
+from qo import notes
+from qo.audit.records import AuditNote, AuditRecord, StoredAction, decode, encode, stored_actions
+from qo.engine import Audited, Engine, default_retention
+from qo.errors import Conflict, DamagedNote, StorageError
+from qo.ids import new_lease_id
+from qo.model import NEW, Note
+
+PREFIX: Final = "audit/"
+INBOX: Final = "audit/new/"
+DAY: Final = 86_400.0
+RETENTION: Final = 90 * DAY  # seconds a record is kept
+MAX_DAYS_FULL: Final = 10  # days that may be full at once
+MAX_PER_DAY: Final = 1_000
+MAX_PER_DAY_IN_ONE_OBJECT: Final = 100  # where every write of the queue also writes the trail
+_TRIES = 50  # merges of one day that may lose their race in a row
+
+
+class AuditPage(NamedTuple):
+    records: list[AuditRecord]  # newest first
+    has_more: bool
+    dropped: int  # records of the days read that were removed because there were too many
+
+
+def is_audited_elsewhere(engine: Engine) -> bool:
+    """Whether a server at the other end records what is done, because it knows who calls."""
+    return isinstance(engine, Audited) and engine.is_audited
+
+
+async def write_records(engine: Engine, records: list[AuditRecord]) -> None:
+    name = f"{INBOX}{int(records[0].at * 1000):013d}-{new_lease_id()[:12]}"
+    await engine.write_note(name, encode(records), expected=NEW)
+
+
+async def read_audit(
+    engine: Engine,
+    *,
+    now: float,
+    limit: int,
+    since: float | None = None,
+    before: tuple[float, str] | None = None,
+    matches: Callable[[AuditRecord], bool] = lambda _: True,
+) -> AuditPage:
+    """Up to `limit` records that match, newest first, from `since` on and before the position `before` (`at`, `id`)."""
+    since = max(now - RETENTION, now - RETENTION if since is None else since)
+    found: dict[str, AuditRecord] = {}
+    dropped = 0
+
+    def take(note: Note) -> int:
+        try:
+            document = decode(note)
+        except DamagedNote as error:
+            notes.report(error)
+            return 0
+        for record, _ in stored_actions(document):
+            if record.at >= since and (before is None or (record.at, record.id) < before) and matches(record):
+                found.setdefault(record.id, record)
+        return document.dropped
+
+    for note in await engine.notes(INBOX):  # first: what is merged meanwhile was in here
+        take(note)
+    for month, begins_at in _months(now if before is None else min(now, before[0]), since):
+        dropped += sum([take(note) for note in await engine.notes(f"{PREFIX}{month}")])
+        if sum(record.at >= begins_at for record in found.values()) > limit:
+            break
+    ordered = sorted(found.values(), key=lambda record: (record.at, record.id), reverse=True)
+    return AuditPage(ordered[:limit], len(ordered) > limit, dropped)
+
+
+def _months(latest: float, earliest: float) -> Iterator[tuple[str, float]]:
+    """Names and beginnings of months, the latest first. Records of tomorrow's clocks lie in the month after."""
+    at = datetime.fromtimestamp(latest + DAY, UTC)
+    year, month = at.year, at.month
+    while True:
+        begins_at = datetime(year, month, 1, tzinfo=UTC).timestamp()
+        yield f"{year:04d}-{month:02d}", begins_at
+        if begins_at <= earliest or year == 1:
+            return
+        year, month = (year, month - 1) if month > 1 else (year - 1, 12)
+
+
+async def compact_audit(engine: Engine, now: float) -> None:
+    """Merge what was written into the notes of the days, and drop what is too old or too much."""
+    if is_audited_elsewhere(engine):
+        return  # nobody rewrites the trail over HTTP; the server's own monitor compacts it
+    inbox = await engine.notes(INBOX)
+    if not inbox:
+        return
+    days: dict[str, list[StoredAction]] = {}
+    for note in inbox:
+        try:
+            for action in stored_actions(decode(note)):
+                at = min(action.record.at, now)  # a wrong clock must not keep a record for ever
+                if now - at <= RETENTION:
+                    days.setdefault(_day(at), []).append(action)
+        except DamagedNote as error:
+            await notes.set_aside(engine, error)
+    most = MAX_PER_DAY_IN_ONE_OBJECT if default_retention(engine) else MAX_PER_DAY
+    for day, actions in days.items():
+        await _merge(engine, day, actions, most)
+    for note in inbox:
+        await engine.drop_note(note.name)
+    await _drop_old_days(engine, now, most * MAX_DAYS_FULL)
+
+
+async def _merge(engine: Engine, day: str, actions: list[StoredAction], most: int) -> None:
+    name = PREFIX + day
+    for _ in range(_TRIES):
+        note = await engine.read_note(name)
+        before = AuditNote(records=[])
+        if note is not None:
+            try:
+                before = decode(note)
+            except DamagedNote as error:
+                await notes.set_aside(engine, error)
+        known = stored_actions(before)
+        ids = {action.record.id for action in known}
+        together = [*known, *(action for action in actions if action.record.id not in ids)]
+        kept = keep_fairly(together, most)
+        after = AuditNote(records=[action.raw for action in kept], dropped=before.dropped + len(together) - len(kept))
+        try:
+            await engine.write_note(name, msgspec.json.encode(after), expected=note.version if note else NEW)
+        except Conflict:
+            continue
+        return
+    raise StorageError(f"note {name!r} is written by others all the time; try again")
+
+
+def keep_fairly(actions: Iterable[StoredAction], most: int) -> list[StoredAction]:
+    """Up to `most`, oldest first. Of too many, the actors with the most records lose their oldest ones.
+
+    So a token that acts thousands of times a day does not push out what others did.
+    """
+    ordered = sorted(actions, key=lambda action: (action.record.at, action.record.id))
+    numbers = Counter((action.record.actor, action.record.who) for action in ordered)
+    share = most  # records each actor may keep
+    while sum(min(number, share) for number in numbers.values()) > most and share > 1:
+        share -= 1
+    kept: list[StoredAction] = []
+    left: Counter[tuple[str, str]] = Counter()
+    for action in reversed(ordered):
+        who = (action.record.actor, action.record.who)
+        left[who] += 1
+        if left[who] <= share:
+            kept.append(action)
+    return kept[:most][::-1]
+
+
+async def _drop_old_days(engine: Engine, now: float, most: int) -> None:
+    """Days beyond the retention, and the oldest ones while there are more than `most` records."""
+    total = 0
+    for note in reversed(await engine.notes(PREFIX)):
+        day = note.name.removeprefix(PREFIX)
+        ended_at = _end(day)
+        if ended_at is None:
+            continue
+        try:
+            total += len(decode(note).records)
+        except DamagedNote as error:
+            notes.report(error)
+        if now - ended_at > RETENTION or total > most:
+            await engine.drop_note(note.name)
+
+
+def _day(at: float) -> str:
+    return f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d}"
+
+
+def _end(day: str) -> float | None:
+    """When the day ends; None: not a day's note."""
+    try:
+        return datetime.strptime(f"{day}+0000", "%Y-%m-%d%z").timestamp() + DAY
+    except ValueError:
+        return None

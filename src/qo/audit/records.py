@@ -1,0 +1,103 @@
+"""One action as the trail keeps it, and the notes that hold such records.
+
+Each record is decoded on its own: one that cannot be read does not hide its neighbours, and what a newer qo wrote into
+a record is kept when the note is written again.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Annotated, Final, Literal, NamedTuple
+
+import msgspec
+from msgspec import Meta, Raw, Struct
+
+from qo import notes
+from qo.ids import new_lease_id
+from qo.model import Note
+
+ActorKind = Literal["token", "cli", "page", "user", "anyone"]
+ActionOutcome = Literal["done", "unknown"]
+
+MAX_TASK_IDS: Final = 20  # ids named in one record; `number` tells how many tasks there were
+_MAX_NAME = 128  # characters
+_MAX_TARGET = 500  # characters
+
+_Name = Annotated[str, Meta(max_length=_MAX_NAME)]
+
+
+class AuditRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Who did what, when and to what. Only actions that changed something, or may have, are recorded."""
+
+    id: _Name
+    at: notes.Instant
+    actor: ActorKind
+    who: _Name  # a token's name, user@host, an access key, a user of the identity provider
+    action: _Name
+    target: Annotated[str, Meta(max_length=_MAX_TARGET)] = ""
+    task_ids: Annotated[tuple[_Name, ...], Meta(max_length=MAX_TASK_IDS)] = ()
+    number: int | None = None  # tasks that were changed
+    outcome: ActionOutcome = "done"  # unknown: the store failed, and may or may not have taken the write
+    origin: _Name = ""  # the address a request came from
+
+
+class AuditNote(Struct, frozen=True, kw_only=True):
+    records: list[Raw]
+    dropped: int = 0  # records of this day that were removed because there were too many
+
+
+class StoredAction(NamedTuple):
+    """A record, and the bytes it was read from."""
+
+    record: AuditRecord
+    raw: Raw
+
+
+def new_record(
+    *,
+    at: float,
+    actor: ActorKind,
+    who: str,
+    action: str,
+    target: str = "",
+    task_ids: Sequence[str] = (),
+    number: int | None = None,
+    outcome: ActionOutcome = "done",
+    origin: str = "",
+) -> AuditRecord:
+    """A record with an id of its own. Long texts are shortened, never refused."""
+    return AuditRecord(
+        id=new_lease_id(),
+        at=at,
+        actor=actor,
+        who=_shortened(who, _MAX_NAME),
+        action=_shortened(action, _MAX_NAME),
+        target=_shortened(target, _MAX_TARGET),
+        task_ids=tuple(task_ids[:MAX_TASK_IDS]),
+        number=number,
+        outcome=outcome,
+        origin=_shortened(origin, _MAX_NAME),
+    )
+
+
+def _shortened(text: str, length: int) -> str:
+    text = text.encode("utf-8", "replace").decode()  # JSON has no lone surrogates
+    return text if len(text) <= length else f"{text[: length - 1]}…"
+
+
+def encode(records: Iterable[AuditRecord]) -> bytes:
+    return msgspec.json.encode(AuditNote(records=[Raw(msgspec.json.encode(record)) for record in records]))
+
+
+def decode(note: Note) -> AuditNote:
+    """Raises DamagedNote if it is none."""
+    return notes.decode(note, AuditNote)
+
+
+def stored_actions(document: AuditNote) -> list[StoredAction]:
+    """Those that can be read."""
+    found = []
+    for raw in document.records:
+        try:
+            found.append(StoredAction(msgspec.json.decode(raw, type=AuditRecord), raw))
+        except (ValueError, TypeError):
+            continue
+    return found

@@ -1,0 +1,81 @@
+"""Writing the trail. An action is never refused or undone because its record could not be written: that is logged."""
+
+import asyncio
+import logging
+import os
+import socket
+
+import msgspec
+
+from qo.audit.archive import compact_audit, is_audited_elsewhere, write_records
+from qo.audit.records import AuditRecord
+from qo.clock import Clock
+from qo.engine import Engine
+from qo.errors import QoError
+from qo.ids import luck
+
+log = logging.getLogger("qo.audit")
+_MAX_BATCH_SIZE = 100  # records in one note
+_WRITE_TIMEOUT = 5.0  # seconds
+_COMPACT_ONE_IN = 64  # writes; the monitor compacts too, but need not run
+
+
+class AuditTrail:
+    """Of one engine, used on its event loop. Records that meet are written together."""
+
+    def __init__(self, engine: Engine, *, clock: Clock) -> None:
+        self._engine, self._clock = engine, clock
+        self._waiting: list[AuditRecord] = []
+        self._lock = asyncio.Lock()
+        self._writes: set[asyncio.Task[None]] = set()
+
+    async def record(self, record: AuditRecord) -> None:
+        """Return when the record is in the store, or logged because the store did not take it."""
+        if is_audited_elsewhere(self._engine):
+            return
+        self._waiting.append(record)
+        async with self._lock:
+            if not any(each is record for each in self._waiting):
+                return  # another call has written it
+            batch, self._waiting = self._waiting[:_MAX_BATCH_SIZE], self._waiting[_MAX_BATCH_SIZE:]
+            # A task of its own: a caller that is cancelled must not take the others' records with it.
+            write = asyncio.create_task(self._write(batch))
+            self._writes.add(write)
+            write.add_done_callback(self._writes.discard)
+            await asyncio.wait([write])
+
+    async def close(self) -> None:
+        """Wait for what is being written."""
+        if self._writes:
+            await asyncio.wait(self._writes)
+
+    async def _write(self, batch: list[AuditRecord]) -> None:
+        try:
+            async with asyncio.timeout(_WRITE_TIMEOUT):
+                await write_records(self._engine, batch)
+        except (QoError, TimeoutError) as error:
+            for record in batch:
+                log.error(  # noqa: TRY400 - the trace says nothing about the action
+                    "not in the audit trail, because the store did not take it (%s): %s",
+                    str(error) or "no answer",
+                    msgspec.json.encode(record).decode(),
+                    extra={"audit": msgspec.to_builtins(record)},
+                )
+            return
+        if luck() * _COMPACT_ONE_IN < 1:
+            try:
+                async with asyncio.timeout(_WRITE_TIMEOUT):
+                    await compact_audit(self._engine, self._clock())
+            except (QoError, TimeoutError) as error:  # the monitor does it, too
+                log.debug("the audit trail was not compacted: %s", error)
+
+
+def cli_user() -> str:
+    """The user of this process by the operating system, not by variables that anyone sets."""
+    try:
+        import pwd  # noqa: PLC0415 - not on every system
+
+        name = pwd.getpwuid(os.getuid()).pw_name
+    except (ImportError, KeyError):  # no such module, or a user without an entry, as in a container
+        name = str(os.getuid()) if hasattr(os, "getuid") else os.environ.get("USERNAME", "unknown")
+    return f"{name}@{socket.gethostname()}"
