@@ -1,6 +1,7 @@
 """Tokens, scopes, rates."""
 
-from typing import Any
+import socket
+from typing import Any, ClassVar
 
 import pytest
 
@@ -182,9 +183,47 @@ async def test_without_any_token_nobody_else_is_served():
 
     class Connection:
         client = Caller()
+        scope: ClassVar[dict[str, Any]] = {"headers": []}
 
     assert gate._is_open(KnownCallers(Tokens()), Connection()) is False  # type: ignore[arg-type]
     assert not is_loopback("192.0.2.7") and is_loopback("::1") and is_loopback("localhost")
+
+
+def test_without_any_token_a_forwarded_request_is_refused(one_server: Served):
+    """A proxy on this machine may rewrite Host, and then its callers look like this machine."""
+    marks = {
+        "X-Forwarded-For": "192.0.2.7",
+        "X-Forwarded-Proto": "https",
+        "X-Forwarded-Anything": "",
+        "Forwarded": "for=192.0.2.7",
+        "Via": "1.1 proxy",
+        "X-Real-IP": "127.0.0.1",
+        "CF-Connecting-IP": "192.0.2.7",
+        "True-Client-IP": "192.0.2.7",
+        "X-Envoy-External-Address": "192.0.2.7",
+        "Fly-Client-IP": "192.0.2.7",
+    }
+    for name, value in marks.items():
+        for path in ("/api/v1/tasks", "/api/v1/dashboard/session", "/metrics"):
+            assert one_server.client.get(path, headers={name: value}).status_code == 401, name
+        assert one_server.post("/api/v1/tasks", {"task_type": "t"}, headers={name: value}).status_code == 401, name
+        assert one_server.client.get("/healthz", headers={name: value}).status_code == 200
+    assert one_server.client.get("/api/v1/tasks", headers={"X-Amzn-Trace-Id": "Root=1-2-3"}).status_code == 200
+
+
+def test_without_any_token_http_1_0_is_refused(one_server: Served):
+    """nginx speaks it to the servers behind it unless told otherwise, and adds no header that would show it."""
+    host, port = one_server.client.base_url.host, one_server.client.base_url.port
+    with socket.create_connection((host, port), timeout=20) as connection:
+        connection.sendall(f"GET /api/v1/tasks HTTP/1.0\r\nHost: {host}:{port}\r\n\r\n".encode())
+        assert connection.makefile("rb").readline().split()[1] == b"401"
+
+
+def test_with_a_token_a_forwarded_request_is_served_as_any_other():
+    with served(MemoryEngine()) as api:
+        secret = token(api, "read")
+        headers = {"authorization": f"Bearer {secret}", "x-forwarded-for": "192.0.2.7", "via": "1.1 proxy"}
+        assert api.client.get("/api/v1/tasks", headers=headers).status_code == 200
 
 
 async def test_only_hashes_are_stored():

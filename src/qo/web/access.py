@@ -19,6 +19,7 @@ from qo.engine import Engine
 from qo.errors import StorageError
 from qo.web.allowance import Allowance
 from qo.web.callers import LOCAL_CALLER, Caller, Scope
+from qo.web.forwarded import is_forwarded
 from qo.web.queries import refuse_unknown
 from qo.web.settings import WebSettings
 from qo.web.token_uses import TokenUseRecorder
@@ -90,9 +91,12 @@ class Gate:
     def _is_open(self, known: KnownCallers, connection: Connection) -> bool:
         """As long as there never was a token this machine may call, and nobody else.
 
-        A server that answers to another name is reached from elsewhere, be it through a proxy on this machine.
+        A server that answers to another name is reached from elsewhere. So is one behind a proxy on this machine, which
+        may well rewrite the Host header: a forwarded request is refused.
         """
         if self._settings.token_required or self._settings.hosts or known.existed:
+            return False
+        if is_forwarded(connection.scope["headers"], connection.scope.get("http_version", "1.1")):
             return False
         return connection.client is None or is_loopback(connection.client.host)
 

@@ -13,4 +13,6 @@ from qo.web.server import server_of
 @get("/events", opt=READ, responses=problems(), media_type="text/event-stream")
 async def listen(request: Request[Any, Any, Any]) -> Stream:
     """Server-sent events: `counts` (tasks by status) and `tasks` (those that changed), about every second."""
-    return Stream(server_of(request).feed.listen(), media_type="text/event-stream")
+    # nginx would otherwise collect events in a buffer before it passes them on.
+    headers = {"X-Accel-Buffering": "no"}
+    return Stream(server_of(request).feed.listen(), media_type="text/event-stream", headers=headers)
