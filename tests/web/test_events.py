@@ -4,11 +4,19 @@ import json
 from collections.abc import Iterator
 
 import httpx
+import pytest
 
 from qo.engines.memory import MemoryEngine
+from qo.testing import ManualClock
+from qo.testing.samples import new, task_id
 from qo.web import WebSettings
-from qo.web.feed import Feed
+from qo.web.access import Gate
+from qo.web.callers import LOCAL_CALLER, AccessLimits, Caller, Scope
+from qo.web.feed import EventStream, Feed
+from qo.web.tokens import create_token, revoke_token
 from tests.web.serving import Served, served
+
+OURS = AccessLimits(queues=frozenset({"ours"}))
 
 
 def events(answer: httpx.Response) -> Iterator[tuple[str, object]]:
@@ -44,19 +52,54 @@ def test_listeners_are_few():
         assert second.status_code == 503 and second.headers["retry-after"] == "10"
 
 
+async def always(_: Caller) -> bool:
+    return True
+
+
 async def test_a_listener_who_leaves_makes_room():
-    feed = Feed(MemoryEngine(), most=1)
+    feed = Feed(MemoryEngine(), always, most=1)
     for _ in range(3):
-        listening = feed.listen()
+        listening = feed.listen(LOCAL_CALLER)
         assert (await anext(listening)).startswith(b"retry:")
         await listening.aclose()  # type: ignore[attr-defined]
 
 
 async def test_a_slow_listener_loses_the_oldest():
-    feed = Feed(MemoryEngine(), most=1)
-    listening = feed.listen()
-    await anext(listening)
+    stream = EventStream(LOCAL_CALLER)
     for number in range(20):
-        feed._send(b"%d" % number)
-    assert await anext(listening) == b"4"
-    await listening.aclose()  # type: ignore[attr-defined]
+        stream.send(b"%d" % number)
+    assert await stream.next() == b"4"
+
+
+@pytest.mark.parametrize("ended_by", ["revoked", "expired"])
+async def test_a_stream_ends_when_its_token_does(ended_by: str):
+    engine, clock, elapsed = MemoryEngine(), ManualClock(), ManualClock()
+    gate = Gate(engine, WebSettings(), clock, elapsed=elapsed)
+    made = await create_token(engine, "page", [Scope.READ], now=clock(), lifetime=60.0)
+    feed = Feed(engine, gate.is_admitted, most=1)
+    listening = feed.listen(made.token.caller())
+    await anext(listening)
+    await feed.look()
+    assert (await anext(listening)).startswith(b"event: counts")
+    if ended_by == "revoked":
+        await revoke_token(engine, "page")
+        elapsed.advance(1.0)
+    else:
+        clock.advance(60.0)
+    await engine.add([new(1)])
+    await feed.look()
+    with pytest.raises(StopAsyncIteration):
+        await anext(listening)
+
+
+async def test_a_stream_tells_only_of_the_queues_of_its_token():
+    engine = MemoryEngine()
+    feed = Feed(engine, always, most=2)
+    caller = Caller(id="1", name="page", kind="token", scopes=frozenset([Scope.READ]), limits=OURS)
+    limited, whole = feed.listen(caller), feed.listen(LOCAL_CALLER)
+    await anext(limited), await anext(whole)
+    await engine.add([new(1, queue="ours"), *(new(number, queue="theirs") for number in range(2, 80))])
+    await feed.look()
+    counts, tasks = await anext(limited), await anext(limited)
+    assert b'"queued":1' in counts and task_id(1).encode() in tasks and b"theirs" not in tasks
+    assert b'"queued":79' in await anext(whole)

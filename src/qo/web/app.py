@@ -92,7 +92,7 @@ async def running(server: Server) -> AsyncIterator[None]:
     async with server.queue:
         tasks = [
             _start(server.ticker.run(), "the ticker"),
-            _start(server.sampler.run(), "the sampler"),
+            _start(server.views.whole.sampler.run(), "the sampler"),
             _start(server.feed.run(), "the feed"),
             _start(server.metrics.start(), "the first look at the statistics"),
             _start(server.gate.uses.run(), "the recorder of when tokens were used"),
@@ -109,7 +109,7 @@ async def running(server: Server) -> AsyncIterator[None]:
             for task in tasks:
                 task.cancel()
             await asyncio.wait(tasks)
-            await server.sampler.finish()
+            await server.views.finish()
             await server.recent_stats.finish()
             await server.gate.uses.flush()
             server.time_limits.close()

@@ -1,13 +1,13 @@
 """Live updates: one look at the store a second, while someone listens, told to all who do.
 
 Each look reads the counts, the newest tasks, those that run, and those that ran at the look before: so a listener hears
-of every task that runs longer than a second, and of the newest anyway. It is for pages, not for bookkeeping.
+of every task that runs longer than a second, and of the newest anyway. It is for pages, not for bookkeeping. Listeners
+with the same limits share a channel. A stream ends within seconds after its caller's token was revoked or has expired.
 """
 
 import asyncio
-import contextlib
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 import msgspec
 from litestar.exceptions import HTTPException
@@ -15,6 +15,7 @@ from litestar.exceptions import HTTPException
 from qo.engine import Engine
 from qo.errors import StorageError
 from qo.model import Counts, Filter, Status, Task
+from qo.web.callers import AccessLimits, Caller
 from qo.web.v1.views import brief_view
 from qo.web.v1.words import STATUSES
 
@@ -30,69 +31,56 @@ _UNAVAILABLE = 503
 Versions = dict[str, int]
 
 
-class Feed:
-    def __init__(self, engine: Engine, *, most: int, interval: float = INTERVAL) -> None:
-        self._engine, self._most, self._interval = engine, most, interval
-        self._listeners: set[asyncio.Queue[bytes]] = set()
-        self._someone = asyncio.Event()
+class EventStream:
+    """One listener: who it is, and what it was not sent yet. None ends it."""
+
+    def __init__(self, caller: Caller) -> None:
+        self.caller = caller
+        self._messages: asyncio.Queue[bytes | None] = asyncio.Queue(_BEHIND)
+
+    def send(self, message: bytes) -> None:
+        if self._messages.full():
+            self._messages.get_nowait()
+        self._messages.put_nowait(message)
+
+    def end(self) -> None:
+        """Nothing more, not even what was not sent yet."""
+        while not self._messages.empty():
+            self._messages.get_nowait()
+        self._messages.put_nowait(None)
+
+    async def next(self) -> bytes | None:
+        try:
+            async with asyncio.timeout(HEARTBEAT):
+                return await self._messages.get()
+        except TimeoutError:
+            return _BEAT
+
+
+class EventChannel:
+    """What is told to all listeners with the same limits."""
+
+    def __init__(self, engine: Engine, limits: AccessLimits) -> None:
+        self._engine, self._limits = engine, limits
+        self.streams: set[EventStream] = set()
         self._versions: Versions = {}
         self._running: list[str] = []
-        self._counts: bytes = b""
+        self.counts: bytes = b""
 
-    async def run(self) -> None:
-        while True:
-            await self._someone.wait()
-            try:
-                for message in await self._look():
-                    self._send(message)
-            except StorageError as error:
-                log.warning("the store is away: %s", error)
-            await asyncio.sleep(self._interval)
-
-    def listen(self) -> AsyncIterator[bytes]:
-        """What happens from now on, as server-sent events."""
-        if len(self._listeners) >= self._most:
-            raise HTTPException(f"{self._most} listen already", status_code=_UNAVAILABLE, headers={"Retry-After": "10"})
-        return self._messages()
-
-    async def _messages(self) -> AsyncIterator[bytes]:
-        """Listens from its first message on: one that is never asked for anything must not take a place."""
-        mailbox: asyncio.Queue[bytes] = asyncio.Queue(_BEHIND)
-        if not self._listeners:
-            self._versions, self._running, self._counts = {}, [], b""  # nobody was told since
-        self._listeners.add(mailbox)
-        self._someone.set()
-        try:
-            yield b"retry: 2000\n\n" + self._counts
-            while True:
-                try:
-                    async with asyncio.timeout(HEARTBEAT):
-                        message = await mailbox.get()
-                except TimeoutError:
-                    message = _BEAT
-                yield message
-        finally:
-            self._listeners.discard(mailbox)
-            if not self._listeners:
-                self._someone.clear()
-
-    def _send(self, message: bytes) -> None:
-        for mailbox in self._listeners:
-            if mailbox.full():
-                mailbox.get_nowait()
-            with contextlib.suppress(asyncio.QueueFull):
-                mailbox.put_nowait(message)
-
-    async def _look(self) -> list[bytes]:
-        counts = event("counts", total_words(await self._engine.count()))
+    async def look(self, all_counts: Counts) -> None:
+        """Tell the listeners what has changed since the last look."""
+        counts = event("counts", total_words(self._limits.count(all_counts)))
         changed = await self._changed()
-        messages = [counts] if counts != self._counts else []
-        self._counts = counts
-        return [*messages, *([event("tasks", [brief_view(task) for task in changed])] if changed else [])]
+        messages = [counts] if counts != self.counts else []
+        self.counts = counts
+        messages += [event("tasks", [brief_view(task) for task in changed])] if changed else []
+        for stream in self.streams:
+            for message in messages:
+                stream.send(message)
 
     async def _changed(self) -> list[Task]:
-        newest = await self._engine.find(Filter(), limit=NEWEST)
-        running = await self._engine.find(Filter(statuses=(Status.RUNNING,)), limit=RUNNING)
+        newest = await self._find(Filter(), NEWEST)
+        running = await self._find(Filter(statuses=(Status.RUNNING,)), RUNNING)
         known = {task.id: task for task in (*newest, *running)}
         ended = await self._engine.get([task_id for task_id in self._running if task_id not in known])
         known |= {task.id: task for task in ended if task is not None}
@@ -100,6 +88,68 @@ class Feed:
         self._versions = {task.id: task.version for task in known.values()}
         self._running = [task.id for task in running]
         return changed
+
+    async def _find(self, where: Filter, limit: int) -> list[Task]:
+        narrowed = self._limits.narrow(where)
+        return [] if narrowed is None else await self._engine.find(narrowed, limit=limit)
+
+
+class Feed:
+    def __init__(
+        self,
+        engine: Engine,
+        is_admitted: Callable[[Caller], Awaitable[bool]],
+        *,
+        most: int,
+        interval: float = INTERVAL,
+    ) -> None:
+        self._engine, self._is_admitted, self._most, self._interval = engine, is_admitted, most, interval
+        self._channels: dict[AccessLimits, EventChannel] = {}  # those with a listener
+        self._someone = asyncio.Event()
+
+    async def run(self) -> None:
+        while True:
+            await self._someone.wait()
+            await self.look()
+            await asyncio.sleep(self._interval)
+
+    async def look(self) -> None:
+        """End the streams of callers that are not admitted any more, and tell the others what is new."""
+        channels = list(self._channels.values())
+        for channel in channels:
+            for stream in list(channel.streams):
+                if not await self._is_admitted(stream.caller):
+                    channel.streams.discard(stream)
+                    stream.end()
+        try:
+            counts = await self._engine.count()
+            for channel in channels:
+                await channel.look(counts)
+        except StorageError as error:
+            log.warning("the store is away: %s", error)
+
+    def listen(self, caller: Caller) -> AsyncIterator[bytes]:
+        """What happens from now on, as server-sent events, to tasks the caller may see."""
+        if sum(len(channel.streams) for channel in self._channels.values()) >= self._most:
+            raise HTTPException(f"{self._most} listen already", status_code=_UNAVAILABLE, headers={"Retry-After": "10"})
+        return self._messages(EventStream(caller))
+
+    async def _messages(self, stream: EventStream) -> AsyncIterator[bytes]:
+        """Listens from its first message on: one that is never asked for anything must not take a place."""
+        limits = stream.caller.limits
+        channel = self._channels.setdefault(limits, EventChannel(self._engine, limits))
+        channel.streams.add(stream)
+        self._someone.set()
+        try:
+            yield b"retry: 2000\n\n" + channel.counts
+            while (message := await stream.next()) is not None:
+                yield message
+        finally:
+            channel.streams.discard(stream)
+            if not channel.streams and self._channels.get(limits) is channel:
+                del self._channels[limits]
+            if not self._channels:
+                self._someone.clear()
 
 
 def total_words(counts: Counts) -> dict[str, int]:

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 
 from qo.engine import Engine
 from qo.model import Filter, Status, Task, cursor, cursor_at
+from qo.web.callers import WHOLE_STORE, AccessLimits
 
 PAGE = 100  # a shorter queue is read whole
 _STEPS = 24  # a search makes at most so many: from a second to half a year
@@ -16,8 +17,8 @@ _MOST_QUEUES = 50
 
 
 class Oldest:
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+    def __init__(self, engine: Engine, limits: AccessLimits = WHOLE_STORE) -> None:
+        self._engine, self._types = engine, tuple(sorted(limits.types))
         self._known: dict[str, Task] = {}
 
     async def look(self, queues: Iterable[str], now: float) -> dict[str, float | None]:
@@ -36,7 +37,7 @@ class Oldest:
     async def _of(self, queue: str, now: float) -> float | None:
         if (known := self._known.get(queue)) is not None:
             return known.due_at
-        where = Filter(queues=(queue,), statuses=(Status.PENDING,))
+        where = Filter(queues=(queue,), types=self._types, statuses=(Status.PENDING,))
         page = await self._engine.find(where, limit=PAGE)
         if len(page) == PAGE:
             page += await self._end(where, page[-1])

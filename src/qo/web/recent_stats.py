@@ -1,6 +1,7 @@
 """The statistics of the last hour, as every process that settles tasks has counted them in the store."""
 
 import asyncio
+from collections.abc import Collection
 
 from msgspec import Struct
 
@@ -44,17 +45,17 @@ class RecentStats:
         self._took = self._read_at - began
         return self._minutes
 
-    async def series(self, max_age: float = 0.0) -> list[MinuteCount]:
-        """The last hour, oldest first, without gaps."""
-        counted = {minute.start: _counted(minute) for minute in await self.minutes(max_age)}
+    async def series(self, types: Collection[str] = ()) -> list[MinuteCount]:
+        """The last hour, oldest first, without gaps; of these types, or of all."""
+        counted = {minute.start: _counted(minute, types) for minute in await self.minutes()}
         last = int(self._clock()) // MINUTE * MINUTE
         hour = (last - back * MINUTE for back in range(MINUTES - 1, -1, -1))
         return [counted.get(at) or MinuteCount(at=at) for at in hour]
 
-    async def last_minute(self) -> MinuteCount:
+    async def last_minute(self, types: Collection[str] = ()) -> MinuteCount:
         """The last 60 seconds: this minute, and of the one before as large a share as they reach into it."""
         now = self._clock()
-        before, current = (await self.series())[-2:]
+        before, current = (await self.series(types))[-2:]
         share = 1 - (now - current.at) / MINUTE
         return MinuteCount(
             at=now - MINUTE,
@@ -69,8 +70,8 @@ class RecentStats:
                 return  # the caller was told
 
 
-def _counted(minute: Interval) -> MinuteCount:
-    rows = minute.rows.values()
+def _counted(minute: Interval, types: Collection[str]) -> MinuteCount:
+    rows = [row for key, row in minute.rows.items() if not types or key.type in types]
     return MinuteCount(
         at=minute.start,
         completed=sum(row.completed for row in rows),

@@ -10,6 +10,7 @@ from qo.clock import Clock, boot_clock
 from qo.engine import Engine
 from qo.errors import StorageError
 from qo.model import Counts, Status
+from qo.web.callers import WHOLE_STORE, AccessLimits
 from qo.web.survey import Survey, Waiting
 
 log = logging.getLogger("qo.web")
@@ -25,9 +26,9 @@ class Sample(Struct, frozen=True, kw_only=True):
 
 
 class Sampler:
-    def __init__(self, engine: Engine, *, interval: float, clock: Clock) -> None:
-        self._engine, self._interval, self._clock = engine, interval, clock
-        self._survey = Survey(engine)
+    def __init__(self, engine: Engine, *, interval: float, clock: Clock, limits: AccessLimits = WHOLE_STORE) -> None:
+        self._engine, self._interval, self._clock, self._limits = engine, interval, clock, limits
+        self._survey = Survey(engine, limits)
         self._under_way: asyncio.Task[Sample] | None = None
         self.latest: Sample | None = None
         self.cost = 0.0  # seconds the last sample took to take
@@ -55,7 +56,7 @@ class Sampler:
 
     async def _take(self) -> Sample:
         began = boot_clock()
-        counts = await self._engine.count()
+        counts = self._limits.count(await self._engine.count())
         sample = Sample(at=boot_clock(), counts=counts, waiting=await self._survey.look(counts, self._clock()))
         self.latest, self.cost = sample, boot_clock() - began
         return sample

@@ -16,11 +16,10 @@ from qo.web.health import Ticker
 from qo.web.line import Line
 from qo.web.management.retry_counts import RetryCounts
 from qo.web.metrics import ServerMetrics
-from qo.web.oldest import Oldest
 from qo.web.recent_stats import RecentStats
 from qo.web.remote.time_limits import TimeLimits
-from qo.web.sampler import Sampler
 from qo.web.settings import WebSettings
+from qo.web.store_views import StoreViews
 
 
 class Server(Struct, frozen=True, kw_only=True):
@@ -28,11 +27,10 @@ class Server(Struct, frozen=True, kw_only=True):
     settings: WebSettings
     clock: Clock
     gate: Gate
-    sampler: Sampler
+    views: StoreViews
     line: Line
     feed: Feed
     ticker: Ticker
-    oldest: Oldest
     retry_counts: RetryCounts
     recent_stats: RecentStats
     time_limits: TimeLimits
@@ -44,18 +42,19 @@ class Server(Struct, frozen=True, kw_only=True):
 
 
 def new_server(queue: Queue, settings: WebSettings, clock: Clock) -> Server:
-    sampler = Sampler(queue.engine, interval=settings.sample_interval, clock=clock)
+    views = StoreViews(queue.engine, interval=settings.sample_interval, clock=clock)
+    sampler = views.whole.sampler
+    gate = Gate(queue.engine, settings, clock)
     recent = RecentStats(queue, clock)
     return Server(
         queue=queue,
         settings=settings,
         clock=clock,
-        gate=Gate(queue.engine, settings, clock),
-        sampler=sampler,
+        gate=gate,
+        views=views,
         line=Line(sampler),
-        feed=Feed(queue.engine, most=settings.listeners),
+        feed=Feed(queue.engine, gate.is_admitted, most=settings.listeners),
         ticker=Ticker(),
-        oldest=Oldest(queue.engine),
         retry_counts=RetryCounts(queue.engine),
         recent_stats=recent,
         time_limits=TimeLimits(queue),
@@ -67,15 +66,6 @@ def server_of(request: Request[Any, Any, Any]) -> Server:
     app: Litestar = request.app
     server: Server = app.state.server
     return server
-
-
-async def found(queue: Queue, task_id: str) -> Task:
-    """The task, or TaskNotFound. What is no id names no task."""
-    (task,) = await queue.engine.get([known_id(task_id)])
-    if task is None:
-        await queue.check_not_damaged(known_id(task_id))
-        raise TaskNotFound(f"there is no task {task_id}", task_id=task_id)
-    return task
 
 
 def known_id(task_id: str) -> str:

@@ -9,11 +9,11 @@ from msgspec import Struct
 
 from qo.engine import Engine
 from qo.model import Counts, Filter, LevelWord, Status, Task, cursor, effective_rank, level_word
+from qo.web.callers import WHOLE_STORE, AccessLimits
 from qo.web.v1.words import LEVEL_WORDS
 
 PAGE = 200
 _WITNESSES = 3  # tasks a level, the oldest, that are asked after at each look
-_PENDING = Filter(statuses=(Status.PENDING,))
 
 
 class Waiting(Struct, frozen=True, kw_only=True):
@@ -24,17 +24,20 @@ class Waiting(Struct, frozen=True, kw_only=True):
 
 
 class Survey:
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, limits: AccessLimits = WHOLE_STORE) -> None:
         self._engine = engine
+        self._pending = Filter(
+            statuses=(Status.PENDING,), queues=tuple(sorted(limits.queues)), types=tuple(sorted(limits.types))
+        )
         self._after = ""
         self._witnesses: dict[LevelWord, dict[str, float]] = {level: {} for level in LEVEL_WORDS}  # since when due
 
     async def look(self, counts: Counts, now: float) -> Waiting:
-        newest = await self._engine.find(_PENDING, limit=PAGE)
+        newest = await self._engine.find(self._pending, limit=PAGE)
         if len(newest) < PAGE:
             self._after = ""
             return _exact(newest, now)
-        walked = await self._engine.find(_PENDING, limit=PAGE, after=self._after or cursor(newest[-1]))
+        walked = await self._engine.find(self._pending, limit=PAGE, after=self._after or cursor(newest[-1]))
         self._after = cursor(walked[-1]) if len(walked) == PAGE else ""
         await self._forget_the_claimed()
         self._remember([*newest, *walked], now)

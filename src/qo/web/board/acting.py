@@ -14,13 +14,14 @@ from qo.errors import InvalidTask
 from qo.model import FINISHED, Change, Filter, Guard, Status, Task, archive, cancel, replay
 from qo.model.change import STATUSES
 from qo.queue import Queue
-from qo.web.access import ADMIN, OPERATE, caller_of
+from qo.web.access import ADMIN, LIMITED, OPERATE, caller_of
 from qo.web.board.filters import TaskFilter, search_of
 from qo.web.board.search import Search, find
 from qo.web.board.views import statuses
-from qo.web.callers import Scope
+from qo.web.callers import AccessLimits, Scope
 from qo.web.problems import problems
 from qo.web.server import known_id, server_of, tell
+from qo.web.task_access import visible
 
 MOST = 10_000
 _BATCH = 500
@@ -74,7 +75,7 @@ class Cleaned(Struct, frozen=True):
     deleted: int
 
 
-@post("/act", opt=OPERATE, status_code=200, responses=problems(413, 415))
+@post("/act", opt=OPERATE | LIMITED, status_code=200, responses=problems(413, 415))
 async def act(request: Request[Any, Any, Any], data: JSONBody[Act]) -> Acted:
     """Replay, archive, cancel or delete: the tasks named, or up to `limit` of those that match, newest first.
 
@@ -85,28 +86,38 @@ async def act(request: Request[Any, Any, Any], data: JSONBody[Act]) -> Acted:
     if (data.ids is None) == (data.filter is None):
         raise InvalidTask("ids", "give ids or a filter, one of them")
     if data.ids is not None:
-        acted = await change(queue, kind, list(dict.fromkeys(known_id(each) for each in data.ids)))
+        acted = await _change_named(request, kind, list(dict.fromkeys(known_id(each) for each in data.ids)))
     else:
-        acted = await _change_matching(queue, kind, data)
+        acted = await _change_matching(queue, kind, data, caller_of(request).limits)
     tell(request, data.action, number=acted.done)
     return acted
 
 
-@post("/cleanup", opt=ADMIN, status_code=200, responses=problems(413, 415))
+@post("/cleanup", opt=ADMIN | LIMITED, status_code=200, responses=problems(413, 415))
 async def clean(request: Request[Any, Any, Any], data: JSONBody[Cleanup]) -> Cleaned:
     """Delete what ended so long ago."""
-    where = Filter(statuses=tuple(Status(word) for word in data.status), finished_for=data.older_than)
-    deleted = await server_of(request).queue.delete_all(where)
+    ended = Filter(statuses=tuple(Status(word) for word in data.status), finished_for=data.older_than)
+    where = caller_of(request).limits.narrow(ended)
+    deleted = 0 if where is None else await server_of(request).queue.delete_all(where)
     tell(request, "deleted", number=deleted)
     return Cleaned(deleted)
 
 
-async def _change_matching(queue: Queue, kind: Kind, data: Act) -> Acted:
+async def _change_named(request: Request[Any, Any, Any], kind: Kind, ids: list[str]) -> Acted:
+    seen: set[str] = set()
+    for start in range(0, len(ids), _BATCH):
+        seen |= await visible(request, ids[start : start + _BATCH])
+    acted = await change(server_of(request).queue, kind, [each for each in ids if each in seen])
+    unseen = [Refusal(each, _why(None, kind)) for each in ids if each not in seen]
+    return replace(acted, refused=acted.refused + unseen)
+
+
+async def _change_matching(queue: Queue, kind: Kind, data: Act, limits: AccessLimits) -> Acted:
     given = data.filter or TaskFilter()
     fit = [status for status in statuses(given.status) if status in kind.takes]
     if not fit:
         return Acted(done=0, refused=[])
-    asked = search_of(given)
+    asked = search_of(given, limits)
     asked = replace(asked, where=replace(asked.where, statuses=tuple(fit)))
     tasks, following = await _matching(queue.engine, asked, data)
     acted = await change(queue, kind, [task.id for task in tasks])

@@ -9,6 +9,7 @@ from qo.errors import InvalidTask
 from qo.model import Counts, Filter, check_name, check_names, check_types
 from qo.web.board.search import Search, folded
 from qo.web.board.views import StatusWord, statuses
+from qo.web.callers import AccessLimits
 from qo.web.described import Name
 
 _SHARD = re.compile("[0-9a-f]{1,8}")
@@ -26,7 +27,7 @@ class TaskFilter(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     shard: str = ""
 
 
-def search_of(given: TaskFilter) -> Search:
+def search_of(given: TaskFilter, limits: AccessLimits) -> Search:
     if given.shard and not _SHARD.fullmatch(given.shard):
         raise InvalidTask("shard", f"{given.shard!r:.80} is not the beginning of an id: 1 to 8 of 0-9 and a-f")
     where = Filter(
@@ -35,13 +36,22 @@ def search_of(given: TaskFilter) -> Search:
         queues=check_names("queue", given.queue),
         worker_id=None if given.worker is None else check_name("worker", given.worker),
     )
-    return Search(where=where, priority=given.priority, text=folded(given.text), shard=given.shard)
+    narrowed = limits.narrow(where)
+    return Search(
+        where=where if narrowed is None else narrowed,
+        limits=limits,
+        is_empty=narrowed is None,
+        priority=given.priority,
+        text=folded(given.text),
+        shard=given.shard,
+    )
 
 
-def count(counts: Counts, where: Filter) -> int:
+def count(counts: Counts, search: Search) -> int:
+    where = search.where
     return sum(
         number
-        for lane, number in counts.items()
+        for lane, number in search.limits.count(counts).items()
         if lane.status in where.statuses
         and (not where.types or lane.type in where.types)
         and (not where.queues or lane.queue in where.queues)

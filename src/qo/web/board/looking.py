@@ -8,14 +8,15 @@ from msgspec import UNSET, Struct, UnsetType
 
 from qo import __version__
 from qo.engine import Sharded
-from qo.web.access import READ, caller_of
+from qo.web.access import LIMITED, READ, caller_of
 from qo.web.board.filters import TaskFilter, count, search_of
 from qo.web.board.search import find, find_sorted
 from qo.web.board.versions import documents
 from qo.web.board.views import StatusWord, TaskDocument, WorkerDocument, brief, whole, worker_document
 from qo.web.callers import Scope
 from qo.web.problems import problems
-from qo.web.server import found, server_of
+from qo.web.server import server_of
+from qo.web.task_access import found, visible_workers
 
 MOST = 200
 
@@ -24,17 +25,20 @@ Sort = Literal["newest", "updated", "rank", "available", "failures", "attempts"]
 
 class Abilities(Struct, frozen=True, kw_only=True):
     write: bool
+    delete: bool
     switches: bool
     drain: bool
     shards: bool
 
 
 class Session(Struct, frozen=True, kw_only=True):
-    """What the caller may do here."""
+    """What the caller may do here, and of which queues and types: empty is all."""
 
     title: str
     version: str
     scopes: list[Scope]
+    queues: list[str]
+    types: list[str]
     can: Abilities
 
 
@@ -72,7 +76,7 @@ class Workers(Struct, frozen=True, kw_only=True):
     workers: list[WorkerDocument]
 
 
-@get("/session", opt=READ, responses=problems())
+@get("/session", opt=READ | LIMITED, responses=problems())
 async def show_session(request: Request[Any, Any, Any]) -> Session:
     """What the caller may do."""
     server = server_of(request)
@@ -81,11 +85,18 @@ async def show_session(request: Request[Any, Any, Any]) -> Session:
     # Where an id's first digit is part of a task's place in the bucket, people look for it there.
     engine = server.queue.engine
     shards = isinstance(engine, Sharded) and bool(engine.shards)
-    can = Abilities(write=operate, switches=operate, drain=operate, shards=shards)
-    return Session(title=server.settings.title, version=__version__, scopes=sorted(caller.scopes), can=can)
+    can = Abilities(write=operate, delete=caller.may(Scope.ADMIN), switches=operate, drain=operate, shards=shards)
+    return Session(
+        title=server.settings.title,
+        version=__version__,
+        scopes=sorted(caller.scopes),
+        queues=sorted(caller.limits.queues),
+        types=sorted(caller.limits.types),
+        can=can,
+    )
 
 
-@get("/tasks", opt=READ, responses=problems())
+@get("/tasks", opt=READ | LIMITED, responses=problems())
 async def list_documents(
     *,
     request: Request[Any, Any, Any],
@@ -113,8 +124,8 @@ async def list_documents(
         text=text,
         shard=shard,
     )
-    asked = search_of(given)
-    total = count(await engine.count(), asked.where) if asked.counted else None
+    asked = search_of(given, caller_of(request).limits)
+    total = count(await engine.count(), asked) if asked.counted else None
     if sort == "newest":
         page = await find(engine, asked, limit=limit, after=after)
         searched = UNSET if asked.counted else page.searched
@@ -124,29 +135,29 @@ async def list_documents(
     return Page(tasks=[brief(each, now) for each in ordered.tasks], next=ordered.next, total=total, window=window)
 
 
-@get("/tasks/{task_id:str}", opt=READ, responses=problems(404))
+@get("/tasks/{task_id:str}", opt=READ | LIMITED, responses=problems(404))
 async def show_document(request: Request[Any, Any, Any], task_id: FromPath[str]) -> TaskDocument:
     """A whole task."""
     server = server_of(request)
-    return whole(await found(server.queue, task_id), server.clock())
+    return whole(await found(request, task_id), server.clock())
 
 
-@get("/tasks/{task_id:str}/history", opt=READ, responses=problems(404))
+@get("/tasks/{task_id:str}/history", opt=READ | LIMITED, responses=problems(404))
 async def show_versions(request: Request[Any, Any, Any], task_id: FromPath[str]) -> Events:
     """Every transition of a task, oldest first, each with the task as it was then."""
     server = server_of(request)
-    task = await found(server.queue, task_id)
+    task = await found(request, task_id)
     events = await server.queue.engine.history(task.id)
     made = documents(task, events, server.clock())
     return Events(id=task.id, events=[_event(document) for document in made])
 
 
-@get("/workers", opt=READ, responses=problems())
+@get("/workers", opt=READ | LIMITED, responses=problems())
 async def list_worker_documents(request: Request[Any, Any, Any]) -> Workers:
-    """Everyone registered here, the silent ones too."""
+    """Everyone registered here, the silent ones too; of limited tokens, who works for their queues and types."""
     server = server_of(request)
     now, silent = server.clock(), server.settings.dead_after
-    workers = sorted(await server.queue.workers(), key=lambda worker: worker.worker_id)
+    workers = sorted(await visible_workers(request), key=lambda worker: worker.worker_id)
     return Workers(workers=[worker_document(worker, now, silent) for worker in workers])
 
 

@@ -10,12 +10,16 @@ from qo.clock import iso
 from qo.model import Counts, Filter, LevelWord, Status, Task
 from qo.notes import Control, WorkerNote
 from qo.queue import Queue
-from qo.web.access import READ
+from qo.web.access import LIMITED, READ, caller_of
 from qo.web.board.views import StatusWord, TaskDocument, WorkerState, brief, worker_state
+from qo.web.callers import AccessLimits
 from qo.web.problems import problems
+from qo.web.recent_stats import MinuteCount
 from qo.web.sampler import Sample
 from qo.web.server import Server, server_of
-from qo.web.v1.switches import SwitchesView, switches_view
+from qo.web.store_views import StoreView
+from qo.web.task_access import visible_workers
+from qo.web.v1.switches import SwitchesView, switches_seen, switches_view
 from qo.web.v1.words import LEVEL_WORDS
 
 FRESH = 3.0  # a sample serves everyone who asks for so many times as long as it took: dear stores are asked less
@@ -60,7 +64,8 @@ class MinuteLine(Struct, frozen=True, kw_only=True):
 
 class Overview(Struct, frozen=True, kw_only=True):
     """`exact` is false while more wait than are read at once: depths and ages by priority are estimates then.
-    `throughput` is what every process has counted in the store; it may lag by some seconds."""
+    `throughput` is what every process has counted in the store; it may lag by some seconds. It is not counted by queue:
+    empty for a token that is limited to queues."""
 
     at: str
     counts: dict[StatusWord, int]
@@ -74,23 +79,26 @@ class Overview(Struct, frozen=True, kw_only=True):
     switches: SwitchesView
 
 
-@get("/overview", opt=READ, responses=problems())
+@get("/overview", opt=READ | LIMITED, responses=problems())
 async def show_overview(request: Request[Any, Any, Any]) -> Overview:
     """Counts, ages, workers, the last hour's work, the latest failures, what is paused and limited."""
     server = server_of(request)
     now = server.clock()
-    sample = await server.sampler.fresh(FRESH * server.sampler.cost)
+    limits = caller_of(request).limits
+    view = server.views.of(limits)
+    sample = await view.sampler.fresh(FRESH * view.sampler.cost)
     control, workers, failures, minutes = await asyncio.gather(
         server.queue.switches.in_force(),
-        server.queue.workers(),
-        _failures(server.queue),
-        server.recent_stats.series(),
+        visible_workers(request),
+        _failures(server.queue, limits),
+        _minutes(server, limits),
     )
+    control = switches_seen(control, limits, sample.counts)
     return Overview(
         at=str(iso(now)),
         counts=_total(sample.counts),
         types=[TypeLine(type=name, **numbers) for name, numbers in _grouped(sample.counts, by_queue=False)],
-        queues=await _queues(server, sample, control, now),
+        queues=await _queues(view, sample, control, now),
         priorities=_priorities(sample, now),
         exact=sample.waiting.exact,
         workers=_workers(server, workers, now),
@@ -100,15 +108,21 @@ async def show_overview(request: Request[Any, Any, Any]) -> Overview:
     )
 
 
-async def _failures(queue: Queue) -> list[Task]:
+async def _minutes(server: Server, limits: AccessLimits) -> list[MinuteCount]:
+    """Throughput is not counted by queue."""
+    return [] if limits.queues else await server.recent_stats.series(limits.types)
+
+
+async def _failures(queue: Queue, limits: AccessLimits) -> list[Task]:
     """The latest of the newest."""
-    tasks = await queue.engine.find(Filter(statuses=(Status.FAILED,)), limit=_FAILURES_READ)
+    where = limits.narrow(Filter(statuses=(Status.FAILED,)))
+    tasks = [] if where is None else await queue.engine.find(where, limit=_FAILURES_READ)
     return sorted(tasks, key=lambda task: -(task.completed_at or 0.0))[:_FAILURES_SHOWN]
 
 
-async def _queues(server: Server, sample: Sample, control: Control, now: float) -> list[QueueLine]:
+async def _queues(view: StoreView, sample: Sample, control: Control, now: float) -> list[QueueLine]:
     grouped = _grouped(sample.counts, by_queue=True)
-    oldest = await server.oldest.look([name for name, numbers in grouped if numbers["pending"]], now)
+    oldest = await view.oldest.look([name for name, numbers in grouped if numbers["pending"]], now)
     return [
         QueueLine(queue=name, oldest_age=_age(oldest.get(name), now), paused=name in control.paused_queues, **numbers)
         for name, numbers in grouped

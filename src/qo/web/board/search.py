@@ -12,6 +12,7 @@ from msgspec import Struct
 from qo.engine import Engine
 from qo.errors import InvalidSetting, InvalidTask
 from qo.model import Filter, Task, check_id, cursor, effective_rank, position
+from qo.web.callers import WHOLE_STORE, AccessLimits
 
 READ_AT_MOST = 5_000  # tasks looked through for one page
 WINDOW = 2_000  # newest matching tasks that are put in another order
@@ -29,6 +30,8 @@ SORTS: dict[str, Callable[[Task, float], float]] = {  # of a task at an instant:
 
 class Search(Struct, frozen=True, kw_only=True):
     where: Filter
+    limits: AccessLimits = WHOLE_STORE  # of the caller; `where` keeps to them already
+    is_empty: bool = False  # nothing can match within the limits
     priority: int | None = None
     text: str = ""
     shard: str = ""
@@ -69,7 +72,9 @@ async def find(engine: Engine, search: Search, *, limit: int, after: str = "") -
     """One page, newest first. It may be short, even empty, and still have a next."""
     if after:
         position(after)
-    if (named := await _named(engine, search.text)) is not None:
+    if search.is_empty:
+        return Found(tasks=[], next=None, searched=0)
+    if (named := await _named(engine, search.text)) is not None and search.limits.includes_task(named):
         return Found(tasks=[named], next=None, searched=1)
     tasks: list[Task] = []
     searched = weight = 0

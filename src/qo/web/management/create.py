@@ -8,12 +8,13 @@ from msgspec import Struct
 
 from qo.errors import InvalidTask
 from qo.model import SLOW_POLICY
-from qo.web.access import SUBMIT
+from qo.web.access import LIMITED, SUBMIT
 from qo.web.bodies import as_called_here, encode_read
 from qo.web.described import Attempts, Instant, TypeName
 from qo.web.management.words import Word, word
 from qo.web.problems import problems
-from qo.web.server import found, server_of, tell
+from qo.web.server import server_of, tell
+from qo.web.task_access import check_may_submit, found
 from qo.web.v1.submit import trace_of
 from qo.web.v1.views import iso_of
 
@@ -39,7 +40,7 @@ class CreatedTask(Struct, frozen=True, kw_only=True, rename="camel"):
     created_at: str
 
 
-@post("/", opt=SUBMIT, responses=problems(409, 413, 415))
+@post("/", opt=SUBMIT | LIMITED, responses=problems(409, 413, 415))
 async def create_task(request: Request[Any, Any, Any], data: JSONBody[NewManagedTask]) -> CreatedTask:
     """Create a task."""
     queue = server_of(request).queue
@@ -56,7 +57,8 @@ async def create_task(request: Request[Any, Any, Any], data: JSONBody[NewManaged
         )
     except InvalidTask as error:
         raise as_called_here(error, _NAMES) from error
+    check_may_submit(request, [task])
     submitted = await queue.submit(task)
-    stored = await found(queue, submitted.id)  # the store stamps the instant
+    stored = await found(request, submitted.id)  # the store stamps the instant
     tell(request, "queued", stored)
     return CreatedTask(id=stored.id, type=stored.type, status=word(stored), created_at=iso_of(stored.created_at))

@@ -9,11 +9,13 @@ from msgspec import Struct
 
 from qo.model import Filter, Task, check_type, cursor
 from qo.queue import Queue
-from qo.web.access import READ
+from qo.web.access import LIMITED, READ, caller_of
+from qo.web.callers import AccessLimits
 from qo.web.management.views import ManagedTask, managed
 from qo.web.management.words import BY_STATUS, WORDS, Word, filter_of
 from qo.web.problems import problems
-from qo.web.server import Server, found, server_of
+from qo.web.server import Server, server_of
+from qo.web.task_access import found
 
 FARTHEST = 10_000  # tasks an offset may skip: they are read to be skipped
 _PAGE = 500
@@ -36,13 +38,13 @@ class ManagedStats(Struct, frozen=True, kw_only=True, rename="camel"):
     by_type: dict[str, dict[Word, int]]
 
 
-@get("/{task_id:str}", opt=READ, responses=problems(404))
+@get("/{task_id:str}", opt=READ | LIMITED, responses=problems(404))
 async def get_task(request: Request[Any, Any, Any], task_id: FromPath[str]) -> ManagedTask:
     """A task by its id."""
-    return managed(await found(server_of(request).queue, task_id))
+    return managed(await found(request, task_id))
 
 
-@get("/", opt=READ, responses=problems())
+@get("/", opt=READ | LIMITED, responses=problems())
 async def list_managed(
     request: Request[Any, Any, Any],
     type: FromQuery[str | None] = None,
@@ -54,24 +56,27 @@ async def list_managed(
     server = server_of(request)
     words = set(status or WORDS)
     types = () if type is None else (check_type("type", type),)
-    tasks = await skipping(server.queue, filter_of(words, types), limit=limit, offset=offset)
-    total = sum(number for (_, word), number in (await tally(server, types)).items() if word in words)
+    limits = caller_of(request).limits
+    tasks = await skipping(server.queue, limits.narrow(filter_of(words, types)), limit=limit, offset=offset)
+    total = sum(number for (_, word), number in (await tally(server, limits, types)).items() if word in words)
     return ManagedPage(tasks=[managed(task) for task in tasks], total=total, limit=limit, offset=offset)
 
 
-@get("/stats", opt=READ, responses=problems())
+@get("/stats", opt=READ | LIMITED, responses=problems())
 async def show_managed_stats(request: Request[Any, Any, Any]) -> ManagedStats:
     """How many tasks there are, by status, then by type."""
     totals: dict[Word, int] = dict.fromkeys(WORDS, 0)
     by_type: dict[str, dict[Word, int]] = {}
-    for (type_, word), number in (await tally(server_of(request))).items():
+    for (type_, word), number in (await tally(server_of(request), caller_of(request).limits)).items():
         totals[word] += number
         by_type.setdefault(type_, dict.fromkeys(WORDS, 0))[word] += number
     return ManagedStats(by_type=by_type, **totals)
 
 
-async def skipping(queue: Queue, where: Filter, *, limit: int, offset: int) -> list[Task]:
+async def skipping(queue: Queue, where: Filter | None, *, limit: int, offset: int) -> list[Task]:
     after, left = "", offset
+    if where is None:
+        return []
     while left > 0:
         skipped = await queue.engine.find(where, limit=min(left, _PAGE), after=after)
         if len(skipped) < min(left, _PAGE):
@@ -81,15 +86,15 @@ async def skipping(queue: Queue, where: Filter, *, limit: int, offset: int) -> l
     return await queue.engine.find(where, limit=limit, after=after)
 
 
-async def tally(server: Server, types: tuple[str, ...] = ()) -> Counter[tuple[str, Word]]:
+async def tally(server: Server, limits: AccessLimits, types: tuple[str, ...] = ()) -> Counter[tuple[str, Word]]:
     """Counts by type and word. Archived tasks are left out."""
     counts = await server.queue.engine.count()
     tallied: Counter[tuple[str, Word]] = Counter()
-    for lane, number in counts.items():
+    for lane, number in limits.count(counts).items():
         word = BY_STATUS.get(lane.status)
         if word is not None and number and (not types or lane.type in types):
             tallied[lane.type, word] += number
-    for type_, waiting in (await server.retry_counts.by_type(counts)).items():
+    for type_, waiting in (await server.retry_counts.by_type(counts, limits)).items():
         moved = min(waiting, tallied[type_, "pending"])  # the two counts are not of one moment
         tallied[type_, "pending"] -= moved
         tallied[type_, "failed"] += moved

@@ -9,12 +9,13 @@ from msgspec import Struct
 from qo.clock import instant
 from qo.errors import InvalidTask, WrongStatus
 from qo.model import Filter, Status, Task, is_retrying, replay, retry_now, withdraw
-from qo.web.access import ADMIN, OPERATE
+from qo.web.access import ADMIN, LIMITED, OPERATE, caller_of
 from qo.web.described import Rate
 from qo.web.management.views import attempts, next_retry_at
 from qo.web.management.words import Word, word
 from qo.web.problems import problems
-from qo.web.server import found, server_of, tell
+from qo.web.server import server_of, tell
+from qo.web.task_access import found
 
 
 class Retried(Struct, frozen=True, kw_only=True, rename="camel"):
@@ -40,31 +41,31 @@ class NotNow(InvalidTask):
     """This dialect answers 400, not 409, where a task's status does not allow something."""
 
 
-@post("/{task_id:str}/retry", opt=OPERATE, status_code=200, responses=problems(404))
+@post("/{task_id:str}/retry", opt=OPERATE | LIMITED, status_code=200, responses=problems(404))
 async def retry_task(request: Request[Any, Any, Any], task_id: FromPath[str]) -> Retried:
     """Retry a failed task now, its attempts reset. 400 if it has not failed."""
     queue = server_of(request).queue
-    task = await found(queue, task_id)
+    task = await found(request, task_id)
     if word(task) != "failed":
         raise NotNow("status", f"task {task.id} is {word(task)}, not failed")
     (retried,) = await queue.apply([(retry_now if is_retrying(task) else replay)(task.id)])
     if not retried:
         raise NotNow("status", f"task {task.id} is not failed any more")  # a worker or another caller was faster
-    task = await found(queue, task_id)
+    task = await found(request, task_id)
     tell(request, "retried", task)
     return _changed(task)
 
 
-@post("/{task_id:str}/cancel", opt=OPERATE, status_code=200, responses=problems(404))
+@post("/{task_id:str}/cancel", opt=OPERATE | LIMITED, status_code=200, responses=problems(404))
 async def cancel_task(request: Request[Any, Any, Any], task_id: FromPath[str]) -> Retried:
     """End a task that has not ended: no further attempt, and the result of a running one is dropped. 400 if it has."""
     queue = server_of(request).queue
-    task = await found(queue, task_id)
+    task = await found(request, task_id)
     try:
         await queue.cancel(task.id)
     except WrongStatus as error:
         raise NotNow("status", f"task {task.id} is {word(task)} and has ended; there is nothing to cancel") from error
-    task = await found(queue, task_id)
+    task = await found(request, task_id)
     tell(request, "cancelled", task)
     return _changed(task)
 
@@ -73,11 +74,11 @@ def _changed(task: Task) -> Retried:
     return Retried(id=task.id, status=word(task), attempts=attempts(task), next_retry_at=next_retry_at(task))
 
 
-@delete("/{task_id:str}", opt=ADMIN, responses=problems(404))
+@delete("/{task_id:str}", opt=ADMIN | LIMITED, responses=problems(404))
 async def delete_task(request: Request[Any, Any, Any], task_id: FromPath[str]) -> None:
     """Delete a completed or failed task. 400 if it is pending or processing."""
     queue = server_of(request).queue
-    task = await found(queue, task_id)
+    task = await found(request, task_id)
     if is_retrying(task) and not all(await queue.apply([withdraw(task.id)])):
         raise NotNow("status", f"task {task.id} is not failed any more")  # a worker was faster
     try:
@@ -87,7 +88,7 @@ async def delete_task(request: Request[Any, Any, Any], task_id: FromPath[str]) -
     tell(request, "deleted", task)
 
 
-@delete("/", opt=ADMIN, status_code=200, responses=problems())
+@delete("/", opt=ADMIN | LIMITED, status_code=200, responses=problems())
 async def clean_up(request: Request[Any, Any, Any], olderThan: FromQuery[str]) -> Deleted:  # noqa: N803 - the query's own name
     """Delete tasks that completed before `olderThan` (ISO 8601)."""
     server = server_of(request)
@@ -95,8 +96,9 @@ async def clean_up(request: Request[Any, Any, Any], olderThan: FromQuery[str]) -
         before = instant(olderThan)
     except (ValueError, OverflowError) as error:
         raise InvalidTask("olderThan", f"{olderThan!r:.80} is not an ISO 8601 time; write + as %2B") from error
-    where = Filter(statuses=(Status.COMPLETED,), finished_for=max(0.0, server.clock() - before))
-    deleted = await server.queue.delete_all(where)
+    ended = Filter(statuses=(Status.COMPLETED,), finished_for=max(0.0, server.clock() - before))
+    where = caller_of(request).limits.narrow(ended)
+    deleted = 0 if where is None else await server.queue.delete_all(where)
     tell(request, "deleted", number=deleted)
     return Deleted(deleted)
 

@@ -12,9 +12,10 @@ from qo.codec import to_json
 from qo.errors import ResultTimeout
 from qo.model import Filter, Status, Task, check_name, check_names, check_types, cursor, position
 from qo.queue import Queue
-from qo.web.access import READ
+from qo.web.access import LIMITED, READ, caller_of
 from qo.web.problems import problems
-from qo.web.server import found, known_id, server_of
+from qo.web.server import server_of
+from qo.web.task_access import check_visible, found
 from qo.web.v1.views import ErrorView, EventView, TaskView, error_view, event_view, task_view
 from qo.web.v1.words import STATUSES, Word, is_finished, task_word
 
@@ -41,14 +42,14 @@ class Outcome(Struct, frozen=True, kw_only=True):
     error: ErrorView | None
 
 
-@get("/tasks/{task_id:str}", opt=READ, responses=problems(404))
+@get("/tasks/{task_id:str}", opt=READ | LIMITED, responses=problems(404))
 async def show_task(request: Request[Any, Any, Any], task_id: FromPath[str]) -> TaskView:
     """A task as it is now."""
     server = server_of(request)
-    return task_view(await found(server.queue, task_id), server.clock())
+    return task_view(await found(request, task_id), server.clock())
 
 
-@get("/tasks", opt=READ, responses=problems())
+@get("/tasks", opt=READ | LIMITED, responses=problems())
 async def list_tasks(
     *,
     request: Request[Any, Any, Any],
@@ -62,24 +63,23 @@ async def list_tasks(
 ) -> TaskPage:
     """Tasks, newest first. Each filter may be repeated; `archived` shows those instead of the others."""
     server = server_of(request)
-    where = filter_of(status, type, queue, worker, archived=archived)
+    where = caller_of(request).limits.narrow(filter_of(status, type, queue, worker, archived=archived))
     tasks, following = await page(server.queue, where, set(status or STATUSES), limit=limit, after=after)
     now = server.clock()
     return TaskPage(tasks=[task_view(task, now) for task in tasks], next=following)
 
 
-@get("/tasks/{task_id:str}/history", opt=READ, responses=problems(404))
+@get("/tasks/{task_id:str}/history", opt=READ | LIMITED, responses=problems(404))
 async def show_history(request: Request[Any, Any, Any], task_id: FromPath[str]) -> History:
     """Every transition of a task, in order."""
-    queue = server_of(request).queue
-    task = await found(queue, task_id)
-    events = await queue.engine.history(task.id)
+    task = await found(request, task_id)
+    events = await server_of(request).queue.engine.history(task.id)
     return History(task_id=task.id, events=[event_view(event, task) for event in events])
 
 
 @get(
     "/tasks/{task_id:str}/result",
-    opt=READ,
+    opt=READ | LIMITED,
     responses={
         **problems(404),
         202: ResponseSpec(Outcome, generate_examples=False, description="The task has not ended yet."),
@@ -90,9 +90,11 @@ async def show_result(
 ) -> Response[Outcome]:
     """What a task came to: 200 once it has ended, 202 if it has not within `wait` seconds (a minute at most)."""
     server = server_of(request)
+    task_id = await check_visible(request, task_id)
     with contextlib.suppress(ResultTimeout):  # its status says so
-        await server.queue.ended(known_id(task_id), timeout=min(wait, server.settings.longest_wait))
-    task = await found(server.queue, task_id)
+        await server.queue.ended(task_id, timeout=min(wait, server.settings.longest_wait))
+    await server.gate.check_still_admitted(caller_of(request))
+    task = await found(request, task_id)
     outcome = Outcome(task_id=task.id, status=task_word(task), result=_result(task), error=error_view(task))
     return Response(outcome, status_code=200 if is_finished(task) else 202)
 
@@ -119,11 +121,15 @@ def filter_of(
 
 
 async def page(
-    queue: Queue, where: Filter, words: set[Word], *, limit: int, after: str
+    queue: Queue, where: Filter | None, words: set[Word], *, limit: int, after: str
 ) -> tuple[list[Task], str | None]:
-    """Up to `limit` tasks whose word is one of these, and where to go on. Reads one more, to know if there is more."""
+    """Up to `limit` tasks whose word is one of these, and where to go on. Reads one more, to know if there is more.
+
+    None as a filter: nothing can match."""
     if after:
         position(after)
+    if where is None:
+        return [], None
     tasks: list[Task] = []
     read = 0
     while read < _READ_AT_MOST:

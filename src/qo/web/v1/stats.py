@@ -7,10 +7,12 @@ from msgspec import Struct
 
 from qo.model import LevelWord
 from qo.notes import WorkerNote
-from qo.web.access import READ
+from qo.web.access import LIMITED, READ, caller_of
+from qo.web.callers import AccessLimits
 from qo.web.problems import problems
 from qo.web.sampler import Sample
 from qo.web.server import Server, server_of
+from qo.web.task_access import visible_workers
 from qo.web.v1.views import WorkerView, worker_status, worker_view
 from qo.web.v1.words import LEVEL_WORDS
 
@@ -34,11 +36,12 @@ class Throughput(Struct, frozen=True, kw_only=True):
 
 
 class QueueStats(Struct, frozen=True, kw_only=True):
-    """Depths are counted. `exact` is false while more wait than are read at once: ages are lower bounds then."""
+    """Depths are counted. `exact` is false while more wait than are read at once: ages are lower bounds then.
+    `throughput` is not counted by queue: null for a token that is limited to queues."""
 
     queues: dict[LevelWord, Depth]
     workers: WorkerCounts
-    throughput: Throughput
+    throughput: Throughput | None
     exact: bool
 
 
@@ -46,26 +49,33 @@ class WorkerList(Struct, frozen=True, kw_only=True):
     workers: list[WorkerView]
 
 
-@get("/queue/stats", opt=READ, responses=problems())
+@get("/queue/stats", opt=READ | LIMITED, responses=problems())
 async def show_stats(request: Request[Any, Any, Any]) -> QueueStats:
     """Depth and age by priority, workers, and what was done in the last minute."""
     server = server_of(request)
-    sample = await server.sampler.fresh(0.0)
-    last_minute = await server.recent_stats.last_minute()
+    limits = caller_of(request).limits
+    sample = await server.views.of(limits).sampler.fresh(0.0)
     return QueueStats(
         queues=depths(sample, server.clock()),
-        workers=_worker_counts(server, await server.queue.workers()),
-        throughput=Throughput(completed_last_minute=last_minute.completed, failed_last_minute=last_minute.failed),
+        workers=_worker_counts(server, await visible_workers(request)),
+        throughput=await _throughput(server, limits),
         exact=sample.waiting.exact,
     )
 
 
-@get("/workers", opt=READ, responses=problems())
+@get("/workers", opt=READ | LIMITED, responses=problems())
 async def list_workers(request: Request[Any, Any, Any]) -> WorkerList:
-    """Everyone registered here, the silent ones too."""
+    """Everyone registered here, the silent ones too; of limited tokens, who works for their queues and types."""
     server = server_of(request)
     now, dead_after = server.clock(), server.settings.dead_after
-    return WorkerList(workers=[worker_view(worker, now, dead_after) for worker in await server.queue.workers()])
+    return WorkerList(workers=[worker_view(worker, now, dead_after) for worker in await visible_workers(request)])
+
+
+async def _throughput(server: Server, limits: AccessLimits) -> Throughput | None:
+    if limits.queues:
+        return None
+    last_minute = await server.recent_stats.last_minute(limits.types)
+    return Throughput(completed_last_minute=last_minute.completed, failed_last_minute=last_minute.failed)
 
 
 def depths(sample: Sample, now: float) -> dict[LevelWord, Depth]:

@@ -9,10 +9,12 @@ from msgspec import Meta, Struct, field
 from qo.errors import WrongStatus
 from qo.model import Status, Task, replay
 from qo.queue import Queue
-from qo.web.access import OPERATE
+from qo.web.access import LIMITED, OPERATE, caller_of
+from qo.web.callers import AccessLimits
 from qo.web.described import Name
 from qo.web.problems import problems
-from qo.web.server import found, known_id, server_of, tell
+from qo.web.server import server_of, tell
+from qo.web.task_access import check_visible, found
 from qo.web.v1.look import filter_of, page
 from qo.web.v1.words import Word, task_word
 
@@ -43,47 +45,47 @@ class Replayed(Struct, frozen=True, kw_only=True):
     more: bool
 
 
-@delete("/tasks/{task_id:str}", opt=OPERATE, status_code=200, responses=problems(404, 409))
+@delete("/tasks/{task_id:str}", opt=OPERATE | LIMITED, status_code=200, responses=problems(404, 409))
 async def cancel_task(request: Request[Any, Any, Any], task_id: FromPath[str]) -> Steered:
     """End a task that has not ended. A worker running it finds its lease gone. Cancelling again changes nothing."""
     queue = server_of(request).queue
-    task_id = known_id(task_id)
+    task_id = await check_visible(request, task_id)
     try:
         await queue.cancel(task_id)
     except WrongStatus:
-        task = await found(queue, task_id)
+        task = await found(request, task_id)
         if task.status is not Status.CANCELLED:
             raise
     tell(request, "cancelled", task_id=task_id)
     return Steered(task_id=task_id, status="cancelled")
 
 
-@post("/tasks/{task_id:str}/replay", opt=OPERATE, status_code=200, responses=problems(404, 409))
+@post("/tasks/{task_id:str}/replay", opt=OPERATE | LIMITED, status_code=200, responses=problems(404, 409))
 async def replay_task(request: Request[Any, Any, Any], task_id: FromPath[str]) -> Steered:
     """Send a task that did not succeed back to the start, its retries reset."""
     queue = server_of(request).queue
-    task_id = known_id(task_id)
+    task_id = await check_visible(request, task_id)
     await queue.replay(task_id)
     tell(request, "replayed", task_id=task_id)
     return Steered(task_id=task_id, status="queued")
 
 
-@post("/tasks/{task_id:str}/archive", opt=OPERATE, status_code=200, responses=problems(404, 409))
+@post("/tasks/{task_id:str}/archive", opt=OPERATE | LIMITED, status_code=200, responses=problems(404, 409))
 async def archive_task(request: Request[Any, Any, Any], task_id: FromPath[str]) -> Steered:
     """Put a finished task out of the normal listing."""
     queue = server_of(request).queue
-    task_id = known_id(task_id)
+    task_id = await check_visible(request, task_id)
     await queue.archive(task_id)
-    task = await found(queue, task_id)
+    task = await found(request, task_id)
     tell(request, "archived", task)
     return Steered(task_id=task_id, status=task_word(task))
 
 
-@post("/tasks/replay", opt=OPERATE, status_code=200, responses=problems(413, 415))
+@post("/tasks/replay", opt=OPERATE | LIMITED, status_code=200, responses=problems(413, 415))
 async def replay_tasks(request: Request[Any, Any, Any], data: JSONBody[ReplayFilter]) -> Replayed:
     """Replay every task that matches, newest first, up to `limit`."""
     queue = server_of(request).queue
-    tasks, more = await _matching(queue, data)
+    tasks, more = await _matching(queue, data, caller_of(request).limits)
     replayed = 0
     for start in range(0, len(tasks), _PAGE):
         replayed += sum(await queue.apply([replay(task.id) for task in tasks[start : start + _PAGE]]))
@@ -91,12 +93,12 @@ async def replay_tasks(request: Request[Any, Any, Any], data: JSONBody[ReplayFil
     return Replayed(replayed=replayed, more=more)
 
 
-async def _matching(queue: Queue, given: ReplayFilter) -> tuple[list[Task], bool]:
+async def _matching(queue: Queue, given: ReplayFilter, limits: AccessLimits) -> tuple[list[Task], bool]:
     """All of them before the first is replayed: a replayed task must not come again."""
     words = set(given.status) & set(_REPLAYABLE)
     if not words:
         return [], False
-    where = filter_of(sorted(words), given.type, given.queue)
+    where = limits.narrow(filter_of(sorted(words), given.type, given.queue))
     tasks: list[Task] = []
     after: str | None = ""
     while after is not None and len(tasks) < given.limit:

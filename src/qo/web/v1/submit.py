@@ -7,15 +7,18 @@ from typing import Annotated, Any
 from litestar import Request, Response, post
 from litestar.params import JSONBody
 from msgspec import Meta, Struct
+from msgspec.structs import replace
 
 from qo.errors import InvalidTask
 from qo.ids import new_lease_id
-from qo.model import LEVELS, LevelWord, NewTask, RetryPolicy, Status, due_at, effective_rank, rank
-from qo.web.access import SUBMIT
+from qo.model import LEVELS, LevelWord, NewTask, RetryPolicy, Status, derived_id, due_at, effective_rank, rank
+from qo.web.access import LIMITED, SUBMIT, caller_of
 from qo.web.bodies import as_called_here, encode_read
+from qo.web.callers import Caller, Scope
 from qo.web.described import Instant, Key, Name, Retries, Seconds, TypeName
 from qo.web.problems import problems
 from qo.web.server import Server, server_of, tell
+from qo.web.task_access import check_may_submit
 from qo.web.v1.words import Word, task_word
 
 MOST = 10_000  # tasks in one request
@@ -48,7 +51,8 @@ class Bulk(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Receipt(Struct, frozen=True, kw_only=True):
-    """What became of a submission. `queue_position` is null for a task that does not wait (any more)."""
+    """What became of a submission. `queue_position` is null for a task that does not wait (any more), and for a token
+    that is limited to queues or types."""
 
     task_id: str
     status: Word
@@ -65,35 +69,39 @@ class BulkReceipts(Struct, frozen=True, kw_only=True):
     new: int  # how many were not there before under their idempotency key
 
 
-@post("/tasks", opt=SUBMIT, responses=problems(409, 413, 415))
+@post("/tasks", opt=SUBMIT | LIMITED, responses=problems(409, 413, 415))
 async def submit_task(request: Request[Any, Any, Any], data: JSONBody[Submission]) -> Response[Receipt]:
     """Submit a task: 201 if it is new, 200 with what it is now if its idempotency key had made one before.
 
     409: the key belongs to a task with another payload."""
-    server = server_of(request)
-    task = new_task(server, data, trace_of(request))
+    server, caller = server_of(request), caller_of(request)
+    task = new_task(server, caller, data, trace_of(request))
+    check_may_submit(request, [task])
     await server.line.refresh()
     submitted = await server.queue.submit(task)
     if submitted.new:
         tell(request, "queued", task_id=submitted.id, type=task.type, queue=task.queue)
-        return Response(Receipt(task_id=submitted.id, status="queued", queue_position=place(server, task)))
+        joined = place(server, task)
+        shown = joined if caller.limits.is_whole else None  # it counts tasks of others
+        return Response(Receipt(task_id=submitted.id, status="queued", queue_position=shown))
     (existing,) = await server.queue.engine.get([submitted.id])
     if existing is None:  # deleted in this very moment, or damaged
         await server.queue.check_not_damaged(submitted.id)
         return Response(Receipt(task_id=submitted.id, status="completed", queue_position=None), status_code=200)
-    waits = existing.status is Status.PENDING
+    waits = existing.status is Status.PENDING and caller.limits.is_whole
     rank_now = effective_rank(existing.rank, existing.due_at, server.clock())
     position = server.line.join(rank_now, existing.priority, new=False) if waits else None
     receipt = Receipt(task_id=existing.id, status=task_word(existing), queue_position=position)
     return Response(receipt, status_code=200)
 
 
-@post("/tasks/bulk", opt=SUBMIT, responses=problems(409, 413, 415))
+@post("/tasks/bulk", opt=SUBMIT | LIMITED, responses=problems(409, 413, 415))
 async def submit_tasks(request: Request[Any, Any, Any], data: JSONBody[Bulk]) -> BulkReceipts:
     """Submit many tasks in one go. If one of them makes no sense none is taken, and `field` says which."""
-    server = server_of(request)
+    server, caller = server_of(request), caller_of(request)
     trace = trace_of(request)
-    tasks = [new_task(server, each, trace, f"tasks[{number}].") for number, each in enumerate(data.tasks)]
+    tasks = [new_task(server, caller, each, trace, f"tasks[{number}].") for number, each in enumerate(data.tasks)]
+    check_may_submit(request, tasks)
     submitted = await server.queue.submit_many(tasks)
     old = [each.id for each in submitted if not each.new]
     known = await server.queue.engine.get(list(dict.fromkeys(old))) if old else []
@@ -107,11 +115,11 @@ async def submit_tasks(request: Request[Any, Any, Any], data: JSONBody[Bulk]) ->
     return BulkReceipts(tasks=receipts, new=new)
 
 
-def new_task(server: Server, given: Submission, trace_id: str, prefix: str = "") -> NewTask:
+def new_task(server: Server, caller: Caller, given: Submission, trace_id: str, prefix: str = "") -> NewTask:
     """A level's defaults, and what the submission says instead."""
     level = server.settings.levels[given.priority]
     try:
-        return server.queue.new_task(
+        task = server.queue.new_task(
             given.task_type,
             encode_read(given.parameters),
             queue=given.queue,
@@ -126,6 +134,18 @@ def new_task(server: Server, given: Submission, trace_id: str, prefix: str = "")
         )
     except InvalidTask as error:
         raise as_called_here(error, _NAMES, prefix) from error
+    return with_own_key(task, caller)
+
+
+def with_own_key(task: NewTask, caller: Caller) -> NewTask:
+    """A caller that may not read has idempotency keys of its own: guessing one says nothing about the tasks of others.
+
+    Its name tells them apart, so that a token that replaces another of the same name goes on with its keys.
+    """
+    if task.idempotency_key is None or caller.may(Scope.READ):
+        return task
+    own = f"\0{caller.name}\0{task.idempotency_key}"  # neither a name nor a key has a NUL
+    return replace(task, id=derived_id(task.queue, task.type, own))
 
 
 @lru_cache
