@@ -44,15 +44,16 @@ def fleet(tmp_path: Path) -> Iterator[Sentinels]:
 
 
 async def test_what_no_replica_has_is_not_acknowledged(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(calls, "_PATIENCE", 0.1)
     with running(*AT_ONCE) as primary, running("--replicaof", "127.0.0.1", str(primary.port)) as replica:
+        await until_attached(primary)
         async with opened(f"{primary.url}?replicas=1") as engine, opened(replica.url) as reader:
-            await until_attached(primary)
             await engine.add([new(0)])
             assert (await stored(reader, 0)).status is Status.PENDING
             replica.command("REPLICAOF", "NO", "ONE")
-            with pytest.raises(OutcomeUnknown, match="0 of 1 replicas confirmed"):
-                await engine.add([new(1)])
+            with monkeypatch.context() as patch:
+                patch.setattr(calls, "_PATIENCE", 0.1)
+                with pytest.raises(OutcomeUnknown, match="0 of 1 replicas confirmed"):
+                    await engine.add([new(1)])
             assert await reader.get([task_id(1)]) == [None]
             replica.command("REPLICAOF", "127.0.0.1", str(primary.port))
             await until_attached(primary)

@@ -168,9 +168,11 @@ async def supervised(clock: ManualClock) -> AsyncIterator[tuple[WorkerProcess, R
     table, descriptor = RunTable.create()
     theirs = RunTable.attach(descriptor)
     process = await asyncio.create_subprocess_exec("sleep", "600")
+    child = WorkerProcess("w", process, table, lease=15.0, clock=clock)
     try:
-        yield WorkerProcess("w", process, table, lease=15.0, clock=clock), theirs
+        yield child, theirs
     finally:
+        child.close()
         if process.returncode is None:
             process.kill()
         await process.wait()
@@ -226,6 +228,15 @@ async def test_a_process_that_ended_its_work_and_does_not_exit_is_killed_with_it
         table.end(99)
         assert watch(child, clock, 15)
         assert await child.wait() == 99
+
+
+async def test_signals_to_a_process_that_has_just_died_do_not_hide_how_it_ended() -> None:
+    for _ in range(30):
+        async with supervised(ManualClock()) as (child, _):
+            child.kill()
+            for _ in range(300):
+                child.tell(signal.SIGTERM)
+            assert await child.process.wait() == -signal.SIGKILL
 
 
 def record(table: RunTable, task_id: str) -> None:

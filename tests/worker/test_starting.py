@@ -9,7 +9,7 @@ import pytest
 
 from qo.clock import boot_clock
 from qo.engines.memory import MemoryEngine
-from qo.model import Filter, Status, Task, expire
+from qo.model import Filter, Status, Task, Want, expire
 from qo.queue import Queue
 from qo.tasks import current_task, make_handler, make_options
 from qo.testing import ManualClock
@@ -69,6 +69,42 @@ async def test_tasks_start_in_rank_order_across_executors(bench: Bench, monkeypa
         for task_id in ids:
             await bench.ended(task_id)
     assert order == [f"{level} {n}" for level in ("high", "medium", "low") for n in range(4)]
+
+
+async def test_a_task_held_ahead_waits_for_a_claim_that_may_bring_tasks_before_it(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With one slot and several types of unknown speed: one task of each was held, and low ones ran before medium."""
+    order: list[str] = []
+    claim = bench.queue.engine.claim
+
+    async def from_afar(want: Want) -> list[Task]:
+        await asyncio.sleep(0.05)  # a slot becomes free while a claim is under way
+        return await claim(want)
+
+    monkeypatch.setattr(bench.queue.engine, "claim", from_afar)
+
+    async def email() -> None:
+        order.append("email")
+
+    def image() -> None:
+        order.append("image")
+
+    async def report() -> None:
+        order.append("report")
+
+    bench.handle(email)
+    bench.handle(image)
+    bench.handle(report)
+    bench.handle(lambda: None, "unused")
+    ids = [await bench.submit("image", priority=6) for _ in range(4)]
+    ids += [await bench.submit("report", priority=9)]
+    ids += [await bench.submit("email", priority=0) for _ in range(2)]
+    async with bench.working(concurrency=1) as worker:
+        monkeypatch.setattr(worker._claiming.pace, "ahead", lambda: 20)  # as if many had ended lately
+        for task_id in ids:
+            await bench.ended(task_id)
+    assert order == ["email"] * 2 + ["image"] * 4 + ["report"]
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
 """What a worker asks for: its queues and types, less what is paused, full or out of tokens."""
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from itertools import count
 
 from qo.clock import Clock
@@ -40,6 +41,7 @@ class Claiming:
         self._reads, self._last_read = count(1), 0  # of the switches; two may be under way at once
         self._queues = settings.queues
         self._types = tuple(handlers)
+        self._caps: dict[str, int] = {}  # of the last want: how many of a type start soon; not what limits allow
         self._strangers: dict[str, float] = {}  # types nobody ever knew, and when they were first seen
         self.limits.obey(self._control, handlers)
 
@@ -47,19 +49,33 @@ class Claiming:
         """What to claim now; None while there is no room for more."""
         if self.is_paused:
             return None
-        ahead = self.pace.ahead()
-        room = self._settings.concurrency + ahead - len(self._held)
-        if room <= ahead // 2:  # a full worker waits until a claim is worth its trip
-            return None
-        # Half of what may be held: while one half runs, the other is on its way from or to the store.
-        limit = self.limits.total(min(room, max(self._settings.concurrency, ahead // 2)))
-        limit, at_most = self._startable(limit)
+        if self._queue.is_barred:  # exactly what comes first in the store, for the slots that wait for it
+            limit, self._caps = self.limits.total(self._queue.free_slots), {}
+        else:
+            ahead = self.pace.ahead()
+            room = self._settings.concurrency + ahead - len(self._held)
+            if room <= ahead // 2:  # a full worker waits until a claim is worth its trip
+                return None
+            # Half of what may be held: while one half runs, the other is on its way from or to the store.
+            limit = self.limits.total(min(room, max(self._settings.concurrency, ahead // 2)))
+            limit, self._caps = self._startable(limit)
+        at_most = dict(self._caps)
         for type, most in self.limits.at_most(self._handlers, self._held.by_type).items():
             at_most[type] = min(most, at_most.get(type, most))
+            if most <= self._caps.get(type, most):
+                self._caps.pop(type, None)
         types = tuple(type for type in self._types if at_most.get(type, 1) > 0)
         if limit <= 0 or not types:
             return None
         return self._want(types, limit, {type: most for type, most in at_most.items() if 0 < most < limit})
+
+    def cut(self, tasks: Iterable[Task]) -> list[str]:
+        """Types of which the answer to the last want may have left some in the store because they start too late.
+
+        Others may not overtake them, as they may those of a type that a limit holds back.
+        """
+        got = Counter(task.type for task in tasks)
+        return [type for type, most in self._caps.items() if got[type] >= most]
 
     def _startable(self, limit: int) -> tuple[int, dict[str, int]]:
         """How many tasks will start within a moment, in all and by type.

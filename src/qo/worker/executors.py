@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from qo.clock import Clock, boot_clock
 from qo.errors import QoError
@@ -43,8 +43,8 @@ class Executors:
         self._stalled: list[LoopExecutor] = []
         self._left_behind = 0
 
-    def start(self, runs: Iterable[Run]) -> None:
-        """Start runs as slots become free, in rank order."""
+    def start(self, runs: Iterable[Run], *, cut: Collection[str] = (), is_full: bool = False) -> None:
+        """Start runs as slots become free, in rank order. `cut` and `is_full` tell what the claim left in the store."""
         ready = []
         for run in runs:
             try:
@@ -54,7 +54,7 @@ class Executors:
                 run.done(run, UNSTARTED)
             else:
                 ready.append(run)
-        self.queue.put(ready)
+        self.queue.put(ready, cut=cut, is_full=is_full)
 
     def _get(self, kind: Executor) -> LoopExecutor | ThreadExecutor:
         if kind not in self._made:

@@ -3,7 +3,7 @@
 import heapq
 import threading
 from collections import Counter, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from itertools import count
 from typing import Protocol
 
@@ -24,6 +24,10 @@ class Puller(Protocol):
 class StartQueue:
     """Only the run that comes first may start, and only the executor it is meant for may take it.
 
+    A claim takes a limited number of tasks, in all and of some types, so the store may hold tasks that come before some
+    of those that wait here. Runs behind the rank up to which the last claim took everything do not start (`is_barred`)
+    until another claim was answered.
+
     A handler starts in two steps. `take` gives an executor a run and a slot. `begin` is called right before the
     handler and is the last moment at which a start can be refused: because the queue is closed or the run was recalled
     (a pause), or because the lease is over by this machine's own clock (the process was frozen).
@@ -38,12 +42,16 @@ class StartQueue:
         self._waiting: list[tuple[float, int, Run]] = []  # a heap
         self._taken: set[Run] = set()
         self._refused: deque[Run] = deque()
+        self._barrier = float("inf")  # the rank up to which the last claim took everything there was
         self._closed = False
 
     # --- for the worker
 
-    def put(self, runs: Iterable[Run]) -> None:
-        """Add what one claim gave, in its order. A later claim may give tasks that go before."""
+    def put(self, runs: Iterable[Run], *, cut: Collection[str] = (), is_full: bool = False) -> None:
+        """Add what one claim gave, in its order. A later claim may give tasks that go before.
+
+        The store may have more tasks of the types in `cut`, and more of any type if the answer `is_full`.
+        """
         entries = []
         reached = float("-inf")
         for run in runs:
@@ -53,6 +61,24 @@ class StartQueue:
         with self._lock:
             self._waiting.extend(entries)
             heapq.heapify(self._waiting)
+            self._barrier = min([reached if is_full else float("inf"), *map(self._last_rank, cut)])
+        self.pump()
+
+    @property
+    def is_barred(self) -> bool:
+        """A slot is free, and what waits for it must not start before another claim was answered."""
+        with self._lock:
+            return self._free > 0 and bool(self._waiting) and self._waiting[0][0] > self._barrier
+
+    @property
+    def free_slots(self) -> int:
+        """Slots in which nothing runs, whatever waits for them."""
+        return self._free
+
+    def unbar(self) -> None:
+        """Let everything that waits start: no claim will bring anything that comes before."""
+        with self._lock:
+            self._barrier = float("inf")
         self.pump()
 
     def pump(self) -> None:
@@ -141,10 +167,8 @@ class StartQueue:
         with self._lock:
             if ended is not None:
                 self._release(ended)
-            if self._free <= 0 or self._closed or not self._waiting:
-                return None
-            run = self._waiting[0][2]
-            if run.executor is not puller:
+            run = self._first()
+            if run is None or run.executor is not puller:
                 return None
             heapq.heappop(self._waiting)
             self._free -= 1
@@ -189,10 +213,18 @@ class StartQueue:
 
     def _next_puller(self) -> Puller | None:
         with self._lock:
-            if self._free <= 0 or self._closed or not self._waiting:
-                return None
-            puller: Puller = self._waiting[0][2].executor
-            return puller
+            run = self._first()
+            return None if run is None else run.executor
+
+    def _first(self) -> Run | None:
+        """The run that may start now. The caller has the lock."""
+        if self._free <= 0 or self._closed or not self._waiting or self._waiting[0][0] > self._barrier:
+            return None
+        return self._waiting[0][2]
+
+    def _last_rank(self, type: str) -> float:
+        """Of the waiting runs of this type; if there is none, any run may have one in the store before it."""
+        return max((rank for rank, _, run in self._waiting if run.task.type == type), default=float("-inf"))
 
     def is_next(self, puller: Puller) -> bool:
         """Whether the first waiting run is for `puller`. Without the lock: a hint."""

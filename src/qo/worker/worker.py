@@ -173,6 +173,8 @@ class Worker:
                 await self._patiently(self._end_drain)
                 continue
             if want is None:
+                if self._executors.queue.is_barred:
+                    self._executors.queue.unbar()
                 await self._wait_for_room()
                 continue
             if self._is_out_of_date():
@@ -182,8 +184,10 @@ class Worker:
             tasks = await self._claim(want)
             if tasks:
                 self._busy_until = self._clock() + _BUSY
-                self._start(tasks, sent + want.lease)
-            elif self._settings.drain and not len(self._held):
+                self._start(tasks, want, sent + want.lease)
+                continue
+            self._executors.queue.unbar()
+            if self._settings.drain and not len(self._held):
                 await self._patiently(partial(self._stop_if_drained, want))
             else:
                 await self._idle(want)
@@ -208,7 +212,7 @@ class Worker:
             await self._patiently(lambda: self._engine.apply(removed))
         return [task for task in tasks if task.type in self._handlers]
 
-    def _start(self, tasks: list[Task], lease_until: float) -> None:
+    def _start(self, tasks: list[Task], want: Want, lease_until: float) -> None:
         now = self._clock()
         runs = []
         for task in tasks:
@@ -222,7 +226,7 @@ class Worker:
                 self._settler.report(run, HANDED_BACK)
             else:
                 runs.append(run)
-        self._executors.start(runs)
+        self._executors.start(runs, cut=self._claiming.cut(tasks), is_full=len(tasks) >= want.limit)
 
     def _is_running_already(self, task: Task) -> bool:
         """The handler of an earlier attempt still runs here: that attempt has lost its lease."""

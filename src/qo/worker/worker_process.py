@@ -39,6 +39,7 @@ class WorkerProcess:
         self.name, self.process, self._table = name, process, table
         self._silence = max(_SILENCE, lease * _LEASES_LEFT)
         self._lease, self._clock = lease, clock
+        self._handle = _handle_of(process)
         self._held: tuple[str, int | None] | None = None  # why it was killed, and which thread was to blame
         self._samples: tuple[float, dict[int, int]] | None = None
         self._resumed_at = self._looked_at = clock()
@@ -90,8 +91,10 @@ class WorkerProcess:
         self.tell(signal.SIGKILL)
 
     def tell(self, number: signal.Signals) -> None:
-        if self.process.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
+        with contextlib.suppress(ProcessLookupError):
+            if self._handle is not None:
+                signal.pidfd_send_signal(self._handle, number)
+            elif self.process.returncode is None:
                 self.process.send_signal(number)
 
     async def wait(self) -> int:
@@ -186,6 +189,9 @@ class WorkerProcess:
 
     def close(self) -> None:
         self._table.close()
+        if self._handle is not None:
+            os.close(self._handle)
+            self._handle = None
 
 
 async def send(report: CrashReport) -> None:
@@ -223,6 +229,18 @@ async def send(report: CrashReport) -> None:
 def attach_table() -> RunTable:
     """In the worker process: the table the supervisor reads."""
     return RunTable.attach(int(os.environ.pop(RUNS)))
+
+
+def _handle_of(process: Process) -> int | None:
+    """A descriptor that stands for the process and no other; None where there is no such thing.
+
+    Signals go there because `send_signal` reaps a process that has just died: asyncio, which waits for it in a thread,
+    may then never learn its exit code.
+    """
+    try:
+        return os.pidfd_open(process.pid) if hasattr(os, "pidfd_open") else None
+    except OSError:
+        return None
 
 
 def _cause(code: int) -> str:
