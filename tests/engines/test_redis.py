@@ -156,7 +156,7 @@ async def test_a_task_leaves_nothing_behind(engine: RedisEngine, redis_server: S
     with contextlib.closing(Redis(port=redis_server.port)) as client:
         left = {key.removeprefix(tag).partition(b":")[0] for key in client.scan_iter(tag + b"*")}
         receipts = list(client.scan_iter(tag + b"receipt:*"))
-        assert left == {b"format", b"lanes", b"receipt"}
+        assert left == {b"format", b"receipt"}
         assert all(0 < client.ttl(key) <= 30 for key in receipts)
 
 
@@ -261,6 +261,57 @@ async def test_thousands_that_become_due_at_once_are_all_claimed(engine: RedisEn
     assert len(got) == len(set(got)) == 1200
 
 
+@pytest.mark.parametrize("types", [(), ("t1", "t2")])
+async def test_a_claim_costs_as_much_with_many_lanes_as_with_few(
+    engine: RedisEngine, clock: ManualClock, redis_server: Server, types: tuple[str, ...]
+) -> None:
+    async def commands() -> int:
+        with contextlib.closing(Redis(port=redis_server.port)) as client:
+            before = sum(stats["calls"] for stats in client.info("commandstats").values())
+            assert len(await claim(engine, limit=2, types=types)) == 2
+            await engine.wait(want(types=types), 0)
+            after = sum(stats["calls"] for stats in client.info("commandstats").values())
+            return int(after - before)
+
+    await engine.add([new(n, type=f"t{n % 5}", priority=6) for n in range(50)])
+    await commands()
+    few = await commands()
+    clock.advance(60)
+    await engine.add([new(100 + n, type=f"t{n}", queue=f"q{n % 3}", priority=9) for n in range(1000)])
+    clock.advance(1799)
+    many = [await commands() for _ in range(3)]  # the first promotes what has waited for long enough
+    assert many[-1] <= 1.5 * few
+    clock.advance(3600)
+    await commands()
+    await commands()
+    assert await commands() <= 1.5 * few
+
+
+async def test_a_queue_of_the_format_before_is_brought_to_the_present(redis_server: Server, clock: ManualClock) -> None:
+    """There were no heads then, and one set of all lanes ever seen."""
+    url = fresh(redis_server)
+    async with opened(url, clock) as engine:
+        await engine.add([new(n, type=f"t{n % 3}") for n in range(9)] + [new("later", delay=60.0)])
+        await engine.apply([complete(task, b"1") for task in await claim(engine, limit=2)])
+        tag = f"{{{engine._address.prefix}}}:"
+    with contextlib.closing(Redis(port=redis_server.port)) as client:
+        lanes = [lane for key in client.scan_iter(f"{tag}lanes:*") for lane in client.zrange(key, 0, -1)]
+        for part in ("lanes:*", "head", "promoted:*", "unpromoted:*", "needs", "typed:*"):
+            for key in client.scan_iter(tag + part):
+                client.delete(key)
+        for lane in ('["q","gone",[],6]', *lanes):
+            client.sadd(f"{tag}lanes", str(lane, "utf-8") if isinstance(lane, bytes) else str(lane))
+        client.set(f"{tag}lanes:tag", "x")
+        client.hset(f"{tag}format", mapping={"format": "2", "since": "2"})
+        async with opened(url, clock) as engine:
+            assert client.hget(f"{tag}format", "format") == b"3"
+            assert not client.exists(f"{tag}lanes", f"{tag}lanes:tag")
+            assert sum((await engine.count()).values()) == len(await engine.find(Filter(), limit=99)) == 10
+            assert [task.id for task in await claim(engine, limit=9)] == [task_id(n) for n in range(2, 9)]
+            clock.advance(60)
+            assert [task.id for task in await claim(engine)] == [task_id("later")]
+
+
 async def test_tasks_not_yet_due_cost_a_claim_nothing(engine: RedisEngine, redis_server: Server) -> None:
     async def commands() -> int:
         with contextlib.closing(Redis(port=redis_server.port)) as client:
@@ -269,7 +320,7 @@ async def test_tasks_not_yet_due_cost_a_claim_nothing(engine: RedisEngine, redis
             after = sum(stats["calls"] for stats in client.info("commandstats").values())
             return int(after - before)
 
-    await engine.add([new("a"), new("b"), new("c")])
+    await engine.add([new("a"), new("b"), new("c"), new("d")])
     await claim(engine, limit=1)
     few = await commands()
     await engine.add([new(n, delay=500.0 + n) for n in range(2000)])

@@ -158,7 +158,6 @@ async def test_a_claim_whose_caller_left_hands_its_tasks_back(redis_server: Serv
 async def test_all_steps_of_a_large_claim_are_handed_back(redis_server: Server) -> None:
     async with Proxy(redis_server.port) as proxy, behind(proxy) as engine:
         await engine.add([new(n) for n in range(250)])
-        await engine.claim(want(types=("none",)))  # so that it knows the lanes
         proxy.lose("answer", call("claim"), spare=1)
         leaving = asyncio.create_task(claim(engine, limit=250))
         await proxy.lost.wait()

@@ -3,7 +3,7 @@
 import asyncio
 
 from qo.engine import Engine
-from qo.model import Task, after_error, release, replay
+from qo.model import Table, Task, after_error, release, replay
 from qo.testing.clock import ManualClock
 from qo.testing.samples import claim, claim_one, new, stored, task_id, want
 
@@ -93,3 +93,32 @@ class ClaimOrder:
         clock.advance(1)
         order = [task.id for task in await claim(engine)]
         assert order == [task_id(name) for name in ("slow", "high", "new high", "never")]
+
+    async def test_many_lanes_are_claimed_in_the_same_order_as_few(self, engine: Engine, clock: ManualClock) -> None:
+        """Some are promoted, some are for other workers, and of some types only a few are wanted."""
+        table = Table()
+        tasks = [
+            new(n, queue="xy"[n % 2], type=f"t{n % 97}", needs=((), (), ("gpu",))[n % 3], priority=(0, 5, 9)[n % 5 % 3])
+            for n in range(140)
+        ]
+        for at in range(0, 140, 14):
+            batch = tasks[at : at + 14]
+            assert await engine.add(batch) == table.add(batch, clock.now)
+            clock.advance(200.0)
+        asked = (
+            want(limit=7, lease=9e9),
+            want(limit=7, lease=9e9, queues=("y",), capabilities=frozenset({"gpu"})),
+            want(limit=7, lease=9e9, types=("t4", "t7", "t96", "none")),
+            want(limit=7, lease=9e9, types=tuple(f"t{n}" for n in range(2, 90)), at_most={"t2": 0, "t3": 1}),
+            want(limit=3, lease=9e9, types=("t95",), queues=("x",), capabilities=frozenset({"gpu"})),
+            want(limit=7, lease=9e9, at_most={f"t{n}": n % 2 for n in range(40)}),
+        )
+        for one in asked:
+            expected = [task.id for task in table.claim(one, clock.now)]
+            assert [task.id for task in await engine.claim(one)] == expected
+        left = 140 - sum(task.attempt for task in table.tasks.values())
+        rest = want(limit=140, lease=9e9, capabilities=frozenset({"gpu"}))
+        expected = [task.id for task in table.claim(rest, clock.now)]
+        assert len(expected) == left
+        assert [task.id for task in await engine.claim(rest)] == expected
+        assert await engine.claim(rest) == []

@@ -16,12 +16,18 @@ from redis.exceptions import NoScriptError, RedisError
 from qo.damage import Damage, DamageLog, encode_damage
 from qo.engines.redis.lines import Doubtful, Lines, Unsent
 from qo.errors import OutcomeUnknown, StorageError
+from qo.formats import format_of
 
 _PATIENCE = 6.0  # seconds to find out what became of a call; receipts are kept for longer
 _LARGEST = 4 << 20  # bytes a trip
 _SHORTEST, _LONGEST = 0.02, 0.5  # seconds between two tries
 _READING = {"get", "find", "count"}
-FORMAT = 2  # of what the scripts read and write; see docs/formats.md
+_PARTS = {  # of scripts, in order, and which use them
+    "heads": {"add", "apply", "claim", "set_aside", "migrate"},
+    "merge": {"claim", "find"},
+}
+ADDITIVE: frozenset[int] = frozenset()  # formats that only add what earlier builds may ignore and keep
+FORMAT = 3  # of what the scripts read and write; see docs/formats.md
 
 
 class Script(NamedTuple):
@@ -33,8 +39,11 @@ class Script(NamedTuple):
 @cache
 def script(name: str) -> Script:
     folder = files("qo.engines.redis") / "lua"
-    parts = ["common", *(["merge"] if name in {"claim", "find"} else []), name]
-    text = "\n".join((folder / f"{part}.lua").read_text("utf-8") for part in parts).replace("{format}", str(FORMAT), 1)
+    parts = ["common", *(part for part, users in _PARTS.items() if name in users), name]
+    found = format_of(FORMAT, additive=ADDITIVE)
+    text = "\n".join((folder / f"{part}.lua").read_text("utf-8") for part in parts)
+    for word, value in (("{format}", found.format), ("{since}", found.since), ("{qo}", found.qo)):
+        text = text.replace(word, str(value), 1)
     return Script(text, sha1(text.encode(), usedforsecurity=False).hexdigest(), name not in _READING)
 
 

@@ -4,10 +4,11 @@ import asyncio
 import contextlib
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from functools import lru_cache
 from typing import Any
 
 from qo.damage import Damage
-from qo.engines.redis.lanes import Lanes
+from qo.engines.redis.calls import Calls
 from qo.engines.redis.packing import pack, tasks_of
 from qo.engines.redis.watch import Look, Watch
 from qo.errors import OutcomeUnknown, StorageError
@@ -23,8 +24,8 @@ SetAside = Callable[[Damage], Awaitable[None]]
 
 
 class Claiming:
-    def __init__(self, lanes: Lanes, watch: Watch, now: Callable[[], str], apply: Apply, set_aside: SetAside) -> None:
-        self._lanes, self._watch, self._now, self._apply = lanes, watch, now, apply
+    def __init__(self, calls: Calls, watch: Watch, now: Callable[[], str], apply: Apply, set_aside: SetAside) -> None:
+        self._calls, self._watch, self._now, self._apply = calls, watch, now, apply
         self._set_aside = set_aside
         self._looks: dict[object, Look] = {}
         self._returning: set[asyncio.Task[None]] = set()  # tasks of claims whose caller left, on their way back
@@ -65,7 +66,7 @@ class Claiming:
         nonce, told = new_lease_id(), self._watch.told
         asked = pack((limit, want.lease, want.worker_id, want.lease_id, at_most, want.again, False, want.is_prefetch))
         try:
-            _, due_in, _, *rows = await self._lanes.claim(want, (nonce, self._now(), asked))
+            due_in, _, *rows = await self._calls.one("claim", nonce, self._now(), asked, _who(want))
         except (asyncio.CancelledError, OutcomeUnknown):
             # Waiting for the lease to expire would count as a failure of the tasks.
             self._see_to(self._recall(nonce, want))
@@ -93,7 +94,7 @@ class Claiming:
         until = asyncio.get_running_loop().time() + _RECALL
         while not self._closing and asyncio.get_running_loop().time() < until:
             try:
-                _, _, _, *rows = await self._lanes.claim(want, (nonce, self._now(), asked))
+                _, _, *rows = await self._calls.one("claim", nonce, self._now(), asked, _who(want))
                 await self._apply([release(task, None) for task in tasks_of(rows).tasks])
             except StorageError:
                 await asyncio.sleep(_PAUSE)  # if this does not end well, the lease expires
@@ -108,7 +109,7 @@ class Claiming:
             await self._watch.listen()
             told = self._watch.told
             asked = pack((0, 0.0, "", "", want.at_most, False))
-            _, due_in, claimable, *_ = await self._lanes.claim(want, (new_lease_id(), self._now(), asked))
+            due_in, claimable, *_ = await self._calls.one("claim", new_lease_id(), self._now(), asked, _who(want))
             if claimable:
                 return
             look = _look(told, due_in)
@@ -120,6 +121,15 @@ class Claiming:
             await asyncio.wait(self._returning)
         await self._watch.close()
         self._closing = False
+
+
+def _who(want: Want) -> bytes:
+    return _pack_who(want.queues, want.types, want.capabilities)
+
+
+@lru_cache(64)
+def _pack_who(queues: tuple[str, ...], types: tuple[str, ...], capabilities: frozenset[str]) -> bytes:
+    return pack((queues, types, sorted(capabilities)))
 
 
 def _kind(want: Want) -> object:

@@ -10,8 +10,9 @@ from qo.clock import system_clock
 from qo.engines.findings import Finding
 from qo.engines.redis.address import Address, address_of
 from qo.engines.redis.calls import FORMAT, Calls
+from qo.engines.redis.counting import counted
 from qo.engines.redis.lines import Lines
-from qo.engines.redis.packing import STATUSES, state_of
+from qo.engines.redis.packing import state_of
 from qo.engines.redis.stored_format import check_stored_format
 from qo.errors import Refused, StorageError
 
@@ -169,7 +170,7 @@ def _clock(skew: float) -> Finding:
 async def _indexes(calls: Calls, prefix: str) -> Finding:
     """Every task stands in the one list that its status and lane name, and nothing else stands there."""
     states = {key: state async for key, state in _states(calls, prefix)}
-    told = Counter({(lane, status): n async for lane, status, n in _sizes(calls)})
+    told = Counter(await counted(calls))
     real = Counter(states.values())
     wrong = sum((real - told).values()) + sum((told - real).values())
     if wrong:
@@ -189,11 +190,3 @@ async def _states(calls: Calls, prefix: str) -> Any:
                 yield key, state_of(state)
         if cursor == b"0":
             return
-
-
-async def _sizes(calls: Calls) -> Any:
-    rows = await calls.one("count")
-    for at in range(0, len(rows), 1 + len(STATUSES)):
-        for status, number in zip(STATUSES, rows[at + 1 : at + 1 + len(STATUSES)], strict=True):
-            if number:
-                yield rows[at], status, number

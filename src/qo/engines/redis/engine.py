@@ -11,7 +11,7 @@ from qo.engines.patience import patiently_opened
 from qo.engines.redis.address import Address
 from qo.engines.redis.calls import Calls
 from qo.engines.redis.claiming import CHUNK, Claiming
-from qo.engines.redis.lanes import Lanes
+from qo.engines.redis.counting import counted
 from qo.engines.redis.lines import Lines
 from qo.engines.redis.packing import STATUSES, events_of, known_place, pack, pack_changes, pack_new, pack_task, tasks_of
 from qo.engines.redis.stored_format import check_stored_format, record_format
@@ -43,9 +43,8 @@ class RedisEngine:
         self._address, self._clock = address, clock
         self._lines = Lines(address)
         self._calls = Calls(self._lines, address.prefix)
-        self._lanes = Lanes(self._calls)
         self._watch = Watch(self._lines, address.prefix)
-        self._claiming = Claiming(self._lanes, self._watch, self._now, self.apply, self._calls.set_aside)
+        self._claiming = Claiming(self._calls, self._watch, self._now, self.apply, self._calls.set_aside)
         self.claim, self.wait = self._claiming.claim, self._claiming.wait
 
     async def open(self) -> None:
@@ -115,26 +114,23 @@ class RedisEngine:
         while len(found) < limit and statuses:
             page = min(limit - len(found), CHUNK)
             place, ages = (page, created_at, last_id), (where.worker_id, where.expired_for, where.finished_for)
-            asked = (*place, *ages, statuses, "".join(where.shards) or None, where.retrying)
-            answer = await self._lanes.find(where, (self._now(), pack(asked)))
-            tasks, damage = tasks_of(answer[3:])
+            lanes = (where.queues, where.types)
+            asked = (*place, *ages, statuses, "".join(where.shards) or None, where.retrying, *lanes)
+            created_before, id_before, *rows = await self._calls.one("find", self._now(), pack(asked))
+            tasks, damage = tasks_of(rows)
             await self._calls.set_aside(damage)
             found += tasks
-            if answer[1] is None:
+            if created_before is None:
                 break
-            created_at, last_id = float(answer[1]), answer[2].decode()
+            created_at, last_id = float(created_before), id_before.decode()
         return found
 
     async def count(self) -> Counts:
-        rows = await self._calls.one("count")
         counts: Counter[Lane] = Counter()
-        for at in range(0, len(rows), 1 + len(STATUSES)):
-            if (place := known_place(rows[at])) is None:
-                continue
-            queue, type_, _, priority = place
-            for status, number in zip(STATUSES, rows[at + 1 :], strict=False):
-                if number:
-                    counts[Lane(queue, type_, status, priority)] += number
+        for (lane, status), number in (await counted(self._calls)).items():
+            if (place := known_place(lane)) is not None:
+                queue, type_, _, priority = place
+                counts[Lane(queue, type_, status, priority)] += number
         return dict(counts)
 
     async def history(self, task_id: str) -> list[Event]:

@@ -1,13 +1,13 @@
 """The format of a queue in Redis, kept beside its tasks. Every script checks it again: see `lua/common.lua`."""
 
+from contextlib import suppress
 from typing import Any
 
 from redis.exceptions import RedisError
 
 from qo.engines.redis.calls import FORMAT, Calls
-from qo.formats import Format, check_format, format_of
-
-ADDITIVE: frozenset[int] = frozenset()  # formats that only add what earlier builds may ignore and keep
+from qo.errors import StorageError
+from qo.formats import Format, check_format
 
 
 async def check_stored_format(calls: Calls, prefix: str, shown: str) -> None:
@@ -18,12 +18,11 @@ async def check_stored_format(calls: Calls, prefix: str, shown: str) -> None:
 
 
 async def record_format(calls: Calls, prefix: str) -> None:
-    """Write it if there is none, or an older one. A user who may only read leaves that to others."""
-    found = format_of(FORMAT, additive=ADDITIVE)
-    key, fields = f"{{{prefix}}}:format", ("format", found.format, "since", found.since, "qo", found.qo)
-    (stored,) = await calls.plain(("HGET", key, "format"))
-    if stored is None or (isinstance(stored, bytes) and int(stored) < found.format):
-        await calls.plain(("HSET", key, *fields), writing=True)
+    """Bring a queue that has none, or an older one, to the present. If that is refused, the next write does it."""
+    (stored,) = await calls.plain(("HGET", f"{{{prefix}}}:format", "format"))
+    if stored is None or (isinstance(stored, bytes) and int(stored) < FORMAT):
+        with suppress(StorageError):
+            await calls.one("migrate")
 
 
 def _format(fields: list[bytes]) -> Format:

@@ -7,7 +7,7 @@ local nonce, now, behind, batch = ARGV[1], clock(ARGV[2]), tonumber(ARGV[3]), cm
 local before = receipt(nonce)
 if before then return before end
 
-local answers, new_lanes = {}, {}
+local answers, has_new = {}, false
 
 local function is_over(stored, window, at)
   return window and stored.status >= COMPLETED and at - stored.created_at >= window
@@ -45,9 +45,9 @@ for i, new in ipairs(batch) do
       completed_at = NONE, lane = lane, worker_id = '', lease_id = '',
     }
     call('HSET', task_key(id), 's', encode(t), 'd', description, 'p', ARGV[4 + i], 'h1', event(t))
-    put(listed_key(PENDING, lane), at, id)
+    list(PENDING, lane, at, id)
     wait_in_line(t, id, now)
-    new_lanes[lane] = true
+    has_new = true
     answers[i] = '1'
   else
     answers[i] = there[2] and 'm' or '0'
@@ -56,10 +56,8 @@ for i, new in ipairs(batch) do
 end
 
 move(now)
-for lane in pairs(new_lanes) do
-  if call('SADD', P .. ':lanes', lane) == 1 then call('SET', P .. ':lanes:tag', nonce) end
-end
+refresh_heads(changed_lanes)
 local answer = table.concat(answers, ' ')
-if next(new_lanes) then sign(nonce, answer) end
+if has_new then sign(nonce, answer) end
 publish(now)
 return answer

@@ -21,13 +21,14 @@ local function reindex(id, old, new)
   if old.status == RUNNING and new.status ~= RUNNING then take(P .. ':leases', id) end
   if old.status == PENDING then
     take(P .. ':ready:' .. old.lane, id)
+    changed_lanes[old.lane] = true
     take(P .. ':delayed', id)
   end
   if new.status == PENDING then wait_in_line(new, id, now) end
   if new.status == RUNNING then put(P .. ':leases', new.lease_expires_at, id) end
   if new.status ~= old.status then
-    take(listed_key(old.status, old.lane), id)
-    put(listed_key(new.status, new.lane), new.created_at, id)
+    unlist(old.status, old.lane, id)
+    list(new.status, new.lane, new.created_at, id)
   end
 end
 
@@ -73,6 +74,7 @@ for i, change in ipairs(batch) do
 end
 
 move(now)
+refresh_heads(changed_lanes)
 local answer = table.concat(answers)
 if written then sign(nonce, answer) end
 publish(now)

@@ -3,9 +3,9 @@
 --   KEYS[1] = "{prefix}"; behind it:
 --     :task:<id>               hash    s state (packed), d description (JSON), p payload, r result, e error,
 --                                      h<version> one event each (packed); or only m: moved to the archive
---     :lanes                   set     every lane ever seen: the JSON text of [queue, type, needs, priority]
---     :lanes:tag               string  changes whenever a lane is added
---     :ready:<lane>            zset    ids by rank: pending, and seen to be due
+--     :lanes:<status>          zset    lanes that have tasks of this status, by a created_at that none of them is behind;
+--                                      a lane is the JSON text of [queue, type, needs, priority]
+--     :ready:<lane>            zset    ids by rank: pending, and seen to be due; for its first one see heads.lua
 --     :delayed                 zset    ids by available_at: pending, not yet in ready
 --     :followers               hash    of a first task under an idempotency key: the last one under it
 --     :followed                hash    the other way round
@@ -27,8 +27,8 @@ local function written_by_newer()
   return redis.error_reply('QOFORMAT this queue was written by a newer qo; use qo '
     .. (call('HGET', P .. ':format', 'qo') or '') .. ' or newer')
 end
-local since = call('HGET', P .. ':format', 'since')
-if since and tonumber(since) > FORMAT then return written_by_newer() end
+local stored_format = call('HMGET', P .. ':format', 'since', 'format')
+if stored_format[1] and tonumber(stored_format[1]) > FORMAT then return written_by_newer() end
 local RECEIPT = 30 -- seconds; callers give up asking long before
 
 local PENDING, RUNNING, COMPLETED, ARCHIVED = 0, 1, 2, 5
@@ -39,6 +39,7 @@ local HEAD, EVENT = '>BI4I4I4dddddddd', '>BI4I4I4dd'
 local TAIL = struct.size(HEAD) + 1
 
 local function task_key(id) return P .. ':task:' .. id end
+local function lanes_key(status) return P .. ':lanes:' .. NAMES[status] end
 local function listed_key(status, lane) return P .. ':listed:' .. NAMES[status] .. ':' .. lane end
 
 local function clock(given)
@@ -95,7 +96,23 @@ local function take(key, id)
   list[#list + 1] = id
 end
 
+local listed, unlisted = {}, {} -- lanes by status and name: tasks came or went
+
+local function list(status, lane, created_at, id)
+  put(listed_key(status, lane), created_at, id)
+  local newest = listed[status] or {}
+  listed[status] = newest
+  newest[lane] = math.max(newest[lane] or created_at, created_at)
+end
+
+local function unlist(status, lane, id)
+  take(listed_key(status, lane), id)
+  unlisted[status] = unlisted[status] or {}
+  unlisted[status][lane] = true
+end
+
 local filled = {} -- ready lanes that were empty and now hold something
+local changed_lanes = {} -- those whose ready tasks have changed
 
 local function wait_in_line(t, id, now)
   if t.available_at > now then
@@ -104,6 +121,7 @@ local function wait_in_line(t, id, now)
     local key = P .. ':ready:' .. t.lane
     if not adds[key] and call('EXISTS', key) == 0 then filled[t.lane] = true end
     put(key, t.rank, id)
+    changed_lanes[t.lane] = true
   end
 end
 
@@ -118,6 +136,14 @@ local function move(now)
   if adds[P .. ':delayed'] then head = coming(now) end
   for key, ids in pairs(removals) do call('ZREM', key, unpack(ids)) end
   for key, pairs_ in pairs(adds) do call('ZADD', key, unpack(pairs_)) end
+  for status, lanes in pairs(listed) do
+    for lane, newest in pairs(lanes) do call('ZADD', lanes_key(status), 'GT', newest, lane) end
+  end
+  for status, lanes in pairs(unlisted) do
+    for lane in pairs(lanes) do
+      if call('EXISTS', listed_key(status, lane)) == 0 then call('ZREM', lanes_key(status), lane) end
+    end
+  end
 end
 
 -- Whoever waits found its lanes empty, so only a lane that was empty is news; and so is an earlier time to wake up.

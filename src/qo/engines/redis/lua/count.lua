@@ -1,7 +1,8 @@
--- Answers lane, then how many tasks of each status, for every lane.
+-- ARGV = status, offset, size. Answers so many lanes with tasks of this status, each with their number.
+local status, offset, size = CODES[ARGV[1]], tonumber(ARGV[2]), tonumber(ARGV[3])
 local rows = {}
-for _, lane in ipairs(call('SMEMBERS', P .. ':lanes')) do
+for _, lane in ipairs(call('ZRANGE', lanes_key(status), offset, offset + size - 1)) do
   rows[#rows + 1] = lane
-  for status = 0, 5 do rows[#rows + 1] = call('ZCARD', listed_key(status, lane)) end
+  rows[#rows + 1] = call('ZCARD', listed_key(status, lane))
 end
 return rows

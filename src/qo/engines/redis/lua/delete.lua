@@ -17,7 +17,7 @@ for i, id in ipairs(ids) do
   local t = s and decode(s)
   if t and t.status >= COMPLETED then
     call('UNLINK', task_key(id))
-    take(listed_key(t.status, t.lane), id)
+    unlist(t.status, t.lane, id)
     unfollow(id)
     answers[i], written = '1', true
   elseif s and not (t and call('ZSCORE', listed_key(t.status, t.lane), id))

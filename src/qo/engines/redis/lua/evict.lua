@@ -9,7 +9,7 @@ for _, moved in ipairs(cmsgpack.unpack(ARGV[1])) do
     call('UNLINK', task_key(id))
     call('HSET', task_key(id), 'm', '1')
     call('EXPIRE', task_key(id), TRACE)
-    take(listed_key(t.status, t.lane), id)
+    unlist(t.status, t.lane, id)
   end
 end
 move()

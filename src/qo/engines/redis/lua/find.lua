@@ -1,17 +1,15 @@
--- ARGV = now or '', where, lanes
---   where: {limit, created_at, id, worker_id, expired_for, finished_for, statuses, shards, retrying};
+-- ARGV = now or '', where
+--   where: {limit, created_at, id, worker_id, expired_for, finished_for, statuses, shards, retrying, queues, types};
 --     the page starts behind (created_at, id); shards is a text of digits or nil
---   lanes: {tag, lane...}, those to look in
--- Answers {0, tag, lane...} if the caller does not know all lanes, else {1, created_at, id, then the tasks' rows}:
---   the search goes on behind (created_at, id), or has seen everything if they are nil.
-local now, where, known = clock(ARGV[1]), cmsgpack.unpack(ARGV[2]), cmsgpack.unpack(ARGV[3])
-local limit, created_at, last_id, worker_id, expired_for, finished_for, statuses, shards, retrying =
-  unpack(where, 1, 9)
+-- Answers {created_at, id, then the tasks' rows}: the search goes on behind (created_at, id), or has seen everything if
+--   they are nil.
+local now, where = clock(ARGV[1]), cmsgpack.unpack(ARGV[2])
+local limit, created_at, last_id, worker_id, expired_for, finished_for, statuses, shards, retrying, queues, types =
+  unpack(where, 1, 11)
 local MOST = 1000 -- tasks looked at in one call
+local MANY = 100 -- tasks of one lane read at a time
 
-local unknown = all_lanes_unless(known[1])
-if unknown then return unknown end
-if expired_for and call('ZCOUNT', P .. ':leases', '-inf', now - expired_for) == 0 then return { 1, false, false } end
+if expired_for and call('ZCOUNT', P .. ':leases', '-inf', now - expired_for) == 0 then return { false, false } end
 
 -- Nothing ends before it is created: without this the search would begin among the newest tasks.
 local newest = created_at or '+inf'
@@ -20,7 +18,12 @@ if finished_for and (not created_at or now - finished_for < created_at) then new
 local function read(key, offset, size)
   return call('ZREVRANGEBYSCORE', key, newest, '-inf', 'WITHSCORES', 'LIMIT', offset, size)
 end
-local function first(a, b) return a.score > b.score or a.score == b.score and a.id > b.id end
+local function read_lanes(key, offset, size) return call('ZREVRANGE', key, offset, offset + size - 1, 'WITHSCORES') end
+local function first(a, b)
+  if a.score ~= b.score then return a.score > b.score end
+  if a.status or b.status then return a.status and not b.status end -- a lane is opened before it is known what it holds
+  return a.id > b.id
+end
 
 local function matches(id)
   if shards and not find(shards, slice(id, 1, 1), 1, true) then return false end
@@ -34,26 +37,51 @@ local function matches(id)
     and (retrying == nil or t.status ~= PENDING or (t.failures > 0) == retrying)
 end
 
+local function set_of(names)
+  local set = {}
+  for _, name in ipairs(names) do set[name] = true end
+  return set
+end
+local has_queue, has_type = set_of(queues), set_of(types)
+
+local function is_asked(lane)
+  if #queues == 0 and #types == 0 then return true end
+  local is_lane, names = pcall(cjson.decode, lane)
+  return is_lane and (#queues == 0 or has_queue[names[1]]) and (#types == 0 or has_type[names[2]])
+end
+
+-- An arm of lanes shows the lane whose newest task may come next. It is opened when its turn comes.
+local LANES = 32 -- read at a time
 local arms = {}
-local size = math.max(1, math.ceil(limit / math.max(1, (#known - 1) * #statuses)))
-for i = 2, #known do
-  for _, status in ipairs(statuses) do
-    local arm = open_arm(listed_key(CODES[status], known[i]), read, size)
-    if arm then place(arms, arm, first) end
+for _, status in ipairs(statuses) do
+  local arm = open_arm(lanes_key(CODES[status]), read_lanes, LANES)
+  if arm then
+    arm.status = CODES[status]
+    push(arms, arm, first)
   end
 end
 
-local rows, found, seen = { 1, false, false }, 0, 0
-while #arms > 0 and found < limit and seen < MOST do
-  local arm = table.remove(arms)
-  local id, score = arm.id, arm.score
-  seen = seen + 1
-  if not (created_at and score == created_at and id >= last_id) and matches(id) then
-    append(rows, id)
-    found = found + 1
-  end
-  rows[2], rows[3] = string.format('%.17g', score), id
-  if forward(arm, read, size) then place(arms, arm, first) end
+local function open_next_lane(arm)
+  local lane_arm = is_asked(arm.id) and open_arm(listed_key(arm.status, arm.id), read, 4)
+  if lane_arm then push(arms, lane_arm, first) end
+  if forward(arm, read_lanes, LANES) then push(arms, arm, first) end
 end
-if #arms == 0 then rows[2], rows[3] = false, false end
+
+local rows, found, seen = { false, false }, 0, 0
+while #arms > 0 and found < limit and seen < MOST do
+  local arm = pop(arms, first)
+  if arm.status then
+    open_next_lane(arm)
+  else
+    local id, score = arm.id, arm.score
+    seen = seen + 1
+    if not (created_at and score == created_at and id >= last_id) and matches(id) then
+      append(rows, id)
+      found = found + 1
+    end
+    rows[1], rows[2] = string.format('%.17g', score), id
+    if forward(arm, read, math.min(limit, MANY)) then push(arms, arm, first) end
+  end
+end
+if #arms == 0 then rows[1], rows[2] = false, false end
 return rows

@@ -1,23 +1,33 @@
--- For scripts that look into lanes.
-local function all_lanes_unless(known_tag)
-  local tag = call('GET', P .. ':lanes:tag') or ''
-  if tag == known_tag then return end
-  local answer = { 0, tag }
-  for _, lane in ipairs(call('SMEMBERS', P .. ':lanes')) do answer[#answer + 1] = lane end
-  return answer
-end
-
--- Sorted sets read as one. Each arm holds the next few of its set; the arms are kept in order, who comes first last.
---   read(key, offset, size) answers ids and scores;  first(a, b): a's next comes before b's.
-local function place(arms, arm, first)
+-- For scripts that read several sorted sets as one: a heap of arms, each with the next few members of one set.
+--   first(a, b): a's next comes before b's.
+local function push(arms, arm, first)
   local at = #arms + 1
-  while at > 1 and first(arms[at - 1], arm) do
-    arms[at] = arms[at - 1]
-    at = at - 1
+  while at > 1 do
+    local above = math.floor(at / 2)
+    if not first(arm, arms[above]) then break end
+    arms[at] = arms[above]
+    at = above
   end
   arms[at] = arm
 end
 
+local function pop(arms, first)
+  local top, last = arms[1], table.remove(arms)
+  if #arms == 0 then return top end
+  local at = 1
+  while true do
+    local below = 2 * at
+    if below > #arms then break end
+    if below < #arms and first(arms[below + 1], arms[below]) then below = below + 1 end
+    if not first(arms[below], last) then break end
+    arms[at] = arms[below]
+    at = below
+  end
+  arms[at] = last
+  return top
+end
+
+-- read(key, offset, size) answers ids and scores.
 local function forward(arm, read, size)
   arm.at = arm.at + 2
   if not arm.few[arm.at] then

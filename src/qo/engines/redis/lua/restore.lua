@@ -4,5 +4,5 @@ if call('HEXISTS', key, 's') == 1 then return end
 call('DEL', key)
 call('HSET', key, unpack(ARGV, 2))
 local t = decode(call('HGET', key, 's'))
-call('ZADD', listed_key(t.status, t.lane), t.created_at, id)
-if call('SADD', P .. ':lanes', t.lane) == 1 then call('SET', P .. ':lanes:tag', id) end
+list(t.status, t.lane, t.created_at, id)
+move()
