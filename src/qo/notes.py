@@ -1,7 +1,8 @@
 """The documents qo keeps as notes: what workers obey, who works here, what types are known, who leads.
 
 A note that cannot be read raises `DamagedNote`. Nothing is deleted because it cannot be read: `set_aside` keeps the
-bytes under `quarantine/` before a note is dropped or written over.
+bytes under `quarantine/`, those of an administrator's note under `admin/quarantine/`, before a note is dropped or
+written over.
 """
 
 import logging
@@ -15,13 +16,14 @@ from msgspec import Meta, Struct
 from qo.damage import QUARANTINE
 from qo.engine import Engine
 from qo.errors import Conflict, DamagedNote, StorageError
-from qo.model import ANY, NEW, UNREADABLE, Note
+from qo.model import ADMIN_NOTES, ANY, NEW, UNREADABLE, Note
 
 log = logging.getLogger("qo.notes")
 
 CONTROL = "control"
 KNOWN_TYPES = "types"
 LEADER = "monitor"
+TOKENS = f"{ADMIN_NOTES}tokens"
 WORKERS = "workers/"
 
 DEAD_AFTER = 90.0  # seconds of silence after which a worker is dead: three missed heartbeats
@@ -190,7 +192,8 @@ async def make_types_known(engine: Engine, types: Iterable[str]) -> KnownTypes:
 async def set_aside(engine: Engine, error: DamagedNote) -> None:
     """Keep the bytes of a note that cannot be read, before it is dropped or written over."""
     report(error)
-    await engine.write_note(QUARANTINE + error.name, error.data, expected=ANY)
+    folder = ADMIN_NOTES if error.name.startswith(ADMIN_NOTES) else ""  # what was protected stays protected
+    await engine.write_note(f"{folder}{QUARANTINE}{error.name}", error.data, expected=ANY)
 
 
 @lru_cache(1024)

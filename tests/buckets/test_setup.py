@@ -19,6 +19,10 @@ def run(*arguments: str) -> Any:
     return answer.output
 
 
+def allowed(written: Any) -> set[str]:
+    return {action for part in written["Statement"] if part["Effect"] == "Allow" for action in part["Action"]}
+
+
 @pytest.mark.usefixtures("keys")
 def test_a_bucket_is_set_up_once_and_others_rules_stay(ministack: S3Place) -> None:
     client = s3_client(ministack.endpoint)
@@ -55,24 +59,35 @@ def test_a_missing_bucket_is_a_clear_error(seaweed: S3Place) -> None:
 def test_a_policy_names_the_queue_and_nothing_beside_it(role: Role) -> None:
     written = json.loads(run("s3://tasks/team", "--print-policy", role))
     assert written == policy(parse_address("s3://tasks/team", {}), role)
-    listing, objects = written["Statement"]
-    assert listing["Condition"] == {"StringLike": {"s3:prefix": ["team/*"]}}
-    assert all(resource.startswith("arn:aws:s3:::tasks/team/") for resource in objects["Resource"])
+    listing, objects, *rest = written["Statement"]
+    denied = [part for part in rest if part["Effect"] == "Deny"]
+    starts = listing["Condition"]["StringLike"]["s3:prefix"]
+    assert [f"arn:aws:s3:::tasks/{start}" for start in starts] == objects["Resource"]
+    assert all(start.startswith("team/") for start in starts)
+    assert bool(denied) == (role != "admin")
     actions = {*listing["Action"], *objects["Action"]}
     assert not any("*" in action or "Policy" in action or "DeleteObjectVersion" in action for action in actions)
 
 
+@pytest.mark.parametrize("layout", ["tasks", "one", "sqlite"])
+@pytest.mark.parametrize("role", ROLES)
+def test_a_policy_fits_into_a_session_of_short_lived_credentials(role: Role, layout: str) -> None:
+    address = parse_address(f"s3://{'b' * 63}/team/queue", {})
+    assert len(json.dumps(policy(address, role, layout=layout), separators=(",", ":"))) < 2048
+
+
 def test_a_dashboard_writes_nothing_and_a_producer_deletes_nothing() -> None:
     address = parse_address("s3://tasks", {})
-    reading = {action for part in policy(address, "dashboard")["Statement"] for action in part["Action"]}
-    submitting = {action for part in policy(address, "producer")["Statement"] for action in part["Action"]}
+    reading = allowed(policy(address, "dashboard"))
+    submitting = allowed(policy(address, "producer"))
     assert not {"s3:PutObject", "s3:DeleteObject"} & reading
     assert "s3:DeleteObject" not in submitting
 
 
 def test_where_all_share_one_object_a_producer_may_write_it() -> None:
     written = json.loads(run("s3://tasks/team?layout=one", "--print-policy", "producer"))
-    assert written["Statement"][1]["Resource"] == ["arn:aws:s3:::tasks/team/*"]
+    resources = written["Statement"][1]["Resource"]
+    assert resources == [f"arn:aws:s3:::tasks/team/{start}*" for start in ("queue.json", "data/")]
 
 
 @pytest.mark.parametrize("origin", ["*", "https://*.example.com", "https://example.com/page", "example.com"])

@@ -34,6 +34,30 @@ def test_a_store_of_a_newer_qo_is_left_alone(call: Any, tmp_path: Path) -> None:
         assert "newer" in call.error("migrate", *options, code=5)["error"]
 
 
+def test_tokens_of_the_old_place_are_listed_and_moved_only_when_asked(call: Any, tmp_path: Path) -> None:
+    secret = call("token", "create", "--name", "ci", "--scopes", "read").stdout.strip()
+    put_back_tokens(tmp_path / "qo.db")
+    assert "qo migrate --tokens" in call.error("token", "list", code=2)["error"]
+    for options in ((), ("--check",)):
+        found = call.json("migrate", *options, code=1)
+        assert (found["old_tokens"], [token["name"] for token in found["tokens"]]) == ("found", ["ci"])
+    shown = call("migrate", code=1).stdout
+    assert "not used" in shown and "ci  read" in shown and secret not in shown
+    call.error("migrate", "--check", "--tokens", "move", code=2)
+    assert call.json("migrate", "--tokens", "move")["old_tokens"] == "moved"
+    assert [token["name"] for token in call.json("token", "list")] == ["ci"]
+    assert "old_tokens" not in call.json("migrate")
+    put_back_tokens(tmp_path / "qo.db")
+    assert call.json("migrate", "--tokens", "discard")["old_tokens"] == "discarded"
+    assert call.json("token", "list") == []
+
+
+def put_back_tokens(path: Path) -> None:
+    """Where an earlier version kept them."""
+    with contextlib.closing(apsw.Connection(str(path))) as db:
+        db.execute("UPDATE notes SET name = 'tokens' WHERE name = 'admin/tokens'")
+
+
 @pytest.mark.parametrize("store", ["memory://", "file:///nowhere/at/all"])
 def test_a_store_without_tables_has_nothing_to_migrate(call: Any, store: str) -> None:
     assert call.json("migrate", store)["current"] is True

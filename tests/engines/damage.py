@@ -8,11 +8,11 @@ import psycopg
 from qo.bucket import ANY, Blob, Bucket
 from qo.buckets.memory import MemoryBucket
 from qo.engine import Engine
+from qo.engines.note_objects import key_of
 from qo.engines.one_object import OneObjectEngine, StorageBucket
 from qo.engines.patience import patiently
 from qo.engines.per_task import PerTaskEngine
 from qo.engines.per_task.keys import task_key
-from qo.engines.per_task.notes import key_of
 from qo.engines.postgres import PostgresEngine
 from qo.engines.redis import RedisEngine
 from qo.engines.spacious import SpaciousEngine

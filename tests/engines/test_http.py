@@ -9,7 +9,7 @@ from qo.engines.http.address import address_of
 from qo.engines.memory import MemoryEngine
 from qo.engines.sqlite import SqliteEngine
 from qo.errors import InvalidTask
-from qo.model import complete
+from qo.model import ANY, complete
 from qo.testing import EngineContract, ManualClock
 from qo.testing.samples import claim_one, new, task_id
 from tests.engines.damage import damage_sqlite
@@ -22,7 +22,23 @@ def served() -> Iterator[Server]:
         yield running
 
 
-class TestHttpOverMemory(EngineContract):
+class AdminNotesStayWithTheServer:
+    """Clients of the port may be workers: tokens are not served through it, and the audit trail is not written."""
+
+    async def test_notes_of_administrators_are_notes_like_any_other(self, engine: Engine) -> None:
+        for call in (
+            engine.read_note("admin/tokens"),
+            engine.write_note("admin/a", b"", expected=ANY),
+            engine.drop_note("admin/a"),
+            engine.write_note("audit/new/1", b"", expected=ANY),
+            engine.drop_note("audit/new/1"),
+        ):
+            with pytest.raises(InvalidTask):
+                await call
+        assert await engine.notes("admin/") == []
+
+
+class TestHttpOverMemory(AdminNotesStayWithTheServer, EngineContract):
     @pytest.fixture
     async def engine(self, clock: ManualClock, served: Server) -> AsyncIterator[Engine]:
         self.below = MemoryEngine(clock)
@@ -52,7 +68,7 @@ class TestHttpOverMemory(EngineContract):
             await engine.add([new(1, idempotency_key="k", next_id="../1")])
 
 
-class TestHttpOverSqlite(EngineContract):
+class TestHttpOverSqlite(AdminNotesStayWithTheServer, EngineContract):
     @pytest.fixture
     async def engine(self, clock: ManualClock, served: Server, tmp_path: Path) -> AsyncIterator[Engine]:
         self.path = tmp_path / "qo.db"

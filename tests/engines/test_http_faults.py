@@ -19,6 +19,7 @@ from qo.engines.memory import MemoryEngine
 from qo.engines.sqlite import SqliteEngine
 from qo.errors import Conflict, InvalidSetting, InvalidTask, OutcomeUnknown, StorageError
 from qo.model import ANY, NEW, Added, Filter, NewTask, Note, Status, Want, cancel, complete
+from qo.notes import TOKENS
 from qo.queue import Queue
 from qo.testing.samples import claim_one, new, stored, task_id, want
 from tests.engines.http_faults import FaultyLine
@@ -210,9 +211,11 @@ async def test_a_server_that_is_not_ours_is_named(status: int) -> None:
 @pytest.mark.parametrize(
     ("call", "request_"),
     [
+        ("read_note", TOKENS),
+        ("write_note", wire.WriteNote(name=TOKENS, data=b"{}", expected=ANY)),
+        ("drop_note", TOKENS),
         ("read_note", "tokens"),
         ("write_note", wire.WriteNote(name="tokens", data=b"{}", expected=ANY)),
-        ("drop_note", "tokens"),
         ("read_note", "../secret"),
         ("read_note", "workers/../../x"),
         ("notes", "../"),
@@ -253,7 +256,8 @@ async def test_bodies_are_limited_and_typed(served: Server) -> None:
 
 
 async def test_tokens_are_not_listed_among_the_notes(engine: HttpEngine, queue: Queue, served: Server) -> None:
-    await served.there(queue.engine.write_note("tokens", b"secret", expected=ANY))
+    for name in (TOKENS, "tokens"):
+        await served.there(queue.engine.write_note(name, b"secret", expected=ANY))
     assert await engine.notes("") == []
 
 

@@ -8,6 +8,7 @@ import pytest
 from qo.engines.memory import MemoryEngine
 from qo.errors import InvalidSetting
 from qo.model import Filter
+from qo.notes import TOKENS
 from qo.testing import ManualClock
 from qo.web import WebSettings
 from qo.web.access import Gate, is_loopback
@@ -230,7 +231,7 @@ async def test_only_hashes_are_stored():
     engine = MemoryEngine()
     made = await create_token(engine, "ci", [Scope.READ], now=5.0, lifetime=10.0)
     assert len(made.secret) == 67 and made.secret.startswith("qo_")
-    note = await engine.read_note("tokens")
+    note = await engine.read_note(TOKENS)
     assert note is not None and made.secret.encode() not in note.data and made.secret[3:].encode() not in note.data
     known = KnownCallers(await read_tokens(engine))
     assert known.match(made.secret, now=14.9) == made.token.caller()

@@ -1,11 +1,11 @@
 """The notes that hold the trail: one for each write, merged into one for each day.
 
     audit/new/1763366400123-8f3a1c20be77    what one process wrote at once; created, never changed
-    audit/2026-11-17                        the records of a day
+    admin/audit/2026-11-17                  the records of a day
 
-Writers only create notes, so two of them never wait for each other, and a writer needs no right to change what is
-there. A merge writes the day's note first (compare and set) and drops the merged notes afterwards. A reader takes each
-record once, by its id, so an interrupted merge shows nothing twice.
+Writers only create notes, so two of them never wait for each other, and a writer needs no right to read or change what
+is there. The notes of the days are an administrator's. A merge writes the day's note first (compare and set) and drops
+the merged notes afterwards. A reader takes each record once, by its id, so an interrupted merge shows nothing twice.
 """
 
 from collections import Counter
@@ -20,10 +20,10 @@ from qo.audit.records import AuditNote, AuditRecord, StoredAction, decode, encod
 from qo.engine import Audited, Engine, default_retention
 from qo.errors import Conflict, DamagedNote, StorageError
 from qo.ids import new_lease_id
-from qo.model import NEW, Note
+from qo.model import ADMIN_NOTES, AUDIT_NOTES, NEW, Note
 
-PREFIX: Final = "audit/"
-INBOX: Final = "audit/new/"
+PREFIX: Final = f"{ADMIN_NOTES}audit/"
+INBOX: Final = f"{AUDIT_NOTES}new/"
 DAY: Final = 86_400.0
 RETENTION: Final = 90 * DAY  # seconds a record is kept
 MAX_DAYS_FULL: Final = 10  # days that may be full at once

@@ -25,7 +25,7 @@ _ELSEWHERE = {
     epilog=examples(
         "qo bucket-setup s3://my-tasks",
         "qo bucket-setup s3://my-tasks/team --origin https://tasks.example.com --dry-run",
-        "qo bucket-setup s3://my-tasks --print-policy worker",
+        "qo bucket-setup 's3://my-tasks?layout=one' --print-policy worker",
     ),
 )
 @common

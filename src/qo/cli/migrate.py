@@ -1,6 +1,7 @@
 """`qo migrate`: the tables of a store, brought to what this qo knows."""
 
 import asyncio
+from urllib.parse import urlsplit
 
 import click
 
@@ -8,28 +9,47 @@ from qo.cli.audited import audited
 from qo.cli.context import Call, common, examples
 from qo.cli.exits import Exit
 from qo.cli.output import clean
+from qo.clock import iso
 from qo.engines import hide_password, open_engine, schema_of
 from qo.engines.schemas import Schema
+from qo.errors import InvalidSetting
+from qo.old_tokens import OldToken, discard_old_tokens, find_old_tokens, move_old_tokens
 from qo.queue import Queue
 
 
-@click.command("migrate", epilog=examples("qo migrate", "qo migrate postgresql://db.example/app --check"))
+@click.command(
+    "migrate",
+    epilog=examples("qo migrate", "qo migrate postgresql://db.example/app --check", "qo migrate --tokens move"),
+)
 @common
 @click.argument("store", required=False, metavar="[URL]")
 @click.option("--check", is_flag=True, help="Change nothing; exit with 1 if there is something to do.")
-def command(call: Call, store: str | None, *, check: bool) -> int:
+@click.option(
+    "--tokens",
+    type=click.Choice(("move", "discard")),
+    help="What becomes of tokens in the place of earlier versions: trust them, or forget them.",
+)
+def command(call: Call, store: str | None, tokens: str | None, *, check: bool) -> int:
     """Create or update a store's tables. Any queue does this when it is opened; here it is a step of your own, for a
     user with more rights, before new workers start. Any number may run at once.
+
+    Tokens of earlier versions lie where workers and producers of a bucket could write them. They are not used until an
+    administrator has looked at the list and moved them.
     """
     url = store or call.url
+    if check and tokens is not None:
+        raise InvalidSetting("--check changes nothing, so leave out --tokens")
     before = asyncio.run(schema_of(url))
     after = before if check or before is None else asyncio.run(_migrate(url, before))
     behind = after is not None and not after.is_current
+    old = None if behind or _is_elsewhere(url) else asyncio.run(_settle_tokens(url, tokens))
     if call.json:
-        call.answer(_view(url, before, after))
+        call.answer(_view(url, before, after) | _tokens_view(old, tokens))
     else:
         call.out.print(clean(f"{hide_password(url)}: {_said(before, after)}"), markup=False)
-    return Exit.ERROR if behind else Exit.CLEAN
+        for line in _tokens_said(old, tokens):
+            call.out.print(clean(line), markup=False)
+    return Exit.ERROR if behind or (old is not None and tokens is None) else Exit.CLEAN
 
 
 async def _migrate(url: str, before: Schema) -> Schema | None:
@@ -39,6 +59,47 @@ async def _migrate(url: str, before: Schema) -> Schema | None:
             async with audited(queue, "migrate", f"schema {before.found or 'none'} to {after.found}"):
                 pass
     return after
+
+
+def _is_elsewhere(url: str) -> bool:
+    """Behind a server its own administrator moves the tokens, and memory holds none of an earlier version."""
+    return urlsplit(url).scheme in ("http", "https", "memory")
+
+
+async def _settle_tokens(url: str, what: str | None) -> list[OldToken] | None:
+    async with Queue(open_engine(url)) as queue:
+        if what is None:
+            return await find_old_tokens(queue.engine)
+        async with audited(queue, "migrate", f"old tokens: {what}") as doing:
+            settled = await (move_old_tokens if what == "move" else discard_old_tokens)(queue.engine)
+            doing.number = len(settled)
+    return settled
+
+
+def _tokens_view(old: list[OldToken] | None, what: str | None) -> dict[str, object]:
+    if old is None:
+        return {}
+    done = {"move": "moved", "discard": "discarded"}.get(what or "", "found")
+    return {
+        "old_tokens": done,
+        "tokens": [{"name": token.name, "scopes": token.scopes, "created_at": iso(token.created_at)} for token in old],
+    }
+
+
+def _tokens_said(old: list[OldToken] | None, what: str | None) -> list[str]:
+    if old is None:
+        return []
+    listed = [f"  {token.name}  {','.join(token.scopes)}  created {iso(token.created_at)}" for token in old]
+    if what is not None:
+        word = "moved" if what == "move" else "discarded"
+        return [f"{word} {len(old)} tokens of the old place" + (":" if old else ""), *listed]
+    if not listed:
+        listed = ["  (nothing in it can be read)"]
+    return [
+        "tokens in the place of earlier versions, which every role of a bucket could write; they are not used:",
+        *listed,
+        "if you know all of them run: qo migrate --tokens move; if not: qo migrate --tokens discard",
+    ]
 
 
 def _view(url: str, before: Schema | None, after: Schema | None) -> dict[str, object]:

@@ -1,7 +1,12 @@
-"""Large payloads and results, beside the tasks: any bucket layout, with blobs under data/ that its tasks refer to.
+"""What lies beside the tasks of any bucket layout: large payloads and results, and the notes of administrators.
+
+Large values are blobs under data/ that tasks refer to.
 
 A blob is written before a task refers to it and removed after the task is forgotten, so what is left over by a crash is
 a blob nobody refers to. `repair` removes those, once they are too old to belong to a write under way.
+
+Notes below admin/ and audit/ are objects of their own in every layout. In a layout of one object all roles write that
+object, so what lies in it can neither grant rights nor prove what was done.
 """
 
 import asyncio
@@ -19,7 +24,9 @@ from qo.bucket import ANY, Bucket
 from qo.clock import Clock
 from qo.damage import DAMAGED_TASKS
 from qo.engine import Engine, Repairable, Sharded, WriteBehind, default_retention
+from qo.engines.note_objects import NoteObjects
 from qo.engines.patience import patiently
+from qo.engines.quarantine import Quarantine
 from qo.engines.references import (
     DATA,
     MARK,
@@ -39,6 +46,8 @@ from qo.engines.references import (
 from qo.errors import Conflict, StorageError
 from qo.ids import new_lease_id
 from qo.model import (
+    ADMIN_NOTES,
+    AUDIT_NOTES,
     PAYLOAD_LIMIT,
     Added,
     Change,
@@ -59,6 +68,7 @@ LARGEST = 16 * 1024 * 1024  # bytes, unless a URL says otherwise
 YOUNGEST = 3600.0  # seconds: a younger blob may belong to a write under way
 _MOST = 16  # transfers at once: they are large
 _PAGE = 500
+_APART = (ADMIN_NOTES, AUDIT_NOTES)
 
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")
@@ -81,6 +91,7 @@ class SpaciousEngine:
         self.engine, self.payload_limit = engine, payload_limit
         self.default_retention = default_retention(engine)
         self._bucket, self._inline, self._clock, self._patience = bucket, inline, clock, patience
+        self._admin_notes = NoteObjects(bucket, Quarantine())
         self._removals: dict[asyncio.Task[None], list[str]] = {}  # keys of deleted tasks that wait for a flush
 
     @property
@@ -309,16 +320,33 @@ class SpaciousEngine:
         return self._clock()
 
     async def read_note(self, name: str) -> Note | None:
+        if name.startswith(_APART):
+            return await self._admin_notes.read(name)
         return await self.engine.read_note(name)
 
     async def write_note(self, name: str, data: bytes, *, expected: str) -> str:
+        if name.startswith(_APART):
+            return await self._admin_notes.write(name, data, expected)
         return await self.engine.write_note(name, data, expected=expected)
 
     async def notes(self, prefix: str) -> list[Note]:
-        return await self.engine.notes(prefix)
+        if prefix.startswith(_APART):
+            return await self._admin_notes.find(prefix)
+        folders = [folder for folder in _APART if folder.startswith(prefix)]
+        found = await self.engine.notes(prefix)
+        if not folders:
+            return found
+        # The engine below may show the same objects, or forged notes inside its one object.
+        merged = [note for note in found if not note.name.startswith(_APART)]
+        for folder in folders:
+            merged += await self._admin_notes.find(folder)
+        return sorted(merged)
 
     async def drop_note(self, name: str) -> None:
-        await self.engine.drop_note(name)
+        if name.startswith(_APART):
+            await self._admin_notes.drop(name)
+        else:
+            await self.engine.drop_note(name)
 
 
 def _is_marked(task: Task) -> bool:

@@ -37,7 +37,7 @@ from qo.model.event import Event, event_of
 from qo.model.filter import Counts, Filter, Lane, Position, cursor, cursor_at, is_retrying, position
 from qo.model.idempotency import derived_id
 from qo.model.nesting import DEEPEST, UNREADABLE, check_depth, is_too_deep
-from qo.model.note import ANY, DAMAGED, NEW, Note
+from qo.model.note import ADMIN_NOTES, ANY, AUDIT_NOTES, DAMAGED, NEW, Note
 from qo.model.order import (
     AGEING,
     HIGH,
@@ -76,8 +76,10 @@ from qo.model.task import (
 from qo.model.want import LEASE, Want, eligible
 
 __all__ = [
+    "ADMIN_NOTES",
     "AGEING",
     "ANY",
+    "AUDIT_NOTES",
     "DAMAGED",
     "DEEPEST",
     "DEFAULT_POLICY",

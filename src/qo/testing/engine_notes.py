@@ -46,6 +46,22 @@ class Notes:
         assert [note.name for note in await engine.notes("rooms/a:")] == ["rooms/a:1"]
         assert [note.data for note in await engine.notes("control")] == [b"control"]
 
+    async def test_notes_of_administrators_are_notes_like_any_other(self, engine: Engine) -> None:
+        """Wherever a store keeps them apart."""
+        for name in ("admin/b/1", "admin/a", "admired", "control"):
+            await engine.write_note(name, name.encode(), expected=NEW)
+        with pytest.raises(Conflict):
+            await engine.write_note("admin/a", b"again", expected=NEW)
+        assert [note.name for note in await engine.notes("admin/")] == ["admin/a", "admin/b/1"]
+        assert [note.name for note in await engine.notes("admin/b")] == ["admin/b/1"]
+        assert [note.name for note in await engine.notes("adm")] == ["admin/a", "admin/b/1", "admired"]
+        found = await engine.read_note("admin/a")
+        assert found is not None and found.data == b"admin/a"
+        assert await engine.write_note("admin/a", b"new", expected=found.version) != found.version
+        await engine.drop_note("admin/a")
+        assert await engine.read_note("admin/a") is None
+        assert [note.name for note in await engine.notes("admin/")] == ["admin/b/1"]
+
     async def test_one_of_many_racing_writers_of_a_note_wins(self, engine: Engine) -> None:
         async def write(n: int) -> bool:
             try:

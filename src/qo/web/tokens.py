@@ -10,11 +10,12 @@ from qo import notes
 from qo.engine import Engine
 from qo.errors import InvalidSetting
 from qo.ids import new_lease_id
-from qo.model import check_name, check_names, check_types
+from qo.model import ADMIN_NOTES, check_name, check_names, check_types
+from qo.notes import TOKENS
+from qo.old_tokens import refuse_old_tokens
 from qo.web.callers import AccessLimits, Caller, Scope
 
-TOKENS = "tokens"  # the note that holds them
-TOKEN_USES = "token-uses"  # noqa: S105 - the note that says when each was last used
+TOKEN_USES = f"{ADMIN_NOTES}token-uses"  # the note that says when each was last used
 MOST = 1000  # one note holds them all, and a server keeps them in memory
 _MAX_LIMITS = 100  # queues, and types, that one token names
 _PREFIX = "qo_"  # so that people and scanners recognise a token that went astray
@@ -58,8 +59,10 @@ class Created(NamedTuple):
 
 
 async def read_tokens(engine: Engine) -> Tokens:
+    """Raises InvalidSetting if there are none here but some in the place of earlier versions."""
     note = await engine.read_note(TOKENS)
     if note is None:
+        await refuse_old_tokens(engine)
         return Tokens()
     return Tokens(tokens=notes.decode(note, Tokens).tokens, existed=True)  # older versions did not write `existed`
 
@@ -101,6 +104,8 @@ async def create_token(
             raise InvalidSetting(f"there are {MOST} tokens already; revoke some")
         return Tokens(tokens=(*before.tokens, token), existed=True)
 
+    if await engine.read_note(TOKENS) is None:
+        await refuse_old_tokens(engine)
     await notes.change(engine, TOKENS, Tokens, added)
     return Created(token, secret)
 

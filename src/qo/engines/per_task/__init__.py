@@ -2,7 +2,7 @@
 
 tasks/{shard}/{id}.json    the task: the only truth
 ready/, leases/            indexes: entries are written before the state that needs them and removed after it
-workers/, notes/           notes
+workers/, notes/, admin/   notes (engines/note_objects.py)
 """
 
 from qo.engines.per_task.engine import PerTaskEngine

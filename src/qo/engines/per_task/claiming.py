@@ -1,9 +1,9 @@
 """Claims: candidates from the index, then one guarded write each."""
 
+from qo.engines.parallel import in_parallel
 from qo.engines.per_task.document import grown
 from qo.engines.per_task.documents import Kept
 from qo.engines.per_task.keys import LEASES, Entry, holder_hash, index_key, is_stale
-from qo.engines.per_task.parallel import in_parallel
 from qo.engines.per_task.spread import Spread, shuffled
 from qo.engines.per_task.store import Store
 from qo.engines.per_task.transitions import Transitions

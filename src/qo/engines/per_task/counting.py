@@ -11,10 +11,10 @@ from msgspec import Struct
 
 from qo.bucket import ANY
 from qo.clock import boot_clock
+from qo.engines.parallel import in_parallel
 from qo.engines.patience import patiently
 from qo.engines.per_task.finding import Finding
 from qo.engines.per_task.keys import ENTRY_PREFIXES, Entry, Kind
-from qo.engines.per_task.parallel import in_parallel
 from qo.engines.per_task.store import Store
 from qo.model import FINISHED, UNREADABLE, Counts, Lane, Status, Task
 

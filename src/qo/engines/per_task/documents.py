@@ -9,7 +9,7 @@ from qo.damage import check_stored
 from qo.engines.patience import patiently
 from qo.engines.per_task.document import Document, decode, encode, is_ours
 from qo.engines.per_task.keys import is_id, task_key
-from qo.engines.per_task.quarantine import Quarantine
+from qo.engines.quarantine import Quarantine
 from qo.model import UNREADABLE, Status, Task
 
 _MOST_HELD = 20_000

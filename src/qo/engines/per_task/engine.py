@@ -6,15 +6,15 @@ from collections.abc import Sequence
 from qo.bucket import Bucket
 from qo.clock import Clock
 from qo.damage import encode_damage, note_name
+from qo.engines.note_objects import NoteObjects
+from qo.engines.parallel import in_parallel
 from qo.engines.patience import patiently_opened
 from qo.engines.per_task.claiming import Claiming
 from qo.engines.per_task.counting import Counting
 from qo.engines.per_task.finding import Finding
 from qo.engines.per_task.history import history
 from qo.engines.per_task.keys import READY, SHARDS
-from qo.engines.per_task.notes import Notes
 from qo.engines.per_task.options import IndexMode, Options
-from qo.engines.per_task.parallel import in_parallel
 from qo.engines.per_task.ready import Ready
 from qo.engines.per_task.scanning import Scanning
 from qo.engines.per_task.store import store
@@ -60,7 +60,7 @@ class PerTaskEngine:
         self._claiming = Claiming(here, self._transitions)
         self._sweeping = Sweeping(here, self._finding, self._counting)
         self._waiting = Waiting(self._ready, self._clock)
-        self._notes = Notes(bucket, here.quarantine)
+        self._notes = NoteObjects(bucket, here.quarantine)
         self._format = StoredFormat(bucket)
         self._hand_backs: set[asyncio.Task[None]] = set()
 

@@ -2,10 +2,10 @@
 
 from collections.abc import AsyncIterator, Iterable
 
+from qo.engines.parallel import MOST, in_parallel
 from qo.engines.patience import patiently
 from qo.engines.per_task.documents import Kept
 from qo.engines.per_task.keys import LATER, LEASES, READY, SHARDS, TASKS, Entry, is_stale, task_id_in
-from qo.engines.per_task.parallel import MOST, in_parallel
 from qo.engines.per_task.places import Places
 from qo.engines.per_task.store import Store
 from qo.model import UNFINISHED, Filter, Position, Status, Task, cursor, position

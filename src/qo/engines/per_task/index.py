@@ -11,7 +11,7 @@ from qo.bucket import ANY, Bucket
 from qo.clock import boot_clock
 from qo.engines.patience import patiently
 from qo.engines.per_task.keys import Entry, entry_of
-from qo.engines.per_task.quarantine import Quarantine
+from qo.engines.quarantine import Quarantine
 from qo.errors import StorageError
 
 Value = TypeVar("Value")

@@ -7,10 +7,10 @@ import msgspec
 from msgspec import Struct
 
 from qo.bucket import Bucket
+from qo.engines.parallel import in_parallel
 from qo.engines.patience import patiently
 from qo.engines.per_task.documents import Documents
 from qo.engines.per_task.keys import Entry, lane_hash
-from qo.engines.per_task.parallel import in_parallel
 from qo.model import UNREADABLE, Task
 
 _MOST = 100_000

@@ -5,9 +5,9 @@ far behind the entries that a claim reads. Tasks are promoted in the order of th
 where the last one ended to the rank that is now.
 """
 
+from qo.engines.parallel import in_parallel
 from qo.engines.per_task.index import Index
 from qo.engines.per_task.keys import READY, SHARDS, Entry, Kind
-from qo.engines.per_task.parallel import in_parallel
 
 _MAX_REMEMBERED = 4096  # those waiting longest; the others are found when their rank comes
 

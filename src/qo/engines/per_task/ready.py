@@ -10,9 +10,9 @@ from collections.abc import Iterable
 from functools import partial
 from typing import TypeAlias
 
+from qo.engines.parallel import in_parallel
 from qo.engines.per_task.keys import LATER, READY, SHARDS, Entry, Kind, lane_of
 from qo.engines.per_task.options import Options
-from qo.engines.per_task.parallel import in_parallel
 from qo.engines.per_task.promoted import Promoted
 from qo.engines.per_task.store import Store
 from qo.ids import luck

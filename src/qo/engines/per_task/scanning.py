@@ -1,10 +1,10 @@
 """Claims without the index: the tasks themselves are read, all of them or a page at a time."""
 
 from qo.clock import boot_clock
+from qo.engines.parallel import in_parallel
 from qo.engines.per_task.finding import Finding
 from qo.engines.per_task.keys import Entry, entry_of, index_key, lane_of
 from qo.engines.per_task.options import Options
-from qo.engines.per_task.parallel import in_parallel
 from qo.engines.per_task.store import Store
 from qo.model import Want, eligible, in_order, is_due
 

@@ -7,7 +7,7 @@ from qo.clock import Clock
 from qo.engines.per_task.documents import Documents
 from qo.engines.per_task.index import Index
 from qo.engines.per_task.lanes import Lanes
-from qo.engines.per_task.quarantine import Quarantine
+from qo.engines.quarantine import Quarantine
 
 
 @dataclass(frozen=True, slots=True)

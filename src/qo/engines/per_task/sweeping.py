@@ -2,13 +2,13 @@
 
 from collections import defaultdict
 
+from qo.engines.parallel import in_parallel
 from qo.engines.patience import patiently
 from qo.engines.per_task.counting import Counting
 from qo.engines.per_task.document import REMOVING, buried
 from qo.engines.per_task.documents import Kept
 from qo.engines.per_task.finding import Finding
 from qo.engines.per_task.keys import ENTRY_PREFIXES, Entry, index_key, is_stale, task_key
-from qo.engines.per_task.parallel import in_parallel
 from qo.engines.per_task.store import Store
 from qo.errors import Conflict
 from qo.model import FINISHED

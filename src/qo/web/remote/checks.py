@@ -7,6 +7,8 @@ from msgspec.structs import replace
 from qo.errors import InvalidTask
 from qo.ids import new_id
 from qo.model import (
+    ADMIN_NOTES,
+    AUDIT_NOTES,
     ERROR_LIMIT,
     Change,
     NewTask,
@@ -31,7 +33,9 @@ _LEASE_ID = re.compile(r"[\x21-\x7e]{1,128}")
 _NOTE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,127}(/[A-Za-z0-9][A-Za-z0-9_.:-]{0,127}){0,3}")
 _PREFIX = re.compile(r"[A-Za-z0-9_.:/-]{0,256}")
 # How the names of notes begin that hold secrets: no worker reads or writes them.
-PRIVATE = ("token", "quarantine/token")
+PRIVATE = (f"{ADMIN_NOTES}token", f"{ADMIN_NOTES}quarantine/", "token", "quarantine/token")
+# The server writes these itself, and nobody through it: the audit trail.
+SERVER_WRITES = (ADMIN_NOTES, AUDIT_NOTES)
 
 
 def check_batch(items: list[NewTask] | list[Change] | list[str]) -> None:
@@ -90,6 +94,12 @@ def check_note(name: str, data: bytes = b"") -> str:
         raise InvalidTask("note", f"{show(name)} is not the name of a note such as {WORKERS}mine")
     check_size("note", data, _NOTE_LIMIT)
     return name
+
+
+def check_written_note(name: str, data: bytes = b"") -> str:
+    if name.startswith(SERVER_WRITES):
+        raise InvalidTask("note", f"{show(name)} is written by the server only")
+    return check_note(name, data)
 
 
 def check_prefix(prefix: str) -> str:

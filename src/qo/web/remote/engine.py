@@ -77,7 +77,7 @@ async def _read_note(queue: Queue, name: str) -> Any:
 
 
 async def _write_note(queue: Queue, asked: wire.WriteNote) -> str:
-    name = checks.check_note(asked.name, asked.data)
+    name = checks.check_written_note(asked.name, asked.data)
     return await queue.engine.write_note(name, asked.data, expected=asked.expected)
 
 
@@ -87,7 +87,7 @@ async def _notes(queue: Queue, prefix: str) -> Any:
 
 
 async def _drop_note(queue: Queue, name: str) -> None:
-    await queue.engine.drop_note(checks.check_note(name))
+    await queue.engine.drop_note(checks.check_written_note(name))
 
 
 CALLS: dict[str, Call] = {

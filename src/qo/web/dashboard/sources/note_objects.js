@@ -1,4 +1,4 @@
-// Notes of the layout `tasks`: one object each, as in qo/engines/per_task/notes.py.
+// Notes of the layout `tasks`: one object each, as in qo/engines/note_objects.py.
 
 import {parsed, sealed} from './checksum.js';
 import {putDocument} from './own_writes.js';

@@ -1,4 +1,10 @@
-"""Notes: one object each, workers' registrations under names of their own."""
+"""Notes as objects of a bucket, one each, in four folders: a bucket's policies give rights by the beginning of a key.
+
+workers/{id}.json   workers' registrations
+admin/{name}.json   what grants rights or records actions: only an administrator's credentials reach it
+audit/{name}.json   new records of the audit trail: others may add to them and no more
+notes/{name}.json   everything else
+"""
 
 from collections import OrderedDict
 from typing import NamedTuple
@@ -10,15 +16,16 @@ from msgspec import Struct
 from qo.bucket import Blob, Bucket
 from qo.buckets.own_writes import SUPERSEDED, put_document
 from qo.checksum import check_seal, sealed
+from qo.engines.parallel import in_parallel
 from qo.engines.patience import patiently
-from qo.engines.per_task.document import REMEMBERED
-from qo.engines.per_task.parallel import in_parallel
-from qo.engines.per_task.quarantine import Quarantine
+from qo.engines.quarantine import Quarantine
 from qo.ids import new_lease_id as new_write_id
-from qo.model import DAMAGED, UNREADABLE, Note
+from qo.model import ADMIN_NOTES, AUDIT_NOTES, DAMAGED, UNREADABLE, Note
 
 WORKERS, NOTES = "workers/", "notes/"
+_OWN_FOLDERS = (WORKERS, ADMIN_NOTES, AUDIT_NOTES)  # the names of notes in these are keys as they are
 _MOST_READ = 1000
+_REMEMBERED = 8  # write ids kept: so many others may write before we read back
 
 
 class NoteDocument(Struct, frozen=True, kw_only=True):
@@ -32,7 +39,7 @@ class _Read(NamedTuple):
     writes: tuple[str, ...]
 
 
-class Notes:
+class NoteObjects:
     def __init__(self, bucket: Bucket, quarantine: Quarantine) -> None:
         self._bucket, self._quarantine = bucket, quarantine
         self._read: OrderedDict[str, _Read] = OrderedDict()  # what was read or written last, to be written over
@@ -48,7 +55,7 @@ class Notes:
         key, write = key_of(name), new_write_id()
         last = self._read.get(name)
         former = last.writes if last is not None and last.version == expected else ()
-        writes = (*former, write)[-REMEMBERED:]
+        writes = (*former, write)[-_REMEMBERED:]
         content = sealed(msgspec.json.encode(NoteDocument(name=name, data=data, writes=writes)))
         version = await put_document(
             self._bucket, key, content, expected=expected, is_ours=lambda stored: _is_ours(stored, write)
@@ -64,9 +71,10 @@ class Notes:
 
     async def _names(self, prefix: str) -> list[str]:
         keys: list[str] = []
-        if prefix.startswith(WORKERS) or WORKERS.startswith(prefix):
-            keys += [key async for key in self._bucket.keys(WORKERS + quote(prefix[len(WORKERS) :], safe=":"))]
-        if not prefix.startswith(WORKERS):
+        for folder in _OWN_FOLDERS:
+            if prefix.startswith(folder) or folder.startswith(prefix):
+                keys += [key async for key in self._bucket.keys(folder + _quoted(folder, prefix[len(folder) :]))]
+        if not prefix.startswith(_OWN_FOLDERS):
             keys += [key async for key in self._bucket.keys(NOTES + quote(prefix, safe=":/"))]
         names = {key: _name(key) for key in keys}
         for key, name in names.items():
@@ -111,16 +119,21 @@ def _is_ours(stored: bytes, write: str) -> bool | None:
         note = _decoded(stored)
     except UNREADABLE:
         return None
-    forgotten = len(note.writes) == REMEMBERED and write not in note.writes
+    forgotten = len(note.writes) == _REMEMBERED and write not in note.writes
     return None if forgotten else write in note.writes
 
 
 def key_of(name: str) -> str:
-    if name.startswith(WORKERS):
-        return f"{WORKERS}{quote(name[len(WORKERS) :], safe=':')}.json"
+    for folder in _OWN_FOLDERS:
+        if name.startswith(folder):
+            return f"{folder}{_quoted(folder, name[len(folder) :])}.json"
     return f"{NOTES}{quote(name, safe=':/')}.json"
+
+
+def _quoted(folder: str, name: str) -> str:
+    return quote(name, safe=":" if folder == WORKERS else ":/")
 
 
 def _name(key: str) -> str:
     """Of the note that an object holds, if it is one."""
-    return unquote((key if key.startswith(WORKERS) else key.removeprefix(NOTES)).removesuffix(".json"))
+    return unquote((key if key.startswith(_OWN_FOLDERS) else key.removeprefix(NOTES)).removesuffix(".json"))
