@@ -37,6 +37,7 @@ ROUTES = [  # method, path, body, scope
     ("POST", "/api/v1/switches/pause", {}, "operate"),
     ("POST", "/api/v1/switches/resume", {}, "operate"),
     ("POST", "/api/v1/switches/rate-limit", {"tasks_per_second": 0}, "operate"),
+    ("GET", "/api/v1/audit", None, "admin"),
     ("GET", "/api/v1/dashboard/session", None, "read"),
     ("GET", "/api/v1/dashboard/overview", None, "read"),
     ("GET", "/api/v1/dashboard/tasks", None, "read"),

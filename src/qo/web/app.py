@@ -18,6 +18,7 @@ from qo.monitor import Monitor
 from qo.queue import Queue, Settings, connect
 from qo.web import docs, health, metrics, pages, workers
 from qo.web.access import admit
+from qo.web.action_recorder import recorder_of
 from qo.web.board.router import router as board_router
 from qo.web.bodies import StrictRequest
 from qo.web.edge import Edge
@@ -45,6 +46,8 @@ class WebApp(Litestar):
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == ScopeType.HTTP and (asset := self.files.find(scope)) is not None:
             await self.files.send(asset, scope, send)
+        elif scope["type"] == ScopeType.HTTP:
+            await recorder_of(self.state)(scope, receive, send, super().__call__)
         else:
             await super().__call__(scope, receive, send)
 
@@ -113,6 +116,7 @@ async def running(server: Server) -> AsyncIterator[None]:
             await server.recent_stats.finish()
             await server.gate.uses.flush()
             server.time_limits.close()
+            await server.action_recorder.trail.close()
 
 
 def _monitor(server: Server) -> Monitor | None:

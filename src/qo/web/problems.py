@@ -22,6 +22,7 @@ from qo.errors import (
     TaskNotFound,
     WrongStatus,
 )
+from qo.web.action_recorder import note_failure
 
 log = logging.getLogger("qo.web")
 RETRY_AFTER = {"Retry-After": "1"}
@@ -92,6 +93,7 @@ def problems(*statuses: int) -> dict[int, ResponseSpec]:
 
 
 def of_ours(request: Request[Any, Any, Any], error: QoError) -> Response[Problem]:
+    note_failure(request, error)
     answer = next((answer for answer in _ANSWERS if isinstance(error, answer.kind)), None)
     if answer is None:
         return of_bugs(request, error)

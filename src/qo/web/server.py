@@ -11,6 +11,7 @@ from qo.errors import InvalidTask, TaskNotFound
 from qo.model import Task, check_id
 from qo.queue import Queue
 from qo.web.access import Gate
+from qo.web.action_recorder import ActionRecorder
 from qo.web.feed import Feed
 from qo.web.health import Ticker
 from qo.web.line import Line
@@ -35,6 +36,7 @@ class Server(Struct, frozen=True, kw_only=True):
     recent_stats: RecentStats
     time_limits: TimeLimits
     metrics: ServerMetrics
+    action_recorder: ActionRecorder
 
     def state(self) -> State:
         """As an application keeps it: each part under its own name, and the whole."""
@@ -59,6 +61,7 @@ def new_server(queue: Queue, settings: WebSettings, clock: Clock) -> Server:
         recent_stats=recent,
         time_limits=TimeLimits(queue),
         metrics=ServerMetrics(queue, sampler, recent, clock, dead_after=settings.dead_after),
+        action_recorder=ActionRecorder(queue.engine, clock),
     )
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
+import msgspec
 from litestar import Request, post
 from litestar.exceptions import PermissionDeniedException
 from litestar.params import JSONBody
@@ -15,6 +16,7 @@ from qo.model import FINISHED, Change, Filter, Guard, Status, Task, archive, can
 from qo.model.change import STATUSES
 from qo.queue import Queue
 from qo.web.access import ADMIN, LIMITED, OPERATE, caller_of
+from qo.web.action_recorder import RequestedAction, describe_action
 from qo.web.board.filters import TaskFilter, search_of
 from qo.web.board.search import Search, find
 from qo.web.board.views import statuses
@@ -85,10 +87,12 @@ async def act(request: Request[Any, Any, Any], data: JSONBody[Act]) -> Acted:
         raise PermissionDeniedException("to delete needs a token with the scope admin")
     if (data.ids is None) == (data.filter is None):
         raise InvalidTask("ids", "give ids or a filter, one of them")
+    action = describe_action(request, _in_words(data.filter))
+    action.verb = data.action
     if data.ids is not None:
-        acted = await _change_named(request, kind, list(dict.fromkeys(known_id(each) for each in data.ids)))
+        acted = await _change_named(request, kind, list(dict.fromkeys(known_id(each) for each in data.ids)), action)
     else:
-        acted = await _change_matching(queue, kind, data, caller_of(request).limits)
+        acted = await _change_matching(queue, kind, data, caller_of(request).limits, action)
     tell(request, data.action, number=acted.done)
     return acted
 
@@ -98,21 +102,32 @@ async def clean(request: Request[Any, Any, Any], data: JSONBody[Cleanup]) -> Cle
     """Delete what ended so long ago."""
     ended = Filter(statuses=tuple(Status(word) for word in data.status), finished_for=data.older_than)
     where = caller_of(request).limits.narrow(ended)
+    describe_action(request, f"older than {data.older_than:g} s", status=data.status)
     deleted = 0 if where is None else await server_of(request).queue.delete_all(where)
     tell(request, "deleted", number=deleted)
     return Cleaned(deleted)
 
 
-async def _change_named(request: Request[Any, Any, Any], kind: Kind, ids: list[str]) -> Acted:
+def _in_words(given: TaskFilter | None) -> str:
+    """A filter without what it leaves open."""
+    fields = msgspec.to_builtins(given or TaskFilter())
+    return ", ".join(
+        f"{name} {' '.join(value) if isinstance(value, list) else value}"
+        for name, value in fields.items()
+        if value not in ([], "", None)
+    )
+
+
+async def _change_named(request: Request[Any, Any, Any], kind: Kind, ids: list[str], action: RequestedAction) -> Acted:
     seen: set[str] = set()
     for start in range(0, len(ids), _BATCH):
         seen |= await visible(request, ids[start : start + _BATCH])
-    acted = await change(server_of(request).queue, kind, [each for each in ids if each in seen])
+    acted = await change(server_of(request).queue, kind, [each for each in ids if each in seen], action)
     unseen = [Refusal(each, _why(None, kind)) for each in ids if each not in seen]
     return replace(acted, refused=acted.refused + unseen)
 
 
-async def _change_matching(queue: Queue, kind: Kind, data: Act, limits: AccessLimits) -> Acted:
+async def _change_matching(queue: Queue, kind: Kind, data: Act, limits: AccessLimits, action: RequestedAction) -> Acted:
     given = data.filter or TaskFilter()
     fit = [status for status in statuses(given.status) if status in kind.takes]
     if not fit:
@@ -120,7 +135,7 @@ async def _change_matching(queue: Queue, kind: Kind, data: Act, limits: AccessLi
     asked = search_of(given, limits)
     asked = replace(asked, where=replace(asked.where, statuses=tuple(fit)))
     tasks, following = await _matching(queue.engine, asked, data)
-    acted = await change(queue, kind, [task.id for task in tasks])
+    acted = await change(queue, kind, [task.id for task in tasks], action)
     return replace(acted, next=following)
 
 
@@ -137,7 +152,7 @@ async def _matching(engine: Engine, asked: Search, data: Act) -> tuple[list[Task
     return tasks, after
 
 
-async def change(queue: Queue, kind: Kind, ids: list[str]) -> Acted:
+async def change(queue: Queue, kind: Kind, ids: list[str], action: RequestedAction) -> Acted:
     done, refused = 0, list[str]()
     for start in range(0, len(ids), _BATCH):
         some = ids[start : start + _BATCH]
@@ -145,6 +160,7 @@ async def change(queue: Queue, kind: Kind, ids: list[str]) -> Acted:
             answers = await queue.engine.delete(some)
         else:
             answers = await queue.apply([kind.change(each) for each in some])
+        action.add(some, answers)
         done += sum(answers)
         refused += [each for each, done_ in zip(some, answers, strict=True) if not done_]
     told = await queue.engine.get(refused[:_TOLD]) if refused else []

@@ -10,6 +10,7 @@ from qo.clock import instant
 from qo.errors import InvalidTask, WrongStatus
 from qo.model import Filter, Status, Task, is_retrying, replay, retry_now, withdraw
 from qo.web.access import ADMIN, LIMITED, OPERATE, caller_of
+from qo.web.action_recorder import describe_action
 from qo.web.described import Rate
 from qo.web.management.views import attempts, next_retry_at
 from qo.web.management.words import Word, word
@@ -98,6 +99,7 @@ async def clean_up(request: Request[Any, Any, Any], olderThan: FromQuery[str]) -
         raise InvalidTask("olderThan", f"{olderThan!r:.80} is not an ISO 8601 time; write + as %2B") from error
     ended = Filter(statuses=(Status.COMPLETED,), finished_for=max(0.0, server.clock() - before))
     where = caller_of(request).limits.narrow(ended)
+    describe_action(request, f"completed before {olderThan:.40}")
     deleted = 0 if where is None else await server.queue.delete_all(where)
     tell(request, "deleted", number=deleted)
     return Deleted(deleted)
@@ -122,6 +124,7 @@ async def resume(request: Request[Any, Any, Any]) -> Paused:
 @post("/rate-limit", opt=OPERATE, status_code=200, responses=problems(413, 415))
 async def limit_rate(request: Request[Any, Any, Any], data: JSONBody[RateLimit]) -> RateLimit:
     """Let each worker start at most so many tasks a second; 0 lifts the limit."""
+    describe_action(request, f"{data.tasks_per_second:g} a second")
     try:
         await server_of(request).queue.switches.limit_rate(data.tasks_per_second)
     except InvalidTask as error:

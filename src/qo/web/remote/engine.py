@@ -14,8 +14,10 @@ from qo.errors import BadBatch, Conflict, InvalidSetting, InvalidTask, OutcomeUn
 from qo.model import Change, NewTask, Want, check_id, check_number
 from qo.queue import Queue
 from qo.web.access import ENGINE
+from qo.web.action_recorder import recorder_of
 from qo.web.remote import checks
 from qo.web.remote.answers import answers
+from qo.web.remote.port_actions import actions_in, controls_before
 
 RETRY_AFTER = "1"  # seconds a client should wait for a store that is away
 _LONGEST_NAME = 128
@@ -119,16 +121,30 @@ async def serve(request: Request[Any, Any, Any]) -> Response[bytes]:
         asked = wire.decode_request(call, await request.body())
     except (DecodeError, RecursionError) as error:
         return _trouble(400, InvalidSetting(f"the body is not a request to {call}: {error}"))
-    queue: Queue = request.app.state.queue
 
     async def work() -> bytes:
-        return wire.encode(await CALLS[call](queue, asked))
+        return wire.encode(await _recorded(request, call, asked))
 
     name = request.headers.get(wire.REQUEST, "")
     if call not in wire.WRITES or not 0 < len(name) <= _LONGEST_NAME:
         return _answer(await work())
     data, remembered = await answers(request.app.state).once(f"{call} {name}", work)
     return _answer(data, {wire.REMEMBERED: "1"} if remembered else {})
+
+
+async def _recorded(request: Request[Any, Any, Any], call: str, asked: Any) -> Any:
+    """The answer to a call. What it did is in the audit trail if it is an action of the caller's."""
+    queue: Queue = request.app.state.queue
+    recorder, before = recorder_of(request.app.state), await controls_before(queue, call, asked)
+    try:
+        answer = await CALLS[call](queue, asked)
+    except OutcomeUnknown:
+        for action in actions_in(call, asked, None, before):
+            await recorder.record(request.scope, **action._asdict(), outcome="unknown")
+        raise
+    for action in actions_in(call, asked, answer, before):
+        await recorder.record(request.scope, **action._asdict())
+    return answer
 
 
 def _answer(data: bytes, headers: dict[str, str] | None = None) -> Response[bytes]:

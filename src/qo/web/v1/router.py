@@ -2,6 +2,7 @@
 
 from litestar import Router
 
+from qo.web.v1.audit import list_actions
 from qo.web.v1.events import listen
 from qo.web.v1.look import list_tasks, show_history, show_result, show_task
 from qo.web.v1.stats import list_workers, show_stats
@@ -30,6 +31,7 @@ router = Router(
         resume_some,
         limit_rate,
         listen,
+        list_actions,
     ],
     tags=["v1"],
 )

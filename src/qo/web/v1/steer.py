@@ -10,6 +10,7 @@ from qo.errors import WrongStatus
 from qo.model import Status, Task, replay
 from qo.queue import Queue
 from qo.web.access import LIMITED, OPERATE, caller_of
+from qo.web.action_recorder import describe_action
 from qo.web.callers import AccessLimits
 from qo.web.described import Name
 from qo.web.problems import problems
@@ -56,7 +57,9 @@ async def cancel_task(request: Request[Any, Any, Any], task_id: FromPath[str]) -
         task = await found(request, task_id)
         if task.status is not Status.CANCELLED:
             raise
-    tell(request, "cancelled", task_id=task_id)
+        describe_action(request).number = 0
+    else:
+        tell(request, "cancelled", task_id=task_id)
     return Steered(task_id=task_id, status="cancelled")
 
 
@@ -86,9 +89,12 @@ async def replay_tasks(request: Request[Any, Any, Any], data: JSONBody[ReplayFil
     """Replay every task that matches, newest first, up to `limit`."""
     queue = server_of(request).queue
     tasks, more = await _matching(queue, data, caller_of(request).limits)
+    action = describe_action(request, status=data.status, type=data.type, queue=data.queue)
     replayed = 0
     for start in range(0, len(tasks), _PAGE):
-        replayed += sum(await queue.apply([replay(task.id) for task in tasks[start : start + _PAGE]]))
+        some = [task.id for task in tasks[start : start + _PAGE]]
+        action.add(some, answers := await queue.apply([replay(task_id) for task_id in some]))
+        replayed += sum(answers)
     tell(request, "replayed", number=replayed)
     return Replayed(replayed=replayed, more=more)
 

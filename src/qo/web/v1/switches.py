@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from qo import notes
 from qo.model import Counts, check_name
 from qo.web.access import LIMITED, OPERATE, READ, caller_of
+from qo.web.action_recorder import describe_action
 from qo.web.callers import AccessLimits
 from qo.web.described import Name, Rate, TypeName
 from qo.web.problems import problems
@@ -61,6 +62,7 @@ async def pause_some(request: Request[Any, Any, Any], data: JSONBody[Which]) -> 
 
     403 if this would stop tasks that are outside the limits of the token."""
     _check_inside(request, data.queue, data.type)
+    describe_action(request, **_which(data))
     control = await server_of(request).queue.switches.pause(**_which(data))
     tell(request, "paused", paused=_which(data))
     return await _as_seen(request, control)
@@ -70,6 +72,7 @@ async def pause_some(request: Request[Any, Any, Any], data: JSONBody[Which]) -> 
 async def resume_some(request: Request[Any, Any, Any], data: JSONBody[Which]) -> SwitchesView:
     """Undo it: of a queue, of a type, or of everything."""
     _check_inside(request, data.queue, data.type)
+    describe_action(request, **_which(data))
     control = await server_of(request).queue.switches.resume(**_which(data))
     tell(request, "resumed", resumed=_which(data))
     return await _as_seen(request, control)
@@ -79,6 +82,7 @@ async def resume_some(request: Request[Any, Any, Any], data: JSONBody[Which]) ->
 async def limit_rate(request: Request[Any, Any, Any], data: JSONBody[Limit]) -> SwitchesView:
     """How many tasks each worker starts a second, of one type or in all."""
     _check_inside(request, None, data.type)
+    describe_action(request, f"{data.tasks_per_second:g} a second", type=[data.type] if data.type else [])
     control = await server_of(request).queue.switches.limit_rate(data.tasks_per_second, type=data.type)
     tell(request, "limited", rate=data.tasks_per_second)
     return await _as_seen(request, control)

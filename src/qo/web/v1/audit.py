@@ -1,0 +1,104 @@
+"""Who did what: the audit trail, for admins."""
+
+from typing import Annotated, Any
+
+from litestar import Request, get
+from litestar.params import FromQuery, QueryParameter
+from msgspec import Struct
+
+from qo.audit import ActionOutcome, ActorKind, AuditRecord, read_audit
+from qo.clock import iso
+from qo.errors import InvalidSetting
+from qo.web.access import ADMIN
+from qo.web.problems import problems
+from qo.web.server import server_of
+
+MOST = 500
+_LATEST = 253_402_300_799.0  # the end of the year 9999
+_LONGEST = 90 * 86_400  # seconds: older records are not kept
+
+
+class ActionView(Struct, frozen=True, kw_only=True):
+    """`number` is how many tasks were changed, null if the action is not about tasks; `task_ids` names the first of
+    them. `outcome` is `unknown` if the store failed and may or may not have taken the write."""
+
+    id: str
+    at: str
+    actor: ActorKind
+    who: str
+    action: str
+    target: str
+    task_ids: list[str]
+    number: int | None
+    outcome: ActionOutcome
+    origin: str
+
+
+class ActionPage(Struct, frozen=True, kw_only=True):
+    """`next` is what the next page comes `after`. `dropped`: so many were removed because there were too many."""
+
+    actions: list[ActionView]
+    next: str | None
+    dropped: int
+
+
+@get("/audit", opt=ADMIN, responses=problems())
+async def list_actions(
+    *,
+    request: Request[Any, Any, Any],
+    action: FromQuery[list[str] | None] = None,
+    who: FromQuery[str] = "",
+    task: FromQuery[str] = "",
+    since: Annotated[float | None, QueryParameter(ge=0, le=_LONGEST)] = None,
+    limit: Annotated[int, QueryParameter(ge=1, le=MOST)] = 50,
+    after: FromQuery[str] = "",
+) -> ActionPage:
+    """Actions, newest first: of some kinds, by callers whose name contains `who`, on one `task`, in the last `since`
+    seconds."""
+    server = server_of(request)
+    now = server.clock()
+    wanted, name, task_id = frozenset(action or ()), who.casefold(), task.lower()
+
+    def matches(record: AuditRecord) -> bool:
+        return (
+            (not wanted or record.action in wanted)
+            and name in record.who.casefold()
+            and (not task_id or task_id in record.task_ids)
+        )
+
+    page = await read_audit(
+        server.queue.engine,
+        now=now,
+        limit=limit,
+        since=None if since is None else now - since,
+        before=_position(after) if after else None,
+        matches=matches,
+    )
+    following = f"{page.records[-1].at!r}~{page.records[-1].id}" if page.has_more else None
+    return ActionPage(actions=[_view(record) for record in page.records], next=following, dropped=page.dropped)
+
+
+def _view(record: AuditRecord) -> ActionView:
+    return ActionView(
+        id=record.id,
+        at=str(iso(record.at)),
+        actor=record.actor,
+        who=record.who,
+        action=record.action,
+        target=record.target,
+        task_ids=list(record.task_ids),
+        number=record.number,
+        outcome=record.outcome,
+        origin=record.origin,
+    )
+
+
+def _position(after: str) -> tuple[float, str]:
+    number, _, record_id = after.partition("~")
+    try:
+        at = float(number)
+    except ValueError:
+        at = -1.0
+    if not 0 <= at <= _LATEST:
+        raise InvalidSetting(f"{after!r:.80} is not a place in a listing; pass on the one you were given")
+    return at, record_id
