@@ -29,7 +29,7 @@ class Drafts:
     @contextlib.contextmanager
     def write(self, data: bytes, version: str, now: float) -> Iterator[Path]:
         draft = self._folder / f"{self._host}-{os.getpid()}-{version}"
-        write_file(draft, data, version, now)
+        write_file(draft, data, version, now, self._folders.modes.file)
         try:
             yield draft
         finally:

@@ -7,6 +7,7 @@ so that old versions sort, and ends in chance, so that no two writes ever share 
 
 import contextlib
 import os
+import stat
 import zlib
 from pathlib import Path
 from typing import NamedTuple
@@ -16,6 +17,13 @@ from qo.errors import StorageError
 
 _MAGIC = b"qo1"
 _HEAD = 3 + 1 + 24 + 1 + 20 + 1 + 8 + 1  # bytes: magic, version, date in microseconds, checksum
+
+
+class Modes(NamedTuple):
+    """Of what is created. A stricter umask makes it stricter."""
+
+    file: int
+    folder: int
 
 
 class Head(NamedTuple):
@@ -53,10 +61,10 @@ def read_blob(path: Path) -> Blob | None:
     return Blob(data, head.version, head.written_at)
 
 
-def write_file(path: Path, data: bytes, version: str, now: float) -> None:
+def write_file(path: Path, data: bytes, version: str, now: float, mode: int) -> None:
     """A whole file, flushed to the disk."""
     head = b"%s %s %020d %08x\n" % (_MAGIC, version.encode(), round(now * 1_000_000), zlib.crc32(data))
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
     try:
         rest = memoryview(head + data)
         while rest:
@@ -79,13 +87,22 @@ def flush_folder(folder: Path) -> None:
             os.close(descriptor)
 
 
+def modes_below(root: Path) -> Modes:
+    """For their owner alone; and for a group, if the root was made for one to share: mode 2770."""
+    with contextlib.suppress(OSError):  # there is none yet, or nothing of it can be read
+        mode = root.stat().st_mode
+        if mode & stat.S_ISGID and mode & stat.S_IWGRP:
+            return Modes(file=0o660, folder=0o770)
+    return Modes(file=0o600, folder=0o700)
+
+
 def make_folder(folder: Path) -> None:
     """A folder and those above it, each durable in the one above before anything is put into it."""
     if folder.is_dir():
         return
     make_folder(folder.parent)
     with contextlib.suppress(FileExistsError):
-        folder.mkdir()
+        folder.mkdir(0o700)
     flush_folder(folder.parent)
 
 

@@ -82,7 +82,7 @@ class FolderBucket:
             self._prepare()
             if expected == NEW:
                 return self._create(path, key, data)
-            with locked(self._locks, key):
+            with locked(self._locks, key, self._folders.modes.file):
                 present = read_head(path)
                 if expected != ANY and (present is None or present.version != expected):
                     raise Conflict(f"{key} was written by someone else")
@@ -121,7 +121,7 @@ class FolderBucket:
             if not path.exists():
                 return
             self._prepare()
-            with locked(self._locks, key):
+            with locked(self._locks, key, self._folders.modes.file):
                 if old.is_dir():
                     for version in list(old.iterdir()):
                         version.unlink()

@@ -7,9 +7,10 @@ So whoever puts something into it flushes the names above it, unless nothing was
 import contextlib
 import errno
 import os
+from functools import cached_property
 from pathlib import Path
 
-from qo.buckets.files import flush_folder, make_folder
+from qo.buckets.files import Modes, flush_folder, make_folder, modes_below
 from qo.clock import Clock, system_clock
 
 _SETTLED = 0.1  # seconds: a file system's clock ticks, and what happens within one tick has one date
@@ -19,8 +20,12 @@ _TRIES = 100
 
 class Folders:
     def __init__(self, root: Path, clock: Clock = system_clock) -> None:
-        self._above, self._clock = root.parent, clock
+        self._root, self._above, self._clock = root, root.parent, clock
         self._flushed: dict[Path, tuple[int, int]] = {}  # by folder: which one it was, and when it was last changed
+
+    @cached_property
+    def modes(self) -> Modes:
+        return modes_below(self._root)
 
     def make(self, folder: Path) -> None:
         """A folder below the root, and those between."""
@@ -32,7 +37,7 @@ class Folders:
             with contextlib.suppress(FileNotFoundError):  # someone removes folders that have become empty
                 if not folder.is_dir():
                     with contextlib.suppress(FileExistsError):
-                        folder.mkdir()
+                        folder.mkdir(self.modes.folder)
                 self._keep_names(folder.parent)
                 return
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(folder))

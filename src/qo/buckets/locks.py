@@ -17,10 +17,10 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.0005, 0.01  # seconds
 
 
 @contextlib.contextmanager
-def locked(folder: Path, key: str) -> Iterator[None]:
+def locked(folder: Path, key: str, mode: int) -> Iterator[None]:
     """The file is opened anew each time, so that the lock stands between threads as well as between processes."""
     place = folder / f"{zlib.crc32(key.encode()) % _LOCKS:02}"
-    descriptor = os.open(place, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    descriptor = os.open(place, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, mode)
     try:
         deadline, pause = boot_clock() + _PATIENCE, _FIRST_PAUSE
         while not _try(descriptor):

@@ -1,6 +1,7 @@
 """The database file: looked at before SQLite may touch it, then opened the way this engine needs it."""
 
 import contextlib
+import os
 import stat
 import time
 from pathlib import Path
@@ -17,6 +18,7 @@ from qo.sqlite_tables.trouble import storage_error
 _PATIENCE = 30.0  # seconds to wait for other processes
 _SHORTEST, _LONGEST = 0.0002, 0.005  # seconds between two looks at a lock
 _CACHE = -32_000  # KiB of pages kept by a connection
+_PRIVATE = 0o600  # mode of a new file; a stricter umask makes it stricter
 _PAUSE = 0.002  # seconds
 _JOURNAL_LIMIT = 64 * 1024 * 1024  # bytes of write-ahead log kept after a burst
 
@@ -65,9 +67,23 @@ def _head(path: Path) -> bytes:
         raise StorageError(f"{path} cannot be read: {error}; check its permissions") from error
 
 
+def _create_private(path: Path) -> None:
+    """Make an empty file for its owner alone, if there is none. SQLite gives the log and the shared memory its mode.
+
+    mknod(2) opens no descriptor. Closing one would drop the locks that another thread has taken on the new file.
+    """
+    with contextlib.suppress(FileExistsError):
+        try:
+            os.mknod(path.resolve(), _PRIVATE | stat.S_IFREG)
+        except (AttributeError, PermissionError):  # not on Windows; on macOS it is root's
+            path.touch(_PRIVATE, exist_ok=False)
+
+
 def connect(path: Path, *, patient: bool = True, create: bool = True) -> apsw.Connection:
     flags = apsw.SQLITE_OPEN_READWRITE | (apsw.SQLITE_OPEN_CREATE if create else 0)
     try:
+        if create:
+            _create_private(path)
         db = apsw.Connection(str(path), flags=flags, statementcachesize=200)
         if patient:
             db.set_busy_handler(_Patience())
@@ -76,6 +92,8 @@ def connect(path: Path, *, patient: bool = True, create: bool = True) -> apsw.Co
         db.execute(f"PRAGMA journal_size_limit = {_JOURNAL_LIMIT}")
     except apsw.Error as error:
         raise storage_error(path, error) from error
+    except OSError as error:
+        raise StorageError(f"{path} cannot be created: {error.strerror}; check its directory") from error
     return db
 
 
