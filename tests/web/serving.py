@@ -16,6 +16,7 @@ from qo.clock import Clock, system_clock
 from qo.engine import Engine
 from qo.queue import Queue
 from qo.web import WebSettings, create_app
+from qo.web.connections import server_config
 
 T = TypeVar("T")
 PATIENCE = 20.0
@@ -59,8 +60,9 @@ def served(engine: Engine, settings: WebSettings | None = None, *, clock: Clock 
     # Its protocol named: only then does asyncio turn Nagle's algorithm off, which costs 40 ms an answer.
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP) as sock:
         sock.bind(("127.0.0.1", 0))
-        config = uvicorn.Config(
-            app, log_config=None, access_log=False, lifespan="on", ws="none", timeout_graceful_shutdown=1
+        limits = (settings or WebSettings()).limits
+        config = server_config(
+            app, limits, log_config=None, access_log=False, lifespan="on", timeout_graceful_shutdown=1
         )
         server = uvicorn.Server(config)
         thread = threading.Thread(target=loop.run_until_complete, args=(server.serve(sockets=[sock]),), daemon=True)

@@ -6,8 +6,10 @@ import pytest
 
 from qo.engines.memory import MemoryEngine
 from qo.errors import InvalidSetting
-from qo.web import WebSettings
-from qo.web.edge import Edge, host_name
+from qo.queue import Queue
+from qo.web import WebSettings, create_app
+from qo.web.hosts import host_name
+from tests.web.raw_http import say
 from tests.web.serving import Served, served
 
 PAGE = "https://dashboard.example.com"
@@ -47,7 +49,7 @@ def test_an_origin_is_allowed_exactly():
 def test_origins_are_written_as_browsers_write_them():
     for origin in ("*", "example.com", "https://example.com/", "https://", "file:///x"):
         with pytest.raises(InvalidSetting):
-            Edge(WebSettings(origins=(origin,)))
+            create_app(Queue(MemoryEngine()), settings=WebSettings(origins=(origin,)))
 
 
 def test_every_answer_is_guarded(one_server: Served):
@@ -55,6 +57,7 @@ def test_every_answer_is_guarded(one_server: Served):
         headers = one_server.client.get(path).headers
         assert headers["x-content-type-options"] == "nosniff" and headers["x-frame-options"] == "DENY"
         assert headers["referrer-policy"] == "no-referrer" and headers["cache-control"] == "no-store"
+        assert headers["cross-origin-opener-policy"] == "same-origin"
         assert "default-src 'none'" in headers["content-security-policy"] and "set-cookie" not in headers
 
 
@@ -67,7 +70,76 @@ def test_the_docs_page_runs_nothing(one_server: Served):
 
 
 def test_hosts_lose_their_port():
-    assert [host_name(host) for host in ("a:80", "[::1]:80", "a", "[::1]", "")] == ["a", "[::1]", "a", "[::1]", ""]
+    hosts = ("a:80", "[::1]:80", "A", "[::1]", "my_service.internal-2:65535")
+    assert [host_name(host) for host in hosts] == ["a", "[::1]", "a", "[::1]", "my_service.internal-2"]
+
+
+def test_what_is_no_host_is_nobodys_name():
+    bad = [
+        *("", ":80", "localhost:", "localhost:x", "localhost:1:2", "localhost:@evil.com", "u@localhost", "localhost/x"),
+        *("localhost:65536", "[::1", "[::1]x", "[::1]:", "::1", "local host", "localhost#", "localhost,evil.com", "-a"),
+    ]
+    assert [host for host in bad if host_name(host) is not None] == []
+
+
+@pytest.mark.parametrize(
+    "hosts", [("localhost:@evil.com",), ("[::1]x",), ("localhost", "localhost"), ("localhost", "evil.com"), ()]
+)
+def test_a_request_has_one_host_and_it_is_well_formed(one_server: Served, hosts: tuple[str, ...]):
+    lines = ["GET /healthz HTTP/1.1", *(f"Host: {host}" for host in hosts), "Connection: close", "", ""]
+    assert say(one_server, "\r\n".join(lines).encode()).status == 400
+
+
+def test_allowed_hosts_are_names():
+    for host in ("https://example.com", "*", "*.example.com", "a b", ""):
+        with pytest.raises(InvalidSetting):
+            create_app(Queue(MemoryEngine()), settings=WebSettings(hosts=(host,)))
+    create_app(Queue(MemoryEngine()), settings=WebSettings(hosts=("Queue.Example.com:8443",)))
+
+
+def fetch(site: str, mode: str, dest: str) -> dict[str, str]:
+    return {"sec-fetch-site": site, "sec-fetch-mode": mode, "sec-fetch-dest": dest}
+
+
+def test_a_browser_is_answered_for_our_own_pages_and_for_its_user(one_server: Served):
+    for site in ("same-origin", "none"):
+        for mode, dest in (("cors", "empty"), ("navigate", "document"), ("no-cors", "script")):
+            answer = one_server.client.get("/api/v1/tasks", headers=fetch(site, mode, dest))
+            assert answer.status_code == 200, (site, mode, dest)
+
+
+def test_a_link_or_a_redirect_from_elsewhere_leads_here(one_server: Served):
+    """The last step of a login at another site is such a redirect."""
+    for site in ("cross-site", "same-site"):
+        for path in ("/ui/", "/", "/docs"):
+            answer = one_server.client.get(path, headers=fetch(site, "navigate", "document"), follow_redirects=True)
+            assert answer.status_code == 200, (site, path)
+
+
+def test_a_page_from_elsewhere_gets_nothing_by_any_other_way(one_server: Served):
+    """Images, scripts and frames are asked for without an Origin, so that their requests look like a user's own."""
+    ways = (
+        ("no-cors", "image"),
+        ("no-cors", "script"),
+        ("navigate", "iframe"),
+        ("cors", "empty"),
+        ("websocket", "empty"),
+    )
+    for site in ("cross-site", "same-site", "something-new"):
+        for mode, dest in ways:
+            for path in ("/api/v1/tasks", "/ui/config.json", "/metrics"):
+                answer = one_server.client.get(path, headers=fetch(site, mode, dest))
+                assert answer.status_code == 403, (site, mode, dest, path)
+        form = fetch(site, "navigate", "document")
+        assert one_server.client.post("/api/tasks/pause", headers=form).status_code == 403
+
+
+def test_an_allowed_origin_may_call_across_sites():
+    with served(MemoryEngine(), WebSettings(origins=(PAGE,))) as api:
+        headers = {"origin": PAGE, **fetch("cross-site", "cors", "empty")}
+        assert api.client.get("/api/v1/tasks", headers=headers).status_code == 200
+        ask = {**headers, "access-control-request-method": "POST"}
+        assert api.client.options("/api/v1/tasks", headers=ask).status_code == 204
 
 
 def test_each_request_leaves_one_line_with_its_transition(caplog: pytest.LogCaptureFixture):

@@ -6,6 +6,7 @@ from typing import Any
 import click
 
 from qo.cli.context import Call, common, examples, option
+from qo.cli.limit_options import limit_options
 from qo.cli.logs import LEVELS, start_logging
 from qo.cli.watching import monitor_options_with, monitor_settings
 from qo.errors import InvalidSetting
@@ -29,6 +30,7 @@ EXAMPLES = examples(
 @option("--origin", "origins", multiple=True, var="QO_ORIGINS", help="A site whose pages may call; repeat.")
 @option("--token-required", is_flag=True, var="QO_TOKEN_REQUIRED", help="Ask for a token even from this machine.")
 @option("--rate-limit", type=click.FloatRange(0), default=0.0, var="QO_RATE_LIMIT", help="Requests a second a token.")
+@limit_options
 @option(
     "--priority-config",
     type=click.Path(path_type=Path),

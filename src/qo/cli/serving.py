@@ -9,11 +9,13 @@ from typing import Any
 import uvicorn
 
 from qo.cli.gathered_logs import gather_logs
+from qo.cli.server_limits import limits_of, within_descriptors
 from qo.errors import InvalidSetting
 from qo.monitor import MonitorSettings
 from qo.queue import Queue
 from qo.web import WebSettings, create_app
 from qo.web.access import is_loopback
+from qo.web.connections import server_config
 from qo.web.priorities import read_priorities
 from qo.web.tokens import Tokens, read_tokens
 
@@ -27,6 +29,7 @@ def settings_of(host: str, title: str, given: dict[str, Any], monitor: MonitorSe
         origins=given["origins"],
         token_required=given["token_required"] or bool(given["hosts"]) or not is_loopback(host),
         rate_limit=given["rate_limit"],
+        limits=within_descriptors(limits_of(given)),
         title=title,
         monitor=monitor,
     )
@@ -48,8 +51,9 @@ def check_address(host: str, *, tokens: bool) -> None:
 
 def serve(url: str, settings: WebSettings, *, host: str, port: int) -> None:
     app = create_app(url, settings=settings)
-    config = uvicorn.Config(
+    config = server_config(
         app,
+        settings.limits,
         host=host,
         port=port,
         log_config=None,
@@ -57,7 +61,6 @@ def serve(url: str, settings: WebSettings, *, host: str, port: int) -> None:
         server_header=False,
         proxy_headers=False,
         lifespan="on",
-        ws="none",
         timeout_graceful_shutdown=GRACE,
     )
     listening = config.bind_socket()

@@ -72,7 +72,7 @@ def create_app(
         logging_config=None,
         debug=False,
     )
-    app.edge, app.files = Edge(settings), pages.Files()
+    app.edge, app.files = Edge(settings, server.in_flight), pages.Files()
     return app
 
 
@@ -97,6 +97,7 @@ async def running(server: Server) -> AsyncIterator[None]:
             _start(server.ticker.run(), "the ticker"),
             _start(server.views.whole.sampler.run(), "the sampler"),
             _start(server.feed.run(), "the feed"),
+            _start(server.in_flight.run(), "the time limit of requests"),
             _start(server.metrics.start(), "the first look at the statistics"),
             _start(server.gate.uses.run(), "the recorder of when tokens were used"),
         ]

@@ -1,29 +1,33 @@
 """Before and after everything else: which hosts and pages may call, what every answer carries, one log line each."""
 
+import asyncio
 import logging
 from typing import Any, cast
-from urllib.parse import urlsplit
 
 import msgspec
 from litestar.types import ASGIApp, HTTPScope, Message, Receive, Send
 
 from qo.clock import boot_clock
-from qo.errors import InvalidSetting
+from qo.web.cross_site import HEADERS, check_origin, is_cross_site, is_foreign_origin
+from qo.web.hosts import allowed_names, host_name
+from qo.web.in_flight import STREAM, InFlight, RequestsInFlight
 from qo.web.problems import Problem
 from qo.web.settings import WebSettings
 from qo.web.unread_body import RequestBody
 
 log = logging.getLogger("qo.web")
 
-LOOPBACK = frozenset({"localhost", "127.0.0.1", "[::1]"})
-_REFUSED = 400
+_REFUSED, _UNAVAILABLE = 400, 503
+_CODES = {400: "invalid", 403: "forbidden", 408: "timeout", 503: "unavailable"}
 QUIET = frozenset({"/healthz", "/readyz", "/metrics"})  # asked every few seconds by machines
+_EVENTS = b"text/event-stream"
 
 _ALWAYS = [
     (b"x-content-type-options", b"nosniff"),
     (b"x-frame-options", b"DENY"),
     (b"referrer-policy", b"no-referrer"),
     (b"cross-origin-resource-policy", b"same-origin"),
+    (b"cross-origin-opener-policy", b"same-origin"),
 ]
 _UNLESS_SET = [
     (b"cache-control", b"no-store"),
@@ -37,44 +41,65 @@ _PREFLIGHT = [
 
 
 class Edge:
-    def __init__(self, settings: WebSettings) -> None:
-        self._hosts = LOOPBACK | {host_name(host) for host in settings.hosts}
+    def __init__(self, settings: WebSettings, in_flight: RequestsInFlight) -> None:
+        self._hosts = allowed_names(settings.hosts)
         self._origins = frozenset(check_origin(origin) for origin in settings.origins)
+        self._in_flight = in_flight
 
     async def __call__(self, scope: HTTPScope, receive: Receive, send: Send, app: ASGIApp) -> None:
-        headers = {name: value for name, value in scope["headers"] if name in (b"host", b"origin")}
-        host = headers.get(b"host", b"").decode("latin-1").lower()
+        request = self._in_flight.begin()
+        try:
+            await self._answer(scope, receive, send, app, request)
+        finally:
+            self._in_flight.end(request)
+
+    async def _answer(self, scope: HTTPScope, receive: Receive, send: Send, app: ASGIApp, request: InFlight) -> None:
+        hosts = [value for name, value in scope["headers"] if name == b"host"]
+        host = hosts[0].decode("latin-1").lower() if len(hosts) == 1 else ""
+        headers = {name: value for name, value in scope["headers"] if name in HEADERS}
         origin = headers[b"origin"].decode("latin-1") if b"origin" in headers else None
-        body = RequestBody(scope, receive)
-        answer = Answer(scope, send, origin if origin in self._origins else None, body)
+        is_known_origin = origin in self._origins
+        body = RequestBody(scope, receive, self._in_flight, request)
+        answer = Answer(scope, send, origin if is_known_origin else None, body, request)
         if host_name(host) not in self._hosts:
             await answer.refuse(400, f"this server is not called {host!r:.80}; name it with --allowed-host")
-        elif origin is not None and origin not in self._origins and not _same(origin, host):
-            # A page from elsewhere must not use a visitor's browser to call a server on the visitor's own machine.
+        elif not is_known_origin and is_foreign_origin(origin, host):
             await answer.refuse(403, f"pages from {origin!r:.80} may not call this server; name it with --origin")
+        elif not is_known_origin and is_cross_site(headers, scope["method"]):
+            await answer.refuse(403, "pages of another site may not call this server; name their site with --origin")
         elif scope["method"] == "OPTIONS" and answer.origin is not None:
             await answer.plain(204, b"", _PREFLIGHT)
         else:
-            await app(scope, body.receive, answer.send)
+            try:
+                await app(scope, body.receive, answer.send)
+            except asyncio.CancelledError:
+                if request.refusal is None or request.is_answered or request.task is None:
+                    raise
+                request.task.uncancel()
+                await answer.cut_short(*request.refusal)
         answer.tell()
 
 
 class Answer:
     """One answer on its way out."""
 
-    def __init__(self, scope: HTTPScope, send: Send, origin: str | None, body: RequestBody) -> None:
-        self._scope, self._send, self.origin, self._body = scope, send, origin, body
-        self._began_at, self._status = boot_clock(), 0
+    def __init__(self, scope: HTTPScope, send: Send, origin: str | None, body: RequestBody, request: InFlight) -> None:
+        self._scope, self._send, self.origin, self._body, self._request = scope, send, origin, body, request
+        self._status = 0
+        self._last_headers: list[tuple[bytes, bytes]] = []
 
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self._status = message["status"]
+            self._request.is_answered = True
             if self._status >= _REFUSED:
                 await self._body.drain()
             given = [(name.lower(), value) for name, value in message["headers"]]
             names = {name for name, _ in given}
+            if any(name == b"content-type" and value.startswith(_EVENTS) for name, value in given):
+                cast("dict[str, Any]", self._scope)[STREAM] = True
             extra = [pair for pair in _UNLESS_SET if pair[0] not in names]
-            message["headers"] = [*given, *_ALWAYS, *extra, *self._cors()]
+            message["headers"] = [*given, *_ALWAYS, *extra, *self._cors(), *self._last_headers]
         await self._send(message)
 
     def _cors(self) -> list[tuple[bytes, bytes]]:
@@ -83,8 +108,15 @@ class Answer:
         return [(b"access-control-allow-origin", self.origin.encode("latin-1")), (b"vary", b"Origin")]
 
     async def refuse(self, status: int, message: str) -> None:
-        problem = msgspec.json.encode(Problem(error=message, code="invalid" if status == 400 else "forbidden"))  # noqa: PLR2004
-        await self.plain(status, problem, [(b"content-type", b"application/json")])
+        problem = msgspec.json.encode(Problem(error=message, code=_CODES[status]))
+        retry = [(b"retry-after", b"1")] if status == _UNAVAILABLE else []
+        await self.plain(status, problem, [(b"content-type", b"application/json"), *retry])
+
+    async def cut_short(self, status: int, message: str) -> None:
+        """Refuse without waiting for the rest of the body, and close the connection."""
+        self._body.abandon()
+        self._last_headers = [(b"connection", b"close")]
+        await self.refuse(status, message)
 
     async def plain(self, status: int, body: bytes, headers: list[tuple[bytes, bytes]]) -> None:
         length = [(b"content-length", str(len(body)).encode())] if body else []
@@ -101,27 +133,9 @@ class Answer:
             "method": scope["method"],
             "path": scope["path"],
             "http_status": self._status,
-            "milliseconds": round(1000 * (boot_clock() - self._began_at), 2),
+            "milliseconds": round(1000 * (boot_clock() - self._request.began_at), 2),
             "client": client[0] if client else None,
             "token": scope.get("qo_token"),
         }
         about |= cast("dict[str, Any]", scope).get("qo_transition", {})
         log.log(level, "%s %s %d", scope["method"], scope["path"], self._status, extra=about)
-
-
-def host_name(host: str) -> str:
-    """The name in a Host header, without its port."""
-    if host.startswith("["):
-        return host.partition("]")[0] + "]"
-    return host.partition(":")[0]
-
-
-def check_origin(origin: str) -> str:
-    parts = urlsplit(origin)
-    if parts.scheme not in ("http", "https") or not parts.netloc or origin != f"{parts.scheme}://{parts.netloc}":
-        raise InvalidSetting(f"{origin!r:.80} is not an origin such as https://example.com: no path, no *")
-    return origin
-
-
-def _same(origin: str, host: str) -> bool:
-    return bool(host) and origin.lower() in (f"http://{host}", f"https://{host}")

@@ -14,6 +14,7 @@ from qo.web.access import Gate
 from qo.web.action_recorder import ActionRecorder
 from qo.web.feed import Feed
 from qo.web.health import Ticker
+from qo.web.in_flight import RequestsInFlight
 from qo.web.line import Line
 from qo.web.management.retry_counts import RetryCounts
 from qo.web.metrics import ServerMetrics
@@ -32,6 +33,7 @@ class Server(Struct, frozen=True, kw_only=True):
     line: Line
     feed: Feed
     ticker: Ticker
+    in_flight: RequestsInFlight
     retry_counts: RetryCounts
     recent_stats: RecentStats
     time_limits: TimeLimits
@@ -57,6 +59,7 @@ def new_server(queue: Queue, settings: WebSettings, clock: Clock) -> Server:
         line=Line(sampler),
         feed=Feed(queue.engine, gate.is_admitted, most=settings.listeners),
         ticker=Ticker(),
+        in_flight=RequestsInFlight(settings.limits),
         retry_counts=RetryCounts(queue.engine),
         recent_stats=recent,
         time_limits=TimeLimits(queue),

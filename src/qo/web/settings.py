@@ -5,6 +5,7 @@ from msgspec import Struct, field
 from qo.model import PromotionTimes
 from qo.monitor import MonitorSettings
 from qo.notes import DEAD_AFTER
+from qo.web.limits import ServerLimits
 
 
 class Level(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -27,6 +28,7 @@ class WebSettings(Struct, frozen=True, kw_only=True):
     token_required: bool = False  # True: even while there is no token, and even from this machine
     rate_limit: float = 0.0  # requests a second for each token; 0 is no limit
     body_limit: int = 1024 * 1024  # bytes
+    limits: ServerLimits = ServerLimits()  # what clients may cost; those of connections hold under `qo serve`
     levels: dict[str, Level] = field(default_factory=lambda: dict(LEVEL_DEFAULTS))
     timeout_growth: float = 1.5  # each retry of a task submitted by /api/v1 may take so much longer
     ageing: float | PromotionTimes = PromotionTimes()  # as in qo.queue.Settings, where the queue is opened by its URL

@@ -1,4 +1,4 @@
-"""The rest of a request that is refused: read and thrown away before the answer is sent.
+"""The body of a request: counted while it is read, and read to its end if the request is refused.
 
 Many clients send the whole body before they read. If the server answered and closed the connection meanwhile, they
 would see a reset connection instead of the answer.
@@ -10,21 +10,28 @@ from typing import cast
 
 from litestar.types import HTTPReceiveMessage, HTTPScope, Receive
 
+from qo.web.in_flight import InFlight, RequestsInFlight
+
 _MAX_DRAINED = 64 * 1024 * 1024  # bytes; a client that sends more than this is cut off
 _MAX_DRAIN_TIME = 10.0  # seconds
 
 
 class RequestBody:
-    def __init__(self, scope: HTTPScope, receive: Receive) -> None:
-        self._receive = receive
+    def __init__(self, scope: HTTPScope, receive: Receive, in_flight: RequestsInFlight, request: InFlight) -> None:
+        self._receive, self._in_flight, self._request = receive, in_flight, request
         headers = dict(scope["headers"])
         has_body = b"transfer-encoding" in headers or headers.get(b"content-length", b"0") != b"0"
         # A client that asks first sends nothing before it hears `100 Continue`, and reading would say just that.
+        request.is_uploading = has_body
         self._is_unread = has_body and headers.get(b"expect", b"").lower() != b"100-continue"
 
     async def receive(self) -> HTTPReceiveMessage:
-        message = cast("HTTPReceiveMessage", await self._receive())
-        self._is_unread = message["type"] == "http.request" and bool(message["more_body"]) and self._is_unread
+        """The next part, which the application keeps in memory."""
+        message = await self._next()
+        if message["type"] == "http.request":
+            self._in_flight.hold(self._request, len(message["body"]))
+            if not message["more_body"]:
+                await self._in_flight.wait_for_turn(self._request)
         return message
 
     async def drain(self) -> None:
@@ -33,5 +40,15 @@ class RequestBody:
         with suppress(TimeoutError):
             async with asyncio.timeout(_MAX_DRAIN_TIME):
                 while self._is_unread and drained < _MAX_DRAINED:
-                    message = await self.receive()
+                    message = await self._next()
                     drained += len(message["body"]) if message["type"] == "http.request" else 0
+
+    def abandon(self) -> None:
+        """Read no more of it."""
+        self._is_unread = False
+
+    async def _next(self) -> HTTPReceiveMessage:
+        message = cast("HTTPReceiveMessage", await self._receive())
+        self._request.is_uploading = message["type"] == "http.request" and bool(message["more_body"])
+        self._is_unread = self._request.is_uploading and self._is_unread
+        return message

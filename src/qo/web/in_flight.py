@@ -1,0 +1,115 @@
+"""Requests that are being read or answered: a time limit for each, and memory limits for the bodies of all.
+
+Nothing here runs once per request but an entry in a dictionary: one task looks for those that are overdue.
+"""
+
+import asyncio
+from collections import OrderedDict, deque
+
+from litestar.exceptions import HTTPException
+
+from qo.clock import boot_clock
+from qo.web.limits import ServerLimits
+
+STREAM = "qo_stream"  # in the scope of a request whose answer has no end
+_MAX_CHECK_INTERVAL = 1.0  # seconds between two looks for requests that are overdue
+_LARGE_BODY = 64 * 1024  # bytes; bodies beyond this are handled within _MAX_LARGE_BODIES
+_MAX_LARGE_BODIES = 8 * 1024 * 1024  # bytes handled at once: decoded they take up to 25 times as much
+_REQUEST_TIMEOUT, _UNAVAILABLE = 408, 503
+
+
+class InFlight:
+    """One request. `refusal` says why it is cut short, if it is."""
+
+    __slots__ = ("began_at", "handled_size", "is_answered", "is_uploading", "refusal", "size", "task")
+
+    def __init__(self) -> None:
+        self.task = asyncio.current_task()
+        self.began_at = boot_clock()
+        self.size = 0  # bytes of its body held in memory
+        self.handled_size = 0  # the same, while they count as being handled
+        self.is_uploading = False
+        self.is_answered = False
+        self.refusal: tuple[int, str] | None = None
+
+    def cut(self, status: int, why: str) -> None:
+        if self.task is not None and not self.is_answered and self.refusal is None:
+            self.refusal = (status, why)
+            self.task.cancel()
+
+
+class RequestsInFlight:
+    def __init__(self, limits: ServerLimits) -> None:
+        self._limits = limits
+        self._all: OrderedDict[InFlight, None] = OrderedDict()  # oldest first
+        self._size = 0  # bytes of bodies in memory
+        self._handled_size = 0
+        self._queue: deque[tuple[InFlight, asyncio.Future[None]]] = deque()  # large bodies that wait for their turn
+
+    def begin(self) -> InFlight:
+        request = InFlight()
+        self._all[request] = None
+        return request
+
+    def end(self, request: InFlight) -> None:
+        self._all.pop(request, None)
+        if request.size:
+            self._size -= request.size
+            self._handled_size -= request.handled_size
+            self._grant_turns()
+
+    def hold(self, request: InFlight, size: int) -> None:
+        """A part of a body has arrived; raises if there is no memory for it."""
+        request.size += size
+        self._size += size
+        if self._size > self._limits.max_upload_memory:
+            self._make_room(request)
+
+    async def wait_for_turn(self, request: InFlight) -> None:
+        """The whole body has arrived. Returns when the request may be handled."""
+        if request.size > _LARGE_BODY:
+            turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._queue.append((request, turn))
+            self._grant_turns()
+            await turn
+
+    def _make_room(self, newest: InFlight) -> None:
+        """The oldest unfinished uploads go first: an honest one takes moments."""
+        excess = self._size - self._limits.max_upload_memory
+        for request in self._all:
+            if excess <= 0:
+                return
+            if request is not newest and request.is_uploading and request.size and request.refusal is None:
+                request.cut(_REQUEST_TIMEOUT, "the upload was too slow while the server was short of memory")
+                excess -= request.size
+                self._size -= request.size
+                request.size = 0
+        if excess > 0:
+            headers = {"Retry-After": "1"}
+            raise HTTPException("too much is being uploaded", status_code=_UNAVAILABLE, headers=headers)
+
+    def _grant_turns(self) -> None:
+        while self._queue:
+            request, turn = self._queue[0]
+            if not turn.done():
+                if self._handled_size and self._handled_size + request.size > _MAX_LARGE_BODIES:
+                    return
+                request.handled_size = request.size
+                self._handled_size += request.size
+                turn.set_result(None)
+            self._queue.popleft()
+
+    async def run(self) -> None:
+        while True:
+            await asyncio.sleep(min(_MAX_CHECK_INTERVAL, self._limits.request_timeout / 4))
+            self._cut_overdue()
+
+    def _cut_overdue(self) -> None:
+        limit = self._limits.request_timeout
+        for request in list(self._all):
+            if boot_clock() - request.began_at < limit:
+                return
+            if request.is_uploading:
+                request.cut(_REQUEST_TIMEOUT, f"the body took longer than {limit:g} s")
+            else:
+                request.cut(_UNAVAILABLE, f"this took longer than {limit:g} s, and may or may not have been done")
