@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
+from playwright.async_api import Error
 
 from qo.checksum import check_seal, sealed
 from qo.engines.per_task import PerTaskEngine
@@ -262,6 +263,30 @@ async def test_a_deleted_task_leaves_a_grave_that_keeps_its_place(store: Store, 
         assert again["refused"] == [{"id": task_id, "why": "there is no such task"}]
         gone = await source.ask("return source.task(argument);", task_id)
         assert gone.code == "not_found"
+
+
+async def test_a_page_leaves_a_format_alone_that_it_does_not_know(store: Store, tab: Tab) -> None:
+    place = store.place()
+    async with opened(place) as queue:
+        id_ = await task_in(queue, Status.PENDING)
+    source = await Source.on(tab.page, place, place.link("--write"))
+    stored = {key: place.read(key) for key in place.objects()}
+    await source.get("window.before = source")
+    place.put("format.json", {"format": 3, "since": 2, "qo": "9.9.0"})
+    assert (await source.ask("return source.task(argument)", id_)).code is None, "a step that only adds is no reason"
+    place.put("format.json", {"format": 3, "since": 3, "qo": "9.9.0"})
+    with pytest.raises(Error, match=r"newer qo .*9\.9\.0"):
+        await source.ask("return source.overview()")
+    refused = """async (id) => {
+      const now = performance.now.bind(performance);
+      performance.now = () => now() + 10_000;
+      const doings = [() => before.overview(), () => before.steer('pause'), () => before.act('cancel', {ids: [id]})];
+      return Promise.all(doings.map((doing) => doing().then((said) => JSON.stringify(said), (error) => error.message)));
+    }"""
+    for said in await tab.page.evaluate(refused, id_):
+        assert "9.9.0" in said
+    stored["format.json"] = place.read("format.json")
+    assert {key: place.read(key) for key in place.objects()} == stored
 
 
 async def test_the_table_of_outcomes_is_not_empty() -> None:

@@ -10,11 +10,14 @@ from redis import Redis
 
 from qo.bucket import ANY, Bucket
 from qo.buckets import open_bucket
+from qo.engine import Engine
 from qo.engines.one_object import record as one_object
+from qo.engines.per_task import PerTaskEngine
 from qo.engines.per_task import stored_format as per_task
 from qo.engines.postgres import schema
 from qo.engines.redis.calls import FORMAT
 from qo.engines.redis.packing import Description
+from qo.engines.spacious import SpaciousEngine
 from qo.sqlite_tables.header import VERSION
 
 QO = "9.9.0"  # the version of that build
@@ -23,13 +26,14 @@ QO = "9.9.0"  # the version of that build
 class NewerBuild(ABC):
     """All of it is done behind the engine's back."""
 
-    is_checked_at_work = True  # a process that was open before notices, too
-
     def __init__(self, url: str) -> None:
         self.url = url
 
     @abstractmethod
     async def upgrade(self, *, is_additive: bool) -> None: ...
+
+    def forget_checks(self, engine: Engine) -> None:  # noqa: B027 - most stores check with every write
+        """For a store that looks at the format once in a while: let that while be over."""
 
     @abstractmethod
     async def unknown(self) -> list[Any]:
@@ -68,8 +72,6 @@ class NewerSqlite(NewerBuild):
 
 
 class NewerPostgres(NewerBuild):
-    is_checked_at_work = False
-
     async def upgrade(self, *, is_additive: bool) -> None:
         with psycopg.connect(self._place) as db:
             for table in (*_COLUMNS, "ready", "coming", "leases"):
@@ -106,7 +108,10 @@ class NewerRedis(NewerBuild):
 
 
 class NewerTasks(NewerBuild):
-    is_checked_at_work = False
+    def forget_checks(self, engine: Engine) -> None:
+        below = engine.engine if isinstance(engine, SpaciousEngine) else engine
+        assert isinstance(below, PerTaskEngine)
+        below._format.checked_at -= per_task.CHECK_INTERVAL
 
     async def upgrade(self, *, is_additive: bool) -> None:
         bucket = open_bucket(self.url.partition("?")[0])

@@ -1,7 +1,8 @@
 """Old and new builds on one store: a format that this build may use is used without loss, a newer one is refused."""
 
+import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -17,11 +18,13 @@ from qo.engines import examine, open_engine
 from qo.engines.memory import MemoryEngine
 from qo.engines.one_object import OneObjectEngine
 from qo.engines.per_task import PerTaskEngine, stored_format
+from qo.engines.per_task.keys import task_key
 from qo.errors import Refused, StorageError
 from qo.formats import Format, check_format, format_of
 from qo.model import ANY, Filter, Status, archive, complete, release, renew
 from qo.testing.samples import claim, claim_one, new, stored, task_id
 from qo.version import __version__
+from tests.engines import fast_time
 from tests.engines.damage import damage
 from tests.engines.newer_build import (
     NewerBuild,
@@ -127,13 +130,24 @@ async def test_nothing_is_set_aside_where_a_newer_build_writes(newer: NewerBuild
 async def test_a_format_that_shuts_this_build_out_is_refused_and_left_alone(newer: NewerBuild) -> None:
     async with opened(newer.url) as running:
         await fill(running)
+        held = await stored(running, "running")
         await newer.upgrade(is_additive=False)
         with pytest.raises(Refused, match=rf"this is qo {__version__}, .* use qo 9\.9\.0 or newer"):
             async with opened(newer.url):
                 pass
-        if newer.is_checked_at_work:
-            with pytest.raises(StorageError, match=r"9\.9\.0"):
-                await running.add([new("lost")])
+        newer.forget_checks(running)
+        writes: dict[str, Callable[[], Awaitable[object]]] = {
+            "add": lambda: running.add([new("lost")]),
+            "claim": lambda: claim(running, types=("t",)),
+            "renew": lambda: running.apply([renew(held, 60.0)]),
+            "complete": lambda: running.apply([complete(held)]),
+            "delete": lambda: running.delete([task_id(3)]),
+            "write_note": lambda: running.write_note("n", b"lost", expected=ANY),
+            "drop_note": lambda: running.drop_note("n"),
+        }
+        answers = {name: (await asyncio.gather(write(), return_exceptions=True))[0] for name, write in writes.items()}
+        assert all(isinstance(answer, StorageError) for answer in answers.values()), answers
+        assert all("9.9.0" in str(answer) for answer in answers.values()), answers
     findings = [finding for finding in await examine(newer.url) if finding.ok is False]
     assert "use qo 9.9.0 or newer" in str(findings)
     assert len(await newer.unknown()) == 7
@@ -149,15 +163,24 @@ async def test_a_switch_that_this_build_does_not_know_survives_the_others() -> N
     assert json.loads(note.data)["moonlit"] == [1, {"a": 2}] and not json.loads(note.data)["paused"]
 
 
-async def test_the_first_task_of_a_newer_build_raises_the_format_of_the_layout_tasks() -> None:
-    bucket = MemoryBucket()
-    await bucket.put(stored_format.KEY, b'{"format": 1, "since": 1, "qo": "0.0.9"}', expected=ANY)
-    engine = PerTaskEngine(bucket)
-    await engine.open()
-    assert await _recorded(bucket) == Format(format=1, since=1, qo="0.0.9"), "opening changes nothing"
-    await engine.add([new()])
-    await engine.close()
-    assert await _recorded(bucket) == format_of(stored_format.FORMAT, additive=stored_format.ADDITIVE)
+def test_the_first_write_of_a_newer_build_raises_the_format_of_the_layout_tasks() -> None:
+    async def upgrade() -> None:
+        bucket = MemoryBucket(fast_time.loop_clock)
+        await bucket.put(stored_format.KEY, b'{"format": 1, "since": 1, "qo": "0.0.9"}', expected=ANY)
+        engine = PerTaskEngine(bucket)
+        await engine.open()
+        assert await _recorded(bucket) == Format(format=1, since=1, qo="0.0.9"), "opening changes nothing"
+        began = bucket.now()
+        await engine.add([new()])
+        await engine.close()
+        assert await _recorded(bucket) == format_of(stored_format.FORMAT, additive=stored_format.ADDITIVE)
+        recorded, task = await bucket.get(stored_format.KEY), await bucket.get(task_key(task_id(0)))
+        assert recorded is not None and recorded.written_at == began
+        assert task is not None and task.written_at > began + stored_format.CHECK_INTERVAL, "older builds know it now"
+        await engine.write_note("n", b"", expected=ANY)
+        assert bucket.now() == task.written_at, "it waits once"
+
+    fast_time.run(upgrade())
 
 
 async def _recorded(bucket: MemoryBucket) -> Format:

@@ -1,10 +1,12 @@
 """Finished tasks in Postgres: nothing about it shows, however eagerly they are moved."""
 
+import json
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from itertools import count
 from urllib.parse import quote
 
+import psycopg
 import pytest
 
 from qo.clock import system_clock
@@ -15,7 +17,7 @@ from qo.engines.redis.address import address_of
 from qo.engines.redis.archive import PostgresArchive
 from qo.engines.redis.archiving import ArchivingEngine
 from qo.errors import InvalidSetting, StorageError
-from qo.model import Change, Filter, Status, complete, cursor, replay
+from qo.model import Change, Filter, Status, archive, complete, cursor, replay
 from qo.testing import EngineContract, ManualClock
 from qo.testing.samples import claim, claim_one, new, stored, task_id
 from tests.engines.damage import damage_redis
@@ -77,6 +79,7 @@ async def test_a_finished_task_lies_in_the_archive_alone(engine: Eager) -> None:
     assert [event.status.value for event in await engine.history(task.id)] == ["pending", "running", "completed"]
     assert await engine.apply([complete(task, b"again")]) == [True]  # a repeat is recognised there too
     assert (await stored(engine)).result == b"\xff\0"
+    assert await engine._archive.rest(task.id) is None, "nothing is kept twice"
 
 
 async def test_pages_run_through_both(engine: Eager, clock: ManualClock) -> None:
@@ -100,6 +103,37 @@ async def test_a_replayed_task_comes_back_with_its_history(engine: Eager, clock:
     assert (await engine._archive.get([task.id])) == {}
     assert (await claim_one(engine)).attempt == 2
     assert len(await engine.history(task.id)) == 5
+
+
+async def test_what_a_newer_build_adds_to_a_task_survives_the_archive(engine: Eager) -> None:
+    await engine.add([new(max_retries=2), new(1)])
+    task = await claim_one(engine)
+    key = f"{{{engine._redis._address.prefix}}}:task:{task.id}"
+    description = json.loads(await engine._redis._ask("HGET", key, "d"))
+    description[2] = {"extra": "kept"}
+    added = {b"x": b"kept\0\xff", b"hx": b"kept", b"d": json.dumps([*description, None, "kept"]).encode()}
+    await engine._redis._ask("HSET", key, *(word for pair in added.items() for word in pair), writing=True)
+    await engine.apply([complete(task, b"1")])
+    assert await engine._redis.get([task.id]) == [None], "it lies in the archive alone"
+    assert await engine.apply([archive(task.id)]) == [True]
+    assert await engine.apply([replay(task.id)]) == [True]
+    fields = await engine._redis._ask("HGETALL", key)
+    assert added.items() <= dict(zip(fields[::2], fields[1::2], strict=True)).items()
+    assert len(await engine.history(task.id)) == 5
+
+
+async def test_an_archive_of_an_older_build_is_used_on(
+    engine: Eager, clock: ManualClock, redis_server: Server, postgres: PostgresServer
+) -> None:
+    await engine.add([new()])
+    await engine.apply([complete(await claim_one(engine))])
+    async with await psycopg.AsyncConnection.connect(postgres.url(), autocommit=True) as connection:
+        await connection.execute("ALTER TABLE qo_archive DROP COLUMN rest")
+    async with eager(clock, redis_server, postgres) as other:
+        await other.add([new(1)])
+        await other.apply([complete(await claim_one(other))])
+        assert (await stored(other, 1)).status is Status.COMPLETED
+    assert await engine.apply([archive(task_id(0))]) == [True]
 
 
 async def test_a_url_names_the_archive(redis_server: Server, postgres: PostgresServer) -> None:
@@ -133,6 +167,6 @@ async def test_without_the_archive_tasks_still_run(redis_server: Server) -> None
 
 
 async def test_the_doctor_looks_at_the_archive_too(redis_server: Server, postgres: PostgresServer) -> None:
-    for archive, ok in ((postgres.url(), True), ("postgresql://127.0.0.1:1/none", False)):
-        findings = await examine(f"{redis_server.url}?archive={quote(archive, safe='')}")
+    for place, ok in ((postgres.url(), True), ("postgresql://127.0.0.1:1/none", False)):
+        findings = await examine(f"{redis_server.url}?archive={quote(place, safe='')}")
         assert [finding.ok for finding in findings if finding.name == "archive"] == [ok]

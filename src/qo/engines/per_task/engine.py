@@ -18,7 +18,7 @@ from qo.engines.per_task.options import IndexMode, Options
 from qo.engines.per_task.ready import Ready
 from qo.engines.per_task.scanning import Scanning
 from qo.engines.per_task.store import store
-from qo.engines.per_task.stored_format import StoredFormat
+from qo.engines.per_task.stored_format import FormatCheckedBucket, StoredFormat
 from qo.engines.per_task.sweeping import Sweeping
 from qo.engines.per_task.transitions import Transitions
 from qo.engines.per_task.waiting import Waiting
@@ -50,7 +50,9 @@ class PerTaskEngine:
 
     def __init__(self, bucket: Bucket, options: Options | None = None, *, clock: Clock | None = None) -> None:
         self._options = options = options or Options()
-        self._store = here = store(bucket, clock)
+        self._format = StoredFormat(bucket)
+        checked = FormatCheckedBucket(bucket, self._format)
+        self._store = here = store(checked, clock)
         self._clock = here.clock
         self._finding = Finding(here)
         self._counting = Counting(here, self._finding)
@@ -60,8 +62,7 @@ class PerTaskEngine:
         self._claiming = Claiming(here, self._transitions)
         self._sweeping = Sweeping(here, self._finding, self._counting)
         self._waiting = Waiting(self._ready, self._clock)
-        self._notes = NoteObjects(bucket, here.quarantine)
-        self._format = StoredFormat(bucket)
+        self._notes = NoteObjects(checked, here.quarantine)
         self._hand_backs: set[asyncio.Task[None]] = set()
 
     async def open(self) -> None:
@@ -84,7 +85,6 @@ class PerTaskEngine:
 
     async def add(self, tasks: Sequence[NewTask]) -> list[Added]:
         check_distinct(task.id for task in tasks)
-        await self._format.record()
         stamped = list(zip(tasks, stamps(self._clock(), len(tasks)), strict=True))
         answers = await in_parallel(lambda pair: self._add(*pair), stamped)
         self._waiting.wake()

@@ -1,8 +1,17 @@
-"""The format of the layout, in an object of its own beside the tasks."""
+"""The format of the layout, in an object of its own beside the tasks.
+
+A bucket cannot check it with every write, so time does. Every process reads the format again before it writes, once the
+last reading is `CHECK_INTERVAL` old. A newer build that shuts older ones out records its format first, and writes
+nothing else before the older ones must have read it (`_GRACE`).
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
 
 import msgspec
 
-from qo.bucket import NEW, Bucket
+from qo.bucket import NEW, Blob, Bucket
+from qo.clock import boot_clock
 from qo.engines.patience import patiently
 from qo.errors import Conflict, Refused, StorageError
 from qo.formats import Format, check_format, format_of
@@ -11,6 +20,8 @@ from qo.model import UNREADABLE
 KEY = "format.json"
 FORMAT = 2  # see docs/formats.md; 1: before `successor`
 ADDITIVE: frozenset[int] = frozenset()  # formats that only add what earlier builds may ignore and keep
+CHECK_INTERVAL = 10.0  # seconds
+_GRACE = CHECK_INTERVAL + 10.0  # seconds: a request that an older build has just sent may take a while
 
 _decoder = msgspec.json.Decoder(Format)
 
@@ -19,28 +30,68 @@ class StoredFormat:
     def __init__(self, bucket: Bucket) -> None:
         self._bucket = bucket
         self._over = ""  # the version of the object to write the format over; empty: it is as it should be
+        self._shuts_out = False  # writing it makes builds that may be at work here stop
+        self._turn = asyncio.Lock()
+        self.checked_at = boot_clock()
 
     async def check(self) -> None:
         """Raise Refused if a newer qo has written here, in a way that this one must not touch."""
+        asked_at = boot_clock()
         blob = await patiently(lambda: self._bucket.get(KEY))
         if blob is None:
-            self._over = NEW
-            return
+            self._over, self._shuts_out = NEW, False
+        else:
+            self._judge(blob)
+        self.checked_at = asked_at
+
+    def _judge(self, blob: Blob) -> None:
         try:
             found = _decoder.decode(blob.data)
         except UNREADABLE as error:
             raise StorageError(f"{KEY} does not hold a format; look at it and move it away: {error}") from error
         check_format(f"the queue of {KEY}", found, FORMAT)
-        if found.format < FORMAT:
-            self._over = blob.version
+        is_older = found.format < FORMAT
+        self._over = blob.version if is_older else ""
+        self._shuts_out = is_older and format_of(FORMAT, additive=ADDITIVE).since > found.format
 
-    async def record(self) -> None:
-        """Before the first task is added, if there is none or an older one: reading changes nothing in a bucket."""
-        expected, self._over = self._over, ""
-        if not expected:
+    async def prepare_write(self) -> None:
+        """Before every write. Records the format where there is none or an older one: reading changes nothing."""
+        if not self._over and boot_clock() - self.checked_at < CHECK_INTERVAL:
             return
+        async with self._turn:
+            if boot_clock() - self.checked_at >= CHECK_INTERVAL:
+                await self.check()
+            if self._over:
+                await self._record()
+
+    async def _record(self) -> None:
         data = msgspec.json.encode(format_of(FORMAT, additive=ADDITIVE))
+        expected, shuts_out = self._over, self._shuts_out
         try:
             await self._bucket.put(KEY, data, expected=expected)
-        except (Conflict, Refused):  # another process was first; or this one may only write tasks, and others do it
-            return
+            self._over = ""
+        except Refused:  # this process may only write tasks: others record the format
+            self._over = ""
+        except Conflict:  # another process was first
+            await self.check()
+        if shuts_out:
+            await asyncio.sleep(_GRACE)
+
+
+class FormatCheckedBucket:
+    """Passes everything on; writes only where this build may still write."""
+
+    def __init__(self, bucket: Bucket, stored: StoredFormat) -> None:
+        self._bucket, self._stored = bucket, stored
+        self.get, self.versions, self.now = bucket.get, bucket.versions, bucket.now
+
+    async def put(self, key: str, data: bytes, *, expected: str) -> str:
+        await self._stored.prepare_write()
+        return await self._bucket.put(key, data, expected=expected)
+
+    async def delete(self, key: str) -> None:
+        await self._stored.prepare_write()
+        await self._bucket.delete(key)
+
+    def keys(self, prefix: str, *, after: str = "") -> AsyncIterator[str]:
+        return self._bucket.keys(prefix, after=after)

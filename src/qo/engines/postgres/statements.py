@@ -8,12 +8,17 @@ the order of their ids, so that batches wait for each other and never in a ring.
 from functools import cache
 from importlib.resources import files
 
+from qo.engines.postgres.version import VERSION
+
 # Of a task, as `rows` reads them.
 COLUMNS = (
     "t.id::text, t.lane, t.status, t.payload, t.result, t.error, t.priority, t.timeout, t.max_retries, t.retry, "
     "t.attempt, t.failures, t.available_at, t.lease_expires_at, t.worker_id, t.created_at, t.updated_at, t.started_at, "
     "t.completed_at, t.idempotency_key, t.trace_id, t.version, t.rank, t.lease_id, t.run_at"
 )
+
+# In the FROM of every statement that writes. Raises if a newer qo has come since the queue was opened.
+ALLOWED = f"(SELECT {{schema}}.require_format({VERSION}) OFFSET 0) AS allowed"
 
 
 def _load() -> dict[str, str]:
@@ -32,4 +37,4 @@ def statement(name: str, schema: str) -> str:
 
 
 def fill(sql: str, schema: str) -> str:
-    return sql.replace("{schema}", f'"{schema}"').replace("{columns}", COLUMNS)
+    return sql.replace("{allowed}", ALLOWED).replace("{schema}", f'"{schema}"').replace("{columns}", COLUMNS)

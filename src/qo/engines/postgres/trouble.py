@@ -36,6 +36,7 @@ _FINAL = (
     errors.InsufficientPrivilege,
     errors.ReadOnlySqlTransaction,
 )
+_NEWER = "QO001"  # raised by `require_format`: a newer qo has migrated the tables
 _FINAL_WORDS = ("authentication failed", "does not exist", "no pg_hba.conf entry", "permission denied")
 
 AGAIN = (errors.DeadlockDetected, errors.SerializationFailure)  # nothing was written, and a second try may do
@@ -52,6 +53,8 @@ def is_final(error: psycopg.Error) -> bool:
 def storage_error(
     address: Address, error: psycopg.Error, kind: type[StorageError] = StorageError, *, doing: str = ""
 ) -> StorageError:
+    if error.sqlstate == _NEWER:
+        return Refused(f"{address.shown}: {error.diag.message_primary}")
     advice = next((text for known, text in _ADVICE if isinstance(error, known)), "Postgres refused the call")
     if kind is StorageError and is_final(error):
         kind = Refused

@@ -10,6 +10,7 @@ import psycopg
 from psycopg.rows import TupleRow
 
 from qo.codec import decode_task, encode_task
+from qo.engines.redis.packing import KeptTask
 from qo.errors import InvalidSetting, StorageError
 from qo.model import Counts, Event, Filter, Lane, Status, Task, position
 
@@ -18,7 +19,7 @@ CREATE TABLE IF NOT EXISTS qo_archive (
     prefix text NOT NULL, id text NOT NULL COLLATE "C", version bigint NOT NULL,
     queue text NOT NULL, type text NOT NULL, status text NOT NULL, worker_id text,
     created_at double precision NOT NULL, completed_at double precision NOT NULL,
-    task json NOT NULL, events json NOT NULL, priority smallint NOT NULL DEFAULT 6,
+    task json NOT NULL, events json NOT NULL, priority smallint NOT NULL DEFAULT 6, rest bytea,
     PRIMARY KEY (prefix, id)
 );
 DO $$ BEGIN  -- looked for first: altering a table waits for everyone who uses it
@@ -26,18 +27,21 @@ DO $$ BEGIN  -- looked for first: altering a table waits for everyone who uses i
         ALTER TABLE qo_archive ADD priority smallint NOT NULL DEFAULT 6;
         UPDATE qo_archive SET priority = (task ->> 'priority')::smallint WHERE (task ->> 'priority')::smallint <> 6;
     END IF;
+    IF NOT EXISTS (SELECT FROM pg_attribute WHERE attrelid = 'qo_archive'::regclass AND attname = 'rest') THEN
+        ALTER TABLE qo_archive ADD rest bytea;
+    END IF;
 END $$;
 CREATE INDEX IF NOT EXISTS qo_archive_listed ON qo_archive (prefix, created_at, id);
 """
 _LOCK = 7_160_871  # for all who create the table at once
 _KEEP = """
 INSERT INTO qo_archive (prefix, id, version, queue, type, status, worker_id, created_at, completed_at,
-                        task, events, priority)
-VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)
+                        task, events, priority, rest)
+VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)
 ON CONFLICT (prefix, id) DO UPDATE SET
     version = excluded.version, queue = excluded.queue, type = excluded.type, status = excluded.status,
     worker_id = excluded.worker_id, created_at = excluded.created_at, completed_at = excluded.completed_at,
-    task = excluded.task, events = excluded.events, priority = excluded.priority
+    task = excluded.task, events = excluded.events, priority = excluded.priority, rest = excluded.rest
 WHERE qo_archive.version < excluded.version
 """
 _FIND = """
@@ -60,9 +64,10 @@ class Archive(Protocol):
 
     async def open(self) -> None: ...
     async def close(self) -> None: ...
-    async def keep(self, tasks: Sequence[Task], events: Sequence[Sequence[Event]]) -> None: ...
+    async def keep(self, tasks: Sequence[KeptTask]) -> None: ...
     async def get(self, ids: Sequence[str]) -> dict[str, Task]: ...
     async def history(self, task_id: str) -> list[Event]: ...
+    async def rest(self, task_id: str) -> bytes | None: ...
     async def find(self, where: Filter, *, limit: int, after: str, now: float) -> list[Task]: ...
     async def count(self) -> Counts: ...
     async def drop(self, ids: Sequence[str]) -> set[str]: ...
@@ -84,14 +89,14 @@ class PostgresArchive:
         if connection is not None:
             await connection.close()
 
-    async def keep(self, tasks: Sequence[Task], events: Sequence[Sequence[Event]]) -> None:
+    async def keep(self, tasks: Sequence[KeptTask]) -> None:
         rows = [
             (
                 self._prefix, task.id, task.version, task.queue, task.type, task.status.value, task.worker_id,
                 task.created_at, task.completed_at, encode_task(task).decode(), msgspec.json.encode(history).decode(),
-                task.priority,
+                task.priority, rest,
             )
-            for task, history in zip(tasks, events, strict=True)
+            for task, history, rest in tasks
         ]  # fmt: skip
         await self._run(_KEEP, rows, many=True)
 
@@ -106,6 +111,11 @@ class PostgresArchive:
             "SELECT events::text FROM qo_archive WHERE prefix = %s AND id = %s", (self._prefix, task_id)
         )
         return _events.decode(rows[0][0]) if rows else []
+
+    async def rest(self, task_id: str) -> bytes | None:
+        """What a newer build has added to the task."""
+        rows = await self._run("SELECT rest FROM qo_archive WHERE prefix = %s AND id = %s", (self._prefix, task_id))
+        return rows[0][0] if rows else None
 
     async def find(self, where: Filter, *, limit: int, after: str, now: float) -> list[Task]:
         if where.expired_for is not None:

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from qo.clock import Clock
 from qo.engines.redis.archive import Archive
 from qo.engines.redis.engine import RedisEngine
+from qo.engines.redis.packing import KeptTask
 from qo.errors import StorageError
 from qo.model import (
     Added,
@@ -75,12 +76,13 @@ class ArchivingEngine:
         async with self._turn:
             tasks = await self._redis.find(Filter(finished_for=settled), limit=_PAGE)
             if tasks:
-                await self._archive.keep(tasks, await self._redis.histories([task.id for task in tasks]))
+                await self._archive.keep(await self._redis.whole(tasks))
                 await self._redis.evict(tasks)
             return len(tasks)
 
     async def _take_back(self, task: Task) -> None:
-        await self._redis.restore(task, await self._archive.history(task.id))
+        events, rest = await self._archive.history(task.id), await self._archive.rest(task.id)
+        await self._redis.restore(KeptTask(task, events, rest))
         await self._archive.drop([task.id])
 
     # --- writing

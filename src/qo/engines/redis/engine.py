@@ -13,7 +13,19 @@ from qo.engines.redis.calls import Calls
 from qo.engines.redis.claiming import CHUNK, Claiming
 from qo.engines.redis.counting import counted
 from qo.engines.redis.lines import Lines
-from qo.engines.redis.packing import STATUSES, events_of, known_place, pack, pack_changes, pack_new, pack_task, tasks_of
+from qo.engines.redis.packing import (
+    STATUSES,
+    KeptTask,
+    events_of,
+    known_place,
+    pack,
+    pack_changes,
+    pack_new,
+    pack_task,
+    rest_of,
+    tasks_of,
+    with_rest,
+)
 from qo.engines.redis.stored_format import check_stored_format, record_format
 from qo.engines.redis.watch import Watch
 from qo.errors import Conflict
@@ -139,10 +151,16 @@ class RedisEngine:
 
     # --- moving to an archive, and back
 
-    async def histories(self, ids: Sequence[str]) -> list[list[Event]]:
-        commands = [("HGETALL", f"{{{self._address.prefix}}}:task:{task_id}") for task_id in ids]
+    async def whole(self, tasks: Sequence[Task]) -> list[KeptTask]:
+        """With all that their hashes hold."""
+        commands = [("HGETALL", f"{{{self._address.prefix}}}:task:{task.id}") for task in tasks]
         answers = await self._calls.plain(*commands) if commands else []
-        return [events_of(zip(fields[::2], fields[1::2], strict=True)) for fields in answers]
+        kept = []
+        for task, words in zip(tasks, answers, strict=True):
+            fields = dict(zip(words[::2], words[1::2], strict=True))
+            events = events_of(fields.items())
+            kept.append(KeptTask(task, events, rest_of(fields, pack_task(task, events))))
+        return kept
 
     async def followers(self, ids: Sequence[str]) -> list[str]:
         """The last tasks under the idempotency keys that these tasks were the first under, where others follow."""
@@ -154,9 +172,10 @@ class RedisEngine:
         for _, chunk in _chunks(tasks):
             await self._calls.one("evict", pack([(task.id, task.version) for task in chunk]))
 
-    async def restore(self, task: Task, events: Sequence[Event]) -> None:
+    async def restore(self, kept: KeptTask) -> None:
         """Take a finished task back. Nothing happens if it is here."""
-        await self._calls.one("restore", task.id, *pack_task(task, events))
+        fields = with_rest(pack_task(kept.task, kept.events), kept.rest)
+        await self._calls.one("restore", kept.task.id, *(word for field in fields.items() for word in field))
 
     # --- notes
 
@@ -184,7 +203,7 @@ class RedisEngine:
         return sorted(note for note in notes if note.name.startswith(prefix))
 
     async def drop_note(self, name: str) -> None:
-        await self._ask("HDEL", self._notes, name, writing=True)
+        await self._calls.one("drop_note", name)
 
     @property
     def _notes(self) -> str:

@@ -35,6 +35,7 @@ class Place(NamedTuple):
 pack = msgspec.msgpack.Encoder().encode
 _json = msgspec.json.Encoder().encode
 _place = msgspec.json.Decoder(Place)
+_fields = msgspec.msgpack.Decoder(dict[bytes, bytes])
 
 
 class Description(msgspec.Struct, frozen=True, array_like=True):
@@ -185,20 +186,39 @@ def state_of(state: bytes) -> tuple[bytes, Status]:
     return state[_HEAD.size :].partition(b"\0")[0], STATUSES[state[0]]
 
 
-def pack_task(task: Task, events: Sequence[Event]) -> list[bytes | str]:
-    """A whole task as the fields and values of its hash."""
+Fields = dict[bytes, bytes]  # of a task's hash
+
+
+class KeptTask(NamedTuple):
+    """A finished task as it goes to the archive and comes back."""
+
+    task: Task
+    events: Sequence[Event]
+    rest: bytes | None = None  # what a newer build has added to it: see `rest_of`
+
+
+def pack_task(task: Task, events: Sequence[Event]) -> Fields:
+    """A whole task as its hash."""
     lane = lane_of(task.queue, task.type, task.needs, task.priority)
-    fields: list[bytes | str] = [
-        "s", _pack_state(task, lane), "p", task.payload,
-        "d", _describe(task),
-    ]  # fmt: skip
+    fields = {b"s": _pack_state(task, lane), b"p": task.payload, b"d": _describe(task).encode()}
     if task.result is not None:
-        fields += ["r", task.result]
+        fields[b"r"] = task.result
     if task.error is not None:
-        fields += ["e", task.error]
-    for event in events:
-        fields += [f"h{event.version}", _pack_event(event)]
-    return fields
+        fields[b"e"] = task.error.encode()
+    return fields | {b"h%d" % event.version: _pack_event(event) for event in events}
+
+
+def rest_of(stored: Fields, known: Fields) -> bytes | None:
+    """What a hash holds that the task and its events do not say: a newer build wrote it. None for nearly all.
+
+    The state has no room for more, and the bits of an instant that has not come differ between Lua and Python.
+    """
+    rest = {name: value for name, value in stored.items() if name != b"s" and known.get(name) != value}
+    return pack(rest) if rest else None
+
+
+def with_rest(known: Fields, rest: bytes | None) -> Fields:
+    return known | (_fields.decode(rest) if rest else {})
 
 
 def _pack_state(task: Task, lane: str) -> bytes:

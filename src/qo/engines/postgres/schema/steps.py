@@ -9,11 +9,10 @@ from psycopg import errors, sql
 from qo.engines.postgres.address import Address
 from qo.engines.postgres.statements import fill
 from qo.engines.postgres.trouble import storage_error
+from qo.engines.postgres.version import ADDITIVE, VERSION
 from qo.errors import StorageError
 from qo.formats import Format, check_format, format_of
 
-VERSION = 7  # the number of the last file in this folder
-ADDITIVE = frozenset({3, 4, 5, 6})  # files here that only add what earlier builds may ignore and keep
 _LOCK = 0x716F  # "qo": with the schema's name, whose tables are being made
 
 # Not to_regclass and its like: they answer from a cache that may not know what another process has just committed.

@@ -6,13 +6,15 @@ SELECT n, queue, type, needs, priority FROM {schema}.lanes
 -- name: make_lanes
 INSERT INTO {schema}.lanes (queue, type, needs, priority)
 SELECT queue, type, needs::text[], priority
-FROM unnest(%(queue)s::text[], %(type)s::text[], %(needs)s::text[], %(priority)s::integer[]) AS new (queue, type, needs, priority)
+FROM unnest(%(queue)s::text[], %(type)s::text[], %(needs)s::text[], %(priority)s::integer[]) AS new (queue, type, needs, priority), {allowed}
 ON CONFLICT DO NOTHING
 
 -- name: given
 -- The head of both additions. What many tasks have in common travels once: `kind` is a task's place in the lists of
 -- lanes, priorities, ...
-WITH clock AS MATERIALIZED (SELECT coalesce(%(now)s::float8, extract(epoch FROM clock_timestamp())::float8) AS now),
+WITH clock AS MATERIALIZED (
+    SELECT coalesce(%(now)s::float8, extract(epoch FROM clock_timestamp())::float8) AS now FROM {allowed}
+),
 given AS MATERIALIZED (
     SELECT g.id, g.next_id, g.payload, g.idempotency_key, g.trace_id, g.run_at, stamp.at AS created_at, due.at AS available_at,
            greatest(due.at, stamp.at) + k.priority * k.ageing AS rank,

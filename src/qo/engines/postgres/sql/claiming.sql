@@ -4,7 +4,7 @@
 -- Make ready what has become due. In steps: one statement must not gather a million tasks.
 WITH due AS MATERIALIZED (
     SELECT coming.ctid AS place, t.id, t.lane, t.rank, t.version, greatest(t.available_at, t.created_at) AS due_at
-    FROM {schema}.coming JOIN {schema}.tasks AS t USING (id, version)
+    FROM {schema}.coming JOIN {schema}.tasks AS t USING (id, version), {allowed}
     WHERE coming.available_at <= %(now)s
     ORDER BY coming.available_at, coming.id LIMIT %(step)s FOR UPDATE OF t SKIP LOCKED
 ),
@@ -22,7 +22,7 @@ SELECT count(*) FROM due
 -- and `stage` goes first. The lock is for whoever asks for this claim again while it is still at work.
 WITH clock AS MATERIALIZED (
     SELECT coalesce(%(now)s::float8, extract(epoch FROM clock_timestamp())::float8) AS now
-    FROM (SELECT pg_advisory_xact_lock(hashtextextended(%(lease_id)s, 0)) OFFSET 0) AS alone
+    FROM (SELECT pg_advisory_xact_lock(hashtextextended(%(lease_id)s, 0)) OFFSET 0) AS alone, {allowed}
 ),
 coming AS MATERIALIZED (SELECT min(available_at) AS at FROM {schema}.coming),
 open AS MATERIALIZED (

@@ -4,16 +4,17 @@
 SELECT name, data, version FROM {schema}.notes WHERE name = %(name)s
 
 -- name: create_note
-INSERT INTO {schema}.notes AS n (name, data, version) VALUES (%(name)s, %(data)s, %(version)s)
+INSERT INTO {schema}.notes AS n (name, data, version) SELECT %(name)s, %(data)s, %(version)s FROM {allowed}
 ON CONFLICT (name) DO UPDATE SET data = excluded.data WHERE n.version = excluded.version
 RETURNING version
 
 -- name: replace_note
-UPDATE {schema}.notes SET data = %(data)s, version = %(version)s WHERE name = %(name)s AND version IN (%(expected)s, %(version)s)
+UPDATE {schema}.notes SET data = %(data)s, version = %(version)s FROM {allowed}
+WHERE name = %(name)s AND version IN (%(expected)s, %(version)s)
 RETURNING version
 
 -- name: put_note
-INSERT INTO {schema}.notes AS n (name, data, version) VALUES (%(name)s, %(data)s, %(version)s)
+INSERT INTO {schema}.notes AS n (name, data, version) SELECT %(name)s, %(data)s, %(version)s FROM {allowed}
 ON CONFLICT (name) DO UPDATE SET data = excluded.data, version = excluded.version
 RETURNING version
 
@@ -21,4 +22,4 @@ RETURNING version
 SELECT name, data, version FROM {schema}.notes WHERE starts_with(name, %(prefix)s) ORDER BY name
 
 -- name: drop_note
-DELETE FROM {schema}.notes WHERE name = %(name)s
+DELETE FROM {schema}.notes USING {allowed} WHERE name = %(name)s

@@ -2,7 +2,9 @@
 
 -- name: complete
 -- The ordinary end: held, and never failed before, so that its columns go on telling all its events.
-WITH clock AS MATERIALIZED (SELECT coalesce(%(now)s::float8, extract(epoch FROM clock_timestamp())::float8) AS now),
+WITH clock AS MATERIALIZED (
+    SELECT coalesce(%(now)s::float8, extract(epoch FROM clock_timestamp())::float8) AS now FROM {allowed}
+),
 change AS MATERIALIZED (
     SELECT * FROM unnest(%(id)s::uuid[], %(lease_id)s::text[], %(result)s::bytea[], %(started_at)s::float8[])
         AS c (id, lease_id, result, started_at) ORDER BY id
@@ -32,7 +34,9 @@ SELECT id::text FROM done
 
 -- name: change
 -- Any change, under a lock: what the old row tells of the task's events is kept before it is overwritten.
-WITH clock AS MATERIALIZED (SELECT coalesce(%(now)s::float8, extract(epoch FROM clock_timestamp())::float8) AS now),
+WITH clock AS MATERIALIZED (
+    SELECT coalesce(%(now)s::float8, extract(epoch FROM clock_timestamp())::float8) AS now FROM {allowed}
+),
 change AS MATERIALIZED (
     SELECT * FROM unnest(%(id)s::uuid[], %(guard)s::text[], %(to)s::text[], %(lease_id)s::text[], %(grace)s::float8[],
                          %(delay)s::float8[], %(lease)s::float8[], %(failures)s::integer[],
@@ -124,7 +128,8 @@ WHERE c.guard = 'held' AND l.lease_id = c.lease_id AND l.status = c."to" AND l.s
 
 -- name: delete
 WITH gone AS (
-    DELETE FROM {schema}.tasks WHERE id = ANY (%(id)s::uuid[]) AND (completed_at IS NOT NULL OR status = 'damaged')
+    DELETE FROM {schema}.tasks USING {allowed}
+    WHERE id = ANY (%(id)s::uuid[]) AND (completed_at IS NOT NULL OR status = 'damaged')
     RETURNING id, lane, status
 ),
 undone AS (  -- what says that a task is damaged
@@ -145,8 +150,8 @@ SELECT max(version) FROM {schema}.schema_version
 -- name: set_aside
 -- Tasks that cannot be read: out of every list, and out of the counts. All but their status stays as it is.
 WITH bad AS MATERIALIZED (
-    SELECT id, lane, status, lease_id FROM {schema}.tasks
-    WHERE id = ANY (%(id)s::uuid[]) AND status <> 'damaged' ORDER BY id FOR UPDATE
+    SELECT id, lane, status, lease_id FROM {schema}.tasks, {allowed}
+    WHERE id = ANY (%(id)s::uuid[]) AND status <> 'damaged' ORDER BY id FOR UPDATE OF tasks
 ),
 marked AS (UPDATE {schema}.tasks AS t SET status = 'damaged', shelf = NULL FROM bad WHERE t.id = bad.id),
 unready AS (DELETE FROM {schema}.ready USING bad WHERE ready.id = bad.id),

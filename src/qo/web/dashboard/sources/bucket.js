@@ -27,7 +27,9 @@ export async function open(config) {
   }
   const s3 = new S3(access);
   await s3.list('ready/', {most: 1}); // whether these credentials open anything, said at once
-  return new BucketSource(s3, new LAYOUTS[access.layout](s3), access);
+  const layout = new LAYOUTS[access.layout](s3);
+  await layout.format?.check();
+  return new BucketSource(s3, layout, access);
 }
 
 export class BucketSource {

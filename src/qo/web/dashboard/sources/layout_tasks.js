@@ -13,6 +13,7 @@ import {history} from './past.js';
 import {ACTIONS, FINISHED, apply, refusal, whole} from './rules.js';
 import {isLane} from './shapes.js';
 import {Shelf} from './shelf.js';
+import {StoredFormat} from './stored_format.js';
 import {taskView} from './values.js';
 
 const BUDGET = 400; // tasks read for one overview
@@ -27,7 +28,8 @@ export class TasksLayout {
     this.shelf = new Shelf(s3);
     this.alive = new Alive(s3);
     this.paging = new Paging(this.shelf, this.alive);
-    this.notes = new NoteObjects(s3);
+    this.format = new StoredFormat(s3);
+    this.notes = new NoteObjects(s3, this.format);
     this.can = {shards: true, versions: true};
   }
 
@@ -39,6 +41,7 @@ export class TasksLayout {
 
   /** {rows, lanes, exact, remarks}: all tasks if they are few; else the latest ones, and counts of all. */
   async survey() {
+    await this.format.check();
     await this.shelf.list();
     const {shelf} = this;
     const ids = [...shelf.keys.keys()].sort((a, b) => shelf.updatedAt(b) - shelf.updatedAt(a));
@@ -128,6 +131,7 @@ export class TasksLayout {
   // --- writing
 
   async act(action, ids, progress) {
+    await this.format.check();
     const sum = {done: 0, refused: []};
     const waiting = [...ids];
     const work = async () => {

@@ -12,8 +12,9 @@ const TRIES = 20;
 const MOST = 500; // notes read at once
 
 export class NoteObjects {
-  constructor(s3) {
+  constructor(s3, format) {
     this.s3 = s3;
+    this.format = format;
   }
 
   /** null: there is none, or none that can be read. */
@@ -35,6 +36,7 @@ export class NoteObjects {
 
   /** Replace a note by what `how` makes of it; again if someone else was faster. */
   async change(name, how) {
+    await this.format.check();
     const key = keyOf(name);
     for (let attempt = 1; ; attempt += 1) {
       const note = await this.#read(key);

@@ -1,0 +1,2 @@
+-- ARGV = name
+call('HDEL', P .. ':notes', ARGV[1])
