@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-WORKERS ?= 2
+WORKERS ?= 3
 PEERS ?= qo-sqlite,huey-sqlite
 ENVS ?= qo huey raw
 REPS ?= 3
@@ -27,7 +27,8 @@ test: $(VENV)/developer  ## everything that must hold: style, types, architectur
 
 torture: $(VENV)/developer $(VENV)/servers  ## kills, clocks, partitions, damage, poison for longer (ONLY=clock runs one of them, SEED=7 repeats a run)
 	QO_TORTURE=$(TORTURE) QO_SEED=$(SEED) \
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -rA tests/torture$(if $(ONLY),/test_$(ONLY).py)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -rA \
+	$(if $(ONLY),$(wildcard tests/torture/test_$(ONLY).py tests/engines/test_$(ONLY)*.py),tests/torture tests/engines/test_layouts*.py)
 
 check: $(VENV)/developer  ## formatting, lint, types, architecture
 	$(BIN)/ruff format --check .

@@ -17,10 +17,12 @@ __all__ = ["postgres", "redis_server", "seaweed"]
 
 HERE = Path(__file__).parent
 GROUPS = {  # by the first pattern that fits
+    "zero server": r"dashboard/test_zero_server",
     "dashboard": r"dashboard/",
     "postgres": r"engines/test_(postgres|redis_archive)|cli/test_(migrate|frozen_store)|torture/test_clock",
     "redis": r"engines/test_redis|torture/test_partition",
-    "buckets": r"buckets/|engines/test_.*seaweed|engines/test_layouts_processes",
+    "kills": r"engines/test_layouts_processes",
+    "buckets": r"buckets/|engines/test_.*seaweed",
 }
 GOODBYE = 60.0  # seconds
 

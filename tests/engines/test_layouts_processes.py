@@ -1,5 +1,9 @@
-"""Processes on a bucket, racing or killed: what was acknowledged is found, by its index alone, and finished once."""
+"""Processes on a bucket, racing or killed: what was acknowledged is found, by its index alone, and finished once.
 
+`make torture ONLY=layouts` does it with every layout on every bucket.
+"""
+
+import os
 from pathlib import Path
 
 import pytest
@@ -16,7 +20,9 @@ PLENTY = 3 * KILLS  # tasks at least: no process is killed before it added some
 
 # Nobody looks behind the index (`hybrid` would, once in a while), and nobody sweeps: what it lacked would be lost.
 OPTIONS = {"tasks": "layout=tasks&index_mode=index-only", "one": "layout=one", "sqlite": "layout=sqlite"}
-IN_A_FOLDER = [*OPTIONS.values(), f"{OPTIONS['tasks']}&versions=true"]
+EVERY = bool(os.environ.get("QO_TORTURE"))  # the others do the same with other buckets
+IN_A_FOLDER = [*OPTIONS.values(), *([f"{OPTIONS['tasks']}&versions=true"] if EVERY else [])]
+KILLED_ON_SEAWEED = list(OPTIONS) if EVERY else ["tasks"]
 
 
 @pytest.fixture
@@ -55,7 +61,7 @@ async def test_killed_processes_lose_nothing_in_a_folder(options: str, tmp_path:
 
 
 @pytest.mark.timeout(60 + 10 * KILLS)
-@pytest.mark.parametrize("layout", OPTIONS)
+@pytest.mark.parametrize("layout", KILLED_ON_SEAWEED)
 async def test_killed_processes_lose_nothing_on_seaweed(layout: str, tmp_path: Path, bucket: str) -> None:
     url = f"{bucket}&{OPTIONS[layout]}"
     told = await kill_again_and_again(url, tmp_path, KILLS, within=0.2)
@@ -71,7 +77,7 @@ async def test_what_killed_workers_ran_in_a_folder_is_finished_once_by_another(l
 
 
 @pytest.mark.timeout(180 + 10 * WORKERS)
-@pytest.mark.parametrize("layout", OPTIONS)
+@pytest.mark.parametrize("layout", KILLED_ON_SEAWEED)
 async def test_what_killed_workers_ran_on_seaweed_is_finished_once_by_another(
     layout: str, tmp_path: Path, bucket: str
 ) -> None:
