@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from playwright.sync_api import Page, expect
@@ -28,8 +29,9 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         yield api
 
 
-def secret(api: Served, scope: str) -> str:
-    return api.run(create_token(api.queue.engine, f"{scope}-{id(object())}", [Scope(scope)], now=0.0)).secret
+def secret(api: Served, scope: str, **limits: Any) -> str:
+    made = create_token(api.queue.engine, f"{scope}-{len(limits)}-{id(limits)}", [Scope(scope)], now=0.0, **limits)
+    return api.run(made).secret
 
 
 def enter(page: Page, token: str) -> None:
@@ -74,3 +76,16 @@ def test_a_reader_may_only_look(page: Page, guarded: Served):
     expect(page.get_by_role("button", name="Replay")).to_have_count(0)
     page.keyboard.press("r")
     expect(page.locator(".toast")).to_have_count(0)
+
+
+def test_an_operator_of_one_queue_is_offered_what_it_may_do(page: Page, guarded: Served):
+    guarded.run(guarded.queue.enqueue("theirs", queue="elsewhere"))
+    page.goto(f"{guarded.url}/ui/#/tasks")
+    enter(page, secret(guarded, "operate", queues=["default"]))
+    expect(page.locator("tr[data-id]")).to_have_count(1)
+    expect(page.locator("tr[data-id] [data-action=replay]")).to_have_count(1)
+    expect(page.locator("[data-action=delete]")).to_have_count(0)
+    page.evaluate("location.hash = '#/'")
+    expect(page.get_by_role("button", name="Pause default")).to_have_count(1)
+    expect(page.get_by_role("button", name="Pause t", exact=True)).to_have_count(0)
+    expect(page.locator("[data-do=pause], [data-do=limit], [data-do=cleanup]")).to_have_count(0)

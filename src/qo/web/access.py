@@ -1,12 +1,14 @@
 """Who may call what.
 
 Each route names a scope; one that names none is for admins. A route that keeps to the queues and types of its caller
-says so (`LIMITED`); every other one refuses callers that are limited to some.
+says so, and how (`LIMITED`, `HIDDEN`, `CHECKED`); every other one refuses callers that are limited to some.
+docs/access.md is the table of all routes, generated from these.
 """
 
 import asyncio
 import ipaddress
 import math
+from enum import StrEnum
 from functools import lru_cache
 from typing import Any
 
@@ -34,7 +36,19 @@ WORK = {"scope": Scope.WORK}
 OPERATE = {"scope": Scope.OPERATE}
 ADMIN = {"scope": Scope.ADMIN}
 ENGINE = {"scope": Scope.ENGINE}
-LIMITED = {"limited": True}  # the handler itself keeps to `caller_of(request).limits`
+
+
+class Outside(StrEnum):
+    """What a handler that keeps to `caller_of(request).limits` does with what lies outside them."""
+
+    LEFT_OUT = "left out"  # of lists, counts and bulk operations
+    NOT_FOUND = "404"  # one task or worker: as if it did not exist
+    REFUSED = "403"  # what the caller itself names, and reveals nothing
+
+
+LIMITED = {"outside": Outside.LEFT_OUT}
+HIDDEN = {"outside": Outside.NOT_FOUND}
+CHECKED = {"outside": Outside.REFUSED}
 
 _FRESH = 1.0  # seconds the stored tokens are remembered: so late a revocation may be heeded
 
@@ -147,6 +161,6 @@ async def admit(request: Request[Any, Any, Any]) -> None:
     handler = request.route_handler
     if not handler.opt.get("public"):
         gate: Gate = request.app.state.gate
-        await gate.admit(request, handler.opt.get("scope", Scope.ADMIN), limited=handler.opt.get("limited", False))
+        await gate.admit(request, handler.opt.get("scope", Scope.ADMIN), limited="outside" in handler.opt)
     if request.scope["query_string"]:
         refuse_unknown(list(request.query_params), handler)

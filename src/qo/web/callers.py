@@ -4,7 +4,6 @@ The gate in `access.py` puts a `Caller` on every admitted connection; handlers a
 What a caller may do is its scopes; where it may do it is its limits. An answer looks as if nothing lay outside them.
 """
 
-from collections.abc import Iterable
 from enum import StrEnum
 from typing import Literal
 
@@ -32,12 +31,6 @@ IMPLIED: dict[Scope, frozenset[Scope]] = {
     Scope.OPERATE: frozenset({Scope.READ}),
     Scope.ADMIN: frozenset({Scope.READ, Scope.SUBMIT, Scope.WORK, Scope.OPERATE}),
 }
-
-
-def effective_scopes(granted: Iterable[Scope]) -> frozenset[Scope]:
-    """These scopes and those they imply."""
-    named = frozenset(granted)
-    return named.union(*(IMPLIED.get(scope, frozenset()) for scope in named))
 
 
 class AccessLimits(Struct, frozen=True, kw_only=True):

@@ -16,7 +16,7 @@ from qo.clock import Clock, boot_clock, system_clock
 from qo.errors import LeaseLost, TaskNotFound
 from qo.queue import Queue
 from qo.transitions import log_started
-from qo.web.access import LIMITED, WORK, Gate, caller_of
+from qo.web.access import CHECKED, HIDDEN, LIMITED, WORK, Gate, caller_of
 from qo.web.bodies import StrictRequest
 from qo.web.callers import Caller
 from qo.web.problems import problems
@@ -58,7 +58,7 @@ def desk_of(state: State) -> Desk:
     return desk
 
 
-@post("/register", status_code=200, responses=problems(413, 415))
+@post("/register", opt=CHECKED, status_code=200, responses=problems(413, 415))
 async def register(request: Request[Any, Any, Any], data: JSONBody[messages.Register]) -> messages.Registered:
     """Become a worker. The answer's `worker_id` goes into every later request."""
     seat = await desk_of(request.app.state).roster.register(data, caller_of(request))
@@ -99,7 +99,7 @@ async def poll(
     return Response(answer, media_type="application/json", status_code=200)
 
 
-@post("/{worker_id:str}/result", status_code=200, responses=problems(404, 409, 413, 415))
+@post("/{worker_id:str}/result", opt=HIDDEN, status_code=200, responses=problems(404, 409, 413, 415))
 async def result(
     request: Request[Any, Any, Any], worker_id: FromPath[str], data: JSONBody[messages.Report]
 ) -> messages.Answered:

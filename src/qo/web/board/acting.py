@@ -77,7 +77,7 @@ class Cleaned(Struct, frozen=True):
     deleted: int
 
 
-@post("/act", opt=OPERATE | LIMITED, status_code=200, responses=problems(413, 415))
+@post("/act", opt=OPERATE | LIMITED | {"note": "deleting needs `admin`"}, status_code=200, responses=problems(413, 415))
 async def act(request: Request[Any, Any, Any], data: JSONBody[Act]) -> Acted:
     """Replay, archive, cancel or delete: the tasks named, or up to `limit` of those that match, newest first.
 

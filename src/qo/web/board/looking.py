@@ -8,7 +8,7 @@ from msgspec import UNSET, Struct, UnsetType
 
 from qo import __version__
 from qo.engine import Sharded
-from qo.web.access import LIMITED, READ, caller_of
+from qo.web.access import HIDDEN, LIMITED, READ, caller_of
 from qo.web.board.filters import TaskFilter, count, search_of
 from qo.web.board.search import find, find_sorted
 from qo.web.board.versions import documents
@@ -135,14 +135,14 @@ async def list_documents(
     return Page(tasks=[brief(each, now) for each in ordered.tasks], next=ordered.next, total=total, window=window)
 
 
-@get("/tasks/{task_id:str}", opt=READ | LIMITED, responses=problems(404))
+@get("/tasks/{task_id:str}", opt=READ | HIDDEN, responses=problems(404))
 async def show_document(request: Request[Any, Any, Any], task_id: FromPath[str]) -> TaskDocument:
     """A whole task."""
     server = server_of(request)
     return whole(await found(request, task_id), server.clock())
 
 
-@get("/tasks/{task_id:str}/history", opt=READ | LIMITED, responses=problems(404))
+@get("/tasks/{task_id:str}/history", opt=READ | HIDDEN, responses=problems(404))
 async def show_versions(request: Request[Any, Any, Any], task_id: FromPath[str]) -> Events:
     """Every transition of a task, oldest first, each with the task as it was then."""
     server = server_of(request)

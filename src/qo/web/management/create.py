@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from qo.errors import InvalidTask
 from qo.model import SLOW_POLICY
-from qo.web.access import LIMITED, SUBMIT
+from qo.web.access import CHECKED, SUBMIT
 from qo.web.bodies import as_called_here, encode_read
 from qo.web.described import Attempts, Instant, TypeName
 from qo.web.management.words import Word, word
@@ -40,7 +40,7 @@ class CreatedTask(Struct, frozen=True, kw_only=True, rename="camel"):
     created_at: str
 
 
-@post("/", opt=SUBMIT | LIMITED, responses=problems(409, 413, 415))
+@post("/", opt=SUBMIT | CHECKED, responses=problems(409, 413, 415))
 async def create_task(request: Request[Any, Any, Any], data: JSONBody[NewManagedTask]) -> CreatedTask:
     """Create a task."""
     queue = server_of(request).queue

@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from qo.model import Filter, Task, check_type, cursor
 from qo.queue import Queue
-from qo.web.access import LIMITED, READ, caller_of
+from qo.web.access import HIDDEN, LIMITED, READ, caller_of
 from qo.web.callers import AccessLimits
 from qo.web.management.views import ManagedTask, managed
 from qo.web.management.words import BY_STATUS, WORDS, Word, filter_of
@@ -38,7 +38,7 @@ class ManagedStats(Struct, frozen=True, kw_only=True, rename="camel"):
     by_type: dict[str, dict[Word, int]]
 
 
-@get("/{task_id:str}", opt=READ | LIMITED, responses=problems(404))
+@get("/{task_id:str}", opt=READ | HIDDEN, responses=problems(404))
 async def get_task(request: Request[Any, Any, Any], task_id: FromPath[str]) -> ManagedTask:
     """A task by its id."""
     return managed(await found(request, task_id))

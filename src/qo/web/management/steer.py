@@ -9,7 +9,7 @@ from msgspec import Struct
 from qo.clock import instant
 from qo.errors import InvalidTask, WrongStatus
 from qo.model import Filter, Status, Task, is_retrying, replay, retry_now, withdraw
-from qo.web.access import ADMIN, LIMITED, OPERATE, caller_of
+from qo.web.access import ADMIN, HIDDEN, LIMITED, OPERATE, caller_of
 from qo.web.action_recorder import describe_action
 from qo.web.described import Rate
 from qo.web.management.views import attempts, next_retry_at
@@ -42,7 +42,7 @@ class NotNow(InvalidTask):
     """This dialect answers 400, not 409, where a task's status does not allow something."""
 
 
-@post("/{task_id:str}/retry", opt=OPERATE | LIMITED, status_code=200, responses=problems(404))
+@post("/{task_id:str}/retry", opt=OPERATE | HIDDEN, status_code=200, responses=problems(404))
 async def retry_task(request: Request[Any, Any, Any], task_id: FromPath[str]) -> Retried:
     """Retry a failed task now, its attempts reset. 400 if it has not failed."""
     queue = server_of(request).queue
@@ -57,7 +57,7 @@ async def retry_task(request: Request[Any, Any, Any], task_id: FromPath[str]) ->
     return _changed(task)
 
 
-@post("/{task_id:str}/cancel", opt=OPERATE | LIMITED, status_code=200, responses=problems(404))
+@post("/{task_id:str}/cancel", opt=OPERATE | HIDDEN, status_code=200, responses=problems(404))
 async def cancel_task(request: Request[Any, Any, Any], task_id: FromPath[str]) -> Retried:
     """End a task that has not ended: no further attempt, and the result of a running one is dropped. 400 if it has."""
     queue = server_of(request).queue
@@ -75,7 +75,7 @@ def _changed(task: Task) -> Retried:
     return Retried(id=task.id, status=word(task), attempts=attempts(task), next_retry_at=next_retry_at(task))
 
 
-@delete("/{task_id:str}", opt=ADMIN | LIMITED, responses=problems(404))
+@delete("/{task_id:str}", opt=ADMIN | HIDDEN, responses=problems(404))
 async def delete_task(request: Request[Any, Any, Any], task_id: FromPath[str]) -> None:
     """Delete a completed or failed task. 400 if it is pending or processing."""
     queue = server_of(request).queue

@@ -12,7 +12,7 @@ from qo.codec import to_json
 from qo.errors import ResultTimeout
 from qo.model import Filter, Status, Task, check_name, check_names, check_types, cursor, position
 from qo.queue import Queue
-from qo.web.access import LIMITED, READ, caller_of
+from qo.web.access import HIDDEN, LIMITED, READ, caller_of
 from qo.web.problems import problems
 from qo.web.server import server_of
 from qo.web.task_access import check_visible, found
@@ -42,7 +42,7 @@ class Outcome(Struct, frozen=True, kw_only=True):
     error: ErrorView | None
 
 
-@get("/tasks/{task_id:str}", opt=READ | LIMITED, responses=problems(404))
+@get("/tasks/{task_id:str}", opt=READ | HIDDEN, responses=problems(404))
 async def show_task(request: Request[Any, Any, Any], task_id: FromPath[str]) -> TaskView:
     """A task as it is now."""
     server = server_of(request)
@@ -69,7 +69,7 @@ async def list_tasks(
     return TaskPage(tasks=[task_view(task, now) for task in tasks], next=following)
 
 
-@get("/tasks/{task_id:str}/history", opt=READ | LIMITED, responses=problems(404))
+@get("/tasks/{task_id:str}/history", opt=READ | HIDDEN, responses=problems(404))
 async def show_history(request: Request[Any, Any, Any], task_id: FromPath[str]) -> History:
     """Every transition of a task, in order."""
     task = await found(request, task_id)
@@ -79,7 +79,7 @@ async def show_history(request: Request[Any, Any, Any], task_id: FromPath[str]) 
 
 @get(
     "/tasks/{task_id:str}/result",
-    opt=READ | LIMITED,
+    opt=READ | HIDDEN,
     responses={
         **problems(404),
         202: ResponseSpec(Outcome, generate_examples=False, description="The task has not ended yet."),

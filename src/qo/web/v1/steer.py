@@ -9,7 +9,7 @@ from msgspec import Meta, Struct, field
 from qo.errors import WrongStatus
 from qo.model import Status, Task, replay
 from qo.queue import Queue
-from qo.web.access import LIMITED, OPERATE, caller_of
+from qo.web.access import HIDDEN, LIMITED, OPERATE, caller_of
 from qo.web.action_recorder import describe_action
 from qo.web.callers import AccessLimits
 from qo.web.described import Name
@@ -46,7 +46,7 @@ class Replayed(Struct, frozen=True, kw_only=True):
     more: bool
 
 
-@delete("/tasks/{task_id:str}", opt=OPERATE | LIMITED, status_code=200, responses=problems(404, 409))
+@delete("/tasks/{task_id:str}", opt=OPERATE | HIDDEN, status_code=200, responses=problems(404, 409))
 async def cancel_task(request: Request[Any, Any, Any], task_id: FromPath[str]) -> Steered:
     """End a task that has not ended. A worker running it finds its lease gone. Cancelling again changes nothing."""
     queue = server_of(request).queue
@@ -63,7 +63,7 @@ async def cancel_task(request: Request[Any, Any, Any], task_id: FromPath[str]) -
     return Steered(task_id=task_id, status="cancelled")
 
 
-@post("/tasks/{task_id:str}/replay", opt=OPERATE | LIMITED, status_code=200, responses=problems(404, 409))
+@post("/tasks/{task_id:str}/replay", opt=OPERATE | HIDDEN, status_code=200, responses=problems(404, 409))
 async def replay_task(request: Request[Any, Any, Any], task_id: FromPath[str]) -> Steered:
     """Send a task that did not succeed back to the start, its retries reset."""
     queue = server_of(request).queue
@@ -73,7 +73,7 @@ async def replay_task(request: Request[Any, Any, Any], task_id: FromPath[str]) -
     return Steered(task_id=task_id, status="queued")
 
 
-@post("/tasks/{task_id:str}/archive", opt=OPERATE | LIMITED, status_code=200, responses=problems(404, 409))
+@post("/tasks/{task_id:str}/archive", opt=OPERATE | HIDDEN, status_code=200, responses=problems(404, 409))
 async def archive_task(request: Request[Any, Any, Any], task_id: FromPath[str]) -> Steered:
     """Put a finished task out of the normal listing."""
     queue = server_of(request).queue

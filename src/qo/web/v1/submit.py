@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from qo.errors import InvalidTask
 from qo.ids import new_lease_id
 from qo.model import LEVELS, LevelWord, NewTask, RetryPolicy, Status, derived_id, due_at, effective_rank, rank
-from qo.web.access import LIMITED, SUBMIT, caller_of
+from qo.web.access import CHECKED, SUBMIT, caller_of
 from qo.web.bodies import as_called_here, encode_read
 from qo.web.callers import Caller, Scope
 from qo.web.described import Instant, Key, Name, Retries, Seconds, TypeName
@@ -69,7 +69,7 @@ class BulkReceipts(Struct, frozen=True, kw_only=True):
     new: int  # how many were not there before under their idempotency key
 
 
-@post("/tasks", opt=SUBMIT | LIMITED, responses=problems(409, 413, 415))
+@post("/tasks", opt=SUBMIT | CHECKED, responses=problems(409, 413, 415))
 async def submit_task(request: Request[Any, Any, Any], data: JSONBody[Submission]) -> Response[Receipt]:
     """Submit a task: 201 if it is new, 200 with what it is now if its idempotency key had made one before.
 
@@ -95,7 +95,7 @@ async def submit_task(request: Request[Any, Any, Any], data: JSONBody[Submission
     return Response(receipt, status_code=200)
 
 
-@post("/tasks/bulk", opt=SUBMIT | LIMITED, responses=problems(409, 413, 415))
+@post("/tasks/bulk", opt=SUBMIT | CHECKED, responses=problems(409, 413, 415))
 async def submit_tasks(request: Request[Any, Any, Any], data: JSONBody[Bulk]) -> BulkReceipts:
     """Submit many tasks in one go. If one of them makes no sense none is taken, and `field` says which."""
     server, caller = server_of(request), caller_of(request)

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from qo import notes
 from qo.model import Counts, check_name
-from qo.web.access import LIMITED, OPERATE, READ, caller_of
+from qo.web.access import CHECKED, HIDDEN, LIMITED, OPERATE, READ, caller_of
 from qo.web.action_recorder import describe_action
 from qo.web.callers import AccessLimits
 from qo.web.described import Name, Rate, TypeName
@@ -56,7 +56,7 @@ async def show_switches(request: Request[Any, Any, Any]) -> SwitchesView:
     return await _as_seen(request, await server_of(request).queue.switches.read())
 
 
-@post("/switches/pause", opt=OPERATE | LIMITED, status_code=200, responses=problems(413, 415))
+@post("/switches/pause", opt=OPERATE | CHECKED, status_code=200, responses=problems(413, 415))
 async def pause_some(request: Request[Any, Any, Any], data: JSONBody[Which]) -> SwitchesView:
     """Stop workers from starting tasks: of a queue, of a type, or all. What runs goes on.
 
@@ -68,7 +68,7 @@ async def pause_some(request: Request[Any, Any, Any], data: JSONBody[Which]) -> 
     return await _as_seen(request, control)
 
 
-@post("/switches/resume", opt=OPERATE | LIMITED, status_code=200, responses=problems(413, 415))
+@post("/switches/resume", opt=OPERATE | CHECKED, status_code=200, responses=problems(413, 415))
 async def resume_some(request: Request[Any, Any, Any], data: JSONBody[Which]) -> SwitchesView:
     """Undo it: of a queue, of a type, or of everything."""
     _check_inside(request, data.queue, data.type)
@@ -78,7 +78,7 @@ async def resume_some(request: Request[Any, Any, Any], data: JSONBody[Which]) ->
     return await _as_seen(request, control)
 
 
-@post("/switches/rate-limit", opt=OPERATE | LIMITED, status_code=200, responses=problems(413, 415))
+@post("/switches/rate-limit", opt=OPERATE | CHECKED, status_code=200, responses=problems(413, 415))
 async def limit_rate(request: Request[Any, Any, Any], data: JSONBody[Limit]) -> SwitchesView:
     """How many tasks each worker starts a second, of one type or in all."""
     _check_inside(request, None, data.type)
@@ -88,7 +88,7 @@ async def limit_rate(request: Request[Any, Any, Any], data: JSONBody[Limit]) -> 
     return await _as_seen(request, control)
 
 
-@post("/workers/{worker_id:str}/drain", opt=OPERATE | LIMITED, status_code=200, responses=problems(404))
+@post("/workers/{worker_id:str}/drain", opt=OPERATE | HIDDEN, status_code=200, responses=problems(404))
 async def drain_worker(request: Request[Any, Any, Any], worker_id: FromPath[str]) -> Draining:
     """Let a worker end: it takes no more tasks, finishes those it runs, and leaves. It notices within seconds."""
     queue = server_of(request).queue

@@ -8,10 +8,10 @@ import {ago, countdown} from './ticking.js';
 
 export const COLUMNS = ['', 'Status', 'Task', 'Queue', 'Priority', 'Attempts', 'When', 'Worker', ''];
 
-export function taskRow(task, {selected, current, canWrite, toggle, act}) {
+export function taskRow(task, {selected, current, can, toggle, act}) {
   const box = h('input', {type: 'checkbox', checked: selected, 'aria-label': `Select ${task.type} ${task.id}`, on: {change: () => toggle(task.id, box.checked)}});
   return h('tr', {class: `${selected ? 'selected' : ''} ${current ? 'current' : ''}`, 'data-id': task.id, 'aria-current': current ? 'true' : null},
-    h('td', {class: 'pick'}, canWrite ? box : null),
+    h('td', {class: 'pick'}, can.write ? box : null),
     h('td', {'data-label': 'Status'}, badge(task.status)),
     h('th', {scope: 'row', class: 'name'},
       h('a', {href: taskAddress(task.id)}, task.type),
@@ -22,7 +22,7 @@ export function taskRow(task, {selected, current, canWrite, toggle, act}) {
     h('td', {'data-label': 'Attempts', class: 'number'}, attempts(task)),
     h('td', {'data-label': 'When'}, when(task)),
     h('td', {'data-label': 'Worker', class: 'worker'}, task.worker_id ? h('a', {class: 'quiet', href: address('tasks', {worker: task.worker_id}), title: task.worker_id}, task.worker_id) : ''),
-    h('td', {class: 'row-tools'}, canWrite ? allowed(task.status).map((name) => actionButton(name, () => act(name, task), {small: true, of: task.type})) : null));
+    h('td', {class: 'row-tools'}, can.write ? allowed(task.status, can).map((name) => actionButton(name, () => act(name, task), {small: true, of: task.type})) : null));
 }
 
 function attempts(task) {

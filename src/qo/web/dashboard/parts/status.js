@@ -16,7 +16,9 @@ export const ACTIONS = {
     what: 'The task and its history are forgotten. This cannot be undone.'},
 };
 
-export const allowed = (status) => Object.keys(ACTIONS).filter((name) => ACTIONS[name].takes.includes(status));
+// A source that does not say otherwise may delete what it may change.
+export const actions = (can) => Object.keys(ACTIONS).filter((name) => name !== 'delete' || can.delete !== false);
+export const allowed = (status, can) => actions(can).filter((name) => ACTIONS[name].takes.includes(status));
 
 export function badge(status) {
   const known = STATUSES.includes(status) || ['busy', 'idle', 'draining', 'stale'].includes(status);

@@ -16,6 +16,14 @@ async function steer(source, action, options, done) {
   }
 }
 
+// A queue is paused with all its types and a type in all queues, so the token must be for all of them.
+export function maySwitch({can, limits: {queues, types} = {queues: [], types: []}}, {queue, type} = {}) {
+  if (!can.switches) return false;
+  if (queue !== undefined) return !types.length && (!queues.length || queues.includes(queue));
+  if (type !== undefined) return !queues.length && (!types.length || types.includes(type));
+  return !queues.length && !types.length;
+}
+
 export function pause(source, which = {}) {
   return steer(source, 'pause', which, `${named(which)} paused. What runs goes on; workers notice within two seconds.`);
 }

@@ -32,8 +32,8 @@ class ApiSource {
   // Who we are to the server. One that wants a token says so again at the first question, where the page can ask.
   async #meet() {
     try {
-      const {title, version, can} = await this.#get('dashboard/session');
-      Object.assign(this, {title, version});
+      const {title, version, can, queues, types} = await this.#get('dashboard/session');
+      Object.assign(this, {title, version, limits: {queues, types}});
       this.can = {live: true, versions: true, ...can};
     } catch {
       this.#met = null; // whatever it is, the first real question meets it too, where it can be shown

@@ -7,7 +7,7 @@ import {icon} from '../parts/icons.js';
 import {address, taskAddress} from '../parts/router.js';
 import {empty} from '../parts/states.js';
 import {STATUSES} from '../parts/status.js';
-import {cleanUp, limitRate, pause, resume} from '../parts/steering.js';
+import {cleanUp, limitRate, maySwitch, pause, resume} from '../parts/steering.js';
 import {ago} from '../parts/ticking.js';
 
 const RATE_OVER = 5; // minutes
@@ -45,11 +45,12 @@ export function open({source, refresh}) {
 
   function drawTools([paused]) {
     if (!source.can.switches) return null;
+    const whole = maySwitch(source);
     return h('div', {class: 'buttons'},
-      paused ? h('button', {type: 'button', class: 'button primary', 'data-do': 'resume', on: {click: () => then(resume(source))}}, icon('resume'), 'Resume')
+      !whole ? null : paused ? h('button', {type: 'button', class: 'button primary', 'data-do': 'resume', on: {click: () => then(resume(source))}}, icon('resume'), 'Resume')
         : h('button', {type: 'button', class: 'button', 'data-do': 'pause', on: {click: () => then(pause(source))}}, icon('pause'), 'Pause'),
-      h('button', {type: 'button', class: 'button', 'data-do': 'limit', on: {click: () => then(setLimit())}}, icon('gauge'), 'Rate limit'),
-      h('button', {type: 'button', class: 'button', 'data-do': 'cleanup', on: {click: () => then(cleanUp(source))}}, icon('broom'), 'Clean up'));
+      whole && h('button', {type: 'button', class: 'button', 'data-do': 'limit', on: {click: () => then(setLimit())}}, icon('gauge'), 'Rate limit'),
+      source.can.delete !== false && h('button', {type: 'button', class: 'button', 'data-do': 'cleanup', on: {click: () => then(cleanUp(source))}}, icon('broom'), 'Clean up'));
   }
 
   function setLimit(type) {
@@ -90,7 +91,7 @@ export function open({source, refresh}) {
 
   function toggle(paused, which) {
     const name = which.queue ?? which.type;
-    if (!source.can.switches) return paused ? h('span', {class: 'badge'}, 'paused') : null;
+    if (!maySwitch(source, which)) return paused ? h('span', {class: 'badge'}, 'paused') : null;
     const label = `${paused ? 'Resume' : 'Pause'} ${name}`;
     return h('button', {type: 'button', class: `icon-button ${paused ? 'on' : ''}`, 'aria-label': label, title: label,
       on: {click: () => then((paused ? resume : pause)(source, which))}}, icon(paused ? 'resume' : 'pause'));
@@ -118,7 +119,7 @@ export function open({source, refresh}) {
       h('span', {class: 'quiet number'}, limits[line.type] ? `≤ ${limits[line.type]}/s · ` : '', number(total(line))),
       stacked(['completed', 'running', 'pending', 'failed', 'cancelled', 'archived'].map((kind) => ({kind, value: line[kind]})), most),
       h('span', {class: 'row-tools'}, toggle(paused.types.includes(line.type), {type: line.type}),
-        source.can.switches && h('button', {type: 'button', class: 'icon-button', 'aria-label': `Limit ${line.type}`, title: `Limit ${line.type}`, on: {click: () => then(setLimit(line.type))}}, icon('gauge'))))));
+        maySwitch(source, {type: line.type}) && h('button', {type: 'button', class: 'icon-button', 'aria-label': `Limit ${line.type}`, title: `Limit ${line.type}`, on: {click: () => then(setLimit(line.type))}}, icon('gauge'))))));
   }
 
   function drawFailures(tasks) {

@@ -31,7 +31,7 @@ export function open({source, to, refresh}) {
 
   return {
     element,
-    keys: {u: back, ...Object.fromEntries(Object.entries(ACTIONS).map(([name, {key}]) => [key, () => task && allowed(task.status).includes(name) && perform(name)]))},
+    keys: {u: back, ...Object.fromEntries(Object.entries(ACTIONS).map(([name, {key}]) => [key, () => task && allowed(task.status, source.can).includes(name) && perform(name)]))},
     async refresh() {
       [task, history] = await Promise.all([source.task(id), source.history(id)]);
       draw();
@@ -70,7 +70,7 @@ export function open({source, to, refresh}) {
     return h('div', {class: 'title'},
       h('h1', {}, task.type, ' ', badge(task.status)),
       h('p', {class: 'summary'}, h('code', {class: 'id'}, task.id), h('button', {type: 'button', class: 'icon-button', 'aria-label': 'Copy the id', on: {click: () => copy(task.id)}}, icon('copy'))),
-      source.can.write ? h('div', {class: 'buttons'}, allowed(task.status).map((name) => actionButton(name, () => perform(name)))) : null);
+      source.can.write ? h('div', {class: 'buttons'}, allowed(task.status, source.can).map((name) => actionButton(name, () => perform(name)))) : null);
   }
 
   function drawLease() {

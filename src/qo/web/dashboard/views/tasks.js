@@ -8,7 +8,7 @@ import {icon} from '../parts/icons.js';
 import {address, go, taskAddress} from '../parts/router.js';
 import {COLUMNS, taskRow} from '../parts/rows.js';
 import {empty} from '../parts/states.js';
-import {ACTIONS, actionButton} from '../parts/status.js';
+import {ACTIONS, actionButton, actions} from '../parts/status.js';
 import {complain} from '../parts/toast.js';
 
 const LIMIT = 50;
@@ -115,8 +115,8 @@ export function open({source, to, refresh}) {
     if (current && !tasks.some((task) => task.id === current)) current = null;
     keyed(body, tasks, {
       key: (task) => task.id,
-      stamp: (task) => [task.version, task.status, selected.has(task.id) || everything, task.id === current, source.can.write],
-      build: (task) => taskRow(task, {selected: selected.has(task.id) || everything, current: task.id === current, canWrite: source.can.write, toggle, act: (name) => perform(name, {ids: [task.id]}, 1)}),
+      stamp: (task) => [task.version, task.status, selected.has(task.id) || everything, task.id === current, source.can],
+      build: (task) => taskRow(task, {selected: selected.has(task.id) || everything, current: task.id === current, can: source.can, toggle, act: (name) => perform(name, {ids: [task.id]}, 1)}),
     });
     table.hidden = !tasks.length;
     show(nothing, [tasks.length === 0, cursor, params.toString()], ([none]) => none && nothingHere());
@@ -143,7 +143,7 @@ export function open({source, to, refresh}) {
       h('b', {}, everything ? (total === null ? 'All that match' : `All ${number(total)} that match`) : `${plural(selected.size, 'task')} selected`),
       !everything && (page.cursor !== null || params.get('after')) ? h('button', {type: 'button', class: 'link', 'data-do': 'everything', on: {click: () => { everything = true; draw(); }}},
         total === null ? 'Select all that match' : `Select all ${number(total)} that match`) : null,
-      h('span', {class: 'buttons'}, Object.keys(ACTIONS).map((name) => actionButton(name, () => actOnSome(name)))),
+      h('span', {class: 'buttons'}, actions(source.can).map((name) => actionButton(name, () => actOnSome(name)))),
       h('button', {type: 'button', class: 'icon-button', 'aria-label': 'Drop the selection', on: {click: drop}}, icon('close')),
     ]);
   }
@@ -179,7 +179,7 @@ export function open({source, to, refresh}) {
   }
 
   function actOnSome(name) {
-    if (!source.can.write) return;
+    if (!source.can.write || !actions(source.can).includes(name)) return;
     if (everything) perform(name, {filter: filter()}, page.total);
     else if (selected.size) perform(name, {ids: [...selected]}, selected.size);
     else if (current) perform(name, {ids: [current]}, 1);

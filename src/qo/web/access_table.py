@@ -1,0 +1,116 @@
+"""Which token may call which route, drawn from the routes themselves: docs/access.md, and what its tests expect."""
+
+from collections.abc import Iterator
+from typing import Final
+
+from litestar import Litestar
+from litestar.handlers import HTTPRouteHandler
+from litestar.routes import HTTPRoute
+from msgspec import Struct
+
+from qo.web.access import Outside
+from qo.web.callers import IMPLIED, Caller, Scope
+from qo.web.remote.engine import CALLS
+
+_METHODS: Final = ("GET", "POST", "PUT", "PATCH", "DELETE")
+_FAMILIES: Final = (  # the longest first
+    ("/api/v1/dashboard", "The dashboard"),
+    ("/api/v1", "/api/v1"),
+    ("/api/tasks", "/api/tasks"),
+    ("/internal/workers", "The worker protocol"),
+    ("/internal/engine", "The engine port"),
+    ("", "Others"),
+)
+
+
+class RouteAccess(Struct, frozen=True, kw_only=True):
+    method: str
+    path: str
+    scope: Scope | None  # None: public
+    outside: Outside | None  # None: only for tokens without limits
+    note: str = ""
+
+    def admits(self, caller: Caller) -> bool:
+        """Whether the caller is let in. The handler then keeps to its limits."""
+        if self.scope is None:
+            return True
+        return caller.may(self.scope) and (self.outside is not None or caller.limits.is_whole)
+
+    @property
+    def family(self) -> str:
+        return next(name for prefix, name in _FAMILIES if self.path.startswith(prefix))
+
+
+def routes_of(app: Litestar) -> list[RouteAccess]:
+    """Every route, the engine port's calls one by one, in the order of their paths."""
+    found = []
+    for route in app.routes:
+        for handler in route.route_handlers if isinstance(route, HTTPRoute) else ():
+            found += [each for method in handler.http_methods for each in _accesses(route.path, method, handler)]
+    return sorted(found, key=lambda each: (each.path, _METHODS.index(each.method)))
+
+
+def _accesses(path: str, method: str, handler: HTTPRouteHandler) -> Iterator[RouteAccess]:
+    if method not in _METHODS:  # OPTIONS, which the framework answers
+        return
+    opt = handler.opt
+    scope = None if opt.get("public") else Scope(opt.get("scope", Scope.ADMIN))
+    path = path.replace(":str}", "}").replace(":path}", "}")
+    for each in [path.replace("{call}", call) for call in CALLS] if "{call}" in path else [path]:
+        yield RouteAccess(method=method, path=each, scope=scope, outside=opt.get("outside"), note=opt.get("note", ""))
+
+
+def render(routes: list[RouteAccess]) -> str:
+    """The whole page, as Markdown."""
+    return "\n".join([*_head(), *_tables([each for each in routes if each.scope is not None]), *_public(routes), ""])
+
+
+def _head() -> Iterator[str]:
+    yield "# Who may call which route"
+    yield ""
+    yield "Generated from the routes: `python -m qo.web.access_table > docs/access.md`. One test compares this page"
+    yield "with the code, another calls each route with each kind of token, limited and not."
+    yield ""
+    yield "A `+` is a scope that may call. Without a live token the answer is 401, without the scope 403. The column"
+    yield "`outside` says what a token that is limited to queues or types gets of what lies outside them: `404` and"
+    yield "`left out` are the answers to what does not exist, `403` refuses what the caller itself named, and `never`"
+    yield "means that no limited token may call this at all."
+    yield ""
+    for scope in Scope:
+        implied = ", ".join(f"`{each}`" for each in Scope if each in IMPLIED.get(scope, ()))
+        yield f"- `{scope}`" + (f" includes {implied}" if implied else " includes no other")
+    yield ""
+
+
+def _tables(routes: list[RouteAccess]) -> Iterator[str]:
+    for _, family in sorted(_FAMILIES, key=lambda each: (not each[0], each[1])):
+        members = [each for each in routes if each.family == family]
+        if members:
+            yield f"## {family}"
+            yield ""
+            yield _row("route", *Scope, "outside", "")
+            yield _row(*["---"] * (len(Scope) + 3))
+            yield from (_line(each) for each in members)
+            yield ""
+
+
+def _line(route: RouteAccess) -> str:
+    callers = [Caller(id="", name="", kind="token", scopes=frozenset([scope])) for scope in Scope]
+    marks = ["+" if route.admits(caller) else "" for caller in callers]
+    return _row(f"{route.method} {route.path}", *marks, route.outside or "never", route.note)
+
+
+def _public(routes: list[RouteAccess]) -> Iterator[str]:
+    yield "## Without a token"
+    yield ""
+    yield ", ".join(f"`{each.method} {each.path}`" for each in routes if each.scope is None)
+
+
+def _row(*cells: str) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+if __name__ == "__main__":
+    from qo.web import create_app
+
+    print(render(routes_of(create_app("memory://"))), end="")  # noqa: T201 - it prints the page

@@ -1,0 +1,221 @@
+"""Every route with every kind of token: who gets in, and what a limited token sees and changes outside its limits."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
+
+import msgspec
+from litestar import Litestar
+
+from qo import wire
+from qo.queue import Queue
+from qo.testing import ManualClock
+from qo.web import WebSettings, access_table, create_app
+from qo.web.access import Outside
+from qo.web.access_table import RouteAccess, routes_of
+from qo.web.callers import Caller, Scope
+from qo.web.tokens import create_token, revoke_token
+from tests.web.route_cases import CASES, CONTROL, FOREIGN_WORKER, MINE, SECRET, TYPE, Case, World
+
+PAGE = Path(__file__).parents[2] / "docs" / "access.md"
+LIMITS: dict[str, dict[str, Any]] = {
+    "whole": {},
+    "queue": {"queues": [MINE]},
+    "type": {"types": [TYPE]},
+    "elsewhere": {"queues": ["elsewhere"]},
+}
+
+
+class Bearer(NamedTuple):
+    """A kind of token. Without a caller it is none that is let in anywhere."""
+
+    name: str
+    secret: str | None
+    caller: Caller | None = None
+    limits: str = "whole"
+
+
+class Reply(NamedTuple):
+    status: int
+    body: str
+
+
+async def call(app: Litestar, method: str, path: str, body: Any, secret: str | None) -> Reply:
+    """One request, in process. A stream is left after its first message."""
+    data = body if isinstance(body, bytes) else b"" if body is None else msgspec.json.encode(body)
+    kind = wire.MEDIA_TYPE if isinstance(body, bytes) else "application/json"
+    parts = urlsplit(path)
+    headers = [(b"host", b"localhost"), (b"content-type", kind.encode()), (b"content-length", str(len(data)).encode())]
+    if secret is not None:
+        headers.append((b"authorization", f"Bearer {secret}".encode()))
+    scope: dict[str, Any] = {
+        "type": "http",
+        "method": method,
+        "path": parts.path,
+        "raw_path": parts.path.encode(),
+        "headers": headers,
+    }
+    scope |= {"query_string": parts.query.encode(), "client": ("127.0.0.1", 1), "server": ("localhost", 80)}
+    scope |= {"http_version": "1.1", "scheme": "http", "root_path": "", "asgi": {"version": "3.0"}, "app": app}
+    asked, left, sent = asyncio.Event(), asyncio.Event(), list[Any]()
+
+    async def receive() -> dict[str, Any]:
+        if asked.is_set():
+            await left.wait()
+            return {"type": "http.disconnect"}
+        asked.set()
+        return {"type": "http.request", "body": data, "more_body": False}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+        if message["type"] == "http.response.body":
+            left.set()
+
+    await app(scope, receive, send)  # type: ignore[arg-type]
+    body_sent = b"".join(message.get("body", b"") for message in sent if message["type"] == "http.response.body")
+    return Reply(sent[0]["status"], body_sent.decode(errors="replace"))
+
+
+class Site(NamedTuple):
+    app: Litestar
+    world: World
+    bearers: list[Bearer]
+
+
+@asynccontextmanager
+async def new_site() -> AsyncIterator[Site]:
+    """The application over a store in memory, with a token of each kind."""
+    world, clock = World(), ManualClock()
+    queue = Queue(world.engine, clock=clock)
+    app = create_app(queue, settings=WebSettings(), clock=clock)
+    async with app.lifespan():
+        bearers = [Bearer("none", None), Bearer("unknown", "qo_" + "0" * 64)]
+        revoked = await create_token(world.engine, "revoked", [Scope.ADMIN], now=clock())
+        expired = await create_token(world.engine, "expired", [Scope.ADMIN], now=clock() - 9.0, lifetime=9.0)
+        await revoke_token(world.engine, "revoked")
+        bearers += [Bearer("revoked", revoked.secret), Bearer("expired", expired.secret)]
+        for scope in Scope:
+            for limits, named in LIMITS.items():
+                if scope is not Scope.ENGINE or not named:
+                    made = await create_token(world.engine, f"{scope}-{limits}", [scope], now=clock(), **named)
+                    bearers.append(Bearer(made.token.name, made.secret, made.token.caller(), limits))
+        yield Site(app, world, bearers)
+
+
+def expected(route: RouteAccess, case: Case, bearer: Bearer) -> tuple[int, ...]:
+    """The statuses this may be answered with."""
+    caller = bearer.caller
+    if caller is None:
+        return (401,)
+    if not route.admits(caller) or (case.scope is not None and not caller.may(case.scope)):
+        return (403,)
+    if bearer.limits == "whole" or bearer.limits in case.inside:
+        return (200, 201, 202, 204)
+    return {Outside.NOT_FOUND: (404,), Outside.REFUSED: (403,)}.get(route.outside or Outside.REFUSED, (200,))
+
+
+async def test_each_route_answers_each_kind_of_token_as_the_table_says():
+    """And a limited token is told nothing of what lies outside, and changes nothing there."""
+    wrong: list[str] = []
+    async with new_site() as site:
+        routes = {(route.method, route.path): route for route in routes_of(site.app) if route.scope is not None}
+        assert {(case.method, case.path) for case in CASES} == routes.keys(), "add it to tests/web/route_cases.py"
+        for case in CASES:
+            for bearer in site.bearers:
+                wrong += await _check(site, routes[case.method, case.path], case, bearer)
+    assert not wrong, "\n".join(wrong)
+
+
+async def _check(site: Site, route: RouteAccess, case: Case, bearer: Bearer) -> list[str]:
+    app, world, _ = site
+    await world.rebuild()
+    path, body = await case.make(world, bearer.caller.id if bearer.caller else "")
+    before = await world.versions()
+    guarded = {} if bearer.limits == "whole" else await world.versions(*_foreign(bearer))
+    reply = await call(app, case.method, path, body, bearer.secret)
+    about = f"{bearer.name}: {case.method} {path} {body!r:.80} was answered {reply.status} {reply.body:.200}"
+    wrong = []
+    if reply.status not in expected(route, case, bearer):
+        wrong.append(f"not one of {expected(route, case, bearer)}: {about}")
+    refused = reply.status >= 400
+    if refused and (await world.versions() != before or await world.control() != CONTROL):
+        wrong.append(f"refused, and it changed something: {about}")
+    if guarded and await world.versions(*_foreign(bearer)) != guarded:
+        wrong.append(f"changed what is not its own: {about}")
+    wrong += [f"{word!r} was told: {about}" for word in _untold(route, bearer, refused) if word in reply.body]
+    return wrong
+
+
+def _foreign(bearer: Bearer) -> tuple[str, ...]:
+    return (SECRET, MINE) if bearer.limits == "elsewhere" else (SECRET,)
+
+
+def _untold(route: RouteAccess, bearer: Bearer, refused: bool) -> list[str]:
+    """A refusal may repeat what was asked."""
+    if bearer.caller is None or (refused and bearer.limits != "whole"):
+        return ["secret-", "mine-payload"]
+    words = {"whole": [], "queue": ["secret-"], "type": ["secret-"], "elsewhere": ["secret-", "mine-"]}[bearer.limits]
+    return words if route.scope is Scope.ENGINE else [*words, "secret-lease", "mine-lease"]
+
+
+async def test_every_kind_of_token_is_refused_for_the_worker_of_another():
+    async with new_site() as site:
+        for bearer in site.bearers:
+            path, body = await FOREIGN_WORKER.make(site.world, "")
+            reply = await call(site.app, "POST", path, body, bearer.secret)
+            assert reply.status == (401 if bearer.caller is None else 403), bearer.name
+
+
+async def test_public_routes_need_no_token():
+    async with new_site() as site:
+        public = [route for route in routes_of(site.app) if route.scope is None and "{" not in route.path]
+        for route in public:
+            for bearer in site.bearers[:5]:
+                reply = await call(site.app, route.method, route.path, None, bearer.secret)
+                assert reply.status < 400, (route.path, bearer.name)
+
+
+SHOWN = ("/api/v1/tasks", "/api/v1/dashboard/overview", "/api/tasks", "/api/v1/switches", "/api/v1/workers")
+
+
+async def test_without_limits_everything_is_shown():
+    """Else the first test would pass with a server that shows nothing."""
+    async with new_site() as site:
+        await site.world.rebuild()
+        for path in SHOWN:
+            assert "secret-" in (await ask(site, "read-whole", path))[1], path
+
+
+async def test_counts_are_of_what_is_inside():
+    """A store with one task inside and four outside."""
+    async with new_site() as site:
+        await site.world.rebuild()
+        await site.world.add("pending")
+        for limits, pending, everything in (("whole", 2, 5), ("queue", 1, 1), ("type", 1, 1), ("elsewhere", 0, 0)):
+            reader = f"read-{limits}"
+            stats = msgspec.json.decode((await ask(site, reader, "/api/v1/queue/stats"))[1])
+            assert sum(level["depth"] for level in stats["queues"].values()) == pending
+            assert stats["workers"]["dead"] == (limits == "whole")
+            overview = msgspec.json.decode((await ask(site, reader, "/api/v1/dashboard/overview"))[1])
+            assert sum(overview["counts"].values()) == everything
+            assert sum(line["depth"] for line in overview["priorities"]) == pending
+            assert len(overview["failures"]) == (limits == "whole")
+            board = msgspec.json.decode((await ask(site, reader, "/api/v1/dashboard/tasks"))[1])
+            assert board["total"] == len(board["tasks"]) == everything
+            managed = msgspec.json.decode((await ask(site, reader, "/api/tasks"))[1])
+            assert managed["total"] == len(managed["tasks"]) == everything
+            totals = msgspec.json.decode((await ask(site, reader, "/api/tasks/stats"))[1])
+            assert totals["pending"] == pending and bool(totals["byType"]) == bool(everything)
+
+
+async def ask(site: Site, name: str, path: str) -> Reply:
+    bearer = next(bearer for bearer in site.bearers if bearer.name == name)
+    return await call(site.app, "GET", path, None, bearer.secret)
+
+
+def test_the_page_in_the_docs_is_the_one_the_code_draws() -> None:
+    hint = "docs/access.md is out of date: python -m qo.web.access_table > docs/access.md"
+    assert PAGE.read_text(encoding="utf-8") == access_table.render(routes_of(create_app("memory://"))), hint
