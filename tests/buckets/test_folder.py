@@ -13,6 +13,7 @@ from qo.bucket import ANY, NEW, Bucket
 from qo.buckets import open_bucket
 from qo.buckets.folder import FolderBucket
 from qo.errors import Conflict, InvalidSetting, StorageError
+from qo.model import DAMAGED
 from qo.testing import BucketContract
 
 WRITER = Path(__file__).with_name("folder_writer.py")
@@ -107,15 +108,21 @@ async def test_foreign_files_are_neither_listed_nor_touched(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("damage", [b"", b"hello", b"qo1 " + b"x" * 54, "flip"])
-async def test_damage_is_told_and_never_taken_for_data(tmp_path: Path, damage: bytes | str) -> None:
+async def test_damage_is_marked_never_taken_for_data_and_can_be_replaced(tmp_path: Path, damage: bytes | str) -> None:
     bucket = FolderBucket(tmp_path)
     await bucket.put("a", b"some data", expected=NEW)
     path = tmp_path / "a="
     content = path.read_bytes()
     path.write_bytes(damage if isinstance(damage, bytes) else content[:-1] + b"A")
-    with pytest.raises(StorageError, match="damaged"):
-        await bucket.get("a")
+    blob = await bucket.get("a")
+    assert blob is not None
+    assert blob.data == DAMAGED + (damage if isinstance(damage, bytes) else b"some datA")
     assert [key async for key in bucket.keys("")] == ["a"]
+    with pytest.raises(Conflict):
+        await bucket.put("a", b"", expected=NEW)
+    await bucket.put("a", b"mended", expected=blob.version)
+    mended = await bucket.get("a")
+    assert mended is not None and mended.data == b"mended"
 
 
 async def test_a_file_in_the_way_is_a_clear_error(tmp_path: Path) -> None:

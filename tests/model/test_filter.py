@@ -61,7 +61,9 @@ def test_a_cursor_names_a_place_exactly() -> None:
     assert position(cursor(task)) == Position(NOW + 0.1, ID)
 
 
-@pytest.mark.parametrize("nonsense", ["yesterday", "~", "x~y"])
+@pytest.mark.parametrize(
+    "nonsense", ["yesterday", "~", "x~y", "1.0~y", f"nan~{ID}", f"inf~{ID}", f"-1~{ID}", f"1e300~{ID}", f"1.0~{ID}\n"]
+)
 def test_a_cursor_nobody_gave_is_refused(nonsense: str) -> None:
     with pytest.raises(InvalidSetting, match="not a place in a listing"):
         position(nonsense)

@@ -5,8 +5,8 @@ import contextlib
 import socket
 import threading
 import time
-from collections.abc import Coroutine, Iterator
-from typing import Any, TypeVar
+from collections.abc import AsyncIterator, Coroutine, Iterator
+from typing import Any, TypeVar, cast
 
 import httpx
 import uvicorn
@@ -50,6 +50,16 @@ class Served:
         task = self.take(type)
         self.run(self.queue.nack(task, error, delay=delay))
         return str(task.id)
+
+
+@contextlib.asynccontextmanager
+async def in_process(queue: Queue, settings: WebSettings | None = None) -> AsyncIterator[httpx.AsyncClient]:
+    """The whole application, called without a socket or a thread."""
+    app = create_app(queue, settings=settings)
+    async with app.lifespan():
+        transport = httpx.ASGITransport(app=cast("Any", app), client=("127.0.0.1", 1), raise_app_exceptions=False)
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost", timeout=PATIENCE) as client:
+            yield client
 
 
 @contextlib.contextmanager

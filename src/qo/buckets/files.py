@@ -3,6 +3,9 @@
 A blob is one file: a line of fixed length that tells its version, its date and a checksum, then the data. The version
 is in the file, since modification times repeat within a tick; a read is one open. It begins with a number that grows,
 so that old versions sort, and ends in chance, so that no two writes ever share one.
+
+A file that is damaged is handed out as the byte DAMAGED and what it holds: a layout sets that one object aside, as it
+does with any object that it cannot read, and everything else goes on.
 """
 
 import contextlib
@@ -13,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from qo.bucket import Blob
-from qo.errors import StorageError
+from qo.model import DAMAGED
 
 _MAGIC = b"qo1"
 _HEAD = 3 + 1 + 24 + 1 + 20 + 1 + 8 + 1  # bytes: magic, version, date in microseconds, checksum
@@ -31,9 +34,7 @@ class Head(NamedTuple):
     written_at: float
     checksum: int
 
-    @property
-    def number(self) -> int:
-        return int(self.version[:8], 16)
+    number: int  # grows with every write
 
 
 def new_version(number: int) -> str:
@@ -41,23 +42,27 @@ def new_version(number: int) -> str:
 
 
 def read_head(path: Path) -> Head | None:
-    """None if there is no file."""
+    """None if there is no file. One that is damaged or of another program has a version too, so it can be replaced."""
     try:
         with path.open("rb", buffering=0) as file:
-            return _parse(file.read(_HEAD), path)
+            first = file.read(_HEAD)
+            return _parse(first) or _damaged_head(first + file.read(), file.fileno())
     except FileNotFoundError:
         return None
 
 
 def read_blob(path: Path) -> Blob | None:
+    """None if there is no file. What is damaged, or was written by another program, follows the byte DAMAGED."""
     try:
         with path.open("rb", buffering=0) as file:
             content = file.read()
+            head, data = _parse(content[:_HEAD]), content[_HEAD:]
+            if head is None:
+                head, data = _damaged_head(content, file.fileno()), DAMAGED + content
+            elif zlib.crc32(data) != head.checksum:
+                data = DAMAGED + data
     except FileNotFoundError:
         return None
-    head, data = _parse(content[:_HEAD], path), content[_HEAD:]
-    if zlib.crc32(data) != head.checksum:
-        raise StorageError(f"{path} is damaged: its checksum is wrong; restore a copy")
     return Blob(data, head.version, head.written_at)
 
 
@@ -119,11 +124,17 @@ def remove_empty(folder: Path, root: Path) -> Path:
     return folder
 
 
-def _parse(head: bytes, path: Path) -> Head:
+def _parse(head: bytes) -> Head | None:
+    """None: it is not the first line of a file of qo's."""
     parts = head[:-1].split(b" ")
     if len(head) != _HEAD or head[-1:] != b"\n" or len(parts) != 4 or parts[0] != _MAGIC:  # noqa: PLR2004 - see above
-        raise StorageError(f"{path} is not a file of qo's, or is damaged; move it away, or restore a copy")
+        return None
     try:
-        return Head(parts[1].decode("ascii"), int(parts[2]) / 1_000_000, int(parts[3], 16))
-    except ValueError as error:
-        raise StorageError(f"{path} is damaged: its first line makes no sense; restore a copy") from error
+        version = parts[1].decode("ascii")
+        return Head(version, int(parts[2]) / 1_000_000, int(parts[3], 16), int(version[:8], 16))
+    except ValueError:
+        return None
+
+
+def _damaged_head(content: bytes, descriptor: int) -> Head:
+    return Head(f"damaged-{zlib.crc32(content):08x}", os.fstat(descriptor).st_mtime, 0, 0)

@@ -4,9 +4,11 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
-from qo.errors import InvalidSetting
+from qo.errors import InvalidSetting, InvalidTask
+from qo.model.check import check_id, check_number
 from qo.model.order import MEDIUM
-from qo.model.task import FINISHED, Status, Task
+from qo.model.outside import show
+from qo.model.task import FINISHED, LATEST, Status, Task
 
 
 class Filter(Struct, frozen=True, kw_only=True):
@@ -80,8 +82,11 @@ def cursor_at(instant: float) -> str:
 
 
 def position(cursor: str) -> Position:
+    """Raises InvalidSetting for what is no cursor."""
     created_at, _, task_id = cursor.partition("~")
     try:
-        return Position(float(created_at), task_id)
-    except ValueError as error:
-        raise InvalidSetting(f"{cursor!r} is not a place in a listing; pass on the one you were given") from error
+        found = Position(float(created_at), check_id(task_id))
+        check_number("created_at", found.created_at, most=LATEST)
+    except (ValueError, InvalidTask) as error:
+        raise InvalidSetting(f"{show(cursor)} is not a place in a listing; pass on the one you were given") from error
+    return found

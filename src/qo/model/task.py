@@ -9,6 +9,7 @@ from qo.model.order import AGEING, MEDIUM, due_at, rank
 from qo.model.retry import DEFAULT_POLICY, RetryPolicy
 
 LONGEST = 3.2e9  # seconds, a hundred years: no duration or distance in time is longer
+LATEST = 253_402_300_799.0  # the last instant that ISO 8601 can show: the end of the year 9999
 TIMEOUT = 300.0  # seconds the first attempt may take
 MAX_RETRIES = 3
 WINDOW = 86_400.0  # seconds an idempotency key holds

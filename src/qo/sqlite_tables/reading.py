@@ -31,6 +31,8 @@ class Reading:
         return [found.get(task_id) for task_id in ids]
 
     def find(self, where: Filter, limit: int, after: str, now: float) -> list[Task]:
+        if not _searched(where):
+            return []
         with self._db:  # one moment for both steps
             sql, values = self.query(where, limit, after, now)
             numbers = [n for (n,) in self._db.execute(sql, values)]
@@ -75,11 +77,7 @@ class Reading:
         return "".join(f" AND {test}" for test, _ in tests), [value for _, values in tests for value in values]
 
     def _arms(self, where: Filter) -> list[_Arm]:
-        statuses = set(where.statuses or Status)
-        if where.expired_for is not None:
-            statuses &= {Status.RUNNING}
-        if where.finished_for is not None:
-            statuses &= FINISHED
+        statuses = _searched(where)
         if Status.PENDING in statuses and (len(statuses) == len(Status) or self._many_pending()):
             listed = encode_list(sorted(statuses))
             return [_Arm("tasks_listed", "status IN (SELECT value FROM json_each(?))", (listed,))]
@@ -91,7 +89,7 @@ class Reading:
             arms += [_Arm("tasks_ready", "ready = 1"), _Arm("tasks_coming", "ready = 0")]
         if Status.RUNNING in statuses:
             arms.append(_Arm("tasks_leased", "status = 'running'"))
-        return arms or [_Arm("tasks_leased", "status = 'running' AND 0")]
+        return arms
 
     def _many_pending(self) -> bool:
         return (self._db.execute("SELECT sum(count) FROM tally WHERE status = 'pending'").get or 0) > _FEW
@@ -116,8 +114,18 @@ class Reading:
         ]  # fmt: skip
 
     def read_note(self, name: str) -> Note | None:
-        row = self._db.execute("SELECT name, data, version FROM notes WHERE name = ?", (name,)).fetchone()
+        row = self._db.execute("SELECT name, CAST(data AS BLOB), version FROM notes WHERE name = ?", (name,)).fetchone()
         return row and Note(*row)
 
     def notes(self, prefix: str) -> list[Note]:
         return [Note(*row) for row in self._db.execute(SQL["notes"], (prefix,))]
+
+
+def _searched(where: Filter) -> set[Status]:
+    """The statuses that a task may have to be found; none if what is asked for contradicts itself."""
+    statuses = set(where.statuses or Status)
+    if where.expired_for is not None:
+        statuses &= {Status.RUNNING}
+    if where.finished_for is not None:
+        statuses &= FINISHED
+    return statuses

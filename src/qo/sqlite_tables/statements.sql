@@ -118,4 +118,4 @@ INSERT INTO notes (name, data, version) VALUES (?, ?, ?)
 ON CONFLICT (name) DO UPDATE SET data = excluded.data, version = excluded.version
 
 -- name: notes
-SELECT name, data, version FROM notes WHERE name >= ?1 AND name < ?1 || char(0x10FFFF) ORDER BY name
+SELECT name, CAST(data AS BLOB), version FROM notes WHERE name >= ?1 AND name < ?1 || char(0x10FFFF) ORDER BY name

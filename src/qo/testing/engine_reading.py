@@ -87,6 +87,10 @@ class Reading:
         assert await found(Filter(expired_for=1)) == set()
         assert await found(Filter(finished_for=30)) == {done.id}
         assert await found(Filter(finished_for=30, statuses=(Status.ARCHIVED,))) == set()
+        for statuses in ((Status.PENDING,), (Status.COMPLETED, Status.PENDING)):
+            assert await found(Filter(expired_for=0, statuses=statuses)) == set()
+        assert await found(Filter(expired_for=0, finished_for=0)) == set()
+        assert await found(Filter(finished_for=0, statuses=(Status.RUNNING,), queues=("z",))) == set()
 
     async def test_find_by_the_first_digit_of_the_id(self, engine: Engine, clock: ManualClock) -> None:
         names = [0x10000000, 0x1FFFFFFF, 0xA0000000, 0xF0000000]

@@ -13,9 +13,10 @@ from msgspec import Struct, convert
 from msgspec.structs import fields, replace
 
 from qo.checksum import check_seal, sealed
+from qo.damage import QUARANTINE
 from qo.engines.unknown_fields import Shape, Unknown, put_back, unknown_fields
 from qo.formats import Format, check_format, format_of
-from qo.model import Event, RetryPolicy, Status, Task, is_too_deep
+from qo.model import UNREADABLE, Event, RetryPolicy, Status, Task, is_too_deep
 
 FORMAT = 2  # 1: before `followers`
 ADDITIVE: frozenset[int] = frozenset()  # formats that only add what earlier builds may ignore and keep
@@ -72,6 +73,12 @@ class _StrictHead(Head, frozen=True, kw_only=True, forbid_unknown_fields=True):
     notes: tuple[_StrictNote, ...] = ()
 
 
+class _LooseHead(Head, frozen=True, kw_only=True):
+    """A head whose notes are looked at one by one."""
+
+    notes: tuple[msgspec.Raw, ...] = ()  # type: ignore[assignment]
+
+
 def _compact(kind: type[Struct]) -> type[Struct]:
     """The same fields, but those at their defaults are not written. Reading needs no such twin."""
     described: list[Any] = [
@@ -85,6 +92,8 @@ _CompactTask = _compact(Task)
 _encoder = msgspec.json.Encoder()
 _records = msgspec.json.Decoder(Record)
 _heads = msgspec.json.Decoder(Head)
+_loose_heads = msgspec.json.Decoder(_LooseHead)
+_notes = msgspec.json.Decoder(StoredNote)
 _strict_heads = msgspec.json.Decoder(_StrictHead)
 _RECORD = Shape(Record, task=Shape(Task, retry=Shape(RetryPolicy)), events=Shape(Step))
 _NOTE, _HEAD = Shape(StoredNote), Shape(Head)
@@ -119,10 +128,26 @@ def decode_head(data: bytes) -> Head:
     try:
         try:
             return _strict_heads.decode(data)
-        except msgspec.ValidationError:  # it has fields of a newer qo, or is damaged, which the next line says
+        except msgspec.ValidationError:  # it has fields of a newer qo
+            pass
+        try:
             return _heads.decode(data)
+        except msgspec.ValidationError:  # one of its notes is none, or it is damaged, which the next line says
+            return _with_notes_set_aside(_loose_heads.decode(data))
     except RecursionError as error:
         raise ValueError(f"it is nested too deeply: {error}") from error
+
+
+def _with_notes_set_aside(head: _LooseHead) -> Head:
+    """What stands among the notes and is none is kept as a note under `quarantine/`."""
+    notes = list[StoredNote]()
+    for raw in head.notes:
+        try:
+            notes.append(_notes.decode(raw))
+        except UNREADABLE:
+            checksum = f"{crc32(raw):08x}"
+            notes.append(StoredNote(name=f"{QUARANTINE}notes/{checksum}", data=bytes(raw), version=checksum))
+    return Head(**{field.name: getattr(head, field.name) for field in fields(Head)} | {"notes": tuple(notes)})
 
 
 class UnknownParts(NamedTuple):
@@ -136,12 +161,16 @@ def unknown_parts(data: bytes, head: Head) -> UnknownParts:
     """Few objects have any, so the whole is only looked through if it is not all known."""
     if isinstance(head, _StrictHead):
         return UnknownParts({}, {})
-    fields = msgspec.json.decode(data, type=dict[str, msgspec.Raw])
-    notes = msgspec.json.decode(fields.get("notes", b"[]"), type=list[msgspec.Raw])
+    parts = msgspec.json.decode(data, type=dict[str, msgspec.Raw])
+    notes = msgspec.json.decode(parts.get("notes", b"[]"), type=list[msgspec.Raw])
     return UnknownParts(
         # Without line feeds: see `encode_object`.
-        {name: msgspec.json.format(bytes(fields[name]), indent=-1) for name in fields.keys() - _HEAD.names},
-        {note.name: unknown_fields(bytes(raw), _NOTE) for note, raw in zip(head.notes, notes, strict=True)},
+        {name: msgspec.json.format(bytes(parts[name]), indent=-1) for name in parts.keys() - _HEAD.names},
+        {
+            note.name: unknown_fields(bytes(raw), _NOTE)
+            for note, raw in zip(head.notes, notes, strict=True)
+            if note.data != bytes(raw)  # not set aside
+        },
     )
 
 

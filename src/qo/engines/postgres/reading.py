@@ -135,16 +135,8 @@ def _narrow(where: Filter, after: str) -> tuple[str, dict[str, Any]]:
         values["retrying"] = where.retrying
     if after:
         tests.append("(created_at, id) < (%(after_at)s::float8, %(after_id)s::uuid)")
-        values["after_at"], values["after_id"] = _place(after)
+        values["after_at"], values["after_id"] = position(after)
     return "".join(f" AND {test}" for test in tests), values
-
-
-def _place(after: str) -> tuple[float, str]:
-    created_at, task_id = position(after)
-    try:
-        return created_at, check_id(task_id)
-    except InvalidTask:
-        return position("")  # says what is wrong
 
 
 def _arms(where: Filter, *, many_pending: bool) -> list[_Arm]:

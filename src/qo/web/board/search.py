@@ -4,6 +4,7 @@ An engine narrows by status, queue, type and worker out of its indexes. The rest
 and a page stops after so many tasks: its cost depends neither on how many there are nor on how deep one has come.
 """
 
+import math
 from collections.abc import Callable
 from functools import partial
 
@@ -128,6 +129,9 @@ def _sort_key(of: Callable[[Task, float], float], now: float, task: Task) -> flo
 def _place(after: str) -> tuple[float, str]:
     number, _, task_id = after.partition("~")
     try:
-        return float(number), task_id
-    except ValueError as error:
+        place = float(number), check_id(task_id)
+    except (ValueError, InvalidTask) as error:
         raise InvalidSetting(f"{after!r:.80} is not a place in a listing; pass on the one you were given") from error
+    if not math.isfinite(place[0]):
+        raise InvalidSetting(f"{after!r:.80} is not a place in a listing; pass on the one you were given")
+    return place

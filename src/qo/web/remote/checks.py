@@ -4,6 +4,7 @@ import re
 
 from msgspec.structs import replace
 
+from qo import wire
 from qo.errors import InvalidTask
 from qo.ids import new_id
 from qo.model import (
@@ -12,6 +13,7 @@ from qo.model import (
     ERROR_LIMIT,
     Change,
     NewTask,
+    Status,
     Want,
     check_depth,
     check_id,
@@ -21,16 +23,22 @@ from qo.model import (
     check_number,
     check_size,
     check_type,
+    position,
     show,
 )
+from qo.model.task import LONGEST
 from qo.notes import WORKERS
 
 MOST = 10_000  # items in a batch, tasks in a claim or a page
 _NAMES = 1000
+_MAX_INTEGER = 2**31 - 1  # what every store can keep
+_NUMBERS = {"grace": LONGEST, "delay": LONGEST, "lease": LONGEST, "failures": _MAX_INTEGER, "started_at": 2 * LONGEST}
 _TYPE_FIELDS = ("types", "at_most")
 _NOTE_LIMIT = 1024 * 1024  # bytes
 _LEASE_ID = re.compile(r"[\x21-\x7e]{1,128}")
 _NOTE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,127}(/[A-Za-z0-9][A-Za-z0-9_.:-]{0,127}){0,3}")
+_VERSION = re.compile(r"[\x01-\xff]{1,1024}", re.DOTALL)
+_DIGITS = frozenset("0123456789abcdef")
 _PREFIX = re.compile(r"[A-Za-z0-9_.:/-]{0,256}")
 # How the names of notes begin that hold secrets: no worker reads or writes them.
 PRIVATE = (f"{ADMIN_NOTES}token", f"{ADMIN_NOTES}quarantine/", "token", "quarantine/token")
@@ -61,17 +69,44 @@ def check_want(want: Want) -> Want:
         for name in names:
             (check_type if field in _TYPE_FIELDS else check_name)(field, name)
     check_number("lease", want.lease, above=0.0)
-    return want if want.limit <= MOST else replace(want, limit=MOST)
+    if 0 <= want.limit <= MOST and all(0 <= most <= MOST for most in want.at_most.values()):
+        return want
+    return replace(want, limit=_clamp(want.limit), at_most={type: _clamp(most) for type, most in want.at_most.items()})
+
+
+def check_find(asked: wire.Find) -> wire.Find:
+    where = asked.where
+    for name in where.queues:
+        check_name("queues", name)
+    for name in where.types:
+        check_type("types", name)
+    if not set(where.shards) <= _DIGITS:
+        raise InvalidTask("shards", f"{show(where.shards)} are not first digits of ids: 0 to 9, a to f")
+    if where.worker_id is not None:
+        check_name("worker_id", where.worker_id)
+    for field in ("expired_for", "finished_for"):
+        value = getattr(where, field)
+        if value is not None:
+            check_number(field, value)
+    if asked.after:
+        position(asked.after)
+    return replace(asked, limit=_clamp(asked.limit))
+
+
+def _clamp(number: int) -> int:
+    return max(0, min(number, MOST))
 
 
 def check_change(change: Change, payload_limit: int) -> Change:
     check_id(change.id)
     if change.lease_id is not None:
         check_lease_id(change.lease_id)
-    for field in ("grace", "delay", "lease", "failures"):
+    for field, most in _NUMBERS.items():
         value = getattr(change, field)
         if value is not None:
-            check_number(field, value)
+            check_number(field, value, most=most)
+    if change.to is Status.RUNNING and change.lease is None:
+        raise InvalidTask("lease", "is missing: a task that runs has one")
     if change.result is not None:
         check_size("result", change.result, payload_limit)
         check_depth("result", change.result)
@@ -100,6 +135,13 @@ def check_written_note(name: str, data: bytes = b"") -> str:
     if name.startswith(SERVER_WRITES):
         raise InvalidTask("note", f"{show(name)} is written by the server only")
     return check_note(name, data)
+
+
+def check_version(expected: str) -> str:
+    """What a note's version may look like: stores make them of bytes, damaged ones of any byte but NUL."""
+    if not _VERSION.fullmatch(expected):
+        raise InvalidTask("expected", f"{show(expected)} is not the version of a note")
+    return expected
 
 
 def check_prefix(prefix: str) -> str:

@@ -6,12 +6,11 @@ from typing import Any
 
 from litestar import Request, Response, Router, post
 from litestar.exceptions import NotFoundException
-from msgspec import DecodeError
 
 from qo import wire
 from qo.engine import Timed
 from qo.errors import BadBatch, Conflict, InvalidSetting, InvalidTask, OutcomeUnknown, QoError, StorageError
-from qo.model import Change, NewTask, Want, check_id, check_number
+from qo.model import UNREADABLE, Change, NewTask, Want, check_id, check_number
 from qo.queue import Queue
 from qo.web.access import ENGINE
 from qo.web.action_recorder import recorder_of
@@ -58,7 +57,8 @@ async def _get(queue: Queue, ids: list[str]) -> Any:
 
 
 async def _find(queue: Queue, asked: wire.Find) -> Any:
-    return await queue.engine.find(asked.where, limit=max(0, min(asked.limit, checks.MOST)), after=asked.after)
+    asked = checks.check_find(asked)
+    return await queue.engine.find(asked.where, limit=asked.limit, after=asked.after)
 
 
 async def _count(queue: Queue, _: None) -> wire.CountRows:
@@ -80,7 +80,7 @@ async def _read_note(queue: Queue, name: str) -> Any:
 
 async def _write_note(queue: Queue, asked: wire.WriteNote) -> str:
     name = checks.check_written_note(asked.name, asked.data)
-    return await queue.engine.write_note(name, asked.data, expected=asked.expected)
+    return await queue.engine.write_note(name, asked.data, expected=checks.check_version(asked.expected))
 
 
 async def _notes(queue: Queue, prefix: str) -> Any:
@@ -119,7 +119,7 @@ async def serve(request: Request[Any, Any, Any]) -> Response[bytes]:
         return _trouble(415, InvalidSetting(f"the content type must be {wire.MEDIA_TYPE}"))
     try:
         asked = wire.decode_request(call, await request.body())
-    except (DecodeError, RecursionError) as error:
+    except UNREADABLE as error:
         return _trouble(400, InvalidSetting(f"the body is not a request to {call}: {error}"))
 
     async def work() -> bytes:

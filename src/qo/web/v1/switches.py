@@ -53,7 +53,7 @@ class Draining(Struct, frozen=True):
 @get("/switches", opt=READ | LIMITED, responses=problems())
 async def show_switches(request: Request[Any, Any, Any]) -> SwitchesView:
     """What is paused and limited."""
-    return await _as_seen(request, await server_of(request).queue.switches.read())
+    return await _as_seen(request, await server_of(request).queue.switches.in_force())
 
 
 @post("/switches/pause", opt=OPERATE | CHECKED, status_code=200, responses=problems(413, 415))

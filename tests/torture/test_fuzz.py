@@ -1,0 +1,50 @@
+"""Hostile calls to the engine port on every store (P14): no answer is a server error, and the store goes on."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from qo.engines import open_engine
+from qo.ids import new_lease_id
+from qo.queue import Queue
+from qo.testing.samples import claim, new
+from tests.servers.postgres import PostgresServer
+from tests.servers.redis import Server
+from tests.web.port_fuzz import PortFuzz
+from tests.web.serving import in_process
+
+CALLS = 140  # on each store in `make test`: each call of the port ten times
+MANY_CALLS = 300  # on each store, times QO_TORTURE: 21,000 in all for 10
+STORES: dict[str, Callable[[Path, pytest.FixtureRequest], str]] = {
+    "memory": lambda _folder, _request: "memory://",
+    "sqlite": lambda folder, _request: f"sqlite:///{folder}/qo.db",
+    "tasks": lambda folder, _request: f"file://{folder}/bucket?layout=tasks",
+    "one": lambda folder, _request: f"file://{folder}/bucket?layout=one",
+    "sqlite in an object": lambda folder, _request: f"file://{folder}/bucket?layout=sqlite",
+    "postgres": lambda _folder, request: _postgres(request.getfixturevalue("postgres")),
+    "redis": lambda _folder, request: _redis(request.getfixturevalue("redis_server")),
+}
+
+
+def _postgres(server: PostgresServer) -> str:
+    return f"{server.url()}?schema=t{new_lease_id()}"
+
+
+def _redis(server: Server) -> str:
+    return f"{server.url}?prefix={new_lease_id()}"
+
+
+@pytest.mark.parametrize("store", STORES)
+async def test_no_call_of_the_port_is_answered_with_a_server_error(
+    store: str, tmp_path: Path, request: pytest.FixtureRequest, scale: int, seed: int
+) -> None:
+    queue = Queue(open_engine(STORES[store](tmp_path, request)))
+    async with in_process(queue) as http:
+        fuzz = PortFuzz(http, seed)
+        await fuzz.run(CALLS if scale == 1 else MANY_CALLS * scale)
+        await fuzz.read_all()
+        assert not fuzz.troubles, f"{fuzz.statuses} {fuzz.troubles[0]}"
+        assert fuzz.statuses[200] > CALLS // 4, fuzz.statuses
+        await queue.engine.add([new("honest", queue="honest")])
+        assert len(await claim(queue.engine, queues=("honest",))) == 1
