@@ -1,12 +1,13 @@
 """Tasks in a dict of this process: the executable specification, and the engine for tests."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from qo.clock import Clock, system_clock
 from qo.damage import encode_damage, note_name
 from qo.engine import Engine
 from qo.engines.findings import Finding
+from qo.engines.ready_tasks import ReadyTasks
 from qo.model import (
     ANY,
     Added,
@@ -16,18 +17,31 @@ from qo.model import (
     Filter,
     NewTask,
     Note,
-    Status,
     Table,
     Task,
     Want,
     check_distinct,
-    eligible,
 )
+
+
+class _IndexedTable(Table):
+    """The specification, with an index of what is ready: a claim does not look at every task."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ready = ReadyTasks(self.tasks.get)
+
+    def _due(self, want: Want, now: float) -> Iterable[Task]:
+        return self.ready.take(want, now)
+
+    def _write(self, task: Task, *, quietly: bool = False) -> None:
+        super()._write(task, quietly=quietly)
+        self.ready.join(task)
 
 
 class MemoryEngine:
     def __init__(self, clock: Clock = system_clock) -> None:
-        self._table = Table()
+        self._table = _IndexedTable()
         self._clock = clock
         self._news = asyncio.Event()
         self._damaged: set[str] = set()
@@ -76,11 +90,11 @@ class MemoryEngine:
     async def wait(self, want: Want, timeout: float) -> None:
         self._news.clear()
         now = self._clock()
-        waiting = (task for task in self._table.tasks.values() if task.status is Status.PENDING)
-        coming = (task.available_at for task in waiting if eligible(want, task.queue, task.type, task.needs))
-        due_in = min(coming, default=now + timeout) - now
+        if self._table.ready.has(want, now):
+            return
+        coming = self._table.ready.next_at()
         try:
-            await asyncio.wait_for(self._news.wait(), max(0.0, min(timeout, due_in)))
+            await asyncio.wait_for(self._news.wait(), timeout if coming is None else min(timeout, coming - now))
         except TimeoutError:
             return
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 from qo.errors import StorageError
 
 APPLICATION_ID = int.from_bytes(b"qo-q", "big")
-VERSION = 5  # of the schema; the number of the last file in schema/
+VERSION = 6  # of the schema; the number of the last file in schema/
 ADDITIVE = frozenset({3, 4})  # files in schema/ that only add what earlier builds may ignore and keep
 HEADER = 100  # bytes
 

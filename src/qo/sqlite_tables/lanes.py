@@ -1,4 +1,4 @@
-"""Lanes: each (queue, type, needs, priority) that was ever seen has a number, and tasks carry the number.
+"""Lanes: each (queue, type, needs, priority) that has tasks has a number, and tasks carry the number.
 
 Priority is among them so that what waits is counted by it.
 """
@@ -9,8 +9,6 @@ from typing import NamedTuple
 
 import apsw
 import msgspec
-
-from qo.model import Want, eligible
 
 log = logging.getLogger("qo.engines")
 Key = tuple[str, str, tuple[str, ...], int]
@@ -26,19 +24,17 @@ class Lane(NamedTuple):
 
 
 class Lanes:
-    """What one connection knows of the lanes. They are only ever added, so the highest number tells if it knows all."""
+    """What one connection knows of the lanes. The highest number tells if it knows all; no number is given twice."""
 
     def __init__(self, db: apsw.Connection) -> None:
         self._db = db
         self._lanes: dict[int, Lane] = {}
         self._numbers: dict[Key, int] = {}
-        self._eligible: dict[tuple[object, ...], set[int]] = {}
 
     def forget(self) -> None:
-        """Our own additions were rolled back, and their numbers will be given to others."""
+        """Some were removed, or our own additions were rolled back, and their numbers will be given to others."""
         self._lanes.clear()
         self._numbers.clear()
-        self._eligible.clear()
 
     def refresh(self) -> None:
         self.catch_up(self._db.execute("SELECT max(n) FROM lanes").get)
@@ -78,18 +74,6 @@ class Lanes:
     def _remember(self, number: int, lane: Lane) -> None:
         self._lanes[number] = lane
         self._numbers[lane] = number
-        self._eligible.clear()
-
-    def eligible(self, want: Want) -> set[int]:
-        """The known lanes a claim may take from."""
-        key = (want.queues, want.types, want.capabilities)
-        found = self._eligible.get(key)
-        if found is None:
-            found = {
-                number for number, lane in self._lanes.items() if eligible(want, lane.queue, lane.type, lane.needs)
-            }
-            self._eligible[key] = found
-        return found
 
     def where(self, test: Callable[[Lane], bool]) -> set[int]:
         self.refresh()

@@ -4,7 +4,8 @@
 -- Instants are always passed in; SQLite's own clock is never asked.
 
 -- name: last
-SELECT (SELECT coalesce(max(n), 0) FROM tasks), (SELECT max(n) FROM lanes)
+SELECT (SELECT coalesce(max(n), 0) FROM tasks), (SELECT max(n) FROM lanes), (SELECT coalesce(max(changed), 0) FROM lanes),
+       (SELECT count FROM lane_removals)
 
 -- name: insert
 INSERT INTO tasks (n, id, lane, status, ready, available_at, rank, version, created_at, updated_at, priority, timeout,
@@ -33,6 +34,10 @@ INSERT INTO events (n, version, at, status, attempt, failures, worker_id, error,
 SELECT n, version, updated_at, status, attempt, failures, worker_id, error, available_at FROM tasks
 WHERE n IN (SELECT value FROM json_each(?))
 
+-- name: coming_lanes
+SELECT json_group_array(DISTINCT lane)
+FROM (SELECT lane FROM tasks INDEXED BY tasks_coming WHERE ready = 0 AND available_at <= ? ORDER BY available_at LIMIT ?)
+
 -- name: stage
 UPDATE tasks SET ready = 1
 WHERE n IN (SELECT n FROM tasks INDEXED BY tasks_coming WHERE ready = 0 AND available_at <= ? ORDER BY available_at LIMIT ?)
@@ -40,15 +45,29 @@ WHERE n IN (SELECT n FROM tasks INDEXED BY tasks_coming WHERE ready = 0 AND avai
 -- name: coming
 SELECT min(available_at) FROM tasks INDEXED BY tasks_coming WHERE ready = 0
 
--- name: ready_lanes
--- Hops from lane to lane in the index, so its cost is the number of lanes and not of tasks.
-WITH RECURSIVE filled (lane) AS (
-    SELECT min(lane) FROM tasks INDEXED BY tasks_ready WHERE ready = 1
-    UNION ALL
-    SELECT (SELECT min(lane) FROM tasks INDEXED BY tasks_ready WHERE ready = 1 AND lane > filled.lane)
-    FROM filled WHERE filled.lane IS NOT NULL
-)
-SELECT json_group_array(lane) FROM filled WHERE lane IS NOT NULL
+-- name: changed_heads
+-- The first ready task of each lane that has changed since ?1 or is in ?2, null if it has none; and the last change.
+SELECT json_group_array(json_array(lane, json((
+    SELECT json_array(rank, n, max(available_at, created_at))
+    FROM tasks INDEXED BY tasks_ready WHERE ready = 1 AND lane = changed.lane ORDER BY rank, n LIMIT 1
+)))), (SELECT coalesce(max(changed), 0) FROM lanes)
+FROM (SELECT n AS lane FROM lanes INDEXED BY lanes_changed WHERE changed > ?1 UNION SELECT value FROM json_each(?2)) AS changed
+
+-- name: mark_changed
+UPDATE lanes SET changed = ?1 WHERE n IN (SELECT value FROM json_each(?2))
+
+-- name: mark_all_changed
+UPDATE lanes SET changed = ?1
+
+-- name: remove_lanes
+-- Those of ?1 without tasks. Damaged tasks are in no count and keep their lanes, and the highest number is not given again.
+DELETE FROM lanes
+WHERE n IN (SELECT value FROM json_each(?1)) AND n < (SELECT max(n) FROM lanes)
+  AND NOT EXISTS (SELECT 1 FROM tally WHERE lane = lanes.n)
+  AND NOT EXISTS (SELECT 1 FROM notes WHERE name > 'quarantine/tasks/' AND name < 'quarantine/tasks0')
+
+-- name: remove_counts
+DELETE FROM tally WHERE lane IN (SELECT value FROM json_each(?1)) AND count = 0
 
 -- name: first
 -- With the effective rank of each (model/order.py). Only that of a promoted task needs the row, not the index alone.

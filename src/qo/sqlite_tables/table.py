@@ -1,8 +1,9 @@
 """What is written: the two rules, on one connection, inside a transaction that someone else begins and commits."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate, islice
+from typing import Any
 
 import apsw
 import msgspec
@@ -33,6 +34,7 @@ from qo.model import (
 from qo.sqlite_tables.damage import BadRow, DamageFound
 from qo.sqlite_tables.header import VERSION
 from qo.sqlite_tables.lanes import Lanes
+from qo.sqlite_tables.ready_lanes import ReadyLanes
 from qo.sqlite_tables.rows import (
     BY_ID,
     BY_N,
@@ -49,8 +51,10 @@ from qo.sqlite_tables.statements import SQL, write_rows
 # Plain strings, because hashing a member of an enum is a call into Python.
 _PENDING, _RUNNING = plain(Status.PENDING), plain(Status.RUNNING)
 _STEP = 1000  # tasks made ready by one statement
+_LEAST_READ = 4  # tasks of each lane that a claim from several lanes reads at first
 
 _numbers = msgspec.json.Decoder(list[int])
+_any_list = msgspec.json.Decoder(list[Any])
 _names = msgspec.json.Decoder(set[str])
 _pairs = msgspec.json.Decoder(list[tuple[str, str]])
 _candidates = msgspec.json.Decoder(list[tuple[int, list[tuple[float, float, int]]]])
@@ -66,26 +70,61 @@ class Table:
         self._now = 0.0  # one instant for all of a transaction
         self._last = 0  # the highest number in use
         self._staged = False
+        self._last_change = 0  # of the ready tasks of any lane, as numbered in `lanes`
+        self._removals = 0  # how often lanes were removed
+        self._changed: set[int] = set()  # lanes whose ready tasks this transaction has changed
+        self._own_changes: set[int] = set()  # the same since the last claim
+        self._thinned: set[int] = set()  # lanes from which tasks were deleted
         self.lanes = Lanes(db)
+        self._ready = ReadyLanes(db, self.lanes)
         self.tally: Counter[tuple[int, str]] = Counter()  # what this transaction adds to the counts
         self.claimable = False  # this transaction made or scheduled work
 
     def begin(self) -> None:
         """Inside a new transaction. What is read here once stays true to its end, for nobody else can write."""
         self._now = self._clock()
-        self._last, last_lane = self._db.execute(SQL["last"]).get
+        self._last, last_lane, self._last_change, removals = self._db.execute(SQL["last"]).get
+        if removals != self._removals:
+            self._removals = removals
+            self.lanes.forget()
         self._staged = False
+        self._changed.clear()
+        self._thinned.clear()
         self.lanes.catch_up(last_lane)
         self.tally.clear()
         self.claimable = False
 
     def undo(self, tally: Counter[tuple[int, str]]) -> None:
         """The last call was rolled back: these were the counts before it."""
+        self.forget()
+        self.lanes.refresh()
         self.tally = tally
         self._staged = False
 
-    def count_up(self) -> None:
+    def forget(self) -> None:
+        """What was learned in a transaction that is rolled back."""
+        self.lanes.forget()
+        self._ready.forget()
+
+    def finish(self) -> None:
+        """At the end of a transaction: the counts, and which lanes others must look at again."""
         write_rows(self._db, "count_up", [(lane, status, n) for (lane, status), n in self.tally.items() if n])
+        if self._changed:
+            self._db.execute(SQL["mark_changed"], (self._last_change + 1, encode_list(sorted(self._changed))))
+            if self._ready.known == self._last_change:
+                self._ready.known += 1
+        if self._thinned:
+            self._remove_empty_lanes(encode_list(sorted(self._thinned)))
+
+    def _remove_empty_lanes(self, lanes: str) -> None:
+        self._db.execute(SQL["remove_counts"], (lanes,))
+        self._db.execute(SQL["remove_lanes"], (lanes,))
+        if self._db.changes():
+            self._db.execute("UPDATE lane_removals SET count = count + 1")
+
+    def _change_lanes(self, lanes: Iterable[int]) -> None:
+        self._changed.update(lanes)
+        self._own_changes.update(lanes)
 
     # --- add
 
@@ -131,6 +170,7 @@ class Table:
             lanes = [lane for lane, task in zip(lanes, tasks, strict=True) if task.id in landed]
         for lane, size in Counter(lanes).items():
             self.tally[lane, _PENDING] += size
+        self._change_lanes(set(lanes))
         return landed
 
     def _sort_out(self, new: NewTask, at: float, last: str, existing: Task | None) -> Added:
@@ -150,6 +190,10 @@ class Table:
         """Make ready what has become due. In steps: one statement must not gather a million tasks."""
         moved = 0 if self._staged else _STEP
         while moved == _STEP:
+            lanes = self._db.execute(SQL["coming_lanes"], (self._now, _STEP)).get
+            if lanes == "[]":
+                break
+            self._change_lanes([lane for lane in _any_list.decode(lanes) if isinstance(lane, int)])
             self._db.execute(SQL["stage"], (self._now, _STEP))
             moved = self._db.changes()
         self._staged = True
@@ -204,40 +248,53 @@ class Table:
             raise DamageFound(bad) from error
 
     def _first(self, want: Want) -> list[int]:
-        lanes = ready_lanes(self._db, self.lanes, want)
-        if not lanes or want.limit <= 0:
+        lanes = self._ready.first(want, self._now, self._own_changes)
+        self._own_changes.clear()
+        if not lanes:
             return []
+        size = want.limit if len(lanes) == 1 else max(_LEAST_READ, 2 * want.limit // len(lanes))
         promoted = self._now if len(lanes) > 1 else float("-inf")  # within a lane the ranks say it all
-        heads = _candidates.decode(self._db.execute(SQL["first"], (encode_list(lanes), want.limit, promoted)).get)
-        first: list[_Head] = []
-        for lane, some in heads:
-            reached = accumulate((effective for effective, _, _ in some), max)
-            first += [(highest, rank, n, lane) for highest, (_, rank, n) in zip(reached, some, strict=True)]
-        first.sort()
-        if want.at_most:
-            first = self._fitting(first, want.at_most)
-        del first[want.limit :]
-        for lane, size in Counter(lane for *_, lane in first).items():
-            self.tally[lane, _PENDING] -= size
-            self.tally[lane, _RUNNING] += size
+        heads = self._heads(lanes, size, promoted)
+        first = self._fitting(heads, want)
+        last = first[-1] if len(first) == want.limit else None
+        # A lane of which all that was read comes first may hold more that does.
+        short = [lane for lane, some in heads.items() if len(some) == size and (last is None or some[-1] <= last)]
+        if short and size < want.limit:
+            first = self._fitting(heads | self._heads(short, want.limit, promoted), want)
+        taken = Counter(lane for *_, lane in first)
+        for lane, number in taken.items():
+            self.tally[lane, _PENDING] -= number
+            self.tally[lane, _RUNNING] += number
+        self._change_lanes(taken)
         return [n for _, _, n, _ in first]
 
-    def _fitting(self, first: list[_Head], at_most: Mapping[str, int]) -> list[_Head]:
-        """Without those that would be too many of their type."""
-        taken: Counter[str] = Counter()
-        fitting = []
-        for head in first:
-            type_ = self.lanes[head[3]].type
-            taken[type_] += 1
-            if taken[type_] <= at_most.get(type_, taken[type_]):
-                fitting.append(head)
-        return fitting
+    def _heads(self, lanes: Sequence[int], size: int, promoted: float) -> dict[int, list[_Head]]:
+        """So many of each lane, in order."""
+        heads = {}
+        for lane, some in _candidates.decode(self._db.execute(SQL["first"], (encode_list(lanes), size, promoted)).get):
+            reached = accumulate((effective for effective, _, _ in some), max)
+            heads[lane] = [(highest, rank, n, lane) for highest, (_, rank, n) in zip(reached, some, strict=True)]
+        return heads
+
+    def _fitting(self, heads: Mapping[int, list[_Head]], want: Want) -> list[_Head]:
+        """The first of all, without those that would be too many of their type."""
+        first = sorted(head for some in heads.values() for head in some)
+        if want.at_most:
+            taken: Counter[str] = Counter()
+            fitting = []
+            for head in first:
+                type_ = self.lanes[head[3]].type
+                taken[type_] += 1
+                if taken[type_] <= want.at_most.get(type_, taken[type_]):
+                    fitting.append(head)
+            first = fitting
+        return first[: want.limit]
 
     # --- apply
 
     def apply(self, changes: Sequence[Change]) -> list[bool]:
         now, stored = self._now, read_briefs(self._db, [change.id for change in changes])
-        rows, answers, told, reached = [], [], list[Brief](), list[str]()
+        rows, answers, told, reached, lanes = [], [], list[Brief](), list[str](), set[int]()
         for change in changes:
             brief = stored.get(change.id)
             changed = None if brief is None else apply(brief.task, change, now)
@@ -245,6 +302,8 @@ class Table:
             if brief is None or changed is None:
                 continue
             rows.append(_changed(brief.n, changed, change, now))
+            if changed.status is Status.PENDING or brief.task.status is Status.PENDING:
+                lanes.add(brief.lane)
             if changed.status is not Status.RUNNING:  # renewals are not transitions
                 told.append(brief)
                 reached.append(plain(changed.status))
@@ -253,6 +312,7 @@ class Table:
             self._record(encode_list([brief.n for brief in told]))
             self.tally.subtract(Counter([(brief.lane, brief.status) for brief in told]))
             self.tally.update(zip([brief.lane for brief in told], reached, strict=True))
+        self._change_lanes(lanes)
         self.claimable = self.claimable or any(row[2] is not None for row in rows)
         return answers
 
@@ -275,6 +335,8 @@ class Table:
         self._db.execute("DELETE FROM tally")
         self._db.execute(SQL["recount"])
         self.tally.clear()
+        self._db.execute(SQL["mark_all_changed"], (self._last_change + 1,))
+        self._ready.forget()
         return {row.id: row.problem for row in bad}
 
     # --- delete and notes
@@ -283,6 +345,7 @@ class Table:
         stored = read_briefs(self._db, ids)
         gone = {task_id: brief for task_id, brief in stored.items() if brief.task.status in FINISHED}
         self.tally.subtract((brief.lane, brief.status) for brief in gone.values())
+        self._thinned.update(brief.lane for brief in gone.values())
         numbers = [brief.n for brief in gone.values()]
         aside = self._set_aside_among([task_id for task_id in ids if task_id not in stored])
         for task_id in aside:
@@ -307,15 +370,6 @@ class Table:
 
     def drop_note(self, name: str) -> None:
         self._db.execute("DELETE FROM notes WHERE name = ?", (name,))
-
-
-def ready_lanes(db: apsw.Connection, lanes: Lanes, want: Want) -> list[int]:
-    """The lanes this claim may take from that hold a task which is ready."""
-    filled = _numbers.decode(db.execute(SQL["ready_lanes"]).get)
-    if any(lane not in lanes for lane in filled):
-        lanes.refresh()
-    wanted = lanes.eligible(want)
-    return [lane for lane in filled if lane in wanted and want.at_most.get(lanes[lane].type, 1) > 0]
 
 
 def _described(task: Task, now: float) -> tuple[object, ...]:

@@ -106,7 +106,7 @@ class Writer:
             self._table.begin()
             for job in jobs:
                 do(job)
-            self._table.count_up()
+            self._table.finish()
             self._commit()
         except BaseException as error:
             self._roll_back()
@@ -123,7 +123,7 @@ class Writer:
         self._guard.check_committed()
 
     def _roll_back(self) -> None:
-        self._table.lanes.forget()
+        self._table.forget()
         if self._db.in_transaction:  # a full disk makes SQLite roll back by itself
             self._db.execute("ROLLBACK")
 
@@ -148,8 +148,6 @@ class Writer:
             raise
         except Exception as error:  # noqa: BLE001 - goes to the caller
             self._db.execute("ROLLBACK TO call")
-            self._table.lanes.forget()
-            self._table.lanes.refresh()
             self._table.undo(tally)
             cause = error.__cause__ if isinstance(error, _WrittenBefore) else error
             job.error = storage_error(self._place, cause) if isinstance(cause, apsw.Error) else cause

@@ -6,7 +6,6 @@ from heapq import nlargest
 
 from qo.checksum import sealed, unsealed
 from qo.damage import check_known_format, check_stored, encode_damage, note_name
-from qo.engines.one_object.lines import Lines
 from qo.engines.one_object.record import (
     FORMAT,
     Head,
@@ -23,6 +22,7 @@ from qo.engines.one_object.record import (
     salvage,
     unknown_parts,
 )
+from qo.engines.ready_tasks import ReadyTasks
 from qo.errors import Conflict
 from qo.ids import new_lease_id as new_write_id
 from qo.model import (
@@ -70,7 +70,7 @@ class State:
         self._notes = {note.name: note for note in head.notes}
         self._followers = dict(head.followers)
         self._counts: Counter[Lane] = Counter()
-        self._lines = Lines(self._task)
+        self._ready = ReadyTasks(self._task)
         self._load([bytes(raw) for raw in head.tasks], known)
         for damaged_text in damaged:
             self._set_aside(damaged_text, ValueError("its checksum is not that of its bytes"))
@@ -90,7 +90,7 @@ class State:
                     continue
             self._encoded[record.task.id], self._records[record.task.id] = data, record
             self._counts[_lane(record.task)] += 1
-            self._lines.join(record.task)
+            self._ready.join(record.task)
 
     def _set_aside(self, data: bytes, error: ValueError) -> None:
         """Keep the bytes of a task that cannot be read as a note; the next write takes it out of the tasks."""
@@ -137,7 +137,7 @@ class State:
         if before is not None:
             self._counts[_lane(before.task)] -= 1
         self._counts[_lane(task)] += 1
-        self._lines.join(task)
+        self._ready.join(task)
         self.is_changed = True
 
     # --- writing
@@ -162,7 +162,7 @@ class State:
     def claim(self, want: Want, now: float) -> list[Task]:
         if want.again and (mine := self._held_under(want.lease_id)):
             return in_order(mine, now, lane_of)
-        claimed = [claim(task, want, now) for task in self._lines.take(want, now)]
+        claimed = [claim(task, want, now) for task in self._ready.take(want, now)]
         for task in claimed:
             self._write(task)
         return claimed
@@ -222,10 +222,10 @@ class State:
         return [] if record is None else [step.event() for step in record.events]
 
     def has_something_for(self, want: Want, now: float) -> bool:
-        return self._lines.has(want, now)
+        return self._ready.has(want, now)
 
     def next_at(self) -> float | None:
-        return self._lines.next_at()
+        return self._ready.next_at()
 
     # --- notes
 

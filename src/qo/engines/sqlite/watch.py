@@ -11,8 +11,8 @@ import apsw
 from qo.clock import Clock
 from qo.model import Want
 from qo.sqlite_tables.lanes import Lanes
+from qo.sqlite_tables.ready_lanes import ReadyLanes
 from qo.sqlite_tables.statements import SQL
-from qo.sqlite_tables.table import ready_lanes
 from qo.sqlite_tables.trouble import storage_error
 
 T = TypeVar("T")
@@ -30,7 +30,7 @@ class Watch:
         self._path = path
         self._db = db
         self._clock = clock
-        self._lanes = Lanes(db)
+        self._ready = ReadyLanes(db, Lanes(db))
         self._lock = Lock()  # a connection serves one thread at a time, and loops may live in several
         self._sleepers: dict[asyncio.AbstractEventLoop, set[asyncio.Future[None]]] = {}
         self._told = 0
@@ -110,7 +110,7 @@ class Watch:
         return coming is not None and coming <= self._clock()
 
     def _is_claimable(self, want: Want) -> bool:
-        return bool(self._look(lambda db: ready_lanes(db, self._lanes, want)))
+        return bool(self._look(lambda _: self._ready.first(want, self._clock())))
 
     def _look(self, read: Callable[[apsw.Connection], T]) -> T | None:
         with self._lock:

@@ -14,9 +14,9 @@ from qo.model import Want
 from qo.sqlite_tables.header import HEADER, parse_header
 from qo.sqlite_tables.lanes import Lanes
 from qo.sqlite_tables.reading import Reading
+from qo.sqlite_tables.ready_lanes import ReadyLanes
 from qo.sqlite_tables.schema import migrate
 from qo.sqlite_tables.statements import SQL
-from qo.sqlite_tables.table import ready_lanes
 from qo.sqlite_tables.writer import Writer
 
 REMEMBERED = 64  # write ids: so many others may write before we read back
@@ -39,7 +39,7 @@ class Image:
     def __init__(self, key: str, data: bytes, clock: Clock, *, is_ours: bool = False) -> None:
         self._clock = clock
         self._db = _load(key, data, is_ours=is_ours)
-        self._lanes = Lanes(self._db)
+        self._ready = ReadyLanes(self._db, Lanes(self._db))
         self._writer = Writer(key, self._db, clock, lambda: None)
         self.reading = Reading(self._db)
 
@@ -73,7 +73,8 @@ class Image:
 
     def has_something_for(self, want: Want) -> bool:
         coming = self.next_at()
-        return (coming is not None and coming <= self._clock()) or bool(ready_lanes(self._db, self._lanes, want))
+        now = self._clock()
+        return (coming is not None and coming <= now) or bool(self._ready.first(want, now))
 
     def next_at(self) -> float | None:
         """When the next task that is not ready yet becomes due."""

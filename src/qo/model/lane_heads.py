@@ -1,0 +1,167 @@
+"""Which lanes come first, by the first task of each, without looking at the others.
+
+A lane has one queue, type, set of needs and priority. Its head is its first ready task. The first `limit` tasks of all
+are in the `limit` lanes whose heads come first. Each kind of worker that takes from many lanes has a view: heaps of the
+heads it may take. A change of a head costs one entry in each such view, whatever the number of lanes.
+"""
+
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Generator, Hashable, Iterable
+from contextlib import closing
+from heapq import heapify, heappop, heappush
+from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
+
+from qo.model.want import Want
+
+_MAX_LOOKED_UP = 64  # lanes that are looked up by their types; for more there is a view
+_MAX_VIEWS = 16
+_SPARE = 64  # entries of former heads that a view may hold, beside one for each lane
+
+Key = TypeVar("Key", bound=Hashable)
+_WantKind: TypeAlias = tuple[tuple[str, ...], tuple[str, ...], frozenset[str]]
+
+
+class LaneIdentity(NamedTuple):
+    queue: str
+    type: str
+    needs: tuple[str, ...]
+
+
+class LaneHead(NamedTuple):
+    """The first ready task of a lane."""
+
+    rank: float
+    id: Any  # decides between equal ranks
+    due_at: float
+
+
+class _View(Generic[Key]):
+    """The heads that workers of one kind may take. Entries of former heads stay until they come up."""
+
+    def __init__(self, want: Want) -> None:
+        self._queues, self._types = frozenset(want.queues), frozenset(want.types)
+        self._capabilities = want.capabilities
+        self._waiting: list[tuple[float, Any, Key, LaneHead]] = []  # by rank
+        self._promoted: list[tuple[float, float, Any, Key, LaneHead]] = []  # by the instant since which they wait
+
+    def __len__(self) -> int:
+        return len(self._waiting) + len(self._promoted)
+
+    def takes(self, name: LaneIdentity) -> bool:
+        return (
+            (not self._queues or name.queue in self._queues)
+            and (not self._types or name.type in self._types)
+            and self._capabilities.issuperset(name.needs)
+        )
+
+    def fill(self, heads: Iterable[tuple[Key, LaneHead]]) -> None:
+        self._waiting = [(head.rank, head.id, key, head) for key, head in heads]
+        heapify(self._waiting)
+
+    def push(self, key: Key, head: LaneHead) -> None:
+        heappush(self._waiting, (head.rank, head.id, key, head))
+
+    def in_order(self, now: float, current: Callable[[Key], LaneHead | None]) -> Generator[Key, None, None]:
+        """The lanes whose heads come first at `now`. Entries that are no longer heads are dropped on the way."""
+        while self._waiting and self._waiting[0][0] <= now:
+            _, _, key, head = heappop(self._waiting)
+            if current(key) is head:
+                heappush(self._promoted, (head.due_at, head.rank, head.id, key, head))
+        seen: list[tuple[Key, LaneHead]] = []
+        promoted: list[tuple[Key, LaneHead]] = []
+        try:
+            while self._promoted or self._waiting:
+                is_promoted = bool(self._promoted)
+                key, head = heappop(self._promoted)[3:] if is_promoted else heappop(self._waiting)[2:]
+                if current(key) is head:
+                    (promoted if is_promoted else seen).append((key, head))
+                    yield key
+        finally:
+            for key, head in promoted:
+                heappush(self._promoted, (head.due_at, head.rank, head.id, key, head))
+            for key, head in seen:
+                self.push(key, head)
+
+
+class LaneHeads(Generic[Key]):
+    """The heads of all lanes that have one, by any key that names a lane."""
+
+    def __init__(self) -> None:
+        self._heads: dict[Key, LaneHead] = {}
+        self._names: dict[Key, LaneIdentity] = {}
+        self._typed: dict[str, dict[Key, None]] = {}
+        self._views: OrderedDict[_WantKind, _View[Key]] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._heads)
+
+    def clear(self) -> None:
+        self._heads.clear()
+        self._names.clear()
+        self._typed.clear()
+        self._views.clear()
+
+    def put(self, key: Key, name: LaneIdentity, head: LaneHead | None) -> None:
+        """The head of a lane is this one now; None: the lane is empty."""
+        before = self._heads.get(key)
+        if before == head:
+            return
+        if head is None:
+            self._remove(key)
+            return
+        if before is None:
+            self._names[key] = name
+            self._typed.setdefault(name.type, {})[key] = None
+        self._heads[key] = head
+        for kind in [kind for kind, view in self._views.items() if len(view) > 2 * len(self._heads) + _SPARE]:
+            del self._views[kind]
+        for view in self._views.values():
+            if view.takes(name):
+                view.push(key, head)
+
+    def _remove(self, key: Key) -> None:
+        name = self._names.pop(key)
+        del self._heads[key], self._typed[name.type][key]
+        if not self._typed[name.type]:
+            del self._typed[name.type]
+
+    def first(self, want: Want, now: float) -> list[Key]:
+        """The lanes that hold the first `limit` tasks of a claim, in the order of their heads."""
+        taken: Counter[str] = Counter()  # lanes of each type
+        first: list[Key] = []
+        if want.limit <= 0:
+            return first
+        with closing(self._eligible(want, now)) as eligible:
+            for key in eligible:
+                type_ = self._names[key].type
+                if taken[type_] >= want.at_most.get(type_, want.limit):
+                    continue
+                taken[type_] += 1
+                first.append(key)
+                if len(first) == want.limit:
+                    break
+        return first
+
+    def _eligible(self, want: Want, now: float) -> Generator[Key, None, None]:
+        if want.types and sum(len(self._typed.get(type_, ())) for type_ in want.types) <= _MAX_LOOKED_UP:
+            view = _View[Key](want)
+            self._fill(view, want)
+            return view.in_order(now, self._heads.get)
+        return self._view(want).in_order(now, self._heads.get)
+
+    def _fill(self, view: _View[Key], want: Want) -> None:
+        typed = (key for type_ in frozenset(want.types) for key in self._typed.get(type_, ()))
+        keys = typed if want.types else iter(self._heads)
+        view.fill((key, self._heads[key]) for key in keys if view.takes(self._names[key]))
+
+    def _view(self, want: Want) -> _View[Key]:
+        kind = (want.queues, want.types, want.capabilities)
+        view = self._views.get(kind)
+        if view is None:
+            view = _View[Key](want)
+            self._fill(view, want)
+            self._views[kind] = view
+            if len(self._views) > _MAX_VIEWS:
+                self._views.popitem(last=False)
+        self._views.move_to_end(kind)
+        return view

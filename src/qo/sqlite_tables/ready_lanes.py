@@ -1,0 +1,40 @@
+"""Which lanes come first, as one connection knows it."""
+
+from collections.abc import Iterable
+
+import apsw
+import msgspec
+
+from qo.model import LaneHead, LaneHeads, LaneIdentity, Want
+from qo.sqlite_tables.lanes import Lanes
+from qo.sqlite_tables.rows import encode_list
+from qo.sqlite_tables.statements import SQL
+
+_heads = msgspec.json.Decoder(list[tuple[int, tuple[float, int, float] | None]])
+
+
+class ReadyLanes:
+    """The first ready task of each lane. Those of lanes that have changed since the last look are read again."""
+
+    def __init__(self, db: apsw.Connection, lanes: Lanes) -> None:
+        self._db, self._lanes = db, lanes
+        self._heads: LaneHeads[int] = LaneHeads()
+        self.known = -1  # the last change that was read
+
+    def forget(self) -> None:
+        """What was read may have been rolled back."""
+        self._heads.clear()
+        self.known = -1
+
+    def first(self, want: Want, now: float, own_changes: Iterable[int] = ()) -> list[int]:
+        """The lanes that hold the first tasks of a claim. `own_changes`: lanes that this transaction has changed."""
+        encoded, last = self._db.execute(SQL["changed_heads"], (self.known, encode_list(sorted(own_changes)))).get
+        changed = _heads.decode(encoded)
+        if any(number not in self._lanes for number, _ in changed):
+            self._lanes.refresh()
+        for number, head in changed:
+            if number in self._lanes:  # else its name is damaged
+                queue, type_, needs, _ = self._lanes[number]
+                self._heads.put(number, LaneIdentity(queue, type_, needs), None if head is None else LaneHead(*head))
+        self.known = last
+        return self._heads.first(want, now)
