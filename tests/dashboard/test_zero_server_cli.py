@@ -13,9 +13,11 @@ import pytest
 from click.testing import CliRunner
 
 from qo.buckets.address import parse_address
+from qo.buckets.page.access import ending
 from qo.buckets.page.files import SOURCE
 from qo.buckets.page.place import page_url, store_url
 from qo.buckets.page.signing import signing_key
+from qo.buckets.policy import policy
 from qo.cli import main
 from tests.dashboard.zero_store import READER, Place, Store
 from tests.servers.process import KEYS, s3_client
@@ -123,7 +125,7 @@ def test_a_dry_run_writes_nothing_and_old_files_go(place: Place) -> None:
 def test_a_link_holds_the_days_keys_and_not_the_secret(place: Place) -> None:
     place.qo("publish")
     before = time.time()
-    answer = place.qo("link", "--expires", "2h")
+    answer = place.qo("link", "--expires", "2h", "--own-credentials")
     page, said = opened(answer["link"])
     assert page == f"{place.endpoint}/{place.bucket}/{place.prefix}/ui/index.html"
     assert (said["k"], said["r"], said["b"]) == (KEYS["AWS_ACCESS_KEY_ID"], "us-east-1", place.bucket)
@@ -158,10 +160,37 @@ def test_credentials_that_are_short_lived_already_are_used_as_they_are(place: Pl
 
 
 def test_people_get_the_address_alone_on_stdout(place: Place) -> None:
-    result = CliRunner().invoke(main, ["dashboard", "link", place.url, "--page", "https://a.example/ui"], env={**KEYS})
+    asked = ["dashboard", "link", place.url, "--page", "https://a.example/ui", "--own-credentials"]
+    result = CliRunner().invoke(main, asked, env={**KEYS})
     assert result.exit_code == 0, result.output
     assert result.stdout.startswith("https://a.example/ui/index.html#") and result.stdout.count("\n") == 1
     assert "send it like a password" in result.stderr and "note: " in result.stderr
+    assert "history" in result.stderr
+    pasted = CliRunner().invoke(main, [*asked, "--paste"], env={**KEYS})
+    page, code = pasted.stdout.splitlines()
+    assert page == "https://a.example/ui/index.html" and opened(f"{page}#{code}")[1]["b"] == place.bucket
+    assert "history" not in pasted.stderr
+
+
+def test_ones_own_credentials_go_into_a_link_only_when_that_is_asked_for(place: Place) -> None:
+    asked = ("link", "--page", "https://a.example/")
+    for keys in ({}, {"AWS_SESSION_TOKEN": "token"}):
+        assert "--own-credentials" in place.qo(*asked, code=2, keys=keys)["error"]
+        assert place.qo(*asked, "--own-credentials", keys=keys)["credentials"] == "own"
+    both = ("--own-credentials", "--role", "arn:aws:iam::123456789012:role/ops")
+    assert "leave out --own-credentials" in place.qo(*asked, *both, code=2)["error"]
+
+
+def test_a_link_shorter_than_a_token_service_gives_ends_when_it_says(place: Place) -> None:
+    """The store itself refuses then: a session of a quarter of an hour is under a policy that ends before."""
+    narrow = policy(parse_address("s3://tasks", {}), "dashboard")
+    *same, over = ending(narrow, 1_700_000_000.0)["Statement"]
+    assert same == narrow["Statement"] and over["Effect"] == "Deny" and over["Resource"] == "*"
+    assert over["Condition"] == {"DateGreaterThan": {"aws:CurrentTime": "2023-11-14T22:13:20Z"}}
+    before = time.time()
+    answer = place.qo("link", "--page", "https://a.example/", "--sts-endpoint", place.endpoint, "--expires", "1m")
+    assert answer["credentials"] == "federated"
+    assert before + 50 < opened(answer["link"])[1]["e"] < time.time() + 70
 
 
 def test_what_was_never_published_cannot_be_linked_to(place: Place) -> None:

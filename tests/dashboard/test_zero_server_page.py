@@ -100,10 +100,27 @@ async def test_a_shard_is_chosen_and_only_its_tasks_are_shown(place: Place, queu
 async def test_reloading_forgets_the_credentials_and_says_so(place: Place, tab: Tab) -> None:
     page = await open_page(tab, place.link(keys=READER))
     await page.reload()
-    await expect(page.locator("[role=alert]")).to_contain_text("qo dashboard link", timeout=PATIENCE)
+    await expect(page.locator("form")).to_contain_text("qo dashboard link --paste", timeout=PATIENCE)
     await page.goto(f"{place.page}index.html#eyJrIjoi")
     await page.reload()
     await expect(page.locator("[role=alert]")).to_contain_text("This link is damaged", timeout=PATIENCE)
+
+
+async def test_a_code_is_pasted_into_the_page_and_gets_into_no_address(place: Place, queue: Queue, tab: Tab) -> None:
+    await fill(queue)
+    link = place.link(keys=READER)
+    addresses: list[str] = []
+    tab.page.on("framenavigated", lambda frame: addresses.append(frame.url))
+    page = await open_page(tab, f"{place.page}index.html")
+    await page.get_by_label("Code").fill("not a code")
+    await page.get_by_role("button", name="Open").click()
+    await expect(page.locator("[role=alert]")).to_contain_text("damaged", timeout=PATIENCE)
+    code = link.partition("#")[2]
+    await page.get_by_label("Code").fill(code)
+    await page.get_by_role("button", name="Open").click()
+    await expect(page.locator(".where")).to_have_text(f"s3://{place.bucket}/{place.prefix}", timeout=PATIENCE)
+    assert addresses and not any(code in address for address in addresses)
+    assert code not in await page.content()
 
 
 @BOTH

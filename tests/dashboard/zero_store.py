@@ -60,7 +60,8 @@ class Place(NamedTuple):
 
     def link(self, *args: str, keys: dict[str, str] | None = None) -> str:
         page = ("--page", self.page) if self.page else ()
-        link: str = self.qo("link", *page, *args, keys=keys)["link"]
+        own = () if "--sts-endpoint" in args else ("--own-credentials",)
+        link: str = self.qo("link", *page, *own, *args, keys=keys)["link"]
         return link
 
     def narrow_link(self, *args: str) -> str:

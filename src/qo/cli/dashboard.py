@@ -80,14 +80,30 @@ def publish_(call: Call, store: str | None, page: str | None, *, public: bool, d
 @click.argument("store", required=False, metavar="[URL]")
 @option("--write", is_flag=True, help="Let whoever has the link replay, cancel, archive, delete, pause and limit.")
 @option("--expires", type=DURATION, default=3600.0, help="How long the link is good for, at most 36h.")
+@option(
+    "--own-credentials", "own", is_flag=True, help="Let the link carry your own credentials, with all that they may do."
+)
+@option("--paste", is_flag=True, help="Print the address and a code to paste into the page; a history keeps no code.")
 @option("--role", default="", metavar="ARN", help="A role to assume for it, narrowed to this queue.")
 @option("--sts-endpoint", "sts", default="", metavar="URL", help="Where tokens are given out, if not by Amazon.")
 @option("--page", metavar="URL", help="Where the page is served.  [default: where it was published]")
-def link_(call: Call, store: str | None, *, expires: float, role: str, sts: str, page: str | None, write: bool) -> None:
+def link_(
+    call: Call,
+    store: str | None,
+    *,
+    expires: float,
+    role: str,
+    sts: str,
+    page: str | None,
+    write: bool,
+    own: bool,
+    paste: bool,
+) -> None:
     """Print an address that opens the page. Whoever has it can do what it can: send it like a password.
 
-    It carries short-lived credentials in its fragment, which browsers keep to themselves: the signing keys of its days
-    rather than the secret.
+    It carries short-lived credentials in its fragment: the signing keys of its days rather than the secret. A browser
+    sends a fragment to nobody, but its history keeps the whole address. With --paste the credentials are a code to
+    paste into the page, which no history keeps.
     """
     url = store or call.url
     address, layout = place(url)
@@ -96,20 +112,17 @@ def link_(call: Call, store: str | None, *, expires: float, role: str, sts: str,
     if address.anonymous:
         raise InvalidSetting("an anonymous URL has no credentials to make a link of; leave out anonymous=")
     at = check_page(page) if page else _published_at(address)
-    access = obtain(
-        address,
-        policy(address, "operator" if write else "dashboard", layout=layout),
-        seconds=expires,
-        role=role,
-        sts=sts,
-    )
+    if own and role:
+        raise InvalidSetting("--role gives the link credentials of its own, so leave out --own-credentials")
     now = system_clock()
+    narrow = policy(address, "operator" if write else "dashboard", layout=layout)
+    access = obtain(address, narrow, now=now, seconds=expires, role=role, sts=sts, own=own)
     link = make_link(address, access, page=at, layout=layout, write=write, now=now, until=now + expires)
     remarks = _remarks(access, link.dates, write=write)
     if call.json:
         call.answer(
             {
-                "link": link.url,
+                **({"page": link.page, "code": link.code} if paste else {"link": link.url}),
                 "expires_at": iso(link.expires_at),
                 "write": write,
                 "credentials": access.kind,
@@ -117,8 +130,13 @@ def link_(call: Call, store: str | None, *, expires: float, role: str, sts: str,
             }
         )
         return
-    click.echo(link.url)
-    click.echo(f"good until {iso(link.expires_at)}; send it like a password", err=True)
+    if paste:
+        click.echo(f"{link.page}\n{link.code}")
+        click.echo(f"open the page and paste the code; it is good until {iso(link.expires_at)}", err=True)
+    else:
+        click.echo(link.url)
+        click.echo(f"good until {iso(link.expires_at)}; send it like a password", err=True)
+        click.echo("note: the history of the browser that opens it keeps it; --paste avoids that", err=True)
     for remark in remarks:
         click.echo(f"note: {remark}", err=True)
 
@@ -147,7 +165,8 @@ def _remarks(access: Access, dates: tuple[str, ...], *, write: bool) -> list[str
     if access.kind == "own":
         days = " and ".join(f"{date[:4]}-{date[4:6]}-{date[6:]}" for date in dates)
         remarks.append(
-            f"no token service was used: the store accepts these keys on {days} (UTC); only the page minds the expiry"
+            f"no token service was used: the store accepts these keys on {days} (UTC), however short --expires is; "
+            "only the page minds the expiry"
         )
     if not access.is_narrow:
         may = (

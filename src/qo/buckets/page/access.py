@@ -1,12 +1,13 @@
 """Credentials for a page: as short-lived and as narrow as can be had.
 
-In this order: a role assumed, or a federated session, both under a policy for this queue alone; a session of one's own,
-which ends in time but may do all that one may; the credentials as they are.
+A role assumed, or a federated session: both under a policy for this queue alone. One's own credentials only where that
+is asked for: as a session, which ends in time but may do all that one may, or else as they are.
 """
 
 import json
 import os
-from typing import Any, Literal, NamedTuple
+from datetime import UTC, datetime
+from typing import Any, Literal, NamedTuple, NoReturn
 
 from qo.buckets.address import Address
 from qo.errors import InvalidSetting, StorageError
@@ -30,8 +31,34 @@ class Access(NamedTuple):
         return self.kind in ("role", "federated")
 
 
-def obtain(address: Address, policy: dict[str, Any], *, seconds: float, role: str = "", sts: str = "") -> Access:
-    """`sts` is where tokens are given out, if that is not Amazon."""
+def ending(policy: dict[str, Any], at: float) -> dict[str, Any]:
+    """The policy until then: a token service gives sessions of a quarter of an hour at least.
+
+    A denial, because some stores know no aws:CurrentTime. There a condition for what is allowed would never hold.
+    """
+    over = {
+        "Effect": "Deny",
+        "Action": "s3:*",
+        "Resource": "*",
+        "Condition": {"DateGreaterThan": {"aws:CurrentTime": f"{datetime.fromtimestamp(at, UTC):%Y-%m-%dT%H:%M:%SZ}"}},
+    }
+    return {**policy, "Statement": [*policy["Statement"], over]}
+
+
+def obtain(
+    address: Address,
+    policy: dict[str, Any],
+    *,
+    now: float,
+    seconds: float,
+    role: str = "",
+    sts: str = "",
+    own: bool = False,
+) -> Access:
+    """Credentials for so many seconds. `sts` is where tokens are given out, if that is not Amazon.
+
+    Raises InvalidSetting if only one's own credentials could be given and `own` does not ask for that.
+    """
     try:
         import boto3  # type: ignore[import-untyped]  # noqa: PLC0415 - slow to import, and rarely needed
         from botocore.exceptions import (  # type: ignore[import-untyped]  # noqa: PLC0415 - as above
@@ -49,28 +76,68 @@ def obtain(address: Address, policy: dict[str, Any], *, seconds: float, role: st
         raise StorageError(
             f"there are no credentials for {address}; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or log in"
         )
-    own = found.get_frozen_credentials()
-    given = Access(own.access_key, own.secret_key, own.token or "", "own")
+    mine = found.get_frozen_credentials()
+    given = Access(mine.access_key, mine.secret_key, mine.token or "", "own", _expiry(found))
     if not role and (given.token or not _has_sts(address, sts)):
-        return given
+        return given if own else _refused(address)
+    if seconds < SHORTEST:
+        policy = ending(policy, now + seconds)
     client = session.client("sts", region_name=address.region, endpoint_url=sts or None)
-    text, duration = json.dumps(policy, separators=(",", ":")), max(SHORTEST, int(seconds))
+    service = _TokenService(client, (BotoCoreError, ClientError), max(SHORTEST, int(seconds)))
     if role:
+        return service.assume(role, policy)
+    if own:
+        return service.session(sts) or given
+    return service.federate(policy, sts) or _refused(address)
+
+
+class _TokenService(NamedTuple):
+    client: Any
+    errors: tuple[type[Exception], ...]
+    duration: int  # seconds
+
+    def assume(self, role: str, policy: dict[str, Any]) -> Access:
+        asked = {"RoleArn": role, "RoleSessionName": _NAME, "DurationSeconds": self.duration}
         try:
-            answer = client.assume_role(RoleArn=role, RoleSessionName=_NAME, Policy=text, DurationSeconds=duration)
-        except (BotoCoreError, ClientError) as error:
+            return _access(self.client.assume_role(**asked, Policy=_text(policy)), "role")
+        except self.errors as error:
             raise StorageError(f"the role {role} cannot be assumed: {error}") from error
-        return _access(answer, "role")
-    try:
-        return _access(client.get_federation_token(Name=_NAME, Policy=text, DurationSeconds=duration), "federated")
-    except (BotoCoreError, ClientError):
-        pass  # not everyone may, and not every token service can
-    try:
-        return _access(client.get_session_token(DurationSeconds=duration), "session")
-    except (BotoCoreError, ClientError) as error:
-        if sts:  # asked for by name: what was expected of it must not be missing silently
+
+    def federate(self, policy: dict[str, Any], sts: str) -> Access | None:
+        asked = {"Name": _NAME, "DurationSeconds": self.duration}
+        try:
+            return _access(self.client.get_federation_token(**asked, Policy=_text(policy)), "federated")
+        except self.errors as error:
+            return self._nothing(sts, error)
+
+    def session(self, sts: str) -> Access | None:
+        try:
+            return _access(self.client.get_session_token(DurationSeconds=self.duration), "session")
+        except self.errors as error:
+            return self._nothing(sts, error)
+
+    def _nothing(self, sts: str, error: Exception) -> None:
+        """Not everyone may, and not every token service can. One asked for by name must not be missing silently."""
+        if sts:
             raise StorageError(f"{sts} gives out no tokens: {error}") from error
-        return given
+
+
+def _text(policy: dict[str, Any]) -> str:
+    return json.dumps(policy, separators=(",", ":"))
+
+
+def _refused(address: Address) -> NoReturn:
+    raise InvalidSetting(
+        f"no token service narrows credentials to {address}, so a link would carry your own, and whoever has it could "
+        "do whatever you may; name a role with --role or a token service with --sts-endpoint, or, if you mean it: "
+        "--own-credentials"
+    )
+
+
+def _expiry(found: Any) -> float | None:
+    """When credentials that renew themselves would have to; botocore shows it nowhere else."""
+    expiry = getattr(found, "_expiry_time", None)
+    return expiry.timestamp() if isinstance(expiry, datetime) else None
 
 
 def _has_sts(address: Address, sts: str) -> bool:

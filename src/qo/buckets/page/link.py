@@ -1,4 +1,4 @@
-"""The address that opens the page: credentials in its fragment, which a browser sends to nobody."""
+"""The address that opens the page: credentials in its fragment. A browser sends it to nobody; its history keeps it."""
 
 import json
 from base64 import urlsafe_b64encode
@@ -13,9 +13,14 @@ from qo.buckets.page.signing import signing_keys
 
 
 class Link(Struct, frozen=True):
-    url: str
+    page: str
+    code: str  # the credentials, as the page reads them from its fragment or has them pasted
     expires_at: float
     dates: tuple[str, ...]  # the days (UTC) on which its keys sign
+
+    @property
+    def url(self) -> str:
+        return f"{self.page}#{self.code}"
 
 
 def make_link(
@@ -37,4 +42,4 @@ def make_link(
         "l": layout,
     }
     text = json.dumps({name: value for name, value in said.items() if value not in ("", False)}, separators=(",", ":"))
-    return Link(f"{page}{INDEX}#{urlsafe_b64encode(text.encode()).decode()}", expires_at, tuple(keys))
+    return Link(f"{page}{INDEX}", urlsafe_b64encode(text.encode()).decode(), expires_at, tuple(keys))

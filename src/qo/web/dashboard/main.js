@@ -122,18 +122,20 @@ async function readConfig() {
   return answer.ok ? answer.json() : {};
 }
 
-async function openSource() {
+async function openSource(root) {
   const credentials = takeCredentials();
   const config = await readConfig().catch(() => ({}));
   const bucket = credentials !== null || config.source === 'bucket';
   const {open} = await (bucket ? import('./sources/bucket.js') : import('./sources/api.js'));
-  return open({...config, credentials});
+  if (!bucket || credentials !== null) return open({...config, credentials});
+  const {askForCode} = await import('./views/code.js');
+  return askForCode(root, (code) => open({...config, credentials: code}));
 }
 
 async function boot() {
   const root = document.getElementById('app');
   try {
-    new Page(await openSource()).start(root);
+    new Page(await openSource(root)).start(root);
   } catch (error) {
     root.replaceChildren(failure(error, () => location.reload()));
   }

@@ -26,7 +26,8 @@ export async function open(config) {
     throw new StoreError('layout', `The layout ${access.layout} cannot be read by a page; use: qo serve`);
   }
   const s3 = new S3(access);
-  await s3.list('ready/', {most: 1}); // whether these credentials open anything, said at once
+  // Whether these credentials open anything, said at once. A role lists only what it reads.
+  await s3.list(access.layout === 'one' ? 'queue.json' : 'ready/', {most: 1});
   const layout = new LAYOUTS[access.layout](s3);
   await layout.format?.check();
   return new BucketSource(s3, layout, access);

@@ -8,7 +8,7 @@ const HOW = 'make one with: qo dashboard link';
 
 export function parseFragment(fragment) {
   if (!fragment) {
-    throw new StoreError('no_credentials', `This page keeps no credentials, so it opens only through a link; ${HOW}`);
+    throw new StoreError('no_credentials', `This page keeps no credentials, so it opens by a link or a code; ${HOW}`);
   }
   let said;
   try {
