@@ -5,6 +5,7 @@ from urllib.parse import urlsplit
 from qo.bucket import Bucket
 from qo.clock import Clock
 from qo.errors import InvalidSetting
+from qo.url_secrets import hide_password
 
 __all__ = ["open_bucket"]
 
@@ -22,7 +23,7 @@ def open_bucket(url: str, *, clock: Clock | None = None) -> Bucket:
         return FolderBucket.from_url(url, clock=clock)
     if scheme not in ("s3", "gs", "az"):
         raise InvalidSetting(
-            f"{url!r:.200} is not a bucket; a URL begins with s3://, gs://, az://, file:// or memory://"
+            f"{hide_password(url)!r:.200} is not a bucket; a URL begins with s3://, gs://, az://, file:// or memory://"
         )
     try:
         from qo.buckets.address import parse_address  # noqa: PLC0415

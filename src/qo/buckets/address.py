@@ -6,6 +6,7 @@ from typing import NamedTuple
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from qo.errors import InvalidSetting
+from qo.url_secrets import hide_password
 
 _BUCKET_VARIABLES = {"s3": "S3_BUCKET", "gs": "GOOGLE_BUCKET", "az": "AZURE_CONTAINER_NAME"}
 _CONNECTIONS = 64  # at 25 ms a request, some 2,500 requests a second
@@ -34,7 +35,9 @@ def parse_address(url: str, environ: Mapping[str, str] = os.environ) -> Address:
     bucket = parts.netloc or environ.get(_BUCKET_VARIABLES[parts.scheme], "")
     if not bucket:
         variable = _BUCKET_VARIABLES[parts.scheme]
-        raise InvalidSetting(f"{url!r} names no bucket; write {parts.scheme}://bucket/prefix or set {variable}")
+        raise InvalidSetting(
+            f"{hide_password(url)!r} names no bucket; write {parts.scheme}://bucket/prefix or set {variable}"
+        )
     if "@" in bucket:
         raise InvalidSetting("a bucket's URL carries no credentials; put them into the environment")
     return Address(

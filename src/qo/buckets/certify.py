@@ -14,6 +14,7 @@ from qo.clock import Clock, system_clock
 from qo.errors import Conflict, QoError, StorageError
 from qo.findings import Finding
 from qo.ids import new_lease_id
+from qo.url_secrets import hide_password
 
 _RACERS = 8
 _LITTLE, _MUCH = 5.0, 60.0  # seconds of distance between clocks: harmless below the one, refused above the other
@@ -79,7 +80,7 @@ async def _may(name: str, url: str, call: Callable[[], Awaitable[object]]) -> Fi
         await call()
     except StorageError as error:
         return Finding(name, False, str(error))
-    return Finding(name, True, f"one may {name} in {url}")
+    return Finding(name, True, f"one may {name} in {hide_password(url)}")
 
 
 async def creations(trial: Trial) -> Finding:

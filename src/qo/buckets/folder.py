@@ -21,6 +21,7 @@ from qo.buckets.names import path_of, walk
 from qo.buckets.pool import Pool
 from qo.clock import Clock, system_clock
 from qo.errors import Conflict, InvalidSetting, Refused, StorageError
+from qo.url_secrets import hide_password
 
 _THREADS = 8
 _PAGE = 1000  # keys fetched in one go
@@ -47,7 +48,7 @@ class FolderBucket:
         parts = urlsplit(url)
         path = unquote(parts.path)
         if parts.netloc or not path.startswith("/") or path == "/":
-            raise InvalidSetting(f"{url!r:.200} does not name a directory; write file:///var/lib/qo")
+            raise InvalidSetting(f"{hide_password(url)!r:.200} does not name a directory; write file:///var/lib/qo")
         wanted = parse_qs(parts.query).get("versions", ["false"])[-1].lower()
         return cls(Path(path), versions=wanted in ("1", "true", "yes"), clock=clock)
 

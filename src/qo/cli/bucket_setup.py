@@ -12,6 +12,7 @@ from qo.buckets.setup import Step, set_up
 from qo.cli.context import Call, common, examples, option
 from qo.cli.output import clean
 from qo.errors import InvalidSetting
+from qo.url_secrets import hide_password
 
 _ELSEWHERE = {
     "gs": "turn versions on with: gcloud storage buckets update gs://BUCKET --versioning",
@@ -67,7 +68,9 @@ def command(
 def _address(url: str) -> Address:
     scheme = urlsplit(url).scheme
     if scheme != "s3":
-        raise InvalidSetting(f"{url!r:.200} is not set up this way; {_ELSEWHERE.get(scheme, 'name an s3:// bucket')}")
+        raise InvalidSetting(
+            f"{hide_password(url)!r:.200} is not set up this way; {_ELSEWHERE.get(scheme, 'name an s3:// bucket')}"
+        )
     return parse_address(url)
 
 

@@ -12,8 +12,8 @@ from qo.cli.output import as_json, console
 from qo.cli.params import DURATION
 from qo.cli.store import require_store
 from qo.destinations import DEFAULT_URL, default_url
-from qo.engines import hide_password
 from qo.queue import Queue, Settings, connect
+from qo.url_secrets import hide_password
 
 T = TypeVar("T")
 Function = TypeVar("Function", bound=Callable[..., Any])

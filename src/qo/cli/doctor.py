@@ -10,9 +10,10 @@ from qo.cli.context import Call, common, examples
 from qo.cli.exits import Exit
 from qo.cli.output import clean
 from qo.cli.quarantine import damage_finding
-from qo.engines import examine, hide_password, schema_of
+from qo.engines import examine, schema_of
 from qo.engines.findings import Finding
 from qo.errors import InvalidSetting, StorageError
+from qo.url_secrets import hide_password
 
 MARKS = {True: ("✔", "green"), False: ("✘", "bold red"), None: ("!", "yellow")}
 

@@ -10,11 +10,12 @@ from qo.cli.context import Call, common, examples
 from qo.cli.exits import Exit
 from qo.cli.output import clean
 from qo.clock import iso
-from qo.engines import hide_password, open_engine, schema_of
+from qo.engines import open_engine, schema_of
 from qo.engines.schemas import Schema
 from qo.errors import InvalidSetting
 from qo.old_tokens import OldToken, discard_old_tokens, find_old_tokens, move_old_tokens
 from qo.queue import Queue
+from qo.url_secrets import hide_password
 
 
 @click.command(

@@ -20,10 +20,10 @@ from qo.cli.exits import Exit
 from qo.cli.output import clean, console
 from qo.cli.shutdown import Ending
 from qo.cli.target import load_app
-from qo.engines import hide_password
 from qo.errors import InvalidSetting
 from qo.monitor import Monitor, MonitorSettings
 from qo.queue import Queue
+from qo.url_secrets import hide_password
 from qo.worker import Watchdog, Worker, WorkerCancelled, WorkerSettings
 from qo.worker.bounded import abandon, ended
 from qo.worker.fleet import DISMISSED, FINISHED, Fleet, FleetSettings, follow_parent, in_fleet

@@ -2,10 +2,10 @@
 
 from urllib.parse import urlsplit
 
-from qo.engines import hide_password
 from qo.engines.sqlite.address import path_of
 from qo.engines.sqlite.file import check_file
 from qo.errors import StorageError
+from qo.url_secrets import hide_password
 
 
 def require_store(url: str) -> None:

@@ -1,6 +1,5 @@
 """Engines by URL. Each is imported only when asked for, so its driver is only needed then."""
 
-import re
 from collections.abc import Mapping
 from importlib import import_module
 from typing import Any, NamedTuple
@@ -11,6 +10,7 @@ from qo.engines.findings import Finding
 from qo.engines.schemas import Schema
 from qo.errors import InvalidSetting
 from qo.storages import ObjectStorage
+from qo.url_secrets import hide_password
 
 
 class _Room(NamedTuple):
@@ -86,8 +86,3 @@ def _module(url: str) -> Any:
         if not room.extra:
             raise
         raise InvalidSetting(f"{scheme}:// needs its driver: pip install 'qo-queue[{room.extra}]'") from error
-
-
-def hide_password(url: str) -> str:
-    """The URL as it may be shown and logged; one inside another (`archive=`) has its own password."""
-    return re.sub(r"(://[^:/@?#]*:)[^@/?#]*(?=@)|([?&]password=)[^&#]*", r"\1\2***", url)

@@ -22,6 +22,7 @@ from qo.model import (
     Want,
     check_distinct,
 )
+from qo.url_secrets import hide_password
 
 
 class _IndexedTable(Table):
@@ -126,5 +127,9 @@ def from_url(url: str, *, clock: Clock = system_clock) -> Engine:  # noqa: ARG00
 
 async def examine(url: str) -> list[Finding]:
     return [
-        Finding("memory", None, f"{url} keeps tasks in one process and forgets them when it ends; use it for tests")
+        Finding(
+            "memory",
+            None,
+            f"{hide_password(url)} keeps tasks in one process and forgets them when it ends; use it for tests",
+        )
     ]

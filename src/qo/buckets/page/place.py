@@ -4,6 +4,7 @@ from urllib.parse import quote, urlsplit
 
 from qo.buckets.address import Address
 from qo.errors import InvalidSetting
+from qo.url_secrets import hide_password
 
 FOLDER = "ui"
 
@@ -32,7 +33,9 @@ def check_page(url: str) -> str:
     """An address people serve the page at themselves, with its slash."""
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.netloc or parts.query or parts.fragment or "'" in url:
-        raise InvalidSetting(f"--page {url!r:.100} is not an address such as https://tasks.example.com/ui/")
+        raise InvalidSetting(
+            f"--page {hide_password(url)!r:.100} is not an address such as https://tasks.example.com/ui/"
+        )
     return url.rstrip("/") + "/"
 
 

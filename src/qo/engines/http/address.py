@@ -22,8 +22,10 @@ def address_of(url: str) -> Address:
     parts = urlsplit(url)
     try:
         host, port = parts.hostname, parts.port
-    except ValueError as error:
-        raise InvalidSetting(f"the port in the queue's URL makes no sense: {error}") from error
+    except ValueError:  # not its cause: what stands there may be the beginning of a token
+        raise InvalidSetting(
+            "the port in the queue's URL is not a number from 0 to 65535; encode a / in the token as %2F"
+        ) from None
     if not host:
         raise InvalidSetting("the queue's URL names no server; write http://127.0.0.1:8000")
     if parts.username and not parts.password:  # as a user's name it would be shown in logs and listings

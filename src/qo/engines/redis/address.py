@@ -69,7 +69,8 @@ def _options(parts: SplitResult, known: set[str]) -> dict[str, str]:
     options = dict(parse_qsl(parts.query, keep_blank_values=True))
     unknown = sorted(options.keys() - known)
     if unknown or parts.fragment:
-        what = ", ".join(repr(name) for name in unknown) or "what follows #"
+        # A password whose & is not encoded reaches into the names.
+        what = ", ".join(repr(name) for name in unknown if name.isidentifier()) or "what follows ? or #"
         raise InvalidSetting(f"{parts.scheme}:// does not know {what}; it knows: {', '.join(sorted(known))}")
     return options
 
@@ -83,6 +84,8 @@ def _host(place: str, port: int) -> Host:
 
 def _db(path: str) -> int:
     name = path.strip("/")
+    if "@" in name:
+        raise InvalidSetting("the URL has an @ behind its server; encode a / in the password as %2F")
     if name and not name.isdecimal():
         raise InvalidSetting(f"{name!r} is not a Redis database; write a number, as in redis://host:6379/0")
     return int(name or 0)

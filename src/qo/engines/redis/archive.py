@@ -7,6 +7,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 import psycopg
+from psycopg.conninfo import conninfo_to_dict
 from psycopg.rows import TupleRow
 
 from qo.codec import decode_task, encode_task
@@ -75,9 +76,7 @@ class Archive(Protocol):
 
 class PostgresArchive:
     def __init__(self, url: str, prefix: str) -> None:
-        if urlsplit(url).scheme not in {"postgresql", "postgres"}:
-            raise InvalidSetting("archive= wants a postgresql:// URL, with its & and ? written as %26 and %3F")
-        self._url, self._prefix = url, prefix
+        self._url, self._prefix = _checked(url), prefix
         self._connection: psycopg.AsyncConnection[TupleRow] | None = None
         self._turn = asyncio.Lock()
 
@@ -177,10 +176,22 @@ class PostgresArchive:
 async def check_reachable(url: str) -> None:
     """Without creating anything."""
     try:
-        async with await psycopg.AsyncConnection.connect(url, connect_timeout=5) as connection:
+        async with await psycopg.AsyncConnection.connect(_checked(url), connect_timeout=5) as connection:
             await connection.execute("SELECT 1")
     except psycopg.Error as error:
         raise StorageError(f"the archive cannot be reached: {_sentence(error)}") from error
+
+
+def _checked(url: str) -> str:
+    try:
+        conninfo_to_dict(url)
+    except psycopg.ProgrammingError:  # not its cause: libpq may quote the address, password and all
+        is_sound = False
+    else:
+        is_sound = urlsplit(url).scheme in {"postgresql", "postgres"}
+    if not is_sound:
+        raise InvalidSetting("archive= wants a postgresql:// URL, with its & and ? written as %26 and %3F")
+    return url
 
 
 def _sentence(error: psycopg.Error) -> str:

@@ -14,7 +14,7 @@ from qo.engines.redis.counting import counted
 from qo.engines.redis.lines import Lines
 from qo.engines.redis.packing import state_of
 from qo.engines.redis.stored_format import check_stored_format
-from qo.errors import Refused, StorageError
+from qo.errors import InvalidSetting, Refused, StorageError
 
 _OLDEST = (5, 0)  # scripts are replicated by their effects from here on, so they may read the clock
 _MENDED = {(6, 2): 20, (7, 2): 11, (7, 4): 6, (8, 0): 4, (8, 2): 2}  # CVE-2025-49844, by release line
@@ -81,7 +81,7 @@ async def _archive(url: str) -> Finding:
         await check_reachable(url)
     except ImportError:
         return Finding("archive", False, "archive= needs its driver: pip install 'qo-queue[postgres]'")
-    except StorageError as error:
+    except (StorageError, InvalidSetting) as error:
         return Finding("archive", False, str(error))
     return Finding("archive", True, "the archive answers")
 

@@ -1,0 +1,60 @@
+"""Secrets in URLs: what must be taken out before a URL is shown, logged or put into an error."""
+
+import re
+from itertools import pairwise
+from urllib.parse import quote, unquote
+
+_HIDDEN = "***"
+_MAX_NESTING = 4  # a URL inside an option of another, encoded once for each level
+_QUERY = re.compile(r"[?&#](?=[A-Za-z0-9_.-]+=)")  # a lone ? may be part of a password that is not encoded
+_LOGIN = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*://)(?P<user>[^:/@?#]*)(?P<password>:.*)?@", re.DOTALL)
+_SECRET_OPTION = re.compile(r"pass|secret|token|credential|signature|apikey|api_key|account_key|sas_", re.IGNORECASE)
+_ASSIGNMENT = re.compile(r"(\w*(?:pass|secret|token)\w*\s*=\s*)('[^']*'|\S+)", re.IGNORECASE)  # as libpq's conninfo has
+_FILES = ("sqlite:///", "file:///")  # what looks like a password is part of a file's name
+
+
+def hide_password(url: str) -> str:
+    """The URL as it may be shown and logged. A URL inside another (`archive=`) is treated alike, encoded or not."""
+    return _hidden(url, _MAX_NESTING)
+
+
+def _hidden(url: str, levels: int) -> str:
+    place, *options = _split(url)
+    return _hide_login(place) + "".join(_hide_option(option, levels) for option in options)
+
+
+def _split(url: str) -> list[str]:
+    """What precedes the options, and each option with the character before it."""
+    cuts = [0, *(match.start() for match in _QUERY.finditer(url)), len(url)]
+    return [url[start:end] for start, end in pairwise(cuts)]
+
+
+def _hide_login(place: str) -> str:
+    login = _LOGIN.match(place)
+    if login is None or place.startswith(_FILES):
+        return place
+    if login["password"] is not None:
+        return f"{login['scheme']}{login['user']}:{_HIDDEN}@{place[login.end() :]}"
+    if login["scheme"].startswith("http"):  # a token in the place of the user's name
+        return f"{login['scheme']}{_HIDDEN}@{place[login.end() :]}"
+    return place
+
+
+def _decoded(value: str) -> str:
+    """Decoded as often as it was encoded; a value encoded more often than makes sense is hidden whole."""
+    for _ in range(_MAX_NESTING):
+        if (plain := unquote(value)) == value:
+            return value
+        value = plain
+    return _HIDDEN
+
+
+def _hide_option(option: str, levels: int) -> str:
+    name, _, value = option.partition("=")
+    if _SECRET_OPTION.search(name):
+        return f"{name}={_HIDDEN}"
+    if levels == 0:
+        return f"{name}={_HIDDEN}"
+    plain = _decoded(value)
+    hidden = _ASSIGNMENT.sub(rf"\1{_HIDDEN}", _hidden(plain, levels - 1))
+    return option if hidden == plain != _HIDDEN else f"{name}={quote(hidden, safe=':/@*=?&, ')}"
