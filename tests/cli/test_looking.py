@@ -210,7 +210,7 @@ def test_small_things_read_well() -> None:
     assert [duration(seconds) for seconds in (0, 0.012, 3.25, 60, 303, 7500, 90_000)] == [
         "0 ms", "12 ms", "3.2 s", "1 m", "5 m 3 s", "2 h 5 m", "1 d 1 h",
     ]  # fmt: skip
-    assert clean("a\x1b[1m\nb\u202e\ud800c") == "a[1m bc" and clean_lines("a\r\nb\x00") == "a\nb"
+    assert clean("a\x1b[1m\nb\u202e\ud800c") == r"a\x1b[1m b\u202e\ud800c" and clean_lines("a\r\nb\x00") == "a\nb\\x00"
     assert bar(0.5, 4, "").plain == "██" and bar(0.0, 4, "").plain == ""
 
 

@@ -5,7 +5,7 @@ import contextlib
 import socket
 import threading
 import time
-from collections.abc import AsyncIterator, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from typing import Any, TypeVar, cast
 
 import httpx
@@ -89,3 +89,11 @@ def served(engine: Engine, settings: WebSettings | None = None, *, clock: Clock 
             server.should_exit = True
             thread.join(PATIENCE)
             loop.close()
+
+
+def eventually(is_so: Callable[[], object]) -> None:
+    """Wait until something in another thread is so."""
+    deadline = time.monotonic() + PATIENCE
+    while not is_so():
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.005)  # between two looks at another thread; nothing is timed by it

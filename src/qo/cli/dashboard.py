@@ -14,7 +14,7 @@ from qo.buckets.page.place import check_page
 from qo.buckets.page.publishing import Published, Put, read_config
 from qo.buckets.policy import policy
 from qo.cli.context import Call, common, examples, option
-from qo.cli.output import clean
+from qo.cli.output import clean, echo
 from qo.cli.params import DURATION
 from qo.clock import iso, system_clock
 from qo.engines.layouts import parse
@@ -138,7 +138,7 @@ def link_(
         click.echo(f"good until {iso(link.expires_at)}; send it like a password", err=True)
         click.echo("note: the history of the browser that opens it keeps it; --paste avoids that", err=True)
     for remark in remarks:
-        click.echo(f"note: {remark}", err=True)
+        echo(f"note: {remark}", err=True)
 
 
 def place(url: str) -> tuple[Address, str]:

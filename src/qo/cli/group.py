@@ -12,7 +12,7 @@ from qo import __version__
 from qo.app import DEFAULT_URL
 from qo.cli.context import Call
 from qo.cli.exits import MEANINGS, Exit, code_of
-from qo.cli.output import print_error, print_json_error
+from qo.cli.output import echo, print_error, print_json_error
 from qo.errors import QoError
 
 COMMANDS = {  # in the order in which one meets them
@@ -108,13 +108,13 @@ def tell_usage(args: Sequence[str], error: click.UsageError) -> Exit:
     param = getattr(error, "param", None)
     tell(args, error.format_message(), Exit.USAGE, field=getattr(param, "name", None))
     if not wants_json(args) and error.ctx is not None:
-        click.echo(f"See '{error.ctx.command_path} --help'.", err=True)
+        echo(f"See '{error.ctx.command_path} --help'.", err=True)
     return Exit.USAGE
 
 
 def tell_bug(args: Sequence[str], error: Exception) -> Exit:
     if not wants_json(args):
-        click.echo("".join(traceback.format_exception(error)), err=True)
+        echo("".join(traceback.format_exception(error)), err=True)
     return tell(args, f"{type(error).__name__}: {error}", Exit.ERROR)
 
 

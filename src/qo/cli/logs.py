@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from qo.cli.output import clean
+from qo.cli.output import clean, clean_lines, escape_json
 from qo.clock import iso
 
 LEVELS = ("debug", "info", "warning", "error")
@@ -25,7 +25,7 @@ class PeopleFormatter(logging.Formatter):
         message = record.getMessage()
         text = message if message.isprintable() else clean(message)
         if record.exc_info:
-            text = f"{text}\n{self.formatException(record.exc_info)}"
+            text = f"{text}\n{clean_lines(self.formatException(record.exc_info))}"
         at = self.formatTime(record, self.datefmt)
         if not self._colour:
             return f"{at} {record.levelname.lower():<7} {text}"
@@ -50,7 +50,7 @@ class JsonFormatter(logging.Formatter):
         line |= {name: value for name, value in vars(record).items() if name not in _STANDARD}
         if record.exc_info:
             line["trace"] = self.formatException(record.exc_info)
-        return json.dumps(line, ensure_ascii=False, default=str)
+        return escape_json(json.dumps(line, ensure_ascii=False, default=str))
 
 
 def start_logging(level: str, *, as_json: bool) -> None:

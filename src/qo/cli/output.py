@@ -1,14 +1,15 @@
 """How answers look: colours, tables, JSON. What comes from a task is text, never markup or terminal commands."""
 
 import json
+import re
 import sys
-import unicodedata
 from collections.abc import Iterable
 from typing import IO, Any
 
 import click
 from rich import box
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
@@ -23,22 +24,38 @@ STYLES = {
     Status.ARCHIVED: "dim",
 }
 _PIPE_WIDTH = 240  # columns where nobody's window cuts: in a pipe a shortened id is useless
-_BIDI = frozenset("\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
+# Control characters (C0, DEL, C1), line and paragraph separators, whatever turns the direction, half characters.
+_HARMFUL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u206f\ud800-\udfff]")
+_BLANKS = {ord(character): " " for character in "\n\r\t"}
+_LATIN = 0xFF
 _UNITS = ((86_400.0, "d"), (3600.0, "h"), (60.0, "m"))
 _WIDTHS = {"id": 36, "status": 9, "at": 19, "ago": 4, "failure": 12}
 _MOMENT = 0.0005  # seconds; what is shorter shows as 0
+
+
+class SafeConsole(Console):
+    """Escapes what a terminal would obey in all that is printed, also where a caller forgot to."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        for segment in super().render(renderable, options):
+            text = segment.text
+            yield segment if segment.control or (text.isascii() and text.isprintable()) else _escaped(segment)
+
+
+def _escaped(segment: Segment) -> Segment:
+    return segment._replace(text=escape(segment.text))
 
 
 def console(stream: IO[str] | None = None) -> Console:
     """A console on stdout (or `stream`) that takes no markup, so that data cannot dress up."""
     stream = stream or sys.stdout
     width = None if stream.isatty() else _PIPE_WIDTH
-    return Console(file=stream, markup=False, emoji=False, highlight=False, width=width, soft_wrap=False)
+    return SafeConsole(file=stream, markup=False, emoji=False, highlight=False, width=width, soft_wrap=False)
 
 
 def clean(text: str) -> str:
-    """Text without anything a terminal would obey: escape sequences, direction overrides, half characters."""
-    return "".join(" " if character in "\n\r\t" else character for character in text if _harmless(character))
+    """Text on one line, with everything that a terminal would obey written as an escape such as \\x1b."""
+    return escape(text.translate(_BLANKS))
 
 
 def clean_lines(text: str) -> str:
@@ -46,10 +63,14 @@ def clean_lines(text: str) -> str:
     return "\n".join(clean(line) for line in text.replace("\r\n", "\n").split("\n"))
 
 
-def _harmless(character: str) -> bool:
-    if character in "\n\r\t":
-        return True
-    return character not in _BIDI and unicodedata.category(character) not in ("Cc", "Cs")
+def escape(text: str) -> str:
+    """Text with control characters, direction overrides and half characters as escapes; lines and tabs stay."""
+    return _HARMFUL.sub(_escape, text)
+
+
+def _escape(found: re.Match[str]) -> str:
+    code = ord(found[0])
+    return f"\\x{code:02x}" if code <= _LATIN else f"\\u{code:04x}"
 
 
 def data(text: object, style: str = "") -> Text:
@@ -66,11 +87,16 @@ def shorten(text: str, most: int) -> str:
 
 
 def as_json(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, indent=2, allow_nan=False)
+    return escape_json(json.dumps(value, ensure_ascii=False, indent=2, allow_nan=False))
 
 
 def compact(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, allow_nan=False)
+    return escape_json(json.dumps(value, ensure_ascii=False, allow_nan=False))
+
+
+def escape_json(text: str) -> str:
+    """The same JSON, without a character that a terminal would obey: these occur in strings only."""
+    return _HARMFUL.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def table(*columns: str, title: str | None = None, right: Iterable[str] = ()) -> Table:
@@ -134,6 +160,11 @@ def bar(share: float, width: int, style: str) -> Text:
 
 def plural(number: int, thing: str = "task") -> str:
     return f"{number:,} {thing}" + ("" if number == 1 else "s")
+
+
+def echo(text: str, *, err: bool = False) -> None:
+    """Print text as it is, but for what a terminal would obey."""
+    click.echo(escape(text), err=err)
 
 
 def print_json_error(message: str, **more: object) -> None:

@@ -8,6 +8,7 @@ import click
 from qo.cli.context import Call, common, examples, option
 from qo.cli.limit_options import limit_options
 from qo.cli.logs import LEVELS, start_logging
+from qo.cli.output import echo
 from qo.cli.watching import monitor_options_with, monitor_settings
 from qo.errors import InvalidSetting
 from qo.queue import Queue
@@ -76,4 +77,4 @@ def command(call: Call, *, host: str, port: int, **given: Any) -> None:
 
 
 def print_note(text: str) -> None:
-    click.echo(text, err=True)
+    echo(text, err=True)

@@ -138,4 +138,7 @@ class Answer:
             "token": scope.get("qo_token"),
         }
         about |= cast("dict[str, Any]", scope).get("qo_transition", {})
-        log.log(level, "%s %s %d", scope["method"], scope["path"], self._status, extra=about)
+        if self._body.is_aborted:
+            log.log(level, "%s %s aborted by the client", scope["method"], scope["path"], extra=about)
+        else:
+            log.log(level, "%s %s %d", scope["method"], scope["path"], self._status, extra=about)

@@ -49,7 +49,9 @@ def address_of(url: str) -> Address:
         # Not its cause: libpq may quote the address, password and all.
         option = _UNKNOWN.search(str(error))
         is_name = option is not None and option[1].isidentifier()  # or part of a password whose ? is not encoded
-        wrong = f"there is no option {option[1]!r}" if option and is_name else "write postgresql://user@host:5432/database"
+        wrong = (
+            f"there is no option {option[1]!r}" if option and is_name else "write postgresql://user@host:5432/database"
+        )
         raise InvalidSetting(f"not a Postgres address: {wrong}; options are `schema` and those of libpq") from None
     shown = f"{given.get('host') or 'localhost'}:{given.get('port') or 5432}/{given.get('dbname') or ''}"
     return Address(make_conninfo("", **_WATCHFUL | given), schema, f"postgresql://{shown}")
