@@ -6,8 +6,9 @@ written over.
 """
 
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from functools import lru_cache
+from itertools import accumulate
 from typing import Annotated, TypeVar
 
 import msgspec
@@ -28,6 +29,8 @@ WORKERS = "workers/"
 
 DEAD_AFTER = 90.0  # seconds of silence after which a worker is dead: three missed heartbeats
 
+MAX_KNOWN_TYPES = 10_000
+_KNOWN_TYPES_LENGTH = 512 * 1024  # characters of all their names; a server takes no note of more than 1 MiB
 _TRIES = 50  # a note is written seldom: so many lost races in a row mean something is broken
 
 
@@ -175,18 +178,47 @@ async def workers(engine: Engine) -> list[WorkerNote]:
     return found
 
 
-async def make_types_known(engine: Engine, types: Iterable[str]) -> KnownTypes:
-    """Add to the known types."""
+async def make_types_known(engine: Engine, types: Iterable[str], *, only_if_room: bool = False) -> KnownTypes:
+    """Add to the known types.
+
+    Their note has a limit: beyond it, types that no worker is registered for make room. With `only_if_room`, the new
+    ones push no others out.
+    """
+    wanted = frozenset(types)
+    registered: frozenset[str] | None = None
 
     def known(before: KnownTypes) -> KnownTypes:
-        return KnownTypes(types=before.types | set(types))
+        together = before.types | wanted
+        if before.types.issuperset(wanted) or _has_room(together):
+            return KnownTypes(types=together)
+        if registered is None:
+            raise _Full
+        first = registered if only_if_room else registered | wanted
+        return KnownTypes(types=_as_many_as_fit([*sorted(together & first), *sorted(together - first - wanted)]))
 
     async def in_use() -> KnownTypes:
         """After damage every type that occurs counts as known: tasks of an unknown one would be failed."""
         registered = {type_ for worker in await workers(engine) for type_ in worker.types}
         return KnownTypes(types=frozenset(registered | {lane.type for lane in await engine.count()}))
 
-    return await change(engine, KNOWN_TYPES, KnownTypes, known, instead=in_use)
+    try:
+        return await change(engine, KNOWN_TYPES, KnownTypes, known, instead=in_use)
+    except _Full:
+        registered = frozenset(type_ for worker in await workers(engine) for type_ in worker.types)
+        return await change(engine, KNOWN_TYPES, KnownTypes, known, instead=in_use)
+
+
+class _Full(Exception):
+    """The note of known types has no room for more."""
+
+
+def _has_room(types: Collection[str]) -> bool:
+    return len(types) <= MAX_KNOWN_TYPES and sum(map(len, types)) <= _KNOWN_TYPES_LENGTH
+
+
+def _as_many_as_fit(types: Sequence[str]) -> frozenset[str]:
+    lengths = accumulate(map(len, types[:MAX_KNOWN_TYPES]))
+    return frozenset(type_ for type_, length in zip(types, lengths, strict=False) if length <= _KNOWN_TYPES_LENGTH)
 
 
 async def set_aside(engine: Engine, error: DamagedNote) -> None:

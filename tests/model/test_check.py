@@ -150,6 +150,9 @@ def test_a_message_says_which_side_of_zero_is_meant() -> None:
 
 def test_a_list_of_names_is_put_in_order_each_once() -> None:
     assert check_names("needs", ["b", "a", "b"]) == ("a", "b")
+    for check in (check_names, check_types):
+        with pytest.raises(InvalidTask, match="needs: has 1,001 names, the limit is 1,000"):
+            check("needs", (f"n{n % 9}" for n in range(1001)))
     for nonsense in ("gpu", 5, None):
         with pytest.raises(InvalidTask, match=r"^needs: .* is not a list of names"):
             check_names("needs", nonsense)  # type: ignore[arg-type]

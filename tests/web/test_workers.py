@@ -323,3 +323,25 @@ async def test_the_lease_is_in_no_error_and_an_unknown_worker_is_told_to_registe
     told = await other.post(f"{other.id}/result", {"task_id": task["task_id"], "status": "completed"}, status=409)
     assert task["lease_token"] not in str(told)
     assert "register" in (await worker.post("nobody/poll", {"available_capacity": 1}, status=404))["error"]
+
+
+async def test_lists_of_names_are_limited(worker: Client) -> None:
+    many = [f"n{n}" for n in range(1001)]
+    for field in ("capabilities", "types", "queues"):
+        refused = await worker.post("register", {"capabilities": [], "capacity": 5} | {field: many}, status=400)
+        assert (refused["field"], refused["error"]) == (field, f"{field}: has 1,001 names, the limit is 1,000")
+    refused = await worker.post(f"{worker.id}/poll", {"capabilities": many, "available_capacity": 1}, status=400)
+    assert refused["field"] == "capabilities"
+    long = [f"{n:0>250}" for n in range(1000)]
+    refused = await worker.post("register", {"capabilities": [], "capacity": 5, "types": long}, status=400)
+    assert refused["error"] == "types: are too long together: a registration has up to 65,536 bytes"
+
+
+async def test_so_many_workers_may_register(worker: Client, queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = worker.id
+    monkeypatch.setattr("qo.web.remote.roster.MAX_REGISTERED", 2)
+    await worker.register()
+    refused = await worker.post("register", {"capabilities": [], "capacity": 5}, status=429)
+    assert "2 workers are registered, the limit is 2; let workers say" in refused["error"]
+    await queue.engine.drop_note(notes.WORKERS + first)
+    await worker.register()

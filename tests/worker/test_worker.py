@@ -6,6 +6,8 @@ import threading
 from qo.errors import Fail, Retry
 from qo.model import RetryPolicy, Status
 from qo.tasks import current_task
+from qo.web.remote.checks import check_want
+from qo.worker import Worker, WorkerSettings
 from tests.worker.bench import Bench
 
 QUICK = RetryPolicy(initial=0.01, max=0.02)
@@ -101,6 +103,22 @@ async def test_a_type_nobody_ever_knew_is_failed_and_one_that_is_known_elsewhere
     left = await bench.queue.get(waiting)
     assert left is not None
     assert left.status is Status.PENDING
+
+
+async def test_a_server_takes_what_a_worker_asks_for_however_many_types_and_queues_there_are(bench: Bench) -> None:
+    async def known() -> None: ...
+
+    bench.handle(known)
+    tasks = [bench.queue.new_task(f"t{n}", b"{}", queue=f"q{n}") for n in range(1200)]
+    await bench.queue.submit_many(tasks)
+    worker = Worker(bench.queue, bench.registry, WorkerSettings(unknown_after=0.0))
+    want = await worker._claiming.strangers()
+    assert want is not None and check_want(want) == want
+    await bench.queue.switches.pause(queues=["q0"])
+    await worker._claiming.obey()
+    want = worker._claiming.want()
+    assert want is not None and check_want(want) == want
+    assert "q0" not in want.queues and len(want.queues) == 1000
 
 
 async def test_a_type_nobody_ever_knew_is_left_alone_while_it_is_paused(bench: Bench) -> None:

@@ -19,6 +19,7 @@ from qo.model.change import (
     withdraw,
 )
 from qo.model.check import (
+    MAX_NAMES,
     PAYLOAD_LIMIT,
     check_described,
     check_distinct,
@@ -27,6 +28,7 @@ from qo.model.check import (
     check_names,
     check_new,
     check_number,
+    check_number_of_names,
     check_retry,
     check_size,
     check_type,
@@ -74,7 +76,7 @@ from qo.model.task import (
     lane_of,
     stamps,
 )
-from qo.model.want import LEASE, Want, eligible
+from qo.model.want import LEASE, Want, eligibility, eligible
 
 __all__ = [
     "ADMIN_NOTES",
@@ -91,6 +93,7 @@ __all__ = [
     "LEVELS",
     "LOST",
     "LOW",
+    "MAX_NAMES",
     "MAX_RETRIES",
     "MEDIUM",
     "NEW",
@@ -136,6 +139,7 @@ __all__ = [
     "check_names",
     "check_new",
     "check_number",
+    "check_number_of_names",
     "check_retry",
     "check_size",
     "check_type",
@@ -150,6 +154,7 @@ __all__ = [
     "due_at",
     "effective_priority",
     "effective_rank",
+    "eligibility",
     "eligible",
     "event_of",
     "expire",

@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sized
 from functools import lru_cache
 
 from qo.errors import BadBatch, InvalidTask
@@ -14,6 +14,7 @@ from qo.model.task import LONGEST, NewTask
 
 PAYLOAD_LIMIT = 256 * 1024  # bytes kept inline
 MOST_RETRIES = 10_000
+MAX_NAMES = 1000  # in a list of queues, types, capabilities or needs
 KEY_LENGTH = 256
 _INFINITE = float("inf")
 _sound = [DEFAULT_POLICY]  # the last policy found so; by identity, because to be equal says nothing about types
@@ -31,11 +32,19 @@ def check_name(field: str, name: str) -> str:
     return name
 
 
+def check_number_of_names(field: str, given: Sized) -> None:
+    """A store compares each name of a list with each lane."""
+    if len(given) > MAX_NAMES:
+        raise InvalidTask(field, f"has {len(given):,} names, the limit is {MAX_NAMES:,}")
+
+
 def check_names(field: str, given: Iterable[str]) -> tuple[str, ...]:
     """Each once, in order."""
     if is_a(given, str) or not is_a(given, Iterable):
         raise InvalidTask(field, f"{show(given)} is not a list of names")
-    return tuple(sorted({check_name(field, name) for name in given}))
+    names = list(given)
+    check_number_of_names(field, names)
+    return tuple(sorted({check_name(field, name) for name in names}))
 
 
 def check_type(field: str, name: str) -> str:
@@ -51,7 +60,9 @@ def check_types(field: str, given: Iterable[str]) -> tuple[str, ...]:
     """Each once, in order."""
     if is_a(given, str) or not is_a(given, Iterable):
         raise InvalidTask(field, f"{show(given)} is not a list of types")
-    return tuple(sorted({check_type(field, name) for name in given}))
+    types = list(given)
+    check_number_of_names(field, types)
+    return tuple(sorted({check_type(field, name) for name in types}))
 
 
 def check_id(task_id: str, field: str = "id") -> str:

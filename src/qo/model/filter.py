@@ -1,5 +1,6 @@
 """Which tasks to look at, how many there are, and where a page ends."""
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 from msgspec import Struct
@@ -24,14 +25,19 @@ class Filter(Struct, frozen=True, kw_only=True):
     retrying: bool | None = None  # of pending tasks, only those whose last attempt failed, or only the others
 
     def matches(self, task: Task, now: float) -> bool:
-        return (
-            (not self.queues or task.queue in self.queues)
-            and (not self.types or task.type in self.types)
-            and (not self.statuses or task.status in self.statuses)
+        return self.matcher(now)(task)
+
+    def matcher(self, now: float) -> Callable[[Task], bool]:
+        """As `matches`, for many tasks: however many names the filter lists, each task costs the same."""
+        queues, types, statuses, shards = map(frozenset, (self.queues, self.types, self.statuses, self.shards))
+        return lambda task: (
+            (not queues or task.queue in queues)
+            and (not types or task.type in types)
+            and (not statuses or task.status in statuses)
             and (self.worker_id is None or task.worker_id == self.worker_id)
             and (self.expired_for is None or _expired(task, now - self.expired_for))
             and (self.finished_for is None or _finished(task, now - self.finished_for))
-            and (not self.shards or task.id[0] in self.shards)
+            and (not shards or task.id[0] in shards)
             and (self.retrying is None or task.status is not Status.PENDING or is_retrying(task) is self.retrying)
         )
 

@@ -14,7 +14,7 @@ from qo.model.filter import Counts, Filter, Lane, Position, position
 from qo.model.note import ANY, NEW, Note
 from qo.model.order import in_order
 from qo.model.task import FINISHED, NewTask, Status, Task, admit, lane_of, stamps
-from qo.model.want import Want, eligible
+from qo.model.want import Want, eligibility
 
 
 class Added(NamedTuple):
@@ -63,10 +63,9 @@ class Table:
         return claimed
 
     def _due(self, want: Want, now: float) -> Iterable[Task]:
+        takes = eligibility(want)
         return (
-            task
-            for task in self.tasks.values()
-            if rules.is_due(task, now) and eligible(want, task.queue, task.type, task.needs)
+            task for task in self.tasks.values() if rules.is_due(task, now) and takes(task.queue, task.type, task.needs)
         )
 
     def apply(self, changes: Sequence[Change], now: float) -> list[bool]:
@@ -99,10 +98,11 @@ class Table:
         return [self.tasks.get(task_id) for task_id in ids]
 
     def find(self, where: Filter, *, limit: int, after: str, now: float) -> list[Task]:
+        matches = where.matcher(now)
         found = sorted(self.tasks.values(), key=_place, reverse=True)
         if after:
             found = [task for task in found if _place(task) < position(after)]
-        return [task for task in found if where.matches(task, now)][:limit]
+        return [task for task in found if matches(task)][:limit]
 
     def count(self) -> Counts:
         return dict(Counter(Lane(task.queue, task.type, task.status, task.priority) for task in self.tasks.values()))

@@ -1,6 +1,6 @@
 """Which tasks a worker can take: its queues, the types it knows, the capabilities it has."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from msgspec import Struct
 
@@ -20,6 +20,14 @@ class Want(Struct, frozen=True, kw_only=True):
     at_most: Mapping[str, int] = {}  # for some types, fewer than `limit`
     is_prefetch: bool = False  # handlers start later: `started_at` stays empty until a change sets it
     again: bool = False  # the answer to this claim was lost: give what it got, if it got anything
+
+
+def eligibility(want: Want) -> Callable[[str, str, Collection[str]], bool]:
+    """As `eligible`, for many tasks: however many names the worker lists, each task costs the same."""
+    queues, types, capabilities = frozenset(want.queues), frozenset(want.types), want.capabilities
+    return lambda queue, type_, needs: (
+        (not queues or queue in queues) and (not types or type_ in types) and capabilities.issuperset(needs)
+    )
 
 
 def eligible(want: Want, queue: str, type: str, needs: Collection[str]) -> bool:

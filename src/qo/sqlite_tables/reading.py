@@ -54,10 +54,9 @@ class Reading:
     def _narrow(self, where: Filter, after: str, now: float) -> tuple[str, list[Any]]:
         tests: list[tuple[str, Any]] = []
         if where.queues or where.types:
+            queues, types = frozenset(where.queues), frozenset(where.types)
             lanes = self._lanes.where(
-                lambda lane: (
-                    (not where.queues or lane.queue in where.queues) and (not where.types or lane.type in where.types)
-                )
+                lambda lane: (not queues or lane.queue in queues) and (not types or lane.type in types)
             )
             tests.append(("lane IN (SELECT value FROM json_each(?))", (encode_list(sorted(lanes)),)))
         if where.worker_id is not None:

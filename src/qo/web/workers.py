@@ -81,7 +81,7 @@ async def poll(
     async def work() -> bytes:
         tasks = await desk.handing_out.poll(seat, data, caller.limits, lambda: desk.check_still_admitted(caller))
         try:
-            await desk.roster.make_known(tuple({task.type for task in tasks}))
+            await desk.roster.make_known(tuple({task.type for task in tasks}), only_if_room=True)
             answer = msgspec.json.encode(messages.Polled(tasks=[handed_out(task) for task in tasks]))
         except BaseException:  # no worker learns of these leases
             await desk.handing_out.release(tasks)

@@ -7,7 +7,7 @@ from itertools import count
 from qo.clock import Clock
 from qo.engine import Engine
 from qo.ids import new_lease_id
-from qo.model import Status, Task, Want
+from qo.model import MAX_NAMES, Status, Task, Want
 from qo.notes import CONTROL, KNOWN_TYPES, Control, KnownTypes, read_or
 from qo.tasks import Handler
 from qo.worker.held import Held
@@ -17,6 +17,7 @@ from qo.worker.settings import WorkerSettings
 from qo.worker.start_queue import StartQueue
 
 UNKNOWN_BATCH = 100
+_MAX_STRANGERS = 100  # unknown types in one claim; a server refuses a claim that lists too many
 
 
 class Claiming:
@@ -131,12 +132,20 @@ class Claiming:
         self.refresh()
         self._queues = self._settings.queues
         if control.paused_queues:
-            queues = self._settings.queues or sorted({lane.queue for lane in await self._engine.count()})
+            queues = self._settings.queues or await self._queues_with_tasks(control)
             if number < self._last_read:
                 return
-            self._queues = tuple(queue for queue in queues if queue not in control.paused_queues)
+            self._queues = tuple(queue for queue in queues if queue not in control.paused_queues)[:MAX_NAMES]
             if not self._queues:
                 self._types = ()
+
+    async def _queues_with_tasks(self, control: Control) -> list[str]:
+        """Where tasks wait comes first: a server refuses a claim that lists too many queues."""
+        queues: dict[str, bool] = {}
+        for lane in await self._engine.count():
+            if lane.queue not in control.paused_queues:
+                queues[lane.queue] = queues.get(lane.queue, False) or lane.status is Status.PENDING
+        return sorted(queues, key=lambda queue: (not queues[queue], queue))
 
     def is_held_back(self, task: Task) -> bool:
         """A pause says that this task is not to start."""
@@ -186,8 +195,8 @@ class Claiming:
         now = self._clock()
         self._strangers = {type: self._strangers.get(type, now) for type in types}
         patience = 0.0 if self._settings.drain else self._settings.unknown_after
-        ripe = tuple(sorted(type for type, seen in self._strangers.items() if now - seen >= patience))
-        return self._want(ripe, UNKNOWN_BATCH, {}) if ripe else None
+        ripe = sorted(type for type, seen in self._strangers.items() if now - seen >= patience)
+        return self._want(tuple(ripe[:_MAX_STRANGERS]), UNKNOWN_BATCH, {}) if ripe else None
 
     def _serves(self, queue: str) -> bool:
         return self.is_of_its_queues(queue) and queue not in self._control.paused_queues

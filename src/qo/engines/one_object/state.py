@@ -209,9 +209,9 @@ class State:
         return [self._task(task_id) for task_id in ids]
 
     def find(self, where: Filter, *, limit: int, after: str, now: float) -> list[Task]:
-        behind = position(after) if after else None
+        behind, matches = position(after) if after else None, where.matcher(now)
         tasks = (record.task for record in self._records.values())
-        fitting = (task for task in tasks if (behind is None or _place(task) < behind) and where.matches(task, now))
+        fitting = (task for task in tasks if (behind is None or _place(task) < behind) and matches(task))
         return nlargest(limit, fitting, key=_place)
 
     def count(self) -> Counts:

@@ -30,7 +30,7 @@ class Finding:
 
     async def _page(self, where: Filter, places: list[Position], limit: int, seen: dict[str, Kept]) -> list[Task]:
         """Read from the newest on until the page is full; the places behind it serve the next page."""
-        now, page = self._clock(), list[Task]()
+        matches, page = where.matcher(self._clock()), list[Task]()
         start = 0
         while start < len(places) and len(page) < limit:
             chunk = places[start : start + min(_SCAN, max(limit - len(page), MOST))]
@@ -38,7 +38,7 @@ class Finding:
                 if len(page) == limit:
                     break
                 start += 1
-                if kept is not None and kept.task.created_at == place.created_at and where.matches(kept.task, now):
+                if kept is not None and kept.task.created_at == place.created_at and matches(kept.task):
                     page.append(kept.task)
         if page:
             self._places.keep(where, cursor(page[-1]), places[start:])
@@ -106,11 +106,11 @@ class Finding:
     # --- by reading everything
 
     async def _scan(self, where: Filter, seen: dict[str, Kept]) -> list[Position]:
-        now, found = self._clock(), list[Position]()
+        matches, found = where.matcher(self._clock()), list[Position]()
         ids = await self.ids(where.shards)
         for start in range(0, len(ids), _SCAN):
             chunk = await in_parallel(self._documents.read_living, ids[start : start + _SCAN])
-            fitting = [kept for kept in chunk if kept is not None and where.matches(kept.task, now)]
+            fitting = [kept for kept in chunk if kept is not None and matches(kept.task)]
             found += [Position(kept.task.created_at, kept.task.id) for kept in fitting]
             if len(ids) <= _SCAN:  # else they are too many to keep
                 seen.update((kept.task.id, kept) for kept in fitting)

@@ -16,7 +16,7 @@ from qo.engines.per_task.options import Options
 from qo.engines.per_task.promoted import Promoted
 from qo.engines.per_task.store import Store
 from qo.ids import luck
-from qo.model import Want, eligible, in_order
+from qo.model import Want, eligibility, eligible, in_order
 
 _FRESH = 1.0  # seconds
 _MOST_READ = 8000  # entries of each shard one claim looks at; the next claim goes on from there
@@ -85,11 +85,14 @@ class Ready:
 
     async def _wanted(self, entries: list[Entry], want: Want) -> list[Entry]:
         await self._lanes.learn(entries)
-        return [entry for entry in entries if self._is_wanted(entry, want)]
-
-    def _is_wanted(self, entry: Entry, want: Want) -> bool:
-        names = self._lanes.names(entry) if entry.id[0] in self._shards else None
-        return names is not None and eligible(want, names.queue, names.type, names.needs)
+        takes = eligibility(want)
+        return [
+            entry
+            for entry in entries
+            if entry.id[0] in self._shards
+            and (names := self._lanes.names(entry)) is not None
+            and takes(names.queue, names.type, names.needs)
+        ]
 
     # --- when one page is not enough
 

@@ -10,7 +10,7 @@ from redis.exceptions import RedisError
 
 from qo.engines.redis.lines import Lines, Unsent, pack_command
 from qo.engines.redis.packing import Place
-from qo.model import Want, eligible
+from qo.model import Want, eligibility
 
 _POLL = 1.0  # seconds between two looks while nobody tells us
 _QUIET = 15.0  # seconds without a word after which the channel is asked whether it is still there
@@ -115,7 +115,8 @@ class Watch:
         self.told += 1
         due_in, places = _news.decode(data)
         for sleeper, want in self._sleepers.items():
-            if any(eligible(want, *place[:3]) for place in places):
+            takes = eligibility(want)
+            if any(takes(*place[:3]) for place in places):
                 _end(sleeper)
             elif due_in is not None:
                 # Waking up early is harmless, so it need not be known whether the sleeper's own alarm is earlier.

@@ -49,10 +49,9 @@ def search_of(given: TaskFilter, limits: AccessLimits) -> Search:
 
 def count(counts: Counts, search: Search) -> int:
     where = search.where
+    queues, types, statuses = frozenset(where.queues), frozenset(where.types), frozenset(where.statuses)
     return sum(
         number
         for lane, number in search.limits.count(counts).items()
-        if lane.status in where.statuses
-        and (not where.types or lane.type in where.types)
-        and (not where.queues or lane.queue in where.queues)
+        if lane.status in statuses and (not types or lane.type in types) and (not queues or lane.queue in queues)
     )

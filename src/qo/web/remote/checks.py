@@ -21,6 +21,7 @@ from qo.model import (
     check_names,
     check_new,
     check_number,
+    check_number_of_names,
     check_size,
     check_type,
     position,
@@ -30,7 +31,6 @@ from qo.model.task import LONGEST
 from qo.notes import WORKERS
 
 MOST = 10_000  # items in a batch, tasks in a claim or a page
-_NAMES = 1000
 _MAX_INTEGER = 2**31 - 1  # what every store can keep
 _NUMBERS = {"grace": LONGEST, "delay": LONGEST, "lease": LONGEST, "failures": _MAX_INTEGER, "started_at": 2 * LONGEST}
 _TYPE_FIELDS = ("types", "at_most")
@@ -64,8 +64,7 @@ def check_want(want: Want) -> Want:
     check_lease_id(want.lease_id)
     for field in ("queues", "types", "capabilities", "at_most"):
         names = getattr(want, field)
-        if len(names) > _NAMES:
-            raise InvalidTask(field, f"has {len(names):,} names, the limit is {_NAMES:,}")
+        check_number_of_names(field, names)
         for name in names:
             (check_type if field in _TYPE_FIELDS else check_name)(field, name)
     check_number("lease", want.lease, above=0.0)
@@ -76,6 +75,8 @@ def check_want(want: Want) -> Want:
 
 def check_find(asked: wire.Find) -> wire.Find:
     where = asked.where
+    for field in ("queues", "types", "statuses", "shards"):
+        check_number_of_names(field, getattr(where, field))
     for name in where.queues:
         check_name("queues", name)
     for name in where.types:

@@ -1,10 +1,9 @@
 """The workers that speak HTTP: each has a seat here and a note in the store, so that any server knows it."""
 
 import asyncio
-from collections.abc import Callable, Iterable
 
 import msgspec
-from litestar.exceptions import NotFoundException, PermissionDeniedException
+from litestar.exceptions import NotFoundException, PermissionDeniedException, TooManyRequestsException
 from msgspec.structs import replace
 
 from qo import notes
@@ -19,13 +18,13 @@ from qo.web.remote.messages import Recorded, Register
 from qo.web.remote.rates import Rates
 
 MOST_SEATS = 10_000
+MAX_REGISTERED = 10_000  # workers of a store, whoever registered them
+_REGISTRATION_SIZE = 64 * 1024  # bytes of a worker's note
+_COUNT_INTERVAL = 10.0  # seconds between two counts of the registered workers
 MOST_RECORDED = 1000  # results a seat remembers, for repeats that the store can no longer recognise
 MOST_CAPACITY = 10_000
-_MOST_NAMES = 1000
 _STALE = 10.0  # seconds after which any request of a worker renews its sign of life
 _VERSION_LENGTH = 64
-
-Check = Callable[[str, Iterable[str]], tuple[str, ...]]
 
 
 class Seat:
@@ -49,24 +48,41 @@ class Roster:
         self._seats: dict[str, Seat] = {}
         self._known_types: set[str] = set()
         self._writing = asyncio.Lock()
+        self._registered, self._count_again_at = 0, float("-inf")
 
     async def register(self, asked: Register, caller: Caller) -> Seat:
         """A worker of this caller, for what it asks for within the caller's limits."""
         now, limits = self._clock(), caller.limits
+        await self._check_room()
         note = WorkerNote(
             worker_id=new_id(self._clock),
             started_at=now,
             last_heartbeat=now,
-            queues=_inside("queues", _names("queues", asked.queues), limits.queues),
-            types=_inside("types", _names("types", asked.types, check_types), limits.types),
-            capabilities=_names("capabilities", asked.capabilities),
+            queues=_inside("queues", check_names("queues", asked.queues), limits.queues),
+            types=_inside("types", check_types("types", asked.types), limits.types),
+            capabilities=check_names("capabilities", asked.capabilities),
             capacity=check_capacity("capacity", asked.capacity, least=1),
             version=_version(asked.version),
             owner=_owner(caller),
         )
+        if len(msgspec.json.encode(note)) > _REGISTRATION_SIZE:
+            raise InvalidTask("types", f"are too long together: a registration has up to {_REGISTRATION_SIZE:,} bytes")
         await self.make_known(note.types)
         await self._write(note)
+        self._registered += 1
         return self._sit(note)
+
+    async def _check_room(self) -> None:
+        """Raises if too many workers are registered. They are counted again now and then, and before one is refused."""
+        if self._registered < MAX_REGISTERED and boot_clock() < self._count_again_at:
+            return
+        self._registered = len(await self._engine.notes(notes.WORKERS))
+        self._count_again_at = boot_clock() + _COUNT_INTERVAL
+        if self._registered >= MAX_REGISTERED:
+            raise TooManyRequestsException(
+                f"{self._registered:,} workers are registered, the limit is {MAX_REGISTERED:,};"
+                " let workers say that they leave, and run a monitor, which removes those that died"
+            )
 
     async def seat(self, worker_id: str, caller: Caller) -> Seat:
         """The worker's seat. One that registered with another server gets it from its note.
@@ -110,13 +126,15 @@ class Roster:
         self._seats.pop(seat.note.worker_id, None)
         await self._engine.drop_note(notes.WORKERS + seat.note.worker_id)
 
-    async def make_known(self, types: tuple[str, ...]) -> None:
+    async def make_known(self, types: tuple[str, ...], *, only_if_room: bool = False) -> None:
         """So that no worker takes them for a mistake."""
         if self._known_types.issuperset(types):
             return
         async with self._writing:  # many polls may bring the same news
-            now = await notes.make_types_known(self._engine, types)
-        self._known_types |= now.types
+            now = await notes.make_types_known(self._engine, types, only_if_room=only_if_room)
+        if len(self._known_types) > 2 * notes.MAX_KNOWN_TYPES:
+            self._known_types.clear()
+        self._known_types |= now.types | set(types)  # those without room, too: they are not tried at every poll
 
     async def _write(self, note: WorkerNote) -> None:
         await self._engine.write_note(notes.WORKERS + note.worker_id, msgspec.json.encode(note), expected=ANY)
@@ -132,12 +150,6 @@ def _inside(field: str, names: tuple[str, ...], limit: frozenset[str]) -> tuple[
         outside = next(name for name in names if name not in limit)
         raise PermissionDeniedException(f"this token is not for {outside!r} in `{field}`")
     return names or tuple(sorted(limit))
-
-
-def _names(field: str, given: list[str], check: Check = check_names) -> tuple[str, ...]:
-    if len(given) > _MOST_NAMES:
-        raise InvalidTask(field, f"has {len(given):,} names, the limit is {_MOST_NAMES:,}")
-    return check(field, given)
 
 
 def check_capacity(field: str, capacity: int, *, least: int = 0) -> int:
