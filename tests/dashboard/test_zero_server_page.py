@@ -46,6 +46,20 @@ async def go(page: Page, where: str) -> None:
     await page.evaluate("(where) => { location.hash = where; }", where)
 
 
+async def test_the_page_makes_markup_of_nothing(place: Place, queue: Queue, tab: Tab) -> None:
+    """Its policy lets the answers of the store be parsed as XML, and nothing else become a document."""
+    await queue.enqueue("seen")
+    page = await open_page(tab, place.narrow_link())
+    await expect(page.locator('.stat[data-status="pending"] b')).to_have_text("1", timeout=PATIENCE)
+    assert tab.unexpected() == []
+    refused = (
+        "(html) => { try { document.body.innerHTML = html; return 'made'; } catch (error) { return error.name; } }"
+    )
+    assert await page.evaluate(refused, "<b>x</b>") == "TypeError"
+    policy = "() => { try { trustedTypes.createPolicy('x', {}); return 'made'; } catch (error) { return error.name; } }"
+    assert await page.evaluate(policy) == "TypeError"
+
+
 @BOTH
 async def test_a_link_shows_the_whole_queue_and_keeps_nothing(place: Place, queue: Queue, tab: Tab) -> None:
     ids = await fill(queue)

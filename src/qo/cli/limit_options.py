@@ -56,7 +56,7 @@ _OPTIONS = (
     option(
         "--max-unsent-memory",
         type=click.IntRange(1),
-        default=64,
+        default=32,
         var="QO_MAX_UNSENT_MEMORY",
         help="MiB of answers that clients have not read; beyond it the slowest readers are cut off.",
     ),

@@ -103,6 +103,7 @@ class LimitedConnection(HttpToolsProtocol):
         self._heads_begun = 0
         self._head_size = 0  # bytes of an unfinished head
         self._paused_at = 0.0  # when the client last stopped reading, as long as `flow.write_paused`
+        self._is_next_deferred = False  # a request has arrived that is answered when the client has read
         self._refusal: tuple[int, str] | None = None
 
     # --- the connection
@@ -124,6 +125,11 @@ class LimitedConnection(HttpToolsProtocol):
     def resume_writing(self) -> None:
         super().resume_writing()
         self.shared.unsent.pop(self, None)
+        if self._is_next_deferred:
+            self._is_next_deferred = False
+            self.on_response_complete()
+        elif not self._is_busy():
+            self.flow.resume_reading()
 
     # --- what the client sends
 
@@ -177,8 +183,14 @@ class LimitedConnection(HttpToolsProtocol):
     # --- what the server answers
 
     def on_response_complete(self) -> None:
+        """The next request waits until the client has read most of this answer: else answers gather in memory."""
         self._since = self.loop.time()
+        if self.flow.write_paused and self.pipeline and not self.transport.is_closing():
+            self._is_next_deferred = True
+            return
         super().on_response_complete()
+        if self.flow.write_paused:
+            self.flow.pause_reading()
         if not self._is_busy() and not self.transport.is_closing():
             self.shared.newcomers.pop(self, None)
             self.shared.waiting[self] = None

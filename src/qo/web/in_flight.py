@@ -14,7 +14,7 @@ from qo.web.limits import ServerLimits
 STREAM = "qo_stream"  # in the scope of a request whose answer has no end
 _MAX_CHECK_INTERVAL = 1.0  # seconds between two looks for requests that are overdue
 _LARGE_BODY = 64 * 1024  # bytes; bodies beyond this are handled within _MAX_LARGE_BODIES
-_MAX_LARGE_BODIES = 8 * 1024 * 1024  # bytes handled at once: decoded they take up to 25 times as much
+_MAX_LARGE_BODIES = 4 * 1024 * 1024  # bytes handled at once: decoded they take up to 25 times as much
 _REQUEST_TIMEOUT, _UNAVAILABLE = 408, 503
 
 

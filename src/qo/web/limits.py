@@ -17,7 +17,7 @@ class ServerLimits(Struct, frozen=True, kw_only=True):
     idle_timeout: float = 75.0  # between two requests; longer than proxies keep theirs
     request_timeout: float = 120.0  # from the headers to the last byte of the answer; event streams have no end
     max_upload_memory: int = 64 * MEBIBYTE  # bodies of all requests together
-    max_unsent_memory: int = 64 * MEBIBYTE  # answers of all requests together that clients have not read
+    max_unsent_memory: int = 32 * MEBIBYTE  # answers of all requests together that clients have not read
 
     @property
     def shortest_timeout(self) -> float:

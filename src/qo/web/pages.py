@@ -19,7 +19,8 @@ from qo.web.metrics import metrics_of
 FOLDER: Final = Path(__file__).with_name("dashboard")
 POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
-    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; report-uri reports"
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+    "require-trusted-types-for 'script'; trusted-types 'none'; report-uri reports"
 )
 CONFIG: Final = {"source": "api", "api": "../api/v1/"}
 _TYPES: Final = {

@@ -46,5 +46,6 @@ def content_policy(page: str, store: str) -> str:
     """
     return (
         f"default-src 'none'; script-src {page}; style-src {page}; img-src {page} data:; "
-        f"connect-src {page}config.json {store}; base-uri 'none'; form-action 'none'"
+        f"connect-src {page}config.json {store}; base-uri 'none'; form-action 'none'; "
+        "require-trusted-types-for 'script'; trusted-types qo-xml"
     )

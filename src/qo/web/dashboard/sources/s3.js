@@ -2,6 +2,7 @@
 
 import {Signer, canonicalQuery, encodePath, sha256} from './sigv4.js';
 import {StoreClock} from './store_clock.js';
+import {parseXml} from './xml.js';
 
 const AT_ONCE = 12; // requests under way; over HTTP/1.1 a browser makes six
 const TRIES = 4; // of a request the store would not take, or that was lost, if repeating it is harmless
@@ -123,7 +124,7 @@ export class S3 {
     const answer = await this.#ask('GET', null, {query});
     const said = await answer.text();
     this.#check(answer, said, what);
-    const page = new DOMParser().parseFromString(said, 'application/xml');
+    const page = parseXml(said);
     if (page.getElementsByTagName('parsererror').length) {
       throw new StoreError('unreadable', `the store answered ${what} with something that is not XML`);
     }
@@ -223,7 +224,7 @@ function isMissing(status, said) {
 
 function errorIn(said) {
   if (!said.trimStart().startsWith('<')) return {code: '', message: ''};
-  const page = new DOMParser().parseFromString(said, 'application/xml');
+  const page = parseXml(said);
   return {code: text(page, 'Code'), message: text(page, 'Message')};
 }
 
