@@ -8,12 +8,16 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
+from qo import wire
 from qo.codec import parse_json
 from qo.engines.memory import MemoryEngine
 from qo.errors import Conflict, InvalidTask, LeaseLost, OutcomeUnknown, StorageError
-from qo.model import Added, Change, NewTask, Note, Status
+from qo.model import Added, Change, Counts, NewTask, Note, Status
 from qo.testing.samples import new
 from qo.testing.samples import task_id as id_of
+from qo.web import WebSettings
+from qo.web.callers import Scope
+from qo.web.tokens import create_token
 from tests.web.serving import Served, served
 
 NOWHERE = "00000000-0000-8000-8000-000000000000"
@@ -168,6 +172,48 @@ class Absent(MemoryEngine):
     async def read_note(self, name: str) -> Note | None:
         if name == "control":
             raise StorageError("gone")
+        return await super().read_note(name)
+
+
+@pytest.mark.parametrize("error", [StorageError, OutcomeUnknown])
+def test_the_engine_port_names_the_store_only_to_callers_that_may_read(error: type[StorageError]):
+    """Who calls is not even known while the tokens cannot be read."""
+    engine = _Unwell(error("postgresql://qo@db.internal/queue is away"))
+    headers = {"content-type": wire.MEDIA_TYPE}
+    with served(engine, WebSettings(token_required=True)) as api:
+        made = {
+            scopes: api.run(create_token(engine, "-".join(scopes), scopes, now=0.0))
+            for scopes in ((Scope.ENGINE,), (Scope.ENGINE, Scope.READ))
+        }
+        assert api.client.get("/api/v1/tasks").status_code == 401  # the tokens are known for a second
+        for scopes, one in made.items():
+            headers["authorization"] = f"Bearer {one.secret}"
+            answer = api.client.post("/internal/engine/count", headers=headers, content=wire.encode(None))
+            told = wire.error_of(answer.content)
+            assert answer.status_code == 503 and type(told) is error and answer.headers["retry-after"] == "1"
+            assert ("db.internal" in str(told)) is (Scope.READ in scopes)
+    engine.is_unread = True
+    with served(engine, WebSettings(token_required=True)) as api:
+        del headers["authorization"]
+        answer = api.client.post("/internal/engine/count", headers=headers, content=wire.encode(None))
+        assert answer.status_code == 503 and b"db.internal" not in answer.content
+
+
+class _Unwell(MemoryEngine):
+    """A store that is away, for its tokens too once `is_unread`."""
+
+    is_unread = False
+
+    def __init__(self, error: StorageError) -> None:
+        super().__init__()
+        self._error = error
+
+    async def count(self) -> Counts:
+        raise self._error
+
+    async def read_note(self, name: str) -> Note | None:
+        if self.is_unread:
+            raise self._error
         return await super().read_note(name)
 
 

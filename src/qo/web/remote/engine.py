@@ -1,11 +1,13 @@
 """The engine port, served: one POST a call. Whoever may call it has the whole store, the leases of others included."""
 
+import logging
 from collections.abc import Awaitable, Callable
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from litestar import Request, Response, Router, post
 from litestar.exceptions import NotFoundException
+from msgspec.structs import replace
 
 from qo import wire
 from qo.engine import Timed
@@ -14,10 +16,13 @@ from qo.model import UNREADABLE, Change, NewTask, Want, check_id, check_number
 from qo.queue import Queue
 from qo.web.access import ENGINE
 from qo.web.action_recorder import recorder_of
+from qo.web.callers import Caller, Scope
+from qo.web.problems import STORE_AWAY
 from qo.web.remote import checks
 from qo.web.remote.answers import answers
 from qo.web.remote.port_actions import actions_in, controls_before
 
+log = logging.getLogger("qo.web")
 RETRY_AFTER = "1"  # seconds a client should wait for a store that is away
 _LONGEST_NAME = 128
 
@@ -151,14 +156,22 @@ def _answer(data: bytes, headers: dict[str, str] | None = None) -> Response[byte
     return Response(data, media_type=wire.MEDIA_TYPE, status_code=200, headers=headers)
 
 
-def _trouble(status: int, error: QoError) -> Response[bytes]:
+def _trouble(status: int, error: QoError, message: str | None = None) -> Response[bytes]:
     headers = {"Retry-After": RETRY_AFTER} if status == 503 else None  # noqa: PLR2004 - unavailable
-    return Response(
-        wire.encode(wire.trouble_of(error)), media_type=wire.MEDIA_TYPE, status_code=status, headers=headers
-    )
+    trouble = wire.trouble_of(error)
+    if message is not None:
+        log.warning("the store is away: %s", error)
+        trouble = replace(trouble, message=message)
+    return Response(wire.encode(trouble), media_type=wire.MEDIA_TYPE, status_code=status, headers=headers)
 
 
-def explain(_request: Request[Any, Any, Any], error: QoError) -> Response[bytes]:
+def _may_read(request: Request[Any, Any, Any]) -> bool:
+    """What a store says may name its address. A caller whose token could not be looked up has no right to know it."""
+    caller: Caller | None = request.scope.get("qo_caller")  # type: ignore[assignment]
+    return caller is not None and caller.may(Scope.READ)
+
+
+def explain(request: Request[Any, Any, Any], error: QoError) -> Response[bytes]:
     """An error of the engine as one that the other end raises again."""
     match error:
         case InvalidTask() | InvalidSetting() | BadBatch():
@@ -166,7 +179,7 @@ def explain(_request: Request[Any, Any, Any], error: QoError) -> Response[bytes]
         case Conflict():
             return _trouble(409, error)
         case OutcomeUnknown() | StorageError():
-            return _trouble(503, error)
+            return _trouble(503, error, None if _may_read(request) else STORE_AWAY)
     return _trouble(400, error)
 
 
