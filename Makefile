@@ -67,6 +67,8 @@ $(VENV)/developer: $(VENV)/bin/python pyproject.toml constraints.txt
 $(VENV)/servers: $(VENV)/bin/python
 	$(PYTHON) -m venv $(VENV)/ministack
 	$(call install,$(VENV)/ministack,'ministack==1.5.33')
+	$(PYTHON) -m venv $(VENV)/oidc
+	$(call install,$(VENV)/oidc,'oidc-provider-mock==0.3.4')
 	if command -v npm >/dev/null; then npm install --silent --no-audit --no-fund --prefix $(VENV)/azurite azurite@3; fi
 	sh tests/servers/install_browser.sh
 	@touch $@

@@ -9,16 +9,17 @@ from pathlib import Path
 
 import pytest
 
+from tests.servers.oidc import oidc_provider
 from tests.servers.postgres import postgres
 from tests.servers.redis import redis_server
 from tests.servers.seaweed import seaweed
 
-__all__ = ["postgres", "redis_server", "seaweed"]
+__all__ = ["oidc_provider", "postgres", "redis_server", "seaweed"]
 
 HERE = Path(__file__).parent
 GROUPS = {  # by the first pattern that fits
     "zero server": r"dashboard/test_zero_server",
-    "dashboard": r"dashboard/",
+    "dashboard": r"dashboard/|web/test_oidc",
     "postgres": r"engines/test_(postgres|redis_archive)|cli/test_(migrate|frozen_store)|torture/test_clock",
     "redis": r"engines/test_redis|torture/test_partition",
     "kills": r"engines/test_layouts_processes",

@@ -7,6 +7,7 @@ import click
 
 from qo.cli.context import Call, common, examples, option
 from qo.cli.limit_options import limit_options
+from qo.cli.login_options import login_options
 from qo.cli.logs import LEVELS, start_logging
 from qo.cli.output import echo
 from qo.cli.watching import monitor_options_with, monitor_settings
@@ -32,6 +33,7 @@ EXAMPLES = examples(
 @option("--token-required", is_flag=True, var="QO_TOKEN_REQUIRED", help="Ask for a token even from this machine.")
 @option("--rate-limit", type=click.FloatRange(0), default=0.0, var="QO_RATE_LIMIT", help="Requests a second a token.")
 @limit_options
+@login_options
 @option(
     "--priority-config",
     type=click.Path(path_type=Path),
@@ -67,8 +69,8 @@ def command(call: Call, *, host: str, port: int, **given: Any) -> None:
         return await serving.tokens_of(queue)
 
     tokens = call.ask(work, create=True)
-    serving.check_address(host, tokens=bool(tokens.tokens))
-    if not tokens.tokens and not call.json:
+    serving.check_address(host, tokens=bool(tokens.tokens), login=settings.oidc is not None)
+    if not tokens.tokens and settings.oidc is None and not call.json:
         if tokens.existed:
             print_note("every token was revoked: nobody is answered before there is one (qo token create, or reset)")
         elif not settings.token_required:

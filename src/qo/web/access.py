@@ -22,6 +22,8 @@ from qo.errors import StorageError
 from qo.web.allowance import Allowance
 from qo.web.callers import LOCAL_CALLER, Caller, Scope
 from qo.web.forwarded import is_forwarded
+from qo.web.oidc.service import LoginService
+from qo.web.oidc.sessions import CSRF_HEADER, is_csrf_token
 from qo.web.queries import refuse_unknown
 from qo.web.settings import WebSettings
 from qo.web.token_uses import TokenUseRecorder
@@ -36,6 +38,7 @@ WORK = {"scope": Scope.WORK}
 OPERATE = {"scope": Scope.OPERATE}
 ADMIN = {"scope": Scope.ADMIN}
 ENGINE = {"scope": Scope.ENGINE}
+ANY_QUERY = {"any_query": True}  # others call with parameters of their own: an identity provider
 
 
 class Outside(StrEnum):
@@ -50,12 +53,22 @@ LIMITED = {"outside": Outside.LEFT_OUT}
 HIDDEN = {"outside": Outside.NOT_FOUND}
 CHECKED = {"outside": Outside.REFUSED}
 
+_SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 _FRESH = 1.0  # seconds the stored tokens are remembered: so late a revocation may be heeded
 
 
 class Gate:
-    def __init__(self, engine: Engine, settings: WebSettings, clock: Clock, *, elapsed: Clock = boot_clock) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        settings: WebSettings,
+        clock: Clock,
+        *,
+        elapsed: Clock = boot_clock,
+        login: LoginService | None = None,
+    ) -> None:
         self._engine, self._settings, self._clock, self._elapsed = engine, settings, clock, elapsed
+        self._login = login
         self._allowance = Allowance(settings.rate_limit)
         self._known = KnownCallers(Tokens())
         self._known_at = -math.inf
@@ -66,10 +79,11 @@ class Gate:
         """Let the request pass, with its `Caller` on the connection, or raise the answer it gets."""
         known = await self._callers()
         secret = bearer(connection)
-        if secret is None and self._is_open(known, connection):
+        user = await self._user(connection) if secret is None else None
+        if user is None and secret is None and self._is_open(known, connection):
             caller = LOCAL_CALLER
         else:
-            caller = self._caller(known, secret)
+            caller = user or self._caller(known, secret)
             if not caller.may(scope):
                 raise PermissionDeniedException(f"this needs a token with the scope {scope}")
             if not limited and not caller.limits.is_whole:
@@ -83,8 +97,12 @@ class Gate:
         """Whether a caller that was let in would still be: for what goes on after its request began."""
         try:
             known = await self._callers()
+            if caller.kind == "user":
+                return self._login is not None and await self._login.sessions.is_open(caller)
         except StorageError:
             known = self._known
+        if caller.kind == "user":
+            return is_live(caller, self._clock())
         if caller is LOCAL_CALLER:
             return not known.existed
         return known.knows(caller.id) and is_live(caller, self._clock())
@@ -93,6 +111,18 @@ class Gate:
         """For a request that has waited: raise what it would be answered now."""
         if not await self.is_admitted(caller):
             raise _unknown_token()
+
+    async def _user(self, connection: Connection) -> Caller | None:
+        """The person whose session the request's cookie names. What changes something needs the page's token, too."""
+        if self._login is None or not (secret := self._login.session_secret(connection)):
+            return None
+        caller = await self._login.sessions.caller(secret)
+        if caller is None:
+            raise NotAuthorizedException("your session has ended; log in again")
+        given = connection.headers.get(CSRF_HEADER, "")
+        if connection.scope["method"] not in _SAFE_METHODS and not is_csrf_token(given, secret):  # type: ignore[typeddict-item]
+            raise PermissionDeniedException(f"an action of a logged-in person needs the header {CSRF_HEADER}")
+        return caller
 
     def _caller(self, known: KnownCallers, secret: str | None) -> Caller:
         now = self._clock()
@@ -162,5 +192,5 @@ async def admit(request: Request[Any, Any, Any]) -> None:
     if not handler.opt.get("public"):
         gate: Gate = request.app.state.gate
         await gate.admit(request, handler.opt.get("scope", Scope.ADMIN), limited="outside" in handler.opt)
-    if request.scope["query_string"]:
+    if request.scope["query_string"] and not handler.opt.get("any_query"):
         refuse_unknown(list(request.query_params), handler)

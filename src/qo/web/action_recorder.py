@@ -22,7 +22,7 @@ from qo.web.callers import Caller, CallerKind, Scope
 _SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 _NOT_RECORDED = frozenset({Scope.SUBMIT, Scope.WORK, Scope.ENGINE})  # the engine port records its actions itself
 _REFUSED = 400  # statuses from here on
-_ACTORS: dict[CallerKind, ActorKind] = {"token": "token", "local": "anyone"}
+_ACTORS: dict[CallerKind, ActorKind] = {"token": "token", "local": "anyone", "user": "user"}
 _VERBS = {
     "archived": "archive",
     "cancelled": "cancel",

@@ -23,6 +23,7 @@ from qo.web.board.router import router as board_router
 from qo.web.bodies import StrictRequest
 from qo.web.edge import Edge
 from qo.web.management.router import router as management_router
+from qo.web.oidc.routes import router as auth_router
 from qo.web.problems import of_bugs, of_http, of_ours
 from qo.web.server import Server, new_server
 from qo.web.settings import WebSettings
@@ -72,7 +73,7 @@ def create_app(
         logging_config=None,
         debug=False,
     )
-    app.edge, app.files = Edge(settings, server.in_flight), pages.Files()
+    app.edge, app.files = Edge(settings, server.in_flight), pages.Files(has_login=settings.oidc is not None)
     return app
 
 
@@ -86,6 +87,7 @@ def routers() -> list[Router]:
         health.router,
         docs.router,
         pages.router,
+        auth_router,
     ]
 
 

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from qo.model import Counts, Filter, NewTask, Task
 
-CallerKind = Literal["token", "local"]
+CallerKind = Literal["token", "local", "user"]
 
 
 class Scope(StrEnum):

@@ -23,6 +23,7 @@ POLICY: Final = (
     "require-trusted-types-for 'script'; trusted-types 'none'; report-uri reports"
 )
 CONFIG: Final = {"source": "api", "api": "../api/v1/"}
+LOGIN: Final = {"login": "../auth/login", "logout": "../auth/logout"}
 _TYPES: Final = {
     ".html": "text/html",
     ".js": "text/javascript",
@@ -51,18 +52,18 @@ def _asset(name: str, body: bytes) -> Asset:
     return Asset(body, _TYPES[Path(name).suffix], f'"{sha256(body).hexdigest()[:20]}"')
 
 
-def read_assets() -> dict[str, Asset]:
+def read_assets(*, has_login: bool = False) -> dict[str, Asset]:
     """By name. A name that is not in it is no file: nothing a caller sends becomes a path."""
     files = {path.relative_to(FOLDER).as_posix(): path for path in FOLDER.rglob("*") if path.suffix in _TYPES}
     assets = {name: _asset(name, path.read_bytes()) for name, path in files.items()}
-    return assets | {"config.json": _asset("config.json", msgspec.json.encode(CONFIG))}
+    return assets | {"config.json": _asset("config.json", msgspec.json.encode(CONFIG | (LOGIN if has_login else {})))}
 
 
 class Files:
     """The files, past all routing: a page is some thirty of them, and each would cost as much as a question."""
 
-    def __init__(self) -> None:
-        self._assets = read_assets()
+    def __init__(self, *, has_login: bool = False) -> None:
+        self._assets = read_assets(has_login=has_login)
 
     def find(self, scope: HTTPScope) -> Asset | None:
         """What is not plainly a file is for the routes to answer."""

@@ -18,6 +18,7 @@ from qo.web.in_flight import RequestsInFlight
 from qo.web.line import Line
 from qo.web.management.retry_counts import RetryCounts
 from qo.web.metrics import ServerMetrics
+from qo.web.oidc.service import LoginService
 from qo.web.recent_stats import RecentStats
 from qo.web.remote.time_limits import TimeLimits
 from qo.web.settings import WebSettings
@@ -39,6 +40,7 @@ class Server(Struct, frozen=True, kw_only=True):
     time_limits: TimeLimits
     metrics: ServerMetrics
     action_recorder: ActionRecorder
+    login: LoginService | None
 
     def state(self) -> State:
         """As an application keeps it: each part under its own name, and the whole."""
@@ -48,7 +50,8 @@ class Server(Struct, frozen=True, kw_only=True):
 def new_server(queue: Queue, settings: WebSettings, clock: Clock) -> Server:
     views = StoreViews(queue.engine, interval=settings.sample_interval, clock=clock)
     sampler = views.whole.sampler
-    gate = Gate(queue.engine, settings, clock)
+    login = None if settings.oidc is None else LoginService(queue.engine, settings.oidc, clock)
+    gate = Gate(queue.engine, settings, clock, login=login)
     recent = RecentStats(queue, clock)
     return Server(
         queue=queue,
@@ -65,6 +68,7 @@ def new_server(queue: Queue, settings: WebSettings, clock: Clock) -> Server:
         time_limits=TimeLimits(queue),
         metrics=ServerMetrics(queue, sampler, recent, clock, dead_after=settings.dead_after),
         action_recorder=ActionRecorder(queue.engine, clock),
+        login=login,
     )
 
 

@@ -6,6 +6,7 @@ from qo.model import PromotionTimes
 from qo.monitor import MonitorSettings
 from qo.notes import DEAD_AFTER
 from qo.web.limits import ServerLimits
+from qo.web.oidc.settings import OidcSettings
 
 
 class Level(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -38,3 +39,4 @@ class WebSettings(Struct, frozen=True, kw_only=True):
     title: str = "qo"  # what the dashboard calls this queue
     listeners: int = 32  # at once, for live updates
     monitor: MonitorSettings | None = None  # a monitor beside the server
+    oidc: OidcSettings | None = None  # where people log in to the dashboard

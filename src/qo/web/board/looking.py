@@ -29,6 +29,7 @@ class Abilities(Struct, frozen=True, kw_only=True):
     switches: bool
     drain: bool
     shards: bool
+    audit: bool
 
 
 class Session(Struct, frozen=True, kw_only=True):
@@ -40,6 +41,8 @@ class Session(Struct, frozen=True, kw_only=True):
     queues: list[str]
     types: list[str]
     can: Abilities
+    user: str | None  # a person who logged in
+    csrf_token: str | None  # what such a person's page sends with every action
 
 
 class Page(Struct, frozen=True, kw_only=True):
@@ -85,7 +88,14 @@ async def show_session(request: Request[Any, Any, Any]) -> Session:
     # Where an id's first digit is part of a task's place in the bucket, people look for it there.
     engine = server.queue.engine
     shards = isinstance(engine, Sharded) and bool(engine.shards)
-    can = Abilities(write=operate, delete=caller.may(Scope.ADMIN), switches=operate, drain=operate, shards=shards)
+    can = Abilities(
+        write=operate,
+        delete=caller.may(Scope.ADMIN),
+        switches=operate,
+        drain=operate,
+        shards=shards,
+        audit=caller.may(Scope.ADMIN) and caller.limits.is_whole,
+    )
     return Session(
         title=server.settings.title,
         version=__version__,
@@ -93,6 +103,8 @@ async def show_session(request: Request[Any, Any, Any]) -> Session:
         queues=sorted(caller.limits.queues),
         types=sorted(caller.limits.types),
         can=can,
+        user=caller.name if caller.kind == "user" else None,
+        csrf_token=None if server.login is None else server.login.csrf_token(request, caller),
     )
 
 

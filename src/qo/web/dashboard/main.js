@@ -13,6 +13,8 @@ const VIEWS = {
   tasks: () => import('./views/tasks.js'),
   task: () => import('./views/task.js'),
   workers: () => import('./views/workers.js'),
+  audit: () => import('./views/audit.js'),
+  login: () => import('./views/login.js'),
   nowhere: () => import('./views/nowhere.js'),
 };
 const SLOW = 150; // milliseconds: what comes sooner needs no word about loading
@@ -95,7 +97,7 @@ class Page {
       this.asking = true;
       const {tokenForm} = await import('./views/token.js');
       this.shown = false;
-      this.frame.put(tokenForm(error.message, async (token) => {
+      this.frame.put(tokenForm(this.source.loginUrl, async (token) => {
         await this.source.authorize(token);
         this.asking = false;
         this.live.restart();

@@ -3,9 +3,9 @@
 import {fill, h} from './dom.js';
 import {helpDialog} from './help.js';
 import {icon} from './icons.js';
-import {toasts} from './toast.js';
+import {complain, toasts} from './toast.js';
 
-const PLACES = [['overview', '#/', 'Overview'], ['tasks', '#/tasks', 'Tasks'], ['workers', '#/workers', 'Workers']];
+const PLACES = [['overview', '#/', 'Overview'], ['tasks', '#/tasks', 'Tasks'], ['workers', '#/workers', 'Workers'], ['audit', '#/audit', 'Audit']];
 const STATES = {
   live: ['Live', 'Changes are shown as they happen. Click to pause.'],
   polling: ['Every 5 s', 'The page asks every few seconds. Click to pause.'],
@@ -28,7 +28,12 @@ export function frame(source, live) {
     liveButton.setAttribute('aria-pressed', String(state === 'paused'));
   };
   live.onState(live.state);
+  const user = h('span', {class: 'user', hidden: true});
+  const leave = h('button', {type: 'button', class: 'button small', 'data-do': 'logout', hidden: true, on: {click: () => logOut(source)}}, 'Log out');
   const renew = () => {
+    links.find((link) => link.dataset.view === 'audit').hidden = !source.can.audit;
+    user.hidden = leave.hidden = !source.user;
+    user.textContent = user.title = source.user ?? '';
     title.textContent = source.title;
     title.title = source.title;
     mode.hidden = source.can.write || !source.title; // not before it is known
@@ -40,7 +45,7 @@ export function frame(source, live) {
       h('a', {href: '#/', class: 'brand', 'aria-label': 'qo, overview'}, h('b', {}, 'qo')),
       title, mode,
       h('nav', {'aria-label': 'Views'}, links),
-      h('div', {class: 'tools'}, liveButton,
+      h('div', {class: 'tools'}, liveButton, user, leave,
         h('button', {type: 'button', class: 'icon-button', 'aria-label': 'Light or dark', title: 'Light or dark', on: {click: switchTheme}}, icon('theme')),
         h('button', {type: 'button', class: 'icon-button', 'aria-label': 'Keyboard shortcuts', title: 'Keyboard shortcuts (?)', on: {click: helpDialog}}, icon('help')))),
     banner, main, toasts());
@@ -62,6 +67,17 @@ export function frame(source, live) {
         h('button', {type: 'button', class: 'button small', on: {click: retry}}, 'Try again'));
     },
   };
+}
+
+// Then to the provider, to end the session there, too; or the page as a stranger sees it.
+async function logOut(source) {
+  try {
+    const provider = await source.logout();
+    location.assign(provider ?? '#/login');
+    if (!provider) location.reload();
+  } catch (error) {
+    complain(error);
+  }
 }
 
 // Kept by the page alone, for as long as it is open: nothing is stored.

@@ -6,7 +6,8 @@ import {listen} from './events.js';
 const ACTS_AT_ONCE = 5_000;
 
 export async function open(config) {
-  return new ApiSource(new URL(config.api ?? '../api/v1/', document.baseURI));
+  const {login, logout} = config;
+  return new ApiSource(new URL(config.api ?? '../api/v1/', document.baseURI), {login, logout});
 }
 
 export class Refused extends Error {
@@ -20,20 +21,25 @@ export class Refused extends Error {
 class ApiSource {
   #base;
   #token = null;
+  #csrf = null; // what the server asks of the page of a person who logged in
+  #auth;
   #met;
 
-  constructor(base) {
+  constructor(base, auth = {}) {
     this.#base = base;
+    this.#auth = auth;
+    this.user = null;
     this.title = '';
-    this.can = {write: false, live: true, shards: false, versions: true, switches: false, drain: false};
+    this.can = {write: false, live: true, shards: false, versions: true, switches: false, drain: false, audit: false};
     this.#met = this.#meet();
   }
 
   // Who we are to the server. One that wants a token says so again at the first question, where the page can ask.
   async #meet() {
     try {
-      const {title, version, can, queues, types} = await this.#get('dashboard/session');
-      Object.assign(this, {title, version, limits: {queues, types}});
+      const {title, version, can, queues, types, user, csrf_token: csrf} = await this.#get('dashboard/session');
+      Object.assign(this, {title, version, user, limits: {queues, types}});
+      this.#csrf = csrf;
       this.can = {live: true, versions: true, ...can};
     } catch {
       this.#met = null; // whatever it is, the first real question meets it too, where it can be shown
@@ -44,6 +50,22 @@ class ApiSource {
   async #shown(answer) {
     this.#met ??= this.#meet();
     return (await Promise.all([answer, this.#met]))[0];
+  }
+
+  // Where a person logs in, and comes back to this view; null if the server knows no identity provider.
+  get loginUrl() {
+    if (!this.#auth.login) return null;
+    const url = new URL(this.#auth.login, document.baseURI);
+    const view = location.hash.slice(1);
+    if (view.startsWith('/') && !view.startsWith('/login')) url.searchParams.set('view', view);
+    return url.href;
+  }
+
+  // Ends the session here; the answer says where to end it at the provider, if there is such a place.
+  async logout() {
+    const {provider} = await this.#post(new URL(this.#auth.logout, document.baseURI));
+    this.user = this.#csrf = this.#met = null;
+    return provider;
   }
 
   async authorize(token) {
@@ -70,6 +92,11 @@ class ApiSource {
 
   task(id) {
     return this.#shown(this.#get(`dashboard/tasks/${encodeURIComponent(id)}`));
+  }
+
+  async audit({cursor, ...filter}) {
+    const {actions, next, dropped} = await this.#shown(this.#get('audit', {...filter, after: cursor}));
+    return {actions, cursor: next, dropped};
   }
 
   async history(id) {
@@ -131,7 +158,10 @@ class ApiSource {
     const headers = {};
     if (this.#token !== null) headers.Authorization = `Bearer ${this.#token}`;
     if (body !== undefined) headers['Content-Type'] = 'application/json';
-    const asked = {method, headers, signal, credentials: 'omit', cache: 'no-store', redirect: 'error'};
+    if (method !== 'GET' && this.#token === null && this.#csrf) headers['X-CSRF-Token'] = this.#csrf;
+    // A session's cookie goes with requests only where people log in, and never beside a token.
+    const credentials = this.#auth.login && this.#token === null ? 'same-origin' : 'omit';
+    const asked = {method, headers, signal, credentials, cache: 'no-store', redirect: 'error'};
     if (body !== undefined) asked.body = JSON.stringify(body);
     let answer;
     try {

@@ -1,0 +1,57 @@
+"""The options of `qo serve` that say where people log in to the dashboard, and what they may do."""
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from qo.cli.context import option
+from qo.cli.params import DURATION
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def login_options(function: Function) -> Function:
+    for add in reversed(
+        (
+            option("--public-url", var="QO_PUBLIC_URL", metavar="URL", help="Where browsers reach this server."),
+            option("--oidc-issuer", var="QO_OIDC_ISSUER", metavar="URL", help="Let people log in at this provider."),
+            option("--oidc-client-id", var="QO_OIDC_CLIENT_ID", metavar="ID", help="This server's name there."),
+            option(
+                "--oidc-client-secret",
+                var="QO_OIDC_CLIENT_SECRET",
+                metavar="SECRET",
+                help="Its secret there; better in the variable. Without one it is a public client.",
+            ),
+            option(
+                "--oidc-role",
+                "oidc_roles",
+                multiple=True,
+                var="QO_OIDC_ROLES",
+                metavar="GROUP=ROLE[,ROLE]",
+                help="What members of a group may do: read, submit, operate, admin; repeat.",
+            ),
+            option(
+                "--oidc-groups-claim",
+                default="groups",
+                var="QO_OIDC_GROUPS_CLAIM",
+                metavar="NAME",
+                help="Where the provider names groups.",
+            ),
+            option(
+                "--oidc-scope",
+                "oidc_scopes",
+                multiple=True,
+                default=("openid", "profile", "email"),
+                var="QO_OIDC_SCOPES",
+                help="What is asked of the provider; repeat.",
+            ),
+            option(
+                "--oidc-session",
+                type=DURATION,
+                default=8 * 3600.0,
+                var="QO_OIDC_SESSION",
+                help="How long a person stays logged in.",
+            ),
+        )
+    ):
+        function = add(function)
+    return function

@@ -1,0 +1,157 @@
+"""The provider: where to send people, and who came back. Speaks through Authlib.
+
+Every refusal is a `LoginRefused` with one of a few problems, which the page puts into words. What the provider said in
+detail goes to the log only.
+"""
+
+import asyncio
+from typing import Any
+
+import httpx2
+from authlib.common.errors import AuthlibBaseError
+from authlib.integrations.httpx_client import AsyncOAuth2Client
+from authlib.oidc.core import CodeIDToken
+from joserfc import jwt
+from joserfc.errors import InvalidKeyIdError, JoseError
+from joserfc.jwk import KeySet
+from joserfc.jws import JWSRegistry
+
+from qo.clock import Clock
+from qo.web.oidc.login import Identity, LoginAttempt, LoginRefused
+from qo.web.oidc.settings import OidcSettings
+
+# Signatures that only the provider can make. Not `none`, and none that is made with the client's own secret.
+_ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
+_TIMEOUT = 10.0  # seconds for one request to the provider
+_LEEWAY = 60  # seconds by which the clocks may differ
+_METADATA_LIFETIME = 3600.0  # seconds
+_MAX_NAME = 128  # characters
+
+
+class OidcProvider:
+    def __init__(self, settings: OidcSettings, clock: Clock) -> None:
+        self._settings, self._clock = settings, clock
+        self._metadata: dict[str, Any] = {}
+        self._keys: KeySet | None = None
+        self._read_at = float("-inf")
+        self._reading = asyncio.Lock()
+
+    async def login_url(self, attempt: LoginAttempt, redirect_uri: str) -> str:
+        metadata = await self._read_metadata()
+        async with self._client(redirect_uri) as client:
+            url, _ = client.create_authorization_url(
+                metadata["authorization_endpoint"],
+                state=attempt.state,
+                nonce=attempt.nonce,
+                code_verifier=attempt.code_verifier,
+            )
+        return str(url)
+
+    async def identify(self, code: str, attempt: LoginAttempt, redirect_uri: str) -> Identity:
+        """Who the code stands for. Raises LoginRefused."""
+        metadata = await self._read_metadata()
+        async with self._client(redirect_uri) as client:
+            try:
+                token = await client.fetch_token(
+                    metadata["token_endpoint"],
+                    grant_type="authorization_code",
+                    code=code,
+                    code_verifier=attempt.code_verifier,
+                )
+                claims = await self._claims(token, attempt.nonce)
+                if self._settings.groups_claim not in claims and metadata.get("userinfo_endpoint"):
+                    claims = {**await self._user_info(client, metadata, claims["sub"]), **claims}
+            except httpx2.HTTPError as error:
+                raise LoginRefused("provider_down", f"{self._settings.issuer} did not answer: {error!r}") from error
+            except (AuthlibBaseError, JoseError, ValueError, KeyError, TypeError) as error:
+                raise LoginRefused("invalid", f"{self._settings.issuer} gave no valid identity: {error!r}") from error
+        return self._identity(claims)
+
+    async def logout_url(self, redirect_uri: str) -> str | None:
+        """Where a person ends the provider's own session; None if it does not say."""
+        end: str | None = (await self._read_metadata()).get("end_session_endpoint")
+        if end is None:
+            return None
+        query = {"client_id": self._settings.client_id, "post_logout_redirect_uri": redirect_uri}
+        return str(httpx2.URL(end).copy_merge_params(query))
+
+    def _client(self, redirect_uri: str) -> Any:
+        return AsyncOAuth2Client(
+            client_id=self._settings.client_id,
+            client_secret=self._settings.client_secret or None,
+            token_endpoint_auth_method="client_secret_basic" if self._settings.client_secret else "none",
+            scope=" ".join(self._settings.scopes),
+            redirect_uri=redirect_uri,
+            code_challenge_method="S256",
+            timeout=_TIMEOUT,
+        )
+
+    async def _claims(self, token: dict[str, Any], nonce: str) -> dict[str, Any]:
+        """What the ID token says, once its signature, issuer, audience, times and nonce are right."""
+        try:
+            decoded = self._decoded(token["id_token"])
+        except InvalidKeyIdError:  # the provider has changed its keys
+            await self._read_metadata(again=True)
+            decoded = self._decoded(token["id_token"])
+        claims = CodeIDToken(
+            decoded.claims,
+            decoded.header,
+            {
+                "iss": {"essential": True, "values": [self._settings.issuer]},
+                "aud": {"essential": True, "values": [self._settings.client_id]},
+            },
+            {"nonce": nonce, "client_id": self._settings.client_id, "access_token": token.get("access_token")},
+        )
+        claims.validate(now=int(self._clock()), leeway=_LEEWAY)
+        return dict(claims)
+
+    def _decoded(self, id_token: str) -> jwt.Token:
+        named = self._metadata.get("id_token_signing_alg_values_supported") or ["RS256"]
+        allowed = [name for name in _ALGORITHMS if name in named]
+        if self._keys is None:
+            raise ValueError("the provider has no keys")
+        return jwt.decode(id_token, self._keys, registry=JWSRegistry(algorithms=allowed, strict_check_header=False))
+
+    async def _user_info(self, client: Any, metadata: dict[str, Any], subject: str) -> dict[str, Any]:
+        """Some providers tell groups there only."""
+        answer = await client.get(metadata["userinfo_endpoint"])
+        answer.raise_for_status()
+        told: dict[str, Any] = answer.json()
+        if told.get("sub") != subject:
+            raise ValueError("the user info is about somebody else")
+        return told
+
+    def _identity(self, claims: dict[str, Any]) -> Identity:
+        groups = claims.get(self._settings.groups_claim)
+        if isinstance(groups, str):
+            groups = [groups]
+        name = next((claims[each] for each in ("email", "preferred_username", "name") if claims.get(each)), "")
+        return Identity(
+            subject=str(claims["sub"])[:_MAX_NAME],
+            name=str(name or claims["sub"])[:_MAX_NAME],
+            groups=tuple(str(group) for group in groups) if isinstance(groups, list) else (),
+        )
+
+    async def _read_metadata(self, *, again: bool = False) -> dict[str, Any]:
+        async with self._reading:
+            now = self._clock()
+            if again or not 0 <= now - self._read_at < _METADATA_LIFETIME:
+                try:
+                    await self._discover()
+                except (httpx2.HTTPError, JoseError, ValueError, KeyError, TypeError) as error:
+                    detail = f"{self._settings.issuer} cannot be used: {error!r}"
+                    raise LoginRefused("provider_down", detail) from error
+                self._read_at = now
+        return self._metadata
+
+    async def _discover(self) -> None:
+        issuer = self._settings.issuer
+        async with httpx2.AsyncClient(timeout=_TIMEOUT) as client:
+            found = await client.get(f"{issuer.rstrip('/')}/.well-known/openid-configuration")
+            found.raise_for_status()
+            metadata = found.json()
+            if metadata["issuer"] != issuer:
+                raise ValueError(f"it calls itself {metadata['issuer']!r:.200}; write --oidc-issuer exactly so")
+            keys = await client.get(metadata["jwks_uri"])
+            keys.raise_for_status()
+        self._keys, self._metadata = KeySet.import_key_set(keys.json()), metadata

@@ -1,0 +1,136 @@
+"""`/auth`: to the provider, back again, and out.
+
+A browser comes here by its address bar, so what goes wrong is not answered in JSON: it goes back to the dashboard,
+whose page says what happened (`#/login?problem=...`).
+"""
+
+import hmac
+import logging
+from typing import Any, Final
+from urllib.parse import quote
+
+from litestar import Request, Response, Router, get, post
+from litestar.datastructures import Cookie
+from litestar.exceptions import NotFoundException
+from msgspec import Struct
+
+from qo.errors import QoError
+from qo.web.access import ANY_QUERY, LIMITED, PUBLIC, READ, caller_of
+from qo.web.action_recorder import describe_action
+from qo.web.oidc.cookies import LOGIN_LIFETIME, make_cookie, read_cookie
+from qo.web.oidc.login import Identity, LoginAttempt, LoginProblem, LoginRefused, attempt_in, new_attempt
+from qo.web.oidc.service import LoginService
+from qo.web.problems import problems
+from qo.web.server import server_of
+
+log = logging.getLogger("qo.web")
+_CALLBACK: Final = "/auth/callback"
+_MAX_QUERY = 4_096  # characters of a code or state
+
+
+class LoggedOut(Struct, frozen=True, kw_only=True):
+    """`provider` is where the session at the provider itself can be ended, null if there is no such place."""
+
+    provider: str | None
+
+
+@get("/login", opt=PUBLIC | ANY_QUERY, include_in_schema=False)
+async def log_in(request: Request[Any, Any, Any]) -> Response[bytes]:
+    """Send the browser to the provider."""
+    service = _service(request)
+    attempt = new_attempt(request.query_params.get("view", "/"))
+    try:
+        url = await service.provider.login_url(attempt, _public_url(request, service) + _CALLBACK)
+    except LoginRefused as error:
+        return _refused(service, error.problem, str(error))
+    secure = service.settings.is_secure
+    cookie = make_cookie("login", attempt.to_cookie(), secure=secure, lifetime=LOGIN_LIFETIME)
+    return _redirect(url, [cookie])
+
+
+@get("/callback", opt=PUBLIC | ANY_QUERY, include_in_schema=False)
+async def come_back(request: Request[Any, Any, Any]) -> Response[bytes]:
+    """The provider has sent the browser back, with a code or an error."""
+    server, service = server_of(request), _service(request)
+    attempt = attempt_in(read_cookie(request, "login", secure=service.settings.is_secure))
+    try:
+        identity = await _identify(request, service, attempt)
+        opened = await service.open_session(identity)
+    except LoginRefused as error:
+        return _refused(service, error.problem, str(error))
+    except QoError as error:
+        return _refused(service, "store", str(error))
+    session = opened.session
+    await server.action_recorder.record(request.scope, "login", caller=session.caller(), target=_roles(session.scopes))
+    secure, view = service.settings.is_secure, "/" if attempt is None else attempt.view
+    return _redirect(
+        f"../ui/#{quote(view, safe='/?=&%+:,.~-')}",
+        [
+            make_cookie("session", opened.secret, secure=secure, lifetime=service.settings.session_lifetime),
+            make_cookie("login", "", secure=secure, lifetime=0),
+        ],
+    )
+
+
+async def _identify(request: Request[Any, Any, Any], service: LoginService, attempt: LoginAttempt | None) -> Identity:
+    """Who came back. Raises LoginRefused."""
+    given = {name: request.query_params.get(name, "")[:_MAX_QUERY] for name in ("state", "code", "error", "iss")}
+    issuer = service.settings.issuer
+    if attempt is None or not hmac.compare_digest(attempt.state.encode(), given["state"].encode()):
+        raise LoginRefused("state", "the answer of the provider belongs to no login of this browser")
+    if given["iss"] and given["iss"] != issuer:
+        raise LoginRefused("invalid", f"the answer is of {given['iss']!r:.200}, not of {issuer}")
+    if given["error"] or not given["code"]:
+        raise LoginRefused("denied", f"the provider answered {given['error'] or 'without a code'!r:.200}")
+    return await service.provider.identify(given["code"], attempt, _public_url(request, service) + _CALLBACK)
+
+
+@post("/logout", opt=READ | LIMITED, status_code=200, responses=problems())
+async def log_out(request: Request[Any, Any, Any]) -> Response[LoggedOut]:
+    """End the caller's session, on every server."""
+    service = _service(request)
+    secure = service.settings.is_secure
+    if caller_of(request).kind != "user":
+        raise NotFoundException("only people who logged in can log out; a token is revoked with qo token revoke")
+    describe_action(request).verb = "logout"
+    await service.sessions.close(service.session_secret(request))
+    try:
+        provider = await service.provider.logout_url(_public_url(request, service) + "/ui/")
+    except LoginRefused as error:  # the session here has ended all the same
+        log.warning("the session at the provider cannot be ended: %s", error)
+        provider = None
+    return Response(
+        LoggedOut(provider=provider),
+        status_code=200,
+        cookies=[make_cookie("session", "", secure=secure, lifetime=0)],
+        media_type="application/json",
+    )
+
+
+def _service(request: Request[Any, Any, Any]) -> LoginService:
+    service = server_of(request).login
+    if service is None:
+        raise NotFoundException("this server has no identity provider; see qo serve --oidc-issuer")
+    return service
+
+
+def _public_url(request: Request[Any, Any, Any], service: LoginService) -> str:
+    """Where the browser reaches this server. The name was checked: a server answers to those it was told of only."""
+    return service.settings.public_url.rstrip("/") or f"http://{request.headers['host']}"
+
+
+def _redirect(url: str, cookies: list[Cookie]) -> Response[bytes]:
+    return Response(b"", status_code=302, headers={"Location": url}, cookies=cookies, media_type="text/plain")
+
+
+def _refused(service: LoginService, problem: LoginProblem, detail: str) -> Response[bytes]:
+    log.warning("nobody was logged in (%s): %s", problem, detail, extra={"problem": problem})
+    gone = make_cookie("login", "", secure=service.settings.is_secure, lifetime=0)
+    return _redirect(f"../ui/#/login?problem={problem}", [gone])
+
+
+def _roles(scopes: frozenset[str]) -> str:
+    return ", ".join(sorted(scopes))
+
+
+router = Router(path="/auth", route_handlers=[log_in, come_back, log_out], tags=["auth"])

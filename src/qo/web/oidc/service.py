@@ -1,0 +1,55 @@
+"""What a server keeps for logging people in: the provider, and the sessions."""
+
+from typing import Any, Protocol
+
+from litestar.connection import ASGIConnection
+
+from qo.clock import Clock
+from qo.engine import Engine
+from qo.errors import InvalidSetting
+from qo.web.callers import Caller
+from qo.web.oidc.cookies import read_cookie
+from qo.web.oidc.login import Identity, LoginAttempt, LoginRefused
+from qo.web.oidc.sessions import OpenedSession, SessionStore, csrf_token_of
+from qo.web.oidc.settings import OidcSettings, check_oidc
+
+
+class LoginProvider(Protocol):
+    async def login_url(self, attempt: LoginAttempt, redirect_uri: str) -> str: ...
+
+    async def identify(self, code: str, attempt: LoginAttempt, redirect_uri: str) -> Identity: ...
+
+    async def logout_url(self, redirect_uri: str) -> str | None: ...
+
+
+class LoginService:
+    def __init__(self, engine: Engine, settings: OidcSettings, clock: Clock) -> None:
+        self.settings = check_oidc(settings)
+        self.sessions = SessionStore(engine, clock)
+        self.provider: LoginProvider = _provider(settings, clock)
+
+    def session_secret(self, connection: ASGIConnection[Any, Any, Any, Any]) -> str:
+        """What the request's cookie holds; empty: it has none."""
+        return read_cookie(connection, "session", secure=self.settings.is_secure)
+
+    def csrf_token(self, connection: ASGIConnection[Any, Any, Any, Any], caller: Caller) -> str | None:
+        """What the page of a person who logged in sends with every action."""
+        return csrf_token_of(self.session_secret(connection)) if caller.kind == "user" else None
+
+    async def open_session(self, identity: Identity) -> OpenedSession:
+        """Raises LoginRefused for somebody whose groups may do nothing here."""
+        scopes = self.settings.scopes_of(identity.groups)
+        if not scopes:
+            groups = ", ".join(identity.groups) or "none"
+            raise LoginRefused("no_role", f"{identity.name!r} has no role here; groups: {groups:.500}")
+        return await self.sessions.open(
+            subject=identity.subject, name=identity.name, scopes=scopes, lifetime=self.settings.session_lifetime
+        )
+
+
+def _provider(settings: OidcSettings, clock: Clock) -> Any:
+    try:
+        from qo.web.oidc.provider import OidcProvider  # noqa: PLC0415 - its packages are an extra
+    except ImportError as error:
+        raise InvalidSetting("logging in needs its packages: pip install 'qo-queue[oidc]'") from error
+    return OidcProvider(settings, clock)
