@@ -3,6 +3,9 @@
 import asyncio
 import threading
 from collections import Counter
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import NamedTuple
 from urllib.parse import urlsplit
 
 import pytest
@@ -14,7 +17,7 @@ from qo.monitor import Monitor, MonitorSettings
 from qo.queue import Queue
 from qo.tasks import Registry, current_task, make_handler, make_options
 from qo.worker import Worker, WorkerSettings
-from tests.servers.redis import Server
+from tests.engines.http_server import server
 from tests.servers.redis_proxy import Proxy
 
 pytestmark = pytest.mark.timeout(300)
@@ -67,35 +70,66 @@ def handlers(attempts: Attempts, together: threading.Barrier) -> Registry:
     return registry
 
 
-async def test_after_a_partition_no_task_runs_twice_in_one_worker(redis_server: Server, scale: int) -> None:
-    prefix = new_lease_id()[:12]
-    direct = f"{redis_server.url}?prefix={prefix}"
-    port = urlsplit(redis_server.url).port
-    assert port is not None
+class Wired(NamedTuple):
+    """A store behind a wire that can be cut."""
+
+    direct: str  # the way to it that stays open
+    through: str  # the way that is cut; it names the port of the server
+
+    @property
+    def port(self) -> int:
+        port = urlsplit(self.through).port
+        assert port is not None
+        return port
+
+    def by(self, proxy: Proxy) -> str:
+        return self.through.replace(f":{self.port}", f":{proxy.port}", 1)
+
+
+@pytest.fixture(params=["redis", "postgres", "http"])
+async def wired(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Wired]:
+    name = f"t{new_lease_id()[:12]}"
+    if request.param == "redis":
+        url = f"{request.getfixturevalue('redis_server').url}?prefix={name}"
+        yield Wired(url, url)
+    elif request.param == "postgres":
+        url = f"{request.getfixturevalue('postgres').url()}?schema={name}"
+        yield Wired(url, url)
+    else:
+        store = f"sqlite:///{tmp_path}/qo.db"
+        with server() as running:
+            async with running.serving(open_engine(store)):
+                yield Wired(store, running.url)
+
+
+async def test_after_a_partition_no_task_runs_twice_in_one_worker(wired: Wired, scale: int) -> None:
     for round_ in range(scale):
         attempts, together = Attempts(), threading.Barrier(SLOTS)
         registry = handlers(attempts, together)
-        async with Proxy(port) as proxy, Queue(open_engine(direct)) as here:
-            through = f"redis://127.0.0.1:{proxy.port}/?prefix={prefix}"
-            async with Queue(open_engine(through)) as there, asyncio.timeout(120):
-                settings = WorkerSettings(id=f"w{round_}", concurrency=SLOTS, lease=1.5, poll=0.1, grace=5.0)
-                worker = Worker(there, registry, settings)
-                working = asyncio.create_task(worker.run())
-                ids = [(await here.enqueue("hold", {}, max_retries=9, retry=QUICK)).id for _ in range(SLOTS)]
-                while sum(attempts.running.values()) < SLOTS:
-                    await asyncio.sleep(0.05)
-                await proxy.cut()
-                await expire_all(here, ids)
-                await proxy.heal()
-                while worker._held.leased() or any(run.ended is None and not run.lost for run in worker._held.runs()):
-                    await asyncio.sleep(0.05)  # until the worker knows
-                attempts.go.set()
-                while any(task.status is not Status.COMPLETED for task in await all_of(here, ids)):
-                    await asyncio.sleep(0.05)
-                assert set(attempts.most.values()) == {1}
-                # Every slot is free again, and so is every place of a type.
-                more = [(await here.enqueue("everyone", {}, max_retries=0)).id for _ in range(SLOTS)]
-                while any(task.status is not Status.COMPLETED for task in await all_of(here, more)):
-                    await asyncio.sleep(0.05)
-                worker.stop()
-                await working
+        async with (
+            Proxy(wired.port) as proxy,
+            Queue(open_engine(wired.direct)) as here,
+            Queue(open_engine(wired.by(proxy))) as there,
+            asyncio.timeout(120),
+        ):
+            settings = WorkerSettings(id=f"w{round_}", concurrency=SLOTS, lease=1.5, poll=0.1, grace=5.0)
+            worker = Worker(there, registry, settings)
+            working = asyncio.create_task(worker.run())
+            ids = [(await here.enqueue("hold", {}, max_retries=9, retry=QUICK)).id for _ in range(SLOTS)]
+            while sum(attempts.running.values()) < SLOTS:
+                await asyncio.sleep(0.05)
+            await proxy.cut()
+            await expire_all(here, ids)
+            await proxy.heal()
+            while worker._held.leased() or any(run.ended is None and not run.lost for run in worker._held.runs()):
+                await asyncio.sleep(0.05)  # until the worker knows
+            attempts.go.set()
+            while any(task.status is not Status.COMPLETED for task in await all_of(here, ids)):
+                await asyncio.sleep(0.05)
+            assert set(attempts.most.values()) == {1}
+            # Every slot is free again, and so is every place of a type.
+            more = [(await here.enqueue("everyone", {}, max_retries=0)).id for _ in range(SLOTS)]
+            while any(task.status is not Status.COMPLETED for task in await all_of(here, more)):
+                await asyncio.sleep(0.05)
+            worker.stop()
+            await working
