@@ -18,6 +18,8 @@ class Proxy:
         self._wires: set[asyncio.StreamWriter] = set()
         self._ends: set[asyncio.Task[None]] = set()
         self._cut_for_good = False
+        self._passes = asyncio.Event()
+        self._passes.set()
         self.lost = asyncio.Event()
         self.losses = 0
 
@@ -45,8 +47,15 @@ class Proxy:
         for wire in list(self._wires):
             wire.close()
 
+    def silence(self) -> None:
+        """Whoever calls is answered nothing any more; what was said meanwhile arrives when the wire is whole again."""
+        self._passes.clear()
+
     async def heal(self) -> None:
-        """Let new connections through again."""
+        """Let connections through again; those that were cut must be made anew."""
+        self._passes.set()
+        if self._server.is_serving():
+            return
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", self.port)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -57,6 +66,7 @@ class Proxy:
             self._ends.add(answers)
             async with self._wire(back):
                 while data := await reader.read(1 << 16):
+                    await self._passes.wait()
                     if self._is_unlucky(data):
                         await self._lose(data, answers, there, back)
                         break
@@ -100,6 +110,7 @@ class Proxy:
     async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(OSError):
             while data := await reader.read(1 << 16):
+                await self._passes.wait()
                 writer.write(data)
                 await writer.drain()
         writer.close()

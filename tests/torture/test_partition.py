@@ -118,7 +118,10 @@ async def test_after_a_partition_no_task_runs_twice_in_one_worker(wired: Wired, 
             ids = [(await here.enqueue("hold", {}, max_retries=9, retry=QUICK)).id for _ in range(SLOTS)]
             while sum(attempts.running.values()) < SLOTS:
                 await asyncio.sleep(0.05)
-            await proxy.cut()
+            if round_ % 2:
+                proxy.silence()
+            else:
+                await proxy.cut()
             await expire_all(here, ids)
             await proxy.heal()
             while worker._held.leased() or any(run.ended is None and not run.lost for run in worker._held.runs()):
