@@ -161,3 +161,27 @@ async def test_a_pause_reaches_a_worker_that_is_ending(bench: Bench) -> None:
     await bench.queue.switches.pause()
     await asyncio.wait_for(running, 20)
     await bench.queue.switches.resume()
+
+
+async def test_a_pause_elsewhere_holds_within_one_poll_interval(bench: Bench) -> None:
+    """Counted in tasks, each of which takes 20 ms or more, so that a slow machine does not matter."""
+    starts: list[int] = []
+
+    def short(n: int) -> None:
+        starts.append(n)
+        threading.Event().wait(0.02)
+
+    bench.handle(short)
+    ids = [await bench.submit("short", {"n": n}) for n in range(300)]
+    async with bench.working(concurrency=1, poll=0.1) as worker:
+        claim_ahead(worker, 100)
+        for _ in range(4):
+            seen = len(starts)
+            while len(starts) < seen + 10:
+                await asyncio.sleep(0.01)
+            await notes.change(bench.queue.engine, notes.CONTROL, notes.Control, lambda _: notes.Control(paused=True))
+            before = len(starts)
+            while any(task and task.status is Status.RUNNING for task in await bench.queue.engine.get(ids)):
+                await asyncio.sleep(0.01)
+            assert len(starts) - before <= 3 * 0.1 / 0.02
+            await bench.queue.switches.resume()

@@ -28,8 +28,8 @@ class Switches:
     async def pause(self, *, queues: Iterable[str] = (), types: Iterable[str] = ()) -> notes.Control:
         """Stop every worker from starting tasks, or only those of some queues or types. What runs goes on.
 
-        Workers in this process start nothing more once this returns, others within about a second. What they had
-        claimed and not started, they hand back.
+        Workers in this process start nothing more once this returns, others within their poll interval, a second at
+        most. What they had claimed and not started, they hand back.
         """
         some_queues, some_types = frozenset(check_names("queue", queues)), frozenset(check_types("type", types))
 

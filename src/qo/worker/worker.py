@@ -32,6 +32,7 @@ from qo.worker.upkeep import Upkeep
 log = logging.getLogger("qo.worker")
 _LOOK = 0.75  # seconds between two looks at the switches while there is work
 _STALE = 1.0  # seconds; older switches are looked at again before the next claim, so a pause holds within a second
+_SHORTEST_LOOK = 0.05  # seconds between two looks, however short the poll interval
 _PAUSED = 5.0  # seconds, at most, between two looks of a paused worker
 _STRANGERS = 300.0  # seconds, at most, between two looks for tasks nobody will ever take
 _BUSY = 10.0  # seconds after a claim that a worker counts as having work
@@ -77,6 +78,8 @@ class Worker:
         self._drain = DrainCheck(self._engine, self._claiming, settings.shards)
         self._stopping, self._aborting = asyncio.Event(), asyncio.Event()
         self._freed = asyncio.Event()
+        # A pause elsewhere holds within one poll interval, or within a second: a quarter is left for the look itself.
+        self._look_interval = min(_LOOK, max(_SHORTEST_LOOK, _LOOK * (settings.poll or 1.0)))
         self._pause = _FIRST_PAUSE
         self.dismissed = False  # someone asked for its end, by a switch
         self._holds = 0  # pauses told of in this process
@@ -297,11 +300,11 @@ class Worker:
         """Obey the switches. A worker that is idle does so before it claims (`_claim_and_start`), and not here."""
         while True:
             await self._patiently(self._registration.make_types_known)
-            began, pause = self._clock(), _LOOK
+            began, pause = self._clock(), self._look_interval
             paused = self._claiming.is_paused
             if paused or self._executors.queue.is_closed or began < self._busy_until:
                 await self._patiently(self._obey)
-                pause = rest(self._clock() - began, _LOOK, _PAUSED) if paused else _LOOK
+                pause = rest(self._clock() - began, _LOOK, _PAUSED) if paused else pause
             await asyncio.sleep(pause)
 
     def switches_changed(self, *, hold: bool) -> "Future[None]":
@@ -343,7 +346,7 @@ class Worker:
         return self._claiming.is_held_back(run.task)
 
     def _is_out_of_date(self) -> bool:
-        return self._clock() - self._claiming.obeyed_at >= _STALE
+        return self._clock() - self._claiming.obeyed_at >= self._look_interval * _STALE / _LOOK
 
     async def _look_for_strangers(self) -> None:
         """Turn away tasks nobody will ever take."""
