@@ -53,3 +53,27 @@ def test_handlers_that_hold_the_interpreter_or_cancel_the_work_of_their_worker_a
     eventually(lambda: call.json("status", good)["status"] == "completed")
     worker.send_signal(signal.SIGTERM)
     assert worker.wait(30) == 0
+
+
+SLOW = """
+import time
+from pathlib import Path
+
+try:
+    Path("importing").touch()
+    time.sleep(60)
+finally:
+    Path("left").touch()
+"""
+
+
+def test_a_worker_that_is_told_to_end_while_its_program_is_imported_ends_at_once(
+    processes: Any, eventually: Any
+) -> None:
+    """The import is left in an orderly way, and not cut off when the time to end is over."""
+    (processes.folder / "slow.py").write_text(SLOW)
+    worker = processes.start("worker", "slow:app")
+    eventually((processes.folder / "importing").exists)
+    worker.send_signal(signal.SIGTERM)
+    assert worker.wait(30) == 0
+    assert (processes.folder / "left").exists()

@@ -54,6 +54,8 @@ async def crashed(queue: Queue, number: int, **given: Any) -> tuple[list[str], T
         url="memory://", worker_id=worker_id, leases=leases, cause="was killed by SIGSEGV", suspects=[], unreachable=[]
     )
     suspects = ids[: given.pop("suspects", 0)]
+    if not given.pop("is_reachable", True):
+        given["unreachable"] = suspects
     told = await settle(queue, replace(report, suspects=suspects, **given))
     return ids, told
 
@@ -282,3 +284,21 @@ async def test_a_task_that_is_perhaps_not_to_blame_runs_alone_next_time_at_no_co
     async with Queue(MemoryEngine()) as queue:
         _, told = await crashed(queue, 2, suspects=1, is_uncertain=True)
         assert told == Told(set_apart=1, released=1)
+
+
+async def test_a_task_that_no_child_can_run_is_charged_only_the_second_time_if_it_is_perhaps_not_to_blame() -> None:
+    async with Queue(MemoryEngine()) as queue:
+        (task_id,), told = await crashed(queue, 1, suspects=1, is_uncertain=True, is_reachable=False)
+        assert told == Told(set_apart=1)
+        (task,) = await queue.dequeue("t")
+        assert (task.id, task.failures) == (task_id, 0)
+        again = CrashReport(
+            url="memory://",
+            worker_id=str(task.worker_id),
+            leases=[str(task.lease_id)],
+            cause="did not answer",
+            suspects=[task_id],
+            unreachable=[task_id],
+            is_uncertain=True,
+        )
+        assert await settle(queue, again) == Told(charged=1)

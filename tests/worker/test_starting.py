@@ -13,9 +13,10 @@ from qo.model import Filter, Status, Task, Want, expire
 from qo.queue import Queue
 from qo.tasks import current_task, make_handler, make_options
 from qo.testing import ManualClock
-from qo.worker import Worker, WorkerSettings, upkeep
+from qo.worker import Worker, WorkerSettings, executors, upkeep
 from qo.worker.claiming import Claiming
 from qo.worker.held import Held
+from qo.worker.loops import LoopExecutor
 from qo.worker.start_queue import StartQueue
 from tests.worker.bench import Bench, claim_ahead
 
@@ -321,3 +322,19 @@ async def test_types_that_have_no_tasks_do_not_keep_quick_ones_from_being_claime
     assert want.at_most.get("quick", want.limit) == 400
     of_unknown_speed = [want.at_most[name] for name in names if name != "quick"]
     assert len(of_unknown_speed) == unused and sum(of_unknown_speed) <= 8
+
+
+async def test_any_number_of_blocked_event_loops_are_closed_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(executors, "FAREWELL", 0.5)
+    several, free = executors.Executors(WorkerSettings(), result_limit=1000), threading.Event()
+    for _ in range(20):
+        loop = LoopExecutor(several.queue, result_limit=1000)
+        loop._loop.call_soon_threadsafe(free.wait, 60)
+        several._stalled.append(loop)
+    began = boot_clock()
+    await several.close()
+    took = boot_clock() - began
+    free.set()
+    for loop in several._stalled:
+        await asyncio.to_thread(loop._thread.join, 20)
+    assert took < 5.0, "one after the other they take 10 s, and the supervisor kills who takes so long to end"

@@ -85,5 +85,7 @@ class Ending:
             log.info("stopping: running tasks have %g s to finish; again to hand them back at once", self._grace)
         else:
             self._last_resort.after(_AFTER_ABORT, Exit.INTERRUPTED)
-        if self._worker is not None and self._loop is not None:
+        if self._worker is None:  # the program is being imported, or the store opened: nothing is held
+            raise SystemExit(FINISHED if self.signals == 1 else Exit.INTERRUPTED)
+        if self._loop is not None:
             self._loop.call_soon_threadsafe(self._worker.stop if self.signals == 1 else self._worker.abort)

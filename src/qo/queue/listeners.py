@@ -1,7 +1,7 @@
 """Workers of this process that obey the switches: told at once, so that a pause holds when its caller goes on.
 
-A worker elsewhere reads the switches once in a poll interval. Which of the workers here serve the same store is not asked:
-one that does not reads its own switches once more, and goes on.
+A worker elsewhere reads the switches once in a poll interval. Which of the workers here serve the same store is not
+asked: one that does not reads its own switches once more, and goes on.
 """
 
 import asyncio

@@ -59,14 +59,15 @@ def suspects_of(runs: Iterable[RunEntry], holder: int | None) -> list[RunEntry]:
 def change_of(task: Task, report: CrashReport) -> Change:
     """A lone suspect is charged. Of several each runs alone next time, and is charged if that was so already.
 
-    So does a lone one that is perhaps not to blame.
+    So does a lone one that is perhaps not to blame. One that no child process can run is charged at once, because
+    nothing would tell it from the others next time; unless perhaps none of them is to blame.
     """
     if task.id not in report.suspects:
         return release(task, None)
     late = f"timed out after {report.timed_out[task.id]:g} s, and " if task.id in report.timed_out else ""
     reason = f"{late}its worker process {report.cause}"
-    alone = len(report.suspects) == 1 and not report.is_uncertain
-    if alone or task.id in report.unreachable or lost_its_process(task):
+    is_known = len(report.suspects) == 1 or task.id in report.unreachable
+    if (is_known and not report.is_uncertain) or lost_its_process(task):
         return after_error(task, f"{LOST}{reason}", luck=luck())
     return set_apart(task, f"{reason} while {len(report.suspects)} tasks ran there")
 

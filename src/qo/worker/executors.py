@@ -4,11 +4,11 @@ import asyncio
 import logging
 from collections.abc import Collection, Iterable
 
-from qo.clock import Clock, boot_clock
+from qo.clock import Clock, boot_clock, monotonic_clock
 from qo.errors import QoError
 from qo.model import lost_its_process
 from qo.tasks import Executor
-from qo.worker.loops import LoopExecutor
+from qo.worker.loops import FAREWELL, LoopExecutor
 from qo.worker.processes import ProcessExecutor
 from qo.worker.run import UNSTARTED, Run, is_reachable
 from qo.worker.run_table import RunTable
@@ -124,8 +124,16 @@ class Executors:
         return None
 
     async def close(self) -> None:
+        """All together: each blocked event loop is waited for, and a worker has only a few seconds to end."""
         for executor in self._all():
-            await asyncio.to_thread(executor.close)
+            executor.close()
+        loops = [executor for executor in self._all() if isinstance(executor, LoopExecutor)]
+        await asyncio.to_thread(_join, loops, monotonic_clock() + FAREWELL)
+
+
+def _join(loops: Iterable[LoopExecutor], until: float) -> None:
+    for loop in loops:
+        loop.join(until - monotonic_clock())
 
 
 def _kind(run: Run) -> Executor:

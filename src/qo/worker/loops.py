@@ -16,7 +16,8 @@ from qo.worker.run import Outcome, Run, encode_result, is_reachable
 from qo.worker.start_queue import StartQueue
 
 log = logging.getLogger("qo.worker")
-_FAREWELL = 1.0  # seconds cancelled handlers have to end
+_LAST_WORDS = 1.0  # seconds cancelled handlers have to end
+FAREWELL = 2 * _LAST_WORDS  # seconds their loop has
 STALL = 2.0  # seconds without a tick after which a loop gets no new runs
 
 
@@ -152,7 +153,10 @@ class LoopExecutor:
         """End the loop; a thread that is blocked ends when it comes to itself, or with the process."""
         self._abandoned = True
         self._loop.call_soon_threadsafe(_stop, self._loop)
-        self._thread.join(timeout=2 * _FAREWELL)
+
+    def join(self, timeout: float) -> None:
+        """Wait until the loop has ended."""
+        self._thread.join(timeout=max(0.0, timeout))
 
     def _live(self) -> None:
         """The thread's life: the loop's, then, as asyncio.run does, the last words of its handlers."""
@@ -166,7 +170,7 @@ class LoopExecutor:
         for task in left:
             task.cancel()
         if left:
-            self._loop.run_until_complete(asyncio.wait(left, timeout=_FAREWELL))
+            self._loop.run_until_complete(asyncio.wait(left, timeout=_LAST_WORDS))
         for task in asyncio.all_tasks(self._loop):
             task._log_destroy_pending = False  # type: ignore[attr-defined]  # noqa: SLF001 - it swallowed its cancellation; we have said so
         self._loop.run_until_complete(self._loop.shutdown_asyncgens())
