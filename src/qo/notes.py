@@ -29,6 +29,7 @@ WORKERS = "workers/"
 
 DEAD_AFTER = 90.0  # seconds of silence after which a worker is dead: three missed heartbeats
 
+MAX_LIVE_TYPES = 1000  # in one queue, unless the switches say otherwise
 MAX_KNOWN_TYPES = 10_000
 _KNOWN_TYPES_LENGTH = 512 * 1024  # characters of all their names; a server takes no note of more than 1 MiB
 _TRIES = 50  # a note is written seldom: so many lost races in a row mean something is broken
@@ -38,13 +39,14 @@ Instant = Annotated[float, Meta(ge=-62_135_596_800, le=253_402_300_799)]  # what
 
 
 class Control(Struct, frozen=True, kw_only=True):
-    """What every worker obeys while it runs."""
+    """What every worker obeys while it runs, and every producer."""
 
     paused: bool = False
     paused_queues: frozenset[str] = frozenset()
     paused_types: frozenset[str] = frozenset()
     rate_limit: float = 0.0  # tasks a second started by one worker; 0 is no limit
     rate_limits: dict[str, float] = {}  # the same by type, instead of what the code says
+    max_types: int | None = None  # types with unfinished tasks in one queue; None: MAX_LIVE_TYPES, 0: no limit
     draining: frozenset[str] = frozenset()  # ids of workers that are to finish what they run and leave
 
 

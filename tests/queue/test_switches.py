@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from qo import notes
 from qo.engines.memory import MemoryEngine
 from qo.errors import Conflict, InvalidTask, StorageError
-from qo.model import ANY
+from qo.model import ANY, Filter, NewTask, cancel
 from qo.notes import Control, KnownTypes, WorkerNote
 from qo.queue import Queue
 from qo.testing import ManualClock
@@ -44,6 +44,39 @@ async def test_rates_are_limited_in_all_and_by_type_and_the_limit_lifted(queue: 
     await queue.switches.limit_rate(10)
     await queue.switches.limit_rate(2.5, type="t")
     assert await queue.switches.limit_rate(0) == Control(rate_limits={"t": 2.5})
+
+
+async def test_a_queue_takes_so_many_types_of_unfinished_tasks(queue: Queue) -> None:
+    def some(types: range, into: str = "q") -> list[NewTask]:
+        return [queue.new_task(f"t{n}", b"{}", queue=into) for n in types]
+
+    await queue.switches.limit_types(20)
+    await queue.submit_many(some(range(20)))
+    with pytest.raises(InvalidTask, match=r"^type: queue q has unfinished tasks of 20 types, and 1 more \('t20'\)"):
+        await queue.enqueue("t20", queue="q")
+    with pytest.raises(InvalidTask, match=r"the limit of 20; .* `qo limit --max-types`"):
+        await queue.submit_many(some(range(19, 21)))
+    await queue.submit_many(some(range(20, 35), into="other"))
+    assert sum((await queue.engine.count()).values()) == 35  # nothing of the batch that was refused
+    await queue.submit_many(some(range(20)))
+    await queue.switches.limit_types(0)
+    other = Queue(queue.engine)
+    await other.submit_many(some(range(20, 25)))
+    await queue.switches.limit_types(25)
+    assert await queue.change_all(Filter(types=("t0", "t1")), cancel) == 4
+    third = Queue(queue.engine)
+    await third.submit_many(some(range(20, 27)) + some(range(2, 10)))
+    with pytest.raises(InvalidTask, match=r"would pass the limit of 25"):
+        await third.submit_many(some(range(1)))
+    with pytest.raises(InvalidTask, match=r"max_types: -1 is not a whole number"):
+        await queue.switches.limit_types(-1)
+
+
+async def test_a_thousand_types_are_enough_unless_someone_says_otherwise(queue: Queue) -> None:
+    with pytest.raises(InvalidTask, match=r"^type: .* would pass the limit of 1,000"):
+        await queue.submit_many([queue.new_task(f"t{n}", b"{}") for n in range(1001)])
+    assert not await queue.engine.count()
+    await queue.submit_many([queue.new_task(f"t{n}", b"{}") for n in range(1000)])
 
 
 @pytest.mark.parametrize("rate", [-1, float("nan"), float("inf")])

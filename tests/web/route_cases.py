@@ -141,6 +141,7 @@ for verb in ("pause", "resume"):
     about("POST", f"{V1}/switches/{verb}", body={}, more=WHOLE_ONLY)
 about("POST", f"{V1}/switches/rate-limit", body={"tasks_per_second": 1, "type": TYPE}, more=BY_TYPE)
 about("POST", f"{V1}/switches/rate-limit", body={"tasks_per_second": 1}, more=WHOLE_ONLY)
+about("POST", f"{V1}/switches/max-types", body={"max_types": 5000}, more=WHOLE_ONLY)
 about("GET", f"{V1}/events")
 about("GET", f"{V1}/audit")
 

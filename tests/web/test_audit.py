@@ -93,6 +93,7 @@ def test_every_action_of_both_dialects_and_the_dashboard_is_recorded(api: Served
         ("POST", "/api/v1/switches/resume", {}, ("resume", None, [], "")),
         ("POST", "/api/v1/switches/rate-limit", {"tasks_per_second": 5, "type": "t"},
             ("limit", None, [], "5 a second, type t")),
+        ("POST", "/api/v1/switches/max-types", {"max_types": 500}, ("limit", None, [], "500 types")),
         ("POST", "/api/v1/workers/w/drain", None, ("drain", None, [], "worker w")),
         ("POST", "/api/tasks/pause", None, ("pause", None, [], "")),
         ("POST", "/api/tasks/resume", None, ("resume", None, [], "")),

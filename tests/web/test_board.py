@@ -219,11 +219,14 @@ def test_switches(api: Served):
     assert api.post(f"{url}/pause", {}).json()["paused"]["all"]
     assert api.post(f"{url}/rate-limit", {"tasks_per_second": 2, "type": "t"}).json()["limits"] == {"t": 2.0}
     assert api.post(f"{url}/rate-limit", {"tasks_per_second": -1}).status_code == 400
+    assert api.post(f"{url}/max-types", {"max_types": 7}).json()["max_types"] == 7
+    assert api.post(f"{url}/max-types", {"max_types": -1}).status_code == 400
     api.post(f"{url}/resume", {})
     assert api.client.get(url).json() == {
         "paused": {"all": False, "queues": [], "types": []},
         "limit": 0.0,
         "limits": {"t": 2.0},
+        "max_types": 7,
     }
 
 

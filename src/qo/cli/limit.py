@@ -1,4 +1,4 @@
-"""`qo limit`: how many tasks a worker may start a second."""
+"""`qo limit`: how many tasks a worker may start a second, and how many types a queue may have."""
 
 import click
 
@@ -8,16 +8,37 @@ from qo.cli.switching import answer
 from qo.notes import Control
 from qo.queue import Queue
 
+_EXAMPLES = (
+    "qo limit 100",
+    "qo limit 5 --type send_email",
+    "qo limit 0        # no limit",
+    "qo limit --max-types 2000",
+)
 
-@click.command("limit", epilog=examples("qo limit 100", "qo limit 5 --type send_email", "qo limit 0        # no limit"))
+
+@click.command("limit", epilog=examples(*_EXAMPLES))
 @common
-@click.argument("rate", type=float)
+@click.argument("rate", type=float, required=False)
 @option("--type", "type_", metavar="NAME", help="Only tasks of this type, instead of what the code says.")
-def command(call: Call, rate: float, type_: str | None) -> None:
+@option(
+    "--max-types",
+    type=click.IntRange(0, 10_000),
+    metavar="N",
+    help="How many types of unfinished tasks a queue may have, 0 for no limit; 1,000 unless set.",
+)
+def command(call: Call, rate: float | None, type_: str | None, max_types: int | None) -> None:
     """Let each worker start at most RATE tasks a second, in all or of one type; 0 lifts the limit."""
+    if rate is None and (max_types is None or type_ is not None):
+        raise click.UsageError("name a RATE, or --max-types")
 
     async def work(queue: Queue) -> Control:
-        async with audited(queue, "limit", f"{rate:g} a second" + (f", type {type_}" if type_ else "")):
-            return await queue.switches.limit_rate(rate, type=type_)
+        control = Control()
+        if max_types is not None:
+            async with audited(queue, "limit", f"{max_types} types"):
+                control = await queue.switches.limit_types(max_types)
+        if rate is not None:
+            async with audited(queue, "limit", f"{rate:g} a second" + (f", type {type_}" if type_ else "")):
+                control = await queue.switches.limit_rate(rate, type=type_)
+        return control
 
     answer(call, call.ask(work))

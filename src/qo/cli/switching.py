@@ -36,4 +36,7 @@ def control_lines(control: Control) -> list[Text]:
     for name, rate in sorted(control.rate_limits.items()):
         limit = f"at most {rate:g} a second" if rate else "no limit, whatever the code says"
         lines.append(Text(clean(f"{name}: {limit}"), style="cyan"))
+    if control.max_types is not None:
+        limit = f"at most {control.max_types:,}" if control.max_types else "any number of"
+        lines.append(Text(f"a queue may have {limit} types of unfinished tasks", style="cyan"))
     return lines

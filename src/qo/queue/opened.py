@@ -10,6 +10,7 @@ from qo.engine import Engine, Spacious
 from qo.ids import new_worker_id
 from qo.model import PAYLOAD_LIMIT, Added, Change, NewTask, Task
 from qo.queue.describe import Settings
+from qo.queue.live_types import LiveTypes
 from qo.queue.switches import Switches
 from qo.stats import StatsRecorder
 from qo.transitions import Transitions
@@ -20,6 +21,7 @@ class Opened:
     def __init__(self, engine: Engine, settings: Settings | None = None, *, clock: Clock = system_clock) -> None:
         self.engine = engine
         self.switches = Switches(engine)
+        self.live_types = LiveTypes(engine)
         self.settings = _settled(settings or Settings(), engine)
         self._clock = clock
         self.recorder = StatsRecorder(engine, clock=clock)
@@ -38,6 +40,7 @@ class Opened:
         return self
 
     async def close(self) -> None:
+        await self.live_types.finish()
         await self._adding.finish()
         await self._applying.finish()
         await self.recorder.close()

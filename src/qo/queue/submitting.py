@@ -28,6 +28,7 @@ class Submitting(Looking):  # what it hands out looks for its result
     async def submit(self, new: NewTask, *, connection: Any = None) -> Submitted:
         check_size("payload", new.payload, self.settings.payload_limit)
         check_depth("payload", new.payload)
+        await self.live_types.check((new,))
         with tracing.submitting((new,)) as span:
             (new,) = span.marked((new,))
             added = await (self._adding.ask(new) if connection is None else self._add_on(connection, new))
@@ -57,6 +58,7 @@ class Submitting(Looking):  # what it hands out looks for its result
             if task.idempotency_key is not None and task.id in first:
                 _check_repeat(task, first[task.id])
             first.setdefault(task.id, task)
+        await self.live_types.check(tasks)
         answers: list[Added] = []
         with tracing.submitting([*first.values()]) as span:
             distinct = span.marked([*first.values()])

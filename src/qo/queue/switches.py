@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from qo import notes
 from qo.engine import Engine
 from qo.errors import InvalidTask
-from qo.model import check_names, check_type, check_types
+from qo.model import check_names, check_type, check_types, check_whole
 from qo.queue import listeners
 
 
@@ -74,6 +74,18 @@ class Switches:
         control = await notes.change(self._engine, notes.CONTROL, notes.Control, drained)
         await listeners.tell(hold=False)
         return control
+
+    async def limit_types(self, number: int) -> notes.Control:
+        """Limit how many types of unfinished tasks a queue may have; 0 lifts the limit.
+
+        Producers heed it within a minute.
+        """
+        check_whole("max_types", number)
+
+        def limited(now: notes.Control) -> notes.Control:
+            return replace(now, max_types=number)
+
+        return await notes.change(self._engine, notes.CONTROL, notes.Control, limited)
 
     async def limit_rate(self, tasks_per_second: float, *, type: str | None = None) -> notes.Control:
         """Limit how many tasks a worker starts a second, in all or of one type; 0 lifts the limit."""

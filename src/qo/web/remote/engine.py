@@ -39,7 +39,9 @@ async def _hello(queue: Queue, _: None) -> wire.Hello:
 
 async def _add(queue: Queue, tasks: list[NewTask]) -> Any:
     checks.check_batch(tasks)
-    return await queue.engine.add([checks.check_task(task, queue.settings.payload_limit) for task in tasks])
+    checked = [checks.check_task(task, queue.settings.payload_limit) for task in tasks]
+    await queue.live_types.check(checked)
+    return await queue.engine.add(checked)
 
 
 async def _claim(queue: Queue, want: Want) -> Any:

@@ -1,11 +1,11 @@
 """What all workers obey: pauses, limits, and which of them are to end."""
 
-from typing import Any
+from typing import Annotated, Any
 
 from litestar import Request, get, post
 from litestar.exceptions import NotFoundException, PermissionDeniedException
 from litestar.params import FromPath, JSONBody
-from msgspec import Struct
+from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from qo import notes
@@ -26,11 +26,14 @@ class PausedView(Struct, frozen=True, kw_only=True):
 
 
 class SwitchesView(Struct, frozen=True, kw_only=True):
-    """`limit` is how many tasks each worker starts a second, 0 for no limit; `limits` the same by type."""
+    """`limit` is how many tasks each worker starts a second, 0 for no limit; `limits` the same by type.
+
+    `max_types` is how many types of unfinished tasks a queue may have, 0 for no limit."""
 
     paused: PausedView
     limit: float
     limits: dict[str, float]
+    max_types: int
 
 
 class Which(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -43,6 +46,10 @@ class Which(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 class Limit(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     tasks_per_second: Rate  # 0: no limit
     type: TypeName | None = None  # None: all types together
+
+
+class TypeLimit(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    max_types: Annotated[int, Meta(ge=0, le=10_000)]  # 0: no limit
 
 
 class Draining(Struct, frozen=True):
@@ -85,6 +92,16 @@ async def limit_rate(request: Request[Any, Any, Any], data: JSONBody[Limit]) -> 
     describe_action(request, f"{data.tasks_per_second:g} a second", type=[data.type] if data.type else [])
     control = await server_of(request).queue.switches.limit_rate(data.tasks_per_second, type=data.type)
     tell(request, "limited", rate=data.tasks_per_second)
+    return await _as_seen(request, control)
+
+
+@post("/switches/max-types", opt=OPERATE | CHECKED, status_code=200, responses=problems(413, 415))
+async def limit_types(request: Request[Any, Any, Any], data: JSONBody[TypeLimit]) -> SwitchesView:
+    """How many types of unfinished tasks a queue may have. Producers heed it within a minute."""
+    _check_inside(request, None, None)
+    describe_action(request, f"{data.max_types} types")
+    control = await server_of(request).queue.switches.limit_types(data.max_types)
+    tell(request, "limited", max_types=data.max_types)
     return await _as_seen(request, control)
 
 
@@ -149,6 +166,7 @@ def switches_view(control: notes.Control) -> SwitchesView:
         paused=PausedView(all=control.paused, queues=sorted(control.paused_queues), types=sorted(control.paused_types)),
         limit=control.rate_limit,
         limits=dict(sorted(control.rate_limits.items())),
+        max_types=notes.MAX_LIVE_TYPES if control.max_types is None else control.max_types,
     )
 
 

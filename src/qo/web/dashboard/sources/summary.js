@@ -101,5 +101,6 @@ function switchesOf(control) {
     paused: {all: control.paused, queues: control.paused_queues, types: control.paused_types},
     limit: control.rate_limit,
     limits: control.rate_limits,
+    max_types: control.max_types ?? 1000,
   };
 }
