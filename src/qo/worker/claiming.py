@@ -75,7 +75,7 @@ class Claiming:
 
         Others may not overtake them, as they may those of a type that a limit holds back.
         """
-        got = Counter(task.type for task in tasks)
+        got = Counter(task.type for task in tasks) if self._caps else Counter[str]()
         return [type for type, most in self._caps.items() if got[type] >= most]
 
     def _startable(self, limit: int) -> tuple[int, dict[str, int]]:
