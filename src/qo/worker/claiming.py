@@ -50,7 +50,8 @@ class Claiming:
         """What to claim now; None while there is no room for more."""
         if self.is_paused:
             return None
-        if self._queue.is_barred:  # exactly what comes first in the store, for the slots that wait for it
+        barred = self._queue.is_barred
+        if barred:  # exactly what comes first in the store, for the slots that wait for it
             limit, self._caps = self.limits.total(self._queue.free_slots), {}
         else:
             ahead = self.pace.ahead()
@@ -67,6 +68,8 @@ class Claiming:
                 self._caps.pop(type, None)
         types = tuple(type for type in self._types if at_most.get(type, 1) > 0)
         if limit <= 0 or not types:
+            if barred:
+                self._queue.unbar()
             return None
         return self._want(types, limit, {type: most for type, most in at_most.items() if 0 < most < limit})
 

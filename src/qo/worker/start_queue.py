@@ -44,6 +44,7 @@ class StartQueue:
         self._refused: deque[Run] = deque()
         self._barrier = float("inf")  # the rank up to which the last claim took everything there was
         self._closed = False
+        self.on_barred: Callable[[], None] = lambda: None  # called from any thread when a slot waits for a claim
 
     # --- for the worker
 
@@ -68,7 +69,7 @@ class StartQueue:
     def is_barred(self) -> bool:
         """A slot is free, and what waits for it must not start before another claim was answered."""
         with self._lock:
-            return self._free > 0 and bool(self._waiting) and self._waiting[0][0] > self._barrier
+            return self._bars()
 
     @property
     def free_slots(self) -> int:
@@ -167,13 +168,15 @@ class StartQueue:
         with self._lock:
             if ended is not None:
                 self._release(ended)
-            run = self._first()
-            if run is None or run.executor is not puller:
-                return None
-            heapq.heappop(self._waiting)
-            self._free -= 1
-            self._taken.add(run)
-            return run
+            run, barred = self._first(), self._bars()
+            if run is not None and run.executor is puller:
+                heapq.heappop(self._waiting)
+                self._free -= 1
+                self._taken.add(run)
+                return run
+        if barred:
+            self.on_barred()
+        return None
 
     def begin(self, run: Run) -> bool:
         """Whether its handler may start now; if not, the slot is free again and the worker hands the task back."""
@@ -200,6 +203,9 @@ class StartQueue:
         """The slot of this run is free again."""
         with self._lock:
             self._release(run)
+            barred = self._bars()
+        if barred:
+            self.on_barred()
 
     def came_back(self, run: Run) -> None:
         """The handler of a run that was left behind has ended."""
@@ -221,6 +227,9 @@ class StartQueue:
         if self._free <= 0 or self._closed or not self._waiting or self._waiting[0][0] > self._barrier:
             return None
         return self._waiting[0][2]
+
+    def _bars(self) -> bool:
+        return self._free > 0 and bool(self._waiting) and self._waiting[0][0] > self._barrier
 
     def _last_rank(self, type: str) -> float:
         """Of the waiting runs of this type; if there is none, any run may have one in the store before it."""

@@ -26,6 +26,7 @@ class Upkeep:
     ) -> None:
         self._engine, self._held, self._executors, self._settler = engine, held, executors, settler
         self._lease, self._clock = lease, clock
+        self._none_overdue_before = float("-inf")  # no lease that is held ends before this instant
 
     # --- leases
 
@@ -64,7 +65,12 @@ class Upkeep:
         Before the next claim: it could give this worker its own task again while the old attempt still runs.
         """
         now = self._clock()
-        await self._renew([run for run in self._held.leased() if run.lease_until <= now])
+        if now < self._none_overdue_before:
+            return
+        leased = self._held.leased()
+        await self._renew([run for run in leased if run.lease_until <= now])
+        # What is claimed or renewed from here on is held for a whole lease.
+        self._none_overdue_before = min([now + self._lease, *(run.lease_until for run in leased if not run.settled)])
 
     async def _renew(self, runs: list[Run]) -> None:
         if not runs:

@@ -122,6 +122,7 @@ class Worker:
     async def run(self) -> None:
         """Work until stopped; raises WorkerStuck if that became impossible."""
         self._loop = asyncio.get_running_loop()
+        self._executors.queue.on_barred = self._claim_soon
         self._settler = Settler(
             self._engine,
             self._held,
@@ -176,8 +177,6 @@ class Worker:
                 await self._patiently(self._end_drain)
                 continue
             if want is None:
-                if self._executors.queue.is_barred:
-                    self._executors.queue.unbar()
                 await self._wait_for_room()
                 continue
             if self._is_out_of_date():
@@ -187,9 +186,9 @@ class Worker:
             tasks = await self._claim(want)
             if tasks:
                 self._busy_until = self._clock() + _BUSY
-                self._start(tasks, want, sent + want.lease)
+            self._start(tasks, want, sent + want.lease)
+            if tasks or self._executors.queue.is_barred:
                 continue
-            self._executors.queue.unbar()
             if self._settings.drain and not len(self._held):
                 await self._patiently(partial(self._stop_if_drained, want))
             else:
@@ -210,9 +209,11 @@ class Worker:
             raise WorkerStuck(f"the store has not answered a claim for {self._settings.stuck_after:g} s") from None
         self._pause, self._claim_took = _FIRST_PAUSE, self._clock() - began
         self._claiming.pace.claimed(self._claim_took)
+        if {task.type for task in tasks} <= self._handlers.keys():
+            return tasks
+        # Some handlers were removed while the claim was under way.
         removed = [release(task, None) for task in tasks if task.type not in self._handlers]
-        if removed:  # their handler was removed while the claim was under way
-            await self._patiently(lambda: self._engine.apply(removed))
+        await self._patiently(lambda: self._engine.apply(removed))
         return [task for task in tasks if task.type in self._handlers]
 
     def _start(self, tasks: list[Task], want: Want, lease_until: float) -> None:
@@ -247,6 +248,11 @@ class Worker:
             elif run.ended is not None:
                 self._claiming.pace.ended(run.task.type, run.ended - run.began)
         self._freed.set()
+
+    def _claim_soon(self) -> None:
+        """From any thread: a slot waits for the answer to another claim."""
+        with contextlib.suppress(RuntimeError):  # the worker has ended
+            self._loop.call_soon_threadsafe(self._freed.set)
 
     async def _wait_for_room(self) -> None:
         self._listen()
