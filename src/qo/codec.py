@@ -8,6 +8,7 @@ import json
 import math
 from base64 import b64decode, b64encode
 from collections import Counter
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 import msgspec
@@ -23,6 +24,8 @@ _RAW_KEY = "$base64"  # how raw data looks where only JSON will do
 
 _document = msgspec.json.Decoder(Task)
 _any = msgspec.json.Decoder()
+_unread = msgspec.json.Decoder(msgspec.Raw)
+_LARGE = 64 * 1024  # bytes
 
 
 def encode_value(value: object, field: str = "payload") -> bytes:
@@ -171,6 +174,17 @@ def to_json(data: bytes) -> Any:
     return {_RAW_KEY: b64encode(data).decode()}
 
 
+def json_text(data: bytes) -> Any:
+    """As `to_json`, for msgspec to write as JSON. A large value is not decoded: it may take 25 times as much memory."""
+    if len(data) <= _LARGE or type(data) is RawBytes or data[:1] == _RAW or is_too_deep(data):
+        return to_json(data)
+    try:
+        data.decode()  # msgspec does not look into strings that it passes over
+        return _unread.decode(data)
+    except UNREADABLE:
+        return to_json(data)
+
+
 def from_json(value: Any, field: str = "payload") -> Any:
     """The other way round, for what arrives as JSON: raw data is written {"$base64": "..."}."""
     if isinstance(value, dict) and value.keys() == {_RAW_KEY}:
@@ -190,8 +204,11 @@ def decode_task(data: bytes) -> Task:
     return _document.decode(data)
 
 
-def task_view(task: Task, now: float) -> dict[str, Any]:
-    """A task as JSON shows it: DESIGN's fields in their order, instants in ISO 8601, the lease id left out."""
+def task_view(task: Task, now: float, *, show: Callable[[bytes], Any] = to_json) -> dict[str, Any]:
+    """A task as JSON shows it: DESIGN's fields in their order, instants in ISO 8601, the lease id left out.
+
+    `show` makes of a payload or result what is shown.
+    """
     waits = task.status is Status.PENDING or task.is_claimed_only
     waited_until = now if waits else task.started_at or task.due_at
     return {
@@ -199,8 +216,8 @@ def task_view(task: Task, now: float) -> dict[str, Any]:
         "queue": task.queue,
         "type": task.type,
         "status": task.status.value,
-        "payload": to_json(task.payload),
-        "result": None if task.result is None else to_json(task.result),
+        "payload": show(task.payload),
+        "result": None if task.result is None else show(task.result),
         "error": task.error,
         "priority": task.priority,
         "effective_priority": effective_priority(task.priority, task.due_at, task.rank, waited_until),

@@ -126,6 +126,9 @@ class FindsWithoutValues(Protocol):
     async def find_without_values(self, where: Filter, *, limit: int, after: str = "") -> list[Task]:
         """As `find`, but a payload or result may be a reference to where it lies."""
 
+    async def with_values(self, tasks: Sequence[Task]) -> list[Task]:
+        """Tasks that were found so, with their payloads and results."""
+
 
 @runtime_checkable
 class Sharded(Protocol):

@@ -11,7 +11,7 @@ from typing import Final
 from prometheus_client import CollectorRegistry, Counter, Histogram, start_http_server
 
 from qo.clock import Clock, system_clock
-from qo.engine import Engine, Repairable, Timed, default_retention, find_without_values
+from qo.engine import Engine, FindsWithoutValues, Repairable, Timed, default_retention, find_without_values
 from qo.errors import StorageError
 from qo.model import (
     HIGH,
@@ -159,6 +159,10 @@ class Measured:
 
     async def find_without_values(self, where: Filter, *, limit: int, after: str = "") -> list[Task]:
         return await find_without_values(self._engine, where, limit=limit, after=after)
+
+    async def with_values(self, tasks: Sequence[Task]) -> list[Task]:
+        engine = self._engine
+        return await engine.with_values(tasks) if isinstance(engine, FindsWithoutValues) else list(tasks)
 
     async def open(self) -> None:
         await self._engine.open()

@@ -22,6 +22,7 @@ LONGEST_WAIT: Final = 25.0  # seconds a server keeps a caller waiting; proxies c
 
 REQUEST: Final = "Qo-Request"  # names a write, so that its repeat is recognised
 AGAIN: Final = "Qo-Again"  # the request is a repeat: an earlier answer may have been lost
+CUT: Final = "Qo-Cut"  # the answer ends early, because it would be too large: ask for the rest
 REMEMBERED: Final = "Qo-Remembered"  # the answer is the one that was given, or would have been, the first time
 
 

@@ -263,11 +263,13 @@ class SpaciousEngine:
         return await _together(self._shown, await self.engine.get(ids))
 
     async def find(self, where: Filter, *, limit: int, after: str = "") -> list[Task]:
-        found = await _together(self._shown, await self.engine.find(where, limit=limit, after=after))
-        return [task for task in found if task is not None]
+        return await self.with_values(await self.engine.find(where, limit=limit, after=after))
 
     async def find_without_values(self, where: Filter, *, limit: int, after: str = "") -> list[Task]:
         return await self.engine.find(where, limit=limit, after=after)
+
+    async def with_values(self, tasks: Sequence[Task]) -> list[Task]:
+        return [task for task in await _together(self._shown, tasks) if task is not None]
 
     async def _shown(self, task: Task | None) -> Task | None:
         """As it was submitted. What is gone is named in its place: a listing must not fail for one task."""

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import msgspec
 from litestar.exceptions import HTTPException
 
-from qo.engine import Engine
+from qo.engine import Engine, find_without_values
 from qo.errors import StorageError
 from qo.model import Counts, Filter, Status, Task
 from qo.web.callers import AccessLimits, Caller
@@ -91,7 +91,7 @@ class EventChannel:
 
     async def _find(self, where: Filter, limit: int) -> list[Task]:
         narrowed = self._limits.narrow(where)
-        return [] if narrowed is None else await self._engine.find(narrowed, limit=limit)
+        return [] if narrowed is None else await find_without_values(self._engine, narrowed, limit=limit)
 
 
 class Feed:

@@ -6,7 +6,7 @@ after at each look, and as long as it waits it is the answer.
 
 from collections.abc import Iterable
 
-from qo.engine import Engine
+from qo.engine import Engine, find_without_values
 from qo.model import Filter, Status, Task, cursor, cursor_at
 from qo.web.callers import WHOLE_STORE, AccessLimits
 
@@ -38,7 +38,7 @@ class Oldest:
         if (known := self._known.get(queue)) is not None:
             return known.due_at
         where = Filter(queues=(queue,), types=self._types, statuses=(Status.PENDING,))
-        page = await self._engine.find(where, limit=PAGE)
+        page = await find_without_values(self._engine, where, limit=PAGE)
         if len(page) == PAGE:
             page += await self._end(where, page[-1])
         due = [task for task in page if task.available_at <= now]
@@ -53,10 +53,10 @@ class Oldest:
         """The last page of the listing, as near as the steps come."""
         step, oldest = _FIRST_STEP, last
         for _ in range(_STEPS):
-            found = await self._engine.find(where, limit=1, after=cursor_at(oldest.created_at - step))
+            found = await find_without_values(self._engine, where, limit=1, after=cursor_at(oldest.created_at - step))
             if found:
                 oldest, step = found[0], step * 2
-            elif len(rest := await self._engine.find(where, limit=PAGE, after=cursor(oldest))) < PAGE:
+            elif len(rest := await find_without_values(self._engine, where, limit=PAGE, after=cursor(oldest))) < PAGE:
                 return [*rest, oldest]
             else:
                 oldest, step = rest[-1], max(_FIRST_STEP / 1000, step / 4)

@@ -7,7 +7,7 @@ the oldest task seen that still waits: a lower bound that becomes exact as the w
 
 from msgspec import Struct
 
-from qo.engine import Engine
+from qo.engine import Engine, find_without_values
 from qo.model import Counts, Filter, LevelWord, Status, Task, cursor, effective_rank, level_word
 from qo.web.callers import WHOLE_STORE, AccessLimits
 from qo.web.v1.words import LEVEL_WORDS
@@ -33,11 +33,13 @@ class Survey:
         self._witnesses: dict[LevelWord, dict[str, float]] = {level: {} for level in LEVEL_WORDS}  # since when due
 
     async def look(self, counts: Counts, now: float) -> Waiting:
-        newest = await self._engine.find(self._pending, limit=PAGE)
+        newest = await find_without_values(self._engine, self._pending, limit=PAGE)
         if len(newest) < PAGE:
             self._after = ""
             return _exact(newest, now)
-        walked = await self._engine.find(self._pending, limit=PAGE, after=self._after or cursor(newest[-1]))
+        walked = await find_without_values(
+            self._engine, self._pending, limit=PAGE, after=self._after or cursor(newest[-1])
+        )
         self._after = cursor(walked[-1]) if len(walked) == PAGE else ""
         await self._forget_the_claimed()
         self._remember([*newest, *walked], now)

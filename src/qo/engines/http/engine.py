@@ -13,7 +13,7 @@ from qo.engines.http.address import Address, address_of
 from qo.engines.http.batches import Item, cut
 from qo.engines.http.line import Line, Reply
 from qo.errors import OutcomeUnknown, StorageError
-from qo.model import Added, Change, Counts, Event, Filter, NewTask, Note, Task, Want, check_distinct, release
+from qo.model import Added, Change, Counts, Event, Filter, NewTask, Note, Task, Want, check_distinct, cursor, release
 
 _MARGIN = 10.0  # seconds a long-poll may be late
 
@@ -103,11 +103,25 @@ class HttpEngine:
     # --- reading
 
     async def get(self, ids: Sequence[str]) -> list[Task | None]:
-        return [task for batch in cut(ids) for task in (await self._ask("get", batch)).data]
+        tasks: list[Task | None] = []
+        for batch in cut(ids):
+            answered = 0
+            while answered < len(batch):  # a server leaves the last ones out if all would be too large
+                some = (await self._ask("get", batch[answered:])).data
+                if not some:
+                    raise StorageError(f"{self._address.url} answered get with too few tasks")
+                tasks += some
+                answered += len(some)
+        return tasks
 
     async def find(self, where: Filter, *, limit: int, after: str = "") -> list[Task]:
-        found: list[Task] = (await self._ask("find", wire.Find(where=where, limit=limit, after=after))).data
-        return found
+        found: list[Task] = []
+        while True:
+            reply = await self._ask("find", wire.Find(where=where, limit=limit - len(found), after=after))
+            found += reply.data
+            if not reply.is_cut or not reply.data:
+                return found
+            after = cursor(found[-1])
 
     async def count(self) -> Counts:
         return wire.counts_of((await self._ask("count", None)).data)

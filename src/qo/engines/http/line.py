@@ -29,6 +29,7 @@ _BUSY = {429, 503}
 class Reply(NamedTuple):
     data: Any
     doubtful: bool  # "not landed" in it may be wrong
+    is_cut: bool = False  # there is more, and it would have been too large
 
 
 class _Try(NamedTuple):
@@ -103,7 +104,7 @@ class Line:
         doubtful = again and wire.REMEMBERED not in response.headers
         if status == 200:  # noqa: PLR2004 - OK
             try:
-                return Reply(wire.decode_answer(call, data), doubtful)
+                return Reply(wire.decode_answer(call, data), doubtful, wire.CUT in response.headers)
             except ValueError as error:  # cut short, or another version's
                 return _Try(f"{url} answered {call} with something unknown: {error}", sent=True, cause=error)
         if status in _REFUSED:

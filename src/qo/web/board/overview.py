@@ -7,6 +7,7 @@ from litestar import Request, get
 from msgspec import Struct
 
 from qo.clock import iso
+from qo.engine import find_without_values
 from qo.model import Counts, Filter, LevelWord, Status, Task
 from qo.notes import Control, WorkerNote
 from qo.queue import Queue
@@ -116,7 +117,7 @@ async def _minutes(server: Server, limits: AccessLimits) -> list[MinuteCount]:
 async def _failures(queue: Queue, limits: AccessLimits) -> list[Task]:
     """The latest of the newest."""
     where = limits.narrow(Filter(statuses=(Status.FAILED,)))
-    tasks = [] if where is None else await queue.engine.find(where, limit=_FAILURES_READ)
+    tasks = [] if where is None else await find_without_values(queue.engine, where, limit=_FAILURES_READ)
     return sorted(tasks, key=lambda task: -(task.completed_at or 0.0))[:_FAILURES_SHOWN]
 
 

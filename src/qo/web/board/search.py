@@ -10,9 +10,10 @@ from functools import partial
 
 from msgspec import Struct
 
-from qo.engine import Engine
+from qo.engine import Engine, find_without_values
 from qo.errors import InvalidSetting, InvalidTask
 from qo.model import Filter, Task, check_id, cursor, effective_rank, position
+from qo.web.byte_budget import BoundedPage, find_within
 from qo.web.callers import WHOLE_STORE, AccessLimits
 
 READ_AT_MOST = 5_000  # tasks looked through for one page
@@ -81,8 +82,8 @@ async def find(engine: Engine, search: Search, *, limit: int, after: str = "") -
     searched = weight = 0
     while searched < READ_AT_MOST and weight < _TEXT_AT_MOST:
         asked = limit + 1 - len(tasks) if search.counted else _BATCH
-        batch = await engine.find(search.where, limit=asked, after=after)
-        for task in batch:
+        batch = await _batch(engine, search, limit=asked, after=after)
+        for task in batch.tasks:
             if len(tasks) == limit:
                 return Found(tasks=tasks, next=after, searched=searched)
             after = cursor(task)
@@ -90,9 +91,16 @@ async def find(engine: Engine, search: Search, *, limit: int, after: str = "") -
             weight += len(task.payload)
             if search.matches(task):
                 tasks.append(task)
-        if len(batch) < asked:
+        if len(batch.tasks) < asked and not batch.is_cut:
             return Found(tasks=tasks, next=None, searched=searched)
     return Found(tasks=tasks, next=after, searched=searched)
+
+
+async def _batch(engine: Engine, search: Search, *, limit: int, after: str) -> BoundedPage:
+    """Payloads are read only where their text is searched."""
+    if search.text:
+        return await find_within(engine, search.where, limit=limit, after=after)
+    return BoundedPage(await find_without_values(engine, search.where, limit=limit, after=after), is_cut=False)
 
 
 async def _named(engine: Engine, text: str) -> Task | None:

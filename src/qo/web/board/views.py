@@ -5,7 +5,7 @@ from typing import Any, Literal
 from msgspec import UNSET, Struct, UnsetType
 
 from qo.clock import iso
-from qo.codec import task_view
+from qo.codec import json_text, task_view
 from qo.model import Status, Task
 from qo.notes import WorkerNote, is_dead
 
@@ -66,12 +66,12 @@ class WorkerDocument(Struct, frozen=True, kw_only=True):
 
 
 def whole(task: Task, now: float) -> TaskDocument:
-    return TaskDocument(**task_view(task, now))
+    return TaskDocument(**task_view(task, now, show=json_text))
 
 
 def brief(task: Task, now: float) -> TaskDocument:
     """A page of a hundred must stay small, whatever the tasks carry."""
-    view = task_view(task, now)
+    view = task_view(task, now, show=lambda _: None)
     del view["payload"], view["result"]
     if task.error is not None and len(task.error) > ERROR_SHOWN:
         view["error"] = task.error[:ERROR_SHOWN] + "…"

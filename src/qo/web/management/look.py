@@ -7,11 +7,13 @@ from litestar import Request, get
 from litestar.params import FromPath, FromQuery, QueryParameter
 from msgspec import Struct
 
+from qo.engine import find_without_values
 from qo.model import Filter, Task, check_type, cursor
 from qo.queue import Queue
 from qo.web.access import HIDDEN, LIMITED, READ, caller_of
+from qo.web.byte_budget import values_within
 from qo.web.callers import AccessLimits
-from qo.web.management.views import ManagedTask, managed
+from qo.web.management.views import ManagedTask, managed, without_values
 from qo.web.management.words import BY_STATUS, WORDS, Word, filter_of
 from qo.web.problems import problems
 from qo.web.server import Server, server_of
@@ -59,7 +61,7 @@ async def list_managed(
     limits = caller_of(request).limits
     tasks = await skipping(server.queue, limits.narrow(filter_of(words, types)), limit=limit, offset=offset)
     total = sum(number for (_, word), number in (await tally(server, limits, types)).items() if word in words)
-    return ManagedPage(tasks=[managed(task) for task in tasks], total=total, limit=limit, offset=offset)
+    return ManagedPage(tasks=await _shown(server, tasks), total=total, limit=limit, offset=offset)
 
 
 @get("/stats", opt=READ | LIMITED, responses=problems())
@@ -73,17 +75,23 @@ async def show_managed_stats(request: Request[Any, Any, Any]) -> ManagedStats:
     return ManagedStats(by_type=by_type, **totals)
 
 
+async def _shown(server: Server, tasks: list[Task]) -> list[ManagedTask]:
+    """A page has all the tasks it was asked for, so that offsets hold. Those beyond the budget come without values."""
+    whole = await values_within(server.queue.engine, tasks)
+    return [*map(managed, whole), *map(without_values, tasks[len(whole) :])]
+
+
 async def skipping(queue: Queue, where: Filter | None, *, limit: int, offset: int) -> list[Task]:
     after, left = "", offset
     if where is None:
         return []
     while left > 0:
-        skipped = await queue.engine.find(where, limit=min(left, _PAGE), after=after)
+        skipped = await find_without_values(queue.engine, where, limit=min(left, _PAGE), after=after)
         if len(skipped) < min(left, _PAGE):
             return []
         left -= len(skipped)
         after = cursor(skipped[-1])
-    return await queue.engine.find(where, limit=limit, after=after)
+    return await find_without_values(queue.engine, where, limit=limit, after=after)
 
 
 async def tally(server: Server, limits: AccessLimits, types: tuple[str, ...] = ()) -> Counter[tuple[str, Word]]:

@@ -2,10 +2,11 @@
 
 from typing import Any
 
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
+from msgspec.structs import replace
 
 from qo.clock import iso
-from qo.codec import to_json
+from qo.codec import json_text
 from qo.model import Status, Task, is_retrying
 from qo.web.management.words import Word, word
 from qo.web.v1.views import iso_of
@@ -26,19 +27,24 @@ class ManagedTask(Struct, frozen=True, kw_only=True, rename="camel"):
     created_at: str
     updated_at: str
     completed_at: str | None
+    values_omitted: bool | UnsetType = UNSET  # in a list: payload and result are left out, ask for the task by its id
+
+
+def without_values(task: Task) -> ManagedTask:
+    return replace(managed(replace(task, payload=b"null", result=None)), values_omitted=True)
 
 
 def managed(task: Task) -> ManagedTask:
     return ManagedTask(
         id=task.id,
         type=task.type,
-        payload=to_json(task.payload),
+        payload=json_text(task.payload),
         status=word(task),
         attempts=attempts(task),
         max_attempts=task.max_retries + 1,
         last_attempt_at=_last_attempt_at(task),
         next_retry_at=next_retry_at(task),
-        result=None if task.result is None else to_json(task.result),
+        result=None if task.result is None else json_text(task.result),
         error="cancelled" if task.status is Status.CANCELLED and task.error is None else task.error,
         run_after=iso(task.run_at),
         created_at=iso_of(task.created_at),

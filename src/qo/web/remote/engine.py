@@ -16,6 +16,7 @@ from qo.model import UNREADABLE, Change, NewTask, Want, check_id, check_number
 from qo.queue import Queue
 from qo.web.access import ENGINE
 from qo.web.action_recorder import recorder_of
+from qo.web.byte_budget import BoundedPage, claim_within, find_within, get_within
 from qo.web.callers import Caller, Scope
 from qo.web.problems import STORE_AWAY
 from qo.web.remote import checks
@@ -45,7 +46,7 @@ async def _add(queue: Queue, tasks: list[NewTask]) -> Any:
 
 
 async def _claim(queue: Queue, want: Want) -> Any:
-    return await queue.engine.claim(checks.check_want(want))
+    return await claim_within(queue.engine, checks.check_want(want))
 
 
 async def _apply(queue: Queue, changes: list[Change]) -> Any:
@@ -60,12 +61,12 @@ async def _delete(queue: Queue, ids: list[str]) -> Any:
 
 async def _get(queue: Queue, ids: list[str]) -> Any:
     checks.check_batch(ids)
-    return await queue.engine.get([check_id(task_id) for task_id in ids])
+    return await get_within(queue.engine, [check_id(task_id) for task_id in ids])
 
 
 async def _find(queue: Queue, asked: wire.Find) -> Any:
     asked = checks.check_find(asked)
-    return await queue.engine.find(asked.where, limit=asked.limit, after=asked.after)
+    return await find_within(queue.engine, asked.where, limit=asked.limit, after=asked.after)
 
 
 async def _count(queue: Queue, _: None) -> wire.CountRows:
@@ -134,7 +135,10 @@ async def serve(request: Request[Any, Any, Any]) -> Response[bytes]:
 
     name = request.headers.get(wire.REQUEST, "")
     if call not in wire.WRITES or not 0 < len(name) <= _LONGEST_NAME:
-        return _answer(await work())
+        answer = await _recorded(request, call, asked)
+        if isinstance(answer, BoundedPage):
+            return _answer(wire.encode(answer.tasks), {wire.CUT: "1"} if answer.is_cut else {})
+        return _answer(wire.encode(answer))
     data, remembered = await answers(request.app.state).once(f"{call} {name}", work)
     return _answer(data, {wire.REMEMBERED: "1"} if remembered else {})
 

@@ -7,12 +7,13 @@ from hashlib import sha256
 
 from qo import notes
 from qo.clock import boot_clock
-from qo.codec import to_json
+from qo.codec import json_text
 from qo.engine import Engine
 from qo.errors import Conflict, InvalidTask, StorageError
 from qo.ids import new_lease_id
 from qo.model import Filter, Status, Task, Want, check_names, check_number, release
 from qo.notes import Control
+from qo.web.byte_budget import claim_within
 from qo.web.callers import AccessLimits
 from qo.web.remote.messages import LEASE, HandedOut, Poll
 from qo.web.remote.roster import Seat, check_capacity
@@ -38,7 +39,7 @@ class HandingOut:
         want, until = self._check(seat, asked, limits), boot_clock() + min(asked.wait, LONGEST_WAIT)
         while True:
             allowed = await self._allowed(seat, want)
-            tasks = await self._engine.claim(allowed) if allowed else []
+            tasks = await claim_within(self._engine, allowed) if allowed else []
             left = until - boot_clock()
             if tasks or left <= 0:
                 seat.rates.started(tasks)
@@ -129,7 +130,7 @@ def handed_out(task: Task) -> HandedOut:
     return HandedOut(
         task_id=task.id,
         task_type=task.type,
-        parameters=to_json(task.payload),
+        parameters=json_text(task.payload),
         timeout_seconds=task.time_limit,
         trace_id=task.trace_id or task.id,
         attempt=task.attempt,

@@ -2,7 +2,7 @@
 
 from msgspec.structs import replace
 
-from qo.engine import Engine
+from qo.engine import Engine, find_without_values
 from qo.model import Filter, Status, check_id, renew
 from qo.web.remote.checks import MOST
 from qo.web.remote.messages import LEASE, Heartbeat
@@ -21,7 +21,7 @@ async def beat(engine: Engine, roster: Roster, seat: Seat, asked: Heartbeat, lim
         return []
     await limits.enforce()
     where = Filter(worker_id=seat.note.worker_id, statuses=(Status.RUNNING,))
-    tasks = await engine.find(where, limit=MOST)
+    tasks = await find_without_values(engine, where, limit=MOST)
     held = [task for task in tasks if named is None or task.id in named]
     renewals = {task.id: renew(task, min(LEASE, limits.left(task) + _GRACE)) for task in held}
     renewed = dict(zip(renewals, await engine.apply([*renewals.values()]), strict=True))

@@ -8,11 +8,12 @@ from litestar.openapi import ResponseSpec
 from litestar.params import FromPath, FromQuery, QueryParameter
 from msgspec import Struct
 
-from qo.codec import to_json
+from qo.codec import json_text
 from qo.errors import ResultTimeout
 from qo.model import Filter, Status, Task, check_name, check_names, check_types, cursor, position
 from qo.queue import Queue
 from qo.web.access import HIDDEN, LIMITED, READ, caller_of
+from qo.web.byte_budget import ANSWER_BYTES, find_within, size_of
 from qo.web.problems import problems
 from qo.web.server import server_of
 from qo.web.task_access import check_visible, found
@@ -100,7 +101,7 @@ async def show_result(
 
 
 def _result(task: Task) -> Any:
-    return to_json(task.result) if task.result is not None and task_word(task) == "completed" else None
+    return json_text(task.result) if task.result is not None and task_word(task) == "completed" else None
 
 
 def filter_of(
@@ -125,22 +126,23 @@ async def page(
 ) -> tuple[list[Task], str | None]:
     """Up to `limit` tasks whose word is one of these, and where to go on. Reads one more, to know if there is more.
 
-    None as a filter: nothing can match."""
+    Fewer if they are large: see `byte_budget`. None as a filter: nothing can match."""
     if after:
         position(after)
     if where is None:
         return [], None
     tasks: list[Task] = []
-    read = 0
-    while read < _READ_AT_MOST:
-        batch = await queue.engine.find(where, limit=limit + 1, after=after)
-        read += len(batch)
-        for task in batch:
+    read = size = 0
+    while read < _READ_AT_MOST and size < ANSWER_BYTES:
+        batch = await find_within(queue.engine, where, limit=limit + 1, after=after, budget=ANSWER_BYTES - size)
+        read += len(batch.tasks)
+        for task in batch.tasks:
             if len(tasks) == limit:
                 return tasks, after
             after = cursor(task)
             if task_word(task) in words:
                 tasks.append(task)
-        if len(batch) <= limit:
+                size += size_of(task)
+        if len(batch.tasks) <= limit and not batch.is_cut:
             return tasks, None
     return tasks, after

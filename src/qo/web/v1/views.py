@@ -5,7 +5,7 @@ from typing import Any, Literal
 from msgspec import Struct
 
 from qo.clock import iso
-from qo.codec import to_json
+from qo.codec import json_text
 from qo.model import FINISHED, Event, LevelWord, Status, Task, level_word
 from qo.notes import WorkerNote, is_dead
 from qo.web.v1.words import Word, effective_level, task_word, word
@@ -100,7 +100,7 @@ def task_view(task: Task, now: float) -> TaskView:
         priority=level_word(task.priority),
         effective_priority=effective_level(task, now),
         payload=PayloadView(
-            task_type=task.type, parameters=to_json(task.payload), required_capabilities=list(task.needs)
+            task_type=task.type, parameters=json_text(task.payload), required_capabilities=list(task.needs)
         ),
         queue=task.queue,
         retry_count=task.failures,
@@ -112,7 +112,7 @@ def task_view(task: Task, now: float) -> TaskView:
         started_at=iso(task.started_at),
         completed_at=iso(task.completed_at),
         assigned_worker_id=task.worker_id,
-        result=None if task.result is None else to_json(task.result),
+        result=None if task.result is None else json_text(task.result),
         error=error_view(task),
         timeout_seconds=task.timeout if task.status in FINISHED else task.time_limit,
         idempotency_key=task.idempotency_key,

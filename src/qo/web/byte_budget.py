@@ -1,0 +1,121 @@
+"""How many bytes of payloads and results one answer holds: a short request must not cost hundreds of megabytes.
+
+Tasks are read a few at a time. An answer ends with the task that uses the budget up, so it always has at least one.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+from weakref import WeakKeyDictionary
+
+from msgspec.structs import replace
+
+from qo.engine import Engine, FindsWithoutValues, Spacious, find_without_values
+from qo.model import Filter, Task, Want, cursor
+
+ANSWER_BYTES = 8 * 1024 * 1024
+_FIRST_STEP = 32  # tasks: 8 MiB of the largest values that stores keep inline
+_GROWTH = 8  # how many times as many the next step may read
+_SMALLEST_TASK, _USUAL_TASK, _LARGE_TASK = 1024.0, 32 * 1024.0, 4 * 1024 * 1024.0  # bytes that a claim reckons with
+_LARGE_STEP = 2  # tasks whose large values are fetched at once: up to 16 MiB each
+
+
+class BoundedPage(NamedTuple):
+    tasks: list[Task]
+    is_cut: bool  # the budget was used up, and there may be more
+
+
+def size_of(task: Task) -> int:
+    return len(task.payload) + len(task.result or b"") + len(task.error or "")
+
+
+async def find_within(
+    engine: Engine, where: Filter, *, limit: int, after: str = "", budget: int = ANSWER_BYTES
+) -> BoundedPage:
+    """As `Engine.find`, up to the budget."""
+    tasks: list[Task] = []
+    size, step = 0, _FIRST_STEP
+    while len(tasks) < limit:
+        asked = min(step, limit - len(tasks))
+        batch = await find_without_values(engine, where, limit=asked, after=after)
+        for part in _parts(engine, batch):
+            tasks += await _with_values(engine, part)
+            size = sum(map(size_of, tasks))
+            if size >= budget and (len(tasks) < limit):
+                return BoundedPage(tasks, is_cut=True)
+        if len(batch) < asked:
+            break
+        after = cursor(batch[-1])
+        step = _next_step(step, size, len(tasks), budget)
+    return BoundedPage(tasks, is_cut=False)
+
+
+async def values_within(engine: Engine, tasks: list[Task], *, budget: int = ANSWER_BYTES) -> list[Task]:
+    """The first of some tasks that were found without values, with them: as many as the budget allows."""
+    whole: list[Task] = []
+    size = 0
+    for part in _parts(engine, tasks) if isinstance(engine, FindsWithoutValues) else [[task] for task in tasks]:
+        if size >= budget:
+            break
+        whole += await _with_values(engine, part)
+        size = sum(map(size_of, whole))
+    return whole
+
+
+async def get_within(engine: Engine, ids: Sequence[str], *, budget: int = ANSWER_BYTES) -> list[Task | None]:
+    """As `Engine.get`, of as many of the first ids as the budget allows."""
+    tasks: list[Task | None] = []
+    size, step = 0, _LARGE_STEP if isinstance(engine, FindsWithoutValues) else _FIRST_STEP
+    while len(tasks) < len(ids) and size < budget:
+        tasks += await engine.get(ids[len(tasks) : len(tasks) + step])
+        size = sum(size_of(task) for task in tasks if task is not None)
+        step = _next_step(step, size, len(tasks), budget)
+    return tasks
+
+
+def _next_step(step: int, size: int, number: int, budget: int) -> int:
+    fitting = (budget - size) * number // max(size, 1)
+    return max(1, min(step * _GROWTH, fitting))
+
+
+def _parts(engine: Engine, tasks: list[Task]) -> list[list[Task]]:
+    if not isinstance(engine, FindsWithoutValues):
+        return [tasks]
+    return [tasks[at : at + _LARGE_STEP] for at in range(0, len(tasks), _LARGE_STEP)]
+
+
+async def _with_values(engine: Engine, tasks: list[Task]) -> list[Task]:
+    return await engine.with_values(tasks) if isinstance(engine, FindsWithoutValues) else tasks
+
+
+class ClaimSizes:
+    """How large tasks have been, to claim no more of them than one answer holds.
+
+    The sizes of tasks are not known before they are claimed. So the first claims are moderate, and each may be twice as
+    large as the last one while tasks are small. A repeated claim is not affected: it gets what the first one got.
+    """
+
+    def __init__(self, engine: Engine, budget: int = ANSWER_BYTES) -> None:
+        self._budget = budget
+        self._expected = _LARGE_TASK if isinstance(engine, Spacious) else _USUAL_TASK  # bytes
+
+    def limit(self, wanted: int) -> int:
+        return max(1, min(wanted, int(self._budget / self._expected))) if wanted > 0 else wanted
+
+    def claimed(self, tasks: Sequence[Task]) -> None:
+        if tasks:
+            mean = sum(map(size_of, tasks)) / len(tasks)
+            self._expected = max(_SMALLEST_TASK, mean, self._expected / 2)
+
+
+_sizes: WeakKeyDictionary[Engine, ClaimSizes] = WeakKeyDictionary()
+
+
+async def claim_within(engine: Engine, want: Want) -> list[Task]:
+    """As `Engine.claim`, of about as many tasks as the budget allows."""
+    sizes = _sizes.get(engine)
+    if sizes is None:
+        sizes = _sizes[engine] = ClaimSizes(engine)
+    limit = sizes.limit(want.limit)
+    tasks = await engine.claim(want if limit == want.limit else replace(want, limit=limit))
+    sizes.claimed(tasks)
+    return tasks

@@ -1,0 +1,155 @@
+"""Answers hold a bounded number of bytes, whatever the tasks hold and however many are asked for."""
+
+import asyncio
+import resource
+from collections.abc import Sequence
+from pathlib import Path
+
+import httpx
+import msgspec
+import pytest
+
+from qo import wire
+from qo.engines import open_engine
+from qo.engines.memory import MemoryEngine
+from qo.model import Filter, Task, Want
+from qo.queue import Queue
+from qo.testing.samples import new, task_id
+from qo.web.byte_budget import ANSWER_BYTES, ClaimSizes
+from tests.web.serving import in_process, served
+
+SIZE = 256 * 1024
+NUMBER = 100  # of tasks: 25 MiB
+VALUE = b'"' + b"x" * (SIZE - 2) + b'"'
+LARGE = ANSWER_BYTES + SIZE + 4096
+
+
+class Watched(MemoryEngine):
+    """Remembers how many bytes it gave to one call at most."""
+
+    largest = 0
+
+    async def find(self, where: Filter, *, limit: int, after: str = "") -> list[Task]:
+        return self._weighed(await super().find(where, limit=limit, after=after))
+
+    async def get(self, ids: Sequence[str]) -> list[Task | None]:
+        tasks = await super().get(ids)
+        self._weighed([task for task in tasks if task])
+        return tasks
+
+    async def claim(self, want: Want) -> list[Task]:
+        return self._weighed(await super().claim(want))
+
+    def _weighed(self, tasks: list[Task]) -> list[Task]:
+        self.largest = max(self.largest, sum(len(task.payload) for task in tasks))
+        return tasks
+
+
+@pytest.fixture
+async def engine() -> Watched:
+    engine = Watched()
+    await engine.add([new(n, payload=VALUE, queue="default") for n in range(NUMBER)])
+    return engine
+
+
+async def test_a_list_ends_early_and_says_where_to_go_on(engine: Watched) -> None:
+    seen, after, pages = list[str](), "", 0
+    async with in_process(Queue(engine)) as http:
+        engine.largest = 0
+        while after is not None:
+            answer = await http.get("/api/v1/tasks", params={"limit": 500, "after": after})
+            assert len(answer.content) <= LARGE
+            seen += [task["task_id"] for task in answer.json()["tasks"]]
+            after, pages = answer.json()["next"], pages + 1
+    assert sorted(seen) == [task_id(n) for n in range(NUMBER)]
+    assert pages == 4
+    assert engine.largest <= LARGE
+
+
+async def test_a_page_by_offset_keeps_its_length_and_leaves_values_out(engine: Watched) -> None:
+    async with in_process(Queue(engine)) as http:
+        answer = await http.get("/api/tasks", params={"limit": 100})
+    tasks = answer.json()["tasks"]
+    assert len(answer.content) <= LARGE and len(tasks) == NUMBER
+    assert [task.get("valuesOmitted", False) for task in tasks] == [False] * 32 + [True] * 68
+    assert (tasks[0]["payload"], tasks[-1]["payload"]) == ("x" * (SIZE - 2), None)
+
+
+async def test_the_port_answers_in_parts(engine: Watched) -> None:
+    async with in_process(Queue(engine)) as http:
+
+        async def ask(call: str, request: object) -> httpx.Response:
+            kind = {"content-type": wire.MEDIA_TYPE}
+            answer = await http.post(f"{wire.PATH}/{call}", content=wire.encode(request), headers=kind)
+            assert answer.status_code == 200 and len(answer.content) <= LARGE
+            return answer
+
+        engine.largest = 0
+        found = await ask("find", wire.Find(where=Filter(), limit=10_000))
+        assert wire.CUT in found.headers and len(msgspec.msgpack.decode(found.content)) == 32
+        got = await ask("get", [task_id(1)] * 10_000)
+        assert len(msgspec.msgpack.decode(got.content)) == 32
+        await ask("claim", Want(worker_id="w", lease_id="l", limit=2))  # now the sizes are known
+        await ask("claim", Want(worker_id="w", lease_id="m", limit=10_000))
+        assert engine.largest <= LARGE
+
+
+def test_an_engine_over_http_puts_the_parts_together() -> None:
+    number = 40
+
+    async def read(url: str) -> None:
+        engine = open_engine(url)
+        await engine.open()
+        try:
+            ids = [task_id(n) for n in range(number)]
+            assert [task and task.id for task in await engine.get([*ids, task_id(999)])] == [*ids, None]
+            assert sorted(task.id for task in await engine.find(Filter(), limit=1000)) == ids
+            assert len(await engine.find(Filter(), limit=35)) == 35
+        finally:
+            await engine.close()
+
+    below = MemoryEngine()
+    with served(below) as api:
+        api.run(below.add([new(n, payload=VALUE) for n in range(number)]))
+        asyncio.run(read(api.url))
+
+
+async def test_large_values_beside_the_tasks_are_fetched_within_the_budget(tmp_path: Path) -> None:
+    async with in_process(Queue(open_engine(f"file://{tmp_path}?layout=tasks"))) as http:
+        value = "x" * (4 * 1024 * 1024)
+        engine = open_engine(f"file://{tmp_path}?layout=tasks")
+        await engine.open()
+        await engine.add([new(n, payload=msgspec.json.encode(value), queue="default") for n in range(8)])
+        await engine.close()
+        answer = (await http.get("/api/v1/tasks", params={"limit": 500})).json()
+        assert len(answer["tasks"]) == 2 and answer["next"]
+        managed = (await http.get("/api/tasks")).json()["tasks"]
+        assert len(managed) == 8 and sum(not task.get("valuesOmitted") for task in managed) == 2
+        assert len((await http.get("/api/v1/dashboard/tasks")).json()["tasks"]) == 8
+
+
+async def test_a_large_value_is_shown_without_being_decoded(tmp_path: Path) -> None:
+    """3 MB of empty lists are 64 MB of Python's."""
+    engine = open_engine(f"file://{tmp_path}?layout=tasks")
+    await engine.open()
+    payload = b"[" + b",".join([b"[]"] * 1_000_000) + b"]"
+    await engine.add([new(1, payload=payload, queue="default")])
+    await engine.close()
+    async with in_process(Queue(open_engine(f"file://{tmp_path}?layout=tasks"))) as http:
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        for path in (
+            f"/api/v1/tasks/{task_id(1)}",
+            f"/api/tasks/{task_id(1)}",
+            f"/api/v1/dashboard/tasks/{task_id(1)}",
+        ):
+            assert payload in (await http.get(path)).content
+        grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
+        assert grown < 40, f"{grown:.0f} MB"
+
+
+def test_claims_grow_while_tasks_are_small() -> None:
+    sizes = ClaimSizes(MemoryEngine())
+    assert sizes.limit(10_000) == 256
+    for _ in range(10):
+        sizes.claimed([])
+    assert (sizes.limit(10_000), sizes.limit(5), sizes.limit(0)) == (256, 5, 0)
