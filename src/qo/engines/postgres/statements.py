@@ -9,6 +9,10 @@ from functools import cache
 from importlib.resources import files
 
 from qo.engines.postgres.version import VERSION
+from qo.model import ADMIN_NOTES, AUDIT_NOTES
+
+# Notes with tables of their own, by how their names begin: GRANTs keep roles out of a table.
+NOTE_TABLES = {ADMIN_NOTES: "admin_notes", AUDIT_NOTES: "audit_notes"}
 
 # Of a task, as `rows` reads them.
 COLUMNS = (
@@ -32,8 +36,15 @@ _SQL = _load()
 
 @cache
 def statement(name: str, schema: str) -> str:
-    """Ready for the driver: its prepared statements are known by their text."""
-    return fill(_SQL[name].replace("{given}", _SQL["given"]), schema)
+    """Ready for the driver: its prepared statements are known by their text. `name` may end in `:table`, of notes."""
+    name, _, notes = name.partition(":")
+    return fill(_SQL[name].replace("{given}", _SQL["given"]).replace("{notes}", notes or "notes"), schema)
+
+
+def of_note(statement: str, name: str) -> str:
+    """The name of the statement for the table that this note, or notes of this prefix, lie in."""
+    table = next((table for prefix, table in NOTE_TABLES.items() if name.startswith(prefix)), "notes")
+    return f"{statement}:{table}"
 
 
 def fill(sql: str, schema: str) -> str:

@@ -12,9 +12,24 @@ from qo.engines.postgres.lanes import Lanes
 from qo.engines.postgres.line import Known, Line, Rows
 from qo.engines.postgres.rows import DAMAGED_STATUS, LANE, STATUS_COLUMN, task_of
 from qo.engines.postgres.schema import VERSION
+from qo.engines.postgres.statements import of_note
 from qo.errors import Conflict, InvalidTask, OutcomeUnknown
 from qo.ids import new_lease_id
-from qo.model import ANY, NEW, UNREADABLE, Added, Change, NewTask, Status, Task, Want, check_id, in_order, lane_of
+from qo.model import (
+    ANY,
+    AUDIT_NOTES,
+    NEW,
+    UNREADABLE,
+    Added,
+    Change,
+    NewTask,
+    Status,
+    Task,
+    Want,
+    check_id,
+    in_order,
+    lane_of,
+)
 
 _STEP = 1000  # tasks made ready by one statement
 _CLOCK = 2  # columns of a claim's answer that are not the task's: now, and when the next task becomes due
@@ -156,7 +171,9 @@ class Table:
 
     async def write_note(self, name: str, data: bytes, expected: str) -> str:
         version = new_lease_id()  # random: a version must stay new even after its note was dropped
-        how = {NEW: "create_note", ANY: "put_note"}.get(expected, "replace_note")
+        how = of_note({NEW: "create_note", ANY: "put_note"}.get(expected, "replace_note"), name)
+        if expected == NEW and name.startswith(AUDIT_NOTES):
+            how = "add_audit_note"  # roles that act may add records, and nothing else
         values = {"name": name, "data": data, "version": version, "expected": expected}
         rows, doubtful = await self._line.write(how, values)
         if rows:
@@ -166,7 +183,7 @@ class Table:
         raise Conflict(f"note {name!r} was written by someone else")
 
     async def drop_note(self, name: str) -> None:
-        await self._line.write("drop_note", {"name": name})
+        await self._line.write(of_note("drop_note", name), {"name": name})
 
 
 def answers(tasks: Sequence[NewTask], rows: Rows, followers: Rows) -> list[Added]:

@@ -31,6 +31,8 @@ from qo.engines.redis.watch import Watch
 from qo.errors import Conflict
 from qo.ids import new_lease_id
 from qo.model import (
+    ADMIN_NOTES,
+    AUDIT_NOTES,
     FINISHED,
     Added,
     Change,
@@ -46,6 +48,7 @@ from qo.model import (
     position,
 )
 
+_APART = (ADMIN_NOTES, AUDIT_NOTES)  # notes with keys of their own
 T = TypeVar("T")
 _YES = ord("1")
 
@@ -186,7 +189,7 @@ class RedisEngine:
         return int(seconds) + int(microseconds) / 1e6
 
     async def read_note(self, name: str) -> Note | None:
-        stored = await self._ask("HGET", self._notes, name)
+        stored = await self._ask("HGET", self._notes(name), name)
         return None if stored is None else _note(name, stored)
 
     async def write_note(self, name: str, data: bytes, *, expected: str) -> str:
@@ -196,18 +199,22 @@ class RedisEngine:
         return version
 
     async def notes(self, prefix: str) -> list[Note]:
-        fields = await self._ask("HGETALL", self._notes)
-        notes = [
-            _note(name.decode(errors="replace"), stored) for name, stored in zip(fields[::2], fields[1::2], strict=True)
-        ]
-        return sorted(note for note in notes if note.name.startswith(prefix))
+        """Those with a key of their own only if the prefix leaves no choice: a user may not read that key."""
+        keys = {self._notes(prefix), *(self._notes(start) for start in _APART if start.startswith(prefix))}
+        found: list[Note] = []
+        for key in keys:
+            fields = await self._ask("HGETALL", key)
+            pairs = zip(fields[::2], fields[1::2], strict=True)
+            found += [_note(name.decode(errors="replace"), stored) for name, stored in pairs]
+        return sorted(note for note in found if note.name.startswith(prefix))
 
     async def drop_note(self, name: str) -> None:
         await self._calls.one("drop_note", name)
 
-    @property
-    def _notes(self) -> str:
-        return f"{{{self._address.prefix}}}:notes"
+    def _notes(self, name: str) -> str:
+        """The key that holds this note, or notes of this prefix: `note_place` in lua/common.lua."""
+        folder = next((start.rstrip("/") for start in _APART if name.startswith(start)), "notes")
+        return f"{{{self._address.prefix}}}:{folder}"
 
     async def _ask(self, *command: Any, writing: bool = False) -> Any:
         (reply,) = await self._calls.plain(command, writing=writing)

@@ -4,6 +4,7 @@ import redis.exceptions as driver
 
 from qo.errors import Refused, StorageError
 
+_RIGHTS = "this user may not do this; the rights of each role are in docs/servers.md (Roles in Redis)"
 _ADVICE = (
     ("NOREPLICAS", "it has too few replicas to take a write (min-replicas-to-write); bring a replica back"),
     ("READONLY", "it is a replica and takes no writes; name the primary, or use redis+sentinel://"),
@@ -13,10 +14,11 @@ _ADVICE = (
     ("MISCONF", "it cannot write to its disk and takes no writes; look at its log"),
     ("NOAUTH", "it wants a password; write redis://:password@host"),
     ("WRONGPASS", "it does not know this user and password"),
-    ("NOPERM", "this user may not run all of qo's commands; grant it ~{prefix}* &{prefix}* +@all -@dangerous +role"),
+    ("NOPERM", _RIGHTS),
+    ("ACL failure in script", _RIGHTS),
     ("BUSY", "another client's script keeps it busy; try again, or run SCRIPT KILL"),
 )
-_FINAL = ("NOAUTH", "WRONGPASS", "NOPERM")  # however often it is asked
+_FINAL = ("NOAUTH", "WRONGPASS", "NOPERM", "ACL failure in script")  # however often it is asked
 _MOVED_ON = ("READONLY", "LOADING", "MASTERDOWN")
 _CODES: dict[type[BaseException], str] = {  # the driver takes these off the text, but not where a script passes it on
     driver.BusyLoadingError: "LOADING",

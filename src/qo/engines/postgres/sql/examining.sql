@@ -22,7 +22,8 @@ SELECT CASE WHEN to_regnamespace(%(schema)s) IS NULL THEN has_database_privilege
 -- name: ask_privileges
 SELECT string_agg(c.oid::regclass::text, ', ')
 FROM pg_class AS c
-WHERE c.relnamespace = to_regnamespace(%(schema)s) AND c.relkind = 'r' AND c.relname <> 'schema_version'
+WHERE c.relnamespace = to_regnamespace(%(schema)s) AND c.relkind = 'r'
+  AND c.relname NOT IN ('schema_version', 'admin_notes', 'audit_notes')
   AND NOT (has_schema_privilege(c.relnamespace, 'USAGE') AND has_table_privilege(c.oid, 'SELECT')
            AND has_table_privilege(c.oid, 'INSERT') AND has_table_privilege(c.oid, 'UPDATE')
            AND has_table_privilege(c.oid, 'DELETE'))

@@ -1,25 +1,28 @@
--- Small values with compare-and-set writes.
+-- Small values with compare-and-set writes. {notes} is the table that a name belongs to (statements.py).
 
 -- name: read_note
-SELECT name, data, version FROM {schema}.notes WHERE name = %(name)s
+SELECT name, data, version FROM {schema}.{notes} WHERE name = %(name)s
 
 -- name: create_note
-INSERT INTO {schema}.notes AS n (name, data, version) SELECT %(name)s, %(data)s, %(version)s FROM {allowed}
+INSERT INTO {schema}.{notes} AS n (name, data, version) SELECT %(name)s, %(data)s, %(version)s FROM {allowed}
 ON CONFLICT (name) DO UPDATE SET data = excluded.data WHERE n.version = excluded.version
 RETURNING version
 
 -- name: replace_note
-UPDATE {schema}.notes SET data = %(data)s, version = %(version)s FROM {allowed}
+UPDATE {schema}.{notes} SET data = %(data)s, version = %(version)s FROM {allowed}
 WHERE name = %(name)s AND version IN (%(expected)s, %(version)s)
 RETURNING version
 
 -- name: put_note
-INSERT INTO {schema}.notes AS n (name, data, version) SELECT %(name)s, %(data)s, %(version)s FROM {allowed}
+INSERT INTO {schema}.{notes} AS n (name, data, version) SELECT %(name)s, %(data)s, %(version)s FROM {allowed}
 ON CONFLICT (name) DO UPDATE SET data = excluded.data, version = excluded.version
 RETURNING version
 
 -- name: notes
-SELECT name, data, version FROM {schema}.notes WHERE starts_with(name, %(prefix)s) ORDER BY name
+SELECT name, data, version FROM {schema}.{notes} WHERE starts_with(name, %(prefix)s) ORDER BY name
 
 -- name: drop_note
-DELETE FROM {schema}.notes USING {allowed} WHERE name = %(name)s
+DELETE FROM {schema}.{notes} USING {allowed} WHERE name = %(name)s
+
+-- name: add_audit_note
+SELECT {schema}.add_audit_note(%(name)s, %(data)s, %(version)s)

@@ -2,6 +2,7 @@
 --   batch: per change {id, guard, to, lease_id, grace, delay, lease, failures, has a result, error, started_at}
 -- Answers '1' (written, or written before) or '0' for each.
 local nonce, now, batch = ARGV[1], clock(ARGV[2]), cmsgpack.unpack(ARGV[3])
+check_worker()
 local before = receipt(nonce)
 if before then return before end
 

@@ -219,6 +219,7 @@ if is_look then limit = 1 end
 choose()
 if #chosen > 0 then rows[2] = 1 end
 if is_look then chosen, used = {}, {} end
+if #chosen > 0 then check_worker() end
 
 for _, id in ipairs(chosen) do
   local row = call('HMGET', task_key(id), 's', 'd', 'p', 'r', 'e')

@@ -13,6 +13,8 @@
 --     :listed:<status>:<lane>  zset    ids by created_at; its size is the count
 --     :receipt:<nonce>         string  what a write answered, for a caller who lost the answer and asks again
 --     :notes                   hash    name -> version, a space, data
+--     :admin, :audit           hash    the same, of notes that begin so: keys that ACLs keep roles out of. No other key
+--                                      begins with `:a`
 --     :format                  hash    format, since, qo: which builds may use all this (docs/formats.md)
 --     :fence                   string  written behind each write if replicas are to confirm it (copies.py)
 --     :news                    channel [seconds until something is due or null, [lanes with something to claim]]
@@ -156,6 +158,16 @@ local function publish(now)
     local due_in = sooner and string.format('%.17g', after) or 'null'
     call('PUBLISH', P .. ':news', '[' .. due_in .. ',[' .. table.concat(lanes, ',') .. ']]')
   end
+end
+
+-- Raises for a user without any right to leases, a producer. Called before anything is written: a script that is refused
+-- half-way would leave half of its writes.
+local function check_worker() call('EXISTS', P .. ':leases') end
+
+-- The hash that holds a note: those of administrators and the audit trail have keys of their own.
+local function note_place(name)
+  local folder = string.match(name, '^(%l+)/')
+  return P .. ((folder == 'admin' or folder == 'audit') and ':' .. folder or ':notes')
 end
 
 local function receipt(nonce) return call('GET', P .. ':receipt:' .. nonce) end

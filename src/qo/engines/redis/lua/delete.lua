@@ -1,5 +1,6 @@
 -- ARGV = nonce, ids. Answers '1' (gone) or '0' (unknown, or neither finished nor set aside) for each.
 local nonce, ids = ARGV[1], cmsgpack.unpack(ARGV[2])
+check_worker()
 local before = receipt(nonce)
 if before then return before end
 

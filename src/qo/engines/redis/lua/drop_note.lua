@@ -1,2 +1,2 @@
 -- ARGV = name
-call('HDEL', P .. ':notes', ARGV[1])
+call('HDEL', note_place(ARGV[1]), ARGV[1])

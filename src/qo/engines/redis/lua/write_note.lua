@@ -4,9 +4,15 @@ local nonce, name, data, expected = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 local before = receipt(nonce)
 if before then return before end
 
-local stored = call('HGET', P .. ':notes', name)
+local place = note_place(name)
+if place == P .. ':audit' and expected == 'new' then -- without reading: roles that act may add records, and nothing else
+  local added = call('HSETNX', place, name, nonce .. ' ' .. data)
+  sign(nonce, tostring(added))
+  return tostring(added)
+end
+local stored = call('HGET', place, name)
 local version = stored and string.match(stored, '^%S+') or 'new'
 if expected ~= 'any' and expected ~= version then return '0' end
-call('HSET', P .. ':notes', name, nonce .. ' ' .. data)
+call('HSET', place, name, nonce .. ' ' .. data)
 sign(nonce, '1')
 return '1'

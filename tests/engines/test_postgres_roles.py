@@ -1,0 +1,110 @@
+"""The roles of docs/servers.md on a real Postgres: each can do its work and no more."""
+
+import re
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import psycopg
+import pytest
+
+import qo
+from qo.audit import AuditTrail, compact_audit, new_record, read_audit
+from qo.clock import system_clock
+from qo.errors import Refused, StorageError
+from qo.model import ANY, Status
+from qo.monitor import Monitor
+from qo.notes import TOKENS
+from tests.servers.postgres import PostgresServer, url
+
+__all__ = ["url"]  # a fixture
+DOCS = Path(__file__).parents[2] / "docs" / "servers.md"
+ROLES = ("qo_reader", "qo_producer", "qo_worker")
+
+
+@pytest.fixture
+async def login(postgres: PostgresServer, url: str) -> AsyncIterator[Callable[[str], str]]:
+    """The URL of a login that has one of the roles."""
+    async with qo.connect(url):
+        pass
+    (text,) = re.findall(r"```sql\n(.*?)```", DOCS.read_text("utf-8"), re.DOTALL)
+    text = re.sub(r"\bqo\.", "test.", text).replace("SCHEMA qo ", "SCHEMA test ")
+    drop = "".join(f"DROP OWNED BY {role}, {role}_login; DROP ROLE {role}, {role}_login;" for role in ROLES)
+    with psycopg.connect(postgres.url(), autocommit=True) as db:
+        db.execute(text + "".join(f"CREATE ROLE {role}_login LOGIN; GRANT {role} TO {role}_login;" for role in ROLES))
+        yield lambda role: url.replace("qo@", f"{role}_login@")
+        db.execute(drop)
+
+
+async def test_each_role_can_do_its_work(url: str, login: Callable[[str], str]) -> None:
+    async with qo.connect(login("qo_producer")) as queue:
+        first = await queue.enqueue("work", 1)
+        for _ in range(2):
+            second = await queue.enqueue("later", 2, delay=60, idempotency_key="once")
+        await queue.submit_many([queue.new_task(f"type{n}", b"1") for n in range(20)])
+        task = await queue.get(first.id)
+        assert task is not None and task.status is Status.PENDING
+    async with qo.connect(login("qo_worker")) as queue:
+        (task,) = await queue.dequeue("work")
+        await queue.ack(task, "done")
+        (failing,) = await queue.dequeue("type0")
+        await queue.nack(failing, "no luck")
+        assert (await Monitor(queue, id="m").check()).led
+        await queue.switches.pause()
+        await queue.cancel(second.id)
+        await queue.delete(second.id)
+        now = system_clock()
+        await AuditTrail(queue.engine, clock=system_clock).record(
+            new_record(at=now, actor="cli", who="ops", action="pause")
+        )
+    async with qo.connect(login("qo_reader")) as queue:
+        assert await queue.result(first.id) == "done"
+        assert len(await queue.list()) == 21
+        assert len(await queue.history(first.id)) == 3
+        assert (await queue.stats())["completed"] == 1
+        assert (await queue.switches.read()).paused
+    async with qo.connect(url) as queue:  # the owner
+        await compact_audit(queue.engine, now)
+        assert [record.action for record in (await read_audit(queue.engine, now=now, limit=9)).records] == ["pause"]
+
+
+async def test_no_role_reaches_tokens_and_the_audit_trail(url: str, login: Callable[[str], str]) -> None:
+    async with qo.connect(url) as queue:
+        await queue.engine.write_note(TOKENS, b"{}", expected=ANY)
+        await queue.engine.write_note("audit/new/1", b"{}", expected=ANY)
+    for role in ROLES:
+        async with qo.connect(login(role)) as queue:
+            for name in (TOKENS, "audit/new/1"):
+                with pytest.raises(StorageError):
+                    await queue.engine.read_note(name)
+                with pytest.raises(StorageError):
+                    await queue.engine.notes(name)
+                with pytest.raises(StorageError):
+                    await queue.engine.write_note(name, b"mine", expected=ANY)
+                with pytest.raises(StorageError):
+                    await queue.engine.drop_note(name)
+            with pytest.raises(Refused):
+                await compact_audit(queue.engine, 0.0)
+    async with qo.connect(url) as queue:
+        note = await queue.engine.read_note(TOKENS)
+        assert note is not None and note.data == b"{}"
+
+
+async def test_lesser_roles_are_refused_what_greater_ones_may(login: Callable[[str], str]) -> None:
+    async with qo.connect(login("qo_producer")) as queue:
+        submitted = await queue.enqueue("work")
+        for attempt in (
+            queue.dequeue("work"),
+            queue.cancel(submitted.id),
+            queue.engine.delete([submitted.id]),
+            queue.engine.write_note("control", b"{}", expected=ANY),
+        ):
+            with pytest.raises(StorageError):
+                await attempt
+    async with qo.connect(login("qo_reader")) as queue:
+        for refused in (queue.enqueue("work"), queue.dequeue("work"), queue.cancel(submitted.id)):
+            with pytest.raises(StorageError):
+                await refused
+    with psycopg.connect(login("qo_worker").partition("?")[0], autocommit=True) as db:
+        for statement in ("DROP TABLE test.tasks", "CREATE TABLE test.mine ()", "DELETE FROM test.schema_version"):
+            with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                db.execute(statement)

@@ -1,0 +1,121 @@
+"""The users of docs/servers.md on a real server: each can do its work and no more."""
+
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import redis as driver
+
+import qo
+from qo.audit import AuditTrail, compact_audit, new_record, read_audit
+from qo.clock import system_clock
+from qo.errors import Refused, StorageError
+from qo.model import ANY, NEW, Status
+from qo.monitor import Monitor
+from qo.notes import TOKENS
+from tests.servers.redis import Server
+
+DOCS = Path(__file__).parents[2] / "docs" / "servers.md"
+LESSER = ("qo-worker", "qo-producer", "qo-reader")
+
+
+@pytest.fixture
+def login(redis_server: Server) -> Iterator[Callable[[str], str]]:
+    """The URL of a user."""
+    (text,) = re.findall(r"```text\n(user qo-admin.*?)```", DOCS.read_text("utf-8"), re.DOTALL)
+    lines = [line.split() for line in text.replace("{qo}", "{roles}").splitlines()]
+    with driver.Redis(port=redis_server.port) as db:
+        for _, name, *rules in lines:
+            db.execute_command("ACL", "SETUSER", name, "reset", *rules)
+        yield lambda name: redis_server.url.replace("redis://", f"redis://{name}:secret@") + "?prefix=roles"
+        db.execute_command("ACL", "DELUSER", *(name for _, name, *_ in lines))
+        db.delete(*db.keys("{roles}*"))
+
+
+async def test_each_user_can_do_its_work(login: Callable[[str], str]) -> None:
+    async with qo.connect(login("qo-admin")) as queue:
+        await queue.engine.write_note(TOKENS, b"{}", expected=NEW)
+    async with qo.connect(login("qo-producer")) as queue:
+        first = await queue.enqueue("work", 1)
+        for _ in range(2):
+            second = await queue.enqueue("later", 2, delay=60, idempotency_key="once")
+        await queue.submit_many([queue.new_task(f"type{n}", b"1") for n in range(20)])
+        task = await queue.get(first.id)
+        assert task is not None and task.status is Status.PENDING
+    async with qo.connect(login("qo-worker")) as queue:
+        (task,) = await queue.dequeue("work", wait=5)
+        await queue.ack(task, "done")
+        (failing,) = await queue.dequeue("type0")
+        await queue.nack(failing, "no luck")
+        assert (await Monitor(queue, id="m").check()).led
+        await queue.switches.pause()
+        await queue.cancel(second.id)
+        await queue.delete(second.id)
+        now = system_clock()
+        record = new_record(at=now, actor="cli", who="ops", action="pause")
+        await AuditTrail(queue.engine, clock=system_clock).record(record)
+    async with qo.connect(login("qo-reader")) as queue:
+        assert await queue.result(first.id) == "done"
+        assert len(await queue.list()) == 21
+        assert len(await queue.history(first.id)) == 3
+        assert (await queue.stats())["completed"] == 1
+        assert (await queue.switches.read()).paused
+    async with qo.connect(login("qo-admin")) as queue:
+        await compact_audit(queue.engine, now)
+        assert [each.action for each in (await read_audit(queue.engine, now=now, limit=9)).records] == ["pause"]
+
+
+async def test_no_other_user_reaches_tokens_and_the_audit_trail(login: Callable[[str], str]) -> None:
+    async with qo.connect(login("qo-admin")) as queue:
+        await queue.engine.write_note(TOKENS, b"{}", expected=ANY)
+        await queue.engine.write_note("audit/new/1", b"{}", expected=ANY)
+    for name in LESSER:
+        async with qo.connect(login(name)) as queue:
+            for protected in (TOKENS, "audit/new/1"):
+                with pytest.raises(StorageError):
+                    await queue.engine.read_note(protected)
+                with pytest.raises(StorageError):
+                    await queue.engine.notes(protected)
+                with pytest.raises(StorageError):
+                    await queue.engine.write_note(protected, b"mine", expected=ANY)
+            with pytest.raises(StorageError):
+                await queue.engine.drop_note(TOKENS)
+    async with qo.connect(login("qo-admin")) as queue:
+        note = await queue.engine.read_note(TOKENS)
+        assert note is not None and note.data == b"{}"
+
+
+async def test_lesser_users_are_refused_what_greater_ones_may(login: Callable[[str], str]) -> None:
+    async with qo.connect(login("qo-admin")) as queue:
+        submitted = await queue.enqueue("work")
+    async with qo.connect(login("qo-producer")) as queue:
+        for attempt in (
+            queue.dequeue("work"),
+            queue.cancel(submitted.id),
+            queue.engine.delete([submitted.id]),
+            queue.engine.write_note("control", b"{}", expected=ANY),
+        ):
+            with pytest.raises(Refused, match="Roles in Redis"):
+                await attempt
+    async with qo.connect(login("qo-reader")) as queue:
+        for refused in (queue.enqueue("work"), queue.dequeue("work"), queue.cancel(submitted.id)):
+            with pytest.raises(StorageError):
+                await refused
+    async with qo.connect(login("qo-admin")) as queue:
+        task = await queue.get(submitted.id)
+        assert task is not None and task.status is Status.PENDING and task.attempt == 0
+        assert [task.id for task in await queue.dequeue("work")] == [submitted.id], "nothing was left half-way"
+    for name in (*LESSER, "qo-admin"):
+        with driver.Redis.from_url(login(name).partition("?")[0]) as db:
+            for command in (
+                "FLUSHALL",
+                "KEYS *",
+                "CONFIG GET *",
+                "GET elsewhere",
+                "ACL LIST",
+                "SCRIPT FLUSH",
+                "FUNCTION LIST",
+            ):
+                with pytest.raises(driver.exceptions.NoPermissionError):
+                    db.execute_command(*command.split())
