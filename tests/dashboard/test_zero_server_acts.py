@@ -11,7 +11,9 @@ import pytest
 import pytest_asyncio
 from playwright.async_api import Error
 
+from qo.audit import AuditRecord, compact_audit, read_audit
 from qo.checksum import check_seal, sealed
+from qo.clock import system_clock
 from qo.engines.per_task import PerTaskEngine
 from qo.engines.per_task.keys import index_key, task_key
 from qo.errors import LeaseLost
@@ -45,6 +47,14 @@ async def queue(place: Place) -> AsyncIterator[Queue]:
 @pytest_asyncio.fixture(loop_scope="session")
 async def source(tab: Tab, place: Place) -> Source:
     return await Source.on(tab.page, place, place.link("--write"))
+
+
+async def actions(queue: Queue) -> list[AuditRecord]:
+    """What the page wrote into the audit trail, also once it is merged."""
+    before = (await read_audit(queue.engine, now=system_clock() + 60, limit=100)).records
+    await compact_audit(queue.engine, system_clock())
+    assert (await read_audit(queue.engine, now=system_clock() + 60, limit=100)).records == before
+    return before
 
 
 async def check(place: Place, queue: Queue, tasks: list[Task]) -> None:
@@ -180,6 +190,9 @@ async def test_all_that_match_are_acted_upon_and_no_others(queue: Queue, source:
     assert answer == {"done": 3, "refused": []}
     states = [task.status for task_id in failed + others if (task := await queue.get(task_id))]
     assert states == [Status.PENDING] * 3 + [Status.FAILED, Status.COMPLETED]
+    ((who, record),) = [((each.actor, each.who), each) for each in await actions(queue)]
+    assert who[0] == "page" and who[1] and (record.action, record.number) == ("replay", 3)
+    assert set(record.task_ids) == set(failed) and record.target == "type mail, status failed cancelled"
 
 
 async def test_switches_set_on_the_page_are_what_workers_obey(place: Place, queue: Queue, tab: Tab) -> None:
@@ -204,6 +217,19 @@ async def test_switches_set_on_the_page_are_what_workers_obey(place: Place, queu
     assert not control.paused and not control.paused_queues and not control.paused_types
     wrong = await source.ask("return source.steer('rate-limit', {limit: -1});")
     assert wrong.code == "refused"
+    done = [(each.action, each.target) for each in await actions(queue)]  # with rights to create a record and no more
+    assert sorted(done) == sorted(
+        [
+            ("pause", "queue mail"),
+            ("pause", "type constructor"),
+            ("limit", "type crawl, limit 2.5"),
+            ("limit", "limit 10"),
+            ("drain", "worker crane-7"),
+            ("pause", ""),
+            ("resume", "queue slow"),
+            ("resume", ""),
+        ]
+    )
 
 
 async def test_clean_up_deletes_what_ended_long_enough_ago(queue: Queue, source: Source) -> None:

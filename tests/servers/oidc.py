@@ -1,12 +1,14 @@
 """A real OpenID Connect provider. In an environment of its own: it brings a web framework."""
 
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 from urllib.parse import quote
 
 import httpx
 import pytest
 
-from tests.servers.process import ROOT, find, free_ports, missing, running
+from tests.servers.process import find, free_ports, missing, running
 
 
 class LoginPlace:
@@ -32,7 +34,7 @@ class LoginPlace:
 
 @pytest.fixture(scope="session")
 def oidc_provider(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LoginPlace]:
-    program = find("oidc-provider-mock", "QO_TEST_OIDC", ROOT / ".venv" / "oidc" / "bin" / "oidc-provider-mock")
+    program = find("oidc-provider-mock", "QO_TEST_OIDC", Path(sys.prefix) / "oidc" / "bin" / "oidc-provider-mock")
     if program is None:
         missing("the OpenID provider", "python -m venv .venv/oidc && .venv/oidc/bin/pip install oidc-provider-mock")
     (port,) = free_ports(1)

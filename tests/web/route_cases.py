@@ -144,6 +144,7 @@ about("POST", f"{V1}/switches/rate-limit", body={"tasks_per_second": 1}, more=WH
 about("POST", f"{V1}/switches/max-types", body={"max_types": 5000}, more=WHOLE_ONLY)
 about("GET", f"{V1}/events")
 about("GET", f"{V1}/audit")
+about("POST", "/auth/logout")
 
 BOARD = f"{V1}/dashboard"
 about("GET", f"{BOARD}/session")

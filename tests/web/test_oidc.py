@@ -1,6 +1,7 @@
 """Logging in through a real provider: who gets in, who does not, and what a session may do."""
 
 import logging
+import sys
 from collections.abc import Iterator
 from typing import Any, Self
 from urllib.parse import parse_qs, urlsplit
@@ -18,6 +19,7 @@ from qo.web import WebSettings
 from qo.web.callers import Scope
 from qo.web.oidc.login import LoginAttempt, LoginRefused, attempt_in, new_attempt
 from qo.web.oidc.provider import OidcProvider
+from qo.web.oidc.service import LoginService
 from qo.web.oidc.sessions import MAX_SESSIONS, SESSIONS, SessionStore
 from qo.web.oidc.settings import OidcSettings, check_oidc, parse_roles
 from qo.web.tokens import create_token
@@ -165,7 +167,8 @@ def test_a_token_works_beside_the_login_and_cookies_do_not_count_twice(api: Serv
     api.app.state.gate.forget()
     bearer = {"authorization": f"Bearer {made.secret}"}
     assert api.post("/api/tasks/resume", headers=bearer).status_code == 200  # needs no page's token
-    assert api.post("/auth/logout", headers=bearer).status_code == 404
+    assert api.post("/auth/logout", headers=bearer).json() == {"provider": None}
+    assert session(api).status_code == 200  # the session of the cookie beside it goes on
 
 
 def test_an_answer_that_belongs_to_no_login_of_this_browser_is_refused(api: Served, oidc_provider: LoginPlace) -> None:
@@ -227,7 +230,8 @@ def test_behind_https_cookies_are_secure(oidc_provider: LoginPlace) -> None:
 
 def test_without_a_provider_there_is_nothing_to_log_in_at() -> None:
     with served(MemoryEngine()) as api:
-        assert api.client.get("/auth/login").status_code == 404
+        for path in ("login", "callback?code=x"):
+            assert api.client.get(f"/auth/{path}").headers["location"] == "../ui/#/login?problem=not_set_up"
         assert "login" not in api.client.get("/ui/config.json").json()
         api.client.cookies.set("qo-session", "0" * 64)
         assert session(api).json()["user"] is None
@@ -336,6 +340,12 @@ def test_a_way_back_leads_nowhere_else() -> None:
     one, other = new_attempt("/"), new_attempt("/")
     secrets = {one.state, one.nonce, one.code_verifier, other.state, other.nonce, other.code_verifier}
     assert len(secrets) == 6
+
+
+def test_without_its_packages_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "qo.web.oidc.provider", None)
+    with pytest.raises(InvalidSetting, match=r"pip install 'qo-queue\[oidc\]'"):
+        LoginService(MemoryEngine(), oidc(LoginPlace("http://localhost")), system_clock)
 
 
 GIVEN: dict[str, Any] = {

@@ -11,7 +11,6 @@ from urllib.parse import quote
 
 from litestar import Request, Response, Router, get, post
 from litestar.datastructures import Cookie
-from litestar.exceptions import NotFoundException
 from msgspec import Struct
 
 from qo.errors import QoError
@@ -25,6 +24,7 @@ from qo.web.server import server_of
 
 log = logging.getLogger("qo.web")
 _CALLBACK: Final = "/auth/callback"
+_NOT_SET_UP: Final = "../ui/#/login?problem=not_set_up"
 _MAX_QUERY = 4_096  # characters of a code or state
 
 
@@ -37,7 +37,9 @@ class LoggedOut(Struct, frozen=True, kw_only=True):
 @get("/login", opt=PUBLIC | ANY_QUERY, include_in_schema=False)
 async def log_in(request: Request[Any, Any, Any]) -> Response[bytes]:
     """Send the browser to the provider."""
-    service = _service(request)
+    service = server_of(request).login
+    if service is None:
+        return _redirect(_NOT_SET_UP, [])
     attempt = new_attempt(request.query_params.get("view", "/"))
     try:
         url = await service.provider.login_url(attempt, _public_url(request, service) + _CALLBACK)
@@ -51,7 +53,10 @@ async def log_in(request: Request[Any, Any, Any]) -> Response[bytes]:
 @get("/callback", opt=PUBLIC | ANY_QUERY, include_in_schema=False)
 async def come_back(request: Request[Any, Any, Any]) -> Response[bytes]:
     """The provider has sent the browser back, with a code or an error."""
-    server, service = server_of(request), _service(request)
+    server = server_of(request)
+    service = server.login
+    if service is None:
+        return _redirect(_NOT_SET_UP, [])
     attempt = attempt_in(read_cookie(request, "login", secure=service.settings.is_secure))
     try:
         identity = await _identify(request, service, attempt)
@@ -87,12 +92,12 @@ async def _identify(request: Request[Any, Any, Any], service: LoginService, atte
 
 @post("/logout", opt=READ | LIMITED, status_code=200, responses=problems())
 async def log_out(request: Request[Any, Any, Any]) -> Response[LoggedOut]:
-    """End the caller's session, on every server."""
-    service = _service(request)
-    secure = service.settings.is_secure
-    if caller_of(request).kind != "user":
-        raise NotFoundException("only people who logged in can log out; a token is revoked with qo token revoke")
-    describe_action(request).verb = "logout"
+    """End the caller's session, on every server. A token has none: nothing happens."""
+    service, action = server_of(request).login, describe_action(request)
+    action.verb = "logout"
+    if service is None or caller_of(request).kind != "user":
+        action.number = 0  # nothing to record
+        return Response(LoggedOut(provider=None), status_code=200, media_type="application/json")
     await service.sessions.close(service.session_secret(request))
     try:
         provider = await service.provider.logout_url(_public_url(request, service) + "/ui/")
@@ -102,16 +107,9 @@ async def log_out(request: Request[Any, Any, Any]) -> Response[LoggedOut]:
     return Response(
         LoggedOut(provider=provider),
         status_code=200,
-        cookies=[make_cookie("session", "", secure=secure, lifetime=0)],
+        cookies=[make_cookie("session", "", secure=service.settings.is_secure, lifetime=0)],
         media_type="application/json",
     )
-
-
-def _service(request: Request[Any, Any, Any]) -> LoginService:
-    service = server_of(request).login
-    if service is None:
-        raise NotFoundException("this server has no identity provider; see qo serve --oidc-issuer")
-    return service
 
 
 def _public_url(request: Request[Any, Any, Any], service: LoginService) -> str:

@@ -1,5 +1,6 @@
 // The bucket itself as a source: no server, only signed requests from this page to the store.
 
+import {AuditTrail, inWords} from './audit_trail.js';
 import {parseFragment} from './credentials.js';
 import {OneLayout} from './layout_one.js';
 import {TasksLayout} from './layout_tasks.js';
@@ -36,9 +37,11 @@ export async function open(config) {
 export class BucketSource {
   #layout;
   #s3;
+  #trail;
 
-  constructor(s3, layout, {write, bucket, prefix, expires}) {
+  constructor(s3, layout, {write, bucket, prefix, expires, accessKeyId}) {
     this.#s3 = s3;
+    this.#trail = new AuditTrail(s3, accessKeyId);
     this.#layout = layout;
     this.title = `s3://${bucket}${prefix ? `/${prefix}` : ''}`;
     this.expires_at = expires ? iso(expires) : null;
@@ -80,12 +83,21 @@ export class BucketSource {
   /** Compare-and-set writes under the rules of the model. What the store or the rules refuse is named, with why. */
   async act(action, target, progress = () => {}) {
     this.#mayWrite();
-    if (target.ids) return this.#layout.act(action, [...new Set(target.ids)], progress);
+    if (target.ids) return this.#recorded(action, '', [...new Set(target.ids)], progress);
     const asked = listed(target.filter.status);
     const normal = STATUSES.filter((status) => status !== 'archived');
     const status = (asked.length ? asked : normal).filter((each) => ACTIONS[action].from.includes(each));
     if (!status.length) return {done: 0, refused: []};
-    return this.#layout.act(action, await this.#matching({...target.filter, status}), progress);
+    const filter = {...target.filter, status};
+    return this.#recorded(action, inWords(filter), await this.#matching(filter), progress);
+  }
+
+  async #recorded(action, target, ids, progress) {
+    const answer = await this.#layout.act(action, ids, progress);
+    const refused = new Set(answer.refused.map(({id}) => id));
+    const changed = ids.filter((id) => !refused.has(id));
+    if (answer.done) await this.#trail.record(action, {target, ids: changed, number: answer.done});
+    return answer;
   }
 
   async #matching(filter, test = () => true) {
@@ -108,6 +120,7 @@ export class BucketSource {
       if (!isControl(control)) throw new StoreError('unreadable', 'The switches kept here are not ones this page knows.');
       return how(switchesIn(control), options);
     });
+    await this.#trail.record(NAMES[action] ?? action, {target: inWords(options)});
     return {done: 1};
   }
 
@@ -117,7 +130,7 @@ export class BucketSource {
     const isOld = (task) => task.completed_at !== null && task.completed_at <= before;
     const statuses = listed(status);
     const filter = {status: statuses.length ? statuses : ['completed']};
-    const {done, refused} = await this.#layout.act('delete', await this.#matching(filter, isOld), () => {});
+    const {done, refused} = await this.#recorded('delete', `${inWords(filter)}, ended before ${before}`, await this.#matching(filter, isOld), () => {});
     return {deleted: done, refused};
   }
 
@@ -138,6 +151,8 @@ export class BucketSource {
     this.#s3 = this.#layout = null;
   }
 }
+
+const NAMES = {'rate-limit': 'limit'}; // what the audit trail calls it
 
 // As in qo/queue/switches.py.
 const SWITCHES = {

@@ -9,6 +9,7 @@ const PROBLEMS = {
   denied: ['The identity provider said no', 'You may have declined, or it does not let you use this queue.'],
   invalid: ['The identity provider’s answer cannot be trusted', 'It was used before, has expired, or was meant for somebody else. Log in again.'],
   no_role: ['You have no role here', 'You are who you say, but none of your groups may use this queue. Ask the people who run it to give one of your groups a role (qo serve --oidc-role).'],
+  not_set_up: ['Nobody can log in here', 'This server knows no identity provider (qo serve --oidc-issuer). Open the page with a token.'],
   store: ['The store does not answer', 'You could not be logged in, because the queue’s store cannot be reached now. Try again in a moment.'],
 };
 
