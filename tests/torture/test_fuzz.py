@@ -1,4 +1,4 @@
-"""Hostile calls to the engine port on every store (P14): no answer is a server error, and the store goes on."""
+"""Hostile calls to the engine port and to every route, on every store (P14): no answer is a server error."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -11,8 +11,9 @@ from qo.queue import Queue
 from qo.testing.samples import claim, new
 from tests.servers.postgres import PostgresServer
 from tests.servers.redis import Server
+from tests.web.fuzz import Fuzz, make_tokens
 from tests.web.port_fuzz import PortFuzz
-from tests.web.serving import in_process
+from tests.web.serving import in_process, served
 
 CALLS = 140  # on each store in `make test`: each call of the port ten times
 MANY_CALLS = 300  # on each store, times QO_TORTURE: 21,000 in all for 10
@@ -48,3 +49,24 @@ async def test_no_call_of_the_port_is_answered_with_a_server_error(
         assert fuzz.statuses[200] > CALLS // 4, fuzz.statuses
         await queue.engine.add([new("honest", queue="honest")])
         assert len(await claim(queue.engine, queues=("honest",))) == 1
+
+
+ROUTED = ("sqlite", "postgres", "redis")
+
+
+@pytest.mark.parametrize("store", ROUTED)
+def test_no_request_with_a_token_is_answered_with_a_server_error(
+    store: str, tmp_path: Path, request: pytest.FixtureRequest, scale: int, seed: int
+) -> None:
+    """`make test` sends a few requests to a third of the routes, which the seed chooses: each strategy takes long."""
+    engine = open_engine(STORES[store](tmp_path, request))
+    with served(engine) as api:
+        tokens = api.run(make_tokens(engine))
+        if scale == 1:
+            fuzz = Fuzz(api.url, tokens, seed=seed, part=ROUTED.index(store) + 3 * (seed % 3), of_parts=9)
+            fuzz.run(1, at_a_time=2)
+        else:
+            fuzz = Fuzz(api.url, tokens, seed=seed)
+            fuzz.run(300 * scale, at_a_time=20)
+    assert not [status for status in fuzz.statuses if status >= 500], fuzz.statuses
+    assert len(fuzz.statuses) > 1, fuzz.statuses

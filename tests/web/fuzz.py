@@ -1,11 +1,9 @@
-"""schemathesis over our own description: whatever comes, no answer of 5xx.
+"""schemathesis over our own description, with tokens of every kind: whatever comes, no answer of 5xx."""
 
-By hand, for more cases than the suite has time for: python -m tests.web.fuzz [cases] [seconds]
-"""
-
-import sys
+import itertools
 import time
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 import hypothesis
@@ -13,63 +11,68 @@ import schemathesis
 from hypothesis import HealthCheck, Phase
 from schemathesis.checks import not_a_server_error
 
-from qo.engines.memory import MemoryEngine
-from tests.web.serving import served
+from qo.clock import system_clock
+from qo.engine import Engine
+from qo.web.callers import Scope
+from qo.web.tokens import create_token
 
 SETTINGS = {"deadline": None, "database": None, "suppress_health_check": list(HealthCheck), "phases": [Phase.generate]}
+NO_END = "/api/v1/events"
+# The admin's comes often: only it gets past every check of scopes.
+TOKENS: dict[str, dict[str, Any]] = {
+    "admin": {"scopes": [Scope.ADMIN]},
+    "all": {"scopes": [scope for scope in Scope if scope is not Scope.ENGINE]},
+    "operate": {"scopes": [Scope.OPERATE], "queues": ["default"]},
+    "submit": {"scopes": [Scope.SUBMIT], "types": ["t"]},
+    "work": {"scopes": [Scope.WORK]},
+    "read": {"scopes": [Scope.READ], "queues": ["default"], "types": ["t"]},
+}
+
+
+async def make_tokens(engine: Engine) -> list[str]:
+    made = [await create_token(engine, name, now=system_clock(), **token) for name, token in TOKENS.items()]
+    return [each.secret for each in made]
 
 
 class Fuzz:
-    """Cases spread evenly over the operations, until there are enough or the time is up."""
+    """Cases spread evenly over the operations: every `of_parts`-th of them, from the one at `part` on."""
 
-    def __init__(self, url: str, *, cases: int, seconds: float, seed: int, at_a_time: int = 20) -> None:
-        self.schema = schemathesis.openapi.from_url(f"{url}/openapi.json")
-        self._until, self._cases, self._seed, self._at_a_time = time.monotonic() + seconds, cases, seed, at_a_time
+    def __init__(self, url: str, tokens: Sequence[str], *, seed: int, part: int = 0, of_parts: int = 1) -> None:
+        headers = {"Authorization": f"Bearer {tokens[0]}"}
+        schema = schemathesis.openapi.from_url(f"{url}/openapi.json", headers=headers)
+        found = [operation.ok() for operation in schema.get_all_operations()]  # type: ignore[union-attr]
+        self._operations = [each for each in found if each.path != NO_END][part::of_parts]
+        turns = [tokens[0] if turn % 2 else tokens[turn // 2 % len(tokens)] for turn in range(2 * len(tokens))]
+        self._tokens = itertools.cycle(turns)
+        self._seed = seed
         self.statuses: Counter[int] = Counter()
 
-    def run(self) -> None:
-        found = [operation.ok() for operation in self.schema.get_all_operations()]  # type: ignore[union-attr]
-        operations = [each for each in found if each.path != "/api/v1/events"]  # it never ends
-        rounds = 0
-        while sum(self.statuses.values()) < self._cases and time.monotonic() < self._until:
-            for operation in operations:
-                self._some(operation, self._seed + rounds)
-            rounds += 1
+    def run(self, cases: int, *, at_a_time: int, seconds: float = 3600.0) -> None:
+        until = time.monotonic() + seconds
+        for turn in itertools.count(self._seed):
+            for operation in self._operations:
+                for mode in modes_of(operation):
+                    self._some(operation, mode, turn, at_a_time)
+            if sum(self.statuses.values()) >= cases or time.monotonic() > until:
+                return
 
-    def _some(self, operation: Any, seed: int) -> None:
-        for mode in modes_of(operation):
+    def _some(self, operation: Any, mode: Any, seed: int, number: int) -> None:
+        @hypothesis.seed(seed)
+        @hypothesis.settings(max_examples=number, **SETTINGS)  # type: ignore[arg-type]
+        @hypothesis.given(case=operation.as_strategy(generation_mode=mode))
+        def one(case: Any) -> None:
+            case.headers = (case.headers or {}) | {"Authorization": f"Bearer {next(self._tokens)}"}
+            response = case.call()
+            self.statuses[response.status_code] += 1
+            case.validate_response(response, checks=[not_a_server_error])
 
-            @hypothesis.seed(seed)
-            @hypothesis.settings(max_examples=self._at_a_time, **SETTINGS)  # type: ignore[arg-type]
-            @hypothesis.given(case=operation.as_strategy(generation_mode=mode))
-            def one(case: Any) -> None:
-                if time.monotonic() > self._until:
-                    return
-                response = case.call()
-                self.statuses[response.status_code] += 1
-                case.validate_response(response, checks=[not_a_server_error])
-
-            try:
-                one()
-            except (hypothesis.errors.Unsatisfiable, schemathesis.errors.InvalidSchema):
-                continue  # nothing about this operation can be wrong
+        try:
+            one()
+        except (hypothesis.errors.Unsatisfiable, schemathesis.errors.InvalidSchema):
+            return  # nothing about this operation can be wrong
 
 
 def modes_of(operation: Any) -> list[Any]:
     """Any text is a path: only a query or a body can be wrong, and looking for what cannot be there takes longest."""
     modes = schemathesis.GenerationMode
     return [modes.POSITIVE, modes.NEGATIVE] if operation.query or operation.body else [modes.POSITIVE]
-
-
-def main() -> None:
-    cases = int(sys.argv[1]) if len(sys.argv) > 1 else 5000
-    seconds = float(sys.argv[2]) if len(sys.argv) > 2 else 900.0
-    with served(MemoryEngine()) as api:
-        fuzz = Fuzz(api.url, cases=cases, seconds=seconds, seed=int(time.time()))
-        fuzz.run()
-    total = sum(fuzz.statuses.values())
-    print(f"{total} cases, answers {dict(sorted(fuzz.statuses.items()))}")  # noqa: T201 - the figures
-
-
-if __name__ == "__main__":
-    main()
