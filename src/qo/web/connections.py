@@ -7,7 +7,6 @@ closes those that are overdue once a second, and makes room for a newcomer.
 
 import asyncio
 import logging
-import math
 from collections import OrderedDict
 from typing import Any, ClassVar
 
@@ -102,8 +101,10 @@ class LimitedConnection(HttpToolsProtocol):
         self._is_new = True  # no request has begun
         self._heads_begun = 0
         self._head_size = 0  # bytes of an unfinished head
+        self._head_bound = 0  # no head that ends in the data at hand is larger
+        self._max_headers = self._limits.max_header_count
         self._paused_at = 0.0  # when the client last stopped reading, as long as `flow.write_paused`
-        self._is_next_deferred = False  # a request has arrived that is answered when the client has read
+        self._is_answer_unread = False  # the client must read before its next request is looked at
         self._refusal: tuple[int, str] | None = None
 
     # --- the connection
@@ -125,19 +126,17 @@ class LimitedConnection(HttpToolsProtocol):
     def resume_writing(self) -> None:
         super().resume_writing()
         self.shared.unsent.pop(self, None)
-        if self._is_next_deferred:
-            self._is_next_deferred = False
-            self.on_response_complete()
-        elif not self._is_busy():
-            self.flow.resume_reading()
+        if self._is_answer_unread:
+            self._is_answer_unread = False
+            self._take_next_request()
 
     # --- what the client sends
 
     def data_received(self, data: bytes) -> None:
         if self._refusal is not None:
             return
-        self._unset_keepalive_if_required()
         was_in_head, was_between, begun = self._in_head, self._is_between, self._heads_begun
+        self._head_bound = (self._head_bound if was_in_head else 0) + len(data)
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade:
@@ -159,39 +158,53 @@ class LimitedConnection(HttpToolsProtocol):
             self._since = self.loop.time()
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        super().on_header(name, value)
-        if len(self.headers) > self._limits.max_header_count:
-            raise _Refused(_HEADERS_TOO_LARGE, f"there are more than {self._limits.max_header_count} headers")
+        """As uvicorn does it, and counted."""
+        name = name.lower()
+        if name == b"expect" and value.lower() == b"100-continue":
+            self.expect_100_continue = True
+        self.headers.append((name, value))
+        if len(self.headers) > self._max_headers:
+            raise _Refused(_HEADERS_TOO_LARGE, f"there are more than {self._max_headers} headers")
 
     def on_headers_complete(self) -> None:
-        if sum([len(name) + len(value) for name, value in self.headers], len(self.url)) > self._limits.max_header_size:
+        limit = self._limits.max_header_size
+        if self._head_bound > limit and sum([len(n) + len(v) for n, v in self.headers], len(self.url)) > limit:
             raise _Refused(*_too_large(self._limits))
         if len(self.pipeline) >= _MAX_PIPELINED:
             raise _Refused(_BAD_REQUEST, f"more than {_MAX_PIPELINED} requests were sent before an answer was read")
-        if not self._is_busy():
-            self._since = self.loop.time()
         self._in_head = False
         super().on_headers_complete()
 
     def on_message_complete(self) -> None:
         self._is_between = True
         super().on_message_complete()
-        if self._is_busy():
+        if not self.cycle.response_complete:
             self.shared.newcomers.pop(self, None)
             self.shared.waiting.pop(self, None)
 
     # --- what the server answers
 
     def on_response_complete(self) -> None:
-        """The next request waits until the client has read most of this answer: else answers gather in memory."""
         self._since = self.loop.time()
-        if self.flow.write_paused and self.pipeline and not self.transport.is_closing():
-            self._is_next_deferred = True
-            return
-        super().on_response_complete()
-        if self.flow.write_paused:
+        if self.flow.write_paused and not self.transport.is_closing():
+            # The next request waits until the client has read most of this answer: else answers gather in memory.
+            self._is_answer_unread = True
             self.flow.pause_reading()
-        if not self._is_busy() and not self.transport.is_closing():
+            if not self.pipeline:
+                self._wait()
+        else:
+            self._take_next_request()
+
+    def _take_next_request(self) -> None:
+        if self.pipeline:
+            super().on_response_complete()
+        else:  # as uvicorn does it, without a timer for each request: the sweep closes idle connections
+            self.server_state.total_requests += 1
+            self.flow.resume_reading()
+            self._wait()
+
+    def _wait(self) -> None:
+        if not self.transport.is_closing():
             self.shared.newcomers.pop(self, None)
             self.shared.waiting[self] = None
 
@@ -263,5 +276,4 @@ def server_config(app: Any, limits: ServerLimits, **options: Any) -> uvicorn.Con
     class Connection(LimitedConnection):
         shared = Connections(limits)
 
-    keep_alive = math.ceil(limits.idle_timeout)
-    return uvicorn.Config(app, http=Connection, ws="none", timeout_keep_alive=keep_alive, **options)
+    return uvicorn.Config(app, http=Connection, ws="none", **options)

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from qo.errors import InvalidSetting
 
-HEADERS: Final = frozenset({b"origin", b"sec-fetch-site", b"sec-fetch-mode", b"sec-fetch-dest"})
+HEADERS: Final = frozenset({b"host", b"origin", b"sec-fetch-site", b"sec-fetch-mode", b"sec-fetch-dest"})
 _TRUSTED_SITES: Final = frozenset({b"same-origin", b"none"})  # none: the user typed the address or used a bookmark
 
 

@@ -10,7 +10,7 @@ from litestar.types import ASGIApp, HTTPScope, Message, Receive, Send
 from qo.clock import boot_clock
 from qo.web.cross_site import HEADERS, check_origin, is_cross_site, is_foreign_origin
 from qo.web.hosts import allowed_names, host_name
-from qo.web.in_flight import STREAM, InFlight, RequestsInFlight
+from qo.web.in_flight import InFlight, RequestsInFlight
 from qo.web.problems import Problem
 from qo.web.settings import WebSettings
 from qo.web.unread_body import RequestBody
@@ -20,8 +20,8 @@ log = logging.getLogger("qo.web")
 _REFUSED, _UNAVAILABLE = 400, 503
 _CODES = {400: "invalid", 403: "forbidden", 408: "timeout", 503: "unavailable"}
 QUIET = frozenset({"/healthz", "/readyz", "/metrics"})  # asked every few seconds by machines
-_EVENTS = b"text/event-stream"
 
+_TWICE = (400, "there are two Host, Origin or Sec-Fetch headers")
 _ALWAYS = [
     (b"x-content-type-options", b"nosniff"),
     (b"x-frame-options", b"DENY"),
@@ -49,35 +49,38 @@ class Edge:
     async def __call__(self, scope: HTTPScope, receive: Receive, send: Send, app: ASGIApp) -> None:
         request = self._in_flight.begin()
         try:
-            await self._answer(scope, receive, send, app, request)
+            given = [pair for pair in scope["headers"] if pair[0] in HEADERS]
+            headers = dict(given)
+            origin = headers[b"origin"].decode("latin-1") if b"origin" in headers else None
+            body = RequestBody(scope, receive, self._in_flight, request)
+            answer = Answer(scope, send, origin if origin in self._origins else None, body, request)
+            refusal = self._refusal(headers, scope["method"], origin) if len(given) == len(headers) else _TWICE
+            if refusal is not None:
+                await answer.refuse(*refusal)
+            elif scope["method"] == "OPTIONS" and answer.origin is not None:
+                await answer.plain(204, b"", _PREFLIGHT)
+            else:
+                await app(scope, body.receive, answer.send)
+        except asyncio.CancelledError:
+            if request.refusal is None or request.is_answered or request.task is None:
+                raise
+            request.task.uncancel()
+            await answer.cut_short(*request.refusal)
         finally:
             self._in_flight.end(request)
-
-    async def _answer(self, scope: HTTPScope, receive: Receive, send: Send, app: ASGIApp, request: InFlight) -> None:
-        hosts = [value for name, value in scope["headers"] if name == b"host"]
-        host = hosts[0].decode("latin-1").lower() if len(hosts) == 1 else ""
-        headers = {name: value for name, value in scope["headers"] if name in HEADERS}
-        origin = headers[b"origin"].decode("latin-1") if b"origin" in headers else None
-        is_known_origin = origin in self._origins
-        body = RequestBody(scope, receive, self._in_flight, request)
-        answer = Answer(scope, send, origin if is_known_origin else None, body, request)
-        if host_name(host) not in self._hosts:
-            await answer.refuse(400, f"this server is not called {host!r:.80}; name it with --allowed-host")
-        elif not is_known_origin and is_foreign_origin(origin, host):
-            await answer.refuse(403, f"pages from {origin!r:.80} may not call this server; name it with --origin")
-        elif not is_known_origin and is_cross_site(headers, scope["method"]):
-            await answer.refuse(403, "pages of another site may not call this server; name their site with --origin")
-        elif scope["method"] == "OPTIONS" and answer.origin is not None:
-            await answer.plain(204, b"", _PREFLIGHT)
-        else:
-            try:
-                await app(scope, body.receive, answer.send)
-            except asyncio.CancelledError:
-                if request.refusal is None or request.is_answered or request.task is None:
-                    raise
-                request.task.uncancel()
-                await answer.cut_short(*request.refusal)
         answer.tell()
+
+    def _refusal(self, headers: dict[bytes, bytes], method: str, origin: str | None) -> tuple[int, str] | None:
+        host = headers.get(b"host", b"").decode("latin-1").lower()
+        if host_name(host) not in self._hosts:
+            return 400, f"this server is not called {host!r:.80}; name it with --allowed-host"
+        if origin in self._origins:
+            return None
+        if is_foreign_origin(origin, host):
+            return 403, f"pages from {origin!r:.80} may not call this server; name it with --origin"
+        if is_cross_site(headers, method):
+            return 403, "pages of another site may not call this server; name their site with --origin"
+        return None
 
 
 class Answer:
@@ -96,8 +99,6 @@ class Answer:
                 await self._body.drain()
             given = [(name.lower(), value) for name, value in message["headers"]]
             names = {name for name, _ in given}
-            if any(name == b"content-type" and value.startswith(_EVENTS) for name, value in given):
-                cast("dict[str, Any]", self._scope)[STREAM] = True
             extra = [pair for pair in _UNLESS_SET if pair[0] not in names]
             message["headers"] = [*given, *_ALWAYS, *extra, *self._cors(), *self._last_headers]
         await self._send(message)
