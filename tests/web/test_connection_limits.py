@@ -4,6 +4,7 @@ import contextlib
 import logging
 import resource
 import socket
+import struct
 import time
 from collections.abc import Iterator
 
@@ -74,6 +75,23 @@ def test_many_requests_before_the_first_answer_are_refused(one_server: Served):
     last = head(one_server, "GET", "/healthz", "Connection: close") + b"\r\n"
     assert say(one_server, one * 10 + last).text.count("HTTP/1.1 200") == 11
     assert say(one_server, one * 5000).text.count("HTTP/1.1 200") <= 16
+
+
+def test_a_client_that_leaves_while_it_is_answered_leaves_no_trace(
+    one_server: Served, caplog: pytest.LogCaptureFixture
+):
+    task_id = one_server.post("/api/v1/tasks", {"task_type": "never"}).json()["task_id"]
+    wait = head(one_server, "GET", f"/api/v1/tasks/{task_id}/result?wait=0.2") + b"\r\n"
+    with caplog.at_level(logging.INFO):
+        with connect(one_server) as connection:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # a reset, not an end
+            connection.sendall(wait + head(one_server) + b"\r\n")
+        for _ in range(2000):
+            told = [each for each in caplog.records if "result" in str(vars(each).get("path", ""))]
+            if told:
+                break
+            time.sleep(0.01)  # between two looks; nothing is timed by it
+    assert told and not [each for each in caplog.records if each.levelno >= logging.ERROR]
 
 
 def test_a_client_that_says_nothing_is_let_go(api: Served):

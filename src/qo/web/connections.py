@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import httptools
 import msgspec
 import uvicorn
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from qo.web.in_flight import STREAM
 from qo.web.limits import ServerLimits
@@ -23,6 +23,7 @@ log = logging.getLogger("qo.web")
 
 _MAX_SWEEP_INTERVAL = 1.0  # seconds between two looks for connections that are overdue
 _LINGER = 2.0  # seconds a refused client may go on sending, so that it reads the answer and not a reset connection
+_MAX_DISCARDED = 1024 * 1024  # bytes read from a refused client; it may send more, and nobody reads it
 _ANSWER_MARGIN = 5.0  # seconds beyond `request_timeout`: the application gives up by itself, and with a better answer
 _MAX_PIPELINED = 16  # requests a client may send before it has read the first answer
 _BAD_REQUEST, _TIMEOUT, _HEADERS_TOO_LARGE, _UNAVAILABLE = 400, 408, 431, 503
@@ -66,7 +67,7 @@ class Connections:
             if group:
                 oldest = next(iter(group))
                 self.remove(oldest)
-                oldest.transport.abort()
+                oldest.abort()
                 return True
         return False
 
@@ -78,7 +79,7 @@ class Connections:
             oldest = next(iter(self.unsent))
             total -= oldest.transport.get_write_buffer_size()
             self.remove(oldest)
-            oldest.transport.abort()
+            oldest.abort()
 
     def _sweep(self) -> None:
         self._sweep_timer = None
@@ -104,8 +105,10 @@ class LimitedConnection(HttpToolsProtocol):
         self._head_bound = 0  # no head that ends in the data at hand is larger
         self._max_headers = self._limits.max_header_count
         self._paused_at = 0.0  # when the client last stopped reading, as long as `flow.write_paused`
+        self._answering: RequestResponseCycle | None = None  # the request whose handler runs, or ran last
         self._is_answer_unread = False  # the client must read before its next request is looked at
         self._refusal: tuple[int, str] | None = None
+        self._discarded = 0  # bytes received after the refusal
 
     # --- the connection
 
@@ -116,7 +119,20 @@ class LimitedConnection(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.shared.remove(self)
+        self._tell_handler()
         super().connection_lost(exc)
+
+    def abort(self) -> None:
+        """Close at once, with whatever is still to be sent."""
+        self._tell_handler()
+        self.transport.abort()
+
+    def _tell_handler(self) -> None:
+        """uvicorn tells the latest request that its client is gone. The one being answered may be an earlier one."""
+        if self._answering is not None and not self._answering.response_complete:
+            self._answering.disconnected = True
+            self._answering.message_event.set()
+            self.flow.resume_writing()
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -134,6 +150,9 @@ class LimitedConnection(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         if self._refusal is not None:
+            self._discarded += len(data)
+            if self._discarded > _MAX_DISCARDED:
+                self.flow.pause_reading()
             return
         was_in_head, was_between, begun = self._in_head, self._is_between, self._heads_begun
         self._head_bound = (self._head_bound if was_in_head else 0) + len(data)
@@ -174,6 +193,8 @@ class LimitedConnection(HttpToolsProtocol):
             raise _Refused(_BAD_REQUEST, f"more than {_MAX_PIPELINED} requests were sent before an answer was read")
         self._in_head = False
         super().on_headers_complete()
+        if not self.pipeline:
+            self._answering = self.cycle
 
     def on_message_complete(self) -> None:
         self._is_between = True
@@ -197,6 +218,7 @@ class LimitedConnection(HttpToolsProtocol):
 
     def _take_next_request(self) -> None:
         if self.pipeline:
+            self._answering = self.pipeline[-1][0]
             super().on_response_complete()
         else:  # as uvicorn does it, without a timer for each request: the sweep closes idle connections
             self.server_state.total_requests += 1
@@ -217,12 +239,12 @@ class LimitedConnection(HttpToolsProtocol):
         waited = self.loop.time() - self._since
         if self._refusal is not None:
             if waited > _LINGER:
-                self.transport.abort()
+                self.abort()
         elif self._is_busy():
             self._close_if_request_overdue(waited)
         elif self.transport.get_write_buffer_size():
             if waited > self._limits.request_timeout:
-                self.transport.abort()
+                self.abort()
         elif self._in_head:
             if waited > self._limits.header_timeout:
                 self._refuse(_TIMEOUT, f"the headers took longer than {self._limits.header_timeout:g} s")
@@ -234,9 +256,9 @@ class LimitedConnection(HttpToolsProtocol):
             # A stream that cannot be written for so long has no reader.
             stalled = self.loop.time() - self._paused_at
             if self.flow.write_paused and stalled > self._limits.request_timeout:
-                self.transport.abort()
+                self.abort()
         elif waited > self._limits.request_timeout + (0.0 if self.flow.write_paused else _ANSWER_MARGIN):
-            self.transport.abort()
+            self.abort()
 
     def _refuse(self, status: int, why: str) -> None:
         """Answer, stop reading as soon as the client could have read it, and close."""
@@ -244,7 +266,7 @@ class LimitedConnection(HttpToolsProtocol):
         self._refusal, self._since = (status, why), self.loop.time()
         log.info("%s: %d %s", self.client[0] if self.client else "a client", status, why, extra={"http_status": status})
         if is_answering or self.transport.is_closing():  # between the parts of another answer it would mean nothing
-            self.transport.abort()
+            self.abort()
             return
         body = msgspec.json.encode(Problem(error=why, code=_CODES[status]))
         headers = [
