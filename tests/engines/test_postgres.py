@@ -173,6 +173,7 @@ async def test_no_statement_reads_a_whole_table(
     steering = [cancel(task_id(n)) for n in range(99)] + [release(tasks[-1])]
     statements: list[tuple[str, dict[str, Any]]] = [
         (statement("claim", schema), asked),
+        (statement("claim_any", schema), asked),
         (statement("claimable", schema), asked),
         (statement("held_under", schema), asked),
         (statement("stage", schema), {"now": 1e9, "step": 1000}),
@@ -229,7 +230,11 @@ async def test_a_task_locked_by_someone_else_is_passed_over(engine: PostgresEngi
 
 async def test_a_turn_that_outlived_its_task_is_void_and_dropped(engine: PostgresEngine, clock: ManualClock) -> None:
     await engine.add([new(0), new(1, delay=5.0)])
-    await line(engine).execute("INSERT INTO test.ready SELECT rank - 1, id, lane, version + 5 FROM test.tasks", {})
+    await line(engine).execute(
+        "INSERT INTO test.ready (rank, id, lane, version, lane_group, weight)"
+        " SELECT rank - 1, id, lane, version + 5, 1, 0 FROM test.tasks",
+        {},
+    )
     await line(engine).execute("INSERT INTO test.coming SELECT available_at, id, version + 5 FROM test.tasks", {})
     assert [task.id for task in await claim(engine)] == [task_id(0)]
     clock.advance(5)

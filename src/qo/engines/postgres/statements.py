@@ -38,7 +38,10 @@ _SQL = _load()
 def statement(name: str, schema: str) -> str:
     """Ready for the driver: its prepared statements are known by their text. `name` may end in `:table`, of notes."""
     name, _, notes = name.partition(":")
-    return fill(_SQL[name].replace("{given}", _SQL["given"]).replace("{notes}", notes or "notes"), schema)
+    text = _SQL[name].replace("{notes}", notes or "notes")
+    for part in ("given", "claiming", "by_lanes", "taking"):
+        text = text.replace(f"{{{part}}}", _SQL[part])
+    return fill(text, schema)
 
 
 def of_note(statement: str, name: str) -> str:

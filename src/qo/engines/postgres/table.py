@@ -96,7 +96,9 @@ class Table:
     async def _claim(self, want: Want) -> list[Task]:
         values, staged = wanted(want), False
         while True:
-            rows = await self._line.once("claim", values | {"now": self.now(), "staged": staged})
+            rows = await self._line.once(
+                "claim" if want.types or want.at_most else "claim_any", values | {"now": self.now(), "staged": staged}
+            )
             now, coming = rows[0][:_CLOCK]
             self.due_in = None if coming is None else coming - now
             if coming is not None and coming <= now and not staged:

@@ -4,9 +4,18 @@
 SELECT n, queue, type, needs, priority FROM {schema}.lanes
 
 -- name: make_lanes
-INSERT INTO {schema}.lanes (queue, type, needs, priority)
-SELECT queue, type, needs::text[], priority
-FROM unnest(%(queue)s::text[], %(type)s::text[], %(needs)s::text[], %(priority)s::integer[]) AS new (queue, type, needs, priority), {allowed}
+WITH new AS MATERIALIZED (
+    SELECT queue, type, needs::text[] COLLATE "C" AS needs, priority
+    FROM unnest(%(queue)s::text[], %(type)s::text[], %(needs)s::text[], %(priority)s::integer[]) AS new (queue, type, needs, priority), {allowed}
+),
+made AS (
+    INSERT INTO {schema}.lane_groups (queue, needs) SELECT DISTINCT queue, needs FROM new ORDER BY queue, needs
+    ON CONFLICT (queue, needs) DO UPDATE SET queue = excluded.queue  -- so that it is returned
+    RETURNING n, queue, needs
+)
+INSERT INTO {schema}.lanes (queue, type, needs, priority, lane_group)
+SELECT new.queue, new.type, new.needs, new.priority, made.n
+FROM new JOIN made ON made.queue = new.queue AND made.needs = new.needs
 ON CONFLICT DO NOTHING
 
 -- name: given
@@ -44,8 +53,10 @@ landed AS (
     FROM given
 ),
 made_ready AS (
-    INSERT INTO {schema}.ready (lane, rank, id, version, due_at)
-    SELECT lane, rank, id, 1, greatest(available_at, created_at) FROM given, clock WHERE available_at <= clock.now ORDER BY lane, rank
+    INSERT INTO {schema}.ready (lane, rank, id, version, due_at, lane_group, weight)
+    SELECT lane, rank, id, 1, greatest(available_at, created_at), (SELECT lane_group FROM {schema}.lanes WHERE n = lane),
+           round(rank - greatest(available_at, created_at))
+    FROM given, clock WHERE available_at <= clock.now ORDER BY lane, rank
 ),
 scheduled AS (
     INSERT INTO {schema}.coming (available_at, id, version)
@@ -91,8 +102,10 @@ landed AS (
     RETURNING id, lane, rank, available_at, created_at, version
 ),
 made_ready AS (
-    INSERT INTO {schema}.ready (lane, rank, id, version, due_at)
-    SELECT lane, rank, id, version, greatest(available_at, created_at) FROM landed, clock WHERE available_at <= clock.now ORDER BY lane, rank
+    INSERT INTO {schema}.ready (lane, rank, id, version, due_at, lane_group, weight)
+    SELECT lane, rank, id, version, greatest(available_at, created_at), (SELECT lane_group FROM {schema}.lanes WHERE n = lane),
+           round(rank - greatest(available_at, created_at))
+    FROM landed, clock WHERE available_at <= clock.now ORDER BY lane, rank
 ),
 scheduled AS (
     INSERT INTO {schema}.coming (available_at, id, version)

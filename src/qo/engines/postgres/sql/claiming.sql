@@ -13,28 +13,25 @@ void AS MATERIALIZED (
     WHERE coming.available_at <= %(now)s AND t.id IS NULL LIMIT %(step)s
 ),
 gone AS (DELETE FROM {schema}.coming USING (SELECT place FROM due UNION ALL SELECT place FROM void) AS g WHERE ctid = g.place),
-moved AS (INSERT INTO {schema}.ready (lane, rank, id, version, due_at) SELECT lane, rank, id, version, due_at FROM due)
+moved AS (
+    INSERT INTO {schema}.ready (lane, rank, id, version, due_at, lane_group, weight)
+    SELECT lane, rank, id, version, due_at, (SELECT lane_group FROM {schema}.lanes WHERE n = due.lane), round(rank - due_at) FROM due
+)
 SELECT count(*) FROM due
 
--- name: claim
+-- name: claiming
 -- First how many each lane gives (looking only; the order is that of `in_order` in model/order.py), then exactly so many are locked: what others have locked is passed over.
 -- Every answer carries when the next task that is not ready becomes due; if that has come already, nothing is claimed
 -- and `stage` goes first. The lock is for whoever asks for this claim again while it is still at work.
-WITH clock AS MATERIALIZED (
+WITH RECURSIVE clock AS MATERIALIZED (
     SELECT coalesce(%(now)s::float8, extract(epoch FROM clock_timestamp())::float8) AS now
     FROM (SELECT pg_advisory_xact_lock(hashtextextended(%(lease_id)s, 0)) OFFSET 0) AS alone, {allowed}
 ),
 coming AS MATERIALIZED (SELECT min(available_at) AS at FROM {schema}.coming),
-open AS MATERIALIZED (
-    SELECT lanes.n, lanes.type, least(coalesce(part.most, %(limit)s::integer), %(limit)s::integer) AS most
-    FROM {schema}.lanes LEFT JOIN unnest(%(part)s::text[], %(most)s::integer[]) AS part (type, most) USING (type), clock, coming
-    WHERE (%(queues)s::text[] = '{}' OR queue = ANY (%(queues)s::text[]))
-      AND (%(types)s::text[] = '{}' OR lanes.type = ANY (%(types)s::text[]))
-      AND needs <@ %(capabilities)s::text[]
-      AND (%(staged)s OR coming.at IS NULL OR coming.at > clock.now)
-),
-share AS MATERIALIZED (
-    SELECT n AS lane, most AS size FROM open WHERE (SELECT count(*) FROM open) = 1
+
+-- name: by_lanes
+-- How many each of the open lanes gives.
+SELECT n AS lane, most AS size FROM open WHERE (SELECT count(*) FROM open) = 1
     UNION ALL
     SELECT lane, count(*)
     FROM (SELECT lane FROM (
@@ -48,18 +45,13 @@ share AS MATERIALIZED (
           WHERE nth <= most ORDER BY reached, rank, id LIMIT %(limit)s::integer) AS first
     WHERE (SELECT count(*) FROM open) > 1
     GROUP BY lane
-),
+
+-- name: taking
 first AS MATERIALIZED (
     SELECT head.*
     FROM share, LATERAL (SELECT t.ctid AS task, ready.ctid AS place
                          FROM {schema}.ready JOIN {schema}.tasks AS t USING (id, version) WHERE ready.lane = share.lane
                          ORDER BY ready.rank, ready.id LIMIT share.size FOR UPDATE OF t SKIP LOCKED) AS head
-),
-void AS MATERIALIZED (
-    SELECT head.place
-    FROM open, LATERAL (SELECT ctid AS place, id, version FROM {schema}.ready WHERE lane = open.n ORDER BY rank, id LIMIT 3) AS head
-         LEFT JOIN {schema}.tasks AS t USING (id, version)
-    WHERE t.id IS NULL
 ),
 gone AS (DELETE FROM {schema}.ready USING (SELECT place FROM first UNION ALL SELECT place FROM void) AS g WHERE ctid = g.place),
 claimed AS (
@@ -91,6 +83,73 @@ counted AS (
 )
 SELECT clock.now, coming.at, {columns} FROM clock CROSS JOIN coming LEFT JOIN claimed AS t ON true
 
+-- name: claim
+-- From the lanes of some types.
+{claiming}
+open AS MATERIALIZED (
+    SELECT lanes.n, lanes.type, least(coalesce(part.most, %(limit)s::integer), %(limit)s::integer) AS most
+    FROM (SELECT * FROM {schema}.lanes WHERE type = ANY (%(types)s::text[])
+          UNION ALL SELECT * FROM {schema}.lanes WHERE %(types)s::text[] = '{}') AS lanes
+         LEFT JOIN unnest(%(part)s::text[], %(most)s::integer[]) AS part (type, most) USING (type), clock, coming
+    WHERE (%(queues)s::text[] = '{}' OR queue = ANY (%(queues)s::text[]))
+      AND needs <@ %(capabilities)s::text[]
+      AND (%(staged)s OR coming.at IS NULL OR coming.at > clock.now)
+),
+share AS MATERIALIZED (
+    {by_lanes}
+),
+void AS MATERIALIZED (
+    SELECT head.place
+    FROM open, LATERAL (SELECT ctid AS place, id, version FROM {schema}.ready WHERE lane = open.n ORDER BY rank, id LIMIT 3) AS head
+         LEFT JOIN {schema}.tasks AS t USING (id, version)
+    WHERE t.id IS NULL
+),
+{taking}
+
+-- name: claim_any
+-- From every type. With more than a few lanes, what is ready is read in the order it goes out, group by group and weight by
+-- weight. In a lane whose tasks differ in ageing, those of another weight may then count for less or more than in `in_order`;
+-- what the lane gives is still its first.
+{claiming}
+groups AS MATERIALIZED (
+    SELECT g.n FROM {schema}.lane_groups AS g, clock, coming
+    WHERE (%(queues)s::text[] = '{}' OR g.queue = ANY (%(queues)s::text[]))
+      AND g.needs <@ %(capabilities)s::text[]
+      AND (%(staged)s OR coming.at IS NULL OR coming.at > clock.now)
+),
+few AS MATERIALIZED (
+    SELECT lane.* FROM groups, LATERAL (SELECT n, type FROM {schema}.lanes WHERE lane_group = groups.n LIMIT 65) AS lane LIMIT 65
+),
+open AS MATERIALIZED (SELECT n, type, %(limit)s::integer AS most FROM few WHERE (SELECT count(*) FROM few) <= 64),
+pair (lane_group, weight) AS (
+    SELECT n, (SELECT weight FROM {schema}.ready WHERE lane_group = groups.n ORDER BY weight LIMIT 1)
+    FROM groups WHERE (SELECT count(*) FROM few) > 64
+    UNION ALL
+    SELECT pair.lane_group, (SELECT ready.weight FROM {schema}.ready
+                             WHERE ready.lane_group = pair.lane_group AND ready.weight > pair.weight ORDER BY ready.weight LIMIT 1)
+    FROM pair WHERE pair.weight IS NOT NULL
+),
+share AS MATERIALIZED (
+    {by_lanes}
+    UNION ALL
+    SELECT lane, count(*)
+    FROM (SELECT head.lane
+          FROM clock, pair, LATERAL (SELECT lane, rank, id, due_at FROM {schema}.ready
+                                     WHERE lane_group = pair.lane_group AND weight = pair.weight
+                                     ORDER BY lane_group, weight, rank, id LIMIT %(limit)s::integer) AS head
+          ORDER BY CASE WHEN head.rank <= clock.now THEN coalesce(head.due_at, head.rank) ELSE head.rank END, head.rank, head.id
+          LIMIT %(limit)s::integer) AS walked
+    GROUP BY lane
+),
+void AS MATERIALIZED (
+    SELECT head.place
+    FROM (SELECT n FROM open UNION ALL SELECT lane FROM share WHERE (SELECT count(*) FROM few) > 64) AS lanes,
+         LATERAL (SELECT ctid AS place, id, version FROM {schema}.ready WHERE lane = lanes.n ORDER BY rank, id LIMIT 3) AS head
+         LEFT JOIN {schema}.tasks AS t USING (id, version)
+    WHERE t.id IS NULL
+),
+{taking}
+
 -- name: await_claim
 SELECT FROM (SELECT pg_advisory_xact_lock(hashtextextended(%(lease_id)s, 0)) OFFSET 0) AS alone
 
@@ -105,5 +164,9 @@ SELECT coalesce(%(now)s::float8, extract(epoch FROM clock_timestamp())::float8),
        EXISTS (
            SELECT FROM {schema}.lanes, LATERAL (SELECT FROM {schema}.ready WHERE lane = lanes.n LIMIT 1) AS head
            WHERE (%(queues)s::text[] = '{}' OR queue = ANY (%(queues)s::text[]))
-             AND (%(types)s::text[] = '{}' OR type = ANY (%(types)s::text[]))
+             AND type = ANY (%(types)s::text[])
+             AND needs <@ %(capabilities)s::text[])
+       OR %(types)s::text[] = '{}' AND EXISTS (
+           SELECT FROM {schema}.lane_groups AS g, LATERAL (SELECT FROM {schema}.ready WHERE lane_group = g.n LIMIT 1) AS head
+           WHERE (%(queues)s::text[] = '{}' OR queue = ANY (%(queues)s::text[]))
              AND needs <@ %(capabilities)s::text[])

@@ -96,8 +96,10 @@ unscheduled AS (
     WHERE a.status = 'pending' AND (coming.available_at, coming.id, coming.version) = (a.available_at, a.id, a.version)
 ),
 made_ready AS (
-    INSERT INTO {schema}.ready (lane, rank, id, version, due_at)
-    SELECT lane, rank, id, version, greatest(available_at, created_at) FROM changed, clock WHERE status = 'pending' AND available_at <= clock.now
+    INSERT INTO {schema}.ready (lane, rank, id, version, due_at, lane_group, weight)
+    SELECT lane, rank, id, version, greatest(available_at, created_at), (SELECT lane_group FROM {schema}.lanes WHERE n = lane),
+           round(rank - greatest(available_at, created_at))
+    FROM changed, clock WHERE status = 'pending' AND available_at <= clock.now
 ),
 scheduled AS (
     INSERT INTO {schema}.coming (available_at, id, version)
