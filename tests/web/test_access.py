@@ -14,6 +14,7 @@ from qo.web import WebSettings
 from qo.web.access import Gate, is_loopback
 from qo.web.allowance import Allowance
 from qo.web.callers import LOCAL_CALLER, AccessLimits, Scope
+from qo.web.oidc.settings import OidcSettings
 from qo.web.token_uses import TokenUseRecorder, read_token_uses
 from qo.web.tokens import KnownCallers, Tokens, create_token, forget_tokens, read_tokens, revoke_token
 from tests.web.serving import Served, served
@@ -111,8 +112,16 @@ def test_limits_narrow_a_filter(queues: list[str], types: list[str], where: Filt
     assert AccessLimits(queues=frozenset(queues), types=frozenset(types)).narrow(where) == narrowed
 
 
-def test_a_server_with_a_name_is_reached_from_elsewhere_and_asks():
-    with served(MemoryEngine(), WebSettings(hosts=("queue.example.com",))) as api:
+@pytest.mark.parametrize(
+    "settings",
+    [
+        WebSettings(hosts=("queue.example.com",)),
+        WebSettings(oidc=OidcSettings(issuer="https://accounts.example.com", client_id="qo")),
+    ],
+    ids=["a name", "a login"],
+)
+def test_a_server_with_a_name_or_a_login_is_reached_from_elsewhere_and_asks(settings: WebSettings):
+    with served(MemoryEngine(), settings) as api:
         assert call(api, "GET", "/api/v1/tasks", None, None) == 401
 
 

@@ -135,10 +135,11 @@ class Gate:
     def _is_open(self, known: KnownCallers, connection: Connection) -> bool:
         """As long as there never was a token this machine may call, and nobody else.
 
-        A server that answers to another name is reached from elsewhere. So is one behind a proxy on this machine, which
-        may well rewrite the Host header: a forwarded request is refused.
+        A server that answers to another name, or where people log in, is reached from elsewhere. So is one behind a
+        proxy on this machine, which may well rewrite the Host header: a forwarded request is refused.
         """
-        if self._settings.token_required or self._settings.hosts or known.existed:
+        settings = self._settings
+        if settings.token_required or settings.hosts or settings.oidc is not None or known.existed:
             return False
         if is_forwarded(connection.scope["headers"], connection.scope.get("http_version", "1.1")):
             return False
