@@ -68,5 +68,6 @@ def test_no_request_with_a_token_is_answered_with_a_server_error(
         else:
             fuzz = Fuzz(api.url, tokens, seed=seed)
             fuzz.run(300 * scale, at_a_time=20)
+    print(f"{sum(fuzz.statuses.values())} requests: {dict(sorted(fuzz.statuses.items()))}")  # noqa: T201 - the figures
     assert not [status for status in fuzz.statuses if status >= 500], fuzz.statuses
     assert len(fuzz.statuses) > 1, fuzz.statuses
