@@ -26,6 +26,7 @@ ROOMS = {
     "redis": _Room("redis", "redis"),
     "rediss": _Room("redis", "redis"),
     "redis+sentinel": _Room("redis", "redis"),
+    "rediss+sentinel": _Room("redis", "redis"),
     "file": _Room("layouts", "s3"),
     "s3": _Room("layouts", "s3"),
     "gs": _Room("layouts", "s3"),

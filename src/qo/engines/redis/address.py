@@ -1,4 +1,4 @@
-"""`redis://`, `rediss://` and `redis+sentinel://` URLs as addresses."""
+"""`redis://`, `rediss://`, `redis+sentinel://` and `rediss+sentinel://` URLs as addresses."""
 
 import re
 from typing import NamedTuple
@@ -12,11 +12,24 @@ _MOST_REPLICAS = 100
 _HOST = re.compile(r"(?P<host>\[[0-9A-Fa-f:.]+\]|[^:\[\]]+)(:(?P<port>\d{1,5}))?")
 _PREFIX = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,63}")
 _OPTIONS = {"prefix", "archive", "replicas"}
+_OF_SENTINELS = {"service", "sentinel_username", "sentinel_password"}
+_SENTINEL_SCHEMES = ("redis+sentinel", "rediss+sentinel")
 
 
 class Host(NamedTuple):
     name: str
     port: int
+
+
+class SentinelLogin(NamedTuple):
+    """What sentinels ask for. It is not the servers' login: sentinels have users of their own, or none."""
+
+    username: str | None = None
+    password: str | None = None
+    tls: bool = False
+
+    def __repr__(self) -> str:
+        return "<SentinelLogin>"
 
 
 class Address(NamedTuple):
@@ -28,14 +41,15 @@ class Address(NamedTuple):
     service: str | None
     prefix: str
     archive: str | None
+    sentinel_login: SentinelLogin
     replicas: int | None  # that must have a write before it counts; None: all there are, and at least one
 
     @property
     def shown(self) -> str:
         """What messages may say: where it is, and nothing that opens it."""
         places = ",".join(f"{host.name}:{host.port}" for host in self.hosts)
-        scheme = "redis+sentinel" if self.service else "rediss" if self.tls else "redis"
-        return f"{scheme}://{places}/{self.db}"
+        scheme = "rediss" if self.tls else "redis"
+        return f"{scheme}{'+sentinel' if self.service else ''}://{places}/{self.db}"
 
     def __repr__(self) -> str:
         return f"<Address {self.shown}>"
@@ -43,24 +57,28 @@ class Address(NamedTuple):
 
 def address_of(url: str) -> Address:
     parts = urlsplit(url)
-    sentinel = parts.scheme == "redis+sentinel"
+    sentinel = parts.scheme in _SENTINEL_SCHEMES
+    tls = parts.scheme.startswith("rediss")
     login, _, places = parts.netloc.rpartition("@")
     username, _, password = login.partition(":")
-    options = _options(parts, _OPTIONS | {"service"} if sentinel else _OPTIONS)
+    options = _options(parts, _OPTIONS | _OF_SENTINELS if sentinel else _OPTIONS)
     hosts = tuple(_host(place, _SENTINEL_PORT if sentinel else _PORT) for place in places.split(","))
     if sentinel and not options.get("service"):
-        raise InvalidSetting("redis+sentinel:// needs the name its sentinels know: add ?service=mymaster")
+        raise InvalidSetting(f"{parts.scheme}:// needs the name its sentinels know: add ?service=mymaster")
     if not sentinel and len(hosts) > 1:
         raise InvalidSetting("redis:// names one server; for several sentinels write redis+sentinel://")
     return Address(
         hosts=hosts,
         db=_db(parts.path),
-        tls=parts.scheme == "rediss",
+        tls=tls,
         username=unquote(username) or None,
         password=unquote(password) or None,
         service=options.get("service"),
         prefix=_checked_prefix(options.get("prefix", PREFIX)),
         archive=options.get("archive"),
+        sentinel_login=SentinelLogin(
+            options.get("sentinel_username") or None, options.get("sentinel_password") or None, tls
+        ),
         replicas=_replicas(options.get("replicas", "all" if sentinel else "0"), sentinel=sentinel),
     )
 

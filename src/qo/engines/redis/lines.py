@@ -38,7 +38,7 @@ def pack_command(*words: str | int | bytes) -> bytes:
 class Lines:
     def __init__(self, address: Address) -> None:
         self._address = address
-        self._sentinels = Sentinels(address.hosts, address.service) if address.service else None
+        self._sentinels = Sentinels(address.hosts, address.service, address.sentinel_login) if address.service else None
         self._copies = Copies(address, self._sentinels)
         self._primary: Host | None = None  # the last one we connected to
         self._idle: list[AbstractConnection] = []

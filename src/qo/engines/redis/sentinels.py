@@ -4,27 +4,27 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
-from redis.asyncio.connection import Connection
+from redis.asyncio.connection import Connection, SSLConnection
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import ConnectionError as NotReached
 from redis.exceptions import RedisError
 
-from qo.engines.redis.address import Host
+from qo.engines.redis.address import Host, SentinelLogin
 
 _PATIENCE = 1.0  # seconds a sentinel has to answer; the next one is asked then
 
 
 class Sentinels:
-    def __init__(self, hosts: Sequence[Host], service: str) -> None:
-        self._hosts, self._service = list(hosts), service
+    def __init__(self, hosts: Sequence[Host], service: str, login: SentinelLogin | None = None) -> None:
+        self._hosts, self._service, self._login = list(hosts), service, login or SentinelLogin()
 
     async def primary(self) -> Host:
         """Who takes writes, by the first sentinel that knows."""
         refusals: list[str] = []
         for host in list(self._hosts):
             try:
-                found = await _ask(host, "GET-MASTER-ADDR-BY-NAME", self._service)
+                found = await _ask(host, self._login, "GET-MASTER-ADDR-BY-NAME", self._service)
             except (RedisError, OSError) as error:  # TimeoutError is an OSError
                 refusals.append(f"{host.name}:{host.port}: {str(error) or 'no answer'}")
                 continue
@@ -36,7 +36,7 @@ class Sentinels:
 
     async def agree_on(self, primary: Host) -> bool:
         """Whether more than half of them answer, and all who do name this primary and know of no failover."""
-        questions = [_ask(host, "MASTER", self._service) for host in self._hosts]
+        questions = [_ask(host, self._login, "MASTER", self._service) for host in self._hosts]
         answers = await asyncio.gather(*questions, return_exceptions=True)
         known = [dict(zip(row[::2], row[1::2], strict=True)) for row in answers if isinstance(row, list)]
         return 2 * len(known) > len(self._hosts) and all(_is_settled(row, primary) for row in known)
@@ -47,8 +47,15 @@ def _is_settled(row: dict[bytes, bytes], primary: Host) -> bool:
     return named == primary and b"failover_in_progress" not in row[b"flags"].split(b",")
 
 
-async def _ask(host: Host, *words: str) -> list[bytes] | None:
-    line: Any = Connection(host=host.name, port=host.port, retry=Retry(NoBackoff(), 0), protocol=2)
+async def _ask(host: Host, login: SentinelLogin, *words: str) -> list[bytes] | None:
+    line: Any = (SSLConnection if login.tls else Connection)(
+        host=host.name,
+        port=host.port,
+        username=login.username,
+        password=login.password,
+        retry=Retry(NoBackoff(), 0),
+        protocol=2,
+    )
     try:
         async with asyncio.timeout(_PATIENCE):
             await line.connect()

@@ -1,0 +1,150 @@
+"""Sentinels and servers that ask for passwords and TLS: a real sentinel and a real server, TLS ended before them.
+
+The server's wheel is built without TLS, so a proxy in this process ends it. A sentinel of such a fleet names ports that
+speak TLS: the proxy before it writes its own port for the server's into the answers.
+"""
+
+import asyncio
+import contextlib
+import ssl
+from collections.abc import AsyncIterator, Iterator
+from datetime import UTC, datetime, timedelta
+from ipaddress import ip_address
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.x509.oid import NameOID
+
+import qo
+from qo.engines.redis import RedisEngine
+from qo.engines.redis.address import address_of
+from qo.errors import StorageError
+from tests.servers.redis import Server, program
+
+LOGIN = "sentinel_username=watcher&sentinel_password=watched&service=mymaster"
+
+
+class Fleet:
+    """One server and one sentinel, each with a password of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.server = Server(program(), folder / "a")
+        self.sentinel = Server(program(), folder / "s")
+        users = folder / "a" / "users.acl"
+        users.write_text("user default on nopass ~nothing +ping\nuser tasks on >opened ~* &* +@all\n")
+        self.server._command += ["--aclfile", str(users)]
+        settings = folder / "s" / "sentinel.conf"
+        settings.write_text(
+            f"port {self.sentinel.port}\nbind 127.0.0.1\ndir {folder}/s\nlogfile {folder}/s/log\n"
+            f"sentinel monitor mymaster 127.0.0.1 {self.server.port} 1\n"
+            "sentinel auth-user mymaster tasks\nsentinel auth-pass mymaster opened\n"
+            "user default on nopass +ping\nuser watcher on >watched +@all\n"
+        )
+        self.sentinel._command = [program(), str(settings), "--sentinel"]
+
+
+@pytest.fixture(scope="module")
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+    fleet = Fleet(tmp_path_factory.mktemp("fleet"))
+    fleet.server.start()
+    fleet.sentinel.start()
+    yield fleet
+    fleet.sentinel.stop()
+    fleet.server.stop()
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of 127.0.0.1, signed by itself; its key in the same file."""
+    key, now = ec.generate_private_key(ec.SECP256R1()), datetime.now(UTC)
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "127.0.0.1")])
+    until, number = now + timedelta(1), x509.random_serial_number()
+    builder = x509.CertificateBuilder(name, name, key.public_key(), number, now, until)
+    address = x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))])
+    signed = builder.add_extension(address, critical=False).sign(key, hashes.SHA256())
+    private = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    path = tmp_path_factory.mktemp("tls") / "server.pem"
+    path.write_bytes(signed.public_bytes(Encoding.PEM) + private)
+    return path
+
+
+@contextlib.asynccontextmanager
+async def ending_tls(port: int, certificate: Path, *, named: dict[int, int] | None = None) -> AsyncIterator[int]:
+    """A port that speaks TLS and passes on to `port` what it hears. Answers have ports replaced as `named` says."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate)
+    replaced = [(_bulk(old), _bulk(new)) for old, new in (named or {}).items()]
+
+    async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, answers: bool) -> None:
+        with contextlib.suppress(OSError):
+            while data := await reader.read(65536):
+                for old, new in replaced if answers else ():
+                    data = data.replace(old, new)
+                writer.write(data)
+                await writer.drain()
+        writer.close()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        serving.append(asyncio.current_task())
+        back, forth = await asyncio.open_connection("127.0.0.1", port)
+        try:
+            await asyncio.gather(pump(reader, forth, answers=False), pump(back, writer, answers=True))
+        finally:
+            for side in (forth, writer):
+                side.close()
+                with contextlib.suppress(OSError):
+                    await side.wait_closed()
+
+    serving: list[asyncio.Task[None] | None] = []
+    server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=context)
+    try:
+        yield server.sockets[0].getsockname()[1]
+    finally:
+        server.close()
+        await asyncio.gather(*(task for task in serving if task is not None), return_exceptions=True)
+
+
+def _bulk(port: int) -> bytes:
+    return b"$%d\r\n%d\r\n" % (len(str(port)), port)
+
+
+async def test_sentinels_have_a_login_of_their_own(fleet: Fleet) -> None:
+    url = f"redis+sentinel://tasks:opened@127.0.0.1:{fleet.sentinel.port}/0?replicas=0&"
+    async with qo.connect(url + LOGIN) as queue:
+        submitted = await queue.enqueue("t")
+        assert [task.id for task in await queue.dequeue("t")] == [submitted.id]
+    wrong = RedisEngine(address_of(url + LOGIN.replace("watched", "guessed")))
+    with pytest.raises(StorageError) as caught:
+        await wrong.count()
+    await wrong.close()
+    assert "guessed" not in str(caught.value) and "opened" not in str(caught.value)
+
+
+async def test_sentinels_and_servers_speak_tls_and_are_checked(
+    fleet: Fleet, certificate: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with (
+        ending_tls(fleet.server.port, certificate) as port,
+        ending_tls(fleet.sentinel.port, certificate, named={fleet.server.port: port}) as asked,
+    ):
+        url = f"rediss+sentinel://tasks:opened@127.0.0.1:{asked}/0?replicas=0&prefix=tls&{LOGIN}"
+        untrusted = RedisEngine(address_of(url))
+        with pytest.raises(StorageError, match="certificate"):
+            await untrusted.count()
+        await untrusted.close()
+        monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+        async with qo.connect(url) as queue:
+            submitted = await queue.enqueue("t")
+            assert [task.id for task in await queue.dequeue("t")] == [submitted.id]
+
+
+def test_a_sentinels_login_is_shown_nowhere() -> None:
+    address = address_of(f"rediss+sentinel://tasks:opened@a,b:1/0?{LOGIN}")
+    assert (address.tls, address.sentinel_login.tls) == (True, True)
+    assert address.sentinel_login[:2] == ("watcher", "watched")
+    assert address.shown == "rediss+sentinel://a:26379,b:1/0"
+    assert "watched" not in repr(address) + repr(address.sentinel_login)
