@@ -72,7 +72,7 @@ $(VENV)/developer: $(VENV)/bin/python pyproject.toml requirements/dev.txt
 	@touch $@ $(VENV)/installed
 
 # Servers that pin what we use, or are not Python's. The rest comes with the packages above.
-$(VENV)/servers: $(VENV)/bin/python
+$(VENV)/servers: $(VENV)/bin/python requirements/ministack.txt requirements/oidc.txt
 	$(PYTHON) -m venv $(VENV)/ministack
 	$(call install,$(VENV)/ministack,--require-hashes -r requirements/ministack.txt)
 	$(PYTHON) -m venv $(VENV)/oidc
