@@ -33,7 +33,7 @@ _SECOND, _MINUTE = 1.0, 60.0
 Transition = Literal["queued", "started", "completed", "retried", "failed", "lost", "cancelled"]
 _LEVELS: Final[dict[Transition, int]] = {
     "queued": logging.INFO,
-    "started": logging.DEBUG,
+    "started": logging.INFO,
     "completed": logging.INFO,
     "retried": logging.WARNING,
     "lost": logging.WARNING,

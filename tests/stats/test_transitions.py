@@ -24,7 +24,7 @@ FIELDS = {"transition", "task_id", "type", "queue", "attempt", "trace_id", "stat
 
 @pytest.fixture(autouse=True)
 def _every_line(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.DEBUG, "qo.tasks")
+    caplog.set_level(logging.INFO, "qo.tasks")
 
 
 def lines(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
@@ -65,7 +65,7 @@ async def test_a_worker_tells_each_transition_of_its_tasks(caplog: pytest.LogCap
         assert all(line["worker_id"] == "w1" for line in told[1:])
         assert [line["attempt"] for line in told] == [0, 1, 1, 2, 2, 3, 3]
         assert all(line["duration"] >= 0 for line in told if line["transition"] in {"retried", "completed"})
-        assert [line["level"] for line in told[:3]] == ["info", "debug", "warning"] and told[-1]["level"] == "info"
+        assert [line["level"] for line in told[:3]] == ["info", "info", "warning"] and told[-1]["level"] == "info"
         assert "failed: ValueError: no luck; retrying in " in told[2]["message"]
         assert told[2]["message"].endswith("(attempt 2 of 4)") and told[2]["reason"] == "error"
         assert " completed in " in told[-1]["message"]
