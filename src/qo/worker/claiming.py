@@ -11,6 +11,7 @@ from qo.model import MAX_NAMES, Status, Task, Want
 from qo.notes import CONTROL, KNOWN_TYPES, Control, KnownTypes, read_or
 from qo.tasks import Handler
 from qo.worker.held import Held
+from qo.worker.lease_length import LeaseLength
 from qo.worker.limits import Limits
 from qo.worker.pace import Pace
 from qo.worker.settings import WorkerSettings
@@ -36,6 +37,7 @@ class Claiming:
         self._held, self._queue = held, queue
         self._worker_id, self._clock = worker_id, clock
         self.limits = Limits(clock)
+        self.lease = LeaseLength(settings.lease)
         self.pace = Pace(settings.prefetch, settings.concurrency, clock)
         self._control = Control()
         self.obeyed_at = float("-inf")
@@ -109,7 +111,7 @@ class Claiming:
             types=types,
             capabilities=frozenset(self._settings.capabilities),
             limit=limit,
-            lease=self._settings.lease,
+            lease=self.lease.seconds,
             at_most=at_most,
             is_prefetch=True,
         )

@@ -9,6 +9,7 @@ from qo.errors import StorageError
 from qo.model import renew
 from qo.worker.executors import Executors
 from qo.worker.held import Held
+from qo.worker.lease_length import LeaseLength
 from qo.worker.run import HANDED_BACK, Outcome, Run, timed_out
 from qo.worker.settling import Settler
 
@@ -22,7 +23,7 @@ _SOON = 1.0  # seconds, at most, until a renewal that failed is tried again
 
 class Upkeep:
     def __init__(
-        self, engine: Engine, held: Held, executors: Executors, settler: Settler, *, lease: float, clock: Clock
+        self, engine: Engine, held: Held, executors: Executors, settler: Settler, *, lease: LeaseLength, clock: Clock
     ) -> None:
         self._engine, self._held, self._executors, self._settler = engine, held, executors, settler
         self._lease, self._clock = lease, clock
@@ -32,9 +33,10 @@ class Upkeep:
 
     async def renew(self) -> None:
         """Renew every lease in one batch, at a third of its time; soon again if the store was away."""
-        pause = usual = self._lease / 3
+        pause = self._lease.seconds / 3
         while True:
             await asyncio.sleep(pause)
+            usual = self._lease.seconds / 3
             runs = self._held.leased()
             try:
                 await self._renew(runs)
@@ -75,13 +77,13 @@ class Upkeep:
     async def _renew(self, runs: list[Run]) -> None:
         if not runs:
             return
-        sent = self._clock()
+        sent, lease = self._clock(), self._lease.seconds
         starts = [run.started_at for run in runs]
-        changes = [renew(run.task, self._lease, started_at=at) for run, at in zip(runs, starts, strict=True)]
+        changes = [renew(run.task, lease, started_at=at) for run, at in zip(runs, starts, strict=True)]
         answers = await self._engine.apply(changes)
         for run, started_at, still_held in zip(runs, starts, answers, strict=True):
             if still_held:
-                run.lease_until = sent + self._lease
+                run.lease_until = sent + lease
                 run.told = started_at is not None
             elif not run.settled:
                 self.lose(run)

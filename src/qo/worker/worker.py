@@ -133,7 +133,7 @@ class Worker:
             clock=self._clock,
         )
         self._upkeep = Upkeep(
-            self._engine, self._held, self._executors, self._settler, lease=self._settings.lease, clock=self._clock
+            self._engine, self._held, self._executors, self._settler, lease=self._claiming.lease, clock=self._clock
         )
         listeners.listen(self)
         try:
@@ -209,6 +209,7 @@ class Worker:
             raise WorkerStuck(f"the store has not answered a claim for {self._settings.stuck_after:g} s") from None
         self._pause, self._claim_took = _FIRST_PAUSE, self._clock() - began
         self._claiming.pace.claimed(self._claim_took)
+        self._claiming.lease.claimed(self._claim_took)
         if {task.type for task in tasks} <= self._handlers.keys():
             return tasks
         # Some handlers were removed while the claim was under way.

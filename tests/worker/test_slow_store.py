@@ -1,0 +1,49 @@
+"""A store whose requests take a good part of a lease: slow, but tasks run."""
+
+import asyncio
+
+import pytest
+
+from qo.bucket import Blob
+from qo.buckets.memory import MemoryBucket
+from qo.engines.per_task import PerTaskEngine
+from qo.model import Status
+from qo.queue import Queue
+from qo.tasks import Registry, make_handler, make_options
+from qo.worker import Worker, WorkerSettings
+
+pytestmark = pytest.mark.timeout(120)
+
+
+class FarBucket(MemoryBucket):
+    """Every read and write takes a while."""
+
+    latency = 0.0
+
+    async def get(self, key: str) -> Blob | None:
+        await asyncio.sleep(self.latency)
+        return await super().get(key)
+
+    async def put(self, key: str, data: bytes, *, expected: str) -> str:
+        await asyncio.sleep(self.latency)
+        return await super().put(key, data, expected=expected)
+
+
+async def test_tasks_run_although_a_claim_takes_longer_than_a_lease() -> None:
+    bucket, ran = FarBucket(), list[int]()
+
+    async def quick(n: int) -> None:
+        ran.append(n)
+
+    registry = Registry()
+    registry.add(make_handler(quick, type="quick", options=make_options(quick)))
+    async with Queue(PerTaskEngine(bucket)) as queue, asyncio.timeout(60):
+        ids = [(await queue.enqueue("quick", {"n": n}, max_retries=0)).id for n in range(3)]
+        bucket.latency = 0.3
+        worker = Worker(queue, registry, WorkerSettings(lease=0.9, concurrency=2, poll=0.1, grace=10.0))
+        working = asyncio.create_task(worker.run())
+        while any(task is None or task.status is not Status.COMPLETED for task in await queue.engine.get(ids)):
+            await asyncio.sleep(0.5)
+        worker.stop()
+        await working
+    assert sorted(ran) == list(range(3)), "each once"
