@@ -7,7 +7,7 @@ import pytest
 
 from qo.bucket import ANY
 from qo.buckets.memory import MemoryBucket
-from qo.engines.per_task import IndexMode, Options, PerTaskEngine
+from qo.engines.per_task import IndexMode, Options, PerTaskEngine, counting
 from qo.model import Filter, Status, cancel, complete
 from qo.testing import ManualClock
 from qo.testing.samples import claim, claim_one, new, stored, task_id
@@ -136,3 +136,18 @@ def test_a_cancelled_claim_keeps_nothing(after: float) -> None:
             assert (task.status, task.failures) == (Status.PENDING, 0)
 
     run(cancelled())
+
+
+async def test_a_flipped_bit_in_counts_that_another_process_shares_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(counting, "_COSTLY", 3)
+    clock = ManualClock()
+    bucket = MemoryBucket(clock)
+    first = PerTaskEngine(bucket, clock=clock)
+    await first.add([new(n) for n in range(3)])
+    await first.apply([complete(task) for task in await claim(first)])
+    assert sum((await PerTaskEngine(bucket, clock=clock).count()).values()) == 3
+    shared = await bucket.get(counting.ROLLUP)
+    assert shared is not None
+    assert sum((await PerTaskEngine(bucket, clock=clock).count()).values()) == 3, "what was shared is used"
+    await bucket.put(counting.ROLLUP, shared.data.replace(b",3]", b",7]"), expected=ANY)
+    assert sum((await PerTaskEngine(bucket, clock=clock).count()).values()) == 3

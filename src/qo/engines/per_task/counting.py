@@ -10,6 +10,7 @@ import msgspec
 from msgspec import Struct
 
 from qo.bucket import ANY
+from qo.checksum import check_seal, sealed
 from qo.clock import boot_clock
 from qo.engines.parallel import in_parallel
 from qo.engines.patience import patiently
@@ -110,7 +111,7 @@ class Counting:
         """Use what another process counted, rather than read everything once more."""
         blob = await patiently(lambda: self._bucket.get(ROLLUP))
         try:
-            rollup = None if blob is None else msgspec.json.decode(blob.data, type=Rollup)
+            rollup = None if blob is None else _decode(blob.data)
         except UNREADABLE:
             return False
         if rollup is None or self._clock() - rollup.counted_at > _SHARED_FOR:
@@ -120,8 +121,13 @@ class Counting:
 
     async def _share(self) -> None:
         lanes = [(*lane, number) for lane, number in self._finished.items()]
-        data = msgspec.json.encode(Rollup(counted_at=self._clock(), lanes=lanes))
+        data = sealed(msgspec.json.encode(Rollup(counted_at=self._clock(), lanes=lanes)))
         await patiently(lambda: self._bucket.put(ROLLUP, data, expected=ANY))
+
+
+def _decode(data: bytes) -> Rollup:
+    check_seal(data)
+    return msgspec.json.decode(data, type=Rollup)
 
 
 def _lane(task: Task) -> Lane:

@@ -1,7 +1,7 @@
 // The layout `tasks`, one object per task: read through listings and the index, written index first, state second,
 // clean-up last, as in qo/engines/per_task/transitions.py.
 
-import {sealed} from './checksum.js';
+import {parsed, sealed} from './checksum.js';
 import {Alive} from './alive.js';
 import {buried, decode, grown, isAlive, isOurs} from './documents.js';
 import {indexKey, isId, taskKey} from './keys.js';
@@ -71,7 +71,7 @@ export class TasksLayout {
 
   async #rollup() {
     try {
-      const {counted_at, lanes} = JSON.parse((await this.s3.get(ROLLUP))?.text ?? 'null') ?? {};
+      const {counted_at, lanes} = parsed((await this.s3.get(ROLLUP))?.text ?? 'null') ?? {};
       return lanes?.every(isLane) ? {counted_at, lanes} : null;
     } catch (error) {
       if (error.code) throw error;
