@@ -14,21 +14,21 @@ _DECAY = 0.98  # with every claim: one that finds nothing is quick, and the next
 
 class LeaseLength:
     def __init__(self, asked: float) -> None:
-        self._asked = self._needed = asked
+        self.asked = self._needed = asked
         self._is_told = False
 
     @property
     def seconds(self) -> float:
-        return max(self._asked, self._needed)
+        return max(self.asked, self._needed)
 
     def claimed(self, took: float) -> None:
         """A claim took so long."""
         self._needed = max(min(_LONGEST, _TIMES * took), _DECAY * self._needed)
-        if self._needed > self._asked and took > self._asked / 2 and not self._is_told:
+        if self._needed > self.asked and took > self.asked / 2 and not self._is_told:
             self._is_told = True
             log.warning(
                 "a claim takes %.1f s, too long for leases of %g s: they are %.1f s long",
                 took,
-                self._asked,
+                self.asked,
                 self.seconds,
             )

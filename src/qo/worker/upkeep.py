@@ -71,8 +71,10 @@ class Upkeep:
             return
         leased = self._held.leased()
         await self._renew([run for run in leased if run.lease_until <= now])
-        # What is claimed or renewed from here on is held for a whole lease.
-        self._none_overdue_before = min([now + self._lease, *(run.lease_until for run in leased if not run.settled)])
+        # What is claimed or renewed from here on is held for as long as was asked, at least.
+        self._none_overdue_before = min(
+            [now + self._lease.asked, *(run.lease_until for run in leased if not run.settled)]
+        )
 
     async def _renew(self, runs: list[Run]) -> None:
         if not runs:
