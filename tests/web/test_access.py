@@ -19,6 +19,8 @@ from qo.web.token_uses import TokenUseRecorder, read_token_uses
 from qo.web.tokens import KnownCallers, Tokens, create_token, forget_tokens, read_tokens, revoke_token
 from tests.web.serving import Served, served
 
+LOGIN = OidcSettings(issuer="https://accounts.example.com", client_id="qo", roles={"ops": frozenset({Scope.OPERATE})})
+
 
 def token(api: Served, *scopes: str, name: str = "") -> str:
     made = create_token(
@@ -116,7 +118,7 @@ def test_limits_narrow_a_filter(queues: list[str], types: list[str], where: Filt
     "settings",
     [
         WebSettings(hosts=("queue.example.com",)),
-        WebSettings(oidc=OidcSettings(issuer="https://accounts.example.com", client_id="qo")),
+        WebSettings(oidc=LOGIN),
     ],
     ids=["a name", "a login"],
 )
