@@ -1,5 +1,6 @@
 """What is read."""
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -57,13 +58,15 @@ class Reading:
 
     async def count(self) -> Counts:
         rows = await self._line.read("counts", {})
-        if sum(row[5] for row in rows) > _MANY_SLOTS + 2 * len(rows):
+        if sum(slots for *_, slots in rows) > _MANY_SLOTS + 2 * len(rows):
             await self._line.write("fold", {})
-        return {
-            Lane(queue, type_, STATUS[status], priority): n
-            for queue, type_, status, priority, n, _ in rows
-            if status in STATUS
-        }
+        lanes = await self._table.lanes.look_up(lane for lane, *_ in rows)
+        counts: Counter[Lane] = Counter()
+        for lane, status, number, _ in rows:
+            if status in STATUS and lane in lanes:
+                queue, type_, _, priority = lanes[lane]
+                counts[Lane(queue, type_, STATUS[status], priority)] += number
+        return dict(counts)
 
     async def history(self, task_id: str) -> list[Event]:
         if not _is_id(task_id):
