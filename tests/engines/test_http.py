@@ -28,6 +28,7 @@ class AdminNotesStayWithTheServer:
     async def test_notes_of_administrators_are_notes_like_any_other(self, engine: Engine) -> None:
         for call in (
             engine.read_note("admin/tokens"),
+            engine.read_note("admin/sessions"),
             engine.write_note("admin/a", b"", expected=ANY),
             engine.drop_note("admin/a"),
             engine.write_note("audit/new/1", b"", expected=ANY),

@@ -41,7 +41,8 @@ _VERSION = re.compile(r"[\x01-\xff]{1,1024}", re.DOTALL)
 _DIGITS = frozenset("0123456789abcdef")
 _PREFIX = re.compile(r"[A-Za-z0-9_.:/-]{0,256}")
 # How the names of notes begin that hold secrets: no worker reads or writes them.
-PRIVATE = (f"{ADMIN_NOTES}token", f"{ADMIN_NOTES}quarantine/", "token", "quarantine/token")
+PRIVATE = (ADMIN_NOTES, "token", "quarantine/token")
+_READABLE = f"{ADMIN_NOTES}audit/"  # by clients that may read the trail
 # The server writes these itself, and nobody through it: the audit trail.
 SERVER_WRITES = (ADMIN_NOTES, AUDIT_NOTES)
 
@@ -126,10 +127,14 @@ def check_lease_id(lease_id: str) -> str:
 
 def check_note(name: str, data: bytes = b"") -> str:
     """A note's name may become a part of a path in a bucket."""
-    if not _NOTE.fullmatch(name) or name.startswith(PRIVATE):
+    if not _NOTE.fullmatch(name) or is_private(name):
         raise InvalidTask("note", f"{show(name)} is not the name of a note such as {WORKERS}mine")
     check_size("note", data, _NOTE_LIMIT)
     return name
+
+
+def is_private(name: str) -> bool:
+    return name.startswith(PRIVATE) and not name.startswith(_READABLE)
 
 
 def check_written_note(name: str, data: bytes = b"") -> str:

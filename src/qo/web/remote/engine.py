@@ -93,7 +93,7 @@ async def _write_note(queue: Queue, asked: wire.WriteNote) -> str:
 
 async def _notes(queue: Queue, prefix: str) -> Any:
     found = await queue.engine.notes(checks.check_prefix(prefix))
-    return [note for note in found if not note.name.startswith(checks.PRIVATE)]
+    return [note for note in found if not checks.is_private(note.name)]
 
 
 async def _drop_note(queue: Queue, name: str) -> None:
