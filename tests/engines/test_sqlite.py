@@ -489,3 +489,21 @@ async def test_a_call_that_refuses_after_it_has_written_leaves_nothing_behind(en
         task_id(2),
     ]
     assert sum((await engine.count()).values()) == 2
+
+
+async def test_a_lane_without_tasks_is_removed_and_may_come_again(
+    engine: SqliteEngine, clock: ManualClock, tmp_path: Path
+) -> None:
+    other = SqliteEngine(tmp_path / "qo.db", clock)
+    await other.open()
+    try:
+        for _ in range(2):
+            await engine.add([new(n, type=f"t{n}") for n in range(3)])
+            tasks = await claim(other, limit=3)
+            assert [task.type for task in tasks] == ["t0", "t1", "t2"]
+            await other.apply([complete(task) for task in tasks])
+            assert await other.delete([task.id for task in tasks]) == [True] * 3
+            assert not any((await engine.count()).values())
+    finally:
+        await other.close()
+    assert len(connection(engine, 1).execute("SELECT n FROM lanes").fetchall()) == 1  # no number is given twice

@@ -45,11 +45,11 @@ def test_the_first_lanes_are_those_that_sorting_would_show(seed: int) -> None:
         key, now = dice.randrange(150), now + dice.random()
         name = LaneIdentity("xy"[key % 2], TYPES[key % 90], ((), ("gpu",))[key % 3 == 0])
         head = LaneHead(now + dice.choice([0.0, 5.0, 30.0]), step, now - 0.5) if dice.random() < 0.8 else None
-        if head is not None or key in lanes:
-            heads.put(key, name, head)
         if head is None:
+            heads.remove(key)
             lanes.pop(key, None)
         else:
+            heads.put(key, name, head)
             lanes[key] = (name, head)
         if step % 3 == 0:
             want = dice.choice(wants)

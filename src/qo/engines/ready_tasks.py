@@ -92,9 +92,11 @@ class ReadyTasks:
                 self._changed.add(lane)
         for lane in self._changed:
             places = self._trim(lane)
-            head = LaneHead(places[0].at, places[0].id, places[0].due_at) if places else None
-            self._heads.put(lane, LaneIdentity(*lane[:3]), head)
-            if not places:
+            if places:
+                head = LaneHead(places[0].at, places[0].id, places[0].due_at)
+                self._heads.put(lane, LaneIdentity(*lane[:3]), head)
+            else:
+                self._heads.remove(lane)
                 self._lanes.pop(lane, None)
         self._changed.clear()
 

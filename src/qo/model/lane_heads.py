@@ -101,13 +101,10 @@ class LaneHeads(Generic[Key]):
         self._typed.clear()
         self._views.clear()
 
-    def put(self, key: Key, name: LaneIdentity, head: LaneHead | None) -> None:
-        """The head of a lane is this one now; None: the lane is empty."""
+    def put(self, key: Key, name: LaneIdentity, head: LaneHead) -> None:
+        """The head of a lane is this one now."""
         before = self._heads.get(key)
         if before == head:
-            return
-        if head is None:
-            self._remove(key)
             return
         if before is None:
             self._names[key] = name
@@ -119,7 +116,10 @@ class LaneHeads(Generic[Key]):
             if view.takes(name):
                 view.push(key, head)
 
-    def _remove(self, key: Key) -> None:
+    def remove(self, key: Key) -> None:
+        """The lane is empty, or gone."""
+        if key not in self._heads:
+            return
         name = self._names.pop(key)
         del self._heads[key], self._typed[name.type][key]
         if not self._typed[name.type]:

@@ -33,8 +33,10 @@ class ReadyLanes:
         if any(number not in self._lanes for number, _ in changed):
             self._lanes.refresh()
         for number, head in changed:
-            if number in self._lanes:  # else its name is damaged
+            if head is None or number not in self._lanes:  # empty, removed, or its name is damaged
+                self._heads.remove(number)
+            else:
                 queue, type_, needs, _ = self._lanes[number]
-                self._heads.put(number, LaneIdentity(queue, type_, needs), None if head is None else LaneHead(*head))
+                self._heads.put(number, LaneIdentity(queue, type_, needs), LaneHead(*head))
         self.known = last
         return self._heads.first(want, now)

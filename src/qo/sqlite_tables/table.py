@@ -109,18 +109,20 @@ class Table:
     def finish(self) -> None:
         """At the end of a transaction: the counts, and which lanes others must look at again."""
         write_rows(self._db, "count_up", [(lane, status, n) for (lane, status), n in self.tally.items() if n])
+        if self._thinned:
+            self._remove_empty_lanes(encode_list(sorted(self._thinned)))
         if self._changed:
             self._db.execute(SQL["mark_changed"], (self._last_change + 1, encode_list(sorted(self._changed))))
             if self._ready.known == self._last_change:
                 self._ready.known += 1
-        if self._thinned:
-            self._remove_empty_lanes(encode_list(sorted(self._thinned)))
 
     def _remove_empty_lanes(self, lanes: str) -> None:
         self._db.execute(SQL["remove_counts"], (lanes,))
         self._db.execute(SQL["remove_lanes"], (lanes,))
         if self._db.changes():
             self._db.execute("UPDATE lane_removals SET count = count + 1")
+            # One that was removed may have borne the number of the last change, and no number is given twice.
+            self._change_lanes([self._db.execute("SELECT max(n) FROM lanes").get])
 
     def _change_lanes(self, lanes: Iterable[int]) -> None:
         self._changed.update(lanes)
