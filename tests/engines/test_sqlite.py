@@ -507,3 +507,21 @@ async def test_a_lane_without_tasks_is_removed_and_may_come_again(
     finally:
         await other.close()
     assert len(connection(engine, 1).execute("SELECT n FROM lanes").fetchall()) == 1  # no number is given twice
+
+
+async def test_a_lane_that_was_removed_between_two_claims_is_in_nobodys_way(
+    engine: SqliteEngine, clock: ManualClock, tmp_path: Path
+) -> None:
+    other = SqliteEngine(tmp_path / "qo.db", clock)
+    await other.open()
+    try:
+        await engine.add([new(0, type="gone"), new(1, type="gone"), new(2, type="kept"), new(3, type="kept")])
+        assert (await claim_one(other)).id == task_id(0)  # it knows that another one is first in that lane
+        (task,) = await claim(engine, limit=1)
+        (first,) = await engine.get([task_id(0)])
+        assert first is not None
+        await engine.apply([complete(task), complete(first)])
+        assert await engine.delete([task_id(0), task_id(1)]) == [True, True]
+        assert (await claim_one(other)).id == task_id(2)
+    finally:
+        await other.close()

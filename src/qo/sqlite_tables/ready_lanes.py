@@ -20,6 +20,7 @@ class ReadyLanes:
         self._db, self._lanes = db, lanes
         self._heads: LaneHeads[int] = LaneHeads()
         self.known = -1  # the last change that was read
+        self._removals = 0  # how often lanes had been removed by then
 
     def forget(self) -> None:
         """What was read may have been rolled back."""
@@ -28,7 +29,11 @@ class ReadyLanes:
 
     def first(self, want: Want, now: float, own_changes: Iterable[int] = ()) -> list[int]:
         """The lanes that hold the first tasks of a claim. `own_changes`: lanes that this transaction has changed."""
-        encoded, last = self._db.execute(SQL["changed_heads"], (self.known, encode_list(sorted(own_changes)))).get
+        own = encode_list(sorted(own_changes))
+        encoded, last, removals = self._db.execute(SQL["changed_heads"], (self.known, own)).get
+        if removals != self._removals:  # a lane that is gone tells nobody that it has changed
+            self.forget()
+            encoded, last, self._removals = self._db.execute(SQL["changed_heads"], (self.known, own)).get
         changed = _heads.decode(encoded)
         if any(number not in self._lanes for number, _ in changed):
             self._lanes.refresh()

@@ -46,11 +46,12 @@ WHERE n IN (SELECT n FROM tasks INDEXED BY tasks_coming WHERE ready = 0 AND avai
 SELECT min(available_at) FROM tasks INDEXED BY tasks_coming WHERE ready = 0
 
 -- name: changed_heads
--- The first ready task of each lane that has changed since ?1 or is in ?2, null if it has none; and the last change.
+-- The first ready task of each lane that has changed since ?1 or is in ?2, null if it has none; the last change; and how often
+-- lanes were removed.
 SELECT json_group_array(json_array(lane, json((
     SELECT json_array(rank, n, max(available_at, created_at))
     FROM tasks INDEXED BY tasks_ready WHERE ready = 1 AND lane = changed.lane ORDER BY rank, n LIMIT 1
-)))), (SELECT coalesce(max(changed), 0) FROM lanes)
+)))), (SELECT coalesce(max(changed), 0) FROM lanes), (SELECT count FROM lane_removals)
 FROM (SELECT n AS lane FROM lanes INDEXED BY lanes_changed WHERE changed > ?1 UNION SELECT value FROM json_each(?2)) AS changed
 
 -- name: mark_changed
