@@ -4,6 +4,7 @@ import asyncio
 import logging
 import os
 import socket
+from collections.abc import Callable
 
 import msgspec
 
@@ -23,8 +24,8 @@ _COMPACT_ONE_IN = 64  # writes; the monitor compacts too, but need not run
 class AuditTrail:
     """Of one engine, used on its event loop. Records that meet are written together."""
 
-    def __init__(self, engine: Engine, *, clock: Clock) -> None:
-        self._engine, self._clock = engine, clock
+    def __init__(self, engine: Engine, *, clock: Clock, luck: Callable[[], float] = luck) -> None:
+        self._engine, self._clock, self._luck = engine, clock, luck
         self._waiting: list[AuditRecord] = []
         self._lock = asyncio.Lock()
         self._writes: set[asyncio.Task[None]] = set()
@@ -62,7 +63,7 @@ class AuditTrail:
                     extra={"audit": msgspec.to_builtins(record)},
                 )
             return
-        if luck() * _COMPACT_ONE_IN < 1:
+        if self._luck() * _COMPACT_ONE_IN < 1:
             try:
                 async with asyncio.timeout(_WRITE_TIMEOUT):
                     await compact_audit(self._engine, self._clock())

@@ -21,7 +21,9 @@ class AuditContract(Notes):
     async def test_the_trail_loses_no_action_and_shows_each_once(self, engine: Engine, clock: ManualClock) -> None:
         clock.advance(_DAY - clock.now % _DAY)
         below = self.audited(engine)
-        trails = [AuditTrail(below, clock=clock) for _ in range(2)]
+        trails = [
+            AuditTrail(below, clock=clock, luck=lambda: 1.0) for _ in range(2)
+        ]  # they never compact by themselves
 
         def recording(first: int) -> list[asyncio.Future[None]]:
             records = [
