@@ -1,27 +1,32 @@
 """The audit trail over HTTP: every route that changes something leaves a record, whoever calls and however."""
 
-from collections.abc import Iterator
+import asyncio
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
 import pytest
 from litestar.handlers import HTTPRouteHandler
 
-from qo.audit import PREFIX, AuditTrail
+from qo import wire
+from qo.audit import PREFIX, AuditTrail, read_audit
 from qo.audit.archive import INBOX
+from qo.clock import system_clock
 from qo.engine import Engine
 from qo.engines.http import HttpEngine
 from qo.engines.http.address import address_of
 from qo.engines.memory import MemoryEngine
 from qo.errors import InvalidTask, OutcomeUnknown, StorageError
-from qo.model import ANY, Filter, Status, archive, cancel, complete, renew, replay
+from qo.model import ANY, Change, Filter, Status, archive, cancel, complete, renew, replay
 from qo.notes import CONTROL, TOKENS, WORKERS, WorkerNote
 from qo.queue import Queue
+from qo.queue.looking import PAGE
 from qo.testing.samples import claim_one, new, task_id
 from qo.web import WebSettings
 from qo.web.callers import Scope
+from qo.web.limits import ServerLimits
 from qo.web.tokens import create_token
-from tests.web.serving import Served, served
+from tests.web.serving import Served, in_process, served
 
 
 @pytest.fixture(scope="module")
@@ -225,6 +230,97 @@ def test_a_write_whose_outcome_is_unknown_is_recorded_as_such(api: Served, monke
     many, one = trail(api)
     assert (many["action"], many["outcome"]) == ("cancel", "unknown")
     assert (one["action"], one["outcome"], one["task_ids"]) == ("cancel", "unknown", tasks[:1])
+
+
+class SilentEngine(MemoryEngine):
+    """Takes what it is told, and does not answer before it is asked to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.answers = asyncio.Event()
+
+    async def apply(self, changes: Sequence[Change]) -> list[bool]:
+        answer = await super().apply(changes)
+        await self.answers.wait()
+        return answer
+
+    async def delete(self, ids: Sequence[str]) -> list[bool]:
+        answer = await super().delete(ids)
+        await self.answers.wait()
+        return answer
+
+
+async def test_what_was_begun_is_recorded_although_its_time_is_up() -> None:
+    engine = SilentEngine()
+    await engine.open()
+    await engine.add([new(n) for n in range(5)])
+    await MemoryEngine.apply(engine, [cancel(task_id(n)) for n in range(3)])
+    settings = WebSettings(limits=ServerLimits(request_timeout=0.5))
+    port = {"content-type": wire.MEDIA_TYPE}
+    async with in_process(Queue(engine), settings) as client:
+        answers = await asyncio.gather(
+            client.post("/api/v1/dashboard/act", json={"action": "delete", "ids": [task_id(0)]}),
+            client.post("/api/v1/dashboard/cleanup", json={"older_than": 0, "status": ["failed"]}),
+            client.post("/internal/engine/delete", content=wire.encode([task_id(1)]), headers=port),
+            client.delete(f"/api/v1/tasks/{task_id(3)}"),
+            client.post(f"/api/tasks/{task_id(4)}/cancel"),
+        )
+        engine.answers.set()
+        assert [each.status_code for each in answers] == [503, 200, 503, 503, 503]
+    page = await read_audit(engine, now=system_clock(), limit=100)
+    assert {(each.action, each.task_ids, each.outcome) for each in page.records} == {
+        ("delete", (), "unknown"),
+        ("delete", (task_id(1),), "unknown"),
+        ("cancel", (task_id(3),), "unknown"),
+        ("cancel", (task_id(4),), "unknown"),
+    }
+
+
+def test_what_was_done_is_recorded_although_the_store_goes_away(api: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine: Engine = api.queue.engine
+    first, second = submit(api), submit(api)
+    many = [new(n) for n in range(PAGE + 1)]
+    api.run(engine.add(many))
+    api.run(engine.apply([cancel(task_id(n)) for n in range(len(many))] + [cancel(first)]))
+    delete, apply, get = engine.delete, engine.apply, engine.get
+    is_away = False
+
+    async def go(ids: Sequence[str]) -> list[bool]:
+        nonlocal is_away
+        if is_away:
+            raise StorageError("away")
+        is_away = True
+        return await delete(ids)
+
+    async def change(changes: Sequence[Change]) -> list[bool]:
+        nonlocal is_away
+        is_away = True
+        return await apply(changes)
+
+    async def look(ids: Sequence[str]) -> Any:
+        if is_away:
+            raise StorageError("away")
+        return await get(ids)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(engine, "delete", go)
+        patched.setattr(engine, "get", look)
+        patched.setattr(engine, "apply", change)
+        patched.setattr(api.queue._applying, "_trip", change)
+        for method, path, body in (
+            ("POST", f"/api/v1/tasks/{first}/archive", None),
+            ("POST", f"/api/tasks/{second}/cancel", None),
+            ("POST", f"/api/tasks/{second}/retry", None),
+            ("POST", "/api/v1/dashboard/cleanup", {"older_than": 0, "status": ["cancelled"]}),
+        ):
+            is_away = False
+            assert api.client.request(method, path, json=body).status_code == 503
+    assert [(each["action"], each["number"], each["outcome"]) for each in trail(api)] == [
+        ("archive", 1, "done"),
+        ("cancel", 1, "done"),
+        ("retry", 1, "done"),
+        ("delete", PAGE, "done"),
+    ]
 
 
 def test_nobody_but_this_machine_is_anyone() -> None:

@@ -63,10 +63,16 @@ class Steering(Looking):
             if replayed:
                 self.transitions.replayed([task for task in await self.engine.get(replayed) if task is not None])
 
-    async def delete_all(self, where: Filter) -> int:
-        """Delete every matching task that is finished; how many it was."""
+    async def delete_all(self, where: Filter, *, progress: Callable[[int], None] | None = None) -> int:
+        """Delete every matching task that is finished; how many it was. `progress` is told the number of each batch."""
         ids = [task.id async for task in self.all(where)]
-        return sum([sum(await self.engine.delete(ids[start : start + PAGE])) for start in range(0, len(ids), PAGE)])
+        deleted = 0
+        for start in range(0, len(ids), PAGE):
+            number = sum(await self.engine.delete(ids[start : start + PAGE]))
+            deleted += number
+            if progress is not None:
+                progress(number)
+        return deleted
 
     async def _steer(self, change: Change) -> None:
         if not await self._applying.ask(change):

@@ -4,6 +4,7 @@ Every route that changes something is recorded unless its scope says that it onl
 recorded although nobody thought of it; a handler adds details with `describe_action`.
 """
 
+import asyncio
 import contextlib
 from collections.abc import Sequence
 from typing import Any, cast
@@ -22,6 +23,7 @@ from qo.web.callers import Caller, CallerKind, Scope
 _SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 _NOT_RECORDED = frozenset({Scope.SUBMIT, Scope.WORK, Scope.ENGINE})  # the engine port records its actions itself
 _REFUSED = 400  # statuses from here on
+_UNAVAILABLE = 503
 _ACTORS: dict[CallerKind, ActorKind] = {"token": "token", "local": "anyone", "user": "user"}
 _VERBS = {
     "archived": "archive",
@@ -50,23 +52,56 @@ class RequestedAction:
         """Of these tasks, those that were changed."""
         changed = [task_id for task_id, done in zip(ids, answers, strict=True) if done]
         self.task_ids += changed
-        self.number = (self.number or 0) + len(changed)
+        self.count(len(changed))
+
+    def count(self, number: int) -> None:
+        """So many more tasks were changed. Said at once: what fails after it must not hide it."""
+        self.number = (self.number or 0) + number
 
 
 class ActionRecorder:
     def __init__(self, engine: Engine, clock: Clock) -> None:
         self._clock = StoreTime(engine, clock)
         self.trail = AuditTrail(engine, clock=self._clock)
+        self._recordings: set[asyncio.Task[None]] = set()
 
     async def __call__(self, scope: HTTPScope, receive: Receive, send: Send, app: ASGIApp) -> None:
         """Answer a request, and record what it did just before the answer begins."""
+        if scope["method"] in _SAFE_METHODS:
+            await app(scope, receive, send)
+            return
+        is_recorded = False
 
         async def send_recorded(message: Message) -> None:
+            nonlocal is_recorded
             if message["type"] == "http.response.start":
+                is_recorded = True
                 await self._record_answered(scope, message["status"])
             await send(message)
 
-        await app(scope, receive, send if scope["method"] in _SAFE_METHODS else send_recorded)
+        try:
+            await app(scope, receive, send_recorded)
+        except asyncio.CancelledError:  # its time is up, or the server ends
+            if not is_recorded:
+                await self._record_cut(scope)
+            raise
+
+    async def close(self) -> None:
+        """Wait for what is being recorded."""
+        if self._recordings:
+            await asyncio.wait(self._recordings)
+        await self.trail.close()
+
+    async def _record_cut(self, scope: HTTPScope) -> None:
+        """A request that is not answered may have changed something once its handler had begun."""
+        values = cast("dict[str, Any]", scope)
+        handler = values.get("route_handler")
+        if "qo_action" not in values:
+            if handler is None or "data" in handler.parsed_fn_signature.parameters:
+                return  # what takes a body describes its action as soon as it has read it
+            values["qo_action"] = RequestedAction()
+        values["qo_action"].is_unknown = True
+        await self._record_answered(scope, _UNAVAILABLE)
 
     async def _record_answered(self, scope: HTTPScope, status: int) -> None:
         values = cast("dict[str, Any]", scope)
@@ -101,23 +136,29 @@ class ActionRecorder:
         number: int | None = None,
         outcome: ActionOutcome = "done",
     ) -> None:
-        """Record what the caller of this request did, by default its admitted one."""
+        """Record what this request's caller did, by default its admitted one; finished even if the request is not."""
         caller = caller or cast("dict[str, Any]", scope)["qo_caller"]
         client = scope.get("client")
+        writing = asyncio.create_task(
+            self._write(
+                actor=_ACTORS[caller.kind],
+                who=caller.name,
+                action=action,
+                target=target,
+                task_ids=task_ids,
+                number=number,
+                outcome=outcome,
+                origin=client[0] if client else "",
+            )
+        )
+        self._recordings.add(writing)
+        writing.add_done_callback(self._recordings.discard)
+        await asyncio.shield(writing)
+
+    async def _write(self, **about: Any) -> None:
         with contextlib.suppress(StorageError):  # else by this machine's clock
             await self._clock.look()
-        record = new_record(
-            at=self._clock(),
-            actor=_ACTORS[caller.kind],
-            who=caller.name,
-            action=action,
-            target=target,
-            task_ids=task_ids,
-            number=number,
-            outcome=outcome,
-            origin=client[0] if client else "",
-        )
-        await self.trail.record(record)
+        await self.trail.record(new_record(at=self._clock(), **about))
 
 
 def recorder_of(state: State) -> ActionRecorder:

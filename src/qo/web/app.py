@@ -119,7 +119,7 @@ async def running(server: Server) -> AsyncIterator[None]:
             await server.recent_stats.finish()
             await server.gate.uses.flush()
             server.time_limits.close()
-            await server.action_recorder.trail.close()
+            await server.action_recorder.close()
 
 
 def _monitor(server: Server) -> Monitor | None:

@@ -102,8 +102,9 @@ async def clean(request: Request[Any, Any, Any], data: JSONBody[Cleanup]) -> Cle
     """Delete what ended so long ago."""
     ended = Filter(statuses=tuple(Status(word) for word in data.status), finished_for=data.older_than)
     where = caller_of(request).limits.narrow(ended)
-    describe_action(request, f"older than {data.older_than:g} s", status=data.status)
-    deleted = 0 if where is None else await server_of(request).queue.delete_all(where)
+    action = describe_action(request, f"older than {data.older_than:g} s", status=data.status)
+    action.verb = "delete"
+    deleted = 0 if where is None else await server_of(request).queue.delete_all(where, progress=action.count)
     tell(request, "deleted", number=deleted)
     return Cleaned(deleted)
 

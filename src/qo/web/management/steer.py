@@ -52,6 +52,7 @@ async def retry_task(request: Request[Any, Any, Any], task_id: FromPath[str]) ->
     (retried,) = await queue.apply([(retry_now if is_retrying(task) else replay)(task.id)])
     if not retried:
         raise NotNow("status", f"task {task.id} is not failed any more")  # a worker or another caller was faster
+    describe_action(request).count(1)
     task = await found(request, task_id)
     tell(request, "retried", task)
     return _changed(task)
@@ -66,6 +67,7 @@ async def cancel_task(request: Request[Any, Any, Any], task_id: FromPath[str]) -
         await queue.cancel(task.id)
     except WrongStatus as error:
         raise NotNow("status", f"task {task.id} is {word(task)} and has ended; there is nothing to cancel") from error
+    describe_action(request).count(1)
     task = await found(request, task_id)
     tell(request, "cancelled", task)
     return _changed(task)
@@ -80,12 +82,16 @@ async def delete_task(request: Request[Any, Any, Any], task_id: FromPath[str]) -
     """Delete a completed or failed task. 400 if it is pending or processing."""
     queue = server_of(request).queue
     task = await found(request, task_id)
-    if is_retrying(task) and not all(await queue.apply([withdraw(task.id)])):
-        raise NotNow("status", f"task {task.id} is not failed any more")  # a worker was faster
+    action = describe_action(request)
+    if is_retrying(task):
+        if not all(await queue.apply([withdraw(task.id)])):
+            raise NotNow("status", f"task {task.id} is not failed any more")  # a worker was faster
+        action.verb, action.number = "cancel", 1  # that much is done
     try:
         await queue.delete(task.id)
     except WrongStatus as error:
         raise NotNow("status", f"task {task.id} is {word(task)}; only completed and failed ones are deleted") from error
+    action.verb = "delete"
     tell(request, "deleted", task)
 
 
@@ -99,8 +105,9 @@ async def clean_up(request: Request[Any, Any, Any], olderThan: FromQuery[str]) -
         raise InvalidTask("olderThan", f"{olderThan!r:.80} is not an ISO 8601 time; write + as %2B") from error
     ended = Filter(statuses=(Status.COMPLETED,), finished_for=max(0.0, server.clock() - before))
     where = caller_of(request).limits.narrow(ended)
-    describe_action(request, f"completed before {olderThan:.40}")
-    deleted = 0 if where is None else await server.queue.delete_all(where)
+    action = describe_action(request, f"completed before {olderThan:.40}")
+    action.verb = "delete"
+    deleted = 0 if where is None else await server.queue.delete_all(where, progress=action.count)
     tell(request, "deleted", number=deleted)
     return Deleted(deleted)
 

@@ -1,5 +1,6 @@
 """The engine port, served: one POST a call. Whoever may call it has the whole store, the leases of others included."""
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from importlib.metadata import PackageNotFoundError, version
@@ -149,7 +150,7 @@ async def _recorded(request: Request[Any, Any, Any], call: str, asked: Any) -> A
     recorder, before = recorder_of(request.app.state), await controls_before(queue, call, asked)
     try:
         answer = await CALLS[call](queue, asked)
-    except OutcomeUnknown:
+    except (OutcomeUnknown, asyncio.CancelledError):  # cancelled: its time is up, or the server ends
         for action in actions_in(call, asked, None, before):
             await recorder.record(request.scope, **action._asdict(), outcome="unknown")
         raise

@@ -79,6 +79,7 @@ async def archive_task(request: Request[Any, Any, Any], task_id: FromPath[str]) 
     queue = server_of(request).queue
     task_id = await check_visible(request, task_id)
     await queue.archive(task_id)
+    describe_action(request).count(1)
     task = await found(request, task_id)
     tell(request, "archived", task)
     return Steered(task_id=task_id, status=task_word(task))
