@@ -40,3 +40,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         group = next((name for name, pattern in GROUPS.items() if re.match(pattern, path)), None)
         if group:
             item.add_marker(pytest.mark.xdist_group(group))
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Each process would start every server if groups were not heeded, as with some versions of pytest and xdist."""
+    if getattr(session.config.option, "loadgroup", False):
+        for item in session.items:
+            if item.get_closest_marker("xdist_group") and "@" not in item.nodeid:
+                raise pytest.UsageError("pytest-xdist does not see its groups: it does not fit this version of pytest")
