@@ -1,5 +1,6 @@
 """Logging in through a real provider: who gets in, who does not, and what a session may do."""
 
+import asyncio
 import logging
 import sys
 from collections.abc import Iterator
@@ -15,16 +16,17 @@ from qo.cli.serving import oidc_settings
 from qo.clock import system_clock
 from qo.engines.memory import MemoryEngine
 from qo.errors import InvalidSetting
+from qo.queue import Queue
 from qo.web import WebSettings
 from qo.web.callers import Scope
 from qo.web.oidc.login import LoginAttempt, LoginRefused, attempt_in, new_attempt
-from qo.web.oidc.provider import OidcProvider
+from qo.web.oidc.provider import MAX_LOGINS, OidcProvider
 from qo.web.oidc.service import LoginService
 from qo.web.oidc.sessions import MAX_SESSIONS, SESSIONS, SessionStore
 from qo.web.oidc.settings import OidcSettings, check_oidc, parse_roles
 from qo.web.tokens import create_token
 from tests.servers.oidc import LoginPlace
-from tests.web.serving import Served, served
+from tests.web.serving import Served, in_process, served
 
 ROLES = {"ops": frozenset({Scope.OPERATE}), "staff": frozenset({Scope.READ}), "boss": frozenset({Scope.ADMIN})}
 LIFETIME = 3600.0
@@ -265,6 +267,41 @@ async def test_a_good_id_token_is_believed(provider: OidcProvider) -> None:
     assert (await provider._claims({"id_token": id_token()}, ATTEMPT.nonce))["sub"] == "ann"
     two = id_token(aud=["qo", "other"], azp="qo")
     assert (await provider._claims({"id_token": two}, ATTEMPT.nonce))["sub"] == "ann"
+
+
+def test_nobody_is_named_by_what_anyone_can_write_into_a_profile(provider: OidcProvider) -> None:
+    """The name stands in the audit trail."""
+    about = {"sub": "7", "name": "Ann", "preferred_username": "ann", "email": "ann@example.com"}
+    assert provider._identity(about).name == "ann@example.com"
+    assert provider._identity(about | {"email_verified": True}).name == "ann@example.com"
+    assert provider._identity(about | {"email_verified": False}).name == "ann"
+    assert provider._identity(about | {"email_verified": "false", "preferred_username": ""}).name == "Ann (7)"
+    assert provider._identity({"sub": "7", "name": "A" * 500}).name.endswith("A (7)")
+    assert provider._identity({"sub": "7"}).name == "7"
+
+
+async def test_logins_do_not_take_the_connections_of_others() -> None:
+    """Each waits for the provider, and anyone can begin one."""
+    waits = asyncio.Event()
+
+    async def say_nothing(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await waits.wait()
+        writer.close()
+
+    server = await asyncio.start_server(say_nothing, "127.0.0.1", 0)
+    issuer = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    settings = WebSettings(oidc=OidcSettings(issuer=issuer, client_id="qo", roles=ROLES))
+    async with server, in_process(Queue(MemoryEngine()), settings) as client:
+        ways = ["/auth/login"] * MAX_LOGINS + ["/auth/login", f"/auth/callback?code=c&state={ATTEMPT.state}"]
+        headers = {"cookie": f"qo-login={ATTEMPT.to_cookie()}"}
+        begun = [asyncio.create_task(client.get(way, headers=headers)) for way in ways]
+        async with asyncio.timeout(8):  # less than a provider may take
+            for refused in begun[MAX_LOGINS:]:
+                assert (await refused).headers["location"] == "../ui/#/login?problem=provider_down"
+        assert not any(each.done() for each in begun[:MAX_LOGINS])
+        waits.set()
+        answers = await asyncio.gather(*begun)
+        assert {each.headers["location"] for each in answers} == {"../ui/#/login?problem=provider_down"}
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ is there. The notes of the days are an administrator's. A merge writes the day's
 the merged notes afterwards. A reader takes each record once, by its id, so an interrupted merge shows nothing twice.
 """
 
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
@@ -149,9 +150,11 @@ def keep_fairly(actions: Iterable[StoredAction], most: int) -> list[StoredAction
     """
     ordered = sorted(actions, key=lambda action: (action.record.at, action.record.id))
     numbers = Counter((action.record.actor, action.record.who) for action in ordered)
-    share = most  # records each actor may keep
-    while sum(min(number, share) for number in numbers.values()) > most and share > 1:
-        share -= 1
+
+    def total(share: int) -> int:
+        return sum(min(number, share) for number in numbers.values())
+
+    share = max(1, bisect_right(range(1, most + 1), most, key=total))  # records each actor may keep
     kept: list[StoredAction] = []
     left: Counter[tuple[str, str]] = Counter()
     for action in reversed(ordered):

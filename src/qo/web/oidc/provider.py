@@ -5,6 +5,8 @@ detail goes to the log only.
 """
 
 import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import httpx2
@@ -25,7 +27,9 @@ _ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "E
 _TIMEOUT = 10.0  # seconds for one request to the provider
 _LEEWAY = 60  # seconds by which the clocks may differ
 _METADATA_LIFETIME = 3600.0  # seconds
+MAX_LOGINS = 50  # that wait for the provider at once: anyone can begin one, and each takes a connection meanwhile
 _MAX_NAME = 128  # characters
+_MAX_OWN_NAME = 50  # characters
 
 
 class OidcProvider:
@@ -34,10 +38,12 @@ class OidcProvider:
         self._metadata: dict[str, Any] = {}
         self._keys: KeySet | None = None
         self._read_at = float("-inf")
-        self._reading = asyncio.Lock()
+        self._reading: asyncio.Task[None] | None = None
+        self._logins = 0  # that wait for the provider
 
     async def login_url(self, attempt: LoginAttempt, redirect_uri: str) -> str:
-        metadata = await self._read_metadata()
+        with self._one_more_login():
+            metadata = await self._read_metadata()
         async with self._client(redirect_uri) as client:
             url, _ = client.create_authorization_url(
                 metadata["authorization_endpoint"],
@@ -49,6 +55,11 @@ class OidcProvider:
 
     async def identify(self, code: str, attempt: LoginAttempt, redirect_uri: str) -> Identity:
         """Who the code stands for. Raises LoginRefused."""
+        with self._one_more_login():
+            return self._identity(await self._redeem(code, attempt, redirect_uri))
+
+    async def _redeem(self, code: str, attempt: LoginAttempt, redirect_uri: str) -> dict[str, Any]:
+        """What the provider says of the person for this code."""
         metadata = await self._read_metadata()
         async with self._client(redirect_uri) as client:
             try:
@@ -65,7 +76,7 @@ class OidcProvider:
                 raise LoginRefused("provider_down", f"{self._settings.issuer} did not answer: {error!r}") from error
             except (AuthlibBaseError, JoseError, ValueError, KeyError, TypeError) as error:
                 raise LoginRefused("invalid", f"{self._settings.issuer} gave no valid identity: {error!r}") from error
-        return self._identity(claims)
+        return claims
 
     async def logout_url(self, redirect_uri: str) -> str | None:
         """Where a person ends the provider's own session; None if it does not say."""
@@ -125,24 +136,36 @@ class OidcProvider:
         groups = claims.get(self._settings.groups_claim)
         if isinstance(groups, str):
             groups = [groups]
-        name = next((claims[each] for each in ("email", "preferred_username", "name") if claims.get(each)), "")
         return Identity(
             subject=str(claims["sub"])[:_MAX_NAME],
-            name=str(name or claims["sub"])[:_MAX_NAME],
+            name=_name_in(claims)[:_MAX_NAME],
             groups=tuple(str(group) for group in groups) if isinstance(groups, list) else (),
         )
 
+    @contextmanager
+    def _one_more_login(self) -> Iterator[None]:
+        if self._logins >= MAX_LOGINS:
+            raise LoginRefused("provider_down", f"{self._logins} logins wait for {self._settings.issuer} already")
+        self._logins += 1
+        try:
+            yield
+        finally:
+            self._logins -= 1
+
     async def _read_metadata(self, *, again: bool = False) -> dict[str, Any]:
-        async with self._reading:
-            now = self._clock()
-            if again or not 0 <= now - self._read_at < _METADATA_LIFETIME:
-                try:
-                    await self._discover()
-                except (httpx2.HTTPError, JoseError, ValueError, KeyError, TypeError) as error:
-                    detail = f"{self._settings.issuer} cannot be used: {error!r}"
-                    raise LoginRefused("provider_down", detail) from error
-                self._read_at = now
+        """Those who ask meanwhile share one read, and its failure."""
+        if again or not 0 <= self._clock() - self._read_at < _METADATA_LIFETIME:
+            if self._reading is None or self._reading.done():
+                self._reading = asyncio.create_task(self._read())
+            await asyncio.shield(self._reading)
         return self._metadata
+
+    async def _read(self) -> None:
+        try:
+            await self._discover()
+        except (httpx2.HTTPError, JoseError, ValueError, KeyError, TypeError) as error:
+            raise LoginRefused("provider_down", f"{self._settings.issuer} cannot be used: {error!r}") from error
+        self._read_at = self._clock()
 
     async def _discover(self) -> None:
         issuer = self._settings.issuer
@@ -155,3 +178,13 @@ class OidcProvider:
             keys = await client.get(metadata["jwks_uri"])
             keys.raise_for_status()
         self._keys, self._metadata = KeySet.import_key_set(keys.json()), metadata
+
+
+def _name_in(claims: dict[str, Any]) -> str:
+    """What a person is called in the audit trail. What anyone may call themselves comes with the subject."""
+    subject = str(claims["sub"])
+    if claims.get("email") and claims.get("email_verified") not in (False, "false"):
+        return str(claims["email"])
+    if claims.get("preferred_username"):
+        return str(claims["preferred_username"])
+    return f"{str(claims['name'])[:_MAX_OWN_NAME]} ({subject})" if claims.get("name") else subject
