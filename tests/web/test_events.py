@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 import httpx
 import pytest
+from litestar.exceptions import HTTPException
 
 from qo.engines.memory import MemoryEngine
 from qo.testing import ManualClock
@@ -62,6 +63,21 @@ async def test_a_listener_who_leaves_makes_room():
         listening = feed.listen(LOCAL_CALLER)
         assert (await anext(listening)).startswith(b"retry:")
         await listening.aclose()  # type: ignore[attr-defined]
+
+
+async def test_nobody_takes_the_places_of_all_others():
+    feed = Feed(MemoryEngine(), always, most=4)
+    greedy, other = (Caller(id=name, name=name, kind="token", scopes=frozenset({Scope.READ})) for name in "ab")
+    listening = [feed.listen(greedy) for _ in range(4)]
+    assert [(await anext(each)).startswith(b"retry:") for each in listening] == [True] * 4
+    for oldest in listening[:2]:
+        listening.append(feed.listen(other))
+        assert (await anext(listening[-1])).startswith(b"retry:")
+        with pytest.raises(StopAsyncIteration):
+            await anext(oldest)
+    for caller in (greedy, other):  # as many as the other has
+        with pytest.raises(HTTPException, match="listen already"):
+            feed.listen(caller)
 
 
 async def test_a_slow_listener_loses_the_oldest():

@@ -10,14 +10,15 @@ from urllib.parse import parse_qs, urlsplit
 import httpx
 import pytest
 from joserfc import jwt
-from joserfc.jwk import ECKey, KeySet
+from joserfc.errors import JoseError
+from joserfc.jwk import ECKey, KeySet, OctKey
 
 from qo.cli.serving import oidc_settings
 from qo.clock import system_clock
 from qo.engines.memory import MemoryEngine
 from qo.errors import InvalidSetting
 from qo.queue import Queue
-from qo.web import WebSettings
+from qo.web import WebSettings, create_app
 from qo.web.callers import Scope
 from qo.web.oidc.login import LoginAttempt, LoginRefused, attempt_in, new_attempt
 from qo.web.oidc.provider import MAX_LOGINS, OidcProvider
@@ -247,7 +248,7 @@ STRANGER = ECKey.generate_key("P-256", {"kid": "k"})
 ATTEMPT = LoginAttempt("0" * 64, "/")
 
 
-def id_token(key: ECKey = KEY, header: dict[str, str] | None = None, **changed: object) -> str:
+def id_token(key: ECKey | OctKey = KEY, header: dict[str, str] | None = None, **changed: object) -> str:
     now = int(system_clock())
     claims = {"iss": "https://login.example", "aud": "qo", "sub": "ann", "iat": now, "exp": now + 60}
     claims |= {"nonce": ATTEMPT.nonce} | changed
@@ -302,6 +303,16 @@ async def test_logins_do_not_take_the_connections_of_others() -> None:
         waits.set()
         answers = await asyncio.gather(*begun)
         assert {each.headers["location"] for each in answers} == {"../ui/#/login?problem=provider_down"}
+
+
+@pytest.mark.parametrize("offered", [["HS256"], ["none"], ["RS256"]])
+async def test_a_signature_that_others_can_make_is_refused_whatever_the_provider_offers(
+    provider: OidcProvider, offered: list[str]
+) -> None:
+    shared = OctKey.import_key("s3cret" * 8, {"kid": "k"})
+    provider._keys, provider._metadata = KeySet([shared]), {"id_token_signing_alg_values_supported": offered}
+    with pytest.raises((JoseError, ValueError)):
+        await provider._claims({"id_token": id_token(shared, {"alg": "HS256", "kid": "k"})}, ATTEMPT.nonce)
 
 
 @pytest.mark.parametrize(
@@ -390,6 +401,16 @@ GIVEN: dict[str, Any] = {
     "oidc_roles": ("ops=operate", "CN=a,OU=b=admin,submit"), "oidc_groups_claim": "groups",
     "oidc_scopes": ("openid",), "oidc_session": 60.0,
 }  # fmt: skip
+
+
+def test_people_from_elsewhere_need_a_public_url() -> None:
+    """Else their cookies would not be kept to https."""
+    login = OidcSettings(issuer="https://login.example", client_id="qo", roles=ROLES)
+    with pytest.raises(InvalidSetting, match="--public-url"):
+        create_app("memory://", settings=WebSettings(oidc=login, hosts=("tasks.example.com",)))
+    there = OidcSettings(issuer=login.issuer, client_id="qo", roles=ROLES, public_url="https://tasks.example.com")
+    create_app("memory://", settings=WebSettings(oidc=there, hosts=("tasks.example.com",)))
+    create_app("memory://", settings=WebSettings(oidc=login))
 
 
 def test_settings_are_checked() -> None:

@@ -7,11 +7,13 @@ with the same limits share a channel. A stream ends within seconds after its cal
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 import msgspec
 from litestar.exceptions import HTTPException
 
+from qo.clock import boot_clock
 from qo.engine import Engine, find_without_values
 from qo.errors import StorageError
 from qo.model import Counts, Filter, Status, Task
@@ -36,6 +38,7 @@ class EventStream:
 
     def __init__(self, caller: Caller) -> None:
         self.caller = caller
+        self.began_at = boot_clock()
         self._messages: asyncio.Queue[bytes | None] = asyncio.Queue(_BEHIND)
 
     def send(self, message: bytes) -> None:
@@ -130,9 +133,21 @@ class Feed:
 
     def listen(self, caller: Caller) -> AsyncIterator[bytes]:
         """What happens from now on, as server-sent events, to tasks the caller may see."""
-        if sum(len(channel.streams) for channel in self._channels.values()) >= self._most:
+        streams = [stream for channel in self._channels.values() for stream in channel.streams]
+        if len(streams) >= self._most and not self._make_room(streams, caller):
             raise HTTPException(f"{self._most} listen already", status_code=_UNAVAILABLE, headers={"Retry-After": "10"})
         return self._messages(EventStream(caller))
+
+    def _make_room(self, streams: list[EventStream], caller: Caller) -> bool:
+        """End a stream of whoever has the most, if that is more than the newcomer will have."""
+        numbers = Counter(stream.caller.id for stream in streams)
+        greediest = max(numbers, key=numbers.__getitem__, default=caller.id)
+        if numbers[greediest] <= numbers[caller.id] + 1:
+            return False
+        oldest = min((each for each in streams if each.caller.id == greediest), key=lambda each: each.began_at)
+        self._channels[oldest.caller.limits].streams.discard(oldest)
+        oldest.end()
+        return True
 
     async def _messages(self, stream: EventStream) -> AsyncIterator[bytes]:
         """Listens from its first message on: one that is never asked for anything must not take a place."""

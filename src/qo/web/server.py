@@ -7,7 +7,7 @@ from litestar.datastructures import State
 from msgspec import Struct
 
 from qo.clock import Clock
-from qo.errors import InvalidTask, TaskNotFound
+from qo.errors import InvalidSetting, InvalidTask, TaskNotFound
 from qo.model import Task, check_id
 from qo.queue import Queue
 from qo.web.access import Gate
@@ -50,6 +50,10 @@ class Server(Struct, frozen=True, kw_only=True):
 def new_server(queue: Queue, settings: WebSettings, clock: Clock) -> Server:
     views = StoreViews(queue.engine, interval=settings.sample_interval, clock=clock)
     sampler = views.whole.sampler
+    if settings.oidc is not None and settings.hosts and not settings.oidc.public_url:
+        raise InvalidSetting(
+            f"people log in at {settings.hosts[0]}, so say where browsers reach it: --public-url https://..."
+        )
     login = None if settings.oidc is None else LoginService(queue.engine, settings.oidc, clock)
     gate = Gate(queue.engine, settings, clock, login=login)
     recent = RecentStats(queue, clock)

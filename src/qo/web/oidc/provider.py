@@ -121,6 +121,8 @@ class OidcProvider:
         allowed = [name for name in _ALGORITHMS if name in named]
         if self._keys is None:
             raise ValueError("the provider has no keys")
+        if not allowed:  # an empty list would allow what the library recommends
+            raise ValueError(f"the provider signs in none of the ways {', '.join(_ALGORITHMS)}")
         return jwt.decode(id_token, self._keys, registry=JWSRegistry(algorithms=allowed, strict_check_header=False))
 
     async def _user_info(self, client: Any, metadata: dict[str, Any], subject: str) -> dict[str, Any]:
