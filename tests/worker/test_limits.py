@@ -5,6 +5,7 @@ import threading
 
 import pytest
 
+from qo.engines.memory import MemoryEngine
 from qo.errors import InvalidSetting, StorageError
 from qo.model import Status, Task, Want
 from qo.notes import Control
@@ -240,3 +241,31 @@ async def test_a_worker_can_be_narrowed_to_types_it_has(bench: Bench) -> None:
     bench.handle(fine)
     with pytest.raises(InvalidSetting, match="no handler for nope; there are: fine"):
         Worker(bench.queue, bench.registry, WorkerSettings(types=("nope",)))
+
+
+class _Unhurried(MemoryEngine):
+    """Answers a claim that found nothing once the worker has let go of all its tasks."""
+
+    worker: Worker | None = None
+
+    async def claim(self, want: Want) -> list[Task]:
+        tasks = await super().claim(want)
+        while not tasks and self.worker is not None and len(self.worker._held):
+            await asyncio.sleep(0.001)
+        return tasks
+
+
+async def test_a_slot_of_a_type_that_becomes_free_during_a_claim_is_used_at_once() -> None:
+    async def single() -> None: ...
+
+    async def other() -> None: ...
+
+    engine = _Unhurried()
+    async with Queue(engine) as queue:
+        bench = Bench(queue)
+        bench.handle(single, concurrency=1)
+        bench.handle(other)
+        ids = [await bench.submit("single") for _ in range(3)]
+        async with bench.working(poll=60.0) as engine.worker:
+            for task_id in ids:
+                assert (await bench.ended(task_id)).status is Status.COMPLETED

@@ -172,6 +172,7 @@ class Worker:
 
     async def _claim_and_start(self) -> None:
         while not self._stopping.is_set():
+            self._freed.clear()  # before looking for room: what becomes free while a claim is under way counts
             want = self._claiming.want()
             if self._settings.drain and self._claiming.is_paused and not len(self._held):
                 await self._patiently(self._end_drain)
@@ -256,14 +257,14 @@ class Worker:
             self._loop.call_soon_threadsafe(self._freed.set)
 
     async def _wait_for_room(self) -> None:
-        self._listen()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._claiming.limits.wait(self._settings.poll or _QUICK)):
                 await self._freed.wait()
 
     async def _idle(self, want: Want) -> None:
-        """Wait for a task to claim, or for the end."""
-        self._listen()
+        """Wait for a task to claim, for room, or for the end."""
+        if self._freed.is_set():
+            return
         longest = self._settings.poll or rest(self._claim_took, _QUICK, _SLOW)
         waits = [
             asyncio.ensure_future(self._engine.wait(want, longest)),
@@ -280,12 +281,6 @@ class Worker:
             await self._away(waited)
         elif isinstance(waited, Exception):
             raise waited
-
-    def _listen(self) -> None:
-        """From here on `_freed` tells of room and of the end; an end that came before, during a claim, still counts."""
-        self._freed.clear()
-        if self._stopping.is_set():
-            self._freed.set()
 
     async def _stop_if_drained(self, want: Want) -> None:
         await self._turn_strangers_away()
