@@ -269,3 +269,16 @@ async def test_a_slot_of_a_type_that_becomes_free_during_a_claim_is_used_at_once
         async with bench.working(poll=60.0) as engine.worker:
             for task_id in ids:
                 assert (await bench.ended(task_id)).status is Status.COMPLETED
+
+
+async def test_a_type_that_has_used_up_its_rate_goes_on_with_the_next_token(bench: Bench) -> None:
+    async def limited() -> None: ...
+
+    async def other() -> None: ...
+
+    bench.handle(limited, rate_limit=50.0)
+    bench.handle(other)
+    ids = [await bench.submit("limited") for _ in range(60)]  # more than may start at once
+    async with bench.working(concurrency=100, poll=60.0):
+        for task_id in ids:
+            assert (await bench.ended(task_id)).status is Status.COMPLETED

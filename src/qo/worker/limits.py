@@ -83,3 +83,9 @@ class Limits:
         """Seconds until a limit may have moved."""
         self.total(1)
         return min([longest, *(max(0.001, bucket.wait()) for bucket in self._buckets.values())])
+
+    def next_token(self, longest: float) -> float:
+        """Seconds until a type that has used up its rate may start another task; `longest` if none has."""
+        now = self._clock()
+        spent = [bucket for bucket in self._buckets.values() if bucket.available(now) < 1]
+        return min([longest, *(max(0.001, bucket.wait()) for bucket in spent)])

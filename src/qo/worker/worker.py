@@ -266,6 +266,7 @@ class Worker:
         if self._freed.is_set():
             return
         longest = self._settings.poll or rest(self._claim_took, _QUICK, _SLOW)
+        longest = self._claiming.limits.next_token(longest)  # `want` leaves out the types that have none
         waits = [
             asyncio.ensure_future(self._engine.wait(want, longest)),
             asyncio.ensure_future(self._freed.wait()),
