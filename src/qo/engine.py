@@ -126,6 +126,9 @@ class FindsWithoutValues(Protocol):
     async def find_without_values(self, where: Filter, *, limit: int, after: str = "") -> list[Task]:
         """As `find`, but a payload or result may be a reference to where it lies."""
 
+    async def get_without_values(self, ids: Sequence[str]) -> list[Task | None]:
+        """As `get`, in the same way."""
+
     async def with_values(self, tasks: Sequence[Task]) -> list[Task]:
         """Tasks that were found so, with their payloads and results."""
 
@@ -141,6 +144,12 @@ async def find_without_values(engine: Engine, where: Filter, *, limit: int, afte
     """As `find`, for callers that look at neither payloads nor results."""
     find = engine.find_without_values if isinstance(engine, FindsWithoutValues) else engine.find
     return await find(where, limit=limit, after=after)
+
+
+async def get_without_values(engine: Engine, ids: Sequence[str]) -> list[Task | None]:
+    """As `get`, for callers that look at neither payloads nor results."""
+    get = engine.get_without_values if isinstance(engine, FindsWithoutValues) else engine.get
+    return await get(ids)
 
 
 def default_retention(engine: Engine) -> float:

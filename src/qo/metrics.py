@@ -11,7 +11,15 @@ from typing import Final
 from prometheus_client import CollectorRegistry, Counter, Histogram, start_http_server
 
 from qo.clock import Clock, system_clock
-from qo.engine import Engine, FindsWithoutValues, Repairable, Timed, default_retention, find_without_values
+from qo.engine import (
+    Engine,
+    FindsWithoutValues,
+    Repairable,
+    Timed,
+    default_retention,
+    find_without_values,
+    get_without_values,
+)
 from qo.errors import StorageError
 from qo.model import (
     HIGH,
@@ -159,6 +167,9 @@ class Measured:
 
     async def find_without_values(self, where: Filter, *, limit: int, after: str = "") -> list[Task]:
         return await find_without_values(self._engine, where, limit=limit, after=after)
+
+    async def get_without_values(self, ids: Sequence[str]) -> list[Task | None]:
+        return await get_without_values(self._engine, ids)
 
     async def with_values(self, tasks: Sequence[Task]) -> list[Task]:
         engine = self._engine

@@ -16,6 +16,8 @@ from qo.model import Filter, Task, Want
 from qo.queue import Queue
 from qo.testing.samples import new, task_id
 from qo.web.byte_budget import ANSWER_BYTES, ClaimSizes
+from qo.web.callers import Scope
+from qo.web.tokens import create_token
 from tests.web.serving import in_process, served
 
 SIZE = 256 * 1024
@@ -153,3 +155,52 @@ def test_claims_grow_while_tasks_are_small() -> None:
     for _ in range(10):
         sizes.claimed([])
     assert (sizes.limit(10_000), sizes.limit(5), sizes.limit(0)) == (256, 5, 0)
+
+
+class Apart(MemoryEngine):
+    """Keeps values apart, and counts the tasks whose values were read."""
+
+    read = 0
+
+    async def find(self, where: Filter, *, limit: int, after: str = "") -> list[Task]:
+        return await self.with_values(await super().find(where, limit=limit, after=after))
+
+    async def get(self, ids: Sequence[str]) -> list[Task | None]:
+        self.read += len(ids)
+        return await super().get(ids)
+
+    async def find_without_values(self, where: Filter, *, limit: int, after: str = "") -> list[Task]:
+        return await super().find(where, limit=limit, after=after)
+
+    async def get_without_values(self, ids: Sequence[str]) -> list[Task | None]:
+        return await super().get(ids)
+
+    async def with_values(self, tasks: Sequence[Task]) -> list[Task]:
+        self.read += len(tasks)
+        return list(tasks)
+
+
+async def test_what_needs_no_values_reads_none() -> None:
+    """Ten thousand tasks may be steered at once, and each may have a large payload."""
+    engine, number = Apart(), 600
+    await engine.add([new(n, queue="default") for n in range(number)])
+    made = await create_token(engine, "ours", [Scope.ADMIN], now=0.0, queues=["default"])
+    ids = [task_id(n) for n in range(number)]
+    async with in_process(Queue(engine)) as http:
+        http.headers["authorization"] = f"Bearer {made.secret}"
+        worker = (await http.post("/internal/workers/register", json={})).json()["worker_id"]
+        results = [{"task_id": each, "status": "completed"} for each in ids]
+        for path, body, told in (
+            (f"/internal/workers/{worker}/result", {"results": results}, None),
+            ("/api/v1/dashboard/act", {"action": "cancel", "ids": ids}, {"done": number}),
+            ("/api/v1/dashboard/act", {"action": "cancel", "ids": ids}, {"done": 0}),
+            ("/api/v1/tasks/replay", {"limit": 550}, {"replayed": 550, "more": True}),
+            ("/api/v1/tasks/replay", {"limit": 50}, {"replayed": 50, "more": False}),
+            ("/api/v1/dashboard/act", {"action": "cancel", "filter": {}}, {"done": number}),
+            ("/api/v1/dashboard/cleanup", {"older_than": 0, "status": ["cancelled"]}, {"deleted": number}),
+        ):
+            engine.read = 0
+            answer = await http.post(path, json=body)
+            assert answer.status_code == 200
+            assert told is None or answer.json() | told == answer.json()
+            assert engine.read == 0, (path, body)

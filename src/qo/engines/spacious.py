@@ -268,6 +268,9 @@ class SpaciousEngine:
     async def find_without_values(self, where: Filter, *, limit: int, after: str = "") -> list[Task]:
         return await self.engine.find(where, limit=limit, after=after)
 
+    async def get_without_values(self, ids: Sequence[str]) -> list[Task | None]:
+        return await self.engine.get(ids)
+
     async def with_values(self, tasks: Sequence[Task]) -> list[Task]:
         return [task for task in await _together(self._shown, tasks) if task is not None]
 

@@ -4,11 +4,13 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import TypeAlias
 
+from qo.engine import find_without_values, get_without_values
 from qo.errors import DamagedTask, StorageError, TaskNotFound, WrongStatus
-from qo.model import FINISHED, STATUSES, Change, Filter, Status, archive, cancel, check_id, replay
-from qo.queue.looking import PAGE, Looking
+from qo.model import FINISHED, STATUSES, Change, Filter, Status, archive, cancel, check_id, cursor, replay
+from qo.queue.looking import PAGE, Looking, Tasks
 
 Answers: TypeAlias = list[bool]  # inside the class `list` is a method
+Ids: TypeAlias = list[str]
 
 _VERBS = {Status.CANCELLED: "cancel", Status.PENDING: "replay", Status.ARCHIVED: "archive"}
 
@@ -38,7 +40,7 @@ class Steering(Looking):
 
     async def change_all(self, where: Filter, how: Callable[[str], Change]) -> int:
         """Steer every matching task with `cancel`, `replay` or `archive`; how many it was."""
-        ids = [task.id async for task in self.all(where)]
+        ids = await self._ids(where)
         return sum(await self.apply([how(task_id) for task_id in ids]))
 
     async def apply(self, changes: Sequence[Change]) -> Answers:
@@ -59,13 +61,25 @@ class Steering(Looking):
             return
         with suppress(StorageError):  # the changes have landed: only their log lines and counts are missing
             if cancelled:
-                self.transitions.cancelled([task for task in await self.engine.get(cancelled) if task is not None])
+                self.transitions.cancelled(await self._existing(cancelled))
             if replayed:
-                self.transitions.replayed([task for task in await self.engine.get(replayed) if task is not None])
+                self.transitions.replayed(await self._existing(replayed))
+
+    async def _existing(self, ids: Sequence[str]) -> Tasks:
+        return [task for task in await get_without_values(self.engine, ids) if task is not None]
+
+    async def _ids(self, where: Filter) -> Ids:
+        """Of every matching task. Values are not read: they may be large."""
+        ids: Ids = []
+        after = ""
+        while page := await find_without_values(self.engine, where, limit=PAGE, after=after):
+            ids += [task.id for task in page]
+            after = cursor(page[-1])
+        return ids
 
     async def delete_all(self, where: Filter, *, progress: Callable[[int], None] | None = None) -> int:
         """Delete every matching task that is finished; how many it was. `progress` is told the number of each batch."""
-        ids = [task.id async for task in self.all(where)]
+        ids = await self._ids(where)
         deleted = 0
         for start in range(0, len(ids), PAGE):
             number = sum(await self.engine.delete(ids[start : start + PAGE]))

@@ -6,7 +6,7 @@ after at each look, and as long as it waits it is the answer.
 
 from collections.abc import Iterable
 
-from qo.engine import Engine, find_without_values
+from qo.engine import Engine, find_without_values, get_without_values
 from qo.model import Filter, Status, Task, cursor, cursor_at
 from qo.web.callers import WHOLE_STORE, AccessLimits
 
@@ -29,7 +29,7 @@ class Oldest:
     async def _forget(self) -> None:
         """Those claimed meanwhile."""
         known = list(self._known.items())
-        tasks = await self._engine.get([task.id for _, task in known]) if known else []
+        tasks = await get_without_values(self._engine, [task.id for _, task in known]) if known else []
         for (queue, _), task in zip(known, tasks, strict=True):
             if task is None or task.status is not Status.PENDING:
                 del self._known[queue]

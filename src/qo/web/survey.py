@@ -7,7 +7,7 @@ the oldest task seen that still waits: a lower bound that becomes exact as the w
 
 from msgspec import Struct
 
-from qo.engine import Engine, find_without_values
+from qo.engine import Engine, find_without_values, get_without_values
 from qo.model import Counts, Filter, LevelWord, Status, Task, cursor, effective_rank, level_word
 from qo.web.callers import WHOLE_STORE, AccessLimits
 from qo.web.v1.words import LEVEL_WORDS
@@ -54,7 +54,7 @@ class Survey:
 
     async def _forget_the_claimed(self) -> None:
         asked = [task_id for known in self._witnesses.values() for task_id in known]
-        for task_id, task in zip(asked, await self._engine.get(asked), strict=True):
+        for task_id, task in zip(asked, await get_without_values(self._engine, asked), strict=True):
             if task is None or task.status is not Status.PENDING:
                 for known in self._witnesses.values():
                     known.pop(task_id, None)

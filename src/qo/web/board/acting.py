@@ -10,7 +10,7 @@ from litestar.params import JSONBody
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
-from qo.engine import Engine
+from qo.engine import Engine, get_without_values
 from qo.errors import InvalidTask
 from qo.model import FINISHED, Change, Filter, Guard, Status, Task, archive, cancel, replay
 from qo.model.change import STATUSES
@@ -135,22 +135,22 @@ async def _change_matching(queue: Queue, kind: Kind, data: Act, limits: AccessLi
         return Acted(done=0, refused=[])
     asked = search_of(given, limits)
     asked = replace(asked, where=replace(asked.where, statuses=tuple(fit)))
-    tasks, following = await _matching(queue.engine, asked, data)
-    acted = await change(queue, kind, [task.id for task in tasks], action)
+    ids, following = await _matching(queue.engine, asked, data)
+    acted = await change(queue, kind, ids, action)
     return replace(acted, next=following)
 
 
-async def _matching(engine: Engine, asked: Search, data: Act) -> tuple[list[Task], str | None]:
-    """All of them before the first is changed: what is changed must not come again."""
-    tasks: list[Task] = []
+async def _matching(engine: Engine, asked: Search, data: Act) -> tuple[list[str], str | None]:
+    """Their ids, of all before the first is changed: what is changed must not come again. Tasks may be large."""
+    ids: list[str] = []
     after: str | None = data.after
-    while after is not None and len(tasks) < data.limit:
-        found = await find(engine, asked, limit=min(_BATCH, data.limit - len(tasks)), after=after)
-        tasks += [task for task in found.tasks if task.status in asked.where.statuses]
+    while after is not None and len(ids) < data.limit:
+        found = await find(engine, asked, limit=min(_BATCH, data.limit - len(ids)), after=after)
+        ids += [task.id for task in found.tasks if task.status in asked.where.statuses]
         after = found.next
         if not found.tasks:
             break  # thousands looked through and none fits: answer, and go on in the next request
-    return tasks, after
+    return ids, after
 
 
 async def change(queue: Queue, kind: Kind, ids: list[str], action: RequestedAction) -> Acted:
@@ -164,7 +164,7 @@ async def change(queue: Queue, kind: Kind, ids: list[str], action: RequestedActi
         action.add(some, answers)
         done += sum(answers)
         refused += [each for each, done_ in zip(some, answers, strict=True) if not done_]
-    told = await queue.engine.get(refused[:_TOLD]) if refused else []
+    told = await get_without_values(queue.engine, refused[:_TOLD]) if refused else []
     reasons = [Refusal(each, _why(task, kind)) for each, task in zip(refused, told, strict=False)]
     return Acted(done=done, refused=reasons + [Refusal(each, "refused") for each in refused[_TOLD:]])
 

@@ -6,8 +6,9 @@ from litestar import Request, delete, post
 from litestar.params import FromPath, JSONBody
 from msgspec import Meta, Struct, field
 
+from qo.engine import find_without_values
 from qo.errors import WrongStatus
-from qo.model import Status, Task, replay
+from qo.model import Status, cursor, replay
 from qo.queue import Queue
 from qo.web.access import HIDDEN, LIMITED, OPERATE, caller_of
 from qo.web.action_recorder import describe_action
@@ -16,7 +17,7 @@ from qo.web.described import Name
 from qo.web.problems import problems
 from qo.web.server import server_of, tell
 from qo.web.task_access import check_visible, found
-from qo.web.v1.look import filter_of, page
+from qo.web.v1.look import filter_of
 from qo.web.v1.words import Word, task_word
 
 _PAGE = 500
@@ -89,26 +90,31 @@ async def archive_task(request: Request[Any, Any, Any], task_id: FromPath[str]) 
 async def replay_tasks(request: Request[Any, Any, Any], data: JSONBody[ReplayFilter]) -> Replayed:
     """Replay every task that matches, newest first, up to `limit`."""
     queue = server_of(request).queue
-    tasks, more = await _matching(queue, data, caller_of(request).limits)
+    ids, more = await _matching(queue, data, caller_of(request).limits)
     action = describe_action(request, status=data.status, type=data.type, queue=data.queue)
     replayed = 0
-    for start in range(0, len(tasks), _PAGE):
-        some = [task.id for task in tasks[start : start + _PAGE]]
+    for start in range(0, len(ids), _PAGE):
+        some = ids[start : start + _PAGE]
         action.add(some, answers := await queue.apply([replay(task_id) for task_id in some]))
         replayed += sum(answers)
     tell(request, "replayed", number=replayed)
     return Replayed(replayed=replayed, more=more)
 
 
-async def _matching(queue: Queue, given: ReplayFilter, limits: AccessLimits) -> tuple[list[Task], bool]:
-    """All of them before the first is replayed: a replayed task must not come again."""
+async def _matching(queue: Queue, given: ReplayFilter, limits: AccessLimits) -> tuple[list[str], bool]:
+    """The ids of all before the first is replayed, which must not come again; and whether there are more."""
     words = set(given.status) & set(_REPLAYABLE)
-    if not words:
-        return [], False
-    where = limits.narrow(filter_of(sorted(words), given.type, given.queue))
-    tasks: list[Task] = []
-    after: str | None = ""
-    while after is not None and len(tasks) < given.limit:
-        some, after = await page(queue, where, words, limit=min(_PAGE, given.limit - len(tasks)), after=after)
-        tasks += some
-    return tasks, after is not None
+    where = limits.narrow(filter_of(sorted(words), given.type, given.queue)) if words else None
+    ids: list[str] = []
+    after = ""
+    while where is not None:
+        some = await find_without_values(queue.engine, where, limit=_PAGE, after=after)
+        for task in some:
+            if len(ids) == given.limit:
+                return ids, True
+            if task_word(task) in words:
+                ids.append(task.id)
+        if len(some) < _PAGE:
+            break
+        after = cursor(some[-1])
+    return ids, False
