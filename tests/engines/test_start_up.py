@@ -66,7 +66,7 @@ async def test_a_redis_that_is_loading_its_data_is_asked_again(redis_server: Ser
         (b"-READONLY You can't write against a read only replica.", StorageError, "name the primary"),
         (b"-MASTERDOWN Link with MASTER is down", StorageError, "lost its primary"),
         (b"-OOM command not allowed when used memory > 'maxmemory'.", StorageError, "its memory is full"),
-        (b"-NOPERM this user has no permissions to run the 'ping' command", Refused, "may not run all"),
+        (b"-NOPERM this user has no permissions to run the 'ping' command", Refused, "the rights of each role"),
         (b"-NOAUTH Authentication required.", Refused, "password"),
     ],
 )
