@@ -127,6 +127,19 @@ async def test_nothing_is_set_aside_where_a_newer_build_writes(newer: NewerBuild
             await claim(running, limit=9)
 
 
+@pytest.mark.parametrize("newer", ["sqlite", "postgres", "redis", "sqlite in a bucket"], indirect=True)
+async def test_a_claim_that_is_refused_for_one_task_holds_no_other(newer: NewerBuild) -> None:
+    async with opened(newer.url) as running:
+        await running.add([new(n) for n in range(3)])
+        await newer.upgrade(is_additive=True)
+        await damage(running, task_id(1))
+        with pytest.raises(StorageError, match=r"newer qo"):
+            await claim(running, limit=9)
+    async with opened(newer.url) as running:  # what was under way when it was closed is done
+        sound = await running.get([task_id(0), task_id(2)])
+        assert [task and task.status for task in sound] == [Status.PENDING] * 2
+
+
 async def test_a_format_that_shuts_this_build_out_is_refused_and_left_alone(newer: NewerBuild) -> None:
     async with opened(newer.url) as running:
         await fill(running)

@@ -13,7 +13,7 @@ from qo.engines.postgres.line import Known, Line, Rows
 from qo.engines.postgres.rows import DAMAGED_STATUS, LANE, STATUS_COLUMN, task_of
 from qo.engines.postgres.schema import VERSION
 from qo.engines.postgres.statements import of_note
-from qo.errors import Conflict, InvalidTask, OutcomeUnknown
+from qo.errors import Conflict, InvalidTask, OutcomeUnknown, StorageError
 from qo.ids import new_lease_id
 from qo.model import (
     ANY,
@@ -29,6 +29,7 @@ from qo.model import (
     check_id,
     in_order,
     lane_of,
+    release,
 )
 
 _STEP = 1000  # tasks made ready by one statement
@@ -107,12 +108,15 @@ class Table:
             else:
                 if rows[0][_CLOCK] is None:
                     return []
-                tasks, has_damage = await self.read_tasks([row[_CLOCK:] for row in rows])
+                tasks, has_damage = await self.read_tasks([row[_CLOCK:] for row in rows], is_claim=True)
                 if tasks or not has_damage:
                     return in_order(tasks, now, lane_of)
 
-    async def read_tasks(self, rows: Rows) -> "ReadTasks":
-        """Tasks that cannot be read are set aside, so that the next look does not meet them."""
+    async def read_tasks(self, rows: Rows, *, is_claim: bool = False) -> "ReadTasks":
+        """Tasks that cannot be read are set aside, so that the next look does not meet them.
+
+        If that is refused, the others of a claim are handed back: its caller gets none of them.
+        """
         lanes = await self.lanes.look_up(row[LANE] for row in rows)
         tasks, damage = list[Task](), dict[str, str]()
         for row in rows:
@@ -122,7 +126,13 @@ class Table:
                 if row[STATUS_COLUMN] != DAMAGED_STATUS:
                     damage[row[0]] = f"its row does not decode: {error!r}"
         if damage:
-            await self._set_aside(damage)
+            try:
+                await self._set_aside(damage)
+            except StorageError:
+                if is_claim:
+                    with suppress(StorageError):  # the lease expires then
+                        await self.apply([release(task, None) for task in tasks])
+                raise
         return ReadTasks(tasks, bool(damage))
 
     async def _set_aside(self, damage: Damage) -> None:

@@ -73,7 +73,11 @@ class Claiming:
             raise
         tasks, damage = tasks_of(rows)
         if damage:
-            await self._set_aside(damage)
+            try:
+                await self._set_aside(damage)
+            except BaseException:  # the caller gets nothing of this claim
+                self._see_to(self._give_back(tasks))
+                raise
             return tasks or None
         if not tasks:
             self._looks[_kind(want)] = _look(told, due_in)
