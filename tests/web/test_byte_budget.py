@@ -17,6 +17,7 @@ from qo.queue import Queue
 from qo.testing.samples import new, task_id
 from qo.web.byte_budget import ANSWER_BYTES, ClaimSizes
 from qo.web.callers import Scope
+from qo.web.remote.time_limits import TimeLimits
 from qo.web.tokens import create_token
 from tests.web.serving import in_process, served
 
@@ -155,6 +156,27 @@ def test_claims_grow_while_tasks_are_small() -> None:
     for _ in range(10):
         sizes.claimed([])
     assert (sizes.limit(10_000), sizes.limit(5), sizes.limit(0)) == (256, 5, 0)
+
+
+async def test_a_worker_that_holds_much_costs_little(engine: Watched) -> None:
+    async with in_process(Queue(engine)) as http:
+        worker = (await http.post("/internal/workers/register", json={"capacity": 100})).json()["worker_id"]
+        held = list[str]()
+        while tasks := (await http.post(f"/internal/workers/{worker}/poll", json={"available_capacity": 100})).json():
+            held += [task["task_id"] for task in tasks["tasks"]]
+            if not tasks["tasks"]:
+                break
+        assert len(held) == NUMBER
+        engine.largest = 0
+        beat = await http.post(f"/internal/workers/{worker}/heartbeat", json={"current_tasks": held})
+        assert beat.json() == {"acknowledged": True, "drain": False, "lost": []}
+        assert engine.largest <= LARGE
+    limits = TimeLimits(Queue(engine))
+    limits.watch([task for task in await engine.get(held) if task is not None])
+    try:
+        assert sum(len(task.payload) for _, task in limits._attempts.values()) < SIZE
+    finally:
+        limits.close()
 
 
 class Apart(MemoryEngine):

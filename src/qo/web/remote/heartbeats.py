@@ -3,12 +3,13 @@
 from msgspec.structs import replace
 
 from qo.engine import Engine, find_without_values
-from qo.model import Filter, Status, check_id, renew
+from qo.model import Filter, Status, Task, check_id, cursor, renew
 from qo.web.remote.checks import MOST
 from qo.web.remote.messages import LEASE, Heartbeat
 from qo.web.remote.roster import Roster, Seat, check_capacity
 from qo.web.remote.time_limits import TimeLimits
 
+_STEP = 32  # tasks read at once: they may have large payloads
 _GRACE = 15.0  # seconds beyond a task's time limit that a lease lasts: by then the server has ended the attempt
 
 
@@ -20,9 +21,7 @@ async def beat(engine: Engine, roster: Roster, seat: Seat, asked: Heartbeat, lim
         await roster.leave(seat)
         return []
     await limits.enforce()
-    where = Filter(worker_id=seat.note.worker_id, statuses=(Status.RUNNING,))
-    tasks = await find_without_values(engine, where, limit=MOST)
-    held = [task for task in tasks if named is None or task.id in named]
+    held = [task for task in await _tasks_of(engine, seat.note.worker_id) if named is None or task.id in named]
     renewals = {task.id: renew(task, min(LEASE, limits.left(task) + _GRACE)) for task in held}
     renewed = dict(zip(renewals, await engine.apply([*renewals.values()]), strict=True))
     note = replace(
@@ -30,3 +29,17 @@ async def beat(engine: Engine, roster: Roster, seat: Seat, asked: Heartbeat, lim
     )
     await roster.announce(seat, note)
     return sorted((named or set(renewed)) - {task_id for task_id, still in renewed.items() if still})
+
+
+async def _tasks_of(engine: Engine, worker_id: str) -> list[Task]:
+    """What the worker holds, without payloads."""
+    where = Filter(worker_id=worker_id, statuses=(Status.RUNNING,))
+    tasks: list[Task] = []
+    after = ""
+    while len(tasks) < MOST:
+        some = await find_without_values(engine, where, limit=_STEP, after=after)
+        tasks += [replace(task, payload=b"null", result=None) for task in some]
+        if len(some) < _STEP:
+            break
+        after = cursor(some[-1])
+    return tasks

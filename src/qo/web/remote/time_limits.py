@@ -7,6 +7,8 @@ server handed the task out or first heard of it, by a clock that does not jump, 
 import asyncio
 from collections.abc import Iterable
 
+from msgspec.structs import replace
+
 from qo.clock import Clock, boot_clock
 from qo.errors import StorageError
 from qo.ids import luck
@@ -30,7 +32,8 @@ class TimeLimits:
         for task in tasks:
             known = self._attempts.get(task.id)
             if known is None or known[1].lease_id != task.lease_id:
-                self._attempts[task.id] = (now + task.time_limit, task)
+                light = replace(task, payload=b"null", result=None)  # kept for as long as it runs
+                self._attempts[task.id] = (now + task.time_limit, light)
                 is_new = True
         if is_new:  # planning looks at every attempt, and each heartbeat asks for each of its tasks
             self._plan()
