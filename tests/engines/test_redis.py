@@ -313,6 +313,17 @@ async def test_a_queue_of_the_format_before_is_brought_to_the_present(redis_serv
             assert [task.id for task in await claim(engine)] == [task_id("later")]
 
 
+async def test_a_damaged_task_that_becomes_due_while_a_worker_waits_is_set_aside(
+    engine: RedisEngine, clock: ManualClock
+) -> None:
+    await engine.add([new(0, delay=60.0)])
+    await damage_redis(engine, task_id(0), "s")
+    clock.advance(60)
+    await engine.wait(want(), 0.0)
+    assert await claim(engine) == []
+    assert [note.name for note in await engine.notes("quarantine/")] == [f"quarantine/tasks/{task_id(0)}"]
+
+
 async def test_tasks_not_yet_due_cost_a_claim_nothing(engine: RedisEngine, redis_server: Server) -> None:
     async def commands() -> int:
         with contextlib.closing(Redis(port=redis_server.port)) as client:

@@ -113,7 +113,8 @@ class Claiming:
             await self._watch.listen()
             told = self._watch.told
             asked = pack((0, 0.0, "", "", want.at_most, False))
-            due_in, claimable, *_ = await self._calls.one("claim", new_lease_id(), self._now(), asked, _who(want))
+            due_in, claimable, *rows = await self._calls.one("claim", new_lease_id(), self._now(), asked, _who(want))
+            await self._set_aside(tasks_of(rows).damage)  # what has become due and cannot be read
             if claimable:
                 return
             look = _look(told, due_in)
