@@ -333,6 +333,22 @@ async def test_a_signature_that_others_can_make_is_refused_whatever_the_provider
         "no token",
         "",
     ],
+    ids=[
+        "another audience",
+        "another party",
+        "another issuer",
+        "another nonce",
+        "no nonce",
+        "expired",
+        "no expiry",
+        "no subject",
+        "from the future",
+        "a stranger's key",
+        "no signature",
+        "no algorithm",
+        "no token",
+        "empty",
+    ],  # the tokens are random, and every test process must give a test the same name
 )
 async def test_an_id_token_that_is_not_meant_for_this_login_is_refused(
     provider: OidcProvider, bad: str, monkeypatch: pytest.MonkeyPatch
