@@ -4,11 +4,13 @@ Stored bytes are JSON text, or raw data behind a NUL byte, which no JSON text be
 """
 
 import binascii
+import gc
 import json
 import math
 from base64 import b64decode, b64encode
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, NoReturn
 
 import msgspec
@@ -95,13 +97,30 @@ def parse_json(text: str | bytes, field: str = "payload") -> Any:
         return document
 
     try:
-        value = json.loads(text, parse_constant=refuse_constant, object_pairs_hook=distinct)
+        with _collector_paused(len(text)):
+            value = json.loads(text, parse_constant=refuse_constant, object_pairs_hook=distinct)
     except RecursionError as error:
         raise InvalidTask(field, f"is nested deeper than {DEEPEST} levels") from error
     except ValueError as error:  # also text that is not UTF-8, and integers of absurd length
         raise InvalidTask(field, f"is not JSON: {error}") from error
     check_json(value, field)
     return value
+
+
+@contextmanager
+def _collector_paused(size: int) -> Iterator[None]:
+    """A large text of many small values would have the garbage collector visit all of them again and again.
+
+    That took four fifths of the time, during which the event loop of a server answers nobody.
+    """
+    if size < _LARGE or not gc.isenabled():
+        yield
+        return
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
 
 
 def check_json(value: object, field: str, depth: int = 0) -> None:
