@@ -25,9 +25,9 @@ from qo.bucket import Blob, Bucket
 from qo.buckets import open_bucket
 from qo.buckets.counting import CountingBucket
 from qo.buckets.memory import MemoryBucket
+from qo.client import Client
 from qo.engine import Engine
 from qo.engines import layouts
-from qo.queue import Queue
 from qo.testing.s3_server import Latency, S3Server
 
 PUT, GET = 0.028, 0.025  # seconds
@@ -98,7 +98,7 @@ def compare(rates: dict[str, float], jqueue: float) -> None:
     print("times jqueue:", ", ".join(f"{layout} {rate / jqueue:.1f}" for layout, rate in rates.items()))
 
 
-async def lives(queue: Queue, number: int) -> None:
+async def lives(queue: Client, number: int) -> None:
     for _ in range(number):
         await queue.enqueue("t", {"n": 1})
         tasks = []
@@ -108,12 +108,12 @@ async def lives(queue: Queue, number: int) -> None:
 
 
 @asynccontextmanager
-async def opened(layout: str, url: str, asked: argparse.Namespace) -> AsyncIterator[tuple[Queue, Counter[str]]]:
+async def opened(layout: str, url: str, asked: argparse.Namespace) -> AsyncIterator[tuple[Client, Counter[str]]]:
     bucket = CountingBucket(open_bucket(url) if url else Far(MemoryBucket(), asked))
     name, _, rest = layout.partition("&")
     _, options, _ = layouts.parse(f"s3://b?layout={name}&{rest}", {})
     engine: Engine = layouts._LAYOUTS[name](bucket, options, None)  # noqa: SLF001 - a URL would open a bucket of its own
-    async with Queue(engine) as queue:
+    async with Client(engine) as queue:
         yield queue, bucket.requests
 
 

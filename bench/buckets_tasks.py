@@ -10,10 +10,10 @@ import subprocess
 import sys
 import time
 
+from qo.client import Client
 from qo.engines import open_engine
 from qo.ids import new_id
 from qo.model import NewTask
-from qo.queue import Queue
 from qo.tasks import Registry, make_handler, make_options
 from qo.worker import Worker, WorkerSettings
 
@@ -39,7 +39,7 @@ async def nothing() -> None: ...
 async def run(url: str) -> None:
     registry = Registry()
     registry.add(make_handler(nothing, type="nothing", options=make_options(nothing)))
-    async with Queue(open_engine(f"{url}&connections={CONNECTIONS}")) as queue:
+    async with Client(open_engine(f"{url}&connections={CONNECTIONS}")) as queue:
         began = time.perf_counter()
         await queue.submit_many(
             [NewTask(id=new_id(), queue="default", type="nothing", payload=b"{}") for _ in range(TASKS)]

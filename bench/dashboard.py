@@ -17,9 +17,9 @@ import urllib.request
 
 from playwright.sync_api import Browser, Page, sync_playwright
 
+from qo.client import connect
 from qo.ids import new_id
 from qo.model import NewTask, complete, fail
-from qo.queue import connect
 
 TASKS = int(sys.argv[1]) if len(sys.argv) > 1 and sys.argv[1].isdigit() else 100_000
 REPS = 7

@@ -20,7 +20,7 @@ from qo.engines.one_object import OneObjectEngine
 from qo.engines.per_task import PerTaskEngine
 from qo.engines.sqlite_object import SqliteObjectEngine
 from qo.ids import new_id, new_lease_id
-from qo.model import Filter, NewTask, Want
+from qo.model import ClaimRequest, Filter, NewTask
 
 TASKS = 20_000
 BATCH = 1000
@@ -59,7 +59,7 @@ async def timed(call: Callable[[], Awaitable[object]], repeats: int = REPEATS) -
 
 def claiming(engine: Engine, limit: int, types: tuple[str, ...] = ()) -> Callable[[], Awaitable[object]]:
     async def claim() -> object:
-        want = Want(worker_id="bench", lease_id=new_lease_id(), types=types, limit=limit, lease=3600.0)
+        want = ClaimRequest(worker_id="bench", lease_id=new_lease_id(), types=types, limit=limit, lease=3600.0)
         claimed = await engine.claim(want)
         assert len(claimed) == limit, (len(claimed), limit)
         return claimed

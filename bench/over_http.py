@@ -9,12 +9,12 @@ import tempfile
 import time
 
 import qo
+from qo.client import Client, connect
 from qo.engines.http import HttpEngine
 from qo.engines.http.address import address_of
 from qo.errors import StorageError
 from qo.ids import new_id
 from qo.model import NewTask, Status
-from qo.queue import Queue, connect
 from qo.worker import Worker, WorkerSettings
 
 TASKS = int(sys.argv[1]) if len(sys.argv) > 1 and sys.argv[1].isdigit() else 50_000
@@ -27,14 +27,14 @@ app = qo.App("memory://")
 async def nothing() -> None: ...
 
 
-async def fill(queue: Queue) -> float:
+async def fill(queue: Client) -> float:
     tasks = [NewTask(id=new_id(), queue="default", type="nothing", payload=b"{}") for _ in range(TASKS)]
     began = time.perf_counter()
     await queue.submit_many(tasks)
     return TASKS / (time.perf_counter() - began)
 
 
-async def drain(queue: Queue) -> float:
+async def drain(queue: Client) -> float:
     """From the first claim to the last settlement, as the store counts it."""
     worker = Worker(queue, app.registry, WorkerSettings(concurrency=100, poll=0.1))
     began = time.perf_counter()
@@ -61,7 +61,7 @@ async def over_http(folder: str) -> None:
     place = ["--url", f"sqlite:///{folder}/served.db", "--port", str(PORT)]
     server = subprocess.Popen([sys.executable, "-m", "qo", "serve", *place, "--log-level", "error"])  # noqa: ASYNC220
     try:
-        async with Queue(HttpEngine(address_of(f"http://127.0.0.1:{PORT}"))) as queue:
+        async with Client(HttpEngine(address_of(f"http://127.0.0.1:{PORT}"))) as queue:
             for _ in range(20):
                 try:
                     await queue.engine.count()

@@ -10,11 +10,11 @@ import pytest
 from click.testing import CliRunner
 
 from qo.cli import main
+from qo.client import Client
 from qo.engines import open_engine
 from qo.engines.memory import MemoryEngine
 from qo.errors import InvalidTask
 from qo.model import Change, Guard, NewTask, Status
-from qo.queue import Queue
 from qo.testing.samples import task_id
 from qo.tq import TaskQueue
 from tests.web.serving import Served, served
@@ -76,7 +76,7 @@ async def test_a_payload_is_refused_alike(api: Served, tmp_path: Path, name: str
     said.append(by_http(api, "/api/v1/tasks", f'{{"task_type": "t", "parameters": {{"x": {line.text}}}}}'))
     if line.value is not None:
         with pytest.raises(InvalidTask) as caught:
-            await Queue(MemoryEngine()).enqueue("t", line.value)
+            await Client(MemoryEngine()).enqueue("t", line.value)
         said.append(str(caught.value))
     assert all(line.says in each for each in said), said
     assert not api.client.get("/api/v1/tasks").json()["tasks"] and not (tmp_path / "qo.db").exists()
@@ -86,7 +86,7 @@ async def test_an_encoded_payload_too_deep_to_be_read_is_refused_on_every_way_in
     """5,000 brackets: a decoder meets Python's recursion limit, so the depth is found without decoding."""
     text = "[" * 5_000 + "]" * 5_000
     new = NewTask(id=task_id(1), queue="default", type="t", payload=text.encode())
-    queue, port = Queue(MemoryEngine()), open_engine(api.url)
+    queue, port = Client(MemoryEngine()), open_engine(api.url)
     await port.open()
     calls: dict[str, Callable[[], Awaitable[object]]] = {
         "submit": lambda: queue.submit(new),
@@ -121,7 +121,7 @@ async def test_an_encoded_payload_too_deep_to_be_read_is_refused_on_every_way_in
 async def test_a_name_is_refused_alike(api: Served, tmp_path: Path, name: str) -> None:
     url = f"sqlite:///{tmp_path}/qo.db"
     with pytest.raises(InvalidTask) as caught:
-        await Queue(MemoryEngine()).enqueue("t", 1, queue=name)
+        await Client(MemoryEngine()).enqueue("t", 1, queue=name)
     said = [str(caught.value), by_command(url, "--type", "t", "--queue", name)]
     said.append(by_http(api, "/api/v1/tasks", json.dumps({"task_type": "t", "queue": name})))
     assert all("is not a name" in each for each in said), said
@@ -131,7 +131,7 @@ async def test_a_name_is_refused_alike(api: Served, tmp_path: Path, name: str) -
 async def test_a_type_is_refused_alike(api: Served, tmp_path: Path, name: str) -> None:
     url = f"sqlite:///{tmp_path}/qo.db"
     with pytest.raises(InvalidTask) as caught:
-        await Queue(MemoryEngine()).enqueue(name, 1)
+        await Client(MemoryEngine()).enqueue(name, 1)
     said = [str(caught.value), by_command(url, "--type", name)]
     said.append(by_http(api, "/api/tasks", json.dumps({"type": name, "payload": 1})))
     said.append(by_http(api, "/api/v1/tasks", json.dumps({"task_type": name})))

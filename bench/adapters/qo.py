@@ -17,7 +17,7 @@ class Qo(Adapter):
         raise NotImplementedError
 
     async def open(self) -> None:
-        from qo.queue import connect
+        from qo.client import connect
 
         self.queue = await connect(self.url).open()
 

@@ -1,6 +1,7 @@
 """qo: a task queue that needs no broker. It runs on the storage you already have."""
 
 from qo.app import App, Submission, TaskFunction
+from qo.client import Client, Consumer, HeartbeatManager, Producer, QueueState, Settings, Submitted, connect
 from qo.codec import decode
 from qo.errors import (
     Conflict,
@@ -22,7 +23,6 @@ from qo.errors import (
     WrongStatus,
 )
 from qo.model import Event, Filter, PromotionTimes, RetryPolicy, Status, Task, cursor
-from qo.queue import Consumer, HeartbeatManager, Producer, Queue, QueueState, Settings, Submitted, connect
 from qo.s3_store import S3Store
 from qo.storages import GCSStorage, InMemoryStorage, ObjectStorage, S3Storage
 from qo.tasks import current_task
@@ -31,6 +31,7 @@ from qo.version import __version__
 
 __all__ = [
     "App",
+    "Client",
     "Conflict",
     "ConflictError",
     "Consumer",
@@ -50,7 +51,6 @@ __all__ = [
     "Producer",
     "PromotionTimes",
     "QoError",
-    "Queue",
     "QueueState",
     "Refused",
     "ResultTimeout",

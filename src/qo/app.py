@@ -16,10 +16,10 @@ from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import Future
 from typing import Any, Generic, ParamSpec, Protocol, TypeVar, overload
 
+from qo.client import Client, Seconds, Settings, connect, describe
 from qo.destinations import DEFAULT_URL, destination
 from qo.errors import InvalidSetting
 from qo.model import Filter, NewTask, RetryPolicy, Task
-from qo.queue import Queue, Seconds, Settings, connect, describe
 from qo.sync import LoopThread
 from qo.tasks import Handler, Options, Registry, make_handler, make_options
 
@@ -167,7 +167,7 @@ class App:
         self.settings = settings or Settings()
         self.registry = Registry()
         self._thread = LoopThread("qo")
-        self._opened: asyncio.Task[Queue] | None = None
+        self._opened: asyncio.Task[Client] | None = None
         self._pid = 0
         atexit.register(self.close, timeout=_LAST_ANSWER)
 
@@ -219,7 +219,7 @@ class App:
     def new_task(self, type: str, payload: bytes, **options: Any) -> NewTask:
         return describe(self.settings, type, payload, **options)
 
-    async def queue(self) -> Queue:
+    async def queue(self) -> Client:
         """The open queue; only on the app's own loop (see `run`)."""
         if self._opened is None or self._pid != os.getpid():
             self._pid = os.getpid()
@@ -281,7 +281,7 @@ class App:
         self._thread.stop()
 
 
-async def _close(opened: asyncio.Task[Queue]) -> None:
+async def _close(opened: asyncio.Task[Client]) -> None:
     try:
         queue = await opened
     except Exception:  # noqa: BLE001 - whoever opened it was told

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any, Protocol, runtime_checkable
 
-from qo.model import Added, Change, Counts, Event, Filter, NewTask, Note, Task, Want
+from qo.model import Added, Change, ClaimRequest, Counts, Event, Filter, NewTask, Note, Task
 
 
 class Engine(Protocol):
@@ -23,7 +23,7 @@ class Engine(Protocol):
     async def add(self, tasks: Sequence[NewTask]) -> list[Added]:
         """Store new tasks; the engine may choose their ids. Of equal rank, the batch's order is kept."""
 
-    async def claim(self, want: Want) -> list[Task]:
+    async def claim(self, want: ClaimRequest) -> list[Task]:
         """Lease the due and eligible tasks that come first, and answer in this order (`in_order`).
 
         Competing claims may leave gaps: a task that another claim is about to take is passed over.
@@ -50,7 +50,7 @@ class Engine(Protocol):
     async def history(self, task_id: str) -> list[Event]:
         """Every transition of a task, in order."""
 
-    async def wait(self, want: Want, timeout: float) -> None:
+    async def wait(self, want: ClaimRequest, timeout: float) -> None:
         """Return when a claim may succeed, or after `timeout`. Returning early is always allowed."""
 
     async def read_note(self, name: str) -> Note | None:

@@ -10,6 +10,7 @@ from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, start_http_server
 
+from qo.client import Client
 from qo.clock import Clock, system_clock
 from qo.engine import (
     Engine,
@@ -25,6 +26,7 @@ from qo.model import (
     HIGH,
     Added,
     Change,
+    ClaimRequest,
     Counts,
     Event,
     Filter,
@@ -33,12 +35,10 @@ from qo.model import (
     Note,
     Status,
     Task,
-    Want,
     effective_priority,
     level_word,
 )
 from qo.notes import WORKERS
-from qo.queue import Queue
 from qo.stats import BOUNDS
 from qo.transitions import REASONS, is_dead_lettered, reason_of
 
@@ -111,9 +111,9 @@ class Meters:
         elif change.to is not Status.FAILED:
             self.retries.labels(level, why).inc()
 
-    def measured(self, queue: Queue) -> Queue:
+    def measured(self, queue: Client) -> Client:
         """The same queue, seen through these meters."""
-        measured = Queue(Measured(queue.engine, self), queue.settings)
+        measured = Client(Measured(queue.engine, self), queue.settings)
         measured.recorder, measured.transitions = queue.recorder, queue.transitions  # closed with the queue
         queue.transitions.on_run = lambda type_, seconds: self.run.labels(type_).observe(seconds)
         return measured
@@ -132,7 +132,7 @@ class Measured:
         self._held: dict[str, Task] = {}  # claimed through here and not settled yet
         self._expired: dict[str, Task] = {}  # the last page of lost tasks that a monitor looked at
 
-    async def claim(self, want: Want) -> list[Task]:
+    async def claim(self, want: ClaimRequest) -> list[Task]:
         tasks = await self._engine.claim(want)
         self._meters.claimed(tasks)
         self._held.update((task.id, task) for task in tasks)
@@ -199,7 +199,7 @@ class Measured:
     async def history(self, task_id: str) -> list[Event]:
         return await self._engine.history(task_id)
 
-    async def wait(self, want: Want, timeout: float) -> None:
+    async def wait(self, want: ClaimRequest, timeout: float) -> None:
         await self._engine.wait(want, timeout)
 
     async def now(self) -> float:

@@ -15,11 +15,11 @@ from urllib.parse import urlencode
 from qo.bucket import Bucket
 from qo.buckets import open_bucket
 from qo.buckets.prefixed import PrefixedBucket
+from qo.client import Client, Settings
 from qo.clock import Clock, system_clock
 from qo.engine import Engine
 from qo.engines.spacious import LARGEST, SpaciousEngine
 from qo.errors import InvalidSetting
-from qo.queue import Queue, Settings
 
 if TYPE_CHECKING:
     from qo.engines.sqlite_object import SqliteObjectEngine
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _FOREVER = float("inf")
 
 
-class S3Store(Queue):
+class S3Store(Client):
     """Everything a queue has, on one object. What another process wrote first is told: `ConflictError`.
 
     `durable`: a call returns when the bucket has what it changed, and reads see nothing else. `local`: a call returns

@@ -9,10 +9,10 @@ from concurrent.futures import Future
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+from qo.client import Client, Consumer, Producer, Settings, Submitted, Switches
+from qo.client import connect as connect_client
 from qo.clock import monotonic_clock
 from qo.errors import InvalidSetting
-from qo.queue import Consumer, Producer, Queue, Settings, Submitted, Switches
-from qo.queue import connect as connect_queue
 from qo.storages import ObjectStorage
 
 T = TypeVar("T")
@@ -110,10 +110,10 @@ def _each(thread: LoopThread, items: AsyncGenerator[Any, Any]) -> Iterator[Any]:
         thread.run(stop())
 
 
-class SyncQueue(Waiting):
-    """A Queue whose methods wait. `with qo.sync.connect(url) as queue: queue.enqueue(...)`"""
+class SyncClient(Waiting):
+    """A Client whose methods wait. `with qo.sync.connect(url) as queue: queue.enqueue(...)`"""
 
-    def __init__(self, queue: Queue) -> None:
+    def __init__(self, queue: Client) -> None:
         super().__init__(LoopThread("qo-sync"), queue)
 
     def __enter__(self) -> Self:
@@ -134,6 +134,6 @@ class SyncQueue(Waiting):
 
 
 def connect(
-    url: str | ObjectStorage, settings: Settings | None = None, *, make: Callable[..., Queue] = connect_queue
-) -> SyncQueue:
-    return SyncQueue(make(url, settings))
+    url: str | ObjectStorage, settings: Settings | None = None, *, make: Callable[..., Client] = connect_client
+) -> SyncClient:
+    return SyncClient(make(url, settings))

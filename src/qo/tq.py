@@ -20,12 +20,12 @@ from msgspec.structs import replace
 
 from qo import destinations
 from qo.app import App
+from qo.client import Client, Settings
 from qo.codec import encode_value
 from qo.errors import InvalidSetting
 from qo.model import SLOW_POLICY, RetryPolicy, check_retry, check_type
 from qo.monitor import Monitor, MonitorSettings
 from qo.notes import Control
-from qo.queue import Queue, Settings
 from qo.tasks import Handler, Options, PayloadArguments, Registry, decode_payload, make_options
 from qo.worker import Worker, WorkerSettings
 from qo.worker.processes import in_child
@@ -217,7 +217,7 @@ class TaskQueue:
                 self._app = App(destinations.redirect().tq or None)
             return self._app
 
-    def _run(self, how: Callable[[Queue], Any]) -> Any:
+    def _run(self, how: Callable[[Client], Any]) -> Any:
         app = self._home()
 
         async def there() -> Any:

@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from qo import errors
 from qo.errors import InvalidTask, QoError
-from qo.model import Added, Change, Counts, Event, Filter, Lane, NewTask, Note, Status, Task, Want
+from qo.model import Added, Change, ClaimRequest, Counts, Event, Filter, Lane, NewTask, Note, Status, Task
 
 PROTOCOL: Final = 1
 PATH: Final = "/internal/engine"
@@ -33,7 +33,7 @@ class Find(Struct, frozen=True, kw_only=True):
 
 
 class Wait(Struct, frozen=True, kw_only=True):
-    want: Want
+    want: ClaimRequest
     timeout: float
 
 
@@ -65,7 +65,7 @@ CountRows = list[tuple[str, str, Status, int, int]]  # the last is how many
 REQUESTS: Final[dict[str, Any]] = {
     "hello": None,
     "add": list[NewTask],
-    "claim": Want,
+    "claim": ClaimRequest,
     "apply": list[Change],
     "delete": list[str],
     "get": list[str],

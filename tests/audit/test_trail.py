@@ -9,11 +9,11 @@ import pytest
 from qo.audit import AuditRecord, AuditTrail, compact_audit, new_record, read_audit
 from qo.audit.archive import DAY, INBOX, MAX_DAYS_FULL, MAX_PER_DAY, MAX_PER_DAY_IN_ONE_OBJECT, PREFIX, RETENTION
 from qo.audit.records import MAX_TASK_IDS, AuditNote, encode
+from qo.client import Client
 from qo.engines.memory import MemoryEngine
 from qo.errors import StorageError
 from qo.model import ANY
 from qo.monitor import Monitor
-from qo.queue import Queue
 from qo.testing import ManualClock
 
 
@@ -159,7 +159,7 @@ async def test_a_caller_that_leaves_takes_no_record_with_it(engine: MemoryEngine
 
 async def test_the_monitor_compacts_the_trail(engine: MemoryEngine, clock: ManualClock) -> None:
     await write(engine, done(clock))
-    await Monitor(Queue(engine, clock=clock), id="m", clock=clock).check()
+    await Monitor(Client(engine, clock=clock), id="m", clock=clock).check()
     assert not await engine.notes(INBOX)
     assert len(await engine.notes(PREFIX)) == 1
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from qo.buckets.folder import FolderBucket
-from qo.queue import connect
+from qo.client import connect
 
 LARGE = "x" * 300_000
 

@@ -8,7 +8,7 @@ import msgspec
 from qo import notes
 from qo.clock import system_clock
 from qo.engines.sqlite import SqliteEngine
-from qo.model import ANY, NewTask, Want, complete, fail
+from qo.model import ANY, ClaimRequest, NewTask, complete, fail
 
 HIT = "top.hits=(top.hits||0)+1"
 SCRIPTS = [
@@ -61,7 +61,9 @@ async def fill(path: Path) -> list[str]:
         ]
         await engine.add(tasks)
         for number, script in enumerate(SCRIPTS):
-            want = Want(worker_id=script, lease_id=f"{number:032x}", types=(script,), capabilities=frozenset(SCRIPTS))
+            want = ClaimRequest(
+                worker_id=script, lease_id=f"{number:032x}", types=(script,), capabilities=frozenset(SCRIPTS)
+            )
             for task in await engine.claim(want):
                 result = json.dumps({script: [script]}).encode()
                 trace = f"{script}\nTraceback (most recent call last):\n  {script}"

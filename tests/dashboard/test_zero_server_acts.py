@@ -13,13 +13,13 @@ from playwright.async_api import Error
 
 from qo.audit import AuditRecord, compact_audit, read_audit
 from qo.checksum import check_seal, sealed
+from qo.client import Client
 from qo.clock import system_clock
 from qo.engines.per_task import PerTaskEngine
 from qo.engines.per_task.keys import index_key, task_key
 from qo.errors import LeaseLost
 from qo.model import FINISHED, Status, Task
 from qo.model.life_cycle import GONE, REFUSED, STEPS, outcome
-from qo.queue import Queue
 from tests.dashboard.chromium import Tab
 from tests.dashboard.zero_queue import Source, fill, opened, task_in
 from tests.dashboard.zero_store import READER, Place, Store
@@ -39,7 +39,7 @@ async def place(request: pytest.FixtureRequest, store: Store) -> Place:
 
 
 @pytest_asyncio.fixture(loop_scope="session")
-async def queue(place: Place) -> AsyncIterator[Queue]:
+async def queue(place: Place) -> AsyncIterator[Client]:
     async with opened(place) as queue:
         yield queue
 
@@ -49,7 +49,7 @@ async def source(tab: Tab, place: Place) -> Source:
     return await Source.on(tab.page, place, place.link("--write"))
 
 
-async def actions(queue: Queue) -> list[AuditRecord]:
+async def actions(queue: Client) -> list[AuditRecord]:
     """What the page wrote into the audit trail, also once it is merged."""
     before = (await read_audit(queue.engine, now=system_clock() + 60, limit=100)).records
     await compact_audit(queue.engine, system_clock())
@@ -57,7 +57,7 @@ async def actions(queue: Queue) -> list[AuditRecord]:
     return before
 
 
-async def check(place: Place, queue: Queue, tasks: list[Task]) -> None:
+async def check(place: Place, queue: Client, tasks: list[Task]) -> None:
     """The index is exactly what the tasks need, and the sweeper finds nothing to do."""
     if place.layout != "tasks":
         return
@@ -70,7 +70,7 @@ async def check(place: Place, queue: Queue, tasks: list[Task]) -> None:
 
 
 async def test_what_a_page_rewrites_has_its_checksum_and_the_fields_of_a_newer_build(
-    place: Place, queue: Queue, source: Source
+    place: Place, queue: Client, source: Source
 ) -> None:
     task_id = await task_in(queue, Status.PENDING)
     key = task_key(task_id) if place.layout == "tasks" else "queue.json"
@@ -99,7 +99,7 @@ async def test_what_a_page_rewrites_has_its_checksum_and_the_fields_of_a_newer_b
     assert task is not None and task.status is Status.CANCELLED
 
 
-async def test_every_action_does_to_every_status_what_the_model_says(place: Place, queue: Queue, tab: Tab) -> None:
+async def test_every_action_does_to_every_status_what_the_model_says(place: Place, queue: Client, tab: Tab) -> None:
     """Under a policy for operators, which the store itself enforces."""
     source = await Source.on(tab.page, place, place.narrow_link("--write"))
     for action in ACTIONS:
@@ -122,7 +122,7 @@ async def test_every_action_does_to_every_status_what_the_model_says(place: Plac
 
 
 async def test_a_replayed_task_is_claimed_and_its_whole_past_is_kept(
-    place: Place, queue: Queue, source: Source
+    place: Place, queue: Client, source: Source
 ) -> None:
     task_id = await task_in(queue, Status.FAILED, payload={"n": 9_007_199_254_740_993})
     before = await queue.get(task_id)
@@ -138,7 +138,7 @@ async def test_a_replayed_task_is_claimed_and_its_whole_past_is_kept(
     await check(place, queue, await queue.list(limit=200))
 
 
-async def test_a_worker_whose_task_was_cancelled_on_the_page_has_lost_its_lease(queue: Queue, source: Source) -> None:
+async def test_a_worker_whose_task_was_cancelled_on_the_page_has_lost_its_lease(queue: Client, source: Source) -> None:
     task_id = await task_in(queue, Status.PENDING)
     (task,) = await queue.dequeue("work")
     await source.get("return source.act('cancel', {ids: [argument]});", task_id)
@@ -149,7 +149,7 @@ async def test_a_worker_whose_task_was_cancelled_on_the_page_has_lost_its_lease(
 
 
 async def test_a_page_and_workers_that_race_for_the_same_tasks_lose_none(
-    place: Place, queue: Queue, source: Source
+    place: Place, queue: Client, source: Source
 ) -> None:
     ids = [(await queue.enqueue("race", number, queue="main")).id for number in range(24)]
     acting = asyncio.create_task(source.get("return source.act('cancel', {ids: argument});", ids))
@@ -169,7 +169,7 @@ async def test_a_page_and_workers_that_race_for_the_same_tasks_lose_none(
     await check(place, queue, tasks)
 
 
-async def test_two_pages_that_do_the_same_do_it_once(queue: Queue, source: Source) -> None:
+async def test_two_pages_that_do_the_same_do_it_once(queue: Client, source: Source) -> None:
     ids = [await task_in(queue, Status.FAILED) for _ in range(6)]
     script = """
       const {open} = await import(new URL('sources/bucket.js', document.baseURI));
@@ -183,7 +183,7 @@ async def test_two_pages_that_do_the_same_do_it_once(queue: Queue, source: Sourc
         assert [event.status for event in await queue.history(task_id)].count(Status.PENDING) == 2
 
 
-async def test_all_that_match_are_acted_upon_and_no_others(queue: Queue, source: Source) -> None:
+async def test_all_that_match_are_acted_upon_and_no_others(queue: Client, source: Source) -> None:
     failed = [await task_in(queue, Status.FAILED, type="mail") for _ in range(3)]
     others = [await task_in(queue, Status.FAILED, type="crawl"), await task_in(queue, Status.COMPLETED, type="mail")]
     answer = await source.get("return source.act('replay', {filter: {type: 'mail'}});")
@@ -195,7 +195,7 @@ async def test_all_that_match_are_acted_upon_and_no_others(queue: Queue, source:
     assert set(record.task_ids) == set(failed) and record.target == "type mail, status failed cancelled"
 
 
-async def test_switches_set_on_the_page_are_what_workers_obey(place: Place, queue: Queue, tab: Tab) -> None:
+async def test_switches_set_on_the_page_are_what_workers_obey(place: Place, queue: Client, tab: Tab) -> None:
     source = await Source.on(tab.page, place, place.narrow_link("--write"))
     await queue.switches.pause(queues=["slow"])
     await source.get("return source.steer('pause', {queue: 'mail'});")
@@ -232,7 +232,7 @@ async def test_switches_set_on_the_page_are_what_workers_obey(place: Place, queu
     )
 
 
-async def test_clean_up_deletes_what_ended_long_enough_ago(queue: Queue, source: Source) -> None:
+async def test_clean_up_deletes_what_ended_long_enough_ago(queue: Client, source: Source) -> None:
     ids = await fill(queue)
     young = await source.get("return source.steer('cleanup', {older_than: 3600, status: ['completed', 'failed']});")
     assert young["deleted"] == 0
@@ -242,7 +242,7 @@ async def test_clean_up_deletes_what_ended_long_enough_ago(queue: Queue, source:
     assert left == set(Status) - {Status.COMPLETED, Status.FAILED}
 
 
-async def test_without_leave_to_write_nothing_is_written(place: Place, queue: Queue, tab: Tab) -> None:
+async def test_without_leave_to_write_nothing_is_written(place: Place, queue: Client, tab: Tab) -> None:
     """By the page's own rule; and if the page is changed, by the store's."""
     ids = await fill(queue)
     before = place.objects()

@@ -17,11 +17,11 @@ import pytest_asyncio
 from click.testing import CliRunner
 
 from qo.cli import main
+from qo.client import Client
 from qo.clock import system_clock
 from qo.engines.per_task.counting import ROLLUP, Rollup
 from qo.ids import new_id, new_lease_id
-from qo.model import NewTask, Status, Want, cancel, complete
-from qo.queue import Queue
+from qo.model import ClaimRequest, NewTask, Status, cancel, complete
 from tests.dashboard.chromium import FILES, Tab
 from tests.dashboard.zero_queue import Source, fill, opened, task_in
 from tests.dashboard.zero_store import Place, Store
@@ -50,7 +50,7 @@ async def place(request: pytest.FixtureRequest, store: Store) -> Place:
 
 
 @pytest_asyncio.fixture(loop_scope="session")
-async def queue(place: Place) -> AsyncIterator[Queue]:
+async def queue(place: Place) -> AsyncIterator[Client]:
     async with opened(place) as queue:
         yield queue
 
@@ -60,7 +60,7 @@ async def source(tab: Tab, place: Place) -> Source:
     return await Source.on(tab.page, place, place.link())
 
 
-async def mixed(queue: Queue, number: int) -> None:
+async def mixed(queue: Client, number: int) -> None:
     """Tasks of several queues, types and priorities, some with keys, which makes ids that tell no time."""
     options: list[dict[str, Any]] = [
         {
@@ -78,7 +78,7 @@ async def mixed(queue: Queue, number: int) -> None:
     await queue.submit_many(new)
 
 
-async def test_pages_hold_every_task_once_and_in_order(queue: Queue, source: Source) -> None:
+async def test_pages_hold_every_task_once_and_in_order(queue: Client, source: Source) -> None:
     await mixed(queue, 40)
     expected = {task.id: task async for task in queue.all()}
     fields = {"newest": ("created_at", True), "updated": ("updated_at", True), "rank": ("rank", False)}
@@ -89,7 +89,7 @@ async def test_pages_hold_every_task_once_and_in_order(queue: Queue, source: Sou
         assert values == sorted(values, reverse=descending), sort
 
 
-async def test_filters_find_what_the_engine_holds(queue: Queue, source: Source) -> None:
+async def test_filters_find_what_the_engine_holds(queue: Client, source: Source) -> None:
     await mixed(queue, 30)
     held = [task async for task in queue.all()]
     running = await queue.dequeue(batch_size=2, queue="mail")
@@ -111,7 +111,7 @@ async def test_filters_find_what_the_engine_holds(queue: Queue, source: Source) 
         assert sorted(task["id"] for task in found) == sorted(expected), filter_
 
 
-async def test_the_overview_counts_as_the_engine_counts(queue: Queue, source: Source) -> None:
+async def test_the_overview_counts_as_the_engine_counts(queue: Client, source: Source) -> None:
     await fill(queue)
     await mixed(queue, 12)
     seen, stats = await source.get("return source.overview();"), await queue.stats()
@@ -135,7 +135,7 @@ async def test_an_empty_place_is_an_empty_queue(source: Source) -> None:
     assert missing.code == "not_found"
 
 
-async def test_looking_again_reads_only_what_changed(queue: Queue, source: Source) -> None:
+async def test_looking_again_reads_only_what_changed(queue: Client, source: Source) -> None:
     await mixed(queue, 30)
     script = """
       const costs = [];
@@ -212,7 +212,7 @@ async def test_every_version_of_a_task_can_be_looked_at_without_its_lease(store:
     assert "lease_id" not in json.dumps(history)
 
 
-async def test_what_is_not_ours_hides_nothing(place: Place, queue: Queue, source: Source) -> None:
+async def test_what_is_not_ours_hides_nothing(place: Place, queue: Client, source: Source) -> None:
     ids = await fill(queue)
     if place.layout == "tasks":
         bad = new_id()
@@ -257,7 +257,7 @@ async def test_a_computer_whose_clock_is_wrong_goes_by_the_stores(store: Store, 
 
 
 async def test_values_that_lie_aside_are_shown_in_their_place_and_go_with_their_task(
-    place: Place, queue: Queue, tab: Tab
+    place: Place, queue: Client, tab: Tab
 ) -> None:
     """As qo/engines/references.py marks them, here written by hand."""
     source = await Source.on(tab.page, place, place.narrow_link("--write"))
@@ -268,7 +268,7 @@ async def test_values_that_lie_aside_are_shown_in_their_place_and_go_with_their_
     await engine.add(
         [NewTask(id=task_id, queue="main", type="work", payload=b"\x01qo\x01@" + keys["payload"].encode())]
     )
-    (task,) = await engine.claim(Want(worker_id="w", lease_id=new_lease_id(), queues=("main",)))
+    (task,) = await engine.claim(ClaimRequest(worker_id="w", lease_id=new_lease_id(), queues=("main",)))
     await engine.apply([complete(task, b"\x01qo\x01@" + keys["result"].encode())])
     seen = await source.get("return source.task(argument);", task_id)
     assert seen["payload"] == {"large": "x" * 1000}
@@ -283,7 +283,7 @@ async def test_values_that_lie_aside_are_shown_in_their_place_and_go_with_their_
 
 
 async def test_what_is_not_a_tasks_own_is_neither_shown_nor_removed_with_it(
-    place: Place, queue: Queue, tab: Tab
+    place: Place, queue: Client, tab: Tab
 ) -> None:
     source = await Source.on(tab.page, place, place.link("--write"))
     engine = getattr(queue.engine, "engine", queue.engine)

@@ -6,8 +6,8 @@ import pytest
 import pytest_asyncio
 from playwright.async_api import Route
 
+from qo.client import Client
 from qo.model import Status
-from qo.queue import Queue
 from tests.dashboard.chromium import Tab
 from tests.dashboard.test_zero_server_acts import check
 from tests.dashboard.zero_queue import Source, opened, task_in
@@ -23,7 +23,7 @@ async def place(request: pytest.FixtureRequest, store: Store) -> Place:
 
 
 @pytest_asyncio.fixture(loop_scope="session")
-async def queue(place: Place) -> AsyncIterator[Queue]:
+async def queue(place: Place) -> AsyncIterator[Client]:
     async with opened(place) as queue:
         yield queue
 
@@ -54,7 +54,7 @@ class Line:
 
 @pytest.mark.parametrize(("arrives", "status"), [(True, None), (True, 500), (False, None)])
 async def test_a_write_that_was_cut_off_is_done_once(
-    place: Place, queue: Queue, tab: Tab, arrives: bool, status: int | None
+    place: Place, queue: Client, tab: Tab, arrives: bool, status: int | None
 ) -> None:
     task_id = await task_in(queue, Status.FAILED)
     source, line = await Source.on(tab.page, place, place.link("--write")), Line(tab, place)

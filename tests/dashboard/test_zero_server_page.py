@@ -6,8 +6,8 @@ import pytest
 import pytest_asyncio
 from playwright.async_api import Page, expect
 
+from qo.client import Client
 from qo.model import Status
-from qo.queue import Queue
 from tests.dashboard.chromium import Tab
 from tests.dashboard.zero_queue import fill, opened, task_in
 from tests.dashboard.zero_store import READER, Place, Store
@@ -30,7 +30,7 @@ def place(layout: str, store: Store) -> Place:
 
 
 @pytest_asyncio.fixture(loop_scope="session")
-async def queue(place: Place) -> AsyncIterator[Queue]:
+async def queue(place: Place) -> AsyncIterator[Client]:
     async with opened(place) as queue:
         yield queue
 
@@ -46,7 +46,7 @@ async def go(page: Page, where: str) -> None:
     await page.evaluate("(where) => { location.hash = where; }", where)
 
 
-async def test_the_page_makes_markup_of_nothing(place: Place, queue: Queue, tab: Tab) -> None:
+async def test_the_page_makes_markup_of_nothing(place: Place, queue: Client, tab: Tab) -> None:
     """Its policy lets the answers of the store be parsed as XML, and nothing else become a document."""
     await queue.enqueue("seen")
     page = await open_page(tab, place.narrow_link())
@@ -61,7 +61,7 @@ async def test_the_page_makes_markup_of_nothing(place: Place, queue: Queue, tab:
 
 
 @BOTH
-async def test_a_link_shows_the_whole_queue_and_keeps_nothing(place: Place, queue: Queue, tab: Tab) -> None:
+async def test_a_link_shows_the_whole_queue_and_keeps_nothing(place: Place, queue: Client, tab: Tab) -> None:
     ids = await fill(queue)
     requests: list[str] = []
     tab.page.on("request", lambda request: requests.append(request.url))
@@ -99,7 +99,7 @@ async def test_a_link_shows_the_whole_queue_and_keeps_nothing(place: Place, queu
     assert tab.unexpected() == []
 
 
-async def test_a_shard_is_chosen_and_only_its_tasks_are_shown(place: Place, queue: Queue, tab: Tab) -> None:
+async def test_a_shard_is_chosen_and_only_its_tasks_are_shown(place: Place, queue: Client, tab: Tab) -> None:
     ids = [(await queue.enqueue("work", n)).id for n in range(24)]
     shard = ids[0][0]
     page = await open_page(tab, place.link(keys=READER))
@@ -120,7 +120,7 @@ async def test_reloading_forgets_the_credentials_and_says_so(place: Place, tab: 
     await expect(page.locator("[role=alert]")).to_contain_text("This link is damaged", timeout=PATIENCE)
 
 
-async def test_a_code_is_pasted_into_the_page_and_gets_into_no_address(place: Place, queue: Queue, tab: Tab) -> None:
+async def test_a_code_is_pasted_into_the_page_and_gets_into_no_address(place: Place, queue: Client, tab: Tab) -> None:
     await fill(queue)
     link = place.link(keys=READER)
     addresses: list[str] = []
@@ -138,7 +138,7 @@ async def test_a_code_is_pasted_into_the_page_and_gets_into_no_address(place: Pl
 
 
 @BOTH
-async def test_a_failed_task_is_replayed_by_a_click_and_runs(place: Place, queue: Queue, tab: Tab) -> None:
+async def test_a_failed_task_is_replayed_by_a_click_and_runs(place: Place, queue: Client, tab: Tab) -> None:
     task_id = await task_in(queue, Status.FAILED)
     page = await open_page(tab, place.narrow_link("--write"))
     await go(page, "#/tasks?status=failed")
@@ -156,7 +156,7 @@ async def test_a_failed_task_is_replayed_by_a_click_and_runs(place: Place, queue
     assert tab.unexpected() == []
 
 
-async def test_a_refused_write_is_told_as_it_is(place: Place, queue: Queue, tab: Tab) -> None:
+async def test_a_refused_write_is_told_as_it_is(place: Place, queue: Client, tab: Tab) -> None:
     """The link says it may write; the store knows better."""
     task_id = await task_in(queue, Status.FAILED)
     page = await open_page(tab, place.link("--write", keys=READER))
@@ -168,7 +168,7 @@ async def test_a_refused_write_is_told_as_it_is(place: Place, queue: Queue, tab:
     assert tab.unexpected("403") == []
 
 
-async def test_pausing_by_a_click_pauses_workers(place: Place, queue: Queue, tab: Tab) -> None:
+async def test_pausing_by_a_click_pauses_workers(place: Place, queue: Client, tab: Tab) -> None:
     await fill(queue)
     page = await open_page(tab, place.link("--write"))
     await page.locator("[data-do=pause]").click()

@@ -18,11 +18,11 @@ from qo.engines.per_task.keys import entry_of, index_key, task_key
 from qo.ids import luck, new_id, new_lease_id
 from qo.model import (
     Change,
+    ClaimRequest,
     NewTask,
     RetryPolicy,
     Status,
     Task,
-    Want,
     apply,
     archive,
     cancel,
@@ -184,11 +184,11 @@ async def test_the_past_of_a_task_is_told_as_the_server_tells_it(modules: Page) 
     await engine.add([NewTask(id=task_id, queue="q", type="t", payload=b"[1]")])
     for _ in range(2):
         clock.advance(10)
-        (held,) = await engine.claim(Want(worker_id="w", lease_id=new_lease_id()))
+        (held,) = await engine.claim(ClaimRequest(worker_id="w", lease_id=new_lease_id()))
         clock.advance(5)
         await engine.apply([fail(held, "boom")])
         await engine.apply([replay(task_id)])
-    (held,) = await engine.claim(Want(worker_id="w", lease_id=new_lease_id()))
+    (held,) = await engine.claim(ClaimRequest(worker_id="w", lease_id=new_lease_id()))
     await engine.apply([complete(held, b"2")])
     await engine.apply([archive(task_id)])
     (task,) = await engine.get([task_id])

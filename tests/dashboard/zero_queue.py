@@ -8,9 +8,9 @@ import msgspec
 from playwright.async_api import Page
 
 import qo
+from qo.client import Client
 from qo.model import ANY, Status
 from qo.notes import WORKERS, WorkerNote
-from qo.queue import Queue
 from tests.dashboard.zero_store import Place
 
 
@@ -54,13 +54,13 @@ class Source:
 
 
 @asynccontextmanager
-async def opened(place: Place) -> AsyncIterator[Queue]:
+async def opened(place: Place) -> AsyncIterator[Client]:
     async with qo.connect(place.url) as queue:
         yield queue
 
 
 async def task_in(
-    queue: Queue, status: Status, *, type: str = "work", payload: object = None, name: str = "main"
+    queue: Client, status: Status, *, type: str = "work", payload: object = None, name: str = "main"
 ) -> str:
     """A task brought into a status the way tasks get there."""
     submitted = await queue.enqueue(type, payload, queue=name, max_retries=0)
@@ -81,7 +81,7 @@ async def task_in(
     return task_id
 
 
-async def fill(queue: Queue) -> dict[Status, str]:
+async def fill(queue: Client) -> dict[Status, str]:
     """One task of every status, and a worker. What waits comes last: it would be taken for the others."""
     order = [Status.COMPLETED, Status.FAILED, Status.CANCELLED, Status.ARCHIVED, Status.RUNNING, Status.PENDING]
     ids = {status: await task_in(queue, status, payload={"status": status.value}) for status in order}

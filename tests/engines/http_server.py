@@ -11,10 +11,10 @@ import uvicorn
 from litestar import Litestar, Request
 from litestar.exceptions import HTTPException
 
+from qo.client import Client
 from qo.clock import Clock, system_clock
 from qo.engine import Engine
 from qo.errors import QoError
-from qo.queue import Queue
 from qo.web.access import put_caller
 from qo.web.callers import LOCAL_CALLER
 from qo.web.metrics import router as metrics_router
@@ -70,8 +70,8 @@ class Server:
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
 
     @asynccontextmanager
-    async def serving(self, engine: Engine, clock: Clock = system_clock) -> AsyncIterator[Queue]:
-        queue = Queue(engine, clock=clock)
+    async def serving(self, engine: Engine, clock: Clock = system_clock) -> AsyncIterator[Client]:
+        queue = Client(engine, clock=clock)
         await self.there(queue.open())
         self.app.state.clear()
         self.app.state["queue"] = queue

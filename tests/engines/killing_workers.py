@@ -8,9 +8,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+from qo.client import Client, connect
 from qo.engine import Engine
 from qo.model import UNFINISHED, Filter
-from qo.queue import Queue, connect
 from tests.engines.busy_process import SOON
 from tests.engines.killing import PATIENCE, Told, new_dice
 from tests.servers.process import ROOT
@@ -71,7 +71,7 @@ def children(pid: int) -> list[int]:
     return [int(child) for child in path.read_text().split()] if path.exists() else []
 
 
-async def submit_until_it_hangs(queue: Queue, log: Path) -> set[str]:
+async def submit_until_it_hangs(queue: Client, log: Path) -> set[str]:
     added = set[str]()
     async with asyncio.timeout(PATIENCE):
         while said(log) is None:

@@ -5,10 +5,10 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
+from qo.client import Client
 from qo.errors import StorageError
 from qo.model import Status
 from qo.monitor import Monitor, MonitorSettings
-from qo.queue import Queue
 from qo.worker import Worker, WorkerSettings
 from tests.engines.redis_worker import registry
 
@@ -16,7 +16,7 @@ PATIENCE = 45.0  # seconds until everything acknowledged must be done
 
 
 @asynccontextmanager
-async def at_work(queue: Queue) -> AsyncIterator[Worker]:
+async def at_work(queue: Client) -> AsyncIterator[Worker]:
     worker = Worker(queue, registry(), WorkerSettings(lease=1.5, heartbeat=0.5, poll=0.5))
     monitor = Monitor(queue, MonitorSettings(check_interval=0.3, grace=0.2), id="m")
     tasks = [asyncio.create_task(worker.run()), asyncio.create_task(monitor.run())]
@@ -28,7 +28,7 @@ async def at_work(queue: Queue) -> AsyncIterator[Worker]:
         await asyncio.gather(*tasks)
 
 
-async def produce(queue: Queue, acknowledged: list[str], stop: asyncio.Event) -> None:
+async def produce(queue: Client, acknowledged: list[str], stop: asyncio.Event) -> None:
     """Submit one after the other; what raised may or may not have landed and is not counted."""
     n = 0
     while not stop.is_set():
@@ -39,7 +39,7 @@ async def produce(queue: Queue, acknowledged: list[str], stop: asyncio.Event) ->
             await asyncio.sleep(0.02)
 
 
-async def all_done(queue: Queue, ids: list[str]) -> None:
+async def all_done(queue: Client, ids: list[str]) -> None:
     until = time.monotonic() + PATIENCE
     left = list(ids)
     while left:
@@ -50,7 +50,7 @@ async def all_done(queue: Queue, ids: list[str]) -> None:
         await asyncio.sleep(0.05)
 
 
-async def finished_once(queue: Queue, ids: list[str]) -> None:
+async def finished_once(queue: Client, ids: list[str]) -> None:
     histories = await asyncio.gather(*(queue.engine.history(task_id) for task_id in ids))
     for events in histories:
         assert [event.status for event in events].count(Status.COMPLETED) == 1, events
@@ -64,7 +64,7 @@ async def until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
             await asyncio.sleep(0.01)
 
 
-async def under_load(queue: Queue, trouble: Callable[[list[str]], Awaitable[None]]) -> list[str]:
+async def under_load(queue: Client, trouble: Callable[[list[str]], Awaitable[None]]) -> list[str]:
     """What was acknowledged while a worker worked, a producer produced and trouble took its course."""
     acknowledged: list[str] = []
     stop = asyncio.Event()

@@ -3,16 +3,16 @@
 import asyncio
 import sys
 
+from qo.client import Client, connect
 from qo.engines import open_engine
 from qo.ids import new_id
 from qo.model import NewTask
-from qo.queue import Queue, connect
 from qo.tasks import Registry, make_handler, make_options
 from qo.worker import Worker, WorkerSettings
 
 
 async def add_one(url: str) -> None:
-    async with Queue(open_engine(url)) as queue:
+    async with Client(open_engine(url)) as queue:
         await queue.engine.add([NewTask(id=new_id(), queue="q", type="t")])
 
 

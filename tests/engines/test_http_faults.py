@@ -12,15 +12,15 @@ import pytest
 from msgspec.structs import replace
 
 from qo import wire
+from qo.client import Client
 from qo.engines.http import HttpEngine, examine
 from qo.engines.http.address import address_of
 from qo.engines.http.batches import cut
 from qo.engines.memory import MemoryEngine
 from qo.engines.sqlite import SqliteEngine
 from qo.errors import Conflict, InvalidSetting, InvalidTask, OutcomeUnknown, StorageError
-from qo.model import ANY, NEW, Added, Filter, NewTask, Note, Status, Want, cancel, complete
+from qo.model import ANY, NEW, Added, ClaimRequest, Filter, NewTask, Note, Status, cancel, complete
 from qo.notes import TOKENS
-from qo.queue import Queue
 from qo.testing.samples import claim_one, new, stored, task_id, want
 from tests.engines.http_faults import FaultyLine
 from tests.engines.http_server import Server, server
@@ -33,7 +33,7 @@ def served() -> Iterator[Server]:
 
 
 @pytest.fixture(params=["memory", "sqlite"])
-async def queue(served: Server, request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Queue]:
+async def queue(served: Server, request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Client]:
     engine = MemoryEngine() if request.param == "memory" else SqliteEngine(tmp_path / "qo.db")
     async with served.serving(engine) as queue:
         yield queue
@@ -46,7 +46,7 @@ async def line(served: Server) -> AsyncIterator[FaultyLine]:
 
 
 @pytest.fixture
-async def engine(queue: Queue, line: FaultyLine) -> AsyncIterator[HttpEngine]:  # noqa: ARG001 - the line leads to it
+async def engine(queue: Client, line: FaultyLine) -> AsyncIterator[HttpEngine]:  # noqa: ARG001 - the line leads to it
     engine = HttpEngine(address_of(line.url))
     await engine.open()
     yield engine
@@ -106,7 +106,7 @@ async def test_a_server_that_forgot_says_what_landed_and_admits_what_it_cannot_k
     assert await engine.add([new(5)]) == [(task_id(5), False)]
 
 
-async def test_a_first_try_that_arrives_late_claims_nothing_more(served: Server, queue: Queue) -> None:
+async def test_a_first_try_that_arrives_late_claims_nothing_more(served: Server, queue: Client) -> None:
     await served.there(_add(queue, 4))
     asked = want(limit=2)
     headers = {"Content-Type": wire.MEDIA_TYPE, wire.REQUEST: asked.lease_id}
@@ -117,7 +117,7 @@ async def test_a_first_try_that_arrives_late_claims_nothing_more(served: Server,
     assert len(await served.there(queue.engine.find(Filter(statuses=(Status.RUNNING,)), limit=9))) == 2
 
 
-async def _add(queue: Queue, number: int) -> None:
+async def _add(queue: Client, number: int) -> None:
     await queue.engine.add([new(n) for n in range(number)])
 
 
@@ -255,7 +255,7 @@ async def test_bodies_are_limited_and_typed(served: Server) -> None:
     assert [each.status_code for each in (large, deep, empty, typed, unknown)] == [413, 400, 400, 415, 404]
 
 
-async def test_tokens_are_not_listed_among_the_notes(engine: HttpEngine, queue: Queue, served: Server) -> None:
+async def test_tokens_are_not_listed_among_the_notes(engine: HttpEngine, queue: Client, served: Server) -> None:
     for name in (TOKENS, "tokens"):
         await served.there(queue.engine.write_note(name, b"secret", expected=ANY))
     assert await engine.notes("") == []
@@ -290,7 +290,7 @@ async def test_a_batch_of_large_tasks_arrives(engine: HttpEngine) -> None:
     assert sum([len(task.payload) for task in await engine.claim(want(limit=40))]) == 40 * 250_000
 
 
-async def test_doctor_knows_a_server(served: Server, queue: Queue, unused_tcp_port: int) -> None:
+async def test_doctor_knows_a_server(served: Server, queue: Client, unused_tcp_port: int) -> None:
     await queue.engine.add([new(n, priority=9) for n in range(3)])
     findings = {finding.name: finding for finding in await examine(served.url)}
     assert findings["server"].ok and findings["protocol"].ok and findings["store"].ok
@@ -300,7 +300,7 @@ async def test_doctor_knows_a_server(served: Server, queue: Queue, unused_tcp_po
 
 
 async def test_everything_of_the_port_travels_unchanged() -> None:
-    sample: Want = want(at_most={"a": 1}, capabilities=frozenset({"x"}), again=True)
+    sample: ClaimRequest = want(at_most={"a": 1}, capabilities=frozenset({"x"}), again=True)
     assert wire.decode_request("claim", wire.encode(sample)) == sample
     task = NewTask(id=task_id(0), queue="q", type="t", ageing=float("inf"), run_at=1.5, payload=b"\x00\xff")
     assert wire.decode_request("add", wire.encode([task])) == [task]

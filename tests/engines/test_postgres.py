@@ -9,6 +9,7 @@ import psycopg
 import pytest
 
 from qo import App
+from qo.client import connect
 from qo.engine import Engine
 from qo.engines import examine, open_engine
 from qo.engines.postgres import PostgresEngine
@@ -19,7 +20,6 @@ from qo.engines.postgres.reading import query
 from qo.engines.postgres.statements import fill, statement
 from qo.errors import InvalidSetting, OutcomeUnknown, StorageError
 from qo.model import Filter, Status, after_error, archive, cancel, complete, fail, release
-from qo.queue import connect
 from qo.testing import EngineContract, ManualClock
 from qo.testing.samples import claim, claim_one, new, stored, task_id, want
 from tests.engines.damage import damage_postgres

@@ -7,13 +7,13 @@ from typing import Any
 import psycopg
 import pytest
 
+from qo.client import Client
 from qo.engines import examine
 from qo.engines.postgres import PostgresEngine
 from qo.engines.postgres.address import address_of
 from qo.errors import StorageError
 from qo.model import Status
 from qo.monitor import Monitor, MonitorSettings
-from qo.queue import Queue
 from qo.tasks import Registry, make_handler, make_options
 from qo.testing.samples import want
 from qo.worker import Worker, WorkerSettings
@@ -67,7 +67,7 @@ async def echo(n: int) -> int:
 class Load:
     """A producer that goes on whatever happens, and remembers what was acknowledged."""
 
-    def __init__(self, queue: Queue) -> None:
+    def __init__(self, queue: Client) -> None:
         self.queue, self.acknowledged = queue, list[str]()
         self.going = True
 
@@ -87,7 +87,7 @@ class Load:
             await asyncio.sleep(0.01)
 
 
-async def _all_ended(queue: Queue, ids: list[str]) -> None:
+async def _all_ended(queue: Client, ids: list[str]) -> None:
     pending = ids
     while pending:
         tasks: list[Any] = await queue.engine.get(pending)
@@ -101,7 +101,7 @@ async def test_every_acknowledged_task_completes_though_the_server_restarts() ->
     registry = Registry()
     registry.add(make_handler(echo, type="echo", options=make_options(echo)))
     with postgres_server() as server:
-        async with Queue(PostgresEngine(address_of(server.url()))) as queue:
+        async with Client(PostgresEngine(address_of(server.url()))) as queue:
             load = Load(queue)
             worker = Worker(queue, registry, WorkerSettings(poll=0.1, lease=2.0))
             monitor = Monitor(queue, MonitorSettings(check_interval=0.5, grace=0.5), id="m")

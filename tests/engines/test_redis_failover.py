@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from qo.client import Client, connect
 from qo.engines.redis import calls
 from qo.errors import OutcomeUnknown, StorageError
 from qo.model import Filter, Status, complete
-from qo.queue import Queue, connect
 from qo.testing.samples import claim_one, new, stored, task_id, want
 from tests.engines.redis_engines import opened
 from tests.engines.redis_load import under_load, until
@@ -91,7 +91,7 @@ async def test_a_primary_replaced_while_it_still_answers_acknowledges_nothing_th
         assert len(await under_load(queue, failovers)) > 100
 
 
-async def failover(fleet: Sentinels, queue: Queue, acknowledged: list[str]) -> None:
+async def failover(fleet: Sentinels, queue: Client, acknowledged: list[str]) -> None:
     """The primary dies and a replica takes over; then the last replica dies too, and comes back."""
     await until(lambda: len(acknowledged) > 100)
     await asyncio.to_thread(fleet.primary.kill)
@@ -108,12 +108,12 @@ async def failover(fleet: Sentinels, queue: Queue, acknowledged: list[str]) -> N
     await until(lambda: len(acknowledged) > seen + 50)
 
 
-async def write_until_refused(queue: Queue) -> None:
+async def write_until_refused(queue: Client) -> None:
     for _ in range(1000):
         await queue.engine.write_note("probe", b"", expected="any")
 
 
-async def until_writable(queue: Queue) -> None:
+async def until_writable(queue: Client) -> None:
     async with asyncio.timeout(20):
         while True:
             with contextlib.suppress(StorageError):

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from qo.client import Client, connect
 from qo.model import RetryPolicy, Status
 from qo.monitor import Monitor, MonitorSettings
-from qo.queue import Queue, connect
 from tests.engines.redis_load import all_done, finished_once, under_load, until
 from tests.servers.redis import running
 
@@ -84,7 +84,7 @@ async def test_four_workers_of_which_one_is_killed_again_and_again(dice: random.
                 await watching
 
 
-async def until_registered(queue: Queue, pid: int) -> str:
+async def until_registered(queue: Client, pid: int) -> str:
     async with asyncio.timeout(30):
         while True:
             for worker in await queue.workers():
@@ -93,7 +93,7 @@ async def until_registered(queue: Queue, pid: int) -> str:
             await asyncio.sleep(0.005)
 
 
-async def until_completed(queue: Queue, number: int) -> None:
+async def until_completed(queue: Client, number: int) -> None:
     async with asyncio.timeout(30):
         while (await queue.stats())["completed"] < number:
             await asyncio.sleep(0.002)

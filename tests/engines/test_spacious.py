@@ -8,12 +8,12 @@ import pytest
 from msgspec.structs import replace
 
 from qo.buckets.memory import MemoryBucket
+from qo.client import Client, Settings, connect
 from qo.engine import Engine
 from qo.engines.references import MARK, reference
 from qo.engines.spacious import LARGEST, YOUNGEST, SpaciousEngine
 from qo.errors import InvalidTask, StorageError
 from qo.model import PAYLOAD_LIMIT, Status, cancel, complete
-from qo.queue import Queue, Settings, connect
 from qo.testing import EngineContract, ManualClock
 from qo.testing.faults import Faults
 from qo.testing.faulty_bucket import FaultyBucket
@@ -226,7 +226,7 @@ async def test_other_stores_name_their_limit(url: str, tmp_path: Path) -> None:
 
 async def test_settings_go_before_the_store(bucket: MemoryBucket, clock: ManualClock) -> None:
     engine = SpaciousEngine(LAYOUTS["tasks"](bucket, clock), bucket, clock=clock)
-    async with Queue(engine, Settings(payload_limit=10), clock=clock) as queue:
+    async with Client(engine, Settings(payload_limit=10), clock=clock) as queue:
         with pytest.raises(InvalidTask, match="the limit is 10;"):
             await queue.enqueue("t", "x" * 9)
         await asyncio.gather(*(queue.enqueue("t", "x" * 8) for _ in range(3)))

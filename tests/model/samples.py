@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from qo.model import NewTask, Task, Want, claim, created
+from qo.model import ClaimRequest, NewTask, Task, claim, created
 
 NOW = 1_700_000_000.0
 ID = "0a0a0a0a-0000-8000-8000-000000000000"
@@ -17,9 +17,9 @@ def pending(now: float = NOW, **fields: Any) -> Task:
     return created(described(**fields), now)
 
 
-def wanted(**fields: Any) -> Want:
+def wanted(**fields: Any) -> ClaimRequest:
     given: dict[str, Any] = {"worker_id": "w1", "lease_id": "lease-1", "lease": 30.0} | fields
-    return Want(**given)
+    return ClaimRequest(**given)
 
 
 def running(now: float = NOW, **fields: Any) -> Task:

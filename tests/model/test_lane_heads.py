@@ -4,16 +4,16 @@ from random import Random
 
 import pytest
 
-from qo.model import LaneHead, LaneHeads, LaneIdentity, Want, effective_rank, eligible
+from qo.model import ClaimRequest, LaneHead, LaneHeads, LaneIdentity, effective_rank, eligible
 
 TYPES = [f"t{n}" for n in range(90)]
 
 
-def wanted(limit: int = 5, types: tuple[str, ...] = (), **fields: object) -> Want:
-    return Want(worker_id="w", lease_id="l", limit=limit, types=types, **fields)  # type: ignore[arg-type]
+def wanted(limit: int = 5, types: tuple[str, ...] = (), **fields: object) -> ClaimRequest:
+    return ClaimRequest(worker_id="w", lease_id="l", limit=limit, types=types, **fields)  # type: ignore[arg-type]
 
 
-def expected(lanes: dict[int, tuple[LaneIdentity, LaneHead]], want: Want, now: float) -> list[int]:
+def expected(lanes: dict[int, tuple[LaneIdentity, LaneHead]], want: ClaimRequest, now: float) -> list[int]:
     heads = sorted(
         (effective_rank(head.rank, head.due_at, now), head.rank, head.id, key, name.type)
         for key, (name, head) in lanes.items()

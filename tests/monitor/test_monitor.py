@@ -8,12 +8,12 @@ import msgspec
 import pytest
 
 from qo import notes
+from qo.client import Client
 from qo.damage import QUARANTINE
 from qo.engines.memory import MemoryEngine
 from qo.errors import DamagedNote
 from qo.model import ANY, Filter, Status
 from qo.monitor import Monitor, MonitorSettings
-from qo.queue import Queue
 from qo.testing import ManualClock
 from qo.testing.samples import claim, claim_one, new, stored
 
@@ -24,16 +24,16 @@ def clock() -> ManualClock:
 
 
 @pytest.fixture
-async def queue(clock: ManualClock) -> AsyncIterator[Queue]:
-    async with Queue(MemoryEngine(clock), clock=clock) as queue:
+async def queue(clock: ManualClock) -> AsyncIterator[Client]:
+    async with Client(MemoryEngine(clock), clock=clock) as queue:
         yield queue
 
 
-def monitor(queue: Queue, clock: ManualClock, name: str = "m1", **settings: Any) -> Monitor:
+def monitor(queue: Client, clock: ManualClock, name: str = "m1", **settings: Any) -> Monitor:
     return Monitor(queue, MonitorSettings(**settings), id=name, clock=clock)
 
 
-async def test_a_lost_task_comes_back_after_lease_grace_and_back_off(queue: Queue, clock: ManualClock) -> None:
+async def test_a_lost_task_comes_back_after_lease_grace_and_back_off(queue: Client, clock: ManualClock) -> None:
     await queue.engine.add([new(max_retries=1)])
     await claim_one(queue.engine, lease=30.0)
     watch = monitor(queue, clock)
@@ -53,14 +53,14 @@ async def test_a_lost_task_comes_back_after_lease_grace_and_back_off(queue: Queu
     assert (task.status, task.failures) == (Status.FAILED, 2)  # a task that kills its workers ends like any other
 
 
-async def test_more_lost_tasks_than_a_page_are_all_found(queue: Queue, clock: ManualClock) -> None:
+async def test_more_lost_tasks_than_a_page_are_all_found(queue: Client, clock: ManualClock) -> None:
     await queue.engine.add([new(n) for n in range(25)])
     await claim(queue.engine, limit=25)
     clock.advance(100)
     assert (await monitor(queue, clock, sweep_page_size=10).check()).expired == 25
 
 
-async def test_one_of_many_monitors_leads_and_another_takes_over(queue: Queue, clock: ManualClock) -> None:
+async def test_one_of_many_monitors_leads_and_another_takes_over(queue: Client, clock: ManualClock) -> None:
     first, second = monitor(queue, clock, "m1"), monitor(queue, clock, "m2")
     assert (await first.check()).led
     assert not (await second.check()).led
@@ -71,7 +71,7 @@ async def test_one_of_many_monitors_leads_and_another_takes_over(queue: Queue, c
     assert not (await first.check()).led
 
 
-async def test_a_leader_from_the_future_is_followed_only_for_its_term(queue: Queue, clock: ManualClock) -> None:
+async def test_a_leader_from_the_future_is_followed_only_for_its_term(queue: Client, clock: ManualClock) -> None:
     """Its clock was a day ahead when it wrote the note, and it is gone."""
     ahead = ManualClock(clock.now + 86_400)
     assert (await monitor(queue, ahead, "m0").check()).led
@@ -85,7 +85,7 @@ async def test_a_leader_from_the_future_is_followed_only_for_its_term(queue: Que
 
 
 async def test_a_leader_of_an_older_version_from_the_future_is_followed_for_minutes(
-    queue: Queue, clock: ManualClock
+    queue: Client, clock: ManualClock
 ) -> None:
     note = {"holder": "m0", "until": clock.now + 86_400}
     await queue.engine.write_note(notes.LEADER, msgspec.json.encode(note), expected=ANY)
@@ -96,7 +96,7 @@ async def test_a_leader_of_an_older_version_from_the_future_is_followed_for_minu
     assert (await waiting.check()).led
 
 
-async def test_a_leader_whose_clock_is_set_back_renews_its_term(queue: Queue, clock: ManualClock) -> None:
+async def test_a_leader_whose_clock_is_set_back_renews_its_term(queue: Client, clock: ManualClock) -> None:
     elapsed = ManualClock()
     first = Monitor(queue, id="m1", clock=clock, elapsed=elapsed)
     assert (await first.check()).led
@@ -108,7 +108,7 @@ async def test_a_leader_whose_clock_is_set_back_renews_its_term(queue: Queue, cl
 
 
 async def test_a_worker_with_a_heartbeat_from_the_future_is_dead_when_none_follows(
-    queue: Queue, clock: ManualClock
+    queue: Client, clock: ManualClock
 ) -> None:
     note = notes.WorkerNote(worker_id="w", started_at=0, last_heartbeat=clock.now + 86_400, capacity=1)
     await queue.engine.write_note(notes.WORKERS + "w", msgspec.json.encode(note), expected=ANY)
@@ -124,7 +124,7 @@ async def test_a_worker_with_a_heartbeat_from_the_future_is_dead_when_none_follo
     "data",
     [b"", b"null", b"[]", b"{}", b'{"hello": "world"}', b'{"worker_id": "x", "started', b"\xff\xfe", b"\x00" * 10],
 )
-async def test_no_foreign_bytes_are_taken_for_a_note(queue: Queue, clock: ManualClock, data: bytes) -> None:
+async def test_no_foreign_bytes_are_taken_for_a_note(queue: Client, clock: ManualClock, data: bytes) -> None:
     for name in (notes.WORKERS + "x", notes.LEADER, notes.CONTROL, notes.KNOWN_TYPES):
         await queue.engine.write_note(name, data, expected=ANY)
     assert await queue.workers() == []
@@ -134,7 +134,7 @@ async def test_no_foreign_bytes_are_taken_for_a_note(queue: Queue, clock: Manual
             await notes.read(queue.engine, name, kind)
 
 
-async def test_a_worker_note_with_an_impossible_date_is_damaged(queue: Queue, clock: ManualClock) -> None:
+async def test_a_worker_note_with_an_impossible_date_is_damaged(queue: Client, clock: ManualClock) -> None:
     note = notes.WorkerNote(worker_id="w", started_at=1e300, last_heartbeat=0.0, capacity=1)
     await queue.engine.write_note(notes.WORKERS + "w", msgspec.json.encode(note), expected=ANY)
     assert await queue.workers() == []
@@ -142,7 +142,7 @@ async def test_a_worker_note_with_an_impossible_date_is_damaged(queue: Queue, cl
     assert [note.name for note in await queue.engine.notes(QUARANTINE)] == ["quarantine/workers/w"]
 
 
-async def test_racing_monitors_expire_each_task_once(queue: Queue, clock: ManualClock) -> None:
+async def test_racing_monitors_expire_each_task_once(queue: Client, clock: ManualClock) -> None:
     await queue.engine.add([new(n) for n in range(10)])
     await claim(queue.engine)
     clock.advance(100)
@@ -151,7 +151,7 @@ async def test_racing_monitors_expire_each_task_once(queue: Queue, clock: Manual
     assert {task.failures for task in await queue.list(Filter())} == {1}
 
 
-async def test_a_monitor_that_stops_lets_another_lead_at_once(queue: Queue, clock: ManualClock) -> None:
+async def test_a_monitor_that_stops_lets_another_lead_at_once(queue: Client, clock: ManualClock) -> None:
     first = monitor(queue, clock, "m1")
     running = asyncio.create_task(first.run())
     async with asyncio.timeout(5):
@@ -162,7 +162,7 @@ async def test_a_monitor_that_stops_lets_another_lead_at_once(queue: Queue, cloc
     assert (await monitor(queue, clock, "m2").check()).led
 
 
-async def test_silent_workers_are_marked_dead_then_forgotten(queue: Queue, clock: ManualClock) -> None:
+async def test_silent_workers_are_marked_dead_then_forgotten(queue: Client, clock: ManualClock) -> None:
     for name, silent in (("alive", 89), ("dead", 91), ("old", 90_000)):
         note = notes.WorkerNote(worker_id=name, started_at=0, last_heartbeat=clock.now - silent, capacity=1)
         await queue.engine.write_note(notes.WORKERS + name, msgspec.json.encode(note), expected=ANY)
@@ -182,7 +182,7 @@ class _Mending(MemoryEngine):
 
 async def test_an_engine_that_can_mend_its_indexes_is_asked_to_now_and_then(clock: ManualClock) -> None:
     engine = _Mending(clock)
-    watch = monitor(Queue(engine, clock=clock), clock, sweep_interval=300.0)
+    watch = monitor(Client(engine, clock=clock), clock, sweep_interval=300.0)
     assert (await watch.check()).repaired == 3
     clock.advance(299)
     assert (await watch.check()).repaired == 0

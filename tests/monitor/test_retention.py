@@ -8,6 +8,8 @@ import pytest
 import qo
 from qo.bucket import Blob
 from qo.buckets.memory import MemoryBucket
+from qo.client import Client, Settings
+from qo.client.retention import FAILED_RETENTION, MAX_FINISHED
 from qo.engine import Engine
 from qo.engines.memory import MemoryEngine
 from qo.engines.references import DATA
@@ -15,8 +17,6 @@ from qo.engines.spacious import SpaciousEngine
 from qo.metrics import Meters
 from qo.model import WINDOW, NewTask, Status, complete, fail
 from qo.monitor import Checked, Monitor, MonitorSettings
-from qo.queue import Queue, Settings
-from qo.queue.retention import FAILED_RETENTION, MAX_FINISHED
 from qo.testing import ManualClock
 from qo.testing.samples import claim, claim_one, new, stored, task_id
 from tests.engines.layouts import LAYOUTS
@@ -31,8 +31,8 @@ def clock() -> ManualClock:
 
 
 @pytest.fixture(params=["memory", *LAYOUTS])
-async def queue(request: pytest.FixtureRequest, clock: ManualClock) -> AsyncIterator[Queue]:
-    async with Queue(engine_of(request.param, clock), clock=clock) as queue:
+async def queue(request: pytest.FixtureRequest, clock: ManualClock) -> AsyncIterator[Client]:
+    async with Client(engine_of(request.param, clock), clock=clock) as queue:
         yield queue
 
 
@@ -43,23 +43,23 @@ def engine_of(name: str, clock: ManualClock) -> Engine:
     return SpaciousEngine(LAYOUTS[name](bucket, clock), bucket, clock=clock)
 
 
-def monitor(queue: Queue, clock: ManualClock, **settings: Any) -> Monitor:
+def monitor(queue: Client, clock: ManualClock, **settings: Any) -> Monitor:
     return Monitor(queue, MonitorSettings(**settings), id="m1", clock=clock)
 
 
-async def check(queue: Queue, clock: ManualClock, **settings: Any) -> tuple[int, int]:
+async def check(queue: Client, clock: ManualClock, **settings: Any) -> tuple[int, int]:
     checked: Checked = await monitor(queue, clock, **settings).check_once()
     return checked.archived, checked.deleted
 
 
-async def finish(queue: Queue, *tasks: NewTask, failing: bool = False) -> None:
+async def finish(queue: Client, *tasks: NewTask, failing: bool = False) -> None:
     await queue.engine.add(tasks)
     held = await claim(queue.engine, limit=len(tasks))
     assert all(await queue.engine.apply([fail(task, "e") if failing else complete(task) for task in held]))
 
 
 async def test_tasks_are_archived_then_deleted_and_the_unfinished_are_never_touched(
-    queue: Queue, clock: ManualClock
+    queue: Client, clock: ManualClock
 ) -> None:
     await finish(queue, new("done"))
     await finish(queue, new("failed"), failing=True)
@@ -74,7 +74,7 @@ async def test_tasks_are_archived_then_deleted_and_the_unfinished_are_never_touc
     assert [task.id for task in await queue.list()] == [task_id("waiting")]
 
 
-async def test_a_retention_below_an_hour_holds(queue: Queue, clock: ManualClock) -> None:
+async def test_a_retention_below_an_hour_holds(queue: Client, clock: ManualClock) -> None:
     await finish(queue, new())
     watch = monitor(queue, clock, retention=60.0)
     seen = []
@@ -86,7 +86,7 @@ async def test_a_retention_below_an_hour_holds(queue: Queue, clock: ManualClock)
     assert await queue.get(task_id(0)) is None
 
 
-async def test_dead_letters_leave_in_their_own_time(queue: Queue, clock: ManualClock) -> None:
+async def test_dead_letters_leave_in_their_own_time(queue: Client, clock: ManualClock) -> None:
     await finish(queue, new("done"))
     await finish(queue, new("failed"), failing=True)
     settings = {"retention": 60.0, "failed_retention": 7200.0}
@@ -99,7 +99,7 @@ async def test_dead_letters_leave_in_their_own_time(queue: Queue, clock: ManualC
     assert await queue.list() == []
 
 
-async def test_dead_letters_may_leave_alone_or_stay_for_ever(queue: Queue, clock: ManualClock) -> None:
+async def test_dead_letters_may_leave_alone_or_stay_for_ever(queue: Client, clock: ManualClock) -> None:
     await finish(queue, new("done"))
     await finish(queue, new("failed"), failing=True)
     clock.advance(7200)
@@ -110,7 +110,7 @@ async def test_dead_letters_may_leave_alone_or_stay_for_ever(queue: Queue, clock
     assert [task.id for task in await queue.list()] == [task_id("done")]
 
 
-async def test_a_key_outlives_the_retention_until_its_window_is_over(queue: Queue, clock: ManualClock) -> None:
+async def test_a_key_outlives_the_retention_until_its_window_is_over(queue: Client, clock: ManualClock) -> None:
     first = await queue.enqueue("t", idempotency_key="k")
     await queue.engine.apply([complete(await claim_one(queue.engine))])
     clock.advance(7200)
@@ -123,7 +123,7 @@ async def test_a_key_outlives_the_retention_until_its_window_is_over(queue: Queu
 
 @pytest.mark.parametrize("name", ["memory", *LAYOUTS])
 async def test_a_key_with_a_longer_window_outlives_the_retention_too(name: str, clock: ManualClock) -> None:
-    async with Queue(engine_of(name, clock), Settings(window=7 * DAY), clock=clock) as queue:
+    async with Client(engine_of(name, clock), Settings(window=7 * DAY), clock=clock) as queue:
         first = await queue.enqueue("t", idempotency_key="k")
         await queue.ack((await queue.dequeue())[0])
         clock.advance(5 * DAY)
@@ -138,7 +138,7 @@ async def test_a_key_with_a_longer_window_outlives_the_retention_too(name: str, 
 
 @pytest.mark.parametrize("name", REWRITTEN)
 async def test_a_monitor_beside_a_program_keeps_what_the_program_keeps(name: str, clock: ManualClock) -> None:
-    async with Queue(engine_of(name, clock), Settings(retention=0.0), clock=clock) as queue:
+    async with Client(engine_of(name, clock), Settings(retention=0.0), clock=clock) as queue:
         await finish(queue, new())
         clock.advance(400 * DAY)
         assert await check(queue, clock) == (0, 0)
@@ -157,7 +157,7 @@ class CountingBucket(MemoryBucket):
 @pytest.mark.parametrize("is_measured", [False, True])
 async def test_large_values_are_not_read_to_be_deleted(name: str, is_measured: bool, clock: ManualClock) -> None:
     bucket = CountingBucket(clock)
-    async with Queue(SpaciousEngine(LAYOUTS[name](bucket, clock), bucket, clock=clock), clock=clock) as queue:
+    async with Client(SpaciousEngine(LAYOUTS[name](bucket, clock), bucket, clock=clock), clock=clock) as queue:
         await finish(queue, new(1, payload=b"x" * 300_000), new(2, payload=b"y" * 300_000))
         used = Meters().measured(queue) if is_measured else queue
         bucket.reads = 0
@@ -170,7 +170,7 @@ async def test_large_values_are_not_read_to_be_deleted(name: str, is_measured: b
 
 @pytest.mark.parametrize("name", ["memory", "tasks"])
 async def test_where_finished_tasks_cost_nothing_they_stay_by_default(name: str, clock: ManualClock) -> None:
-    async with Queue(engine_of(name, clock), clock=clock) as queue:
+    async with Client(engine_of(name, clock), clock=clock) as queue:
         await finish(queue, new())
         clock.advance(400 * DAY)
         assert await check(queue, clock) == (0, 0)
@@ -178,7 +178,7 @@ async def test_where_finished_tasks_cost_nothing_they_stay_by_default(name: str,
 
 @pytest.mark.parametrize("name", REWRITTEN)
 async def test_where_every_write_sends_them_they_leave_by_default(name: str, clock: ManualClock) -> None:
-    async with Queue(engine_of(name, clock), clock=clock) as plain:
+    async with Client(engine_of(name, clock), clock=clock) as plain:
         queue = Meters().measured(plain)  # as a worker that shows metrics has it
         await finish(queue, new("done"))
         await finish(queue, new("failed"), failing=True)
@@ -196,7 +196,7 @@ async def test_where_every_write_sends_them_they_leave_by_default(name: str, clo
 
 @pytest.mark.parametrize("name", REWRITTEN)
 async def test_where_every_write_sends_them_only_the_newest_stay(name: str, clock: ManualClock) -> None:
-    async with Queue(engine_of(name, clock), clock=clock) as queue:
+    async with Client(engine_of(name, clock), clock=clock) as queue:
         await finish(queue, *(new(n) for n in range(MAX_FINISHED + 200)))
         await finish(queue, new("failed"), failing=True)
         await queue.engine.add([new("waiting")])

@@ -6,13 +6,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from qo.client import Client
 from qo.engine import Engine
 from qo.engines import open_engine
 from qo.engines.memory import MemoryEngine
 from qo.errors import StorageError
 from qo.model import ANY
 from qo.monitor import Monitor
-from qo.queue import Queue
 from qo.stats import Durations, Interval, StatsRow, add_up, compact_stats, read_stats
 from qo.stats.archive import HOUR, PREFIX, RETENTION
 from qo.stats.rows import MAX_TYPES, OTHER_TYPES, RowKey, row_of
@@ -34,23 +34,23 @@ def engine(clock: ManualClock) -> Engine:
 
 
 @pytest.fixture
-def queue(engine: Engine, clock: ManualClock) -> Queue:
-    return Queue(engine, clock=clock)
+def queue(engine: Engine, clock: ManualClock) -> Client:
+    return Client(engine, clock=clock)
 
 
-async def total(queue: Queue, clock: ManualClock, since: float = HOUR) -> dict[str, StatsRow]:
+async def total(queue: Client, clock: ManualClock, since: float = HOUR) -> dict[str, StatsRow]:
     await queue.recorder.flush()
     rows = add_up(await read_stats(queue.engine, clock.now - since, clock.now))
     return {key.type: row for key, row in rows.items()}
 
 
-async def complete_one(queue: Queue, type: str = "t") -> None:
+async def complete_one(queue: Client, type: str = "t") -> None:
     await queue.enqueue(type)
     (task,) = await queue.dequeue(type)
     await queue.ack(task)
 
 
-async def test_each_outcome_is_counted_by_type(queue: Queue, clock: ManualClock) -> None:
+async def test_each_outcome_is_counted_by_type(queue: Client, clock: ManualClock) -> None:
     await complete_one(queue, "good")
     await queue.enqueue("bad", max_retries=1)
     for _ in range(2):
@@ -66,7 +66,7 @@ async def test_each_outcome_is_counted_by_type(queue: Queue, clock: ManualClock)
     assert bad.run.total == pytest.approx(4) and bad.wait.number == 2
 
 
-async def test_the_wait_is_from_when_a_task_was_due(queue: Queue, clock: ManualClock) -> None:
+async def test_the_wait_is_from_when_a_task_was_due(queue: Client, clock: ManualClock) -> None:
     await queue.enqueue("t", delay=100)
     clock.advance(130)
     (task,) = await queue.dequeue("t")
@@ -77,7 +77,7 @@ async def test_the_wait_is_from_when_a_task_was_due(queue: Queue, clock: ManualC
     assert row.total["completed"].total == pytest.approx(137)
 
 
-async def test_a_task_that_was_promoted_is_counted_as_such(queue: Queue, clock: ManualClock) -> None:
+async def test_a_task_that_was_promoted_is_counted_as_such(queue: Client, clock: ManualClock) -> None:
     await queue.enqueue("t", priority="low")
     clock.advance(700)
     (task,) = await queue.dequeue("t")
@@ -86,7 +86,7 @@ async def test_a_task_that_was_promoted_is_counted_as_such(queue: Queue, clock: 
 
 
 async def test_a_settlement_told_twice_counts_once_and_a_task_handed_back_not_at_all(
-    queue: Queue, clock: ManualClock
+    queue: Client, clock: ManualClock
 ) -> None:
     await queue.enqueue("t")
     (task,) = await queue.dequeue("t")
@@ -98,7 +98,7 @@ async def test_a_settlement_told_twice_counts_once_and_a_task_handed_back_not_at
     assert (row.completed, row.run.number, row.retried, row.failed) == (1, 1, {}, {})
 
 
-async def test_a_lost_attempt_is_counted_by_the_monitor(queue: Queue, clock: ManualClock) -> None:
+async def test_a_lost_attempt_is_counted_by_the_monitor(queue: Client, clock: ManualClock) -> None:
     await queue.enqueue("t")
     await queue.dequeue("t", lease=10)
     clock.advance(60)
@@ -116,7 +116,7 @@ async def test_a_worker_counts_what_it_runs_and_what_nobody_can_run(tmp_path: Pa
     registry = Registry()
     for function in (good, bad):
         registry.add(make_handler(function, type=function.__name__, options=make_options(function, retries=0)))
-    async with Queue(open_engine(f"sqlite:///{tmp_path}/qo.db")) as queue:
+    async with Client(open_engine(f"sqlite:///{tmp_path}/qo.db")) as queue:
         for type in ("good", "good", "bad", "nobody_knows_it"):
             await queue.enqueue(type, {}, max_retries=0)
         await Worker(queue, registry, WorkerSettings(drain=True)).run()
@@ -134,17 +134,17 @@ async def test_a_worker_counts_what_it_runs_and_what_nobody_can_run(tmp_path: Pa
 async def test_closing_writes_what_was_counted_and_an_idle_process_writes_nothing(
     engine: Engine, clock: ManualClock
 ) -> None:
-    async with Queue(engine, clock=clock) as idle:
+    async with Client(engine, clock=clock) as idle:
         await idle.enqueue("t")
     assert await engine.notes(PREFIX) == []
-    async with Queue(engine, clock=clock) as busy:
+    async with Client(engine, clock=clock) as busy:
         (task,) = await busy.dequeue("t")
         await busy.ack(task)
     assert add_up(await read_stats(engine, clock.now, clock.now))[RowKey("t", "medium")].completed == 1
 
 
 async def test_counts_are_written_by_themselves_soon(engine: Engine, clock: ManualClock) -> None:
-    queue = Queue(engine, clock=clock)
+    queue = Client(engine, clock=clock)
     queue.recorder._pause = 0.01
     await complete_one(queue)
     async with asyncio.timeout(20):
@@ -162,7 +162,7 @@ async def test_a_store_that_is_away_costs_no_counts(clock: ManualClock) -> None:
             return await super().write_note(name, data, expected=expected)
 
     engine = Away(clock)
-    queue = Queue(engine, clock=clock)
+    queue = Client(engine, clock=clock)
     await complete_one(queue)
     with pytest.raises(StorageError):
         await queue.recorder.flush()
@@ -180,7 +180,7 @@ async def test_a_store_that_is_away_at_the_end_does_not_keep_the_process(
             await asyncio.Event().wait()
             return await super().write_note(name, data, expected=expected)
 
-    queue = Queue(Frozen(clock), clock=clock)
+    queue = Client(Frozen(clock), clock=clock)
     await complete_one(queue)
     async with asyncio.timeout(20):
         await queue.close()
@@ -192,7 +192,7 @@ async def test_a_store_that_is_away_at_the_end_does_not_keep_the_process(
 
 async def some_hours(engine: Engine, clock: ManualClock, hours: int) -> None:
     """Two processes complete a task in each of two minutes an hour."""
-    queues = [Queue(engine, clock=clock) for _ in range(2)]
+    queues = [Client(engine, clock=clock) for _ in range(2)]
     for _ in range(hours):
         for queue in (*queues, *queues):
             await complete_one(queue)
@@ -247,7 +247,7 @@ async def test_statistics_are_forgotten_after_a_week(engine: Engine, clock: Manu
     assert await engine.notes(PREFIX) == []
 
 
-async def test_the_monitor_does_it(queue: Queue, clock: ManualClock) -> None:
+async def test_the_monitor_does_it(queue: Client, clock: ManualClock) -> None:
     await some_hours(queue.engine, clock, 2)
     clock.advance(600)
     await Monitor(queue, id="m", clock=clock).check()

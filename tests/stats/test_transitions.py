@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from qo.cli.logs import JsonFormatter
+from qo.client import Client
 from qo.engines.memory import MemoryEngine
 from qo.errors import Fail
 from qo.model import RetryPolicy
 from qo.monitor import Monitor
-from qo.queue import Queue
 from qo.tasks import Registry, make_handler, make_options
 from qo.testing import ManualClock
 from qo.transitions import shown_duration
@@ -54,7 +54,7 @@ async def test_a_worker_tells_each_transition_of_its_tasks(caplog: pytest.LogCap
     quick = RetryPolicy(initial=0.01, jitter=0.0)
     for function in (flaky, hopeless):
         registry.add(make_handler(function, type=function.__name__, options=make_options(function)))
-    async with Queue(MemoryEngine()) as queue:
+    async with Client(MemoryEngine()) as queue:
         flaky_id = (await queue.enqueue("flaky", {}, retry=quick, trace_id="trace-1")).id
         await Worker(queue, registry, WorkerSettings(id="w1", drain=True)).run()
         told = lines(caplog)
@@ -100,7 +100,7 @@ def test_a_server_tells_each_transition_it_makes(caplog: pytest.LogCaptureFixtur
 
 async def test_whoever_finds_a_lost_task_tells_it(caplog: pytest.LogCaptureFixture) -> None:
     clock = ManualClock()
-    queue = Queue(MemoryEngine(clock), clock=clock)
+    queue = Client(MemoryEngine(clock), clock=clock)
     await queue.enqueue("t", max_retries=1)
     for _ in range(2):
         await queue.dequeue("t", lease=10)

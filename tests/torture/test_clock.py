@@ -13,13 +13,13 @@ from subprocess import Popen
 import pytest
 
 from qo import clock
+from qo.client import Client
 from qo.clock import system_clock
 from qo.engine import Timed
 from qo.engines import open_engine
 from qo.model import Status, Task
 from qo.monitor import Monitor, MonitorSettings
 from qo.notes import WorkerNote
-from qo.queue import Queue
 from qo.tasks import Registry, make_handler, make_options
 from qo.worker import Worker, WorkerSettings
 from tests.servers.postgres import url
@@ -48,7 +48,7 @@ def worker(url: str, offset: float, name: str, log: Path) -> Iterator[Popen[byte
         process.wait(30)
 
 
-async def task_of(queue: Queue, task_id: str) -> Task:
+async def task_of(queue: Client, task_id: str) -> Task:
     task = await queue.get(task_id)
     assert task is not None
     return task
@@ -64,7 +64,7 @@ async def test_processes_with_wrong_clocks_share_a_file(kind: str, scale: int, t
         "one": f"file://{tmp_path}/store?layout=one",
         "database": f"file://{tmp_path}/store?layout=sqlite",
     }[kind]
-    async with Queue(open_engine(url)) as queue:
+    async with Client(open_engine(url)) as queue:
         ids = [
             (await queue.enqueue("hold", {"name": str(n), "folder": str(tmp_path)}, max_retries=0)).id for n in range(3)
         ]
@@ -109,11 +109,11 @@ async def test_workers_and_monitors_of_a_machine_with_a_wrong_clock_use_the_stor
         f"file://{tmp_path}/store?layout=tasks",
     ):
         (tmp_path / "store").mkdir(exist_ok=True)
-        async with Queue(open_engine(store)) as queue:
+        async with Client(open_engine(store)) as queue:
             await check_notes(queue, lambda: system_clock() + off)
 
 
-async def check_notes(queue: Queue, wrong: clock.Clock) -> None:
+async def check_notes(queue: Client, wrong: clock.Clock) -> None:
     async def fine() -> None: ...
 
     registry = Registry()

@@ -8,6 +8,7 @@ import pytest
 
 from qo.bucket import ANY
 from qo.buckets.memory import MemoryBucket
+from qo.client import Client
 from qo.damage import DAMAGED_TASKS
 from qo.engine import Engine
 from qo.engines.postgres import PostgresEngine
@@ -18,7 +19,6 @@ from qo.errors import StorageError
 from qo.ids import new_lease_id
 from qo.model import Filter, NewTask, Status, complete
 from qo.monitor import Monitor
-from qo.queue import Queue
 from qo.testing import ManualClock
 from qo.testing.samples import claim, new, task_id
 from tests.engines.damage import damage, damage_postgres, damage_redis, damage_sqlite
@@ -81,7 +81,7 @@ async def check_bucket(engine: Engine, clock: ManualClock, *, is_whole: bool, ab
     """All but one task run with their own payloads. Only where all lie in the damaged object, it may be refused."""
     expected = {task.id: task.payload for task in tasks()}
     try:
-        queue = Queue(engine, clock=clock)
+        queue = Client(engine, clock=clock)
         await Monitor(queue, id="m", clock=clock).check()
         await queue.workers()
         done: set[str] = set()
@@ -104,7 +104,7 @@ async def check_bucket(engine: Engine, clock: ManualClock, *, is_whole: bool, ab
 async def go_on(engine: Engine, clock: ManualClock, spoil: Callable[[str], object], about: str) -> None:
     await engine.add(tasks())
     await spoil(task_id(2))  # type: ignore[misc]
-    queue = Queue(engine, clock=clock)
+    queue = Client(engine, clock=clock)
     await engine.find(Filter(), limit=2)
     await Monitor(queue, id=new_lease_id(), clock=clock).check()
     done: set[str] = set()
@@ -127,7 +127,7 @@ async def survive_many(engine: Engine, clock: ManualClock, scale: int) -> None:
     assert sorted(task.id for task in taken) == healthy
     assert sorted(task.id for task in await engine.find(Filter(), limit=100)) == healthy
     clock.advance(3600)
-    assert (await Monitor(Queue(engine, clock=clock), id=new_lease_id(), clock=clock).check()).expired == 20
+    assert (await Monitor(Client(engine, clock=clock), id=new_lease_id(), clock=clock).check()).expired == 20
     assert len(await engine.notes(DAMAGED_TASKS)) == number
     assert sum((await engine.count()).values()) in {20, number + 20}
 

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from qo.client import Client
 from qo.engines import open_engine
 from qo.ids import new_lease_id
-from qo.queue import Queue
 from qo.testing.samples import claim, new
 from tests.servers.postgres import PostgresServer
 from tests.servers.redis import Server
@@ -40,7 +40,7 @@ def _redis(server: Server) -> str:
 async def test_no_call_of_the_port_is_answered_with_a_server_error(
     store: str, tmp_path: Path, request: pytest.FixtureRequest, scale: int, seed: int
 ) -> None:
-    queue = Queue(open_engine(STORES[store](tmp_path, request)))
+    queue = Client(open_engine(STORES[store](tmp_path, request)))
     async with in_process(queue) as http:
         fuzz = PortFuzz(http, seed)
         await fuzz.run(CALLS if scale == 1 else MANY_CALLS * scale)

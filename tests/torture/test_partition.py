@@ -10,11 +10,11 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from qo.client import Client
 from qo.engines import open_engine
 from qo.ids import new_lease_id
 from qo.model import RetryPolicy, Status, Task
 from qo.monitor import Monitor, MonitorSettings
-from qo.queue import Queue
 from qo.tasks import Registry, current_task, make_handler, make_options
 from qo.worker import Worker, WorkerSettings
 from tests.engines.http_server import server
@@ -44,11 +44,11 @@ class Attempts:
                 self.running[task_id] -= 1
 
 
-async def all_of(queue: Queue, ids: list[str]) -> list[Task]:
+async def all_of(queue: Client, ids: list[str]) -> list[Task]:
     return [task for task in await queue.engine.get(ids) if task is not None]
 
 
-async def expire_all(queue: Queue, ids: list[str]) -> None:
+async def expire_all(queue: Client, ids: list[str]) -> None:
     """As the monitor of another machine does."""
     monitor = Monitor(queue, MonitorSettings(grace=0.1), id="elsewhere")
     while any(task.failures == 0 for task in await all_of(queue, ids)):
@@ -108,8 +108,8 @@ async def test_after_a_partition_no_task_runs_twice_in_one_worker(wired: Wired, 
         registry = handlers(attempts, together)
         async with (
             Proxy(wired.port) as proxy,
-            Queue(open_engine(wired.direct)) as here,
-            Queue(open_engine(wired.by(proxy))) as there,
+            Client(open_engine(wired.direct)) as here,
+            Client(open_engine(wired.by(proxy))) as there,
             asyncio.timeout(120),
         ):
             settings = WorkerSettings(id=f"w{round_}", concurrency=SLOTS, lease=1.5, poll=0.1, grace=5.0)

@@ -3,10 +3,10 @@ from pathlib import Path
 
 import pytest
 
+from qo.client import Client
 from qo.engine import Engine
 from qo.engines import open_engine
 from qo.engines.memory import MemoryEngine
-from qo.queue import Queue
 from qo.testing import ManualClock
 from tests.engines.http_server import Server, server
 from tests.web import serving
@@ -45,7 +45,7 @@ def clock() -> ManualClock:
 
 
 @pytest.fixture
-async def queue(served: Server, clock: ManualClock) -> AsyncIterator[Queue]:
+async def queue(served: Server, clock: ManualClock) -> AsyncIterator[Client]:
     async with served.serving(MemoryEngine(clock), clock) as queue:
         served.app.state["clock"] = served.app.state["elapsed"] = clock
         yield queue

@@ -10,7 +10,7 @@ from qo import notes, wire
 from qo.codec import encode_value
 from qo.engines.memory import MemoryEngine
 from qo.ids import new_id
-from qo.model import ADMIN_NOTES, ANY, Filter, NewTask, Status, Want, cancel, complete, fail
+from qo.model import ADMIN_NOTES, ANY, ClaimRequest, Filter, NewTask, Status, cancel, complete, fail
 from qo.notes import Control, WorkerNote
 from qo.web.callers import Scope
 
@@ -51,7 +51,9 @@ class World:
         new = NewTask(id=task_id, queue=queue, type=type, payload=payload, max_retries=0, trace_id=f"{word}-trace")
         await self.engine.add([new])
         if state != "pending":
-            want = Want(worker_id=f"{word}-worker", lease_id=f"{word}-lease-{task_id}", queues=(queue,), types=(type,))
+            want = ClaimRequest(
+                worker_id=f"{word}-worker", lease_id=f"{word}-lease-{task_id}", queues=(queue,), types=(type,)
+            )
             (task,) = await self.engine.claim(want)
             if state == "failed":
                 await self.engine.apply([fail(task, f"{word}-error")])
@@ -211,7 +213,9 @@ async def _take(world: World, task_id: str, worker_id: str) -> None:
     await world.engine.apply([cancel(task_id)])
     await world.engine.delete([task_id])
     await world.engine.add([NewTask(id=task_id, queue=MINE, type=TYPE, payload=task.payload, max_retries=0)])
-    await world.engine.claim(Want(worker_id=worker_id, lease_id=f"own-{task_id}", queues=(MINE,), types=(TYPE,)))
+    await world.engine.claim(
+        ClaimRequest(worker_id=worker_id, lease_id=f"own-{task_id}", queues=(MINE,), types=(TYPE,))
+    )
 
 
 async def _foreign_worker(world: World, _: str) -> Made:
@@ -237,7 +241,7 @@ CASES += [
 ]
 FOREIGN_WORKER = Case(method="POST", path=f"{WORKERS}/{{worker_id}}/poll", make=_foreign_worker)
 
-WANT = Want(worker_id="w", lease_id="l", queues=(MINE,))
+WANT = ClaimRequest(worker_id="w", lease_id="l", queues=(MINE,))
 ASKED: dict[str, Callable[[str], Any]] = {
     "hello": lambda _: None,
     "add": lambda _: [NewTask(id=new_id(), queue=MINE, type=TYPE, payload=b"1")],

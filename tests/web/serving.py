@@ -12,9 +12,9 @@ import httpx
 import uvicorn
 from litestar import Litestar
 
+from qo.client import Client
 from qo.clock import Clock, system_clock
 from qo.engine import Engine
-from qo.queue import Queue
 from qo.web import WebSettings, create_app
 from qo.web.connections import server_config
 
@@ -25,7 +25,7 @@ PATIENCE = 20.0
 class Served:
     """`client` speaks HTTP to the server; `run` does something with its queue, on its loop."""
 
-    def __init__(self, queue: Queue, url: str, loop: asyncio.AbstractEventLoop, app: Litestar) -> None:
+    def __init__(self, queue: Client, url: str, loop: asyncio.AbstractEventLoop, app: Litestar) -> None:
         self.queue, self.url, self._loop, self.app = queue, url, loop, app
         self.client = httpx.Client(base_url=url, timeout=PATIENCE)
 
@@ -53,7 +53,7 @@ class Served:
 
 
 @contextlib.asynccontextmanager
-async def in_process(queue: Queue, settings: WebSettings | None = None) -> AsyncIterator[httpx.AsyncClient]:
+async def in_process(queue: Client, settings: WebSettings | None = None) -> AsyncIterator[httpx.AsyncClient]:
     """The whole application, called without a socket or a thread."""
     app = create_app(queue, settings=settings)
     async with app.lifespan():
@@ -64,7 +64,7 @@ async def in_process(queue: Queue, settings: WebSettings | None = None) -> Async
 
 @contextlib.contextmanager
 def served(engine: Engine, settings: WebSettings | None = None, *, clock: Clock = system_clock) -> Iterator[Served]:
-    queue = Queue(engine, clock=clock)
+    queue = Client(engine, clock=clock)
     loop = asyncio.new_event_loop()
     app = create_app(queue, settings=settings, clock=clock)
     # Its protocol named: only then does asyncio turn Nagle's algorithm off, which costs 40 ms an answer.

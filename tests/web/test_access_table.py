@@ -11,7 +11,7 @@ import msgspec
 from litestar import Litestar
 
 from qo import wire
-from qo.queue import Queue
+from qo.client import Client
 from qo.testing import ManualClock
 from qo.web import WebSettings, access_table, create_app
 from qo.web.access import Outside
@@ -89,7 +89,7 @@ class Site(NamedTuple):
 async def new_site() -> AsyncIterator[Site]:
     """The application over a store in memory, with a token of each kind."""
     world, clock = World(), ManualClock()
-    queue = Queue(world.engine, clock=clock)
+    queue = Client(world.engine, clock=clock)
     app = create_app(queue, settings=WebSettings(), clock=clock)
     async with app.lifespan():
         bearers = [Bearer("none", None), Bearer("unknown", "qo_" + "0" * 64)]

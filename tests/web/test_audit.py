@@ -11,6 +11,8 @@ from litestar.handlers import HTTPRouteHandler
 from qo import wire
 from qo.audit import PREFIX, AuditTrail, read_audit
 from qo.audit.archive import INBOX
+from qo.client import Client
+from qo.client.looking import PAGE
 from qo.clock import system_clock
 from qo.engine import Engine
 from qo.engines.http import HttpEngine
@@ -19,8 +21,6 @@ from qo.engines.memory import MemoryEngine
 from qo.errors import InvalidTask, OutcomeUnknown, StorageError
 from qo.model import ANY, Change, Filter, Status, archive, cancel, complete, renew, replay
 from qo.notes import CONTROL, TOKENS, WORKERS, WorkerNote
-from qo.queue import Queue
-from qo.queue.looking import PAGE
 from qo.testing.samples import claim_one, new, task_id
 from qo.web import WebSettings
 from qo.web.callers import Scope
@@ -166,7 +166,7 @@ async def test_the_engine_port_records_actions_and_not_work(api: Served, secrets
         await engine.apply([cancel(rest[0]), cancel(rest[1])])
         await engine.apply([replay(rest[0]), archive(rest[1]), archive(task.id), replay(task_id(9))])
         await engine.delete([rest[1], task_id(9)])
-        queue = Queue(engine)
+        queue = Client(engine)
         await queue.switches.pause(queues=["mail"])
         await queue.switches.pause(queues=["mail"])  # changes nothing
         await queue.switches.drain(["w"])
@@ -221,10 +221,10 @@ def test_a_write_whose_outcome_is_unknown_is_recorded_as_such(api: Served, monke
 
     with monkeypatch.context() as patched:
         patched.setattr(engine, "apply", lose)
-        patched.setattr(api.queue._applying, "_trip", lose)
+        patched.setattr(api.queue._applying, "_write", lose)
         assert api.post("/api/v1/dashboard/act", {"action": "cancel", "ids": tasks}).status_code == 503
         assert api.client.delete(f"/api/v1/tasks/{tasks[0]}").status_code == 503
-        patched.setattr(api.queue._applying, "_trip", refuse)
+        patched.setattr(api.queue._applying, "_write", refuse)
         patched.setattr(engine, "apply", refuse)
         assert api.post("/api/v1/dashboard/act", {"action": "cancel", "ids": tasks}).status_code == 503
     many, one = trail(api)
@@ -257,7 +257,7 @@ async def test_what_was_begun_is_recorded_although_its_time_is_up() -> None:
     await MemoryEngine.apply(engine, [cancel(task_id(n)) for n in range(3)])
     settings = WebSettings(limits=ServerLimits(request_timeout=0.5))
     port = {"content-type": wire.MEDIA_TYPE}
-    async with in_process(Queue(engine), settings) as client:
+    async with in_process(Client(engine), settings) as client:
         answers = await asyncio.gather(
             client.post("/api/v1/dashboard/act", json={"action": "delete", "ids": [task_id(0)]}),
             client.post("/api/v1/dashboard/cleanup", json={"older_than": 0, "status": ["failed"]}),
@@ -306,7 +306,7 @@ def test_what_was_done_is_recorded_although_the_store_goes_away(api: Served, mon
         patched.setattr(engine, "delete", go)
         patched.setattr(engine, "get", look)
         patched.setattr(engine, "apply", change)
-        patched.setattr(api.queue._applying, "_trip", change)
+        patched.setattr(api.queue._applying, "_write", change)
         for method, path, body in (
             ("POST", f"/api/v1/tasks/{first}/archive", None),
             ("POST", f"/api/tasks/{second}/cancel", None),

@@ -9,12 +9,12 @@ import msgspec
 import pytest
 
 from qo import notes
+from qo.client import Client, connect
 from qo.clock import system_clock
 from qo.codec import encode_value
 from qo.engines import open_engine
 from qo.engines.memory import MemoryEngine
 from qo.model import NEW, Filter
-from qo.queue import Queue, connect
 from qo.web import WebSettings
 from qo.web.board import search
 from qo.web.board.search import Search, find, find_sorted
@@ -83,7 +83,7 @@ def test_an_hour_is_known_to_a_server_that_has_just_started(api: Served):
 def test_an_overview_counts_what_any_process_completed_however_much_it_is(tmp_path: Path):
     url = f"sqlite:///{tmp_path}/qo.db"
 
-    async def complete_many(elsewhere: Queue) -> None:  # as another process would
+    async def complete_many(elsewhere: Client) -> None:  # as another process would
         async with elsewhere:
             await elsewhere.submit_many([elsewhere.new_task("t", b"null") for _ in range(2500)])
             for _ in range(5):
@@ -147,7 +147,7 @@ async def test_a_search_stops_after_so_many_and_says_where_to_go_on(monkeypatch:
     monkeypatch.setattr(search, "READ_AT_MOST", 100)
     monkeypatch.setattr(search, "_BATCH", 50)
     monkeypatch.setattr(search, "WINDOW", 30)
-    async with Queue(MemoryEngine()) as queue:
+    async with Client(MemoryEngine()) as queue:
         news = [queue.new_task("t", encode_value({"n": number})) for number in range(250)]
         await queue.submit_many(news)
         needle = Search(where=Filter(), text='"n":3}')

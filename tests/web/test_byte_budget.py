@@ -10,10 +10,10 @@ import msgspec
 import pytest
 
 from qo import wire
+from qo.client import Client
 from qo.engines import open_engine
 from qo.engines.memory import MemoryEngine
-from qo.model import Filter, Task, Want
-from qo.queue import Queue
+from qo.model import ClaimRequest, Filter, Task
 from qo.testing.samples import new, task_id
 from qo.web.byte_budget import ANSWER_BYTES, ClaimSizes
 from qo.web.callers import Scope
@@ -40,7 +40,7 @@ class Watched(MemoryEngine):
         self._weighed([task for task in tasks if task])
         return tasks
 
-    async def claim(self, want: Want) -> list[Task]:
+    async def claim(self, want: ClaimRequest) -> list[Task]:
         return self._weighed(await super().claim(want))
 
     def _weighed(self, tasks: list[Task]) -> list[Task]:
@@ -57,7 +57,7 @@ async def engine() -> Watched:
 
 async def test_a_list_ends_early_and_says_where_to_go_on(engine: Watched) -> None:
     seen, after, pages = list[str](), "", 0
-    async with in_process(Queue(engine)) as http:
+    async with in_process(Client(engine)) as http:
         engine.largest = 0
         while after is not None:
             answer = await http.get("/api/v1/tasks", params={"limit": 500, "after": after})
@@ -70,7 +70,7 @@ async def test_a_list_ends_early_and_says_where_to_go_on(engine: Watched) -> Non
 
 
 async def test_a_page_by_offset_keeps_its_length_and_leaves_values_out(engine: Watched) -> None:
-    async with in_process(Queue(engine)) as http:
+    async with in_process(Client(engine)) as http:
         answer = await http.get("/api/tasks", params={"limit": 100})
     tasks = answer.json()["tasks"]
     assert len(answer.content) <= LARGE and len(tasks) == NUMBER
@@ -79,7 +79,7 @@ async def test_a_page_by_offset_keeps_its_length_and_leaves_values_out(engine: W
 
 
 async def test_the_port_answers_in_parts(engine: Watched) -> None:
-    async with in_process(Queue(engine)) as http:
+    async with in_process(Client(engine)) as http:
 
         async def ask(call: str, request: object) -> httpx.Response:
             kind = {"content-type": wire.MEDIA_TYPE}
@@ -92,8 +92,8 @@ async def test_the_port_answers_in_parts(engine: Watched) -> None:
         assert wire.CUT in found.headers and len(msgspec.msgpack.decode(found.content)) == 32
         got = await ask("get", [task_id(1)] * 10_000)
         assert len(msgspec.msgpack.decode(got.content)) == 32
-        await ask("claim", Want(worker_id="w", lease_id="l", limit=2))  # now the sizes are known
-        await ask("claim", Want(worker_id="w", lease_id="m", limit=10_000))
+        await ask("claim", ClaimRequest(worker_id="w", lease_id="l", limit=2))  # now the sizes are known
+        await ask("claim", ClaimRequest(worker_id="w", lease_id="m", limit=10_000))
         assert engine.largest <= LARGE
 
 
@@ -118,7 +118,7 @@ def test_an_engine_over_http_puts_the_parts_together() -> None:
 
 
 async def test_large_values_beside_the_tasks_are_fetched_within_the_budget(tmp_path: Path) -> None:
-    async with in_process(Queue(open_engine(f"file://{tmp_path}?layout=tasks"))) as http:
+    async with in_process(Client(open_engine(f"file://{tmp_path}?layout=tasks"))) as http:
         value = "x" * (4 * 1024 * 1024)
         engine = open_engine(f"file://{tmp_path}?layout=tasks")
         await engine.open()
@@ -138,7 +138,7 @@ async def test_a_large_value_is_shown_without_being_decoded(tmp_path: Path) -> N
     payload = b"[" + b",".join([b"[]"] * 1_000_000) + b"]"
     await engine.add([new(1, payload=payload, queue="default")])
     await engine.close()
-    async with in_process(Queue(open_engine(f"file://{tmp_path}?layout=tasks"))) as http:
+    async with in_process(Client(open_engine(f"file://{tmp_path}?layout=tasks"))) as http:
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         for path in (
             f"/api/v1/tasks/{task_id(1)}",
@@ -159,7 +159,7 @@ def test_claims_grow_while_tasks_are_small() -> None:
 
 
 async def test_a_worker_that_holds_much_costs_little(engine: Watched) -> None:
-    async with in_process(Queue(engine)) as http:
+    async with in_process(Client(engine)) as http:
         worker = (await http.post("/internal/workers/register", json={"capacity": 100})).json()["worker_id"]
         held = list[str]()
         while tasks := (await http.post(f"/internal/workers/{worker}/poll", json={"available_capacity": 100})).json():
@@ -171,7 +171,7 @@ async def test_a_worker_that_holds_much_costs_little(engine: Watched) -> None:
         beat = await http.post(f"/internal/workers/{worker}/heartbeat", json={"current_tasks": held})
         assert beat.json() == {"acknowledged": True, "drain": False, "lost": []}
         assert engine.largest <= LARGE
-    limits = TimeLimits(Queue(engine))
+    limits = TimeLimits(Client(engine))
     limits.watch([task for task in await engine.get(held) if task is not None])
     try:
         assert sum(len(task.payload) for _, task in limits._attempts.values()) < SIZE
@@ -208,7 +208,7 @@ async def test_what_needs_no_values_reads_none() -> None:
     await engine.add([new(n, queue="default") for n in range(number)])
     made = await create_token(engine, "ours", [Scope.ADMIN], now=0.0, queues=["default"])
     ids = [task_id(n) for n in range(number)]
-    async with in_process(Queue(engine)) as http:
+    async with in_process(Client(engine)) as http:
         http.headers["authorization"] = f"Bearer {made.secret}"
         worker = (await http.post("/internal/workers/register", json={})).json()["worker_id"]
         results = [{"task_id": each, "status": "completed"} for each in ids]

@@ -4,9 +4,9 @@ import logging
 
 import pytest
 
+from qo.client import Client
 from qo.engines.memory import MemoryEngine
 from qo.errors import InvalidSetting
-from qo.queue import Queue
 from qo.web import WebSettings, create_app
 from qo.web.hosts import host_name
 from tests.web.raw_http import say
@@ -49,7 +49,7 @@ def test_an_origin_is_allowed_exactly():
 def test_origins_are_written_as_browsers_write_them():
     for origin in ("*", "example.com", "https://example.com/", "https://", "file:///x"):
         with pytest.raises(InvalidSetting):
-            create_app(Queue(MemoryEngine()), settings=WebSettings(origins=(origin,)))
+            create_app(Client(MemoryEngine()), settings=WebSettings(origins=(origin,)))
 
 
 def test_every_answer_is_guarded(one_server: Served):
@@ -93,8 +93,8 @@ def test_a_request_has_one_host_and_it_is_well_formed(one_server: Served, hosts:
 def test_allowed_hosts_are_names():
     for host in ("https://example.com", "*", "*.example.com", "a b", ""):
         with pytest.raises(InvalidSetting):
-            create_app(Queue(MemoryEngine()), settings=WebSettings(hosts=(host,)))
-    create_app(Queue(MemoryEngine()), settings=WebSettings(hosts=("Queue.Example.com:8443",)))
+            create_app(Client(MemoryEngine()), settings=WebSettings(hosts=(host,)))
+    create_app(Client(MemoryEngine()), settings=WebSettings(hosts=("Queue.Example.com:8443",)))
 
 
 def fetch(site: str, mode: str, dest: str) -> dict[str, str]:

@@ -1,9 +1,9 @@
 """Depths are counted at any length; ages and places are exact for short queues, honest estimates for long ones."""
 
+from qo.client import Client
 from qo.codec import task_view
 from qo.engines.memory import MemoryEngine
 from qo.model import NewTask
-from qo.queue import Queue
 from qo.testing import ManualClock
 from qo.web import ages
 from qo.web.line import Line
@@ -12,7 +12,7 @@ from qo.web.sampler import Sampler
 from qo.web.survey import PAGE, Survey
 
 
-async def fill(queue: Queue, number: int, priority: str) -> None:
+async def fill(queue: Client, number: int, priority: str) -> None:
     tasks: list[NewTask] = [queue.new_task("t", b"null", priority=priority) for _ in range(number)]
     await queue.submit_many(tasks)
 
@@ -20,7 +20,7 @@ async def fill(queue: Queue, number: int, priority: str) -> None:
 async def test_a_short_queue_is_counted_exactly():
     clock = ManualClock()
     engine = MemoryEngine(clock)
-    queue = Queue(engine, clock=clock)
+    queue = Client(engine, clock=clock)
     await fill(queue, 3, "high")
     clock.advance(40)
     await fill(queue, 2, "low")
@@ -34,7 +34,7 @@ async def test_a_short_queue_is_counted_exactly():
 async def test_a_task_whose_run_at_lies_years_back_has_waited_since_it_was_submitted():
     clock = ManualClock()
     engine = MemoryEngine(clock)
-    queue = Queue(engine, clock=clock)
+    queue = Client(engine, clock=clock)
     submitted = await queue.enqueue("t", priority="low", run_at="2001-01-01T00:00:00Z")
     clock.advance(50)
     waiting = await Survey(engine).look(await engine.count(), clock())
@@ -50,7 +50,7 @@ async def test_a_task_whose_run_at_lies_years_back_has_waited_since_it_was_submi
 async def test_a_long_queue_is_counted_and_its_end_is_found():
     clock = ManualClock()
     engine = MemoryEngine(clock)
-    queue = Queue(engine, clock=clock)
+    queue = Client(engine, clock=clock)
     await fill(queue, 1, "high")
     clock.advance(100)
     for _ in range(10):
@@ -74,7 +74,7 @@ async def test_a_long_queue_is_counted_and_its_end_is_found():
 async def test_places_in_a_long_line_are_counted_by_level():
     clock = ManualClock()
     engine = MemoryEngine(clock)
-    queue = Queue(engine, clock=clock)
+    queue = Client(engine, clock=clock)
     await fill(queue, 2 * PAGE, "medium")
     line = Line(Sampler(engine, interval=5.0, clock=clock))
     await line.refresh()

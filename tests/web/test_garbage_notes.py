@@ -9,11 +9,11 @@ import apsw
 import pytest
 
 from qo.buckets.files import new_version, write_file
+from qo.client import Client
 from qo.clock import system_clock
 from qo.damage import QUARANTINE
 from qo.engines import open_engine
 from qo.model import ANY
-from qo.queue import Queue
 from tests.web.serving import in_process
 
 PAGES = (
@@ -30,7 +30,7 @@ NAMES = ("control", "types", "monitor", "workers/w", f"stats/{HOUR}/p", f"stats/
 DEEP = b"[" * 5_000 + b"]" * 5_000
 
 
-async def check_pages(queue: Queue, about: object) -> None:
+async def check_pages(queue: Client, about: object) -> None:
     async with in_process(queue) as http:
         answers = {path: (await http.get(path)).status_code for path in PAGES}
     assert set(answers.values()) == {200}, f"{about}: {answers}"
@@ -45,13 +45,13 @@ async def test_notes_of_any_content(name: str) -> None:
     switches = {"rate_limits": {"\x00": -1e308}, "draining": ["\x00"]}
     garbage = [b"", b"\xff", b"{", b"null", b"[]", b"{}", DEEP, b'{"a":' + DEEP + b"}"]
     for data in [*garbage, *(json.dumps(each).encode() for each in (worker, stats, switches))]:
-        queue = Queue(open_engine("memory://"))
+        queue = Client(open_engine("memory://"))
         await queue.engine.write_note(name, data, expected=ANY)
         await check_pages(queue, data[:60])
 
 
 async def _filled(url: str) -> None:
-    async with Queue(open_engine(url)) as queue:
+    async with Client(open_engine(url)) as queue:
         await queue.enqueue("t", 1)
         for name in NAMES:
             await queue.engine.write_note(name, b'{"a": 1}', expected=ANY)
@@ -62,7 +62,7 @@ async def test_rows_of_sqlite_that_hold_text(tmp_path: Path) -> None:
     await _filled(url)
     with apsw.Connection(f"{tmp_path}/qo.db") as db:
         db.execute("UPDATE notes SET data = CAST(x'ff' AS TEXT)")
-    await check_pages(Queue(open_engine(url)), "text that is not UTF-8")
+    await check_pages(Client(open_engine(url)), "text that is not UTF-8")
 
 
 SPOILING: dict[str, Callable[[bytes], bytes]] = {
@@ -85,8 +85,8 @@ async def test_files_of_a_folder(tmp_path: Path, kind: str) -> None:
     url = f"file://{tmp_path}?layout=tasks"
     await _filled(url)
     _spoil(tmp_path, SPOILING[kind])
-    await check_pages(Queue(open_engine(url)), kind)
-    async with Queue(open_engine(url)) as queue:
+    await check_pages(Client(open_engine(url)), kind)
+    async with Client(open_engine(url)) as queue:
         assert (await queue.switches.pause()).paused
         assert (await queue.switches.read()).paused
         assert [note.name for note in await queue.engine.notes(QUARANTINE + "control")] == [QUARANTINE + "control"]
@@ -108,8 +108,8 @@ async def test_entries_of_the_object_that_holds_everything(tmp_path: Path, garba
     url = f"file://{tmp_path}?layout=one"
     await _filled(url)
     _add_note(tmp_path, garbage)
-    await check_pages(Queue(open_engine(url)), garbage)
-    async with Queue(open_engine(url)) as queue:
+    await check_pages(Client(open_engine(url)), garbage)
+    async with Client(open_engine(url)) as queue:
         await queue.enqueue("t", 2)
         (kept,) = await queue.engine.notes(f"{QUARANTINE}notes/")
         assert json.loads(kept.data) == garbage

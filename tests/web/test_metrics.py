@@ -12,13 +12,13 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from qo import notes
+from qo.client import Client
 from qo.engine import Engine
 from qo.engines.memory import MemoryEngine
 from qo.errors import Fail, StorageError
 from qo.metrics import Measured, Meters
 from qo.model import ANY, Filter, after_error, complete, expire, fail, release
 from qo.notes import WorkerNote
-from qo.queue import Queue
 from qo.tasks import Registry, make_handler, make_options
 from qo.testing import EngineContract, ManualClock
 from qo.testing.samples import claim_one, new
@@ -73,7 +73,7 @@ async def test_every_metric_of_the_specification_is_shown_with_its_labels(served
         assert {frozenset(each) for each in series[name]} == {frozenset(labels)}, name
 
 
-async def test_depth_and_age_by_priority(served: Server, queue: Queue, clock: ManualClock) -> None:
+async def test_depth_and_age_by_priority(served: Server, queue: Client, clock: ManualClock) -> None:
     await queue.engine.add([new(n, priority=0) for n in range(3)] + [new(9, priority=9), new(10, delay=500.0)])
     clock.advance(60)
     assert await gauge(served, "queue_depth", priority="high") == 3
@@ -97,7 +97,7 @@ def test_percentiles() -> None:
     assert percentiles([float(n) for n in range(100)]) == {"p50": 50.0, "p95": 95.0, "p99": 99.0}
 
 
-async def test_workers_by_status_and_their_load(served: Server, queue: Queue, clock: ManualClock) -> None:
+async def test_workers_by_status_and_their_load(served: Server, queue: Client, clock: ManualClock) -> None:
     for name, silent, status in (("a", 0, "active"), ("b", 10, "draining"), ("c", 91, "active")):
         note = WorkerNote(
             worker_id=name, status=status, started_at=0, last_heartbeat=clock.now - silent, capacity=4, current_load=3
@@ -108,7 +108,7 @@ async def test_workers_by_status_and_their_load(served: Server, queue: Queue, cl
     assert await gauge(served, "worker_capacity_used_ratio") == 0.75
 
 
-async def test_what_workers_settle_through_the_server_is_counted_there(served: Server, queue: Queue) -> None:
+async def test_what_workers_settle_through_the_server_is_counted_there(served: Server, queue: Client) -> None:
     await scrape(served)  # what was done before a server's first look is not counted by it
     await queue.enqueue("t", priority="high")
     await queue.enqueue("t", priority="high")
@@ -153,7 +153,7 @@ async def test_what_a_worker_settles_is_counted() -> None:
     registry, meters = Registry(), Meters()
     for function in (good, bad):
         registry.add(make_handler(function, type=function.__name__, options=make_options(function)))
-    async with Queue(MemoryEngine()) as queue:
+    async with Client(MemoryEngine()) as queue:
         for type in ("good", "good", "bad", "nobody_knows_it"):
             await queue.enqueue(type, {}, priority="high")
         await Worker(meters.measured(queue), registry, WorkerSettings(drain=True)).run()
@@ -225,7 +225,7 @@ def test_a_worker_shows_its_meters_on_a_port(unused_tcp_port: int) -> None:
 
 
 @pytest.fixture
-async def series(served: Server, queue: Queue) -> Shown:
+async def series(served: Server, queue: Client) -> Shown:
     await queue.enqueue("t")
     (task,) = await queue.dequeue()
     await queue.ack(task)
@@ -252,14 +252,14 @@ def test_there_is_an_alert_for_each_of_the_specification() -> None:
 
 
 async def test_failures_in_any_process_are_what_alerts_ask_for(
-    served: Server, queue: Queue, clock: ManualClock
+    served: Server, queue: Client, clock: ManualClock
 ) -> None:
     def total(text: str, name: str, **labels: str) -> float:
         samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
         return sum(each.value for each in samples if each.name == name and labels.items() <= each.labels.items())
 
     before = await scrape(served)
-    async with Queue(queue.engine, clock=clock) as elsewhere:
+    async with Client(queue.engine, clock=clock) as elsewhere:
         await elsewhere.submit_many([elsewhere.new_task("t", b"null", max_retries=0) for _ in range(20)])
         for number, task in enumerate(await elsewhere.dequeue(batch_size=20)):
             await (elsewhere.nack(task, "boom") if number % 3 else elsewhere.ack(task))

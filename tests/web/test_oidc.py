@@ -14,10 +14,10 @@ from joserfc.errors import JoseError
 from joserfc.jwk import ECKey, KeySet, OctKey
 
 from qo.cli.serving import oidc_settings
+from qo.client import Client
 from qo.clock import system_clock
 from qo.engines.memory import MemoryEngine
 from qo.errors import InvalidSetting
-from qo.queue import Queue
 from qo.web import WebSettings, create_app
 from qo.web.callers import Scope
 from qo.web.oidc.login import LoginAttempt, LoginRefused, attempt_in, new_attempt
@@ -292,7 +292,7 @@ async def test_logins_do_not_take_the_connections_of_others() -> None:
     server = await asyncio.start_server(say_nothing, "127.0.0.1", 0)
     issuer = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
     settings = WebSettings(oidc=OidcSettings(issuer=issuer, client_id="qo", roles=ROLES))
-    async with server, in_process(Queue(MemoryEngine()), settings) as client:
+    async with server, in_process(Client(MemoryEngine()), settings) as client:
         ways = ["/auth/login"] * MAX_LOGINS + ["/auth/login", f"/auth/callback?code=c&state={ATTEMPT.state}"]
         headers = {"cookie": f"qo-login={ATTEMPT.to_cookie()}"}
         begun = [asyncio.create_task(client.get(way, headers=headers)) for way in ways]

@@ -10,9 +10,9 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import SpanKind, StatusCode
 
 from qo import tracing
+from qo.client import Client
 from qo.engines.memory import MemoryEngine
 from qo.errors import Fail
-from qo.queue import Queue
 from qo.tasks import Registry, make_handler, make_options
 from qo.testing.samples import new
 from qo.worker import Worker, WorkerSettings
@@ -43,7 +43,7 @@ def bad() -> None:
     raise Fail("no such address")
 
 
-async def work(queue: Queue) -> None:
+async def work(queue: Client) -> None:
     registry = Registry()
     for function in (good, plain, bad):
         registry.add(make_handler(function, type=function.__name__, options=make_options(function)))
@@ -57,7 +57,7 @@ def of_kind(spans: Sequence[ReadableSpan], kind: SpanKind) -> list[ReadableSpan]
 @pytest.mark.parametrize("type", ["good", "plain"])
 async def test_a_run_belongs_to_the_trace_that_submitted_it(exporter: InMemorySpanExporter, type: str) -> None:
     seen.clear()
-    async with Queue(MemoryEngine()) as queue:
+    async with Client(MemoryEngine()) as queue:
         with trace.get_tracer("test").start_as_current_span("request") as request:
             await queue.enqueue(type, {}, queue="mail")
         await work(queue)
@@ -74,7 +74,7 @@ async def test_a_run_belongs_to_the_trace_that_submitted_it(exporter: InMemorySp
 
 
 async def test_a_failed_run_is_an_error_in_the_trace(exporter: InMemorySpanExporter) -> None:
-    async with Queue(MemoryEngine()) as queue:
+    async with Client(MemoryEngine()) as queue:
         await queue.enqueue("bad", {})
         await work(queue)
     (run,) = of_kind(exporter.get_finished_spans(), SpanKind.CONSUMER)
@@ -85,7 +85,7 @@ async def test_a_failed_run_is_an_error_in_the_trace(exporter: InMemorySpanExpor
 
 @pytest.mark.parametrize("given", ["4bf92f3577b34da6a3ce929d0e0e4736", "4bf92f35-77b3-4da6-a3ce-929d0e0e4736"])
 async def test_a_trace_id_of_the_users_own_is_kept_and_joined(exporter: InMemorySpanExporter, given: str) -> None:
-    async with Queue(MemoryEngine()) as queue:
+    async with Client(MemoryEngine()) as queue:
         submitted = await queue.enqueue("good", {}, trace_id=given)
         await work(queue)
         task = await queue.get(submitted.id)
@@ -98,7 +98,7 @@ async def test_a_trace_id_of_the_users_own_is_kept_and_joined(exporter: InMemory
 async def test_a_trace_id_that_says_nothing_to_a_tracer_is_an_attribute(
     exporter: InMemorySpanExporter, given: str
 ) -> None:
-    async with Queue(MemoryEngine()) as queue:
+    async with Client(MemoryEngine()) as queue:
         await queue.enqueue("good", {}, trace_id=given)
         await work(queue)
     (run,) = of_kind(exporter.get_finished_spans(), SpanKind.CONSUMER)
@@ -107,7 +107,7 @@ async def test_a_trace_id_that_says_nothing_to_a_tracer_is_an_attribute(
 
 
 async def test_many_tasks_submitted_at_once_share_one_span(exporter: InMemorySpanExporter) -> None:
-    async with Queue(MemoryEngine()) as queue:
+    async with Client(MemoryEngine()) as queue:
         submitted = await queue.submit_many([new(n) for n in range(3)])
         tasks = await queue.engine.get([each.id for each in submitted])
     (sent,) = exporter.get_finished_spans()

@@ -8,10 +8,10 @@ import httpx
 import pytest
 
 from qo import notes
+from qo.client import Client
 from qo.engines.memory import MemoryEngine
 from qo.model import Status, Task, cancel, expire
 from qo.monitor import Monitor
-from qo.queue import Queue
 from qo.stats import add_up
 from qo.testing import ManualClock
 from qo.testing.samples import task_id
@@ -21,7 +21,7 @@ from tests.web.serving import served as served_app
 REQUEST_ID = "0a8ae6c1-1f4c-4c0b-9b8e-0c8e1d1f2a3b"
 
 
-class Client:
+class HttpWorker:
     """A worker in any language: it knows the paths and nothing of qo."""
 
     def __init__(self, http: httpx.AsyncClient) -> None:
@@ -49,20 +49,20 @@ class Client:
 
 
 @pytest.fixture
-async def worker(served: Server, queue: Queue) -> AsyncIterator[Client]:  # noqa: ARG001 - what is served
+async def worker(served: Server, queue: Client) -> AsyncIterator[HttpWorker]:  # noqa: ARG001 - what is served
     async with httpx.AsyncClient(base_url=served.url, timeout=30) as http:
-        client = Client(http)
+        client = HttpWorker(http)
         await client.register()
         yield client
 
 
-async def stored(queue: Queue, task: dict[str, Any]) -> Task:
+async def stored(queue: Client, task: dict[str, Any]) -> Task:
     found = await queue.get(task["task_id"])
     assert found is not None
     return found
 
 
-async def test_the_exchange_of_the_specification(worker: Client, queue: Queue) -> None:
+async def test_the_exchange_of_the_specification(worker: HttpWorker, queue: Client) -> None:
     registered = await worker.register(capabilities=["gpu"], capacity=5)
     assert registered.keys() == {"worker_id", "poll_interval_ms"} and registered["poll_interval_ms"] == 1000
     submitted = await queue.enqueue("process_video", {"url": "a"}, needs={"gpu"}, timeout=600, trace_id="abc")
@@ -82,14 +82,14 @@ async def test_the_exchange_of_the_specification(worker: Client, queue: Queue) -
     assert await queue.result(submitted.id) == {"frames": 3}
 
 
-async def test_capabilities_decide_and_default_to_those_registered(worker: Client, queue: Queue) -> None:
+async def test_capabilities_decide_and_default_to_those_registered(worker: HttpWorker, queue: Client) -> None:
     await worker.register(capabilities=["gpu"])
     await queue.enqueue("t", needs={"gpu"})
     assert await worker.poll(capabilities=[]) == []
     assert len((await worker.post(f"{worker.id}/poll", {"available_capacity": 1}))["tasks"]) == 1
 
 
-async def test_a_repeated_poll_gets_the_same_leases(worker: Client, queue: Queue, served: Server) -> None:
+async def test_a_repeated_poll_gets_the_same_leases(worker: HttpWorker, queue: Client, served: Server) -> None:
     for _ in range(4):
         await queue.enqueue("t")
     first = await worker.poll(2, request_id=REQUEST_ID)
@@ -102,7 +102,7 @@ async def test_a_repeated_poll_gets_the_same_leases(worker: Client, queue: Queue
     await worker.post(f"{worker.id}/poll", {"available_capacity": 1, "request_id": "1"}, status=400)
 
 
-async def test_polls_repeated_at_once_share_one_claim(worker: Client, queue: Queue, served: Server) -> None:
+async def test_polls_repeated_at_once_share_one_claim(worker: HttpWorker, queue: Client, served: Server) -> None:
     waiting = [asyncio.create_task(worker.poll(1, request_id=REQUEST_ID, wait=20)) for _ in range(3)]
     await asyncio.sleep(0.05)
     for _ in range(3):
@@ -111,18 +111,18 @@ async def test_polls_repeated_at_once_share_one_claim(worker: Client, queue: Que
     assert answers[0] == answers[1] == answers[2] and len(answers[0]) == 1
 
 
-async def test_a_poll_waits_for_a_task(worker: Client, queue: Queue, served: Server) -> None:
+async def test_a_poll_waits_for_a_task(worker: HttpWorker, queue: Client, served: Server) -> None:
     waiting = asyncio.create_task(worker.poll(1, wait=20))
     await asyncio.sleep(0.05)
     await served.there(_enqueue(queue))
     assert len(await asyncio.wait_for(waiting, 10)) == 1
 
 
-async def _enqueue(queue: Queue) -> None:
+async def _enqueue(queue: Client) -> None:
     await queue.enqueue("t")
 
 
-async def test_a_repeated_result_is_answered_with_what_was_recorded(worker: Client, queue: Queue) -> None:
+async def test_a_repeated_result_is_answered_with_what_was_recorded(worker: HttpWorker, queue: Client) -> None:
     await queue.enqueue("t")
     (task,) = await worker.poll()
     first = await worker.tell(task, status="completed", result=1)
@@ -133,7 +133,7 @@ async def test_a_repeated_result_is_answered_with_what_was_recorded(worker: Clie
     await worker.tell(task, answer=409, status="failed")
 
 
-async def test_a_repeated_failure_is_recognised_even_when_the_task_went_on(worker: Client, queue: Queue) -> None:
+async def test_a_repeated_failure_is_recognised_even_when_the_task_went_on(worker: HttpWorker, queue: Client) -> None:
     await queue.enqueue("t")
     (task,) = await worker.poll()
     assert (await worker.tell(task, status="failed", error="x", retry_after=0))["status"] == "queued"
@@ -144,7 +144,7 @@ async def test_a_repeated_failure_is_recognised_even_when_the_task_went_on(worke
     assert (await worker.tell(second, status="completed"))["status"] == "completed"
 
 
-async def test_a_late_worker_is_refused(worker: Client, queue: Queue, clock: ManualClock, served: Server) -> None:
+async def test_a_late_worker_is_refused(worker: HttpWorker, queue: Client, clock: ManualClock, served: Server) -> None:
     await queue.enqueue("t")
     (task,) = await worker.poll()
     clock.advance(91)
@@ -152,7 +152,7 @@ async def test_a_late_worker_is_refused(worker: Client, queue: Queue, clock: Man
     late = await worker.tell(task, answer=409, status="completed")
     assert "no longer held" in late["error"]
     clock.advance(91)
-    other = Client(worker.http)
+    other = HttpWorker(worker.http)
     await other.register()
     (second,) = await other.poll()
     assert second["task_id"] == task["task_id"] and second["attempt"] == 2
@@ -163,7 +163,7 @@ async def test_a_late_worker_is_refused(worker: Client, queue: Queue, clock: Man
     assert await queue.result(task["task_id"]) == "ours"
 
 
-async def test_failures_retry_unless_told_not_to(worker: Client, queue: Queue) -> None:
+async def test_failures_retry_unless_told_not_to(worker: HttpWorker, queue: Client) -> None:
     for _ in range(3):
         await queue.enqueue("t")
     tasks = await worker.poll(3)
@@ -176,7 +176,7 @@ async def test_failures_retry_unless_told_not_to(worker: Client, queue: Queue) -
     assert (await stored(queue, tasks[0])).error == "boom"
 
 
-async def test_results_come_in_batches_and_are_answered_one_by_one(worker: Client, queue: Queue) -> None:
+async def test_results_come_in_batches_and_are_answered_one_by_one(worker: HttpWorker, queue: Client) -> None:
     for _ in range(2):
         await queue.enqueue("t")
     one, two = await worker.poll(2)
@@ -191,7 +191,7 @@ async def test_results_come_in_batches_and_are_answered_one_by_one(worker: Clien
 
 
 async def test_heartbeats_keep_leases_but_not_beyond_the_time_limit(
-    worker: Client, queue: Queue, clock: ManualClock
+    worker: HttpWorker, queue: Client, clock: ManualClock
 ) -> None:
     await queue.enqueue("t", timeout=100)
     (task,) = await worker.poll()
@@ -208,7 +208,7 @@ async def test_heartbeats_keep_leases_but_not_beyond_the_time_limit(
 
 
 async def test_missed_heartbeats_lose_nothing_as_long_as_the_worker_counts_as_alive(
-    worker: Client, queue: Queue, clock: ManualClock
+    worker: HttpWorker, queue: Client, clock: ManualClock
 ) -> None:
     await queue.enqueue("t", timeout=600)
     (task,) = await worker.poll()
@@ -240,7 +240,7 @@ def test_a_short_time_limit_is_enforced_when_it_is_over_and_called_a_timeout() -
         assert row.failed == {"timeout": 1}
 
 
-async def test_a_heartbeat_tells_what_was_cancelled(worker: Client, queue: Queue) -> None:
+async def test_a_heartbeat_tells_what_was_cancelled(worker: HttpWorker, queue: Client) -> None:
     await queue.enqueue("t")
     (task,) = await worker.poll()
     await queue.engine.apply([cancel(task["task_id"])])
@@ -248,7 +248,7 @@ async def test_a_heartbeat_tells_what_was_cancelled(worker: Client, queue: Queue
     assert (await worker.post(f"{worker.id}/heartbeat", beat))["lost"] == [task["task_id"]]
 
 
-async def test_switches_are_obeyed(worker: Client, queue: Queue, served: Server) -> None:
+async def test_switches_are_obeyed(worker: HttpWorker, queue: Client, served: Server) -> None:
     await queue.enqueue("a")
     await queue.enqueue("b")
     await queue.switches.pause(types=["a"])
@@ -261,7 +261,7 @@ async def test_switches_are_obeyed(worker: Client, queue: Queue, served: Server)
     assert [task["task_type"] for task in await worker.poll()] == ["a"]
 
 
-async def test_a_draining_worker_gets_nothing_and_a_dead_one_is_forgotten(worker: Client, queue: Queue) -> None:
+async def test_a_draining_worker_gets_nothing_and_a_dead_one_is_forgotten(worker: HttpWorker, queue: Client) -> None:
     await queue.enqueue("t")
     await worker.post(f"{worker.id}/heartbeat", {"current_load": 0, "status": "draining"})
     assert await worker.poll() == []
@@ -270,7 +270,9 @@ async def test_a_draining_worker_gets_nothing_and_a_dead_one_is_forgotten(worker
     assert await queue.workers() == []
 
 
-async def test_a_worker_registered_elsewhere_is_known_by_its_note(worker: Client, queue: Queue, served: Server) -> None:
+async def test_a_worker_registered_elsewhere_is_known_by_its_note(
+    worker: HttpWorker, queue: Client, served: Server
+) -> None:
     await worker.register(capabilities=["gpu"], types=["t"])
     served.app.state.pop("workers_desk")
     await queue.enqueue("t", needs={"gpu"})
@@ -297,7 +299,7 @@ async def test_a_worker_registered_elsewhere_is_known_by_its_note(worker: Client
         ("W/heartbeat", {"current_tasks": ["x"]}),
     ],
 )
-async def test_what_makes_no_sense_is_refused_with_a_sentence(worker: Client, path: str, body: Any) -> None:
+async def test_what_makes_no_sense_is_refused_with_a_sentence(worker: HttpWorker, path: str, body: Any) -> None:
     answer = await worker.post(path.replace("W", worker.id), body, status=400)
     assert answer["error"] and answer["code"] == "invalid"
 
@@ -305,7 +307,7 @@ async def test_what_makes_no_sense_is_refused_with_a_sentence(worker: Client, pa
 @pytest.mark.parametrize(
     "value", ["NaN", "1e999", '"\\ud800"', '"\\u0000"', "[" * 200 + "]" * 200, "9" * 30, '{"a":1,"a":2}', "[" * 90_000]
 )
-async def test_results_no_store_can_keep_are_refused(worker: Client, queue: Queue, value: str) -> None:
+async def test_results_no_store_can_keep_are_refused(worker: HttpWorker, queue: Client, value: str) -> None:
     await queue.enqueue("t")
     (task,) = await worker.poll()
     body = f'{{"task_id":"{task["task_id"]}","status":"completed","result":{value}}}'
@@ -315,17 +317,19 @@ async def test_results_no_store_can_keep_are_refused(worker: Client, queue: Queu
     assert (await stored(queue, task)).status is Status.RUNNING
 
 
-async def test_the_lease_is_in_no_error_and_an_unknown_worker_is_told_to_register(worker: Client, queue: Queue) -> None:
+async def test_the_lease_is_in_no_error_and_an_unknown_worker_is_told_to_register(
+    worker: HttpWorker, queue: Client
+) -> None:
     await queue.enqueue("t")
     (task,) = await worker.poll()
-    other = Client(worker.http)
+    other = HttpWorker(worker.http)
     await other.register()
     told = await other.post(f"{other.id}/result", {"task_id": task["task_id"], "status": "completed"}, status=409)
     assert task["lease_token"] not in str(told)
     assert "register" in (await worker.post("nobody/poll", {"available_capacity": 1}, status=404))["error"]
 
 
-async def test_lists_of_names_are_limited(worker: Client) -> None:
+async def test_lists_of_names_are_limited(worker: HttpWorker) -> None:
     many = [f"n{n}" for n in range(1001)]
     for field in ("capabilities", "types", "queues"):
         refused = await worker.post("register", {"capabilities": [], "capacity": 5} | {field: many}, status=400)
@@ -337,7 +341,7 @@ async def test_lists_of_names_are_limited(worker: Client) -> None:
     assert refused["error"] == "types: are too long together: a registration has up to 65,536 bytes"
 
 
-async def test_so_many_workers_may_register(worker: Client, queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_so_many_workers_may_register(worker: HttpWorker, queue: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     first = worker.id
     monkeypatch.setattr("qo.web.remote.roster.MAX_REGISTERED", 2)
     await worker.register()

@@ -7,11 +7,11 @@ import httpx
 import pytest
 from litestar import Litestar
 
+from qo.client import Client
 from qo.engines.http import HttpEngine
 from qo.engines.http.address import address_of
 from qo.engines.sqlite import SqliteEngine
 from qo.errors import InvalidSetting
-from qo.queue import Queue
 from qo.testing.samples import new
 from qo.web import WebSettings, create_app
 from qo.web.callers import Scope
@@ -20,8 +20,8 @@ from tests.engines.http_server import server
 
 
 @pytest.fixture
-async def queue(tmp_path: Path) -> AsyncIterator[Queue]:
-    async with Queue(SqliteEngine(tmp_path / "qo.db")) as queue:
+async def queue(tmp_path: Path) -> AsyncIterator[Client]:
+    async with Client(SqliteEngine(tmp_path / "qo.db")) as queue:
         yield queue
 
 
@@ -31,7 +31,7 @@ def app(tmp_path: Path) -> Litestar:
 
 
 async def test_a_native_worker_needs_the_scope_engine_and_one_over_the_worker_protocol_work(
-    queue: Queue, app: Litestar
+    queue: Client, app: Litestar
 ) -> None:
     secrets = {scope: (await create_token(queue.engine, f"for-{scope}", [scope], now=0)).secret for scope in Scope}
     with server(app=app) as served:

@@ -5,8 +5,8 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
+from qo.client import Client
 from qo.model import FINISHED, Task
-from qo.queue import Queue
 from qo.tasks import PayloadArguments, Registry, make_handler, make_options
 from qo.worker import Worker, WorkerSettings
 
@@ -21,7 +21,7 @@ def claim_ahead(worker: Worker, number: int) -> None:
 class Bench:
     """A queue and handlers, and workers that run until the test has seen enough."""
 
-    def __init__(self, queue: Queue) -> None:
+    def __init__(self, queue: Client) -> None:
         self.queue, self.registry = queue, Registry()
 
     def handle(self, function: Callable[..., Any], name: str = "", **options: Any) -> None:

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from qo.client import Client
 from qo.engines.memory import MemoryEngine
 from qo.model import Status, Task, lost_its_process
-from qo.queue import Queue
 from qo.tasks import Executor, make_handler, make_options
 from qo.testing import ManualClock
 from qo.worker import Worker, WorkerSettings, loops, upkeep
@@ -45,7 +45,7 @@ def test_only_runs_inside_the_process_are_suspects_if_there_are_any() -> None:
     assert suspects_of([child], 2) == [child]
 
 
-async def crashed(queue: Queue, number: int, **given: Any) -> tuple[list[str], Told]:
+async def crashed(queue: Client, number: int, **given: Any) -> tuple[list[str], Told]:
     """Several running tasks, and what the store was told when their worker died."""
     ids = [(await queue.enqueue("t", {"n": n}, max_retries=2)).id for n in range(number)]
     tasks = await queue.dequeue("t", batch_size=number)
@@ -61,7 +61,7 @@ async def crashed(queue: Queue, number: int, **given: Any) -> tuple[list[str], T
 
 
 async def test_a_lone_suspect_is_charged_and_its_neighbours_are_not() -> None:
-    async with Queue(MemoryEngine()) as queue:
+    async with Client(MemoryEngine()) as queue:
         ids, told = await crashed(queue, 4, suspects=1)
         assert told == Told(charged=1, released=3)
         suspect, *others = [await queue.get(task_id) for task_id in ids]
@@ -71,7 +71,7 @@ async def test_a_lone_suspect_is_charged_and_its_neighbours_are_not() -> None:
 
 
 async def test_of_several_suspects_each_runs_alone_at_no_cost_and_is_charged_the_second_time() -> None:
-    async with Queue(MemoryEngine()) as queue:
+    async with Client(MemoryEngine()) as queue:
         ids, told = await crashed(queue, 3, suspects=2)
         assert told == Told(set_apart=2, released=1)
         tasks = [await queue.get(task_id) for task_id in ids]
@@ -89,7 +89,7 @@ async def test_of_several_suspects_each_runs_alone_at_no_cost_and_is_charged_the
 
 
 async def test_a_lone_task_beside_a_handler_left_behind_is_not_charged() -> None:
-    async with Queue(MemoryEngine()) as queue:
+    async with Client(MemoryEngine()) as queue:
         await queue.enqueue("t", {"n": 1}, max_retries=2)
         (task,) = await queue.dequeue("t")
         report = CrashReport(
@@ -105,7 +105,7 @@ async def test_a_lone_task_beside_a_handler_left_behind_is_not_charged() -> None
 
 
 async def test_tasks_of_another_process_of_the_same_name_are_left_alone() -> None:
-    async with Queue(MemoryEngine()) as queue:
+    async with Client(MemoryEngine()) as queue:
         ids, told = await crashed(queue, 2, suspects=1, leases=["another"])
         assert told == Told()
         tasks = [await queue.get(task_id) for task_id in ids]
@@ -281,13 +281,13 @@ async def test_a_lone_task_of_a_process_that_was_stopped_is_perhaps_not_to_blame
 
 
 async def test_a_task_that_is_perhaps_not_to_blame_runs_alone_next_time_at_no_cost() -> None:
-    async with Queue(MemoryEngine()) as queue:
+    async with Client(MemoryEngine()) as queue:
         _, told = await crashed(queue, 2, suspects=1, is_uncertain=True)
         assert told == Told(set_apart=1, released=1)
 
 
 async def test_a_task_that_no_child_can_run_is_charged_only_the_second_time_if_it_is_perhaps_not_to_blame() -> None:
-    async with Queue(MemoryEngine()) as queue:
+    async with Client(MemoryEngine()) as queue:
         (task_id,), told = await crashed(queue, 1, suspects=1, is_uncertain=True, is_reachable=False)
         assert told == Told(set_apart=1)
         (task,) = await queue.dequeue("t")

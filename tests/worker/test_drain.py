@@ -6,20 +6,20 @@ import logging
 import pytest
 
 from qo import notes
+from qo.client import Client
 from qo.model import NEW, Status
 from qo.notes import Control
-from qo.queue import Queue
 from qo.worker import Worker, WorkerSettings
 from tests.worker.bench import Bench
 
 
-async def registered(queue: Queue, worker: Worker) -> None:
+async def registered(queue: Client, worker: Worker) -> None:
     while worker.id not in {note.worker_id for note in await queue.workers()}:
         await asyncio.sleep(0.01)
 
 
 @pytest.mark.timeout(30)
-async def test_it_finishes_what_it_runs_and_leaves(bench: Bench, queue: Queue) -> None:
+async def test_it_finishes_what_it_runs_and_leaves(bench: Bench, queue: Client) -> None:
     started, let_go = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
 
@@ -47,7 +47,7 @@ async def test_it_finishes_what_it_runs_and_leaves(bench: Bench, queue: Queue) -
 
 
 @pytest.mark.timeout(30)
-async def test_the_next_worker_of_that_name_works_as_usual(bench: Bench, queue: Queue) -> None:
+async def test_the_next_worker_of_that_name_works_as_usual(bench: Bench, queue: Client) -> None:
     bench.handle(lambda: 1, name="t")
     await queue.switches.drain(["w"])  # whoever it was meant for was killed before it could obey
     async with bench.working(id="w") as worker:
@@ -56,7 +56,7 @@ async def test_the_next_worker_of_that_name_works_as_usual(bench: Bench, queue: 
 
 
 @pytest.mark.timeout(30)
-async def test_others_work_on(bench: Bench, queue: Queue) -> None:
+async def test_others_work_on(bench: Bench, queue: Client) -> None:
     bench.handle(lambda: 1, name="t")
     async with bench.working(id="stays") as stays:
         leaves = Worker(queue, bench.registry)
@@ -67,7 +67,7 @@ async def test_others_work_on(bench: Bench, queue: Queue) -> None:
         assert (await bench.ended(await bench.submit("t"))).worker_id == "stays" and not stays.dismissed
 
 
-async def test_the_note_forgets_workers_that_are_gone(queue: Queue) -> None:
+async def test_the_note_forgets_workers_that_are_gone(queue: Client) -> None:
     await queue.switches.drain(["gone"])
     await queue.engine.write_note(notes.WORKERS + "here", b"{}", expected=NEW)
     assert (await queue.switches.drain(["here"])).draining == frozenset({"here"})

@@ -8,12 +8,12 @@ import pytest
 
 from qo.buckets.counting import CountingBucket
 from qo.buckets.memory import MemoryBucket
+from qo.client import Client
 from qo.clock import system_clock
 from qo.engines.one_object import OneObjectEngine
 from qo.engines.per_task import PerTaskEngine
-from qo.model import Status, Task, Want
+from qo.model import ClaimRequest, Status, Task
 from qo.monitor import Monitor
-from qo.queue import Queue
 from qo.tasks import Registry, make_handler, make_options
 from qo.worker import Worker, WorkerSettings
 from tests.engines.bucket_troubles import SlowBucket
@@ -41,7 +41,7 @@ class Idle:
 
     def __init__(self, layout: str, *, watched: bool) -> None:
         self.bucket = CountingBucket(SlowBucket(MemoryBucket(now)))
-        self.queue = Queue(LAYOUTS[layout](self.bucket), clock=now)
+        self.queue = Client(LAYOUTS[layout](self.bucket), clock=now)
         registry = Registry()
         registry.add(make_handler(hello, type="hello", options=make_options(hello)))
         self.worker = Worker(self.queue, registry, WorkerSettings(), clock=now, wall_clock=now)
@@ -79,7 +79,7 @@ def test_an_idle_worker_looks_at_the_switches_before_it_claims(layout: str) -> N
     async def idle() -> None:
         async with Idle(layout, watched=False) as it:
             await asyncio.sleep(QUIET)
-            other = Queue(LAYOUTS[layout](it.bucket), clock=now)
+            other = Client(LAYOUTS[layout](it.bucket), clock=now)
             await other.switches.pause()
             submitted = await other.enqueue("hello")
             await asyncio.sleep(QUIET)
@@ -101,7 +101,7 @@ def test_after_a_quiet_time_a_task_is_found_within_seconds(layout: str) -> None:
     async def idle() -> None:
         async with Idle(layout, watched=False) as it:
             await asyncio.sleep(QUIET)
-            other = Queue(LAYOUTS[layout](it.bucket), clock=now)
+            other = Client(LAYOUTS[layout](it.bucket), clock=now)
             submitted = await other.enqueue("hello")
             async with asyncio.timeout(PATIENCE):
                 while (task := await other.get(submitted.id)) and not task.attempt:
@@ -120,7 +120,7 @@ def test_a_worker_told_to_stop_during_a_claim_does_not_wait_for_a_task(
             await asyncio.sleep(QUIET)
             claim, claimed = it.queue.engine.claim, asyncio.Event()
 
-            async def stop_and_claim(want: Want) -> list[Task]:
+            async def stop_and_claim(want: ClaimRequest) -> list[Task]:
                 it.worker.stop()
                 claimed.set()
                 return await claim(want)

@@ -5,11 +5,11 @@ import threading
 
 import pytest
 
+from qo.client import Client
 from qo.engines.memory import MemoryEngine
 from qo.errors import InvalidSetting, StorageError
-from qo.model import Status, Task, Want
+from qo.model import ClaimRequest, Status, Task
 from qo.notes import Control
-from qo.queue import Queue
 from qo.tasks import Registry, make_handler, make_options
 from qo.testing import ManualClock
 from qo.worker import Worker, WorkerSettings, WorkerStuck
@@ -206,7 +206,7 @@ class _Away:
     def __getattr__(self, name: str) -> object:
         return getattr(self._engine, name)
 
-    async def claim(self, want: Want) -> list[Task]:
+    async def claim(self, want: ClaimRequest) -> list[Task]:
         if self._hangs:
             await asyncio.Event().wait()
         if self.failures:
@@ -220,17 +220,17 @@ async def test_a_worker_outlives_a_store_that_is_away(bench: Bench) -> None:
     async def fine() -> None: ...
 
     bench.handle(fine)
-    bench.queue = Queue(_Away(bench.queue.engine, failures=2))  # type: ignore[arg-type]
+    bench.queue = Client(_Away(bench.queue.engine, failures=2))  # type: ignore[arg-type]
     (task,) = await bench.run_all([await bench.submit("fine")])
     assert task.status is Status.COMPLETED
 
 
-async def test_a_worker_whose_claims_never_return_gives_up(queue: Queue) -> None:
+async def test_a_worker_whose_claims_never_return_gives_up(queue: Client) -> None:
     async def fine() -> None: ...
 
     registry = Registry()
     registry.add(make_handler(fine, type="fine", options=make_options(fine)))
-    worker = Worker(Queue(_Away(queue.engine, hangs=True)), registry, WorkerSettings(stuck_after=0.1))  # type: ignore[arg-type]
+    worker = Worker(Client(_Away(queue.engine, hangs=True)), registry, WorkerSettings(stuck_after=0.1))  # type: ignore[arg-type]
     with pytest.raises(WorkerStuck, match="has not answered"):
         await asyncio.wait_for(worker.run(), 10)
 
@@ -248,7 +248,7 @@ class _Unhurried(MemoryEngine):
 
     worker: Worker | None = None
 
-    async def claim(self, want: Want) -> list[Task]:
+    async def claim(self, want: ClaimRequest) -> list[Task]:
         tasks = await super().claim(want)
         while not tasks and self.worker is not None and len(self.worker._held):
             await asyncio.sleep(0.001)
@@ -261,7 +261,7 @@ async def test_a_slot_of_a_type_that_becomes_free_during_a_claim_is_used_at_once
     async def other() -> None: ...
 
     engine = _Unhurried()
-    async with Queue(engine) as queue:
+    async with Client(engine) as queue:
         bench = Bench(queue)
         bench.handle(single, concurrency=1)
         bench.handle(other)

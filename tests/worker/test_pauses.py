@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from qo import notes
+from qo.client import Client
 from qo.model import Status
-from qo.queue import Queue
 from qo.worker import Worker, WorkerSettings, loops
 from tests.worker.bench import Bench, claim_ahead
 
@@ -55,7 +55,7 @@ async def test_a_pause_by_another_client_of_this_process_counts_at_once(bench: B
     bench.handle(quick)
     async with bench.working(concurrency=4) as worker:
         ids = [await bench.submit("quick", {"n": n}) for n in range(500)]
-        await Queue(bench.queue.engine).switches.pause()
+        await Client(bench.queue.engine).switches.pause()
         begun = _begun(worker, ids, starts)
         while any(task and task.status is Status.RUNNING for task in await bench.queue.engine.get(ids)):
             await asyncio.sleep(0.01)

@@ -6,9 +6,9 @@ import pytest
 
 from qo.bucket import Blob
 from qo.buckets.memory import MemoryBucket
+from qo.client import Client
 from qo.engines.per_task import PerTaskEngine
 from qo.model import Status
-from qo.queue import Queue
 from qo.tasks import Registry, make_handler, make_options
 from qo.worker import Worker, WorkerSettings
 
@@ -37,7 +37,7 @@ async def test_tasks_run_although_a_claim_takes_longer_than_a_lease() -> None:
 
     registry = Registry()
     registry.add(make_handler(quick, type="quick", options=make_options(quick)))
-    async with Queue(PerTaskEngine(bucket)) as queue, asyncio.timeout(60):
+    async with Client(PerTaskEngine(bucket)) as queue, asyncio.timeout(60):
         ids = [(await queue.enqueue("quick", {"n": n}, max_retries=0)).id for n in range(3)]
         bucket.latency = 0.3
         worker = Worker(queue, registry, WorkerSettings(lease=0.9, concurrency=2, poll=0.1, grace=10.0))

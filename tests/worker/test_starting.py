@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from qo.client import Client
 from qo.clock import boot_clock
 from qo.engines.memory import MemoryEngine
-from qo.model import Filter, Status, Task, Want, expire
-from qo.queue import Queue
+from qo.model import ClaimRequest, Filter, Status, Task, expire
 from qo.tasks import current_task, make_handler, make_options
 from qo.testing import ManualClock
 from qo.worker import Worker, WorkerSettings, executors, upkeep
@@ -29,7 +29,7 @@ async def until(seen: Callable[[], Any]) -> None:
             await asyncio.sleep(0.01)
 
 
-async def stored(queue: Queue, task_id: str) -> Task:
+async def stored(queue: Client, task_id: str) -> Task:
     task = await queue.get(task_id)
     assert task is not None
     return task
@@ -79,7 +79,7 @@ async def test_a_task_held_ahead_waits_for_a_claim_that_may_bring_tasks_before_i
     order: list[str] = []
     claim = bench.queue.engine.claim
 
-    async def from_afar(want: Want) -> list[Task]:
+    async def from_afar(want: ClaimRequest) -> list[Task]:
         await asyncio.sleep(0.05)  # a slot becomes free while a claim is under way
         return await claim(want)
 
@@ -116,7 +116,7 @@ def clock() -> ManualClock:
 @pytest.fixture
 async def other(clock: ManualClock) -> AsyncIterator[Bench]:
     """A store whose time the test moves."""
-    async with Queue(MemoryEngine(clock)) as queue:
+    async with Client(MemoryEngine(clock)) as queue:
         yield Bench(queue)
 
 

@@ -6,7 +6,7 @@ import sys
 STUCK = """
 import asyncio, threading
 from qo.engines.memory import MemoryEngine
-from qo.queue import Queue
+from qo.client import Client
 from qo.tasks import Registry, make_handler, make_options
 from qo.worker import Watchdog, Worker, WorkerSettings
 
@@ -19,7 +19,7 @@ async def fine(): ...
 async def main():
     registry = Registry()
     registry.add(make_handler(fine, type="fine", options=make_options(fine)))
-    worker = Worker(Queue(Blocking()), registry, WorkerSettings())
+    worker = Worker(Client(Blocking()), registry, WorkerSettings())
     Watchdog(worker, after=0.4)
     await worker.run()
 

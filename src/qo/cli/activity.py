@@ -7,8 +7,8 @@ from rich.text import Text
 
 from qo.cli.context import Call
 from qo.cli.output import data, table
+from qo.client import Client
 from qo.clock import iso, system_clock
-from qo.queue import Queue
 from qo.stats import Durations, Interval, Rows, StatsRow, add_up
 from qo.transitions import shown_duration
 
@@ -17,7 +17,7 @@ _NUMBERS = ("completed", "retried", "failed", "dead_lettered", "lost", "cancelle
 
 
 def show_activity(call: Call, since: float) -> None:
-    async def work(queue: Queue) -> list[Interval]:
+    async def work(queue: Client) -> list[Interval]:
         return await queue.activity(since)
 
     intervals = call.ask(work)

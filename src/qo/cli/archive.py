@@ -7,11 +7,11 @@ import click
 
 from qo.cli.context import Call, common
 from qo.cli.steering import Verb, choosing, example, steer
+from qo.client import Client
 from qo.model import STATUSES, Guard, Status, archive
-from qo.queue import Queue
 
 
-async def _many(queue: Queue, ids: Sequence[str]) -> list[bool]:
+async def _many(queue: Client, ids: Sequence[str]) -> list[bool]:
     return await queue.apply([archive(task_id) for task_id in ids])
 
 
@@ -20,7 +20,7 @@ VERB = Verb(
     done="archived",
     takes=(Status.COMPLETED, Status.FAILED, Status.CANCELLED),
     may=STATUSES[Guard.ENDED],
-    one=Queue.archive,
+    one=Client.archive,
     many=_many,
 )
 

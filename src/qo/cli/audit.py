@@ -11,9 +11,9 @@ from qo.audit import AuditPage, AuditRecord, compact_audit, read_audit
 from qo.cli.context import Call, common, examples, option
 from qo.cli.output import data, plural, table
 from qo.cli.params import DURATION, Names, together
+from qo.client import Client
 from qo.clock import iso, system_clock
 from qo.errors import QoError
-from qo.queue import Queue
 
 _MAX_LIMIT = 10_000
 _IDS_SHOWN = 2
@@ -53,7 +53,7 @@ def command(call: Call, **given: Any) -> None:
             and (not task or task in record.task_ids)
         )
 
-    async def work(queue: Queue) -> AuditPage:
+    async def work(queue: Client) -> AuditPage:
         since = None if given["since"] is None else now - given["since"]
         page = await read_audit(queue.engine, now=now, since=since, limit=given["limit"], matches=matches)
         with suppress(QoError):  # credentials that may only look; a monitor or a server does it, too

@@ -4,10 +4,10 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 
 from qo.audit import AuditTrail, cli_user, new_record
+from qo.client import Client
+from qo.client.store_time import StoreTime
 from qo.clock import system_clock
 from qo.errors import OutcomeUnknown, StorageError
-from qo.queue import Queue
-from qo.queue.store_time import StoreTime
 
 
 class CliAction:
@@ -21,7 +21,7 @@ class CliAction:
 
 
 @asynccontextmanager
-async def audited(queue: Queue, action: str, target: str = "") -> AsyncIterator[CliAction]:
+async def audited(queue: Client, action: str, target: str = "") -> AsyncIterator[CliAction]:
     """Record the action once it is done, also one that failed half-way. One that changed nothing is not recorded."""
     doing = CliAction(target)
     failed = False
@@ -37,7 +37,7 @@ async def audited(queue: Queue, action: str, target: str = "") -> AsyncIterator[
             await _record(queue, action, doing)
 
 
-async def _record(queue: Queue, action: str, doing: CliAction) -> None:
+async def _record(queue: Client, action: str, doing: CliAction) -> None:
     clock = StoreTime(queue.engine, system_clock)
     with suppress(StorageError):  # else by this machine's clock; the trail says if the store is away
         await clock.look()

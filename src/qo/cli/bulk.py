@@ -14,9 +14,9 @@ from qo.cli.context import Call
 from qo.cli.exits import Exit
 from qo.cli.output import console, plural, print_error
 from qo.cli.payload import task_of_line
+from qo.client import Client, Settings
 from qo.errors import InvalidTask, QoError
 from qo.model import NewTask
-from qo.queue import Queue, Settings
 
 BATCH = 1000
 MOST_SHOWN = 20  # wrong lines told one by one; a file of another kind is wrong in every line
@@ -50,7 +50,7 @@ def submit(call: Call, file: str, *, carry_on: bool) -> int:
     if file != "-":
         check(file, call.settings, tally, carry_on=carry_on)
 
-    async def work(queue: Queue) -> None:
+    async def work(queue: Client) -> None:
         with _open(file) as stream, _progress("submitting", file) as progress:
             async for batch, end in _batches(stream, queue.settings, tally, carry_on=carry_on, told=file != "-"):
                 await _send(queue, batch, tally)
@@ -107,7 +107,7 @@ async def _batches(
         yield batch, end
 
 
-async def _send(queue: Queue, batch: list[NewTask], tally: Tally) -> None:
+async def _send(queue: Client, batch: list[NewTask], tally: Tally) -> None:
     for submitted in await queue.submit_many(batch):
         tally.submitted += submitted.new
         tally.already_there += not submitted.new

@@ -11,8 +11,8 @@ from rich.console import Console
 from qo.cli.output import as_json, console
 from qo.cli.params import DURATION
 from qo.cli.store import require_store
+from qo.client import Client, Settings, connect
 from qo.destinations import DEFAULT_URL, default_url
-from qo.queue import Queue, Settings, connect
 from qo.url_secrets import hide_password
 
 T = TypeVar("T")
@@ -48,11 +48,11 @@ class Call:
         """The one JSON document on stdout."""
         click.echo(as_json(value))
 
-    def ask(self, work: Callable[[Queue], Awaitable[T]], *, create: bool = False) -> T:
+    def ask(self, work: Callable[[Client], Awaitable[T]], *, create: bool = False) -> T:
         """Open the queue, do the work, close it. Only a command that brings tasks may create a store."""
         return asyncio.run(self._session(work, create=create))
 
-    async def _session(self, work: Callable[[Queue], Awaitable[T]], *, create: bool) -> T:
+    async def _session(self, work: Callable[[Client], Awaitable[T]], *, create: bool) -> T:
         if not create:
             require_store(self.url)
         async with connect(self.url) as queue:

@@ -7,11 +7,11 @@ import click
 
 from qo.cli.context import Call, common
 from qo.cli.steering import Verb, choosing, example, steer
+from qo.client import Client
 from qo.model import FINISHED, Status
-from qo.queue import Queue
 
 
-async def _many(queue: Queue, ids: Sequence[str]) -> list[bool]:
+async def _many(queue: Client, ids: Sequence[str]) -> list[bool]:
     return await queue.engine.delete(list(ids))
 
 
@@ -20,7 +20,7 @@ VERB = Verb(
     done="deleted",
     takes=(Status.COMPLETED, Status.FAILED, Status.CANCELLED, Status.ARCHIVED),
     may=FINISHED,
-    one=Queue.delete,
+    one=Client.delete,
     many=_many,
 )
 

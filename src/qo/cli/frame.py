@@ -14,11 +14,11 @@ from qo.cli.output import STYLES, age, clean, clean_lines, data, status_text, ta
 from qo.cli.stats import lane_table
 from qo.cli.switching import control_lines, control_view
 from qo.cli.workers import worker_table, worker_view
+from qo.client import Client
 from qo.clock import iso, system_clock
 from qo.codec import task_view
 from qo.model import Filter, Status, Task
 from qo.notes import Control, WorkerNote
-from qo.queue import Queue
 
 RECENT = 10  # failures
 BLOCKS = "▁▂▃▄▅▆▇█"
@@ -53,7 +53,7 @@ class Pulse:
         self._last = (done, now)
 
 
-async def look(queue: Queue) -> Look:
+async def look(queue: Client) -> Look:
     return Look(
         at=system_clock(),
         stats=await queue.stats(),

@@ -6,11 +6,11 @@ from rich.text import Text
 from qo.cli.context import Call, common, examples
 from qo.cli.output import clean_lines, data, duration, status_text, table
 from qo.cli.params import unique
+from qo.client import Client
 from qo.clock import iso
 from qo.codec import event_view
 from qo.errors import TaskNotFound
 from qo.model import Event
-from qo.queue import Queue
 
 
 @click.command("history", epilog=examples("qo history 0f0190a4-...", "qo history ID --json | jq '.[].status'"))
@@ -20,7 +20,7 @@ def command(call: Call, task_id: str) -> None:
     """Show every transition of a task, in order."""
     (task_id,) = unique((task_id,))
 
-    async def work(queue: Queue) -> list[Event]:
+    async def work(queue: Client) -> list[Event]:
         events = await queue.history(task_id)
         if not events and await queue.get(task_id) is None:
             raise TaskNotFound(f"there is no task {task_id}", task_id=task_id)

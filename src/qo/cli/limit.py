@@ -5,8 +5,8 @@ import click
 from qo.cli.audited import audited
 from qo.cli.context import Call, common, examples, option
 from qo.cli.switching import answer
+from qo.client import Client
 from qo.notes import Control
-from qo.queue import Queue
 
 _EXAMPLES = (
     "qo limit 100",
@@ -31,7 +31,7 @@ def command(call: Call, rate: float | None, type_: str | None, max_types: int | 
     if rate is None and (max_types is None or type_ is not None):
         raise click.UsageError("name a RATE, or --max-types")
 
-    async def work(queue: Queue) -> Control:
+    async def work(queue: Client) -> Control:
         control = Control()
         if max_types is not None:
             async with audited(queue, "limit", f"{max_types} types"):

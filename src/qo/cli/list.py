@@ -10,10 +10,10 @@ from qo.cli.context import Call, common, examples, option
 from qo.cli.output import plural
 from qo.cli.params import STATUS, TYPES, Names, Shards, together
 from qo.cli.views import task_table
+from qo.client import Client
 from qo.clock import system_clock
 from qo.codec import task_view
 from qo.model import Filter, Status, Task, cursor
-from qo.queue import Queue
 
 MOST = 10_000
 Page = tuple[list[Task], str | None]
@@ -51,7 +51,7 @@ def command(
     """
     where = _filter(shards=tuple(sorted(shards or ())), **given)
 
-    async def work(queue: Queue) -> Page:
+    async def work(queue: Client) -> Page:
         return await pages(queue, where, most=None if all_pages else limit, after=after)
 
     tasks, following = call.ask(work)
@@ -75,7 +75,7 @@ def _filter(
     )
 
 
-async def pages(queue: Queue, where: Filter, *, most: int | None, after: str) -> Page:
+async def pages(queue: Client, where: Filter, *, most: int | None, after: str) -> Page:
     """Up to `most` tasks, and where the next page starts. Reads one more, so a full last page names no next."""
     found: list[Task] = []
     size = 500 if most is None else most + 1

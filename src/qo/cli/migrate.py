@@ -9,12 +9,12 @@ from qo.cli.audited import audited
 from qo.cli.context import Call, common, examples
 from qo.cli.exits import Exit
 from qo.cli.output import clean
+from qo.client import Client
 from qo.clock import iso
 from qo.engines import open_engine, schema_of
 from qo.engines.schemas import Schema
 from qo.errors import InvalidSetting
 from qo.old_tokens import OldToken, discard_old_tokens, find_old_tokens, move_old_tokens
-from qo.queue import Queue
 from qo.url_secrets import hide_password
 
 
@@ -54,7 +54,7 @@ def command(call: Call, store: str | None, tokens: str | None, *, check: bool) -
 
 
 async def _migrate(url: str, before: Schema) -> Schema | None:
-    async with Queue(open_engine(url)) as queue:
+    async with Client(open_engine(url)) as queue:
         after = await schema_of(url)
         if after is not None and after.found != before.found:
             async with audited(queue, "migrate", f"schema {before.found or 'none'} to {after.found}"):
@@ -68,7 +68,7 @@ def _is_elsewhere(url: str) -> bool:
 
 
 async def _settle_tokens(url: str, what: str | None) -> list[OldToken] | None:
-    async with Queue(open_engine(url)) as queue:
+    async with Client(open_engine(url)) as queue:
         if what is None:
             return await find_old_tokens(queue.engine)
         async with audited(queue, "migrate", f"old tokens: {what}") as doing:

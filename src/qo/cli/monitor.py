@@ -13,10 +13,10 @@ from rich.text import Text
 from qo.cli.context import Call, common, examples, option
 from qo.cli.logs import LEVELS, start_logging
 from qo.cli.watching import monitor_options, monitor_settings
+from qo.client import Client
 from qo.errors import Refused, StorageError
 from qo.ids import new_worker_id
 from qo.monitor import Checked, Monitor
-from qo.queue import Queue
 
 log = logging.getLogger("qo.monitor")
 
@@ -41,7 +41,7 @@ def command(call: Call, *, once: bool, log_level: str, log_json: bool, **given: 
     start_logging(log_level, as_json=log_json or call.json)
     settings = monitor_settings(given)
 
-    async def work(queue: Queue) -> Checked | None:
+    async def work(queue: Client) -> Checked | None:
         monitor = Monitor(queue, settings, id=new_worker_id(f"monitor-{socket.gethostname()}"))
         if once:
             return await monitor.check_once()

@@ -6,8 +6,8 @@ from qo.cli.audited import audited, names_in_words
 from qo.cli.context import Call, common, examples, option
 from qo.cli.params import TYPES, Names, together
 from qo.cli.switching import answer
+from qo.client import Client
 from qo.notes import Control
-from qo.queue import Queue
 
 
 @click.command("pause", epilog=examples("qo pause", "qo pause --queue mail --type crawl"))
@@ -20,7 +20,7 @@ def command(call: Call, queues: tuple[tuple[str, ...], ...], types: tuple[tuple[
     Workers notice within a second or two.
     """
 
-    async def work(queue: Queue) -> Control:
+    async def work(queue: Client) -> Control:
         some = {"queues": together(queues), "types": together(types)}
         async with audited(queue, "pause", names_in_words(**some)):
             return await queue.switches.pause(**some)

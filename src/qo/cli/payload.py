@@ -8,10 +8,10 @@ from typing import Any
 
 import msgspec
 
+from qo.client import Settings, describe
 from qo.codec import encode_value, from_json, parse_json
 from qo.errors import InvalidTask
 from qo.model import NewTask, RetryPolicy
-from qo.queue import Settings, describe
 
 NOTHING = "{}"  # what a function without arguments takes
 WHEN = frozenset({"available_at", "run_at", "delay"})  # three ways to say it, of which a task takes one

@@ -2,12 +2,12 @@
 
 from contextlib import suppress
 
+from qo.client import Client
 from qo.damage import DAMAGED_TASKS, QUARANTINE, note_name
 from qo.engines import open_engine
 from qo.errors import InvalidTask, StorageError
 from qo.findings import Finding
 from qo.model import Filter, Status, check_id, cursor
-from qo.queue import Queue
 
 _PAGE, _MOST_PAGES = 500, 20
 _MOST_SHOWN = 20
@@ -15,7 +15,7 @@ _MOST_SHOWN = 20
 
 async def damage_finding(url: str) -> Finding:
     """Reads the newest tasks, so that damage which nobody has met yet is met here."""
-    async with Queue(open_engine(url)) as queue:
+    async with Client(open_engine(url)) as queue:
         for where in (Filter(), Filter(statuses=(Status.PENDING, Status.RUNNING))):
             after = ""
             for _ in range(_MOST_PAGES):
@@ -39,7 +39,7 @@ async def damage_finding(url: str) -> Finding:
     return Finding("damage", True, "no task and no note is set aside")
 
 
-async def _is_restored(queue: Queue, task_id: str) -> bool:
+async def _is_restored(queue: Client, task_id: str) -> bool:
     try:
         (task,) = await queue.engine.get([check_id(task_id)])
     except InvalidTask:  # not even its id could be read

@@ -7,11 +7,11 @@ import click
 
 from qo.cli.context import Call, common
 from qo.cli.steering import Verb, choosing, example, steer
+from qo.client import Client
 from qo.model import STATUSES, Guard, Status, replay
-from qo.queue import Queue
 
 
-async def _many(queue: Queue, ids: Sequence[str]) -> list[bool]:
+async def _many(queue: Client, ids: Sequence[str]) -> list[bool]:
     return await queue.apply([replay(task_id) for task_id in ids])
 
 
@@ -20,7 +20,7 @@ VERB = Verb(
     done="replayed",
     takes=(Status.FAILED,),
     may=STATUSES[Guard.REPLAYABLE],
-    one=Queue.replay,
+    one=Client.replay,
     many=_many,
 )
 

@@ -20,9 +20,9 @@ from qo.cli.exits import Exit
 from qo.cli.output import clean, console
 from qo.cli.shutdown import Ending
 from qo.cli.target import load_app
+from qo.client import Client
 from qo.errors import InvalidSetting
 from qo.monitor import Monitor, MonitorSettings
-from qo.queue import Queue
 from qo.url_secrets import hide_password
 from qo.worker import Watchdog, Worker, WorkerCancelled, WorkerSettings
 from qo.worker.bounded import abandon, ended
@@ -100,7 +100,7 @@ def work(plan: Plan, table: RunTable) -> int:
     return ending.worked(DISMISSED if dismissed else FINISHED)
 
 
-def measured(queue: Queue, place: tuple[str, int] | None) -> Queue:
+def measured(queue: Client, place: tuple[str, int] | None) -> Client:
     """The queue with meters on it, shown at a port; as it is if nobody asked."""
     if place is None:
         return queue
@@ -118,7 +118,7 @@ def measured(queue: Queue, place: tuple[str, int] | None) -> Queue:
 
 
 @contextlib.asynccontextmanager
-async def _watched(queue: Queue, plan: Plan) -> AsyncIterator[None]:
+async def _watched(queue: Client, plan: Plan) -> AsyncIterator[None]:
     """A monitor beside the block."""
     if plan.monitor is None:
         yield

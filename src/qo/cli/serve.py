@@ -11,9 +11,9 @@ from qo.cli.login_options import login_options
 from qo.cli.logs import LEVELS, start_logging
 from qo.cli.output import echo
 from qo.cli.watching import monitor_options_with, monitor_settings
+from qo.client import Client
+from qo.client.retention import FAILED_RETENTION
 from qo.errors import InvalidSetting
-from qo.queue import Queue
-from qo.queue.retention import FAILED_RETENTION
 
 EXAMPLES = examples(
     "qo serve",
@@ -65,7 +65,7 @@ def command(call: Call, *, host: str, port: int, **given: Any) -> None:
     start_logging(given["log_level"], as_json=given["log_json"] or call.json)
     settings = serving.settings_of(host, title, given, None if given["no_monitor"] else monitor_settings(given))
 
-    async def work(queue: Queue) -> Any:
+    async def work(queue: Client) -> Any:
         return await serving.tokens_of(queue)
 
     tokens = call.ask(work, create=True)

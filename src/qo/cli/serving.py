@@ -11,9 +11,9 @@ import uvicorn
 
 from qo.cli.gathered_logs import gather_logs
 from qo.cli.server_limits import limits_of, within_descriptors
+from qo.client import Client
 from qo.errors import InvalidSetting
 from qo.monitor import MonitorSettings
-from qo.queue import Queue
 from qo.web import WebSettings, create_app
 from qo.web.access import is_loopback
 from qo.web.connections import server_config
@@ -71,7 +71,7 @@ def _public_hosts(oidc: OidcSettings | None) -> tuple[str, ...]:
     return () if host is None or is_loopback(host) else (in_header(host),)
 
 
-async def tokens_of(queue: Queue) -> Tokens:
+async def tokens_of(queue: Client) -> Tokens:
     return await read_tokens(queue.engine)
 
 

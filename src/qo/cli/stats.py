@@ -11,8 +11,8 @@ from qo.cli.activity import show_activity
 from qo.cli.context import Call, common, examples, option
 from qo.cli.output import STYLES, bar, data, status_text, table
 from qo.cli.params import DURATION
+from qo.client import Client
 from qo.model import Status
-from qo.queue import Queue
 
 WIDTH = 30  # cells of the longest bar
 
@@ -30,7 +30,7 @@ def command(call: Call, since: float | None) -> None:
         show_activity(call, since)
         return
 
-    async def work(queue: Queue) -> dict[str, Any]:
+    async def work(queue: Client) -> dict[str, Any]:
         return await queue.stats()
 
     stats = call.ask(work)

@@ -9,11 +9,11 @@ from qo.cli.exits import Exit
 from qo.cli.output import print_error, print_json_error
 from qo.cli.params import unique
 from qo.cli.views import panel
+from qo.client import Client
 from qo.clock import system_clock
 from qo.codec import task_view
 from qo.errors import DamagedTask
 from qo.model import Task, check_id
-from qo.queue import Queue
 
 
 @click.command("status", epilog=examples("qo status 0f0190a4-...", "qo status ID --json | jq .result"))
@@ -27,7 +27,7 @@ def command(call: Call, ids: tuple[str, ...]) -> int:
 
     damaged: list[DamagedTask] = []
 
-    async def work(queue: Queue) -> list[Task | None]:
+    async def work(queue: Client) -> list[Task | None]:
         answers = await queue.engine.get(wanted)
         for task_id, task in zip(wanted, answers, strict=True):
             if task is None:

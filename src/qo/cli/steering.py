@@ -12,15 +12,15 @@ from qo.cli.context import Call, examples, option
 from qo.cli.exits import Exit, code_of
 from qo.cli.output import plural, print_error
 from qo.cli.params import DURATION, TYPES, Names, together, unique
+from qo.client import Client
 from qo.clock import system_clock
 from qo.errors import OutcomeUnknown, QoError
 from qo.model import Filter, Status, check_id
-from qo.queue import Queue
 
 PAGE = 500
 Function = TypeVar("Function", bound=Callable[..., Any])
-One = Callable[[Queue, str], Awaitable[None]]
-Many = Callable[[Queue, Sequence[str]], Awaitable[list[bool]]]
+One = Callable[[Client, str], Awaitable[None]]
+Many = Callable[[Client, Sequence[str]], Awaitable[list[bool]]]
 
 
 class Verb(NamedTuple):
@@ -87,7 +87,7 @@ def _by_id(call: Call, verb: Verb, ids: tuple[str, ...]) -> int:
     for task_id in ids:
         check_id(task_id)  # a slip of the pen is told before anything is done
 
-    async def work(queue: Queue) -> None:
+    async def work(queue: Client) -> None:
         async with audited(queue, verb.name) as action:
             action.number = 0
             for task_id in ids:
@@ -123,10 +123,10 @@ def _show(call: Call, verb: Verb, done: list[str], refused: list[tuple[str, QoEr
 def _by_filter(call: Call, verb: Verb, chosen: Chosen, *, yes: bool) -> int:
     where, since = _filter(verb, chosen)
 
-    async def find(queue: Queue) -> list[str]:
+    async def find(queue: Client) -> list[str]:
         return [task.id async for task in queue.all(where) if since is None or task.created_at <= since]
 
-    async def change(queue: Queue) -> int:
+    async def change(queue: Client) -> int:
         async with audited(queue, verb.name, _in_words(where, chosen)) as action:
             action.number = 0
             for at in range(0, len(ids), PAGE):

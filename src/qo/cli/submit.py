@@ -12,10 +12,10 @@ from qo.cli.exits import Exit
 from qo.cli.output import clean_lines, compact, status_text
 from qo.cli.params import DURATION, PRIORITIES, Names, together
 from qo.cli.payload import NOTHING, encode_payload, read_input
+from qo.client import Client, Submitted, describe
 from qo.clock import system_clock
 from qo.codec import task_view, to_json
 from qo.model import MAX_RETRIES, TIMEOUT, NewTask, Status, Task
-from qo.queue import Queue, Submitted, describe
 
 FOREVER = math.inf
 
@@ -89,7 +89,7 @@ def _options(given: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in options.items() if value is not None}
 
 
-async def _submit(call: Call, queue: Queue, new: NewTask, wait: float | None) -> int:
+async def _submit(call: Call, queue: Client, new: NewTask, wait: float | None) -> int:
     submitted = await queue.submit(new)
     if not call.json:
         _show_submitted(call, submitted, new)

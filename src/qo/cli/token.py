@@ -10,9 +10,9 @@ from qo.cli.audited import audited, names_in_words
 from qo.cli.context import Call, common, examples, option
 from qo.cli.output import age, data, table
 from qo.cli.params import DURATION
+from qo.client import Client
 from qo.clock import iso, system_clock
 from qo.errors import InvalidSetting
-from qo.queue import Queue
 
 try:
     from qo.web.callers import Scope
@@ -75,7 +75,7 @@ def command(call: Call) -> None:
 def create(call: Call, name: str, scopes: frozenset[Scope], expires: float | None, **limits: tuple[str, ...]) -> None:
     """Create a token and print it, once: only its hash is kept."""
 
-    async def work(queue: Queue) -> Created:
+    async def work(queue: Client) -> Created:
         async with audited(queue, "token.create", _rights_in_words(name, scopes, **limits)):
             return await create_token(
                 queue.engine, name, scopes, now=system_clock(), lifetime=expires, created_by=cli_user(), **limits
@@ -99,7 +99,7 @@ def _rights_in_words(name: str, scopes: frozenset[Scope], queues: tuple[str, ...
 def list_(call: Call) -> None:
     """List tokens, without the tokens themselves."""
 
-    async def work(queue: Queue) -> tuple[tuple[Token, ...], bool, dict[str, float]]:
+    async def work(queue: Client) -> tuple[tuple[Token, ...], bool, dict[str, float]]:
         tokens = await read_tokens(queue.engine)
         return tokens.tokens, tokens.existed, (await read_token_uses(queue.engine)).used_at
 
@@ -135,7 +135,7 @@ def revoke(call: Call, which: str) -> None:
     After the last one servers stay shut, until there is a new one.
     """
 
-    async def work(queue: Queue) -> Token:
+    async def work(queue: Client) -> Token:
         async with audited(queue, "token.revoke", which) as action:
             revoked = await revoke_token(queue.engine, which)
             action.target = f"{revoked.name} ({revoked.id})"
@@ -159,7 +159,7 @@ def reset(call: Call, yes: bool) -> None:  # noqa: FBT001 - click passes it by n
     if not yes:
         click.confirm("Forget every token, and serve this machine without one again?", abort=True, err=True)
 
-    async def work(queue: Queue) -> int:
+    async def work(queue: Client) -> int:
         async with audited(queue, "token.reset"):
             return await forget_tokens(queue.engine)
 

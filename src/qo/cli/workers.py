@@ -12,10 +12,10 @@ from qo.cli.context import Call, common, examples, option
 from qo.cli.output import age, data, table
 from qo.cli.params import DURATION
 from qo.cli.watching import DEFAULTS
+from qo.client import Client
 from qo.clock import iso, system_clock
 from qo.errors import InvalidSetting
 from qo.notes import WorkerNote
-from qo.queue import Queue
 
 STYLES = {"active": "green", "draining": "yellow", "stale": "red", "dead": "red"}
 
@@ -41,7 +41,7 @@ def command(call: Call, threshold: float) -> None:
         context.find_root().obj = call  # what stands before `drain` holds for it
         return
 
-    async def work(queue: Queue) -> list[WorkerNote]:
+    async def work(queue: Client) -> list[WorkerNote]:
         return await queue.workers()
 
     workers, now = call.ask(work), system_clock()
@@ -62,7 +62,7 @@ def drain(call: Call, workers: tuple[str, ...]) -> None:
     They notice within a second or two. A worker of the same name that is started later works as usual.
     """
 
-    async def work(queue: Queue) -> None:
+    async def work(queue: Client) -> None:
         known = {worker.worker_id for worker in await queue.workers()}
         strangers = [worker for worker in workers if worker not in known]
         if strangers:

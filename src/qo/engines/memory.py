@@ -12,6 +12,7 @@ from qo.model import (
     ANY,
     Added,
     Change,
+    ClaimRequest,
     Counts,
     Event,
     Filter,
@@ -19,7 +20,6 @@ from qo.model import (
     Note,
     Table,
     Task,
-    Want,
     check_distinct,
 )
 from qo.url_secrets import hide_password
@@ -32,7 +32,7 @@ class _IndexedTable(Table):
         super().__init__()
         self.ready = ReadyTasks(self.tasks.get)
 
-    def _due(self, want: Want, now: float) -> Iterable[Task]:
+    def _due(self, want: ClaimRequest, now: float) -> Iterable[Task]:
         return self.ready.take(want, now)
 
     def _write(self, task: Task, *, quietly: bool = False) -> None:
@@ -57,7 +57,7 @@ class MemoryEngine:
         self._news.set()
         return [added.get(task.id, Added(task.id, new=False)) for task in tasks]
 
-    async def claim(self, want: Want) -> list[Task]:
+    async def claim(self, want: ClaimRequest) -> list[Task]:
         return self._table.claim(want, self._clock())
 
     async def apply(self, changes: Sequence[Change]) -> list[bool]:
@@ -88,7 +88,7 @@ class MemoryEngine:
     async def history(self, task_id: str) -> list[Event]:
         return self._table.history(task_id)
 
-    async def wait(self, want: Want, timeout: float) -> None:
+    async def wait(self, want: ClaimRequest, timeout: float) -> None:
         self._news.clear()
         now = self._clock()
         if self._table.ready.has(want, now):

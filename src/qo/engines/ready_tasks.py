@@ -9,7 +9,7 @@ from typing import NamedTuple, TypeAlias
 
 from msgspec.structs import replace
 
-from qo.model import LaneHead, LaneHeads, LaneIdentity, Status, Task, Want, effective_rank, lane_of
+from qo.model import ClaimRequest, LaneHead, LaneHeads, LaneIdentity, Status, Task, effective_rank, lane_of
 
 LaneKey: TypeAlias = tuple[str, str, tuple[str, ...], int]  # queue, type, needs, priority
 
@@ -43,7 +43,7 @@ class ReadyTasks:
             heappop(self._later)
         return self._later[0].at if self._later else None
 
-    def take(self, want: Want, now: float) -> Iterator[Task]:
+    def take(self, want: ClaimRequest, now: float) -> Iterator[Task]:
         """Due and eligible tasks, in the order of `in_order`. Each is taken out of its lane: it is to be claimed."""
         self._stage(now)
         left, arms = dict(want.at_most), list[tuple[float, _Place, LaneKey]]()
@@ -79,7 +79,7 @@ class ReadyTasks:
                 return arm
         return None
 
-    def has(self, want: Want, now: float) -> bool:
+    def has(self, want: ClaimRequest, now: float) -> bool:
         self._stage(now)
         return bool(self._heads.first(replace(want, limit=1), now))
 

@@ -51,13 +51,13 @@ from qo.model import (
     PAYLOAD_LIMIT,
     Added,
     Change,
+    ClaimRequest,
     Counts,
     Event,
     Filter,
     NewTask,
     Note,
     Task,
-    Want,
     check_distinct,
     fail,
     release,
@@ -230,7 +230,7 @@ class SpaciousEngine:
 
     # --- reading
 
-    async def claim(self, want: Want) -> list[Task]:
+    async def claim(self, want: ClaimRequest) -> list[Task]:
         claimed = await self.engine.claim(want)
         if not any(_is_marked(task) for task in claimed):
             return claimed
@@ -318,7 +318,7 @@ class SpaciousEngine:
     async def history(self, task_id: str) -> list[Event]:
         return await self.engine.history(task_id)
 
-    async def wait(self, want: Want, timeout: float) -> None:
+    async def wait(self, want: ClaimRequest, timeout: float) -> None:
         await self.engine.wait(want, timeout)
 
     async def now(self) -> float:

@@ -35,6 +35,7 @@ from qo.model.check import (
     check_types,
     check_whole,
 )
+from qo.model.claim_request import LEASE, ClaimRequest, eligibility, eligible
 from qo.model.event import Event, event_of
 from qo.model.filter import Counts, Filter, Lane, Position, cursor, cursor_at, is_retrying, position
 from qo.model.idempotency import derived_id
@@ -76,7 +77,6 @@ from qo.model.task import (
     lane_of,
     stamps,
 )
-from qo.model.want import LEASE, Want, eligibility, eligible
 
 __all__ = [
     "ADMIN_NOTES",
@@ -107,6 +107,7 @@ __all__ = [
     "WINDOW",
     "Added",
     "Change",
+    "ClaimRequest",
     "Counts",
     "Event",
     "Filter",
@@ -124,7 +125,6 @@ __all__ = [
     "Status",
     "Table",
     "Task",
-    "Want",
     "admit",
     "after_error",
     "allows",

@@ -12,8 +12,8 @@ from enum import StrEnum
 from msgspec import Struct
 from msgspec.structs import replace
 
+from qo.model.claim_request import ClaimRequest
 from qo.model.task import FINISHED, Status, Task
-from qo.model.want import Want
 
 
 class Guard(StrEnum):
@@ -58,7 +58,7 @@ def is_due(task: Task, now: float) -> bool:
     return task.status is Status.PENDING and task.available_at <= now
 
 
-def claim(task: Task, want: Want, now: float) -> Task:
+def claim(task: Task, want: ClaimRequest, now: float) -> Task:
     return replace(
         task,
         status=Status.RUNNING,

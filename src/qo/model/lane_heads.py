@@ -11,7 +11,7 @@ from contextlib import closing
 from heapq import heapify, heappop, heappush
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
-from qo.model.want import Want
+from qo.model.claim_request import ClaimRequest
 
 _MAX_LOOKED_UP = 64  # lanes that are looked up by their types; for more there is a view
 _MAX_VIEWS = 16
@@ -38,7 +38,7 @@ class LaneHead(NamedTuple):
 class _View(Generic[Key]):
     """The heads that workers of one kind may take. Entries of former heads stay until they come up."""
 
-    def __init__(self, want: Want) -> None:
+    def __init__(self, want: ClaimRequest) -> None:
         self._queues, self._types = frozenset(want.queues), frozenset(want.types)
         self._capabilities = want.capabilities
         self._waiting: list[tuple[float, Any, Key, LaneHead]] = []  # by rank
@@ -125,7 +125,7 @@ class LaneHeads(Generic[Key]):
         if not self._typed[name.type]:
             del self._typed[name.type]
 
-    def first(self, want: Want, now: float) -> list[Key]:
+    def first(self, want: ClaimRequest, now: float) -> list[Key]:
         """The lanes that hold the first `limit` tasks of a claim, in the order of their heads."""
         taken: Counter[str] = Counter()  # lanes of each type
         first: list[Key] = []
@@ -142,19 +142,19 @@ class LaneHeads(Generic[Key]):
                     break
         return first
 
-    def _eligible(self, want: Want, now: float) -> Generator[Key, None, None]:
+    def _eligible(self, want: ClaimRequest, now: float) -> Generator[Key, None, None]:
         if want.types and sum(len(self._typed.get(type_, ())) for type_ in want.types) <= _MAX_LOOKED_UP:
             view = _View[Key](want)
             self._fill(view, want)
             return view.in_order(now, self._heads.get)
         return self._view(want).in_order(now, self._heads.get)
 
-    def _fill(self, view: _View[Key], want: Want) -> None:
+    def _fill(self, view: _View[Key], want: ClaimRequest) -> None:
         typed = (key for type_ in frozenset(want.types) for key in self._typed.get(type_, ()))
         keys = typed if want.types else iter(self._heads)
         view.fill((key, self._heads[key]) for key in keys if view.takes(self._names[key]))
 
-    def _view(self, want: Want) -> _View[Key]:
+    def _view(self, want: ClaimRequest) -> _View[Key]:
         kind = (want.queues, want.types, want.capabilities)
         view = self._views.get(kind)
         if view is None:

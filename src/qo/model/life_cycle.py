@@ -21,9 +21,9 @@ from qo.model.change import (
     retry_now,
     withdraw,
 )
+from qo.model.claim_request import ClaimRequest
 from qo.model.outcome import after_error, expire, fail, set_apart
 from qo.model.task import FINISHED, Status, Task
-from qo.model.want import Want
 
 REFUSED = "-"
 GONE = "gone"
@@ -139,7 +139,7 @@ def outcome(step: Step, status: Status) -> str:
         return REFUSED if changed is None else changed.status.value
     if step.name == "delete":
         return GONE if status in FINISHED else REFUSED
-    want = Want(worker_id="worker", lease_id="fresh")
+    want = ClaimRequest(worker_id="worker", lease_id="fresh")
     return claim(task, want, NOW).status.value if is_due(task, NOW) else REFUSED
 
 

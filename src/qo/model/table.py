@@ -9,12 +9,12 @@ from qo.errors import Conflict
 from qo.model import change as rules
 from qo.model.change import Change
 from qo.model.check import check_distinct
+from qo.model.claim_request import ClaimRequest, eligibility
 from qo.model.event import Event, event_of
 from qo.model.filter import Counts, Filter, Lane, Position, position
 from qo.model.note import ANY, NEW, Note
 from qo.model.order import in_order
 from qo.model.task import FINISHED, NewTask, Status, Task, admit, lane_of, stamps
-from qo.model.want import Want, eligibility
 
 
 class Added(NamedTuple):
@@ -48,7 +48,7 @@ class Table:
             self._followers[new.id] = task.id
         return Added(task.id, new=True)
 
-    def claim(self, want: Want, now: float) -> list[Task]:
+    def claim(self, want: ClaimRequest, now: float) -> list[Task]:
         if want.again and (mine := [task for task in self.tasks.values() if _held_under(task, want.lease_id)]):
             return in_order(mine, now, lane_of)
         left, claimed = dict(want.at_most), list[Task]()
@@ -62,7 +62,7 @@ class Table:
             self._write(task)
         return claimed
 
-    def _due(self, want: Want, now: float) -> Iterable[Task]:
+    def _due(self, want: ClaimRequest, now: float) -> Iterable[Task]:
         takes = eligibility(want)
         return (
             task for task in self.tasks.values() if rules.is_due(task, now) and takes(task.queue, task.type, task.needs)

@@ -14,16 +14,16 @@ from msgspec import Struct
 
 from qo import notes
 from qo.audit import compact_audit
+from qo.client import Client
+from qo.client.recovery import expire_leases
+from qo.client.retention import Retention
+from qo.client.store_time import StoreTime
 from qo.clock import Clock, boot_clock, system_clock
 from qo.engine import Engine, Repairable, default_retention
 from qo.errors import Conflict, DamagedNote, Refused, StorageError
 from qo.ids import luck
 from qo.model import NEW, Note
 from qo.monitor.settings import MonitorSettings
-from qo.queue import Queue
-from qo.queue.recovery import expire_leases
-from qo.queue.retention import Retention
-from qo.queue.store_time import StoreTime
 from qo.stats import compact_stats
 
 log = logging.getLogger("qo.monitor")
@@ -56,7 +56,7 @@ class _Term(NamedTuple):
 class Monitor:
     def __init__(
         self,
-        queue: Queue,
+        queue: Client,
         settings: MonitorSettings | None = None,
         *,
         id: str,
@@ -221,7 +221,7 @@ class Monitor:
         return True
 
 
-def _retention(queue: Queue, settings: MonitorSettings) -> Retention:
+def _retention(queue: Client, settings: MonitorSettings) -> Retention:
     """The monitor's own; if that leaves it to the store, what the program beside it has said for such a store."""
     finished = settings.retention
     if finished is None and default_retention(queue.engine):

@@ -2,8 +2,8 @@
 
 from msgspec import Struct
 
+from qo.client.recovery import GRACE
 from qo.notes import DEAD_AFTER
-from qo.queue.recovery import GRACE
 
 
 class MonitorSettings(Struct, frozen=True, kw_only=True):

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 import apsw
 import msgspec
 
-from qo.model import LaneHead, LaneHeads, LaneIdentity, Want
+from qo.model import ClaimRequest, LaneHead, LaneHeads, LaneIdentity
 from qo.sqlite_tables.lanes import Lanes
 from qo.sqlite_tables.rows import encode_list
 from qo.sqlite_tables.statements import SQL
@@ -27,7 +27,7 @@ class ReadyLanes:
         self._heads.clear()
         self.known = -1
 
-    def first(self, want: Want, now: float, own_changes: Iterable[int] = ()) -> list[int]:
+    def first(self, want: ClaimRequest, now: float, own_changes: Iterable[int] = ()) -> list[int]:
         """The lanes that hold the first tasks of a claim. `own_changes`: lanes that this transaction has changed."""
         own = encode_list(sorted(own_changes))
         encoded, last, removals = self._db.execute(SQL["changed_heads"], (self.known, own)).get

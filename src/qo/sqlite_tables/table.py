@@ -19,10 +19,10 @@ from qo.model import (
     NEW,
     Added,
     Change,
+    ClaimRequest,
     NewTask,
     Status,
     Task,
-    Want,
     admit,
     apply,
     created,
@@ -200,7 +200,7 @@ class Table:
             moved = self._db.changes()
         self._staged = True
 
-    def claim(self, want: Want) -> list[Task]:
+    def claim(self, want: ClaimRequest) -> list[Task]:
         if want.again:
             held = _numbers.decode(self._db.execute(SQL["held_under"], (want.lease_id,)).get)
             if held:
@@ -223,7 +223,7 @@ class Table:
         except apsw.ConstraintError as error:
             raise DamageFound([]) from error
 
-    def claim_each(self, wants: Sequence[Want]) -> list[list[Task]]:
+    def claim_each(self, wants: Sequence[ClaimRequest]) -> list[list[Task]]:
         """Claims that are alike in all but their leases: tasks are looked for once, and dealt out in order."""
         self.stage()
         chosen = self._choose(replace(wants[0], limit=sum(max(0, want.limit) for want in wants)))
@@ -239,7 +239,7 @@ class Table:
         tasks = read_tasks(self._db, BY_N, chosen, self.lanes)
         return [[tasks[n] for n in hand] for hand in hands]
 
-    def _choose(self, want: Want) -> list[int]:
+    def _choose(self, want: ClaimRequest) -> list[int]:
         """The numbers of the tasks that come first among all eligible lanes, in order. Raises DamageFound."""
         try:
             return self._first(want)
@@ -249,7 +249,7 @@ class Table:
                 raise
             raise DamageFound(bad) from error
 
-    def _first(self, want: Want) -> list[int]:
+    def _first(self, want: ClaimRequest) -> list[int]:
         lanes = self._ready.first(want, self._now, self._own_changes)
         self._own_changes.clear()
         if not lanes:
@@ -278,7 +278,7 @@ class Table:
             heads[lane] = [(highest, rank, n, lane) for highest, (_, rank, n) in zip(reached, some, strict=True)]
         return heads
 
-    def _fitting(self, heads: Mapping[int, list[_Head]], want: Want) -> list[_Head]:
+    def _fitting(self, heads: Mapping[int, list[_Head]], want: ClaimRequest) -> list[_Head]:
         """The first of all, without those that would be too many of their type."""
         first = sorted(head for some in heads.values() for head in some)
         if want.at_most:

@@ -2,12 +2,12 @@
 
 import pytest
 
+from qo.client import Client
 from qo.damage import note_name
 from qo.engine import Engine
 from qo.errors import DamagedTask
 from qo.model import Filter, Status, Task, complete, cursor, fail
 from qo.monitor import Monitor, MonitorSettings
-from qo.queue import Queue
 from qo.testing.clock import ManualClock
 from qo.testing.samples import claim, new, task_id
 
@@ -28,7 +28,7 @@ class Damage:
         assert sorted(task.id for task in taken) == HEALTHY
         assert await claim(engine) == []
         with pytest.raises(DamagedTask, match=task_id(BAD)):
-            await Queue(engine, clock=clock).get(task_id(BAD))
+            await Client(engine, clock=clock).get(task_id(BAD))
         assert await engine.apply([complete(task) for task in taken]) == [True] * 4
 
     async def test_a_damaged_task_that_becomes_due_keeps_no_other_waiting(
@@ -54,13 +54,13 @@ class Damage:
         counts = await engine.count()
         assert sum(n for lane, n in counts.items() if lane.status is Status.PENDING) in {4, 5}
         with pytest.raises(DamagedTask, match="restore it from a copy") as caught:
-            await Queue(engine, clock=clock).get(task_id(BAD))
+            await Client(engine, clock=clock).get(task_id(BAD))
         assert caught.value.task_id == task_id(BAD)
         await engine.history(task_id(BAD))
         assert len(await engine.history(task_id(0))) == 1
 
     async def test_a_damaged_task_keeps_its_place_until_it_is_deleted(self, engine: Engine, clock: ManualClock) -> None:
-        queue = Queue(engine, clock=clock)
+        queue = Client(engine, clock=clock)
         await engine.add([new(n) for n in range(5)])
         await self.damage(engine, task_id(BAD))
         added = await engine.add([new(BAD), new(7)])
@@ -80,8 +80,8 @@ class Damage:
     ) -> None:
         await engine.add([new(n) for n in range(5)])
         await self.damage(engine, task_id(BAD))
-        await Queue(engine, clock=clock).delete(task_id(BAD))
-        assert await Queue(engine, clock=clock).get(task_id(BAD)) is None
+        await Client(engine, clock=clock).delete(task_id(BAD))
+        assert await Client(engine, clock=clock).get(task_id(BAD)) is None
         assert sorted(task.id for task in await _claim_all(engine, limit=10)) == HEALTHY
 
     async def test_a_damaged_task_keeps_no_other_from_being_recovered(self, engine: Engine, clock: ManualClock) -> None:
@@ -90,7 +90,7 @@ class Damage:
         await self.damage(engine, task_id(BAD))
         clock.advance(60)
         settings = MonitorSettings(sweep_page_size=1)
-        checked = await Monitor(Queue(engine, clock=clock), settings, id="m", clock=clock).check()
+        checked = await Monitor(Client(engine, clock=clock), settings, id="m", clock=clock).check()
         assert checked.expired == 4
         clock.advance(60)
         assert sorted(task.id for task in await _claim_all(engine, limit=10)) == HEALTHY
@@ -105,7 +105,7 @@ class Damage:
         assert [done for task, done in zip(taken, answers, strict=True) if task.id != task_id(BAD)] == [True] * 4
         clock.advance(7200)
         settings = MonitorSettings(retention=5000.0, sweep_page_size=2)
-        checked = await Monitor(Queue(engine, clock=clock), settings, id="m", clock=clock).check()
+        checked = await Monitor(Client(engine, clock=clock), settings, id="m", clock=clock).check()
         assert checked.archived == 4
         assert sorted(task.id for task in await _find_all(engine, 10, Filter(statuses=(Status.ARCHIVED,)))) == HEALTHY
 
@@ -122,7 +122,7 @@ class Damage:
         await self._damage_many(engine, 301)
         clock.advance(60)
         settings = MonitorSettings(sweep_page_size=MANY)
-        assert (await Monitor(Queue(engine, clock=clock), settings, id="m", clock=clock).check()).expired == 3
+        assert (await Monitor(Client(engine, clock=clock), settings, id="m", clock=clock).check()).expired == 3
         clock.advance(60)
         taken = await _claim_all(engine, limit=1)
         assert sorted(task.id for task in taken) == [task_id(100), task_id(200 + MANY), task_id(300)]

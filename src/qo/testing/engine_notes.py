@@ -6,12 +6,12 @@ import msgspec
 import pytest
 
 from qo import notes
+from qo.client import Client
 from qo.damage import QUARANTINE
 from qo.engine import Engine
 from qo.errors import Conflict, DamagedNote
 from qo.model import ANY, NEW, Status
 from qo.monitor import Monitor
-from qo.queue import Queue
 from qo.testing.clock import ManualClock
 from qo.testing.samples import claim_one, new, stored
 
@@ -83,7 +83,7 @@ class Notes:
         await claim_one(engine, lease=30.0)
         clock.advance(50)
 
-        queue = Queue(engine, clock=clock)
+        queue = Client(engine, clock=clock)
         assert [worker.worker_id for worker in await queue.workers()] == ["a"]
         check = await Monitor(queue, id="m", clock=clock).check()
         assert (check.led, check.expired) == (True, 1)

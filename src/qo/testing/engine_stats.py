@@ -1,7 +1,7 @@
 """What every engine keeps of statistics: each settlement counted once, whoever made it."""
 
+from qo.client import Client
 from qo.engine import Engine
-from qo.queue import Queue
 from qo.stats import add_up, compact_stats
 from qo.stats.archive import HOUR
 from qo.testing.clock import ManualClock
@@ -10,7 +10,7 @@ from qo.testing.clock import ManualClock
 class Stats:
     async def test_what_several_processes_settle_is_counted_once(self, engine: Engine, clock: ManualClock) -> None:
         clock.advance(HOUR - clock.now % HOUR)
-        one, other = (Queue(engine, clock=clock) for _ in range(2))
+        one, other = (Client(engine, clock=clock) for _ in range(2))
         await one.submit_many([one.new_task("t", b"null", max_retries=0) for _ in range(5)])
         for queue in (one, other):
             for task in await queue.dequeue("t", batch_size=2, lease=60):

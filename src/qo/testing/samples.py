@@ -4,7 +4,7 @@ from typing import Any
 
 from qo.engine import Engine
 from qo.ids import new_lease_id
-from qo.model import NewTask, Task, Want
+from qo.model import ClaimRequest, NewTask, Task
 
 
 def task_id(name: int | str) -> str:
@@ -19,9 +19,9 @@ def new(name: int | str = 0, **fields: Any) -> NewTask:
     return NewTask(**described)
 
 
-def want(**fields: Any) -> Want:
+def want(**fields: Any) -> ClaimRequest:
     described: dict[str, Any] = {"worker_id": "w1", "lease_id": new_lease_id(), "limit": 10, "lease": 30.0} | fields
-    return Want(**described)
+    return ClaimRequest(**described)
 
 
 async def claim(engine: Engine, **fields: Any) -> list[Task]:

@@ -11,11 +11,11 @@ from litestar.enums import ScopeType
 from litestar.exceptions import HTTPException
 from litestar.types import Receive, Scope, Send
 
+from qo.client import Client, Settings, connect
 from qo.clock import Clock, system_clock
 from qo.errors import QoError
 from qo.ids import new_worker_id
 from qo.monitor import Monitor
-from qo.queue import Queue, Settings, connect
 from qo.web import docs, health, metrics, pages, workers
 from qo.web.access import admit
 from qo.web.action_recorder import recorder_of
@@ -54,7 +54,7 @@ class WebApp(Litestar):
 
 
 def create_app(
-    queue_or_url: Queue | str, *, settings: WebSettings | None = None, clock: Clock = system_clock
+    queue_or_url: Client | str, *, settings: WebSettings | None = None, clock: Clock = system_clock
 ) -> Litestar:
     """An ASGI application over a queue. It opens the queue when it starts and closes it when it ends."""
     settings = settings or WebSettings()

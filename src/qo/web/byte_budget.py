@@ -10,7 +10,7 @@ from weakref import WeakKeyDictionary
 from msgspec.structs import replace
 
 from qo.engine import Engine, FindsWithoutValues, Spacious, find_without_values
-from qo.model import Filter, Task, Want, cursor
+from qo.model import ClaimRequest, Filter, Task, cursor
 
 ANSWER_BYTES = 8 * 1024 * 1024
 _FIRST_STEP = 32  # tasks: 8 MiB of the largest values that stores keep inline
@@ -110,7 +110,7 @@ class ClaimSizes:
 _sizes: WeakKeyDictionary[Engine, ClaimSizes] = WeakKeyDictionary()
 
 
-async def claim_within(engine: Engine, want: Want) -> list[Task]:
+async def claim_within(engine: Engine, want: ClaimRequest) -> list[Task]:
     """As `Engine.claim`, of about as many tasks as the budget allows."""
     sizes = _sizes.get(engine)
     if sizes is None:

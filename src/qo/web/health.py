@@ -8,9 +8,9 @@ from litestar.openapi import ResponseSpec
 from msgspec import Struct
 
 from qo import notes
+from qo.client import Client
 from qo.clock import boot_clock
 from qo.errors import StorageError
-from qo.queue import Queue
 from qo.web.access import PUBLIC
 
 TICK = 0.5  # seconds
@@ -41,7 +41,7 @@ class Ticker:
         )
 
 
-async def readiness(queue: Queue) -> Health:
+async def readiness(queue: Client) -> Health:
     try:
         async with asyncio.timeout(PATIENCE):
             await queue.engine.read_note(notes.CONTROL)
@@ -69,7 +69,7 @@ async def healthz(request: Request[Any, Any, Any]) -> Response[Health]:
 @get("/readyz", opt=PUBLIC, responses=_UNWELL)
 async def readyz(request: Request[Any, Any, Any]) -> Response[Health]:
     """Whether the store answers a small read within a second."""
-    queue: Queue = request.app.state.queue
+    queue: Client = request.app.state.queue
     return _answer(await readiness(queue))
 
 

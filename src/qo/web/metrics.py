@@ -9,11 +9,11 @@ from litestar.datastructures import State
 from prometheus_client import CollectorRegistry, Counter, Gauge
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
+from qo.client import Client
 from qo.clock import Clock, boot_clock, system_clock
 from qo.errors import StorageError
 from qo.model import Status
 from qo.notes import DEAD_AFTER, WorkerNote, is_dead
-from qo.queue import Queue
 from qo.web.access import READ
 from qo.web.ages import PERCENTILES, Ages, look
 from qo.web.recent_stats import RecentStats
@@ -29,7 +29,7 @@ class ServerMetrics:
 
     def __init__(
         self,
-        queue: Queue,
+        queue: Client,
         sampler: Sampler,
         recent: RecentStats,
         clock: Clock,

@@ -5,9 +5,9 @@ from collections.abc import Collection
 
 from msgspec import Struct
 
+from qo.client import Client
 from qo.clock import Clock, boot_clock
 from qo.errors import StorageError
-from qo.queue import Queue
 from qo.stats import MINUTE, Interval, read_stats
 
 MINUTES = 60
@@ -21,7 +21,7 @@ class MinuteCount(Struct, frozen=True, kw_only=True):
 
 
 class RecentStats:
-    def __init__(self, queue: Queue, clock: Clock) -> None:
+    def __init__(self, queue: Client, clock: Clock) -> None:
         self._queue, self._clock = queue, clock
         self._minutes: list[Interval] = []
         self._read_at, self._took = float("-inf"), 0.0

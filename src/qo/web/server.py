@@ -6,10 +6,10 @@ from litestar import Litestar, Request
 from litestar.datastructures import State
 from msgspec import Struct
 
+from qo.client import Client
 from qo.clock import Clock
 from qo.errors import InvalidSetting, InvalidTask, TaskNotFound
 from qo.model import Task, check_id
-from qo.queue import Queue
 from qo.web.access import Gate
 from qo.web.action_recorder import ActionRecorder
 from qo.web.feed import Feed
@@ -26,7 +26,7 @@ from qo.web.store_views import StoreViews
 
 
 class Server(Struct, frozen=True, kw_only=True):
-    queue: Queue
+    queue: Client
     settings: WebSettings
     clock: Clock
     gate: Gate
@@ -47,7 +47,7 @@ class Server(Struct, frozen=True, kw_only=True):
         return State({"server": self} | {name: getattr(self, name) for name in self.__struct_fields__})
 
 
-def new_server(queue: Queue, settings: WebSettings, clock: Clock) -> Server:
+def new_server(queue: Client, settings: WebSettings, clock: Clock) -> Server:
     views = StoreViews(queue.engine, interval=settings.sample_interval, clock=clock)
     sampler = views.whole.sampler
     if settings.oidc is not None and settings.hosts and not settings.oidc.public_url:

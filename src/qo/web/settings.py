@@ -32,7 +32,7 @@ class WebSettings(Struct, frozen=True, kw_only=True):
     limits: ServerLimits = ServerLimits()  # what clients may cost; those of connections hold under `qo serve`
     levels: dict[str, Level] = field(default_factory=lambda: dict(LEVEL_DEFAULTS))
     timeout_growth: float = 1.5  # each retry of a task submitted by /api/v1 may take so much longer
-    ageing: float | PromotionTimes = PromotionTimes()  # as in qo.queue.Settings, where the queue is opened by its URL
+    ageing: float | PromotionTimes = PromotionTimes()  # as in qo.client.Settings, where the queue is opened by its URL
     sample_interval: float = 5.0  # seconds between two looks at the counts
     dead_after: float = DEAD_AFTER  # seconds of silence after which a worker is shown as dead
     longest_wait: float = 60.0  # seconds one request may wait for a result

@@ -12,9 +12,9 @@ from litestar.datastructures import State
 from litestar.openapi import ResponseSpec
 from litestar.params import FromPath, JSONBody
 
+from qo.client import Client
 from qo.clock import Clock, boot_clock, system_clock
 from qo.errors import LeaseLost, TaskNotFound
-from qo.queue import Queue
 from qo.transitions import log_started
 from qo.web.access import CHECKED, HIDDEN, LIMITED, WORK, Gate, caller_of
 from qo.web.bodies import StrictRequest
@@ -35,7 +35,7 @@ BODY_LIMIT = 8 * 1024 * 1024  # bytes: results come in batches
 class Desk:
     """What this server keeps for workers over HTTP."""
 
-    def __init__(self, queue: Queue, clock: Clock, limits: TimeLimits, gate: Gate | None) -> None:
+    def __init__(self, queue: Client, clock: Clock, limits: TimeLimits, gate: Gate | None) -> None:
         self.queue, self.engine, self.limits = queue, queue.engine, limits
         self.roster = Roster(queue.engine, clock)
         self.handing_out = HandingOut(queue.engine)

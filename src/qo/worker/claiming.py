@@ -7,7 +7,7 @@ from itertools import count
 from qo.clock import Clock
 from qo.engine import Engine
 from qo.ids import new_lease_id
-from qo.model import MAX_NAMES, Status, Task, Want
+from qo.model import MAX_NAMES, ClaimRequest, Status, Task
 from qo.notes import CONTROL, KNOWN_TYPES, Control, KnownTypes, read_or
 from qo.tasks import Handler
 from qo.worker.held import Held
@@ -48,7 +48,7 @@ class Claiming:
         self._strangers: dict[str, float] = {}  # types nobody ever knew, and when they were first seen
         self.limits.obey(self._control, handlers)
 
-    def want(self) -> Want | None:
+    def want(self) -> ClaimRequest | None:
         """What to claim now; None while there is no room for more."""
         if self.is_paused:
             return None
@@ -103,8 +103,8 @@ class Claiming:
             at_most |= {type: max(0, share - waiting[type]) for type in slow}
         return limit, at_most
 
-    def _want(self, types: tuple[str, ...], limit: int, at_most: Mapping[str, int]) -> Want:
-        return Want(
+    def _want(self, types: tuple[str, ...], limit: int, at_most: Mapping[str, int]) -> ClaimRequest:
+        return ClaimRequest(
             worker_id=self._worker_id,
             lease_id=new_lease_id(),
             queues=self._queues,
@@ -185,7 +185,7 @@ class Claiming:
     def has_strangers(self) -> bool:
         return bool(self._strangers)
 
-    async def strangers(self) -> Want | None:
+    async def strangers(self) -> ClaimRequest | None:
         """Tasks of types that no worker has ever registered: they would wait for ever, so they are to be failed."""
         if self._control.paused:
             return None

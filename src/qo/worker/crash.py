@@ -11,11 +11,11 @@ from collections.abc import Iterable
 import msgspec
 from msgspec import Struct
 
+from qo.client import Client, connect
 from qo.clock import boot_clock
 from qo.errors import StorageError
 from qo.ids import luck
 from qo.model import LOST, Change, Filter, Status, Task, after_error, cursor, lost_its_process, release, set_apart
-from qo.queue import Queue, connect
 from qo.tasks import Executor
 from qo.worker.bounded import bounded
 from qo.worker.run_table import RunEntry
@@ -72,7 +72,7 @@ def change_of(task: Task, report: CrashReport) -> Change:
     return set_apart(task, f"{reason} while {len(report.suspects)} tasks ran there")
 
 
-async def settle(queue: Queue, report: CrashReport) -> Told:
+async def settle(queue: Client, report: CrashReport) -> Told:
     """Charge, set apart or hand back every task that the dead process held."""
     engine, leases, told, after = queue.engine, set(report.leases), Told(), ""
     where = Filter(statuses=(Status.RUNNING,), worker_id=report.worker_id)

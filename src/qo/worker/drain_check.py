@@ -5,7 +5,7 @@ from collections import Counter
 from msgspec.structs import replace
 
 from qo.engine import Engine
-from qo.model import Filter, Status, Want
+from qo.model import ClaimRequest, Filter, Status
 from qo.worker.claiming import Claiming
 
 
@@ -13,7 +13,7 @@ class DrainCheck:
     def __init__(self, engine: Engine, claiming: Claiming, shards: tuple[str, ...] = ()) -> None:
         self._engine, self._claiming, self._shards = engine, claiming, shards
 
-    async def is_over(self, want: Want) -> bool:
+    async def is_over(self, want: ClaimRequest) -> bool:
         """Nothing was due for `want`; is there also no retry waiting, no task lost by its worker, and none without a
         token? A type that is out of tokens was not asked for.
         """

@@ -8,11 +8,11 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Any
 
+from qo.client import Client, listeners
+from qo.client.store_time import StoreTime
 from qo.clock import Clock, boot_clock, system_clock
 from qo.errors import InvalidSetting, StorageError
-from qo.model import Task, Want, fail, release
-from qo.queue import Queue, listeners
-from qo.queue.store_time import StoreTime
+from qo.model import ClaimRequest, Task, fail, release
 from qo.tasks import Executor, Handler, Registry
 from qo.worker.bounded import abandon, bounded, ended
 from qo.worker.claiming import Claiming
@@ -49,7 +49,7 @@ _CANCELLATION = 0.5  # seconds cancelled background work has to end
 class Worker:
     def __init__(
         self,
-        queue: Queue,
+        queue: Client,
         registry: Registry,
         settings: WorkerSettings | None = None,
         *,
@@ -195,7 +195,7 @@ class Worker:
             else:
                 await self._idle(want)
 
-    async def _claim(self, want: Want) -> list[Task]:
+    async def _claim(self, want: ClaimRequest) -> list[Task]:
         began = self._clock()
         try:
             async with asyncio.timeout(self._settings.stuck_after):
@@ -218,7 +218,7 @@ class Worker:
         await self._patiently(lambda: self._engine.apply(removed))
         return [task for task in tasks if task.type in self._handlers]
 
-    def _start(self, tasks: list[Task], want: Want, lease_until: float) -> None:
+    def _start(self, tasks: list[Task], want: ClaimRequest, lease_until: float) -> None:
         now = self._clock()
         runs = []
         for task in tasks:
@@ -261,7 +261,7 @@ class Worker:
             async with asyncio.timeout(self._claiming.limits.wait(self._settings.poll or _QUICK)):
                 await self._freed.wait()
 
-    async def _idle(self, want: Want) -> None:
+    async def _idle(self, want: ClaimRequest) -> None:
         """Wait for a task to claim, for room, or for the end."""
         if self._freed.is_set():
             return
@@ -283,7 +283,7 @@ class Worker:
         elif isinstance(waited, Exception):
             raise waited
 
-    async def _stop_if_drained(self, want: Want) -> None:
+    async def _stop_if_drained(self, want: ClaimRequest) -> None:
         await self._turn_strangers_away()
         if await self._drain.is_over(want):
             await self._end_drain()

@@ -13,7 +13,20 @@ from qo.engines.http.address import Address, address_of
 from qo.engines.http.batches import Item, cut
 from qo.engines.http.line import Line, Reply
 from qo.errors import OutcomeUnknown, StorageError
-from qo.model import Added, Change, Counts, Event, Filter, NewTask, Note, Task, Want, check_distinct, cursor, release
+from qo.model import (
+    Added,
+    Change,
+    ClaimRequest,
+    Counts,
+    Event,
+    Filter,
+    NewTask,
+    Note,
+    Task,
+    check_distinct,
+    cursor,
+    release,
+)
 
 _MARGIN = 10.0  # seconds a long-poll may be late
 
@@ -66,7 +79,7 @@ class HttpEngine:
             answers += reply.data
         return answers
 
-    async def claim(self, want: Want) -> list[Task]:
+    async def claim(self, want: ClaimRequest) -> list[Task]:
         """A caller who leaves before the answer comes gets no tasks: they are handed back."""
         claiming = asyncio.ensure_future(self._claim(want))
         try:
@@ -77,7 +90,7 @@ class HttpEngine:
             handing_back.add_done_callback(self._abandoned.discard)
             raise
 
-    async def _claim(self, want: Want) -> list[Task]:
+    async def _claim(self, want: ClaimRequest) -> list[Task]:
         again = wire.encode(replace(want, again=True))
         reply = await self._at_work().ask("claim", wire.encode(want), repeat=again, name=want.lease_id)
         tasks: list[Task] = reply.data
@@ -145,7 +158,7 @@ class HttpEngine:
 
     # --- waiting, asking
 
-    async def wait(self, want: Want, timeout: float) -> None:
+    async def wait(self, want: ClaimRequest, timeout: float) -> None:
         timeout = min(timeout, wire.LONGEST_WAIT)
         body = wire.encode(wire.Wait(want=want, timeout=timeout))
         await self._at_work().ask("wait", body, timeout=timeout + _MARGIN)

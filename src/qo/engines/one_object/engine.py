@@ -15,6 +15,7 @@ from qo.engines.polling import Look, Waiting
 from qo.model import (
     Added,
     Change,
+    ClaimRequest,
     Counts,
     Event,
     Filter,
@@ -22,7 +23,6 @@ from qo.model import (
     Note,
     Status,
     Task,
-    Want,
     check_distinct,
     release,
 )
@@ -74,7 +74,7 @@ class OneObjectEngine:
         self._waiting.wake()
         return added
 
-    async def claim(self, want: Want) -> list[Task]:
+    async def claim(self, want: ClaimRequest) -> list[Task]:
         """A caller cancelled before the write claims nothing; one cancelled during it hands its tasks back."""
         return await self._committing.ask(lambda state: state.claim(want, self._clock()), self._hand_back)
 
@@ -109,7 +109,7 @@ class OneObjectEngine:
     async def history(self, task_id: str) -> list[Event]:
         return await self._committing.ask(lambda state: state.history(task_id))
 
-    async def wait(self, want: Want, timeout: float) -> None:
+    async def wait(self, want: ClaimRequest, timeout: float) -> None:
         def look(state: State) -> Look:
             now, next_at = self._clock(), state.next_at()
             due_in = float("inf") if next_at is None else max(0.0, next_at - now)

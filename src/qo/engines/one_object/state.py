@@ -31,6 +31,7 @@ from qo.model import (
     NEW,
     Added,
     Change,
+    ClaimRequest,
     Counts,
     Event,
     Filter,
@@ -40,7 +41,6 @@ from qo.model import (
     Position,
     Status,
     Task,
-    Want,
     admit,
     apply,
     check_distinct,
@@ -159,7 +159,7 @@ class State:
             self._followers[new.id] = task.id
         return Added(task.id, new=True)
 
-    def claim(self, want: Want, now: float) -> list[Task]:
+    def claim(self, want: ClaimRequest, now: float) -> list[Task]:
         if want.again and (mine := self._held_under(want.lease_id)):
             return in_order(mine, now, lane_of)
         claimed = [claim(task, want, now) for task in self._ready.take(want, now)]
@@ -221,7 +221,7 @@ class State:
         record = self._records.get(task_id)
         return [] if record is None else [step.event() for step in record.events]
 
-    def has_something_for(self, want: Want, now: float) -> bool:
+    def has_something_for(self, want: ClaimRequest, now: float) -> bool:
         return self._ready.has(want, now)
 
     def next_at(self) -> float | None:

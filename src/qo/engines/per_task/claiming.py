@@ -8,7 +8,7 @@ from qo.engines.per_task.spread import Spread, shuffled
 from qo.engines.per_task.store import Store
 from qo.engines.per_task.transitions import Transitions
 from qo.errors import Conflict, StorageError
-from qo.model import Status, Task, Want, claim, eligible, in_order, is_due, lane_of
+from qo.model import ClaimRequest, Status, Task, claim, eligible, in_order, is_due, lane_of
 
 _PATIENCE = 2  # tasks lost to others
 
@@ -21,7 +21,7 @@ class Claiming:
         self.damage_met = 0  # damaged tasks that claims have reached for
         self._taking: set[str] = set()  # by claims of this process that are under way
 
-    async def again(self, want: Want) -> list[Task]:
+    async def again(self, want: ClaimRequest) -> list[Task]:
         """What an earlier try of this claim got, if anything."""
         holder = holder_hash(want.lease_id)
         page = await self._index.read(LEASES)
@@ -31,7 +31,7 @@ class Claiming:
         mine = [task for task in tasks if task.status is Status.RUNNING and task.lease_id == want.lease_id]
         return in_order(mine, self._clock(), lane_of)
 
-    async def claim(self, want: Want, candidates: list[Entry]) -> list[Task]:
+    async def claim(self, want: ClaimRequest, candidates: list[Entry]) -> list[Task]:
         """Reach for the first; for those lost to others, reach for the next."""
         free = [entry for entry in candidates if entry.id not in self._taking]
         line, claimed, left, lost = self.spread.arrange(free, want.limit), list[Task](), dict(want.at_most), 0
@@ -50,7 +50,7 @@ class Claiming:
         self.spread.learn(won=len(claimed), lost=lost)
         return in_order(claimed, self._clock(), lane_of)
 
-    def _most_lost(self, want: Want) -> int:
+    def _most_lost(self, want: ClaimRequest) -> int:
         """Beyond this the listing is too old to go on with."""
         return _PATIENCE if self.spread.is_crowded else want.limit + _PATIENCE
 
@@ -71,7 +71,7 @@ class Claiming:
                 wave[entry.id] = entry
         return list(wave.values()), waiting
 
-    async def _reach(self, wave: list[Entry], want: Want, claimed: list[Task]) -> list[Entry]:
+    async def _reach(self, wave: list[Entry], want: ClaimRequest, claimed: list[Task]) -> list[Entry]:
         """Adds what was got to `claimed`, answers what was not. Trouble with one is no reason to lose the others."""
         missed: list[Entry] = []
 
@@ -92,7 +92,7 @@ class Claiming:
                 raise
         return missed
 
-    async def _take(self, entry: Entry, want: Want) -> Task | None:
+    async def _take(self, entry: Entry, want: ClaimRequest) -> Task | None:
         kept = await self._documents.read(entry.id)
         now = self._clock()
         if kept is None:
@@ -110,7 +110,7 @@ class Claiming:
             return None
         return task
 
-    def _is_meant(self, entry: Entry, kept: Kept, want: Want, now: float) -> bool:
+    def _is_meant(self, entry: Entry, kept: Kept, want: ClaimRequest, now: float) -> bool:
         """The entry stands for the task as it is. One that does not is rubbish, or ahead of a write under way."""
         if entry.age > (kept.task.created_at, kept.task.version):
             self._index.doubt(entry.key)
@@ -121,7 +121,7 @@ class Claiming:
         task = kept.task
         return kept.is_alive and is_due(task, now) and eligible(want, task.queue, task.type, task.needs)
 
-    def _leave(self, entry: Entry, task: Task, want: Want) -> None:
+    def _leave(self, entry: Entry, task: Task, want: ClaimRequest) -> None:
         """Someone was faster. Our lease entry bears a lease id nobody else has, unless this claim is a repeat."""
         self._index.disregard(entry.key)
         lease = index_key(task)

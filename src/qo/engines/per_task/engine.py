@@ -27,6 +27,7 @@ from qo.model import (
     NEW,
     Added,
     Change,
+    ClaimRequest,
     Counts,
     Event,
     Filter,
@@ -34,7 +35,6 @@ from qo.model import (
     Note,
     Status,
     Task,
-    Want,
     apply,
     check_distinct,
     is_repeat,
@@ -97,7 +97,7 @@ class PerTaskEngine:
         except DamagedTask:  # it keeps its place, and the others of the batch are added
             return Added(new.id, new=False)
 
-    async def claim(self, want: Want) -> list[Task]:
+    async def claim(self, want: ClaimRequest) -> list[Task]:
         """A caller that is cancelled keeps nothing: what it got goes back as soon as it is known."""
         work = asyncio.ensure_future(self._claim(want))
         try:
@@ -108,7 +108,7 @@ class PerTaskEngine:
             hand_back.add_done_callback(self._hand_backs.discard)
             raise
 
-    async def _claim(self, want: Want) -> list[Task]:
+    async def _claim(self, want: ClaimRequest) -> list[Task]:
         met = -1
         claimed: list[Task] = []
         while not claimed and met != self._claiming.damage_met:  # what was damaged stood before others
@@ -131,7 +131,7 @@ class PerTaskEngine:
         except StorageError:
             self._store.quarantine.tell_later(task_id, problem)
 
-    async def _claim_some(self, want: Want) -> list[Task]:
+    async def _claim_some(self, want: ClaimRequest) -> list[Task]:
         if want.again and (mine := await self._claiming.again(want)):
             return mine
         if want.limit <= 0:
@@ -206,7 +206,7 @@ class PerTaskEngine:
     async def history(self, task_id: str) -> list[Event]:
         return await history(self._store.bucket, self._store.documents, task_id)
 
-    async def wait(self, want: Want, timeout: float) -> None:
+    async def wait(self, want: ClaimRequest, timeout: float) -> None:
         await self._waiting.wait(want, timeout)
 
     # --- notes

@@ -16,7 +16,7 @@ from qo.engines.per_task.options import Options
 from qo.engines.per_task.promoted import Promoted
 from qo.engines.per_task.store import Store
 from qo.ids import luck
-from qo.model import Want, eligibility, eligible, in_order
+from qo.model import ClaimRequest, eligibility, eligible, in_order
 
 _FRESH = 1.0  # seconds
 _MOST_READ = 8000  # entries of each shard one claim looks at; the next claim goes on from there
@@ -53,7 +53,7 @@ class Ready:
         self.next_at: float | None = None  # when the first task that is not due will be, as far as known
         store.index.on_write = self._hear
 
-    async def candidates(self, want: Want, *, roughly: bool = False) -> list[Entry]:
+    async def candidates(self, want: ClaimRequest, *, roughly: bool = False) -> list[Entry]:
         """Entries of due tasks this worker may take, first come first; roughly so in a crowd, and from fewer shards."""
         now = self._clock()
         due = [
@@ -63,7 +63,7 @@ class Ready:
         ]
         return in_order(due, now, lane_of)
 
-    async def _entries(self, want: Want, now: float, *, roughly: bool) -> Iterable[Entry]:
+    async def _entries(self, want: ClaimRequest, now: float, *, roughly: bool) -> Iterable[Entry]:
         wish = (want.queues, want.types, want.capabilities)
         sweep = self._under_way(wish, now)
         if sweep is None:
@@ -83,7 +83,7 @@ class Ready:
             sweep.is_new = False
         return list(sweep.entries.values())
 
-    async def _wanted(self, entries: list[Entry], want: Want) -> list[Entry]:
+    async def _wanted(self, entries: list[Entry], want: ClaimRequest) -> list[Entry]:
         await self._lanes.learn(entries)
         takes = eligibility(want)
         return [
@@ -96,7 +96,7 @@ class Ready:
 
     # --- when one page is not enough
 
-    async def _fill(self, sweep: Sweep, want: Want, *, roughly: bool) -> None:
+    async def _fill(self, sweep: Sweep, want: ClaimRequest, *, roughly: bool) -> None:
         for _ in range(max(1, _MOST_READ // self._page)):
             thin = self._thin(sweep, want)
             if roughly:
@@ -135,12 +135,12 @@ class Ready:
     def _has_some(self, sweep: Sweep) -> bool:
         return any(self._index.is_believable(key) for key in sweep.entries)
 
-    def _thin(self, sweep: Sweep, want: Want) -> list[str]:
+    def _thin(self, sweep: Sweep, want: ClaimRequest) -> list[str]:
         """Shards that may hold more than was read and have not shown enough: the first `limit` of all are in there."""
         known = self._known(sweep, want)
         return [shard for shard in sweep.order if shard in sweep.cursors and known[shard] < want.limit]
 
-    def _known(self, sweep: Sweep, want: Want) -> Counter[str]:
+    def _known(self, sweep: Sweep, want: ClaimRequest) -> Counter[str]:
         """By shard, how many this claim could take."""
         known: Counter[str] = Counter()
         by_type: Counter[tuple[str, str]] = Counter()
@@ -156,7 +156,7 @@ class Ready:
                 known[entry.id[0]] += 1
         return known
 
-    async def _advance(self, sweep: Sweep, shard: str, want: Want) -> None:
+    async def _advance(self, sweep: Sweep, shard: str, want: ClaimRequest) -> None:
         page = await self._index.read(f"{READY}{shard}/", after=sweep.cursors[shard], most=self._page)
         for entry in await self._wanted(page.entries, want):
             sweep.entries[entry.key] = entry
@@ -165,7 +165,7 @@ class Ready:
         else:
             sweep.cursors.pop(shard, None)
 
-    async def _read_later(self, sweep: Sweep, want: Want, now: float) -> None:
+    async def _read_later(self, sweep: Sweep, want: ClaimRequest, now: float) -> None:
         """Those due by the end of the sweep. If more came due at once than this reads, the earliest go first."""
         soon, after = now + _FRESH, ""
         for _ in range(_MOST_LATER):
@@ -177,7 +177,7 @@ class Ready:
                 break
             after = page.last
 
-    async def _read_promoted(self, sweep: Sweep, want: Want, now: float) -> None:
+    async def _read_promoted(self, sweep: Sweep, want: ClaimRequest, now: float) -> None:
         for entry in await self._wanted(await self._promoted.entries(now), want):
             sweep.entries[entry.key] = entry
 
@@ -185,7 +185,7 @@ class Ready:
         """This process wrote an entry: a sweep under way should know it."""
         for (queues, types, capabilities), sweep in self._sweeps.items():
             names = self._lanes.names(entry)
-            wanted = Want(worker_id="", lease_id="", queues=queues, types=types, capabilities=capabilities)
+            wanted = ClaimRequest(worker_id="", lease_id="", queues=queues, types=types, capabilities=capabilities)
             ours = entry.kind is not Kind.LEASE and entry.id[0] in self._shards
             if ours and names and eligible(wanted, names.queue, names.type, names.needs):
                 sweep.entries[entry.key] = entry

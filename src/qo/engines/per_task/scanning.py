@@ -6,7 +6,7 @@ from qo.engines.per_task.finding import Finding
 from qo.engines.per_task.keys import Entry, entry_of, index_key, lane_of
 from qo.engines.per_task.options import Options
 from qo.engines.per_task.store import Store
-from qo.model import Want, eligible, in_order, is_due
+from qo.model import ClaimRequest, eligible, in_order, is_due
 
 
 class Scanning:
@@ -17,14 +17,14 @@ class Scanning:
         self._shards = options.shards
         self._cursor = ""
 
-    async def all(self, want: Want) -> list[Entry]:
+    async def all(self, want: ClaimRequest) -> list[Entry]:
         found: list[Entry] = []
         ids = await self._finding.ids(self._shards)
         for start in range(0, len(ids), self._page):
             found += await self._due(ids[start : start + self._page], want)
         return in_order(found, self._clock(), lane_of)
 
-    async def sometimes(self, want: Want) -> list[Entry]:
+    async def sometimes(self, want: ClaimRequest) -> list[Entry]:
         """The next page, if it is time for one. What the index lacked is put there."""
         if boot_clock() < self._next_at:
             return []
@@ -35,7 +35,7 @@ class Scanning:
         found = await self._due(page, want)
         return in_order(found, self._clock(), lane_of)
 
-    async def _due(self, ids: list[str], want: Want) -> list[Entry]:
+    async def _due(self, ids: list[str], want: ClaimRequest) -> list[Entry]:
         found: list[Entry] = []
         for kept in await in_parallel(self._documents.read_living, ids):
             if kept is None or not is_due(kept.task, self._clock()):

@@ -6,7 +6,7 @@ from contextlib import suppress
 from qo.clock import Clock
 from qo.engines.pauses import Pauses
 from qo.engines.per_task.ready import Ready
-from qo.model import Want
+from qo.model import ClaimRequest
 
 
 class Waiting:
@@ -19,7 +19,7 @@ class Waiting:
         self._pauses.start_over()
         self._news.set()
 
-    async def wait(self, want: Want, timeout: float) -> None:
+    async def wait(self, want: ClaimRequest, timeout: float) -> None:
         self._news.clear()
         loop = asyncio.get_running_loop()
         until = loop.time() + timeout

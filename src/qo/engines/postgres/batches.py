@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 from qo.engines.postgres.arrays import blobs, floats, integers, texts, uuids
 from qo.engines.postgres.lanes import Key
 from qo.engines.postgres.rows import encode_retry, plain
-from qo.model import STRICT, Change, Guard, NewTask, RetryPolicy, Status, Want
+from qo.model import STRICT, Change, ClaimRequest, Guard, NewTask, RetryPolicy, Status
 
 T = TypeVar("T")
 
@@ -65,7 +65,7 @@ def _if_any(values: list[T | None]) -> list[T | None]:
     return [] if values.count(None) == len(values) else values
 
 
-def wanted(want: Want) -> dict[str, Any]:
+def wanted(want: ClaimRequest) -> dict[str, Any]:
     """What `claim` takes."""
     return {
         "queues": texts(want.queues),

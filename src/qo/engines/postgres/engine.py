@@ -22,7 +22,7 @@ from qo.engines.postgres.trouble import storage_error
 from qo.engines.postgres.watch import Watch
 from qo.engines.schemas import Schema
 from qo.errors import StorageError
-from qo.model import Added, Change, Counts, Event, Filter, NewTask, Note, Task, Want, check_distinct, release
+from qo.model import Added, Change, ClaimRequest, Counts, Event, Filter, NewTask, Note, Task, check_distinct, release
 
 Wanted = tuple[tuple[str, ...], tuple[str, ...], frozenset[str]]
 
@@ -98,7 +98,7 @@ class PostgresEngine:
         except psycopg.Error as error:
             raise storage_error(self._address, error, doing=", on the connection you gave") from error
 
-    async def claim(self, want: Want) -> list[Task]:
+    async def claim(self, want: ClaimRequest) -> list[Task]:
         """A caller cancelled on the way hands its tasks back: an expired lease would count as a failure of theirs."""
         rooms = self._at_work()
         heard = rooms.watch.heard
@@ -164,14 +164,14 @@ class PostgresEngine:
 
     # --- waiting
 
-    async def wait(self, want: Want, timeout: float) -> None:
+    async def wait(self, want: ClaimRequest, timeout: float) -> None:
         """A claim that found nothing was a look too: after it, waiting asks the server nothing."""
         rooms = self._at_work()
         look = self._looks.pop(_wanted(want), None) or await self._look(rooms, want)
         if look is not None:
             await rooms.watch.sleep(look[0], timeout, look[1])
 
-    async def _look(self, rooms: _Rooms, want: Want) -> tuple[int, float | None] | None:
+    async def _look(self, rooms: _Rooms, want: ClaimRequest) -> tuple[int, float | None] | None:
         """None: there is something to claim."""
         heard = rooms.watch.heard
         now_coming: Rows = await rooms.line.read("claimable", wanted(want) | {"now": rooms.table.now()})
@@ -192,7 +192,7 @@ async def _run_on(
         return await (await async_cursor.execute(sql, values)).fetchall()
 
 
-def _wanted(want: Want) -> Wanted:
+def _wanted(want: ClaimRequest) -> Wanted:
     return want.queues, want.types, want.capabilities
 
 

@@ -22,10 +22,10 @@ from qo.model import (
     UNREADABLE,
     Added,
     Change,
+    ClaimRequest,
     NewTask,
     Status,
     Task,
-    Want,
     check_id,
     in_order,
     lane_of,
@@ -82,7 +82,7 @@ class Table:
 
     # --- claim
 
-    async def claim(self, want: Want) -> list[Task]:
+    async def claim(self, want: ClaimRequest) -> list[Task]:
         async def step(doubtful: bool) -> list[Task]:  # noqa: FBT001 - see persist
             if doubtful or want.again:
                 await self._line.once("await_claim", {"lease_id": want.lease_id})
@@ -94,7 +94,7 @@ class Table:
 
         return await self._line.persist(step)
 
-    async def _claim(self, want: Want) -> list[Task]:
+    async def _claim(self, want: ClaimRequest) -> list[Task]:
         values, staged = wanted(want), False
         while True:
             rows = await self._line.once(

@@ -13,7 +13,7 @@ from qo.engines.redis.packing import pack, tasks_of
 from qo.engines.redis.watch import Look, Watch
 from qo.errors import OutcomeUnknown, StorageError
 from qo.ids import new_lease_id
-from qo.model import Change, Task, Want, in_order, lane_of, release
+from qo.model import Change, ClaimRequest, Task, in_order, lane_of, release
 
 CHUNK = 100  # tasks a script writes: a millisecond or two during which the server serves nobody else
 _RECALL = 20.0  # seconds to ask for the tasks of a claim whose caller left; its receipt is kept for longer
@@ -31,7 +31,7 @@ class Claiming:
         self._returning: set[asyncio.Task[None]] = set()  # tasks of claims whose caller left, on their way back
         self._closing = False
 
-    async def claim(self, want: Want) -> list[Task]:
+    async def claim(self, want: ClaimRequest) -> list[Task]:
         claimed: list[Task] = []
         left, at_most = want.limit, dict(want.at_most)
         while left > 0:
@@ -55,13 +55,13 @@ class Claiming:
                     at_most[type_] -= size
         return claimed
 
-    async def _claim(self, want: Want, limit: int, at_most: dict[str, int]) -> list[Task]:
+    async def _claim(self, want: ClaimRequest, limit: int, at_most: dict[str, int]) -> list[Task]:
         """As often as nothing but damaged tasks is met: each time these are set aside."""
         while (tasks := await self._claim_readable(want, limit, at_most)) is None:
             pass
         return tasks
 
-    async def _claim_readable(self, want: Want, limit: int, at_most: dict[str, int]) -> list[Task] | None:
+    async def _claim_readable(self, want: ClaimRequest, limit: int, at_most: dict[str, int]) -> list[Task] | None:
         """None: only damaged tasks came first."""
         nonce, told = new_lease_id(), self._watch.told
         asked = pack((limit, want.lease, want.worker_id, want.lease_id, at_most, want.again, False, want.is_prefetch))
@@ -93,7 +93,7 @@ class Claiming:
         with contextlib.suppress(StorageError):  # the lease expires then
             await self._apply([release(task, None) for task in tasks])
 
-    async def _recall(self, nonce: str, want: Want) -> None:
+    async def _recall(self, nonce: str, want: ClaimRequest) -> None:
         asked = pack((0, want.lease, want.worker_id, want.lease_id, {}, False, True))
         until = asyncio.get_running_loop().time() + _RECALL
         while not self._closing and asyncio.get_running_loop().time() < until:
@@ -107,7 +107,7 @@ class Claiming:
 
     # --- waiting
 
-    async def wait(self, want: Want, timeout: float) -> None:
+    async def wait(self, want: ClaimRequest, timeout: float) -> None:
         look = self._looks.pop(_kind(want), None)
         if look is None or not self._watch.is_listening:
             await self._watch.listen()
@@ -128,7 +128,7 @@ class Claiming:
         self._closing = False
 
 
-def _who(want: Want) -> bytes:
+def _who(want: ClaimRequest) -> bytes:
     return _pack_who(want.queues, want.types, want.capabilities)
 
 
@@ -137,7 +137,7 @@ def _pack_who(queues: tuple[str, ...], types: tuple[str, ...], capabilities: fro
     return pack((queues, types, sorted(capabilities)))
 
 
-def _kind(want: Want) -> object:
+def _kind(want: ClaimRequest) -> object:
     return (want.queues, want.types, want.capabilities)
 
 

@@ -10,7 +10,7 @@ from redis.exceptions import RedisError
 
 from qo.engines.redis.lines import Lines, Unsent, pack_command
 from qo.engines.redis.packing import Place
-from qo.model import Want, eligibility
+from qo.model import ClaimRequest, eligibility
 
 _POLL = 1.0  # seconds between two looks while nobody tells us
 _QUIET = 15.0  # seconds without a word after which the channel is asked whether it is still there
@@ -30,7 +30,7 @@ class Watch:
     def __init__(self, lines: Lines, prefix: str) -> None:
         self._lines = lines
         self._channel = f"{{{prefix}}}:news"
-        self._sleepers: dict[asyncio.Future[None], Want] = {}
+        self._sleepers: dict[asyncio.Future[None], ClaimRequest] = {}
         self._listener: asyncio.Task[None] | None = None
         self._listening = asyncio.Event()
         self.told = 0
@@ -51,7 +51,7 @@ class Watch:
     def is_listening(self) -> bool:
         return self._listening.is_set()
 
-    async def sleep(self, want: Want, look: Look, timeout: float) -> None:
+    async def sleep(self, want: ClaimRequest, look: Look, timeout: float) -> None:
         """Until something happened since the look, or becomes due."""
         loop = asyncio.get_running_loop()
         seconds = timeout if self.is_listening else min(timeout, _POLL)

@@ -21,7 +21,7 @@ from qo.engines.sqlite.file_locks import FileLocks, acquire_locks, release_locks
 from qo.engines.sqlite.open_file import OpenFile
 from qo.engines.sqlite.watch import Watch
 from qo.errors import StorageError
-from qo.model import Added, Change, Counts, Event, Filter, NewTask, Note, Task, Want, check_distinct, release
+from qo.model import Added, Change, ClaimRequest, Counts, Event, Filter, NewTask, Note, Task, check_distinct, release
 from qo.sqlite_tables.damage import BadRow, around_damage
 from qo.sqlite_tables.reading import Reading
 from qo.sqlite_tables.table import Table
@@ -157,7 +157,7 @@ class SqliteEngine:
         check_distinct(task.id for task in tasks)
         return await self._write(lambda table: table.add(tasks))
 
-    async def claim(self, want: Want) -> list[Task]:
+    async def claim(self, want: ClaimRequest) -> list[Task]:
         """A caller cancelled before the transaction claims nothing; one cancelled after it hands its tasks back."""
         if want.again:
             self._repeating.add(want.lease_id)
@@ -166,7 +166,7 @@ class SqliteEngine:
         finally:
             self._repeating.discard(want.lease_id)
 
-    def _hand_back(self, want: Want) -> Callable[[list[Task]], None]:
+    def _hand_back(self, want: ClaimRequest) -> Callable[[list[Task]], None]:
         """For a claim whose caller left: waiting for its lease to expire would count as a failure of the tasks."""
         writer = self._at_work().writer
 
@@ -226,7 +226,7 @@ class SqliteEngine:
 
     # --- waiting
 
-    async def wait(self, want: Want, timeout: float) -> None:
+    async def wait(self, want: ClaimRequest, timeout: float) -> None:
         await self._at_work().watch.wait(want, timeout, self._stage)
 
     async def _stage(self) -> None:

@@ -9,7 +9,7 @@ from typing import TypeVar
 import apsw
 
 from qo.clock import Clock
-from qo.model import Want
+from qo.model import ClaimRequest
 from qo.sqlite_tables.lanes import Lanes
 from qo.sqlite_tables.ready_lanes import ReadyLanes
 from qo.sqlite_tables.statements import SQL
@@ -54,7 +54,7 @@ class Watch:
         for sleeper in self._sleepers.pop(loop, ()):
             _end(sleeper)
 
-    async def wait(self, want: Want, timeout: float, stage: Callable[[], Awaitable[None]]) -> None:
+    async def wait(self, want: ClaimRequest, timeout: float, stage: Callable[[], Awaitable[None]]) -> None:
         loop = asyncio.get_running_loop()
         ends = loop.time() + timeout
         while True:
@@ -109,7 +109,7 @@ class Watch:
         coming = self._coming()
         return coming is not None and coming <= self._clock()
 
-    def _is_claimable(self, want: Want) -> bool:
+    def _is_claimable(self, want: ClaimRequest) -> bool:
         return bool(self._look(lambda _: self._ready.first(want, self._clock())))
 
     def _look(self, read: Callable[[apsw.Connection], T]) -> T | None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from qo.model import Task, Want
+from qo.model import ClaimRequest, Task
 from qo.sqlite_tables.table import Table
 from qo.sqlite_tables.writer import Job
 
@@ -15,7 +15,7 @@ from qo.sqlite_tables.writer import Job
 class Call:
     work: Callable[[Table], Any]
     abandoned: Callable[[Any], None] | None = None  # told the answer if the caller has left
-    want: Want | None = None  # it is a claim, of this
+    want: ClaimRequest | None = None  # it is a claim, of this
     answer: Any = None
     error: BaseException | None = None
     done: "asyncio.Future[Any]" = field(default_factory=lambda: asyncio.get_running_loop().create_future())

@@ -20,7 +20,7 @@ from qo.engines.sqlite_object.owner import check_owner
 from qo.engines.sqlite_object.pace import Pace
 from qo.engines.sqlite_object.uploading import Upload
 from qo.errors import Conflict, OutcomeUnknown, QoError, StorageError
-from qo.model import Want
+from qo.model import ClaimRequest
 from qo.sqlite_tables.table import Table
 
 Answer = TypeVar("Answer")
@@ -51,7 +51,7 @@ class Durable:
         self,
         work: Callable[[Table], Answer],
         abandoned: Callable[[Answer], None] | None = None,
-        want: Want | None = None,
+        want: ClaimRequest | None = None,
     ) -> Answer:
         call = Call(work, abandoned, want)
         self._waiting.append(call)

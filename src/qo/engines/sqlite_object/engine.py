@@ -16,6 +16,7 @@ from qo.engines.sqlite_object.pace import Pace, check_interval, check_volume
 from qo.model import (
     Added,
     Change,
+    ClaimRequest,
     Counts,
     Event,
     Filter,
@@ -23,7 +24,6 @@ from qo.model import (
     Note,
     Status,
     Task,
-    Want,
     check_distinct,
     release,
 )
@@ -121,7 +121,7 @@ class SqliteObjectEngine:
         self._waiting.wake()
         return added
 
-    async def claim(self, want: Want) -> list[Task]:
+    async def claim(self, want: ClaimRequest) -> list[Task]:
         """A caller cancelled before the flush claims nothing; one cancelled during it hands its tasks back."""
         return await self._ask(lambda table: table.claim(want), self._hand_back, want)
 
@@ -157,7 +157,7 @@ class SqliteObjectEngine:
         self,
         work: Callable[[Table], Answer],
         abandoned: Callable[[Answer], None] | None = None,
-        want: Want | None = None,
+        want: ClaimRequest | None = None,
     ) -> Answer:
         return await around_damage(lambda: self._store.ask(work, abandoned, want), self._set_aside)
 
@@ -190,10 +190,10 @@ class SqliteObjectEngine:
     async def notes(self, prefix: str) -> list[Note]:
         return await self._read(lambda image: image.reading.notes(prefix))
 
-    async def wait(self, want: Want, timeout: float) -> None:
+    async def wait(self, want: ClaimRequest, timeout: float) -> None:
         await self._waiting.wait(lambda: self._store.look(self._looking_for(want)), timeout)
 
-    def _looking_for(self, want: Want) -> Callable[[Image], Look]:
+    def _looking_for(self, want: ClaimRequest) -> Callable[[Image], Look]:
         def look(image: Image) -> Look:
             next_at = image.next_at()
             due_in = float("inf") if next_at is None else max(0.0, next_at - self._clock())

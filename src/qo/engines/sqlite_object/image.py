@@ -10,7 +10,7 @@ from qo.engines.sqlite_object.calls import Call, Claims, gathered
 from qo.engines.sqlite_object.image_checksum import check_image, seal_image
 from qo.errors import StorageError
 from qo.ids import new_lease_id as new_write_id
-from qo.model import Want
+from qo.model import ClaimRequest
 from qo.sqlite_tables.header import HEADER, parse_header
 from qo.sqlite_tables.lanes import Lanes
 from qo.sqlite_tables.reading import Reading
@@ -71,7 +71,7 @@ class Image:
         number: int = self._db.execute("SELECT max(n) FROM writes").get or 0
         return number
 
-    def has_something_for(self, want: Want) -> bool:
+    def has_something_for(self, want: ClaimRequest) -> bool:
         coming = self.next_at()
         now = self._clock()
         return (coming is not None and coming <= now) or bool(self._ready.first(want, now))

@@ -10,11 +10,11 @@ from litestar.params import JSONBody
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
+from qo.client import Client
 from qo.engine import Engine, get_without_values
 from qo.errors import InvalidTask
 from qo.model import FINISHED, Change, Filter, Guard, Status, Task, archive, cancel, replay
 from qo.model.change import STATUSES
-from qo.queue import Queue
 from qo.web.access import ADMIN, LIMITED, OPERATE, caller_of
 from qo.web.action_recorder import RequestedAction, describe_action
 from qo.web.board.filters import TaskFilter, search_of
@@ -128,7 +128,9 @@ async def _change_named(request: Request[Any, Any, Any], kind: Kind, ids: list[s
     return replace(acted, refused=acted.refused + unseen)
 
 
-async def _change_matching(queue: Queue, kind: Kind, data: Act, limits: AccessLimits, action: RequestedAction) -> Acted:
+async def _change_matching(
+    queue: Client, kind: Kind, data: Act, limits: AccessLimits, action: RequestedAction
+) -> Acted:
     given = data.filter or TaskFilter()
     fit = [status for status in statuses(given.status) if status in kind.takes]
     if not fit:
@@ -153,7 +155,7 @@ async def _matching(engine: Engine, asked: Search, data: Act) -> tuple[list[str]
     return ids, after
 
 
-async def change(queue: Queue, kind: Kind, ids: list[str], action: RequestedAction) -> Acted:
+async def change(queue: Client, kind: Kind, ids: list[str], action: RequestedAction) -> Acted:
     done, refused = 0, list[str]()
     for start in range(0, len(ids), _BATCH):
         some = ids[start : start + _BATCH]

@@ -6,11 +6,11 @@ from typing import Any
 from litestar import Request, get
 from msgspec import Struct
 
+from qo.client import Client
 from qo.clock import iso
 from qo.engine import find_without_values
 from qo.model import Counts, Filter, LevelWord, Status, Task
 from qo.notes import Control, WorkerNote
-from qo.queue import Queue
 from qo.web.access import LIMITED, READ, caller_of
 from qo.web.board.views import StatusWord, TaskDocument, WorkerState, brief, worker_state
 from qo.web.callers import AccessLimits
@@ -114,7 +114,7 @@ async def _minutes(server: Server, limits: AccessLimits) -> list[MinuteCount]:
     return [] if limits.queues else await server.recent_stats.series(limits.types)
 
 
-async def _failures(queue: Queue, limits: AccessLimits) -> list[Task]:
+async def _failures(queue: Client, limits: AccessLimits) -> list[Task]:
     """The latest of the newest."""
     where = limits.narrow(Filter(statuses=(Status.FAILED,)))
     tasks = [] if where is None else await find_without_values(queue.engine, where, limit=_FAILURES_READ)

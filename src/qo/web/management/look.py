@@ -7,9 +7,9 @@ from litestar import Request, get
 from litestar.params import FromPath, FromQuery, QueryParameter
 from msgspec import Struct
 
+from qo.client import Client
 from qo.engine import find_without_values
 from qo.model import Filter, Task, check_type, cursor
-from qo.queue import Queue
 from qo.web.access import HIDDEN, LIMITED, READ, caller_of
 from qo.web.byte_budget import values_within
 from qo.web.callers import AccessLimits
@@ -81,7 +81,7 @@ async def _shown(server: Server, tasks: list[Task]) -> list[ManagedTask]:
     return [*map(managed, whole), *map(without_values, tasks[len(whole) :])]
 
 
-async def skipping(queue: Queue, where: Filter | None, *, limit: int, offset: int) -> list[Task]:
+async def skipping(queue: Client, where: Filter | None, *, limit: int, offset: int) -> list[Task]:
     after, left = "", offset
     if where is None:
         return []

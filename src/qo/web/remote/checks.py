@@ -12,9 +12,9 @@ from qo.model import (
     AUDIT_NOTES,
     ERROR_LIMIT,
     Change,
+    ClaimRequest,
     NewTask,
     Status,
-    Want,
     check_depth,
     check_id,
     check_name,
@@ -60,7 +60,7 @@ def check_task(new: NewTask, payload_limit: int) -> NewTask:
     return new if needs == new.needs else replace(new, needs=needs)
 
 
-def check_want(want: Want) -> Want:
+def check_want(want: ClaimRequest) -> ClaimRequest:
     check_name("worker_id", want.worker_id)
     check_lease_id(want.lease_id)
     for field in ("queues", "types", "capabilities", "at_most"):

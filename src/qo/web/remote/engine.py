@@ -11,10 +11,10 @@ from litestar.exceptions import NotFoundException
 from msgspec.structs import replace
 
 from qo import wire
+from qo.client import Client
 from qo.engine import Timed
 from qo.errors import BadBatch, Conflict, InvalidSetting, InvalidTask, OutcomeUnknown, QoError, StorageError
-from qo.model import UNREADABLE, Change, NewTask, Want, check_id, check_number
-from qo.queue import Queue
+from qo.model import UNREADABLE, Change, ClaimRequest, NewTask, check_id, check_number
 from qo.web.access import ENGINE
 from qo.web.action_recorder import recorder_of
 from qo.web.byte_budget import BoundedPage, claim_within, find_within, get_within
@@ -28,10 +28,10 @@ log = logging.getLogger("qo.web")
 RETRY_AFTER = "1"  # seconds a client should wait for a store that is away
 _LONGEST_NAME = 128
 
-Call = Callable[[Queue, Any], Awaitable[Any]]
+Call = Callable[[Client, Any], Awaitable[Any]]
 
 
-async def _hello(queue: Queue, _: None) -> wire.Hello:
+async def _hello(queue: Client, _: None) -> wire.Hello:
     now = await queue.engine.now() if isinstance(queue.engine, Timed) else None
     try:
         return wire.Hello(version=version("qo-queue"), now=now)
@@ -39,65 +39,65 @@ async def _hello(queue: Queue, _: None) -> wire.Hello:
         return wire.Hello(now=now)
 
 
-async def _add(queue: Queue, tasks: list[NewTask]) -> Any:
+async def _add(queue: Client, tasks: list[NewTask]) -> Any:
     checks.check_batch(tasks)
     checked = [checks.check_task(task, queue.settings.payload_limit) for task in tasks]
     await queue.live_types.check(checked)
     return await queue.engine.add(checked)
 
 
-async def _claim(queue: Queue, want: Want) -> Any:
+async def _claim(queue: Client, want: ClaimRequest) -> Any:
     return await claim_within(queue.engine, checks.check_want(want))
 
 
-async def _apply(queue: Queue, changes: list[Change]) -> Any:
+async def _apply(queue: Client, changes: list[Change]) -> Any:
     checks.check_batch(changes)
     return await queue.engine.apply([checks.check_change(each, queue.settings.payload_limit) for each in changes])
 
 
-async def _delete(queue: Queue, ids: list[str]) -> Any:
+async def _delete(queue: Client, ids: list[str]) -> Any:
     checks.check_batch(ids)
     return await queue.engine.delete([check_id(task_id) for task_id in ids])
 
 
-async def _get(queue: Queue, ids: list[str]) -> Any:
+async def _get(queue: Client, ids: list[str]) -> Any:
     checks.check_batch(ids)
     return await get_within(queue.engine, [check_id(task_id) for task_id in ids])
 
 
-async def _find(queue: Queue, asked: wire.Find) -> Any:
+async def _find(queue: Client, asked: wire.Find) -> Any:
     asked = checks.check_find(asked)
     return await find_within(queue.engine, asked.where, limit=asked.limit, after=asked.after)
 
 
-async def _count(queue: Queue, _: None) -> wire.CountRows:
+async def _count(queue: Client, _: None) -> wire.CountRows:
     return wire.rows_of(await queue.engine.count())
 
 
-async def _history(queue: Queue, task_id: str) -> Any:
+async def _history(queue: Client, task_id: str) -> Any:
     return await queue.engine.history(check_id(task_id))
 
 
-async def _wait(queue: Queue, asked: wire.Wait) -> None:
+async def _wait(queue: Client, asked: wire.Wait) -> None:
     check_number("timeout", asked.timeout)
     await queue.engine.wait(checks.check_want(asked.want), min(asked.timeout, wire.LONGEST_WAIT))
 
 
-async def _read_note(queue: Queue, name: str) -> Any:
+async def _read_note(queue: Client, name: str) -> Any:
     return await queue.engine.read_note(checks.check_note(name))
 
 
-async def _write_note(queue: Queue, asked: wire.WriteNote) -> str:
+async def _write_note(queue: Client, asked: wire.WriteNote) -> str:
     name = checks.check_written_note(asked.name, asked.data)
     return await queue.engine.write_note(name, asked.data, expected=checks.check_version(asked.expected))
 
 
-async def _notes(queue: Queue, prefix: str) -> Any:
+async def _notes(queue: Client, prefix: str) -> Any:
     found = await queue.engine.notes(checks.check_prefix(prefix))
     return [note for note in found if not checks.is_private(note.name)]
 
 
-async def _drop_note(queue: Queue, name: str) -> None:
+async def _drop_note(queue: Client, name: str) -> None:
     await queue.engine.drop_note(checks.check_written_note(name))
 
 
@@ -146,7 +146,7 @@ async def serve(request: Request[Any, Any, Any]) -> Response[bytes]:
 
 async def _recorded(request: Request[Any, Any, Any], call: str, asked: Any) -> Any:
     """The answer to a call. What it did is in the audit trail if it is an action of the caller's."""
-    queue: Queue = request.app.state.queue
+    queue: Client = request.app.state.queue
     recorder, before = recorder_of(request.app.state), await controls_before(queue, call, asked)
     try:
         answer = await CALLS[call](queue, asked)

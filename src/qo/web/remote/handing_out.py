@@ -11,7 +11,7 @@ from qo.codec import json_text
 from qo.engine import Engine
 from qo.errors import Conflict, InvalidTask, StorageError
 from qo.ids import new_lease_id
-from qo.model import Filter, Status, Task, Want, check_names, check_number, release
+from qo.model import ClaimRequest, Filter, Status, Task, check_names, check_number, release
 from qo.notes import Control
 from qo.web.byte_budget import claim_within
 from qo.web.callers import AccessLimits
@@ -60,14 +60,14 @@ class HandingOut:
         except (StorageError, Conflict) as error:
             log.warning("%d tasks claimed for a poll without an answer stay leased for now: %s", len(tasks), error)
 
-    def _check(self, seat: Seat, asked: Poll, limits: AccessLimits) -> Want:
+    def _check(self, seat: Seat, asked: Poll, limits: AccessLimits) -> ClaimRequest:
         check_number("wait", asked.wait)
         note = seat.note
         where = limits.narrow(Filter(queues=note.queues, types=note.types))  # a note lies where others can write
         if where is None:
             raise InvalidTask("worker_id", "was registered for none of the queues and types of this token")
         given = note.capabilities if asked.capabilities is None else check_names("capabilities", asked.capabilities)
-        return Want(
+        return ClaimRequest(
             worker_id=note.worker_id,
             lease_id=lease_of(note.worker_id, asked.request_id),
             queues=where.queues,
@@ -78,7 +78,7 @@ class HandingOut:
             again=asked.request_id is not None,
         )
 
-    async def _allowed(self, seat: Seat, want: Want) -> Want | None:
+    async def _allowed(self, seat: Seat, want: ClaimRequest) -> ClaimRequest | None:
         """What the switches leave of it."""
         control = await self._switches()
         seat.rates.obey(control)
@@ -93,7 +93,7 @@ class HandingOut:
             types = tuple(sorted((set(types) or {lane.type for lane in lanes}) - control.paused_types))
             if not queues or not types:
                 return None
-        return Want(
+        return ClaimRequest(
             worker_id=want.worker_id,
             lease_id=want.lease_id,
             queues=queues,

@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 from msgspec import structs
 
 from qo import notes, wire
+from qo.client import Client
 from qo.errors import DamagedNote
 from qo.model import Change, Guard, Note, Status
 from qo.model.change import LEASED
-from qo.queue import Queue
 
 _VERBS = {
     (Guard.UNFINISHED, Status.CANCELLED): "cancel",
@@ -30,14 +30,14 @@ class PortAction(NamedTuple):
     target: str = ""
 
 
-async def controls_before(queue: Queue, call: str, asked: Any) -> notes.Control | None:
+async def controls_before(queue: Client, call: str, asked: Any) -> notes.Control | None:
     """What workers obey before a call that may change it; None: the call does not touch it."""
     if (call == "write_note" and asked.name == notes.CONTROL) or (call == "drop_note" and asked == notes.CONTROL):
         return await _controls(queue)
     return None
 
 
-async def _controls(queue: Queue) -> notes.Control:
+async def _controls(queue: Client) -> notes.Control:
     try:
         return await queue.switches.read()
     except DamagedNote:

@@ -9,18 +9,18 @@ from collections.abc import Iterable
 
 from msgspec.structs import replace
 
+from qo.client import Client
 from qo.clock import Clock, boot_clock
 from qo.errors import StorageError
 from qo.ids import luck
 from qo.model import Task, after_error
-from qo.queue import Queue
 
 REPORT_GRACE = 1.0  # seconds beyond its time limit that the report of an attempt may be on its way
 _RETRY_INTERVAL = 1.0  # seconds until the next try if the store is away
 
 
 class TimeLimits:
-    def __init__(self, queue: Queue, *, elapsed: Clock = boot_clock) -> None:
+    def __init__(self, queue: Client, *, elapsed: Clock = boot_clock) -> None:
         self._queue, self._elapsed = queue, elapsed
         self._attempts: dict[str, tuple[float, Task]] = {}  # by task id: when its time is up, and the task as held
         self._timer: asyncio.TimerHandle | None = None

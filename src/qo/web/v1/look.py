@@ -8,10 +8,10 @@ from litestar.openapi import ResponseSpec
 from litestar.params import FromPath, FromQuery, QueryParameter
 from msgspec import Struct
 
+from qo.client import Client
 from qo.codec import json_text
 from qo.errors import ResultTimeout
 from qo.model import Filter, Status, Task, check_name, check_names, check_types, cursor, position
-from qo.queue import Queue
 from qo.web.access import HIDDEN, LIMITED, READ, caller_of
 from qo.web.byte_budget import ANSWER_BYTES, find_within, size_of
 from qo.web.problems import problems
@@ -122,7 +122,7 @@ def filter_of(
 
 
 async def page(
-    queue: Queue, where: Filter | None, words: set[Word], *, limit: int, after: str
+    queue: Client, where: Filter | None, words: set[Word], *, limit: int, after: str
 ) -> tuple[list[Task], str | None]:
     """Up to `limit` tasks whose word is one of these, and where to go on. Reads one more, to know if there is more.
 

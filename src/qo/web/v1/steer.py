@@ -6,10 +6,10 @@ from litestar import Request, delete, post
 from litestar.params import FromPath, JSONBody
 from msgspec import Meta, Struct, field
 
+from qo.client import Client
 from qo.engine import find_without_values
 from qo.errors import WrongStatus
 from qo.model import Status, cursor, replay
-from qo.queue import Queue
 from qo.web.access import HIDDEN, LIMITED, OPERATE, caller_of
 from qo.web.action_recorder import describe_action
 from qo.web.callers import AccessLimits
@@ -101,7 +101,7 @@ async def replay_tasks(request: Request[Any, Any, Any], data: JSONBody[ReplayFil
     return Replayed(replayed=replayed, more=more)
 
 
-async def _matching(queue: Queue, given: ReplayFilter, limits: AccessLimits) -> tuple[list[str], bool]:
+async def _matching(queue: Client, given: ReplayFilter, limits: AccessLimits) -> tuple[list[str], bool]:
     """The ids of all before the first is replayed, which must not come again; and whether there are more."""
     words = set(given.status) & set(_REPLAYABLE)
     where = limits.narrow(filter_of(sorted(words), given.type, given.queue)) if words else None

@@ -4,13 +4,13 @@ from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 from qo import tracing
+from qo.client.describe import describe
+from qo.client.handles import Producer, Submitted
+from qo.client.looking import Looking
 from qo.codec import encode_value, same_value
 from qo.engine import Transactional
 from qo.errors import InvalidSetting, KeyReused
 from qo.model import Added, NewTask, Task, check_depth, check_name, check_size
-from qo.queue.describe import describe
-from qo.queue.handles import Producer, Submitted
-from qo.queue.looking import Looking
 
 Submissions: TypeAlias = list[Submitted]  # inside the class `list` is a method
 
@@ -31,7 +31,7 @@ class Submitting(Looking):  # what it hands out looks for its result
         await self.live_types.check((new,))
         with tracing.submitting((new,)) as span:
             (new,) = span.marked((new,))
-            added = await (self._adding.ask(new) if connection is None else self._add_on(connection, new))
+            added = await (self._adding.commit(new) if connection is None else self._add_on(connection, new))
         if connection is None:  # else the task exists only if the caller commits
             self.transitions.queued((new,), (added,))
         if not added.new and new.idempotency_key is not None:

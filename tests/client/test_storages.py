@@ -7,7 +7,7 @@ import boto3  # type: ignore[import-untyped]
 import pytest
 
 import qo
-from qo.queue import Queue
+from qo.client import Client
 from qo.sync import connect as connect_sync
 from qo.testing import S3Server
 
@@ -31,7 +31,7 @@ class PlainStorage:
         return str(self.version)
 
 
-async def round_trip(queue: Queue) -> None:
+async def round_trip(queue: Client) -> None:
     await queue.enqueue("send_email", b'{"to": "alice@example.com"}')
     await queue.enqueue("send_email", b'{"to": "bob@example.com"}')
     tasks = await queue.dequeue("send_email", batch_size=2)

@@ -8,13 +8,13 @@ from typing import Any, TypeAlias
 from msgspec import Struct
 
 from qo import notes
+from qo.client.describe import Seconds, seconds
+from qo.client.opened import Opened
 from qo.clock import boot_clock
 from qo.codec import decode_value, plain_task
 from qo.damage import decode_damage, note_name
 from qo.errors import ResultTimeout, TaskFailed, TaskNotFound
 from qo.model import FINISHED, Event, Filter, Status, Task, check_id, cursor
-from qo.queue.describe import Seconds, seconds
-from qo.queue.opened import Opened
 from qo.stats import Interval, read_stats
 
 PAGE = 500

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from msgspec import Struct
 
+from qo.client.describe import Seconds, seconds
 from qo.errors import Conflict, InvalidSetting, StorageError
 from qo.model import Task, check_number
-from qo.queue.describe import Seconds, seconds
 
 if TYPE_CHECKING:
-    from qo.queue.looking import Looking
-    from qo.queue.submitting import Submitting
-    from qo.queue.taking import Taking
+    from qo.client.looking import Looking
+    from qo.client.submitting import Submitting
+    from qo.client.taking import Taking
 
-log = logging.getLogger("qo.queue")
+log = logging.getLogger("qo.client")
 DEQUEUE_LEASE = 300.0  # seconds; a consumer that works longer sends heartbeats
 
 

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
+from qo.client import Client, HeartbeatManager
 from qo.engines.memory import MemoryEngine
 from qo.errors import InvalidTask, LeaseLost, StorageError, TaskNotFound
-from qo.model import Change, Status, Task, Want, expire
-from qo.queue import HeartbeatManager, Queue
+from qo.model import Change, ClaimRequest, Status, Task, expire
 from qo.testing import ManualClock
 
-Settle = Callable[[Queue, Task | str], Coroutine[Any, Any, None]]
+Settle = Callable[[Client, Task | str], Coroutine[Any, Any, None]]
 
 SETTLING: dict[str, tuple[Settle, Status]] = {
     "ack": (lambda queue, task: queue.ack(task, {"ok": True}), Status.COMPLETED),
@@ -22,25 +22,25 @@ SETTLING: dict[str, tuple[Settle, Status]] = {
 }
 
 
-async def one(queue: Queue, **options: Any) -> Task:
+async def one(queue: Client, **options: Any) -> Task:
     (task,) = await queue.dequeue(**options)
     return task
 
 
-async def stored(queue: Queue, task_id: str) -> Task:
+async def stored(queue: Client, task_id: str) -> Task:
     task = await queue.get(task_id)
     assert task is not None
     return task
 
 
-async def test_dequeue_leases_what_comes_first(queue: Queue, clock: ManualClock) -> None:
+async def test_dequeue_leases_what_comes_first(queue: Client, clock: ManualClock) -> None:
     await queue.enqueue("t", priority="low")
     urgent = await queue.enqueue("t", priority="high")
     task = await one(queue, lease=timedelta(minutes=1))
     assert (task.id, task.status, task.attempt, task.lease_expires_at) == (urgent.id, Status.RUNNING, 1, clock.now + 60)
 
 
-async def test_dequeue_takes_only_what_was_asked_for(queue: Queue) -> None:
+async def test_dequeue_takes_only_what_was_asked_for(queue: Client) -> None:
     await queue.enqueue("a", queue="x")
     await queue.enqueue("b", queue="y")
     await queue.enqueue("b", queue="y", needs=["gpu"])
@@ -69,7 +69,9 @@ async def test_dequeue_takes_only_what_was_asked_for(queue: Queue) -> None:
         ("lease", {"lease": float("inf")}),
     ],
 )
-async def test_nonsense_is_refused_before_anything_is_leased(queue: Queue, field: str, options: dict[str, Any]) -> None:
+async def test_nonsense_is_refused_before_anything_is_leased(
+    queue: Client, field: str, options: dict[str, Any]
+) -> None:
     submitted = await queue.enqueue("t")
     with pytest.raises(InvalidTask, match=f"^{field}: "):
         await queue.dequeue(**options)
@@ -78,7 +80,7 @@ async def test_nonsense_is_refused_before_anything_is_leased(queue: Queue, field
 
 @pytest.mark.parametrize("by_id", [False, True], ids=["by task", "by id"])
 @pytest.mark.parametrize("how", SETTLING)
-async def test_a_held_task_is_settled(queue: Queue, how: str, *, by_id: bool) -> None:
+async def test_a_held_task_is_settled(queue: Client, how: str, *, by_id: bool) -> None:
     await queue.enqueue("t")
     task = await one(queue)
     settle, status = SETTLING[how]
@@ -89,7 +91,7 @@ async def test_a_held_task_is_settled(queue: Queue, how: str, *, by_id: bool) ->
         await settle(queue, task.id)
 
 
-async def test_a_result_is_kept_and_one_that_cannot_be_is_refused_while_the_lease_is_held(queue: Queue) -> None:
+async def test_a_result_is_kept_and_one_that_cannot_be_is_refused_while_the_lease_is_held(queue: Client) -> None:
     await queue.enqueue("t")
     task = await one(queue)
     for result in (float("nan"), "x" * 300_000, object()):
@@ -100,7 +102,7 @@ async def test_a_result_is_kept_and_one_that_cannot_be_is_refused_while_the_leas
 
 
 async def test_a_failed_task_comes_back_after_its_back_off_or_the_delay_asked_for(
-    queue: Queue, clock: ManualClock
+    queue: Client, clock: ManualClock
 ) -> None:
     await queue.enqueue("t", max_retries=1)
     task = await one(queue)
@@ -113,7 +115,7 @@ async def test_a_failed_task_comes_back_after_its_back_off_or_the_delay_asked_fo
 
 
 @pytest.mark.parametrize("delay", [-1, float("nan"), float("inf"), "5", True])
-async def test_a_delay_that_makes_no_sense_is_refused_and_the_lease_kept(queue: Queue, delay: Any) -> None:
+async def test_a_delay_that_makes_no_sense_is_refused_and_the_lease_kept(queue: Client, delay: Any) -> None:
     await queue.enqueue("t")
     task = await one(queue)
     with pytest.raises(InvalidTask, match=r"^delay: "):
@@ -125,7 +127,7 @@ async def test_a_delay_that_makes_no_sense_is_refused_and_the_lease_kept(queue: 
     await queue.ack(task.id)
 
 
-async def test_an_error_of_any_length_is_kept_in_part(queue: Queue) -> None:
+async def test_an_error_of_any_length_is_kept_in_part(queue: Client) -> None:
     await queue.enqueue("t")
     await queue.nack(await one(queue), "\ud800" + "x" * 100_000)
     (task,) = await queue.list()
@@ -133,7 +135,7 @@ async def test_an_error_of_any_length_is_kept_in_part(queue: Queue) -> None:
     assert len(task.error) == 16 * 1024
 
 
-async def test_handing_back_costs_no_retry(queue: Queue, clock: ManualClock) -> None:
+async def test_handing_back_costs_no_retry(queue: Client, clock: ManualClock) -> None:
     await queue.enqueue("t", max_retries=0)
     for attempt in range(1, 4):
         task = await one(queue)
@@ -143,7 +145,7 @@ async def test_handing_back_costs_no_retry(queue: Queue, clock: ManualClock) -> 
         clock.advance(2)
 
 
-async def test_a_heartbeat_extends_the_lease(queue: Queue, clock: ManualClock) -> None:
+async def test_a_heartbeat_extends_the_lease(queue: Client, clock: ManualClock) -> None:
     await queue.enqueue("t")
     task = await one(queue, lease=10)
     clock.advance(9)
@@ -151,7 +153,7 @@ async def test_a_heartbeat_extends_the_lease(queue: Queue, clock: ManualClock) -
     assert (await stored(queue, task.id)).lease_expires_at == clock.now + 20
 
 
-async def test_a_late_worker_learns_that_its_lease_is_lost(queue: Queue, clock: ManualClock) -> None:
+async def test_a_late_worker_learns_that_its_lease_is_lost(queue: Client, clock: ManualClock) -> None:
     await queue.enqueue("t")
     late = await one(queue, lease=10)
     clock.advance(11)
@@ -167,7 +169,7 @@ async def test_a_late_worker_learns_that_its_lease_is_lost(queue: Queue, clock: 
     assert await queue.result(newer.id) == "mine"
 
 
-async def test_a_cancelled_task_is_lost_to_its_worker(queue: Queue) -> None:
+async def test_a_cancelled_task_is_lost_to_its_worker(queue: Client) -> None:
     await queue.enqueue("t")
     task = await one(queue)
     await queue.cancel(task.id)
@@ -180,7 +182,7 @@ async def test_a_cancelled_task_is_lost_to_its_worker(queue: Queue) -> None:
     assert (await stored(queue, task.id)).status is Status.CANCELLED
 
 
-async def test_a_task_nobody_holds_cannot_be_settled(queue: Queue) -> None:
+async def test_a_task_nobody_holds_cannot_be_settled(queue: Client) -> None:
     task = await stored(queue, (await queue.enqueue("t")).id)
     for settle in (queue.ack, queue.nack, queue.release, queue.heartbeat):
         with pytest.raises(LeaseLost):
@@ -188,7 +190,7 @@ async def test_a_task_nobody_holds_cannot_be_settled(queue: Queue) -> None:
     assert await stored(queue, task.id) == task
 
 
-async def test_acknowledging_twice_is_harmless(queue: Queue) -> None:
+async def test_acknowledging_twice_is_harmless(queue: Client) -> None:
     await queue.enqueue("t")
     task = await one(queue)
     await queue.ack(task, 1)
@@ -196,7 +198,7 @@ async def test_acknowledging_twice_is_harmless(queue: Queue) -> None:
     assert len(await queue.history(task.id)) == 3
 
 
-async def test_concurrent_consumers_never_share_a_task(queue: Queue) -> None:
+async def test_concurrent_consumers_never_share_a_task(queue: Client) -> None:
     for _ in range(10):
         await queue.enqueue("t")
     taken = await asyncio.gather(*(queue.dequeue(batch_size=2) for _ in range(10)))
@@ -204,7 +206,7 @@ async def test_concurrent_consumers_never_share_a_task(queue: Queue) -> None:
     assert len(ids) == len(set(ids)) == 10
 
 
-async def test_a_consumer_takes_from_its_queue_one_by_one(queue: Queue) -> None:
+async def test_a_consumer_takes_from_its_queue_one_by_one(queue: Client) -> None:
     await queue.enqueue("t", queue="mail")
     await queue.enqueue("t", queue="other")
     consumer = await queue.consumer("mail")
@@ -223,7 +225,7 @@ async def test_a_consumer_takes_from_its_queue_one_by_one(queue: Queue) -> None:
         await queue.consumer("a/b")
 
 
-async def test_waiting_for_a_task_ends_when_one_comes(queue: Queue) -> None:
+async def test_waiting_for_a_task_ends_when_one_comes(queue: Client) -> None:
     waiting = asyncio.create_task(queue.dequeue(wait=60))
     for _ in range(20):
         await asyncio.sleep(0)
@@ -232,7 +234,7 @@ async def test_waiting_for_a_task_ends_when_one_comes(queue: Queue) -> None:
     assert task.id == submitted.id
 
 
-async def test_waiting_in_vain_ends_with_nothing(queue: Queue) -> None:
+async def test_waiting_in_vain_ends_with_nothing(queue: Client) -> None:
     assert await queue.dequeue(wait=0.01) == []
 
 
@@ -246,7 +248,7 @@ class SlowToAnswer(MemoryEngine):
         super().__init__(clock)
         self.claimed, self.answer = asyncio.Event(), asyncio.Event()
 
-    async def claim(self, want: Want) -> list[Task]:
+    async def claim(self, want: ClaimRequest) -> list[Task]:
         tasks = await super().claim(want)
         self.claimed.set()
         await self.answer.wait()
@@ -255,7 +257,7 @@ class SlowToAnswer(MemoryEngine):
 
 async def test_a_cancelled_dequeue_hands_back_what_the_store_had_leased(clock: ManualClock) -> None:
     engine = SlowToAnswer(clock)
-    queue = Queue(engine, clock=clock)
+    queue = Client(engine, clock=clock)
     submitted = await queue.enqueue("t", max_retries=0)
     dequeuing = asyncio.create_task(queue.dequeue())
     await engine.claimed.wait()
@@ -269,7 +271,7 @@ async def test_a_cancelled_dequeue_hands_back_what_the_store_had_leased(clock: M
     assert (task.status, task.failures) == (Status.PENDING, 0)
 
 
-async def test_a_dequeue_cancelled_at_any_moment_leaks_no_lease(queue: Queue) -> None:
+async def test_a_dequeue_cancelled_at_any_moment_leaks_no_lease(queue: Client) -> None:
     for moment in range(12):
         submitted = await queue.enqueue("t")
         dequeuing = asyncio.create_task(queue.dequeue(wait=5))
@@ -314,9 +316,9 @@ class Counting(MemoryEngine):
         return change.lease is not None
 
 
-async def beating(clock: ManualClock, failing: int = 0) -> tuple[Counting, Queue, Task]:
+async def beating(clock: ManualClock, failing: int = 0) -> tuple[Counting, Client, Task]:
     engine = Counting(clock, failing)
-    queue = Queue(engine, clock=clock)
+    queue = Client(engine, clock=clock)
     await queue.enqueue("t")
     return engine, queue, await one(queue, lease=10)
 

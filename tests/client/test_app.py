@@ -13,10 +13,10 @@ import pytest
 
 import qo
 from qo.app import DEFAULT_URL, App
+from qo.client import Settings
 from qo.errors import InvalidSetting, InvalidTask, ResultTimeout, StorageError, TaskFailed
 from qo.model import Filter, RetryPolicy, Status, Task, derived_id
-from qo.queue import Settings
-from tests.queue.scripts import run_script
+from tests.client.scripts import run_script
 
 
 @dataclass

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 import qo
+from qo.client import Client
 from qo.codec import RawBytes, encode_value, plain_task, to_json
-from qo.queue import Queue
 from qo.sync import connect as connect_sync
 from qo.tasks import SignatureArguments
 
@@ -34,7 +34,7 @@ async def test_bytes_come_back_as_they_were_sent(raw: bytes, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("value", [None, {"a": [1, "ü"]}, "text", 3.5, [], b"raw"])
-async def test_decode_gives_what_was_submitted(queue: Queue, value: Any) -> None:
+async def test_decode_gives_what_was_submitted(queue: Client, value: Any) -> None:
     await queue.enqueue("t", value)
     [task] = await queue.dequeue()
     assert qo.decode(task.payload) == value
@@ -72,7 +72,7 @@ def test_a_function_of_one_bytes_argument_takes_a_raw_payload() -> None:
         SignatureArguments(named).decode(encode_value(b"\x89PNG"))
 
 
-async def test_a_raw_payload_seen_by_a_caller_is_still_known_as_raw(queue: Queue) -> None:
+async def test_a_raw_payload_seen_by_a_caller_is_still_known_as_raw(queue: Client) -> None:
     await queue.enqueue("t", b"\x00{}")
     [task] = await queue.dequeue()
     assert plain_task(task) == task

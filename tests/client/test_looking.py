@@ -4,30 +4,30 @@ import asyncio
 
 import pytest
 
+from qo.client import Client
+from qo.client.looking import PAGE
 from qo.errors import InvalidSetting, InvalidTask, ResultTimeout, TaskFailed, TaskNotFound, WrongStatus
 from qo.model import Filter, Status, archive, cancel, cursor, replay
-from qo.queue import Queue
-from qo.queue.looking import PAGE
 from qo.testing import ManualClock
 
 NOBODY = "0a0a0a0a-0000-8000-8000-000000000000"
 
 
-async def finished(queue: Queue, result: object = None) -> str:
+async def finished(queue: Client, result: object = None) -> str:
     submitted = await queue.enqueue("t")
     (task,) = await queue.dequeue()
     await queue.ack(task, result)
     return submitted.id
 
 
-async def failed(queue: Queue) -> str:
+async def failed(queue: Client) -> str:
     submitted = await queue.enqueue("t", max_retries=0)
     (task,) = await queue.dequeue()
     await queue.nack(task, "boom")
     return submitted.id
 
 
-async def status(queue: Queue, task_id: str) -> str:
+async def status(queue: Client, task_id: str) -> str:
     task = await queue.get(task_id)
     return "gone" if task is None else task.status.value
 
@@ -35,19 +35,19 @@ async def status(queue: Queue, task_id: str) -> str:
 # --- looking
 
 
-async def test_an_unknown_task_is_none_and_has_no_history(queue: Queue) -> None:
+async def test_an_unknown_task_is_none_and_has_no_history(queue: Client) -> None:
     assert await queue.get(NOBODY) is None
     assert await queue.history(NOBODY) == []
 
 
 @pytest.mark.parametrize("nonsense", ["", "x", "../../etc/passwd", "' OR 1=1 --", NOBODY.upper()])
-async def test_what_is_no_id_is_refused_everywhere(queue: Queue, nonsense: str) -> None:
+async def test_what_is_no_id_is_refused_everywhere(queue: Client, nonsense: str) -> None:
     for call in (queue.get, queue.history, queue.cancel, queue.replay, queue.archive, queue.delete, queue.result):
         with pytest.raises(InvalidTask, match=r"^id: "):
             await call(nonsense)
 
 
-async def test_pages_are_newest_first(queue: Queue, clock: ManualClock) -> None:
+async def test_pages_are_newest_first(queue: Client, clock: ManualClock) -> None:
     ids = []
     for _ in range(5):
         ids.append((await queue.enqueue("t")).id)
@@ -58,13 +58,13 @@ async def test_pages_are_newest_first(queue: Queue, clock: ManualClock) -> None:
     assert await queue.list(Filter(types=("x",))) == []
 
 
-async def test_a_cursor_nobody_gave_is_refused(queue: Queue) -> None:
+async def test_a_cursor_nobody_gave_is_refused(queue: Client) -> None:
     await queue.enqueue("t")
     with pytest.raises(InvalidSetting, match="not a place in a listing"):
         await queue.list(after="yesterday")
 
 
-async def test_all_goes_through_every_page(queue: Queue) -> None:
+async def test_all_goes_through_every_page(queue: Client) -> None:
     size = 2 * PAGE + 3
     await queue.submit_many([queue.new_task("t", b"null") for _ in range(size)])
     seen = [task.id async for task in queue.all()]
@@ -72,7 +72,7 @@ async def test_all_goes_through_every_page(queue: Queue) -> None:
     assert [task async for task in queue.all(Filter(queues=("x",)))] == []
 
 
-async def test_the_history_tells_every_step(queue: Queue, clock: ManualClock) -> None:
+async def test_the_history_tells_every_step(queue: Client, clock: ManualClock) -> None:
     task_id = await failed(queue)
     clock.advance(1)
     await queue.replay(task_id)
@@ -84,7 +84,7 @@ async def test_the_history_tells_every_step(queue: Queue, clock: ManualClock) ->
     ]  # fmt: skip
 
 
-async def test_stats_count_by_status_then_by_type_and_queue(queue: Queue) -> None:
+async def test_stats_count_by_status_then_by_type_and_queue(queue: Client) -> None:
     none = {status.value: 0 for status in Status}
     assert await queue.stats() == {**none, "by_type": {}, "by_queue": {}}
     await finished(queue)
@@ -105,7 +105,7 @@ async def test_stats_count_by_status_then_by_type_and_queue(queue: Queue) -> Non
 # --- a hand
 
 
-async def test_a_task_is_cancelled_replayed_archived_and_deleted(queue: Queue) -> None:
+async def test_a_task_is_cancelled_replayed_archived_and_deleted(queue: Client) -> None:
     task_id = (await queue.enqueue("t")).id
     for steer, becomes in (
         (queue.cancel, "cancelled"),
@@ -120,7 +120,7 @@ async def test_a_task_is_cancelled_replayed_archived_and_deleted(queue: Queue) -
         assert await status(queue, task_id) == becomes
 
 
-async def test_a_hand_on_the_wrong_status_is_told_which_would_do(queue: Queue) -> None:
+async def test_a_hand_on_the_wrong_status_is_told_which_would_do(queue: Client) -> None:
     done = await finished(queue)
     waiting = (await queue.enqueue("t")).id
     for steer, task_id, says in (
@@ -138,13 +138,13 @@ async def test_a_hand_on_the_wrong_status_is_told_which_would_do(queue: Queue) -
             await steer(task_id)
 
 
-async def test_a_hand_on_an_unknown_task_is_told_so(queue: Queue) -> None:
+async def test_a_hand_on_an_unknown_task_is_told_so(queue: Client) -> None:
     for steer in (queue.cancel, queue.replay, queue.archive, queue.delete, queue.result):
         with pytest.raises(TaskNotFound, match=f"^there is no task {NOBODY}$"):
             await steer(NOBODY)
 
 
-async def test_everything_that_matches_is_steered_and_counted(queue: Queue) -> None:
+async def test_everything_that_matches_is_steered_and_counted(queue: Client) -> None:
     await queue.submit_many([queue.new_task("t", b"null") for _ in range(PAGE + 2)])
     await queue.enqueue("other")
     where = Filter(types=("t",))
@@ -159,7 +159,7 @@ async def test_everything_that_matches_is_steered_and_counted(queue: Queue) -> N
 # --- results
 
 
-async def test_a_result_can_be_awaited(queue: Queue) -> None:
+async def test_a_result_can_be_awaited(queue: Client) -> None:
     submitted = await queue.enqueue("t")
     waiting = asyncio.create_task(submitted.result(timeout=20))
     (task,) = await queue.dequeue()
@@ -168,18 +168,18 @@ async def test_a_result_can_be_awaited(queue: Queue) -> None:
     assert await queue.result(submitted.id) == {"answer": [42]}
 
 
-async def test_a_raw_result_comes_back_as_bytes_and_nothing_as_none(queue: Queue) -> None:
+async def test_a_raw_result_comes_back_as_bytes_and_nothing_as_none(queue: Client) -> None:
     assert await queue.result(await finished(queue, b"\x00\xff")) == b"\x00\xff"
     assert await queue.result(await finished(queue)) is None
 
 
-async def test_an_archived_task_still_has_its_result(queue: Queue) -> None:
+async def test_an_archived_task_still_has_its_result(queue: Client) -> None:
     task_id = await finished(queue, "r")
     await queue.archive(task_id)
     assert await queue.result(task_id) == "r"
 
 
-async def test_waiting_for_a_task_that_failed_tells_why(queue: Queue) -> None:
+async def test_waiting_for_a_task_that_failed_tells_why(queue: Client) -> None:
     task_id = await failed(queue)
     with pytest.raises(TaskFailed, match=f"^task {task_id} is failed: boom$"):
         await queue.result(task_id)
@@ -188,14 +188,14 @@ async def test_waiting_for_a_task_that_failed_tells_why(queue: Queue) -> None:
         await queue.result(task_id)
 
 
-async def test_waiting_for_a_task_that_was_cancelled_tells_so(queue: Queue) -> None:
+async def test_waiting_for_a_task_that_was_cancelled_tells_so(queue: Client) -> None:
     task_id = (await queue.enqueue("t")).id
     await queue.cancel(task_id)
     with pytest.raises(TaskFailed, match="is cancelled: it has no result"):
         await queue.result(task_id)
 
 
-async def test_a_replayed_task_that_fails_does_not_answer_with_its_earlier_result(queue: Queue) -> None:
+async def test_a_replayed_task_that_fails_does_not_answer_with_its_earlier_result(queue: Client) -> None:
     task_id = await finished(queue, "old")
     await queue.archive(task_id)
     await queue.replay(task_id)
@@ -205,7 +205,7 @@ async def test_a_replayed_task_that_fails_does_not_answer_with_its_earlier_resul
         await queue.result(task_id)
 
 
-async def test_waiting_ends_when_the_time_is_up(queue: Queue) -> None:
+async def test_waiting_ends_when_the_time_is_up(queue: Client) -> None:
     submitted = await queue.enqueue("t")
     with pytest.raises(ResultTimeout, match=f"^task {submitted.id} is still pending$"):
         await submitted.result(timeout=0)
@@ -213,7 +213,7 @@ async def test_waiting_ends_when_the_time_is_up(queue: Queue) -> None:
         await submitted.result(timeout=0.02)
 
 
-async def test_a_task_deleted_while_awaited_is_not_found(queue: Queue) -> None:
+async def test_a_task_deleted_while_awaited_is_not_found(queue: Client) -> None:
     submitted = await queue.enqueue("t")
     waiting = asyncio.create_task(submitted.result())
     await queue.cancel(submitted.id)

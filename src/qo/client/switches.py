@@ -5,10 +5,10 @@ from collections.abc import Iterable
 from msgspec.structs import replace
 
 from qo import notes
+from qo.client import listeners
 from qo.engine import Engine
 from qo.errors import InvalidTask
 from qo.model import check_names, check_type, check_types, check_whole
-from qo.queue import listeners
 
 
 class Switches:

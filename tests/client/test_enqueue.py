@@ -7,21 +7,21 @@ from typing import Any
 
 import pytest
 
+from qo.client import Client, Settings, Submitted, connect
 from qo.codec import encode_value
 from qo.engines.memory import MemoryEngine
 from qo.errors import InvalidSetting, InvalidTask, KeyReused, QoError
 from qo.model import Filter, PromotionTimes, RetryPolicy, Status, check_id, derived_id
-from qo.queue import Queue, Settings, Submitted, connect
 from qo.testing import ManualClock
 
 ID = "0a0a0a0a-0000-8000-8000-000000000000"
 
 
-async def count(queue: Queue) -> int:
+async def count(queue: Client) -> int:
     return len(await queue.list(limit=999))
 
 
-async def test_a_submitted_task_is_in_the_store_with_its_payload(queue: Queue, clock: ManualClock) -> None:
+async def test_a_submitted_task_is_in_the_store_with_its_payload(queue: Client, clock: ManualClock) -> None:
     submitted = await queue.enqueue("send_email", {"to": "a@example.com"})
     assert submitted.new
     assert check_id(submitted.id) in repr(submitted)
@@ -36,7 +36,7 @@ async def test_a_submitted_task_is_in_the_store_with_its_payload(queue: Queue, c
     assert (task.status, task.created_at, task.available_at) == (Status.PENDING, clock.now, clock.now)
 
 
-async def test_every_option_reaches_the_task(queue: Queue, clock: ManualClock) -> None:
+async def test_every_option_reaches_the_task(queue: Client, clock: ManualClock) -> None:
     policy = RetryPolicy(initial=3.0, jitter=0.0)
     submitted = await queue.enqueue(
         "t", b"\x00raw", id=ID, queue="mail", priority="high", needs=["ssd", "gpu", "gpu"], timeout=timedelta(0, 120),
@@ -60,7 +60,7 @@ async def test_every_option_reaches_the_task(queue: Queue, clock: ManualClock) -
     ],
     ids=str,
 )
-async def test_an_instant_is_taken_as_people_write_it(queue: Queue, moment: Any) -> None:
+async def test_an_instant_is_taken_as_people_write_it(queue: Client, moment: Any) -> None:
     task = await queue.get((await queue.enqueue("t", run_at=moment)).id)
     assert task is not None
     assert task.available_at == 1.9e9
@@ -105,7 +105,7 @@ BAD: list[tuple[str, dict[str, Any]]] = [
 
 @pytest.mark.parametrize(("field", "options"), BAD, ids=lambda value: value if isinstance(value, str) else "")
 async def test_bad_input_is_refused_by_its_field_and_nothing_is_stored(
-    queue: Queue, field: str, options: dict[str, Any]
+    queue: Client, field: str, options: dict[str, Any]
 ) -> None:
     given = {"type": "t", "payload": None} | options
     with pytest.raises(InvalidTask, match=f"^{field}: ") as caught:
@@ -114,7 +114,7 @@ async def test_bad_input_is_refused_by_its_field_and_nothing_is_stored(
     assert await count(queue) == 0
 
 
-async def test_the_largest_payload_allowed_is_kept(queue: Queue) -> None:
+async def test_the_largest_payload_allowed_is_kept(queue: Client) -> None:
     submitted = await queue.enqueue("t", b"x" * 262_143)
     task = await queue.get(submitted.id)
     assert task is not None
@@ -123,7 +123,7 @@ async def test_the_largest_payload_allowed_is_kept(queue: Queue) -> None:
 
 async def test_the_times_of_promotion_can_be_set(clock: ManualClock) -> None:
     times = PromotionTimes(low_to_medium=60, medium_to_high=900)
-    async with Queue(MemoryEngine(clock), Settings(ageing=times), clock=clock) as queue:
+    async with Client(MemoryEngine(clock), Settings(ageing=times), clock=clock) as queue:
         for priority, waits in (("high", 0), ("medium", 900), ("low", 960), (3, 450)):
             task = await queue.get((await queue.enqueue("t", priority=priority)).id)
             assert task is not None and task.rank == pytest.approx(clock.now + waits)
@@ -138,7 +138,7 @@ async def test_settings_that_would_confuse_the_order_are_refused_at_the_first_ta
             await queue.enqueue("t")
 
 
-async def test_the_second_submission_of_a_key_gets_the_first_task(queue: Queue) -> None:
+async def test_the_second_submission_of_a_key_gets_the_first_task(queue: Client) -> None:
     first = await queue.enqueue("t", 1, idempotency_key="order-17")
     second = await queue.enqueue("t", 1, idempotency_key="order-17")
     assert (first.new, second.new) == (True, False)
@@ -149,14 +149,14 @@ async def test_the_second_submission_of_a_key_gets_the_first_task(queue: Queue) 
 
 
 @pytest.mark.parametrize("other", [{"queue": "other"}, {"type": "other"}], ids=str)
-async def test_the_same_key_in_another_queue_or_type_is_another_task(queue: Queue, other: dict[str, Any]) -> None:
+async def test_the_same_key_in_another_queue_or_type_is_another_task(queue: Client, other: dict[str, Any]) -> None:
     here = await queue.enqueue("t", idempotency_key="k")
     there = await queue.enqueue(**{"type": "t", "idempotency_key": "k"} | other)
     assert here.id != there.id
     assert there.new
 
 
-async def test_another_payload_under_a_key_is_an_error_that_names_the_task(queue: Queue) -> None:
+async def test_another_payload_under_a_key_is_an_error_that_names_the_task(queue: Client) -> None:
     first = await queue.enqueue("t", {"a": 1, "b": [1.5]}, idempotency_key="k")
     for payload in ({"a": 2, "b": [1.5]}, {"a": 1.0, "b": [1.5]}, {"a": True, "b": [1.5]}, None, b"raw"):
         with pytest.raises(
@@ -171,7 +171,7 @@ async def test_another_payload_under_a_key_is_an_error_that_names_the_task(queue
     assert await count(queue) == 2
 
 
-async def test_a_reused_key_hurts_no_other_submission(queue: Queue) -> None:
+async def test_a_reused_key_hurts_no_other_submission(queue: Client) -> None:
     await queue.enqueue("t", 0, idempotency_key="k")
     others = [queue.enqueue("t", n) for n in range(5)]
     reused, *answers = await asyncio.gather(queue.enqueue("t", 1, idempotency_key="k"), *others, return_exceptions=True)
@@ -186,13 +186,13 @@ async def test_a_reused_key_hurts_no_other_submission(queue: Queue) -> None:
     assert await count(queue) == 8
 
 
-async def test_eight_racing_submissions_of_a_key_make_one_task(queue: Queue) -> None:
+async def test_eight_racing_submissions_of_a_key_make_one_task(queue: Client) -> None:
     answers = await asyncio.gather(*(queue.enqueue("t", 1, idempotency_key="k") for n in range(8)))
     assert sorted(answer.new for answer in answers) == [False] * 7 + [True]
     assert await count(queue) == 1
 
 
-async def test_a_key_makes_room_after_its_window(queue: Queue, clock: ManualClock) -> None:
+async def test_a_key_makes_room_after_its_window(queue: Client, clock: ManualClock) -> None:
     first = await queue.enqueue("t", 1, idempotency_key="k")
     await queue.cancel(first.id)
     clock.advance(86_400)
@@ -206,7 +206,7 @@ async def test_a_key_makes_room_after_its_window(queue: Queue, clock: ManualCloc
     assert [each.id for each in await queue.submit_many(bulk)] == [again.id] * 2
 
 
-async def test_of_one_id_in_a_bulk_the_first_is_taken_and_the_order_kept(queue: Queue, clock: ManualClock) -> None:
+async def test_of_one_id_in_a_bulk_the_first_is_taken_and_the_order_kept(queue: Client, clock: ManualClock) -> None:
     def keyed(key: str, value: int) -> Any:
         return queue.new_task("t", encode_value(value), idempotency_key=key)
 
@@ -219,20 +219,20 @@ async def test_of_one_id_in_a_bulk_the_first_is_taken_and_the_order_kept(queue: 
     assert [answer.new for answer in await queue.submit_many([keyed("b", 2), keyed("d", 9)])] == [False, True]
 
 
-async def test_a_bulk_larger_than_one_trip_lands_whole(queue: Queue) -> None:
+async def test_a_bulk_larger_than_one_trip_lands_whole(queue: Client) -> None:
     answers = await queue.submit_many([queue.new_task("t", b"null") for _ in range(2_050)])
     assert all(answer.new for answer in answers)
     assert (await queue.stats())["pending"] == 2_050
     assert await queue.submit_many([]) == []
 
 
-async def test_concurrent_submissions_all_land(queue: Queue) -> None:
+async def test_concurrent_submissions_all_land(queue: Client) -> None:
     answers = await asyncio.gather(*(queue.enqueue("t", n) for n in range(200)))
     assert len({answer.id for answer in answers}) == 200
     assert await count(queue) == 200
 
 
-async def test_a_producer_submits_to_its_queue(queue: Queue) -> None:
+async def test_a_producer_submits_to_its_queue(queue: Client) -> None:
     producer = await queue.producer("mail")
     plain = await queue.get((await producer.enqueue({"n": 1})).id)
     typed = await queue.get((await producer.enqueue(type="letter", priority="low")).id)

@@ -1,4 +1,4 @@
-"""Which tasks a worker can take: its queues, the types it knows, the capabilities it has."""
+"""What a worker asks a store for: its queues, the types it handles, the capabilities it has."""
 
 from collections.abc import Callable, Collection, Mapping
 
@@ -7,7 +7,7 @@ from msgspec import Struct
 LEASE = 60.0  # seconds a worker may go silent before its tasks are given to others
 
 
-class Want(Struct, frozen=True, kw_only=True):
+class ClaimRequest(Struct, frozen=True, kw_only=True):
     """What a claim asks for. Empty `queues` or `types` means all."""
 
     worker_id: str
@@ -22,7 +22,7 @@ class Want(Struct, frozen=True, kw_only=True):
     again: bool = False  # the answer to this claim was lost: give what it got, if it got anything
 
 
-def eligibility(want: Want) -> Callable[[str, str, Collection[str]], bool]:
+def eligibility(want: ClaimRequest) -> Callable[[str, str, Collection[str]], bool]:
     """As `eligible`, for many tasks: however many names the worker lists, each task costs the same."""
     queues, types, capabilities = frozenset(want.queues), frozenset(want.types), want.capabilities
     return lambda queue, type_, needs: (
@@ -30,7 +30,7 @@ def eligibility(want: Want) -> Callable[[str, str, Collection[str]], bool]:
     )
 
 
-def eligible(want: Want, queue: str, type: str, needs: Collection[str]) -> bool:
+def eligible(want: ClaimRequest, queue: str, type: str, needs: Collection[str]) -> bool:
     return (
         (not want.queues or queue in want.queues)
         and (not want.types or type in want.types)

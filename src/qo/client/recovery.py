@@ -1,9 +1,9 @@
 """Leases that ran out: their tasks fail like any other, with back-off, and for good in the end."""
 
+from qo.client.handles import lease_length
 from qo.engine import Engine
 from qo.ids import luck
 from qo.model import Filter, Task, cursor, expire
-from qo.queue.handles import lease_length
 from qo.transitions import Transitions
 
 GRACE = 5.0  # seconds a lease must be over, for clocks that disagree

@@ -8,11 +8,11 @@ import pytest
 import qo
 from qo.bucket import Bucket
 from qo.buckets.memory import MemoryBucket
+from qo.client import Client, Settings
+from qo.client.recovery import GRACE
 from qo.engine import Engine
 from qo.engines.memory import MemoryEngine
 from qo.model import Filter, Status, Task
-from qo.queue import Queue, Settings
-from qo.queue.recovery import GRACE
 from qo.testing import ManualClock
 from tests.engines.layouts import LAYOUTS
 
@@ -30,7 +30,7 @@ def engines(clock: ManualClock, bucket: Bucket) -> dict[str, Engine]:
 
 @pytest.mark.parametrize("name", ["memory", *LAYOUTS])
 async def test_a_task_whose_consumer_died_is_dequeued_again(name: str, clock: ManualClock) -> None:
-    async with Queue(engines(clock, MemoryBucket(clock))[name], ALWAYS, clock=clock) as queue:
+    async with Client(engines(clock, MemoryBucket(clock))[name], ALWAYS, clock=clock) as queue:
         submitted = await queue.enqueue("t", queue="jobs")
         dead, alive = await queue.consumer("jobs"), await queue.consumer("jobs")
         assert await dead.dequeue(lease=30) is not None
@@ -57,7 +57,7 @@ async def test_an_s3_store_recovers_what_a_dead_process_held(mode: str, clock: M
 
 
 async def test_a_busy_queue_is_looked_at_too(clock: ManualClock) -> None:
-    async with Queue(MemoryEngine(clock), ALWAYS, clock=clock) as queue:
+    async with Client(MemoryEngine(clock), ALWAYS, clock=clock) as queue:
         lost = await queue.enqueue("t")
         await queue.dequeue()
         await queue.enqueue("t", priority="low")
@@ -69,7 +69,7 @@ async def test_a_busy_queue_is_looked_at_too(clock: ManualClock) -> None:
 
 
 async def test_a_look_is_not_repeated_within_the_interval(clock: ManualClock) -> None:
-    async with Queue(MemoryEngine(clock), Settings(recovery_interval=1e9), clock=clock) as queue:
+    async with Client(MemoryEngine(clock), Settings(recovery_interval=1e9), clock=clock) as queue:
         await queue.enqueue("t")
         await queue.dequeue()  # the first look
         clock.advance(310)
@@ -78,7 +78,7 @@ async def test_a_look_is_not_repeated_within_the_interval(clock: ManualClock) ->
 
 
 async def test_a_consumer_that_waits_looks_meanwhile(clock: ManualClock) -> None:
-    async with Queue(MemoryEngine(clock), ALWAYS, clock=clock) as queue:
+    async with Client(MemoryEngine(clock), ALWAYS, clock=clock) as queue:
         await queue.enqueue("t", max_retries=1, retry=qo.RetryPolicy(initial=0.001, jitter=0.0))
         await queue.dequeue()
         waiting = asyncio.create_task(queue.dequeue(wait=60))
@@ -90,7 +90,7 @@ async def test_a_consumer_that_waits_looks_meanwhile(clock: ManualClock) -> None
 
 
 async def test_requeue_stale_counts_what_it_took(clock: ManualClock) -> None:
-    async with Queue(MemoryEngine(clock), Settings(recovery_interval=float("inf")), clock=clock) as queue:
+    async with Client(MemoryEngine(clock), Settings(recovery_interval=float("inf")), clock=clock) as queue:
         for _ in range(3):
             await queue.enqueue("t")
         [kept, *_] = await queue.dequeue(batch_size=3, lease=60)
@@ -106,7 +106,7 @@ async def test_requeue_stale_counts_what_it_took(clock: ManualClock) -> None:
 
 
 async def test_requeue_stale_never_ends_a_lease_that_runs(clock: ManualClock) -> None:
-    async with Queue(MemoryEngine(clock), clock=clock) as queue:
+    async with Client(MemoryEngine(clock), clock=clock) as queue:
         await queue.enqueue("t")
         [task] = await queue.dequeue(lease=600)
         clock.advance(500)
@@ -120,6 +120,6 @@ class Unlisted(MemoryEngine):
 
 
 async def test_a_look_that_fails_does_not_fail_the_claim() -> None:
-    async with Queue(Unlisted(), ALWAYS) as queue:
+    async with Client(Unlisted(), ALWAYS) as queue:
         await queue.enqueue("t")
         assert len(await queue.dequeue("t")) == 1

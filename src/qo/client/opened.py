@@ -5,16 +5,16 @@ from typing import Self
 
 from msgspec.structs import replace
 
+from qo.client.describe import Settings
+from qo.client.live_types import LiveTypes
+from qo.client.switches import Switches
 from qo.clock import Clock, system_clock
 from qo.engine import Engine, Spacious
+from qo.group_commit import GroupCommit
 from qo.ids import new_worker_id
 from qo.model import PAYLOAD_LIMIT, Added, Change, NewTask, Task
-from qo.queue.describe import Settings
-from qo.queue.live_types import LiveTypes
-from qo.queue.switches import Switches
 from qo.stats import StatsRecorder
 from qo.transitions import Transitions
-from qo.trips import Trips
 
 
 class Opened:
@@ -28,8 +28,8 @@ class Opened:
         self.transitions = Transitions(self.recorder, clock=clock)
         self._worker_id = new_worker_id("dequeue")
         self.held: dict[str, Task] = {}  # dequeued here and not settled, by id
-        self._adding: Trips[NewTask, Added] = Trips(engine.add)
-        self._applying: Trips[Change, bool] = Trips(engine.apply)
+        self._adding: GroupCommit[NewTask, Added] = GroupCommit(engine.add)
+        self._applying: GroupCommit[Change, bool] = GroupCommit(engine.apply)
 
     async def open(self) -> Self:
         try:

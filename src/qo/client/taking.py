@@ -4,6 +4,11 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable
 
+from qo.client.describe import Seconds, seconds
+from qo.client.handles import DEQUEUE_LEASE, Consumer, lease_length
+from qo.client.opened import Opened
+from qo.client.recovery import expire_leases
+from qo.client.retention import Retention
 from qo.clock import boot_clock
 from qo.codec import encode_value, plain_task
 from qo.engine import default_retention
@@ -11,8 +16,8 @@ from qo.errors import Conflict, InvalidTask, LeaseLost, StorageError, TaskNotFou
 from qo.ids import luck, new_lease_id
 from qo.model import (
     Change,
+    ClaimRequest,
     Task,
-    Want,
     after_error,
     check_name,
     check_names,
@@ -25,14 +30,9 @@ from qo.model import (
     renew,
     show,
 )
-from qo.queue.describe import Seconds, seconds
-from qo.queue.handles import DEQUEUE_LEASE, Consumer, lease_length
-from qo.queue.opened import Opened
-from qo.queue.recovery import expire_leases
-from qo.queue.retention import Retention
 from qo.transitions import log_started
 
-log = logging.getLogger("qo.queue")
+log = logging.getLogger("qo.client")
 _SHORTEST_WAIT = 0.1  # seconds
 _TIDY_INTERVAL = 60.0  # seconds
 
@@ -56,7 +56,7 @@ class Taking(Opened):
         """
         if not is_a(batch_size, int) or batch_size < 1:
             raise InvalidTask("batch_size", f"{show(batch_size)} is not a whole number from 1 on")
-        want = Want(
+        want = ClaimRequest(
             worker_id=self._worker_id,
             lease_id=new_lease_id(),
             queues=() if queue is None else (check_name("queue", queue),),
@@ -104,7 +104,7 @@ class Taking(Opened):
         """
         return len(await expire_leases(self.engine, self.transitions, timeout=_any("timeout", timeout)))
 
-    async def _claim(self, want: Want) -> list[Task]:
+    async def _claim(self, want: ClaimRequest) -> list[Task]:
         claiming = asyncio.ensure_future(self.engine.claim(want))
         try:
             return await asyncio.shield(claiming)
@@ -135,14 +135,14 @@ class Taking(Opened):
         """Still working: the lease now runs for `lease` seconds more, or as long as it was dequeued for."""
         held = self._lease_of(task)
         length = lease_length(held) if lease is None else _some("lease", lease)
-        if not await self._applying.ask(renew(held, length)):
+        if not await self._applying.commit(renew(held, length)):
             self._forget(held)
             raise _lost(held)
 
     async def _settle(self, task: Task | str, how: Callable[[Task], Change]) -> None:
         held = self._lease_of(task)
         change = how(held)
-        settled = await self._applying.ask(change)
+        settled = await self._applying.commit(change)
         self._forget(held)
         if not settled:
             raise _lost(held)

@@ -4,10 +4,10 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import TypeAlias
 
+from qo.client.looking import PAGE, Looking, Tasks
 from qo.engine import find_without_values, get_without_values
 from qo.errors import DamagedTask, StorageError, TaskNotFound, WrongStatus
 from qo.model import FINISHED, STATUSES, Change, Filter, Status, archive, cancel, check_id, cursor, replay
-from qo.queue.looking import PAGE, Looking, Tasks
 
 Answers: TypeAlias = list[bool]  # inside the class `list` is a method
 Ids: TypeAlias = list[str]
@@ -89,7 +89,7 @@ class Steering(Looking):
         return deleted
 
     async def _steer(self, change: Change) -> None:
-        if not await self._applying.ask(change):
+        if not await self._applying.commit(change):
             raise await self._refusal(change.id, _VERBS[change.to], STATUSES[change.guard])
         await self._report([change])
 

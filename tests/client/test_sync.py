@@ -11,7 +11,7 @@ from qo.codec import encode_value
 from qo.errors import InvalidSetting, InvalidTask, ResultTimeout, StorageError, TaskNotFound
 from qo.model import Filter, Status
 from qo.sync import LoopThread
-from tests.queue.scripts import run_script
+from tests.client.scripts import run_script
 
 
 @pytest.fixture(params=["memory", "sqlite"])

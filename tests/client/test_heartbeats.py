@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 import qo
+from qo.client import Client
 from qo.engines.memory import MemoryEngine
-from qo.queue import Queue
 from qo.testing import ManualClock
 from tests.engines.fast_time import run
 
@@ -79,7 +79,7 @@ def test_an_error_of_another_kind_ends_the_beats_and_not_the_work(caplog: pytest
 def test_a_beat_renews_for_as_long_as_was_asked_for(lease: float, by_id: bool) -> None:
     async def beating() -> None:
         clock = ManualClock()
-        async with Queue(MemoryEngine(clock), clock=clock) as queue:
+        async with Client(MemoryEngine(clock), clock=clock) as queue:
             await queue.enqueue("t", queue="jobs")
             consumer = await queue.consumer("jobs")
             task = await consumer.dequeue(lease=lease)
@@ -111,7 +111,7 @@ async def test_a_heartbeat_without_a_lease_keeps_its_length(url: str, tmp_path: 
 async def test_errors_name_the_task_and_their_cause() -> None:
     nobody = "00000000-0000-8000-8000-000000000000"
     clock = ManualClock()
-    async with Queue(MemoryEngine(clock), clock=clock) as queue:
+    async with Client(MemoryEngine(clock), clock=clock) as queue:
         with pytest.raises(qo.TaskNotFound) as missing:
             await queue.ack(nobody)
         with pytest.raises(qo.TaskNotFound) as unknown:

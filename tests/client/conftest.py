@@ -3,10 +3,10 @@ from pathlib import Path
 
 import pytest
 
+from qo.client import Client
 from qo.engine import Engine
 from qo.engines.memory import MemoryEngine
 from qo.engines.sqlite import SqliteEngine
-from qo.queue import Queue
 from qo.testing import ManualClock
 
 
@@ -21,6 +21,6 @@ def engine(request: pytest.FixtureRequest, clock: ManualClock, tmp_path: Path) -
 
 
 @pytest.fixture
-async def queue(engine: Engine, clock: ManualClock) -> AsyncIterator[Queue]:
-    async with Queue(engine, clock=clock) as queue:
+async def queue(engine: Engine, clock: ManualClock) -> AsyncIterator[Client]:
+    async with Client(engine, clock=clock) as queue:
         yield queue
