@@ -7,7 +7,17 @@ import msgspec
 import pytest
 
 from qo.audit import AuditRecord, AuditTrail, compact_audit, new_record, read_audit
-from qo.audit.archive import DAY, INBOX, MAX_DAYS_FULL, MAX_PER_DAY, MAX_PER_DAY_IN_ONE_OBJECT, PREFIX, RETENTION
+from qo.audit.archive import (
+    DAY,
+    MAX_DAYS_FULL,
+    MAX_PER_DAY,
+    MAX_PER_DAY_IN_ONE_OBJECT,
+    PREFIX,
+    RETENTION,
+    UNVERIFIED,
+    VERIFIED,
+    AuditSeries,
+)
 from qo.audit.records import MAX_TASK_IDS, AuditNote, encode
 from qo.client import Client
 from qo.engines.memory import MemoryEngine
@@ -33,8 +43,8 @@ def done(clock: ManualClock, who: str = "ops", *, after: float = 0.0, target: st
     return new_record(at=clock.now + after, actor="token", who=who, action="replay", target=target)
 
 
-async def write(engine: MemoryEngine, *records: AuditRecord) -> None:
-    name = f"{INBOX}{len(await engine.notes(INBOX))}"
+async def write(engine: MemoryEngine, *records: AuditRecord, series: AuditSeries = VERIFIED) -> None:
+    name = f"{series.inbox}{len(await engine.notes(series.inbox))}"
     await engine.write_note(name, encode(records), expected=ANY)
 
 
@@ -48,6 +58,27 @@ async def test_a_busy_token_does_not_push_out_what_others_did(engine: MemoryEngi
     assert {record.id for record in rare} <= kept
     assert busy[-1].id in kept and busy[0].id not in kept
     assert len(kept) <= MAX_PER_DAY and page.dropped == len(rare) + len(busy) - len(kept)
+
+
+async def test_those_who_may_only_add_records_push_out_nothing_an_administrator_wrote(
+    engine: MemoryEngine, clock: ManualClock
+) -> None:
+    """They can invent actors and times, so fairness between actors does not hold them."""
+    real = [done(clock, "ops", after=-n * DAY) for n in range(MAX_DAYS_FULL + 2)]
+    await write(engine, *real)
+    await compact_audit(engine, clock.now + 60)
+    for n in range(MAX_DAYS_FULL + 2):
+        flood = [done(clock, f"{n}-{m}", after=-n * DAY + m / 1000) for m in range(MAX_PER_DAY)]
+        await write(engine, *flood, series=UNVERIFIED)
+    forged = msgspec.structs.replace(real[0], who="nobody", verified=True)
+    await write(engine, forged, done(clock, "ops", after=1), series=UNVERIFIED)
+    await write(engine, done(clock, "late"))
+    await compact_audit(engine, clock.now + 60)
+    page = await read_audit(engine, now=clock.now + 60, limit=100_000)
+    assert {record.id for record in real} < {record.id for record in page.records if record.verified}
+    others = [record for record in page.records if not record.verified]
+    assert 0 < len(others) <= MAX_PER_DAY // 4 * MAX_DAYS_FULL
+    assert {record.who for record in page.records if record.verified} == {"ops", "late"}
 
 
 async def test_the_trail_is_bounded_by_number_and_age(engine: MemoryEngine, clock: ManualClock) -> None:
@@ -107,17 +138,31 @@ async def test_pages_lead_through_all_months_and_name_each_action_once(
 
 
 async def test_one_garbage_record_hides_none_of_its_note_and_newer_fields_stay(
-    engine: MemoryEngine, clock: ManualClock
+    engine: MemoryEngine, clock: ManualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     good = msgspec.to_builtins(done(clock, target="good"))
     records = [{"id": 5}, good | {"colour": "red"}, "text", good | {"id": "x" * 200}]
-    await engine.write_note(f"{INBOX}1", msgspec.json.encode({"records": records}), expected=ANY)
+    await engine.write_note(f"{VERIFIED.inbox}1", msgspec.json.encode({"records": records}), expected=ANY)
     for _ in range(2):
         page = await read_audit(engine, now=clock.now + 1, limit=10)
         assert [record.target for record in page.records] == ["good"]
+        assert page.unreadable == 3
         await compact_audit(engine, clock.now)
     (day,) = await engine.notes(PREFIX)
     assert b'"colour":"red"' in day.data
+    assert caplog.text.count("cannot be read and is kept as it is") == 3  # each once, merged or not
+
+
+async def test_records_that_cannot_be_read_are_bounded_like_an_actors(engine: MemoryEngine, clock: ManualClock) -> None:
+    garbage = [{"garbage": n} for n in range(2 * MAX_PER_DAY)]
+    stamp = f"{int((clock.now - DAY) * 1000):013d}"
+    await engine.write_note(f"{VERIFIED.inbox}{stamp}-a", msgspec.json.encode({"records": garbage}), expected=ANY)
+    await write(engine, done(clock, after=-DAY, target="good"))
+    await compact_audit(engine, clock.now)
+    assert len(await engine.notes(PREFIX)) == 1  # by the name of their note they are of that day, too
+    page = await read_audit(engine, now=clock.now + 1, limit=10)
+    assert [record.target for record in page.records] == ["good"]
+    assert page.unreadable == MAX_PER_DAY - 1 and page.dropped == MAX_PER_DAY + 1
 
 
 async def test_a_store_that_refuses_the_record_is_logged_and_nothing_is_raised(
@@ -143,7 +188,7 @@ async def test_a_caller_that_leaves_takes_no_record_with_it(engine: MemoryEngine
         return await write_note(name, data, expected=expected)
 
     engine.write_note = slow  # type: ignore[method-assign]
-    trail = AuditTrail(engine, clock=clock)
+    trail = AuditTrail(engine, clock=clock, luck=lambda: 1.0)  # it never compacts by itself
     first = asyncio.create_task(trail.record(done(clock, target="first")))
     await began.wait()
     others = [asyncio.create_task(trail.record(done(clock, target="other"))) for _ in range(5)]
@@ -154,13 +199,13 @@ async def test_a_caller_that_leaves_takes_no_record_with_it(engine: MemoryEngine
     await trail.close()
     page = await read_audit(engine, now=clock.now + 1, limit=10)
     assert sorted(record.target for record in page.records) == ["first", *["other"] * 5]
-    assert len(await engine.notes(INBOX)) == 2  # those that met were written together
+    assert len(await engine.notes(VERIFIED.inbox)) == 2  # those that met were written together
 
 
 async def test_the_monitor_compacts_the_trail(engine: MemoryEngine, clock: ManualClock) -> None:
     await write(engine, done(clock))
     await Monitor(Client(engine, clock=clock), id="m", clock=clock).check()
-    assert not await engine.notes(INBOX)
+    assert not await engine.notes(VERIFIED.inbox)
     assert len(await engine.notes(PREFIX)) == 1
 
 

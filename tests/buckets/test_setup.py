@@ -6,8 +6,10 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from qo.audit import cli_user
 from qo.buckets.address import parse_address
 from qo.buckets.policy import ROLES, Role, policy
+from qo.cli import main
 from qo.cli.bucket_setup import command
 from qo.errors import InvalidSetting, StorageError
 from tests.servers.process import S3Place, s3_client
@@ -47,6 +49,11 @@ def test_a_bucket_is_set_up_once_and_others_rules_stay(ministack: S3Place) -> No
 
     again = json.loads(run(*options))
     assert [step["already"] for step in again["steps"]] == [True, True, True]
+
+    audited = CliRunner().invoke(main, ["--url", url, "audit", "--json"])
+    (record,) = json.loads(audited.stdout)["records"]  # neither the plan nor the repetition
+    assert (record["action"], record["who"], record["outcome"]) == ("bucket-setup", cli_user(), "done")
+    assert [part.partition(":")[0] for part in record["target"].split("; ")] == ["versioning", "lifecycle", "cors"]
 
 
 @pytest.mark.usefixtures("keys")

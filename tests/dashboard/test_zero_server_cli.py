@@ -12,6 +12,7 @@ import boto3  # type: ignore[import-untyped]
 import pytest
 from click.testing import CliRunner
 
+from qo.audit import cli_user
 from qo.buckets.address import parse_address
 from qo.buckets.page.access import ending
 from qo.buckets.page.files import SOURCE
@@ -138,6 +139,22 @@ def test_a_link_holds_the_days_keys_and_not_the_secret(place: Place) -> None:
     assert (answer["credentials"], answer["write"]) == ("own", False)
     assert any("(UTC)" in remark for remark in answer["remarks"])
     assert any("--print-policy dashboard" in remark for remark in answer["remarks"])
+
+
+def test_whoever_publishes_a_page_or_makes_a_link_is_in_the_audit_trail(place: Place) -> None:
+    place.qo("publish", "--dry-run")
+    place.qo("publish")
+    place.qo("publish")  # changes nothing
+    place.qo("link", "--own-credentials")
+    place.qo("link", "--write", "--sts-endpoint", place.endpoint, "--expires", "2h")
+    answer = CliRunner().invoke(main, ["--url", place.url, "audit", "--json"], env={**KEYS})
+    records = json.loads(answer.stdout)["records"][::-1]
+    assert [each["action"] for each in records] == ["dashboard.publish", "dashboard.link", "dashboard.link"]
+    assert {(each["actor"], each["who"], each["verified"]) for each in records} == {("cli", cli_user(), True)}
+    published, own, narrow = (each["target"] for each in records)
+    assert published == page_url(parse_address(place.url))
+    assert own.startswith(f"read, own credentials {KEYS['AWS_ACCESS_KEY_ID']}, until ")
+    assert narrow.startswith("read and write, federated credentials ")  # with the key by which the page records itself
 
 
 def test_a_link_of_many_hours_works_across_midnight(place: Place) -> None:

@@ -10,7 +10,7 @@ from litestar.handlers import HTTPRouteHandler
 
 from qo import wire
 from qo.audit import PREFIX, AuditTrail, read_audit
-from qo.audit.archive import INBOX
+from qo.audit.archive import VERIFIED
 from qo.client import Client
 from qo.client.looking import PAGE
 from qo.clock import system_clock
@@ -184,8 +184,8 @@ async def test_the_engine_port_records_actions_and_not_work(api: Served, secrets
             ("native", "controls", [], "draining none to w"),
             ("native", "controls", [], "paused_queues mail to none"),
         ]
-        (first, *_) = await engine.notes(INBOX)  # it may look
-        for name in (first.name, f"{PREFIX}2026-11-17", f"{INBOX}mine"):
+        (first, *_) = await engine.notes(VERIFIED.inbox)  # it may look
+        for name in (first.name, f"{PREFIX}2026-11-17", f"{VERIFIED.inbox}mine"):
             with pytest.raises(InvalidTask, match="by the server only"):
                 await engine.write_note(name, b"{}", expected=ANY)
             with pytest.raises(InvalidTask, match="by the server only"):

@@ -1,11 +1,16 @@
 """The notes that hold the trail: one for each write, merged into one for each day.
 
-    audit/new/1763366400123-8f3a1c20be77    what one process wrote at once; created, never changed
-    admin/audit/2026-11-17                  the records of a day
+    admin/audit/new/1763366400123-8f3a1c20be77    what one process wrote at once; created, never changed
+    admin/audit/2026-11-17                        the records of a day
+    audit/new/1763366400123-8f3a1c20be77          the same, by a process whose credentials do not reach admin/
+    admin/audit/unverified/2026-11-17             the records of a day out of these
 
 Writers only create notes, so two of them never wait for each other, and a writer needs no right to read or change what
-is there. The notes of the days are an administrator's. A merge writes the day's note first (compare and set) and drops
-the merged notes afterwards. A reader takes each record once, by its id, so an interrupted merge shows nothing twice.
+is there. A merge writes the day's note first (compare and set) and drops the merged notes afterwards. A reader takes
+each record once, by its id, so an interrupted merge shows nothing twice.
+
+Credentials that may only add records can add any number of them under any name. Such records are therefore kept apart,
+within limits of their own, and never push out a record that was written with an administrator's credentials.
 """
 
 from bisect import bisect_right
@@ -15,28 +20,44 @@ from datetime import UTC, datetime
 from typing import Final, NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
 from qo import notes
 from qo.audit.records import AuditNote, AuditRecord, StoredAction, decode, encode, stored_actions
 from qo.engine import Audited, Engine, default_retention
-from qo.errors import Conflict, DamagedNote, StorageError
+from qo.errors import Conflict, DamagedNote, Refused, StorageError
 from qo.ids import new_lease_id
 from qo.model import ADMIN_NOTES, AUDIT_NOTES, NEW, Note
 
 PREFIX: Final = f"{ADMIN_NOTES}audit/"
-INBOX: Final = f"{AUDIT_NOTES}new/"
 DAY: Final = 86_400.0
 RETENTION: Final = 90 * DAY  # seconds a record is kept
 MAX_DAYS_FULL: Final = 10  # days that may be full at once
 MAX_PER_DAY: Final = 1_000
 MAX_PER_DAY_IN_ONE_OBJECT: Final = 100  # where every write of the queue also writes the trail
+_STAMP_LENGTH = 13  # digits of the milliseconds in the name of a new note
 _TRIES = 50  # merges of one day that may lose their race in a row
+
+
+class AuditSeries(NamedTuple):
+    """Where records of one kind lie, and how much of the limits they may use."""
+
+    inbox: str
+    days: str
+    verified: bool  # whether only an administrator's credentials can write there
+    share: float = 1.0
+
+
+VERIFIED: Final = AuditSeries(f"{PREFIX}new/", PREFIX, verified=True)
+UNVERIFIED: Final = AuditSeries(f"{AUDIT_NOTES}new/", f"{PREFIX}unverified/", verified=False, share=0.25)
+_SERIES = (VERIFIED, UNVERIFIED)
 
 
 class AuditPage(NamedTuple):
     records: list[AuditRecord]  # newest first
     has_more: bool
     dropped: int  # records of the days read that were removed because there were too many
+    unreadable: int  # records of the notes read that cannot be read
 
 
 def is_audited_elsewhere(engine: Engine) -> bool:
@@ -45,8 +66,12 @@ def is_audited_elsewhere(engine: Engine) -> bool:
 
 
 async def write_records(engine: Engine, records: list[AuditRecord]) -> None:
-    name = f"{INBOX}{int(records[0].at * 1000):013d}-{new_lease_id()[:12]}"
-    await engine.write_note(name, encode(records), expected=NEW)
+    """Under admin/ if these credentials reach it, else where every role may add records."""
+    name, data = f"{int(records[0].at * 1000):013d}-{new_lease_id()[:12]}", encode(records)
+    try:
+        await engine.write_note(VERIFIED.inbox + name, data, expected=NEW)
+    except Refused:
+        await engine.write_note(UNVERIFIED.inbox + name, data, expected=NEW)
 
 
 async def read_audit(
@@ -60,28 +85,44 @@ async def read_audit(
 ) -> AuditPage:
     """Up to `limit` records that match, newest first, from `since` on and before the position `before` (`at`, `id`)."""
     since = max(now - RETENTION, now - RETENTION if since is None else since)
-    found: dict[str, AuditRecord] = {}
-    dropped = 0
+    found = _FoundRecords(
+        lambda record: record.at >= since and (before is None or (record.at, record.id) < before) and matches(record)
+    )
+    for series in _SERIES:
+        for note in await engine.notes(series.inbox):  # first: what is merged meanwhile was in here
+            found.take(note, series)
+    for month, begins_at in _months(now if before is None else min(now, before[0]), since):
+        for series in _SERIES:
+            for note in await engine.notes(f"{series.days}{month}"):
+                found.dropped += found.take(note, series)
+        if sum(record.at >= begins_at for record in found.records.values()) > limit:
+            break
+    ordered = sorted(found.records.values(), key=lambda record: (record.at, record.id), reverse=True)
+    return AuditPage(ordered[:limit], len(ordered) > limit, found.dropped, len(found.unreadable))
 
-    def take(note: Note) -> int:
+
+class _FoundRecords:
+    """Those of some notes that are wanted, each once. A verified record counts before others with its id."""
+
+    def __init__(self, is_wanted: Callable[[AuditRecord], bool]) -> None:
+        self._is_wanted = is_wanted
+        self.records: dict[str, AuditRecord] = {}
+        self.unreadable: set[str] = set()
+        self.dropped = 0
+
+    def take(self, note: Note, series: AuditSeries) -> int:
+        """How many records were dropped from this note."""
         try:
             document = decode(note)
         except DamagedNote as error:
             notes.report(error)
             return 0
-        for record, _ in stored_actions(document):
-            if record.at >= since and (before is None or (record.at, record.id) < before) and matches(record):
-                found.setdefault(record.id, record)
+        for action in stored_actions(document, at=0.0):
+            if action.record is None:
+                self.unreadable.add(action.id)
+            elif self._is_wanted(action.record) and (series.verified or action.id not in self.records):
+                self.records[action.id] = replace(action.record, verified=series.verified)
         return document.dropped
-
-    for note in await engine.notes(INBOX):  # first: what is merged meanwhile was in here
-        take(note)
-    for month, begins_at in _months(now if before is None else min(now, before[0]), since):
-        dropped += sum([take(note) for note in await engine.notes(f"{PREFIX}{month}")])
-        if sum(record.at >= begins_at for record in found.values()) > limit:
-            break
-    ordered = sorted(found.values(), key=lambda record: (record.at, record.id), reverse=True)
-    return AuditPage(ordered[:limit], len(ordered) > limit, dropped)
 
 
 def _months(latest: float, earliest: float) -> Iterator[tuple[str, float]]:
@@ -100,28 +141,38 @@ async def compact_audit(engine: Engine, now: float) -> None:
     """Merge what was written into the notes of the days, and drop what is too old or too much."""
     if is_audited_elsewhere(engine):
         return  # nobody rewrites the trail over HTTP; the server's own monitor compacts it
-    inbox = await engine.notes(INBOX)
+    for series in _SERIES:
+        await _compact(engine, series, now)
+
+
+async def _compact(engine: Engine, series: AuditSeries, now: float) -> None:
+    inbox = await engine.notes(series.inbox)
     if not inbox:
         return
     days: dict[str, list[StoredAction]] = {}
     for note in inbox:
         try:
-            for action in stored_actions(decode(note)):
-                at = min(action.record.at, now)  # a wrong clock must not keep a record for ever
+            for action in stored_actions(decode(note), at=_written_at(note, series, now)):
+                at = min(action.at, now)  # a wrong clock must not keep a record for ever
                 if now - at <= RETENTION:
                     days.setdefault(_day(at), []).append(action)
         except DamagedNote as error:
             await notes.set_aside(engine, error)
-    most = MAX_PER_DAY_IN_ONE_OBJECT if default_retention(engine) else MAX_PER_DAY
+    most = int((MAX_PER_DAY_IN_ONE_OBJECT if default_retention(engine) else MAX_PER_DAY) * series.share)
     for day, actions in days.items():
-        await _merge(engine, day, actions, most)
+        await _merge(engine, series.days + day, actions, most)
     for note in inbox:
         await engine.drop_note(note.name)
-    await _drop_old_days(engine, now, most * MAX_DAYS_FULL)
+    await _drop_old_days(engine, series.days, now, most * MAX_DAYS_FULL)
 
 
-async def _merge(engine: Engine, day: str, actions: list[StoredAction], most: int) -> None:
-    name = PREFIX + day
+def _written_at(note: Note, series: AuditSeries, now: float) -> float:
+    """By the name of a new note; now if that says nothing."""
+    milliseconds = note.name.removeprefix(series.inbox).partition("-")[0]
+    return int(milliseconds) / 1000 if milliseconds.isdecimal() and len(milliseconds) == _STAMP_LENGTH else now
+
+
+async def _merge(engine: Engine, name: str, actions: list[StoredAction], most: int) -> None:
     for _ in range(_TRIES):
         note = await engine.read_note(name)
         before = AuditNote(records=[])
@@ -130,9 +181,7 @@ async def _merge(engine: Engine, day: str, actions: list[StoredAction], most: in
                 before = decode(note)
             except DamagedNote as error:
                 await notes.set_aside(engine, error)
-        known = stored_actions(before)
-        ids = {action.record.id for action in known}
-        together = [*known, *(action for action in actions if action.record.id not in ids)]
+        together = list({action.id: action for action in (*actions, *stored_actions(before, at=0.0))}.values())
         kept = keep_fairly(together, most)
         after = AuditNote(records=[action.raw for action in kept], dropped=before.dropped + len(together) - len(kept))
         try:
@@ -148,8 +197,8 @@ def keep_fairly(actions: Iterable[StoredAction], most: int) -> list[StoredAction
 
     So a token that acts thousands of times a day does not push out what others did.
     """
-    ordered = sorted(actions, key=lambda action: (action.record.at, action.record.id))
-    numbers = Counter((action.record.actor, action.record.who) for action in ordered)
+    ordered = sorted(actions, key=lambda action: (action.at, action.id))
+    numbers = Counter(action.actor for action in ordered)
 
     def total(share: int) -> int:
         return sum(min(number, share) for number in numbers.values())
@@ -158,18 +207,18 @@ def keep_fairly(actions: Iterable[StoredAction], most: int) -> list[StoredAction
     kept: list[StoredAction] = []
     left: Counter[tuple[str, str]] = Counter()
     for action in reversed(ordered):
-        who = (action.record.actor, action.record.who)
-        left[who] += 1
-        if left[who] <= share:
+        left[action.actor] += 1
+        if left[action.actor] <= share:
             kept.append(action)
     return kept[:most][::-1]
 
 
-async def _drop_old_days(engine: Engine, now: float, most: int) -> None:
+async def _drop_old_days(engine: Engine, days: str, now: float, most: int) -> None:
     """Days beyond the retention, and the oldest ones while there are more than `most` records."""
     total = 0
-    for note in reversed(await engine.notes(PREFIX)):
-        day = note.name.removeprefix(PREFIX)
+    millennium = _day(now)[0]  # how the names of days begin: the other notes below `days` are not read
+    for note in reversed(await engine.notes(days + millennium)):
+        day = note.name.removeprefix(days)
         ended_at = _end(day)
         if ended_at is None:
             continue

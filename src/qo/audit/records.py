@@ -1,10 +1,13 @@
 """One action as the trail keeps it, and the notes that hold such records.
 
-Each record is decoded on its own: one that cannot be read does not hide its neighbours, and what a newer qo wrote into
-a record is kept when the note is written again.
+Each record is decoded on its own: one that cannot be read does not hide its neighbours. The bytes of every record are
+kept as they are when a note is written again, also of one that cannot be read: a newer qo may have written it.
 """
 
+import logging
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from hashlib import sha256
 from typing import Annotated, Final, Literal, NamedTuple
 
 import msgspec
@@ -12,7 +15,9 @@ from msgspec import Meta, Raw, Struct
 
 from qo import notes
 from qo.ids import new_lease_id
-from qo.model import Note
+from qo.model import UNREADABLE, Note
+
+log = logging.getLogger("qo.audit")
 
 ActorKind = Literal["token", "cli", "page", "user", "anyone"]
 ActionOutcome = Literal["done", "unknown"]
@@ -37,6 +42,7 @@ class AuditRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
     number: int | None = None  # tasks that were changed
     outcome: ActionOutcome = "done"  # unknown: the store failed, and may or may not have taken the write
     origin: _Name = ""  # the address a request came from
+    verified: bool = True  # False: written with credentials that may only add records. Set by the reader, never stored
 
 
 class AuditNote(Struct, frozen=True, kw_only=True):
@@ -45,10 +51,13 @@ class AuditNote(Struct, frozen=True, kw_only=True):
 
 
 class StoredAction(NamedTuple):
-    """A record, and the bytes it was read from."""
+    """A record, and the bytes it was read from. One that cannot be read has the hash of its bytes for an id."""
 
-    record: AuditRecord
+    id: str
+    at: float
+    actor: tuple[str, str]
     raw: Raw
+    record: AuditRecord | None  # None: it cannot be read
 
 
 def new_record(
@@ -92,12 +101,25 @@ def decode(note: Note) -> AuditNote:
     return notes.decode(note, AuditNote)
 
 
-def stored_actions(document: AuditNote) -> list[StoredAction]:
-    """Those that can be read."""
+def stored_actions(document: AuditNote, *, at: float) -> list[StoredAction]:
+    """All records of a note. Those that cannot be read are reported once, and count as done `at` this time."""
     found = []
     for raw in document.records:
         try:
-            found.append(StoredAction(msgspec.json.decode(raw, type=AuditRecord), raw))
-        except (ValueError, TypeError):
-            continue
+            record = msgspec.json.decode(raw, type=AuditRecord)
+        except (*UNREADABLE, TypeError) as error:
+            digest = sha256(raw).hexdigest()
+            _report(digest, str(error))
+            found.append(StoredAction(digest, at, ("", "unreadable"), raw, None))
+        else:
+            found.append(StoredAction(record.id, record.at, (record.actor, record.who), raw, record))
     return found
+
+
+@lru_cache(1024)
+def _report(digest: str, problem: str) -> None:
+    log.error(
+        "a record of the audit trail (SHA-256 %s) cannot be read and is kept as it is; a newer qo may be able to: %s",
+        digest,
+        problem,
+    )

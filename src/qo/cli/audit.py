@@ -41,6 +41,7 @@ def command(call: Call, **given: Any) -> None:
     tokens created and revoked, and more.
 
     Kept for 90 days, up to 1,000 actions a day and 10,000 in all. Reading, submitting and working are not recorded.
+    A `?` after the kind of actor: written with credentials that may only add records, so it proves nothing.
     """
     now = system_clock()
     wanted = frozenset(together(given["actions"]))
@@ -63,7 +64,7 @@ def command(call: Call, **given: Any) -> None:
     page = call.ask(work)
     if call.json:
         records = [record_view(record) for record in page.records]
-        call.answer({"records": records, "more": page.has_more, "dropped": page.dropped})
+        call.answer({"records": records, "more": page.has_more, "dropped": page.dropped, "unreadable": page.unreadable})
         return
     if not page.records:
         call.out.print(Text("nothing was done that matches", style="dim"))
@@ -73,6 +74,8 @@ def command(call: Call, **given: Any) -> None:
         click.echo(f"there are older ones; see them with --limit {min(_MAX_LIMIT, 10 * given['limit'])}", err=True)
     if page.dropped:
         click.echo(f"{plural(page.dropped, 'action')} of these days were removed because there were too many", err=True)
+    if page.unreadable:
+        click.echo(f"{plural(page.unreadable, 'record')} cannot be read; a newer qo may be able to", err=True)
 
 
 def record_view(record: AuditRecord) -> dict[str, Any]:
@@ -87,6 +90,7 @@ def record_view(record: AuditRecord) -> dict[str, Any]:
         "number": record.number,
         "outcome": record.outcome,
         "origin": record.origin,
+        "verified": record.verified,
     }
 
 
@@ -98,7 +102,7 @@ def audit_table(records: list[AuditRecord]) -> Table:
         style = "red" if record.action.startswith(_DANGEROUS) else ""
         rows.add_row(
             Text((iso(record.at) or "").replace("T", " ")[:19], style="dim"),
-            Text(record.actor, style=_ACTORS.get(record.actor, "")),
+            Text.assemble((record.actor, _ACTORS.get(record.actor, "")), ("" if record.verified else "?", "yellow")),
             data(record.who),
             Text.assemble(data(record.action, style), ("?" if record.outcome == "unknown" else "", "yellow")),
             Text("" if record.number is None else f"{record.number:,}"),

@@ -1,13 +1,18 @@
 """Actions of the command line, recorded in the store's audit trail under the user of this machine."""
 
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager, suppress
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 
 from qo.audit import AuditTrail, cli_user, new_record
-from qo.client import Client
+from qo.client import Client, connect
 from qo.client.store_time import StoreTime
 from qo.clock import system_clock
-from qo.errors import OutcomeUnknown, StorageError
+from qo.errors import OutcomeUnknown, QoError, StorageError
+
+log = logging.getLogger("qo.audit")
+_TIMEOUT = 10.0  # seconds to open a queue and write one record
 
 
 class CliAction:
@@ -35,6 +40,34 @@ async def audited(queue: Client, action: str, target: str = "") -> AsyncIterator
         changed = not failed if doing.number is None else doing.number > 0
         if changed or doing.is_unknown:
             await _record(queue, action, doing)
+
+
+@contextmanager
+def audited_bucket(url: str, action: str, *, dry_run: bool = False) -> Iterator[CliAction]:
+    """The same for a command that works on a bucket without opening its queue. With `dry_run` nothing is recorded."""
+    doing = CliAction("")
+    if dry_run:
+        doing.number = 0
+    try:
+        yield doing
+    except StorageError:
+        if not dry_run:
+            doing.is_unknown = True  # part of it may be done
+            with suppress(QoError, TimeoutError):  # the command's own error says what is wrong with the store
+                asyncio.run(_record_in(url, action, doing))
+        raise
+    if doing.number == 0:
+        return
+    try:
+        asyncio.run(_record_in(url, action, doing))
+    except (QoError, TimeoutError) as error:
+        said = str(error) or "no answer"
+        log.error("not in the audit trail (%s): %s by %s: %s", said, action, cli_user(), doing.target)  # noqa: TRY400 - as in the trail
+
+
+async def _record_in(url: str, action: str, doing: CliAction) -> None:
+    async with asyncio.timeout(_TIMEOUT), connect(url) as queue:
+        await _record(queue, action, doing)
 
 
 async def _record(queue: Client, action: str, doing: CliAction) -> None:

@@ -9,6 +9,7 @@ from rich.text import Text
 from qo.buckets.address import Address, parse_address
 from qo.buckets.policy import ROLES, Role, policy
 from qo.buckets.setup import Step, set_up
+from qo.cli.audited import audited_bucket
 from qo.cli.context import Call, common, examples, option
 from qo.cli.output import clean
 from qo.errors import InvalidSetting
@@ -53,7 +54,13 @@ def command(
     if role is not None:
         click.echo(json.dumps(policy(address, role, layout=_layout(url)), indent=2))
         return
-    steps = set_up(address, origins=_checked(origins), noncurrent_days=noncurrent_days, dry_run=dry_run)
+    origins = _checked(origins)
+    with audited_bucket(url, "bucket-setup", dry_run=dry_run) as action:
+        steps = set_up(address, origins=origins, noncurrent_days=noncurrent_days, dry_run=dry_run)
+        changed = [f"{step.name}: {step.detail}" for step in steps if not step.is_done]
+        action.target = "; ".join(changed)
+        if not changed:
+            action.number = 0  # nothing to record
     if call.json:
         call.answer({"url": str(address), "dry_run": dry_run, "steps": [_view(step) for step in steps]})
         return

@@ -13,6 +13,7 @@ from qo.buckets.page.files import page_files
 from qo.buckets.page.place import check_page
 from qo.buckets.page.publishing import Published, Put, read_config
 from qo.buckets.policy import policy
+from qo.cli.audited import audited_bucket
 from qo.cli.context import Call, common, examples, option
 from qo.cli.output import clean, echo
 from qo.cli.params import DURATION
@@ -55,7 +56,11 @@ def publish_(call: Call, store: str | None, page: str | None, *, public: bool, d
     url = store or call.url
     address, layout = place(url)
     at = check_page(page) if page else page_url(address)
-    published = publish(address, page_files(address, layout, at), public=public, page=at, dry_run=dry_run)
+    with audited_bucket(url, "dashboard.publish", dry_run=dry_run) as action:
+        action.target = at + (", readable by everyone" if public else "")
+        published = publish(address, page_files(address, layout, at), public=public, page=at, dry_run=dry_run)
+        if not public and all(put.outcome == "same" for put in published.files):
+            action.number = 0  # nothing to record
     if call.json:
         call.answer(_published_view(address, published, at, dry_run=dry_run))
         return
@@ -116,8 +121,10 @@ def link_(
         raise InvalidSetting("--role gives the link credentials of its own, so leave out --own-credentials")
     now = system_clock()
     narrow = policy(address, "operator" if write else "dashboard", layout=layout)
-    access = obtain(address, narrow, now=now, seconds=expires, role=role, sts=sts, own=own)
-    link = make_link(address, access, page=at, layout=layout, write=write, now=now, until=now + expires)
+    with audited_bucket(url, "dashboard.link") as action:
+        access = obtain(address, narrow, now=now, seconds=expires, role=role, sts=sts, own=own)
+        link = make_link(address, access, page=at, layout=layout, write=write, now=now, until=now + expires)
+        action.target = _in_words(access, write=write, expires_at=link.expires_at)
     remarks = _remarks(access, link.dates, write=write)
     if call.json:
         call.answer(
@@ -158,6 +165,11 @@ def _published_at(address: Address) -> str:
     if config is None:
         raise StorageError(f"nothing is published in {address} yet; run: qo dashboard publish {address}")
     return check_page(str(config.get("page") or page_url(address)))
+
+
+def _in_words(access: Access, *, write: bool, expires_at: float) -> str:
+    may = "read and write" if write else "read"
+    return f"{may}, {access.kind} credentials {access.access_key_id}, until {iso(expires_at)}"
 
 
 def _remarks(access: Access, dates: tuple[str, ...], *, write: bool) -> list[str]:

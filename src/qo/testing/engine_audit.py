@@ -1,12 +1,15 @@
 """What every engine keeps of the audit trail: each action once, whoever writes and merges at the same time."""
 
 import asyncio
+import json
+
+import msgspec
 
 from qo.audit import AuditTrail, compact_audit, new_record, read_audit
-from qo.audit.archive import INBOX, PREFIX
+from qo.audit.archive import PREFIX, UNVERIFIED, VERIFIED
 from qo.damage import QUARANTINE
 from qo.engine import Engine
-from qo.model import ADMIN_NOTES
+from qo.model import ADMIN_NOTES, ANY
 from qo.testing.clock import ManualClock
 from qo.testing.engine_notes import Notes
 
@@ -42,11 +45,11 @@ class AuditContract(Notes):
         assert await seen() == [str(n) for n in reversed(range(12))]
         await compact_audit(below, clock.now)
         assert await seen() == [str(n) for n in reversed(range(12))]
-        assert not await below.notes(INBOX)
+        assert not await below.notes(VERIFIED.inbox)
 
         clock.advance(_DAY)
         await trails[0].record(new_record(at=clock.now, actor="cli", who="me@here", action="pause"))
-        (new,) = await below.notes(INBOX)
+        (new,) = await below.notes(VERIFIED.inbox)
         await trails[1].record(new_record(at=clock.now + 1, actor="cli", who="me@here", action="resume"))
         await self.damage_note(below, new.name)
         today = (await below.notes(PREFIX))[0].name
@@ -60,5 +63,21 @@ class AuditContract(Notes):
         await compact_audit(below, clock.now)
         page = await read_audit(engine, now=clock.now + 60, limit=100)
         assert [record.action for record in page.records] == ["resume", "late"]
-        aside = [*await below.notes(QUARANTINE), *await below.notes(ADMIN_NOTES + QUARANTINE)]
-        assert [note.name for note in aside] == [QUARANTINE + new.name, ADMIN_NOTES + QUARANTINE + today]
+        assert not await below.notes(QUARANTINE)
+        aside = [note.name for note in await below.notes(ADMIN_NOTES + QUARANTINE)]
+        assert aside == [ADMIN_NOTES + QUARANTINE + name for name in (today, new.name)]
+
+    async def test_a_record_that_cannot_be_read_outlives_every_merge(self, engine: Engine, clock: ManualClock) -> None:
+        below = self.audited(engine)
+        strange = '{"id": "1",  "actor":"robot", "at":1}'  # of a qo that knows more kinds of actors
+        await below.write_note(f"{UNVERIFIED.inbox}1", f'{{"records": [{strange}, 5]}}'.encode(), expected=ANY)
+        for n in range(3):
+            record = new_record(at=clock.now, actor="page", who="key", action=f"{n}")
+            data = json.dumps({"records": [msgspec.to_builtins(record)]}).encode()
+            await below.write_note(f"{UNVERIFIED.inbox}2-{n}", data, expected=ANY)
+            await compact_audit(below, clock.now)
+            page = await read_audit(engine, now=clock.now + 60, limit=10)
+            assert (len(page.records), page.unreadable, page.dropped) == (n + 1, 2, 0)
+            assert not any(record.verified for record in page.records)
+        (day,) = await below.notes(UNVERIFIED.days)
+        assert strange.encode() in day.data and not await below.notes(UNVERIFIED.inbox)

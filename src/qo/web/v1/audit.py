@@ -20,7 +20,8 @@ _LONGEST = 90 * 86_400  # seconds: older records are not kept
 
 class ActionView(Struct, frozen=True, kw_only=True):
     """`number` is how many tasks were changed, null if the action is not about tasks; `task_ids` names the first of
-    them. `outcome` is `unknown` if the store failed and may or may not have taken the write."""
+    them. `outcome` is `unknown` if the store failed and may or may not have taken the write. `verified` is false if the
+    record was written with credentials that may only add records: they can say anything."""
 
     id: str
     at: str
@@ -32,14 +33,17 @@ class ActionView(Struct, frozen=True, kw_only=True):
     number: int | None
     outcome: ActionOutcome
     origin: str
+    verified: bool
 
 
 class ActionPage(Struct, frozen=True, kw_only=True):
-    """`next` is what the next page comes `after`. `dropped`: so many were removed because there were too many."""
+    """`next` is what the next page comes `after`. `dropped`: so many were removed because there were too many.
+    `unreadable`: so many are kept and cannot be read."""
 
     actions: list[ActionView]
     next: str | None
     dropped: int
+    unreadable: int
 
 
 @get("/audit", opt=ADMIN, responses=problems())
@@ -75,7 +79,12 @@ async def list_actions(
         matches=matches,
     )
     following = f"{page.records[-1].at!r}~{page.records[-1].id}" if page.has_more else None
-    return ActionPage(actions=[_view(record) for record in page.records], next=following, dropped=page.dropped)
+    return ActionPage(
+        actions=[_view(record) for record in page.records],
+        next=following,
+        dropped=page.dropped,
+        unreadable=page.unreadable,
+    )
 
 
 def _view(record: AuditRecord) -> ActionView:
@@ -90,6 +99,7 @@ def _view(record: AuditRecord) -> ActionView:
         number=record.number,
         outcome=record.outcome,
         origin=record.origin,
+        verified=record.verified,
     )
 
 

@@ -95,8 +95,8 @@ class ApiSource {
   }
 
   async audit({cursor, ...filter}) {
-    const {actions, next, dropped} = await this.#shown(this.#get('audit', {...filter, after: cursor}));
-    return {actions, cursor: next, dropped};
+    const {actions, next, dropped, unreadable} = await this.#shown(this.#get('audit', {...filter, after: cursor}));
+    return {actions, cursor: next, dropped, unreadable};
   }
 
   async history(id) {

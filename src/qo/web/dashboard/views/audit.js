@@ -10,7 +10,7 @@ import {ago} from '../parts/ticking.js';
 const LIMIT = 50;
 const IDS_SHOWN = 3;
 const COLUMNS = ['When', 'Who', 'Action', 'Tasks', 'What', 'From'];
-const ACTIONS = ['replay', 'retry', 'cancel', 'archive', 'delete', 'pause', 'resume', 'limit', 'drain', 'controls', 'token.create', 'token.revoke', 'token.reset', 'migrate', 'login', 'logout'];
+const ACTIONS = ['replay', 'retry', 'cancel', 'archive', 'delete', 'pause', 'resume', 'limit', 'drain', 'controls', 'token.create', 'token.revoke', 'token.reset', 'migrate', 'dashboard.publish', 'dashboard.link', 'bucket-setup', 'login', 'logout'];
 const AGES = [['', 'at any time'], ['3600', 'in the last hour'], ['86400', 'in the last day'], ['604800', 'in the last week'], ['2592000', 'in the last 30 days']];
 
 export function open({source, to}) {
@@ -52,7 +52,7 @@ export function open({source, to}) {
       show(nothing, [page.actions.length], ([count]) => (count ? null : empty('Nothing was done', 'Actions of tokens, users and the command line are kept for 90 days.')));
       previous.disabled = !before.length;
       next.disabled = cursor === null;
-      summary.textContent = [params.get('task') && `on task ${shortId(params.get('task'))}`, page.dropped && `${plural(page.dropped, 'action')} of these days were removed because there were too many`].filter(Boolean).join(', ');
+      summary.textContent = [params.get('task') && `on task ${shortId(params.get('task'))}`, page.dropped && `${plural(page.dropped, 'action')} of these days were removed because there were too many`, page.unreadable && `${plural(page.unreadable, 'record')} cannot be read`].filter(Boolean).join(', ');
     },
   };
   return view;
@@ -76,7 +76,8 @@ export function open({source, to}) {
 function row(each) {
   return h('tr', {'data-action': each.action},
     h('td', {'data-label': 'When'}, ago(each.at)),
-    h('td', {'data-label': 'Who'}, h('span', {class: 'tag'}, each.actor), ' ', h('span', {title: each.who}, each.who)),
+    h('td', {'data-label': 'Who'}, h('span', {class: 'tag'}, each.actor), ' ', h('span', {title: each.who}, each.who),
+      each.verified ? null : h('span', {class: 'quiet', title: 'Written with credentials that may only add records: it proves nothing.'}, ' · unverified')),
     h('th', {scope: 'row', class: /^(delete|token)/.test(each.action) ? 'bad' : null}, each.action,
       each.outcome === 'unknown' ? h('span', {class: 'quiet', title: 'The store failed: it may or may not have taken this.'}, ' · outcome unknown') : null),
     h('td', {'data-label': 'Tasks', class: 'number'}, each.number === null ? '' : number(each.number)),
