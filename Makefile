@@ -8,6 +8,9 @@ ENVS ?= qo huey raw
 REPS ?= 3
 TORTURE ?= 10
 
+# Containers often set this. Every process would then compile qo and its packages again, which doubles the time of the tests.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help demo test torture check bench format lock clean
 
