@@ -102,7 +102,7 @@ class Meters:
         level = level_word(task.priority)
         if change.to in ENDED:
             self.duration.labels(level, change.to.value).observe(max(0.0, self._clock() - task.created_at))
-        if change.to is Status.COMPLETED or change.failures is None:  # done, or handed back, which is no failure
+        if change.to is not Status.FAILED and change.failures is None:  # done, or handed back, which is no failure
             return
         why = reason_of(change)
         self.failed.labels(why).inc()
@@ -131,6 +131,7 @@ class Measured:
         self.default_retention = default_retention(engine)
         self._held: dict[str, Task] = {}  # claimed through here and not settled yet
         self._expired: dict[str, Task] = {}  # the last page of lost tasks that a monitor looked at
+        self._waiting: dict[str, Task] = {}  # the last page of pending tasks that a worker looked at
 
     async def claim(self, want: ClaimRequest) -> list[Task]:
         tasks = await self._engine.claim(want)
@@ -141,6 +142,11 @@ class Measured:
     async def apply(self, changes: Sequence[Change]) -> list[bool]:
         answers = await self._engine.apply(changes)
         for change, landed in zip(changes, answers, strict=True):
+            if change.guard is Guard.WAITING and change.to is Status.FAILED:
+                task = self._waiting.pop(change.id, None)
+                if landed and task is not None:
+                    self._meters.settled(task, change)
+                continue
             known = self._expired if change.guard is Guard.EXPIRED else self._held
             if landed and change.to is Status.RUNNING:
                 continue
@@ -163,10 +169,13 @@ class Measured:
                 self._meters.silent.inc()
             raise
 
-    # The rest of the port tells nothing worth counting.
-
     async def find_without_values(self, where: Filter, *, limit: int, after: str = "") -> list[Task]:
-        return await find_without_values(self._engine, where, limit=limit, after=after)
+        found = await find_without_values(self._engine, where, limit=limit, after=after)
+        if where.statuses == (Status.PENDING,):
+            self._waiting = {task.id: task for task in found}
+        return found
+
+    # The rest of the port tells nothing worth counting.
 
     async def get_without_values(self, ids: Sequence[str]) -> list[Task | None]:
         return await get_without_values(self._engine, ids)

@@ -6,6 +6,7 @@ written over.
 """
 
 import logging
+from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from functools import lru_cache
 from itertools import accumulate
@@ -17,10 +18,11 @@ from msgspec import Meta, Struct
 from qo.damage import QUARANTINE
 from qo.engine import Engine
 from qo.errors import Conflict, DamagedNote, StorageError
-from qo.model import ADMIN_NOTES, ANY, NEW, UNREADABLE, Note
+from qo.model import ADMIN_NOTES, ANY, NEW, UNREADABLE, Counts, Note, Status
 
 log = logging.getLogger("qo.notes")
 
+NO_HANDLER = "no worker handles this type"  # how people are told of pending tasks that `unhandled_lanes` finds
 CONTROL = "control"
 KNOWN_TYPES = "types"
 LEADER = "monitor"
@@ -74,7 +76,7 @@ class WorkerNote(Struct, frozen=True, kw_only=True):
 
 
 class KnownTypes(Struct, frozen=True, kw_only=True):
-    """Every type a worker has ever registered here. A type outside it is a spelling mistake, or comes too early."""
+    """Every type a worker has ever registered here. No worker has had a handler for a type outside it."""
 
     types: frozenset[str] = frozenset()
 
@@ -180,6 +182,38 @@ async def workers(engine: Engine) -> list[WorkerNote]:
     return found
 
 
+def unhandled_lanes(counts: Counts, workers: Iterable[WorkerNote], now: float) -> dict[tuple[str, str], int]:
+    """Pending tasks by queue and type that no live worker takes, and of which none runs.
+
+    Code that calls `dequeue()` registers nowhere; a task that runs shows that something takes the type.
+    """
+    active = [worker for worker in workers if worker.status == "active" and not is_dead(worker, now)]
+    pending: Counter[tuple[str, str]] = Counter()
+    running: set[tuple[str, str]] = set()
+    for lane, number in counts.items():
+        if number > 0 and lane.status is Status.PENDING:
+            pending[lane.queue, lane.type] += number
+        elif number > 0 and lane.status is Status.RUNNING:
+            running.add((lane.queue, lane.type))
+    if not pending:
+        return {}
+    takes = {(frozenset(worker.queues), frozenset(worker.types)) for worker in active}  # workers of one program agree
+    return {
+        (queue, type_): number
+        for (queue, type_), number in pending.items()
+        if (queue, type_) not in running
+        and not any((not queues or queue in queues) and (not types or type_ in types) for queues, types in takes)
+    }
+
+
+async def find_unhandled(engine: Engine, now: float) -> dict[tuple[str, str], int]:
+    """Pending tasks, by queue and type, that no worker handles now."""
+    counts = await engine.count()
+    if not any(number > 0 and lane.status is Status.PENDING for lane, number in counts.items()):
+        return {}
+    return unhandled_lanes(counts, await workers(engine), now)
+
+
 async def make_types_known(engine: Engine, types: Iterable[str], *, only_if_room: bool = False) -> KnownTypes:
     """Add to the known types.
 
@@ -199,7 +233,7 @@ async def make_types_known(engine: Engine, types: Iterable[str], *, only_if_room
         return KnownTypes(types=_as_many_as_fit([*sorted(together & first), *sorted(together - first - wanted)]))
 
     async def in_use() -> KnownTypes:
-        """After damage every type that occurs counts as known: tasks of an unknown one would be failed."""
+        """After damage every type that occurs counts as known: a worker may fail tasks of an unknown one."""
         registered = {type_ for worker in await workers(engine) for type_ in worker.types}
         return KnownTypes(types=frozenset(registered | {lane.type for lane in await engine.count()}))
 

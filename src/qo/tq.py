@@ -121,13 +121,19 @@ class TaskQueue:
         max_attempts: int = MAX_ATTEMPTS,
         retry: RetryPolicy = SLOW_POLICY,
         settings: Settings | None = None,
+        fail_unknown_types: float | None = None,
     ) -> None:
-        """Say where tasks are kept, once, before anything else. Without it: QO_URL, or a SQLite file here."""
+        """Say where tasks are kept, once, before anything else. Without it: QO_URL, or a SQLite file here.
+
+        `fail_unknown_types`: seconds after which due tasks of types that no worker ever had are failed; None: never.
+        """
         with self._lock:
             if self._app is not None:
                 raise InvalidSetting("tq.init() comes first and once; tq.stop() ends what is there")
             self._app = App(url, settings)
-            self._settings = WorkerSettings(poll=poll_interval, prefetch=max(batch_size, 1))
+            self._settings = WorkerSettings(
+                poll=poll_interval, prefetch=max(batch_size, 1), fail_unknown_types=fail_unknown_types
+            )
             self._task_timeout = task_timeout
             self._defaults = {"max_retries": _retries(max_attempts), "retry": check_retry(retry)}
 

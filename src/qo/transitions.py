@@ -135,8 +135,9 @@ class Transitions:
             further = f"attempt {task.failures + 2} of {task.max_retries + 1}"
             message = f"{name} failed: {summary}; retrying in {shown_duration(change.delay or 0.0)} ({further})"
         else:
-            attempts = "1 attempt" if change.failures == 1 else f"{change.failures} attempts"
-            message = f"{name} failed permanently after {attempts}: {summary}"
+            failures = task.failures if change.failures is None else change.failures
+            after = "" if not failures else " after 1 attempt" if failures == 1 else f" after {failures} attempts"
+            message = f"{name} failed permanently{after}: {summary}"
         _tell(kind, task.id, message, about)
 
 

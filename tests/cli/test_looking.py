@@ -5,19 +5,23 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from click.testing import CliRunner
 
 import qo
 from qo.cli import main
 from qo.cli.output import bar, clean, clean_lines, duration
+from qo.clock import system_clock
+from qo.model import ANY
+from qo.notes import WORKERS, WorkerNote
 
 HOSTILE = '{"x": "[bold red]markup[/] [link=http://evil]l[/link] \\u001b[31mred\\u001b]0;title\\u0007 \\u202egnp.exe"}'
 NOWHERE = "0f0190a4-0000-8000-8000-000000000000"
 FIELDS = [
     "id", "queue", "type", "status", "payload", "result", "error", "priority", "effective_priority", "needs", "timeout",
     "max_retries", "retry", "attempt", "failures", "available_at", "lease_expires_at", "worker_id", "created_at",
-    "updated_at", "started_at", "completed_at", "idempotency_key", "trace_id", "run_at", "version",
+    "updated_at", "started_at", "completed_at", "idempotency_key", "trace_id", "run_at", "version", "unhandled",
 ]  # fmt: skip
 READERS = (
     ["status", NOWHERE], ["history", NOWHERE], ["list"], ["stats"], ["workers"], ["top", "--once"], ["pause"],
@@ -121,6 +125,27 @@ def test_archived_tasks_are_listed_only_when_asked_for(call: Any) -> None:
     call("archive", task_id)
     assert call.json("list") == {"tasks": [], "next": None}
     assert [task["id"] for task in call.json("list", "--status", "archived")["tasks"]] == [task_id]
+
+
+def test_pending_tasks_that_no_worker_handles_are_shown_where_people_look(call: Any) -> None:
+    typo, ended, mail = call.submit("typo"), call.submit("typo"), call.submit("mail")
+    call("cancel", ended)
+    note = WorkerNote(worker_id="w", started_at=0, last_heartbeat=system_clock(), capacity=1, types=("mail",))
+
+    async def register() -> None:
+        async with qo.connect(call.url) as queue:
+            await queue.engine.write_note(WORKERS + "w", msgspec.json.encode(note), expected=ANY)
+
+    asyncio.run(register())
+    assert call.json("stats")["unhandled"] == {"typo": 1}
+    assert "no worker handles this type: typo (1 task)" in call("stats").stdout
+    assert "no worker handles this type: typo (1 task)" in call("top", "--once").stdout
+    assert "no worker handles this type: typo (1 task)" in call("list").stdout
+    assert "no worker handles" not in call("list", "--type", "mail").stdout
+    listed = {task["id"]: task["unhandled"] for task in call.json("list")["tasks"]}
+    assert listed == {typo: True, ended: False, mail: False}
+    assert "no worker handles this type" in call("status", typo).stdout
+    assert call.json("status", typo)["unhandled"] is True and call.json("status", mail)["unhandled"] is False
 
 
 def test_stats_counts_by_status_at_the_top(call: Any) -> None:

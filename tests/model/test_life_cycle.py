@@ -17,6 +17,7 @@ complete      -          completed  -          -          -          -
 retry         -          pending    -          -          -          -
 give-up       -          failed     -          -          -          -
 fail          -          failed     -          -          -          -
+reject        failed     -          -          -          -          -
 release       -          pending    -          -          -          -
 set-apart     -          pending    -          -          -          -
 expire        -          pending    -          -          -          -

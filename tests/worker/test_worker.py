@@ -84,56 +84,18 @@ async def test_a_result_that_cannot_be_kept_fails_at_once(bench: Bench) -> None:
         assert task.error.startswith("result: ")
 
 
-async def test_a_type_nobody_ever_knew_is_failed_and_one_that_is_known_elsewhere_waits(bench: Bench) -> None:
-    async def known() -> None: ...
-
-    async def elsewhere() -> None: ...
-
-    bench.handle(known)
-    bench.handle(elsewhere)
-    async with bench.working(types=("elsewhere",)):  # registers the type, then leaves
-        await bench.ended(await bench.submit("elsewhere"))
-    waiting = await bench.submit("elsewhere")
-    lost = await bench.submit("typo")
-    async with bench.working(types=("known",), unknown_after=0.0):
-        task = await bench.ended(lost)
-    assert (task.status, task.attempt) == (Status.FAILED, 1)
-    assert task.error is not None
-    assert "unknown type 'typo'" in task.error
-    left = await bench.queue.get(waiting)
-    assert left is not None
-    assert left.status is Status.PENDING
-
-
 async def test_a_server_takes_what_a_worker_asks_for_however_many_types_and_queues_there_are(bench: Bench) -> None:
     async def known() -> None: ...
 
     bench.handle(known)
     tasks = [bench.queue.new_task(f"t{n}", b"{}", queue=f"q{n}") for n in range(1200)]
     await bench.queue.submit_many(tasks)
-    worker = Worker(bench.queue, bench.registry, WorkerSettings(unknown_after=0.0))
-    want = await worker._claiming.strangers()
-    assert want is not None and check_want(want) == want
+    worker = Worker(bench.queue, bench.registry, WorkerSettings())
     await bench.queue.switches.pause(queues=["q0"])
     await worker._claiming.obey()
     want = worker._claiming.want()
     assert want is not None and check_want(want) == want
     assert "q0" not in want.queues and len(want.queues) == 1000
-
-
-async def test_a_type_nobody_ever_knew_is_left_alone_while_it_is_paused(bench: Bench) -> None:
-    async def known() -> None: ...
-
-    bench.handle(known)
-    await bench.queue.switches.pause(types=["typo"])
-    paused, lost = await bench.submit("typo"), await bench.submit("mistake")
-    async with bench.working(unknown_after=0.0):
-        assert (await bench.ended(lost)).status is Status.FAILED
-        left = await bench.queue.get(paused)
-        assert left is not None
-        assert (left.status, left.attempt) == (Status.PENDING, 0)
-        await bench.queue.switches.resume(types=["typo"])
-        assert (await bench.ended(paused)).status is Status.FAILED
 
 
 async def test_draining_ends_when_nothing_is_due_and_no_retry_is_waiting(bench: Bench) -> None:

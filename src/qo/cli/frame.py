@@ -13,12 +13,13 @@ from rich.text import Text
 from qo.cli.output import STYLES, age, clean, clean_lines, data, status_text, table
 from qo.cli.stats import lane_table
 from qo.cli.switching import control_lines, control_view
+from qo.cli.unhandled import by_type, unhandled_note
 from qo.cli.workers import worker_table, worker_view
 from qo.client import Client
 from qo.clock import iso, system_clock
 from qo.codec import task_view
 from qo.model import Filter, Status, Task
-from qo.notes import Control, WorkerNote
+from qo.notes import Control, WorkerNote, find_unhandled
 
 RECENT = 10  # failures
 BLOCKS = "▁▂▃▄▅▆▇█"
@@ -56,7 +57,7 @@ class Pulse:
 async def look(queue: Client) -> Look:
     return Look(
         at=system_clock(),
-        stats=await queue.stats(),
+        stats=await queue.stats() | {"unhandled": by_type(await find_unhandled(queue.engine, system_clock()))},
         workers=await queue.workers(),
         failures=await queue.list(Filter(statuses=(Status.FAILED,)), limit=RECENT),
         control=await queue.switches.in_force(),
@@ -86,6 +87,8 @@ def frame(seen: Look, pulse: Pulse, url: str, threshold: float, *, height: int |
         parts.append(Text(f"the store is away: {clean(seen.trouble)}", style="bold red"))
     if seen.stats["by_type"]:
         parts += [Text(), lane_table("type", seen.stats["by_type"], most=rows)]
+    if seen.stats["unhandled"]:
+        parts.append(unhandled_note(seen.stats["unhandled"]))
     if seen.workers:
         parts += [Text(), worker_table(seen.workers[:rows], seen.at, threshold)]
     else:

@@ -9,6 +9,7 @@ from rich.text import Text
 from qo.cli.context import Call, common, examples, option
 from qo.cli.output import plural
 from qo.cli.params import STATUS, TYPES, Names, Shards, together
+from qo.cli.unhandled import Lanes, by_type, find_unhandled_of, is_unhandled, unhandled_note
 from qo.cli.views import task_table
 from qo.client import Client
 from qo.clock import system_clock
@@ -47,19 +48,22 @@ def command(
 ) -> None:
     """List tasks, newest first. Archived ones are left out unless asked for.
 
-    With --json: {"tasks": [...], "next": cursor or null}.
+    With --json: {"tasks": [...], "next": cursor or null}. `unhandled` is true for a pending task if no running worker
+    handles its type.
     """
     where = _filter(shards=tuple(sorted(shards or ())), **given)
 
-    async def work(queue: Client) -> Page:
-        return await pages(queue, where, most=None if all_pages else limit, after=after)
+    async def work(queue: Client) -> tuple[Page, Lanes]:
+        page = await pages(queue, where, most=None if all_pages else limit, after=after)
+        return page, await find_unhandled_of(queue, page[0])
 
-    tasks, following = call.ask(work)
+    (tasks, following), unhandled = call.ask(work)
     if call.json:
         now = system_clock()
-        call.answer({"tasks": [task_view(task, now) for task in tasks], "next": following})
+        views = [task_view(task, now) | {"unhandled": is_unhandled(task, unhandled)} for task in tasks]
+        call.answer({"tasks": views, "next": following})
     else:
-        _show(call, tasks, following)
+        _show(call, tasks, following, unhandled)
 
 
 def _filter(
@@ -90,11 +94,14 @@ async def pages(queue: Client, where: Filter, *, most: int | None, after: str) -
     return found, None
 
 
-def _show(call: Call, tasks: list[Task], following: str | None) -> None:
+def _show(call: Call, tasks: list[Task], following: str | None, unhandled: Lanes) -> None:
     if not tasks:
         call.out.print(Text("no tasks", style="dim"))
         return
     call.out.print(task_table(tasks, system_clock(), width=call.out.width))
+    shown = {(task.queue, task.type) for task in tasks if is_unhandled(task, unhandled)}
+    if shown:
+        call.out.print(unhandled_note(by_type({lane: unhandled[lane] for lane in shown})), soft_wrap=True)
     if following is not None:
         more = f"{plural(len(tasks))} shown; more with --after {shlex.quote(following)} or --all-pages"
         call.out.print(Text(more, style="dim"), soft_wrap=True)

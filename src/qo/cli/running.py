@@ -172,6 +172,8 @@ def child_command(plan: Plan, name: str, *, number: int, json: bool) -> list[str
     for option, value in plan.bucket.items():
         words += [f"--{option.replace('_', '-')}", value]
     words += ["--drain"] if settings.drain else []
+    if settings.fail_unknown_types is not None:
+        words += ["--fail-unknown-types", str(settings.fail_unknown_types)]
     if plan.metrics is not None:
         host, port = plan.metrics
         words += ["--metrics-host", host, "--metrics-port", str(port + number)]

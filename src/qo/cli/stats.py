@@ -11,8 +11,11 @@ from qo.cli.activity import show_activity
 from qo.cli.context import Call, common, examples, option
 from qo.cli.output import STYLES, bar, data, status_text, table
 from qo.cli.params import DURATION
+from qo.cli.unhandled import by_type, unhandled_note
 from qo.client import Client
+from qo.clock import system_clock
 from qo.model import Status
+from qo.notes import find_unhandled
 
 WIDTH = 30  # cells of the longest bar
 
@@ -21,7 +24,10 @@ WIDTH = 30  # cells of the longest bar
 @common
 @option("--since", type=DURATION, help="What was done in this time, by type, instead: up to 7d, such as 10m or 1h.")
 def command(call: Call, since: float | None) -> None:
-    """Count tasks. With --json: counts by status at the top level, then `by_type` and `by_queue`.
+    """Count tasks. With --json: counts by status at the top level, then `by_type`, `by_queue` and `unhandled`.
+
+    `unhandled` counts, by type, the pending tasks that no worker handles now: no running worker has a handler for the
+    type in their queue.
 
     With --since: what became of tasks, how long they waited and ran, as all processes counted it in the store. The
     last hour is known by the minute, what is older by the hour. Counts lag by up to 30 s.
@@ -31,7 +37,7 @@ def command(call: Call, since: float | None) -> None:
         return
 
     async def work(queue: Client) -> dict[str, Any]:
-        return await queue.stats()
+        return await queue.stats() | {"unhandled": by_type(await find_unhandled(queue.engine, system_clock()))}
 
     stats = call.ask(work)
     if call.json:
@@ -41,6 +47,8 @@ def command(call: Call, since: float | None) -> None:
     for title, key in (("by type", "by_type"), ("by queue", "by_queue")):
         if stats[key]:
             call.out.print(Text(), lane_table(title, stats[key]), sep="\n")
+    if stats["unhandled"]:
+        call.out.print(Text(), unhandled_note(stats["unhandled"]), sep="\n", soft_wrap=True)
 
 
 def status_table(stats: Mapping[str, Any]) -> Table:

@@ -8,6 +8,7 @@ from qo.cli.context import Call, common, examples
 from qo.cli.exits import Exit
 from qo.cli.output import print_error, print_json_error
 from qo.cli.params import unique
+from qo.cli.unhandled import Lanes, find_unhandled_of, is_unhandled
 from qo.cli.views import panel
 from qo.client import Client
 from qo.clock import system_clock
@@ -20,14 +21,17 @@ from qo.model import Task, check_id
 @common
 @click.argument("ids", nargs=-1, required=True, metavar="ID...")
 def command(call: Call, ids: tuple[str, ...]) -> int:
-    """Show tasks as they are now. With --json, one id gives an object and several a list."""
+    """Show tasks as they are now. With --json, one id gives an object and several a list.
+
+    `unhandled` is true for a pending task if no running worker handles its type.
+    """
     wanted = unique(ids)
     for task_id in wanted:
         check_id(task_id)
 
     damaged: list[DamagedTask] = []
 
-    async def work(queue: Client) -> list[Task | None]:
+    async def work(queue: Client) -> tuple[list[Task | None], Lanes]:
         answers = await queue.engine.get(wanted)
         for task_id, task in zip(wanted, answers, strict=True):
             if task is None:
@@ -35,11 +39,11 @@ def command(call: Call, ids: tuple[str, ...]) -> int:
                     await queue.check_not_damaged(task_id)
                 except DamagedTask as error:
                     damaged.append(error)
-        return answers
+        return answers, await find_unhandled_of(queue, answers)
 
-    answers = call.ask(work)
+    answers, unhandled = call.ask(work)
     found = [task for task in answers if task is not None]
-    _show(call, found, alone=len(ids) == 1)
+    _show(call, found, unhandled, alone=len(ids) == 1)
     named = {error.task_id for error in damaged}
     missing = [task_id for task_id, task in zip(wanted, answers, strict=True) if task is None and task_id not in named]
     sys.stdout.flush()
@@ -50,12 +54,14 @@ def command(call: Call, ids: tuple[str, ...]) -> int:
     return Exit.STORAGE if damaged else Exit.NOT_FOUND if missing else Exit.CLEAN
 
 
-def _show(call: Call, tasks: list[Task], *, alone: bool) -> None:
+def _show(call: Call, tasks: list[Task], unhandled: Lanes, *, alone: bool) -> None:
     now = system_clock()
     if not call.json:
         for task in tasks:
-            call.out.print(panel(task, now))
-    elif not alone:
-        call.answer([task_view(task, now) for task in tasks])
-    elif tasks:
-        call.answer(task_view(tasks[0], now))
+            call.out.print(panel(task, now, is_unhandled=is_unhandled(task, unhandled)))
+        return
+    views = [task_view(task, now) | {"unhandled": is_unhandled(task, unhandled)} for task in tasks]
+    if not alone:
+        call.answer(views)
+    elif views:
+        call.answer(views[0])

@@ -11,17 +11,20 @@ from qo.cli.output import STYLES, age, as_json, clean, clean_lines, data, durati
 from qo.clock import iso
 from qo.codec import to_json
 from qo.model import Status, Task
+from qo.notes import NO_HANDLER
 
 LONGEST_SHOWN = 4000  # characters of a payload, result or error in a panel
 WIDE = 110  # columns from which a table shows queues and workers too
 
 
-def panel(task: Task, now: float) -> Panel:
+def panel(task: Task, now: float, *, is_unhandled: bool = False) -> Panel:
     rows = Table.grid(padding=(0, 2))
     rows.add_column(style="dim", justify="right", no_wrap=True)
     rows.add_column(overflow="fold")
     for name, value in _facts(task, now):
         rows.add_row(name, value)
+    if is_unhandled:
+        rows.add_row("waits because", Text(NO_HANDLER, style="yellow"))
     title = Text.assemble((clean(task.type), "bold"), " ", task_status(task))
     return Panel(rows, title=title, title_align="left", box=box.ROUNDED, border_style=STYLES[task.status], expand=False)
 

@@ -87,7 +87,20 @@ EXAMPLES = examples(
     var="QO_GRACE",
     help="How long a shutdown waits for running tasks.",
 )
-@option("--drain", is_flag=True, var="QO_DRAIN", help="End when there is nothing left to do.")
+@option(
+    "--drain",
+    is_flag=True,
+    var="QO_DRAIN",
+    help="End when there is nothing left to do. Tasks of types without a handler stay pending; the log says which.",
+)
+@option(
+    "--fail-unknown-types",
+    type=DURATION,
+    metavar="AFTER",
+    var="QO_FAIL_UNKNOWN_TYPES",
+    help="Fail tasks of types that no worker has ever had a handler for, once they have been due for so long."
+    "  [default: they stay pending]",
+)
 @option("--no-monitor", is_flag=True, var="QO_NO_MONITOR", help="Do not run a monitor beside the worker.")
 @option("--reload", is_flag=True, var="QO_RELOAD", help="Restart when a .py file below this directory changes.")
 @option(

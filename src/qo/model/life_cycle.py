@@ -22,7 +22,7 @@ from qo.model.change import (
     withdraw,
 )
 from qo.model.claim_request import ClaimRequest
-from qo.model.outcome import after_error, expire, fail, set_apart
+from qo.model.outcome import after_error, expire, fail, reject, set_apart
 from qo.model.task import FINISHED, Status, Task
 
 REFUSED = "-"
@@ -64,6 +64,13 @@ STEPS = (
         "`after_error` when the retries are used up.",
     ),
     Step("fail", "worker", lambda task: fail(task, "error"), "Failed for good, whatever retries are left."),
+    Step(
+        "reject",
+        "worker",
+        lambda task: reject(task, "error"),
+        "Fails a pending task of a type that no worker handles, if the worker was started with `--fail-unknown-types`."
+        " Without that option such a task stays pending. `attempt` and `failures` stay as they are.",
+    ),
     Step("release", "worker", release, "Hands the task back unfinished; `failures` stays as it is."),
     Step(
         "set apart",

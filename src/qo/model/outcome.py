@@ -43,6 +43,11 @@ def fail(task: Task, error: str, *, started_at: float | None = None) -> Change:
     )
 
 
+def reject(task: Task, error: str) -> Change:
+    """Fail a pending task that no worker will run. No attempt was made, so `attempt` and `failures` stay."""
+    return Change(id=task.id, guard=Guard.WAITING, to=Status.FAILED, error=keepable(error))
+
+
 def set_apart(task: Task, reason: str) -> Change:
     """Hand back a task that ran in a process which died, perhaps by another's fault: it costs nothing, and the task
     runs in a process of its own next time."""

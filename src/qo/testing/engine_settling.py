@@ -12,6 +12,7 @@ from qo.model import (
     expire,
     fail,
     lost_its_process,
+    reject,
     release,
     renew,
     replay,
@@ -188,6 +189,21 @@ class Settling:
         for task in tasks.values():
             claimed = next(event for event in await engine.history(task.id) if event.status is Status.RUNNING)
             assert claimed.at == claimed_at
+
+    async def test_a_pending_task_can_be_rejected_without_an_attempt(self, engine: Engine, clock: ManualClock) -> None:
+        await engine.add([new(0, type="typo"), new(1, type="typo"), new(2, type="typo", delay=60)])
+        waiting = await engine.find(Filter(types=("typo",)), limit=9)
+        held = await claim_one(engine)
+        changes = [reject(task, "unknown type") for task in waiting if task.id != held.id] + [reject(held, "no")]
+        assert await engine.apply(changes) == [True, True, False]
+        for task in await engine.find(Filter(statuses=(Status.FAILED,)), limit=9):
+            assert (task.attempt, task.failures, task.error) == (0, 0, "unknown type")
+            assert (task.completed_at, task.worker_id, task.lease_id) == (clock.now, None, None)
+        assert (await stored(engine, int(held.id == task_id(1)))).status is Status.RUNNING
+        assert [event.status.value for event in await engine.history(task_id(2))] == ["pending", "failed"]
+        assert await engine.apply([reject(waiting[0], "again")]) == [False]
+        assert await engine.apply([replay(task_id(2))]) == [True]
+        assert (await claim_one(engine)).id == task_id(2)
 
     async def test_a_task_set_apart_keeps_its_failures_and_says_why(self, engine: Engine) -> None:
         await engine.add([new(max_retries=0)])

@@ -8,7 +8,7 @@ from qo.clock import Clock
 from qo.engine import Engine
 from qo.ids import new_lease_id
 from qo.model import MAX_NAMES, ClaimRequest, Status, Task
-from qo.notes import CONTROL, KNOWN_TYPES, Control, KnownTypes, read_or
+from qo.notes import CONTROL, NO_HANDLER, Control, read_or
 from qo.tasks import Handler
 from qo.worker.held import Held
 from qo.worker.lease_length import LeaseLength
@@ -16,9 +16,6 @@ from qo.worker.limits import Limits
 from qo.worker.pace import Pace
 from qo.worker.settings import WorkerSettings
 from qo.worker.start_queue import StartQueue
-
-UNKNOWN_BATCH = 100
-_MAX_STRANGERS = 100  # unknown types in one claim; a server refuses a claim that lists too many
 
 
 class Claiming:
@@ -45,7 +42,6 @@ class Claiming:
         self._queues = settings.queues
         self._types = tuple(handlers)
         self._caps: dict[str, int] = {}  # of the last want: how many of a type start soon; not what limits allow
-        self._strangers: dict[str, float] = {}  # types nobody ever knew, and when they were first seen
         self.limits.obey(self._control, handlers)
 
     def want(self) -> ClaimRequest | None:
@@ -162,8 +158,11 @@ class Claiming:
         """The types it has handlers for, less those that are paused."""
         return () if self._control.paused else self._types
 
-    def why_not(self, queue: str, type: str) -> str:
-        """Why pending tasks of this kind were left when nothing more could be claimed."""
+    def why_not(self, queue: str, type: str, *, is_handled: bool) -> str:
+        """Why pending tasks of this kind were left when nothing more could be claimed.
+
+        `is_handled`: some worker takes them, this one or another.
+        """
         control = self._control
         if control.paused:
             return "paused"
@@ -171,7 +170,9 @@ class Claiming:
             return f"queue {queue} paused"
         if type in control.paused_types:
             return "type paused"
-        return "not due yet, or for other workers" if type in self._handlers else "no handler here"
+        if type in self._handlers:
+            return "not due yet, or for other workers"
+        return "no handler here" if is_handled else NO_HANDLER
 
     def is_of_its_queues(self, queue: str) -> bool:
         return not self._settings.queues or queue in self._settings.queues
@@ -181,27 +182,8 @@ class Claiming:
         """Nothing this worker could run may be claimed."""
         return self._control.paused or not self._types
 
-    @property
-    def has_strangers(self) -> bool:
-        return bool(self._strangers)
-
-    async def strangers(self) -> ClaimRequest | None:
-        """Tasks of types that no worker has ever registered: they would wait for ever, so they are to be failed."""
-        if self._control.paused:
-            return None
-        types = {
-            lane.type
-            for lane, number in (await self._engine.count()).items()
-            if number and lane.status is Status.PENDING and self._serves(lane.queue) and lane.type not in self._handlers
-        } - self._control.paused_types
-        if types:
-            all_of_them = KnownTypes(types=frozenset(types))  # if the note is damaged, no task is failed for it
-            types -= (await read_or(self._engine, KNOWN_TYPES, KnownTypes, all_of_them)).types
-        now = self._clock()
-        self._strangers = {type: self._strangers.get(type, now) for type in types}
-        patience = 0.0 if self._settings.drain else self._settings.unknown_after
-        ripe = sorted(type for type, seen in self._strangers.items() if now - seen >= patience)
-        return self._want(tuple(ripe[:_MAX_STRANGERS]), UNKNOWN_BATCH, {}) if ripe else None
-
-    def _serves(self, queue: str) -> bool:
-        return self.is_of_its_queues(queue) and queue not in self._control.paused_queues
+    def lacks_handler(self, queue: str, type: str) -> bool:
+        """This worker serves the queue, has no handler for the type, and neither is paused."""
+        control = self._control
+        is_held_back = control.paused or type in control.paused_types or queue in control.paused_queues
+        return type not in self._handlers and self.is_of_its_queues(queue) and not is_held_back

@@ -4,14 +4,16 @@ from collections import Counter
 
 from msgspec.structs import replace
 
+from qo.clock import Clock
 from qo.engine import Engine
 from qo.model import ClaimRequest, Filter, Status
+from qo.notes import unhandled_lanes, workers
 from qo.worker.claiming import Claiming
 
 
 class DrainCheck:
-    def __init__(self, engine: Engine, claiming: Claiming, shards: tuple[str, ...] = ()) -> None:
-        self._engine, self._claiming, self._shards = engine, claiming, shards
+    def __init__(self, engine: Engine, claiming: Claiming, clock: Clock, shards: tuple[str, ...] = ()) -> None:
+        self._engine, self._claiming, self._clock, self._shards = engine, claiming, clock, shards
 
     async def is_over(self, want: ClaimRequest) -> bool:
         """Nothing was due for `want`; is there also no retry waiting, no task lost by its worker, and none without a
@@ -29,10 +31,13 @@ class DrainCheck:
     async def left(self) -> str:
         """What is left of the queues this worker serves, and why; empty if nothing is."""
         left: Counter[tuple[str, str]] = Counter()
-        for lane, number in (await self._engine.count()).items():
+        counts = await self._engine.count()
+        unhandled = unhandled_lanes(counts, await workers(self._engine), self._clock()) if any(counts.values()) else {}
+        for lane, number in counts.items():
             if number > 0 and self._claiming.is_of_its_queues(lane.queue):
                 if lane.status is Status.PENDING:
-                    left[lane.type, self._claiming.why_not(lane.queue, lane.type)] += number
+                    is_handled = (lane.queue, lane.type) not in unhandled
+                    left[lane.type, self._claiming.why_not(lane.queue, lane.type, is_handled=is_handled)] += number
                 elif lane.status is Status.RUNNING:
                     left[lane.type, "running elsewhere"] += number
         return ", ".join(f"{number} {type} ({why})" for (type, why), number in sorted(left.items()))

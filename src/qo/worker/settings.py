@@ -18,6 +18,7 @@ class WorkerSettings(Struct, frozen=True, kw_only=True):
     heartbeat: float = 10.0  # seconds between two registrations; up to three times that where they are dear
     poll: float | None = None  # longest sleep between two claims; None: the dearer a claim, the longer
     prefetch: int = 1000  # most tasks held ahead of those running; used only as far as they are quick
-    unknown_after: float = 10.0  # seconds after which a task of a type no worker ever knew is failed
+    # Seconds after which a pending task of a type that no worker has ever registered is failed; None: it stays pending.
+    fail_unknown_types: float | None = None
     stuck_after: float = 120.0  # seconds without a sign of life from the store after which the worker gives up
     tasks_per_process: int = 1000  # a child process is replaced after so many

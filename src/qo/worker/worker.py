@@ -12,7 +12,7 @@ from qo.client import Client, listeners
 from qo.client.store_time import StoreTime
 from qo.clock import Clock, boot_clock, system_clock
 from qo.errors import InvalidSetting, StorageError
-from qo.model import ClaimRequest, Task, fail, release
+from qo.model import ClaimRequest, Task, release
 from qo.tasks import Executor, Handler, Registry
 from qo.worker.bounded import abandon, bounded, ended
 from qo.worker.claiming import Claiming
@@ -27,6 +27,7 @@ from qo.worker.run import HANDED_BACK, Outcome, Run
 from qo.worker.run_table import RunTable
 from qo.worker.settings import WorkerSettings
 from qo.worker.settling import Settler
+from qo.worker.unknown_types import UnknownTypes
 from qo.worker.upkeep import Upkeep
 
 log = logging.getLogger("qo.worker")
@@ -34,7 +35,6 @@ _LOOK = 0.75  # seconds between two looks at the switches while there is work
 _STALE = 1.0  # seconds; older switches are looked at again before the next claim, so a pause holds within a second
 _SHORTEST_LOOK = 0.05  # seconds between two looks, however short the poll interval
 _PAUSED = 5.0  # seconds, at most, between two looks of a paused worker
-_STRANGERS = 300.0  # seconds, at most, between two looks for tasks nobody will ever take
 _BUSY = 10.0  # seconds after a claim that a worker counts as having work
 _QUICK, _SLOW = 1.0, 60.0  # seconds between two claims of an idle worker, if nothing is heard of a task
 _ANOTHER = 2.0  # seconds for which a task is left to other workers while an earlier attempt still runs here
@@ -75,7 +75,15 @@ class Worker:
             worker_id=self.id,
             clock=clock,
         )
-        self._drain = DrainCheck(self._engine, self._claiming, settings.shards)
+        self._unknown_types = UnknownTypes(
+            self._engine,
+            self._claiming,
+            self._transitions,
+            fail_after=settings.fail_unknown_types,
+            clock=clock,
+            store_time=self._store_time,
+        )
+        self._drain = DrainCheck(self._engine, self._claiming, self._store_time, settings.shards)
         self._stopping, self._aborting = asyncio.Event(), asyncio.Event()
         self._freed = asyncio.Event()
         # A pause elsewhere holds within one poll interval, or within a second: a quarter is left for the look itself.
@@ -148,7 +156,7 @@ class Worker:
         await self._unless_stopped(self._patiently(self._registration.forget_dismissal), 0.0)
         leases = upkeep.renew(), upkeep.tell_started(), upkeep.watch()
         keeping = self._settler.run(), *leases, self._beat(), self._pulse()
-        looking = self._look(), self._look_for_strangers()
+        looking = self._look(), self._check_unknown_types()
         async with _background(*keeping, *looking) as failed:
             await _first(self._unless_stopped(self._claim_and_start(), _LAST_CLAIM), failed)
             await _first(self._finish(), failed)
@@ -284,7 +292,8 @@ class Worker:
             raise waited
 
     async def _stop_if_drained(self, want: ClaimRequest) -> None:
-        await self._turn_strangers_away()
+        if self._settings.fail_unknown_types is not None:
+            await self._handle_unknown_types()
         if await self._drain.is_over(want):
             await self._end_drain()
         else:
@@ -351,25 +360,16 @@ class Worker:
     def _is_out_of_date(self) -> bool:
         return self._clock() - self._claiming.obeyed_at >= self._look_interval * _STALE / _LOOK
 
-    async def _look_for_strangers(self) -> None:
-        """Turn away tasks nobody will ever take."""
+    async def _check_unknown_types(self) -> None:
         while True:
             began = self._clock()
             if self._is_out_of_date():
                 await self._patiently(self._obey)
-            await self._patiently(self._turn_strangers_away)
-            longest = self._settings.unknown_after if self._claiming.has_strangers else _STRANGERS
-            await asyncio.sleep(rest(self._clock() - began, _LOOK, max(_LOOK, longest)))
+            await self._patiently(self._handle_unknown_types)
+            await asyncio.sleep(self._unknown_types.pause(self._clock() - began))
 
-    async def _turn_strangers_away(self) -> None:
-        want = await self._claiming.strangers()
-        for task in await self._engine.claim(want) if want else []:
-            known = ", ".join(sorted(self._handlers)) or "none"
-            error = f"unknown type {task.type!r}: no worker has ever had a handler for it; this one has {known}"
-            change = fail(task, error)
-            if (await self._engine.apply([change]))[0]:
-                self._transitions.settled(task, change)
-                self._registration.failed += 1
+    async def _handle_unknown_types(self) -> None:
+        self._registration.failed += await self._unknown_types.check()
 
     async def _beat(self) -> None:
         while True:

@@ -1,0 +1,199 @@
+"""Tasks of types that no worker has a handler for stay pending, cost nothing, and are failed only on request."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+
+import pytest
+
+from qo.client import Client
+from qo.client.store_time import StoreTime
+from qo.engines.memory import MemoryEngine
+from qo.model import ANY, ClaimRequest, Status, Task
+from qo.notes import KNOWN_TYPES
+from qo.testing.clock import ManualClock
+from qo.worker import Worker, WorkerSettings
+from qo.worker.unknown_types import UnknownTypes
+from tests.worker.bench import Bench
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+async def timed(clock: ManualClock) -> AsyncIterator[Bench]:
+    """A bench whose store has a clock that the test moves."""
+    async with Client(MemoryEngine(clock)) as queue:
+        yield Bench(queue)
+
+
+async def stored(bench: Bench, task_id: str) -> Task:
+    task = await bench.queue.get(task_id)
+    assert task is not None
+    return task
+
+
+def unknown_types(bench: Bench, clock: ManualClock, fail_after: float | None = None) -> UnknownTypes:
+    worker = Worker(bench.queue, bench.registry)
+    return UnknownTypes(
+        bench.queue.engine,
+        worker._claiming,
+        bench.queue.transitions,
+        fail_after=fail_after,
+        clock=clock,
+        store_time=StoreTime(bench.queue.engine, clock),
+    )
+
+
+async def test_a_type_that_no_worker_knows_stays_pending_untouched_until_its_worker_comes(bench: Bench) -> None:
+    bench.handle(lambda: 1, name="known")
+    early = await bench.submit("early")
+    before = await stored(bench, early)
+    async with bench.working():
+        for _ in range(3):
+            assert (await bench.ended(await bench.submit("known"))).status is Status.COMPLETED
+    assert await stored(bench, early) == before
+    bench.handle(lambda: 2, name="early")
+    async with bench.working():
+        task = await bench.ended(early)
+    assert (task.status, task.attempt, task.failures) == (Status.COMPLETED, 1, 0)
+
+
+async def test_it_is_warned_about_once_a_minute_with_the_count(
+    bench: Bench, clock: ManualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench.handle(lambda: 1, name="known")
+    for type in ("typo", "typo", "known"):
+        await bench.submit(type)
+    checked = unknown_types(bench, clock)
+
+    async def warnings(checks: int, seconds: float) -> list[str]:
+        caplog.clear()
+        for _ in range(checks):
+            await checked.check()
+            clock.advance(seconds)
+        return [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+
+    assert await warnings(1, 5) == []  # workers that start together register one by one
+    (first,) = await warnings(12, 5)
+    assert first.startswith("2 pending tasks are of types that no worker has a handler for: typo (2).")
+    await bench.submit("typo")
+    (second,) = await warnings(12, 5)
+    assert second.startswith("3 pending tasks")
+    bench.handle(lambda: 2, name="typo")
+    async with bench.working(types=("typo",)):
+        await bench.ended(await bench.submit("typo"))
+    assert await warnings(12, 10) == []
+
+
+async def test_checks_are_rare(bench: Bench, clock: ManualClock) -> None:
+    checked = unknown_types(bench, clock)
+    await checked.check()
+    assert (checked.pause(0.0), checked.pause(1.0)) == (5.0, 300.0)
+    await bench.submit("typo")
+    await checked.check()
+    assert (checked.pause(0.0), checked.pause(1.0)) == (5.0, 60.0)
+
+
+async def test_a_worker_claims_only_what_it_knows_however_much_else_waits_in_front(bench: Bench) -> None:
+    asked: list[ClaimRequest] = []
+
+    class Watched(MemoryEngine):
+        async def claim(self, want: ClaimRequest) -> list[Task]:
+            asked.append(want)
+            return await super().claim(want)
+
+    async with Client(Watched()) as queue:
+        bench = Bench(queue)
+        bench.handle(lambda: 1, name="known")
+        many = [queue.new_task("typo", b"{}", priority=0) for _ in range(2_000)]
+        await queue.submit_many(many)
+        async with bench.working(concurrency=1):
+            await bench.ended(await bench.submit("known", priority=9))
+            asked.clear()
+            await bench.ended(await bench.submit("known", priority=9))
+        assert {want.types for want in asked} == {("known",)} and len(asked) < 20
+        assert (await queue.stats())["pending"] == len(many)
+
+
+@pytest.mark.timeout(30)
+async def test_a_drain_leaves_them_and_says_so(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    bench.handle(lambda: 1, name="known")
+    ids = [await bench.submit(type) for type in ("typo", "typo", "known")]
+    with caplog.at_level(logging.INFO, "qo.worker"):
+        await Worker(bench.queue, bench.registry, WorkerSettings(drain=True, poll=0.05)).run()
+    statuses = [(await stored(bench, task_id)).status for task_id in ids]
+    assert statuses == [Status.PENDING, Status.PENDING, Status.COMPLETED]
+    assert "drained; left in the queue: 2 typo (no worker handles this type)" in caplog.text
+
+
+async def test_dequeue_beside_a_worker_gets_what_the_worker_does_not_know(bench: Bench) -> None:
+    bench.handle(lambda: 1, name="known")
+    async with bench.working():
+        mine = await bench.submit("mine")
+        await bench.ended(await bench.submit("known"))
+        (task,) = await bench.queue.dequeue("mine")
+        assert (task.id, task.attempt) == (mine, 1)
+        await bench.queue.ack(task)
+
+
+# --- failing them is an option
+
+
+async def test_a_worker_may_fail_what_no_worker_ever_knew_and_leaves_what_is_known_elsewhere(bench: Bench) -> None:
+    bench.handle(lambda: 1, name="known")
+    bench.handle(lambda: 1, name="elsewhere")
+    async with bench.working(types=("elsewhere",)):  # registers the type, then leaves
+        await bench.ended(await bench.submit("elsewhere"))
+    waiting, later = await bench.submit("elsewhere"), await bench.submit("typo", delay=3600)
+    lost = await bench.submit("typo")
+    async with bench.working(types=("known",), fail_unknown_types=0.0) as worker:
+        task = await bench.ended(lost)
+    assert (task.status, task.attempt, task.failures) == (Status.FAILED, 0, 0)
+    assert task.error == "unknown type 'typo': no worker has a handler for it"
+    assert worker.failed == 1
+    assert {(await stored(bench, task_id)).status for task_id in (waiting, later)} == {Status.PENDING}
+
+
+async def test_each_task_waits_as_long_as_the_option_says(timed: Bench, clock: ManualClock) -> None:
+    timed.handle(lambda: 1, name="known")
+    checked = unknown_types(timed, clock, fail_after=30.0)
+    first = await timed.submit("typo")
+    clock.advance(29)
+    assert await checked.check() == 0
+    await timed.queue.submit_many([timed.queue.new_task("typo", b"{}") for _ in range(1200)])
+    clock.advance(1)
+    assert await checked.check() == 1
+    assert (await stored(timed, first)).status is Status.FAILED
+    clock.advance(29)
+    assert await checked.check() == 1200
+
+
+async def test_it_is_left_alone_while_it_is_paused(bench: Bench) -> None:
+    bench.handle(lambda: 1, name="known")
+    await bench.queue.switches.pause(types=["typo"])
+    paused, lost = await bench.submit("typo"), await bench.submit("mistake")
+    async with bench.working(fail_unknown_types=0.0):
+        assert (await bench.ended(lost)).status is Status.FAILED
+        left = await stored(bench, paused)
+        assert (left.status, left.attempt) == (Status.PENDING, 0)
+        await bench.queue.switches.resume(types=["typo"])
+        assert (await bench.ended(paused)).status is Status.FAILED
+
+
+async def test_what_is_known_cannot_be_read_so_nothing_is_failed(bench: Bench, clock: ManualClock) -> None:
+    bench.handle(lambda: 1, name="known")
+    await bench.submit("typo")
+    await bench.queue.engine.write_note(KNOWN_TYPES, b"{", expected=ANY)
+    assert await unknown_types(bench, clock, fail_after=0.0).check() == 0
+
+
+@pytest.mark.timeout(30)
+async def test_a_drain_may_fail_them(bench: Bench) -> None:
+    bench.handle(lambda: 1, name="known")
+    lost = await bench.submit("typo")
+    worker = Worker(bench.queue, bench.registry, WorkerSettings(drain=True, poll=0.05, fail_unknown_types=0.0))
+    await asyncio.wait_for(worker.run(), 20)
+    assert (await stored(bench, lost)).status is Status.FAILED
