@@ -23,6 +23,7 @@ from qo.model import ANY, PAYLOAD_LIMIT, Status
 from qo.monitor import Monitor
 from qo.notes import TOKENS
 from qo.old_tokens import OLD_TOKENS, discard_old_tokens
+from qo.stats import add_up, read_stats
 from qo.web.callers import Scope
 from qo.web.tokens import Tokens, create_token, read_tokens
 from qo.worker.registration import Registration
@@ -105,6 +106,8 @@ async def test_each_role_can_do_its_work(place: Place) -> None:
         async with qo.connect(place.url) as queue:
             assert {task.status for task in await queue.list()} == {Status.COMPLETED}
             assert len(await queue.history(first.id)) == 3
+            counted = await read_stats(queue.engine, system_clock() - 600, system_clock())
+            assert sum(row.completed for row in add_up(counted).values()) == 2
             with pytest.raises(StorageError):
                 await queue.enqueue("work")
     with acting_as(place, "operator"):

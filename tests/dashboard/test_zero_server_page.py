@@ -63,6 +63,7 @@ async def test_the_page_makes_markup_of_nothing(place: Place, queue: Client, tab
 @BOTH
 async def test_a_link_shows_the_whole_queue_and_keeps_nothing(place: Place, queue: Client, tab: Tab) -> None:
     ids = await fill(queue)
+    await queue.recorder.flush()
     requests: list[str] = []
     tab.page.on("request", lambda request: requests.append(request.url))
     page = await open_page(tab, place.narrow_link())
@@ -71,6 +72,7 @@ async def test_a_link_shows_the_whole_queue_and_keeps_nothing(place: Place, queu
         await expect(page.locator(f'.stat[data-status="{status}"] b')).to_have_text("1", timeout=PATIENCE)
     await expect(page.locator("[data-queue=main]")).to_be_visible()
     await expect(page.locator(".failures")).to_contain_text("no luck")
+    await expect(page.locator(".chart-caption")).to_have_text("2 completed and 1 failed in the last 60 minutes")
     await expect(page.locator(".mode")).to_have_text("read-only")
     await expect(page.locator(".where")).to_have_text(f"s3://{place.bucket}/{place.prefix}")
 

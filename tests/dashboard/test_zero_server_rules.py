@@ -12,11 +12,14 @@ from playwright.async_api import Page
 
 from qo.buckets.store_clock import least_offset
 from qo.checksum import check_seal, sealed
+from qo.client import Client
+from qo.clock import iso
 from qo.codec import encode_task, encode_value, task_view
 from qo.engines.memory import MemoryEngine
 from qo.engines.per_task.keys import entry_of, index_key, task_key
 from qo.ids import luck, new_id, new_lease_id
 from qo.model import (
+    ANY,
     Change,
     ClaimRequest,
     NewTask,
@@ -31,7 +34,9 @@ from qo.model import (
     fail,
     replay,
 )
+from qo.stats.archive import note_name
 from qo.testing import ManualClock
+from qo.web.recent_stats import RecentStats
 from tests.dashboard.chromium import call
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -197,3 +202,43 @@ async def test_the_past_of_a_task_is_told_as_the_server_tells_it(modules: Page) 
     script = "m.history(...argument).map((each) => each.task)"
     ours = await call(modules, "past.js", script, [task_view(task, clock()), [to_builtins(each) for each in events]])
     assert ours == documents(task, events, clock())
+
+
+ADDED_UP = """(async () => {
+  const find = async (prefix, {after, isWanted, as}) => argument.notes
+    .filter(([name]) => name.startsWith(prefix) && name > after && isWanted(name))
+    .map(([name, value]) => ({name, value: as(value)}))
+    .filter(({value}) => value !== null);
+  return m.lastHour(await m.readStats({find}, argument.now), argument.now);
+})()"""
+
+
+async def test_throughput_is_added_up_as_the_server_adds_it_up(modules: Page) -> None:
+    """Notes of processes, of an hour merged whole or half, of hours before and after, and garbage."""
+    clock = ManualClock(NOW)
+    queue = Client(MemoryEngine(clock), clock=clock)
+    hour = int(NOW) // 3600
+    intervals: list[list[Any]] = [
+        [start, 60, rows_of(start)] for start in range(hour * 3600 - 7200, (hour + 2) * 3600, 420)
+    ]
+    notes: dict[str, Any] = {}
+    for at in (hour - 2, hour - 1, hour, hour + 1):
+        mine = [each for each in intervals if each[0] // 3600 == at]
+        notes |= {note_name(at, f"p{each}"): {"intervals": mine[each:]} for each in range(4)}
+        notes[note_name(at, "off")] = {"intervals": [[at * 3600 + 7, 60, rows_of(1)], [at * 3600, 3600, rows_of(1)]]}
+    notes[note_name(hour - 1, "merged")] = {"intervals": intervals, "merged": ["p0", "p2", "gone"]}
+    notes[note_name(hour, "merged")] = {"intervals": intervals[:2], "merged": "p0"}
+    notes[note_name(hour, "odd")] = {"intervals": [[hour * 3600, 60, [["t", "high", {"completed": "9"}]]]]}
+    notes[note_name(hour, "list")], notes["stats/x/p0"] = [], notes[note_name(hour, "p0")]
+    for name, document in notes.items():
+        await queue.engine.write_note(name, json.dumps(document).encode(), expected=ANY)
+    theirs = await RecentStats(queue, clock).series()
+    ours = await call(modules, "stats.js", ADDED_UP, {"notes": list(notes.items()), "now": NOW})
+    assert [(each["completed"], each["failed"]) for each in ours] == [(each.completed, each.failed) for each in theirs]
+    assert [each["at"] for each in ours] == [iso(each.at) for each in theirs]
+    assert sum(each["completed"] for each in ours) > 20 < sum(each["failed"] for each in ours)
+
+
+def rows_of(start: int) -> list[Any]:
+    failed = {"failed": {"error": start % 5, "timeout": 1}, "run": [0.5, {"5": 1}]}
+    return [["t", "high", {"completed": start % 7, **failed}], ["t", "low", {"retried": {"error": 4}, "completed": 1}]]

@@ -2,15 +2,14 @@
 // enough. For queues too long to be read task by task.
 
 import {entryOf} from './keys.js';
+import {ReadInterval} from './read_interval.js';
 import {compare} from './rows.js';
 
 const PAGES = 25; // of 1,000 entries, for each index
-const REST = 20; // times as long as a reading took, it is good for
-const LONGEST_REST = 60; // seconds
 const MOST_LANES = 200; // not met before, looked up in one reading
 
 export class Alive {
-  #until = 0;
+  #interval = new ReadInterval();
   #lanes = new Map(); // hash: {queue, type, needs}
 
   constructor(s3) {
@@ -20,8 +19,10 @@ export class Alive {
   }
 
   async read() {
-    if (performance.now() < this.#until) return;
-    const began = performance.now();
+    if (this.#interval.isOver) await this.#interval.measure(() => this.#read());
+  }
+
+  async #read() {
     const pages = await Promise.all(['ready/', 'leases/'].map((prefix) => this.s3.listAll(prefix, {pages: PAGES})));
     this.isComplete = pages.every((page) => !page.next);
     this.entries = new Map();
@@ -31,7 +32,6 @@ export class Alive {
       if (entry && (!known || isYounger(entry, known))) this.entries.set(entry.id, entry);
     }
     await this.#learn();
-    this.#until = performance.now() + Math.min(LONGEST_REST * 1000, REST * (performance.now() - began));
   }
 
   async #learn() {
@@ -55,7 +55,7 @@ export class Alive {
   }
 
   forget() {
-    this.#until = 0;
+    this.#interval.end();
   }
 
   /** [queue, type, status, priority, number] */

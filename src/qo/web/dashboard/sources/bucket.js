@@ -8,6 +8,7 @@ import {listed} from './rows.js';
 import {ACTIONS, STATUSES} from './rules.js';
 import {S3, StoreError} from './s3.js';
 import {isControl, isWorker} from './shapes.js';
+import {lastHour} from './stats.js';
 import {summarise} from './summary.js';
 import {iso} from './values.js';
 
@@ -55,10 +56,14 @@ export class BucketSource {
 
   async overview() {
     const {notes} = this.#layout;
-    const [survey, control, workers] = await Promise.all([this.#layout.survey(), notes.read(CONTROL), this.workers()]);
+    const [survey, control, workers, stats] = await Promise.all([
+      this.#layout.survey(), notes.read(CONTROL), this.workers(), this.#layout.stats(),
+    ]);
     const now = this.#layout.now();
     const {remarks, ...seen} = survey;
-    return {...summarise({...seen, now, workers, control: switchesIn(control)}), remarks};
+    const throughput = lastHour(stats.notes, now);
+    if (!stats.isComplete) remarks.push('Not all statistics have been read yet: the throughput is higher than shown.');
+    return {...summarise({...seen, now, workers, control: switchesIn(control)}), throughput, remarks};
   }
 
   tasks(filter = {}) {

@@ -8,6 +8,7 @@ import {compare, comparer, matcher, rowOf, rowView, sorting} from './rows.js';
 import {ACTIONS, apply, eventOf, newWriteId, refusal, whole} from './rules.js';
 import {StoreError} from './s3.js';
 import {isEvent, isTask} from './shapes.js';
+import {readStats} from './stats.js';
 import {base64Of, taskView, textOf} from './values.js';
 
 const KEY = 'queue.json';
@@ -24,6 +25,7 @@ export class OneLayout {
   #etag = null; // of the object this stands for; null: there is none
   #queue = EMPTY;
   #rows = null;
+  #reading = null;
 
   constructor(s3) {
     this.s3 = s3;
@@ -31,6 +33,7 @@ export class OneLayout {
     this.notes = {
       read: async (name) => this.#note((await this.#read()).notes, name),
       workers: async () => (await this.#read()).notes.filter(isRegistration).map((note) => valueOf(note)),
+      find: async (prefix, wanted) => ({notes: found((await this.#read()).notes, prefix, wanted), isComplete: true}),
       change: (name, how) => this.#change((queue) => withNote(queue, name, how(this.#note(queue.notes, name) ?? {}))),
     };
   }
@@ -44,8 +47,15 @@ export class OneLayout {
     return note ? valueOf(note) : null;
   }
 
-  /** The object, read again only if it has changed. */
-  async #read() {
+  /** The object, read again only if it has changed. Callers that meet share one request. */
+  #read() {
+    this.#reading ??= this.#readAgain().finally(() => {
+      this.#reading = null;
+    });
+    return this.#reading;
+  }
+
+  async #readAgain() {
     const stored = await this.s3.get(KEY, {unless: this.#etag});
     if (stored === undefined) return this.#queue;
     if (stored === null) this.#take(EMPTY, null);
@@ -69,6 +79,11 @@ export class OneLayout {
 
   async survey() {
     return {rows: await this.#all(), lanes: null, exact: true, remarks: []};
+  }
+
+  /** As of readStats. */
+  stats() {
+    return readStats(this.notes, this.now());
   }
 
   async page(filter) {
@@ -137,7 +152,7 @@ export class OneLayout {
   /** Write what `how` makes of the queue; again if someone else was faster. null: nothing to write. */
   async #change(how) {
     for (let attempt = 1; ; attempt += 1) {
-      const queue = await this.#read();
+      const queue = await this.#readAgain();
       const changed = how(queue);
       if (changed === null) return;
       const write = newWriteId();
@@ -197,6 +212,12 @@ function grown(record, task) {
 
 function isRegistration(note) {
   return note.name.startsWith('workers/');
+}
+
+/** Notes whose names begin with `prefix` and come behind `after`, with what `as` makes of them. */
+function found(notes, prefix, {after, isWanted, as}) {
+  const named = notes.filter(({name}) => name.startsWith(prefix) && name > after && isWanted(name));
+  return named.map((note) => ({name: note.name, value: as(valueOf(note))})).filter(({value}) => value !== null);
 }
 
 function valueOf(note) {

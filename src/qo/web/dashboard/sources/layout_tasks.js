@@ -10,9 +10,11 @@ import {NoteObjects} from './note_objects.js';
 import {putDocument} from './own_writes.js';
 import {Paging} from './paging.js';
 import {history} from './past.js';
+import {ReadInterval} from './read_interval.js';
 import {ACTIONS, FINISHED, apply, refusal, whole} from './rules.js';
 import {isLane} from './shapes.js';
 import {Shelf} from './shelf.js';
+import {readStats} from './stats.js';
 import {StoredFormat} from './stored_format.js';
 import {taskView} from './values.js';
 
@@ -23,6 +25,9 @@ const AT_ONCE = 8; // tasks changed
 const ROLLUP = 'stats/finished.json'; // finished tasks as some process counted them
 
 export class TasksLayout {
+  #stats;
+  #statsInterval = new ReadInterval();
+
   constructor(s3) {
     this.s3 = s3;
     this.shelf = new Shelf(s3);
@@ -67,6 +72,14 @@ export class TasksLayout {
     const unread = ids.filter((id) => !entries.has(id) && this.shelf.row(id) === undefined).length;
     if (unread) remarks.push(`${unread} finished tasks have not been read yet, and are not counted.`);
     return {lanes: [...this.alive.lanes(), ...finished.map((row) => [row.queue, row.type, row.status, row.priority, 1])], remarks};
+  }
+
+  /** As of readStats. */
+  async stats() {
+    if (this.#statsInterval.isOver) {
+      this.#stats = await this.#statsInterval.measure(() => readStats(this.notes, this.now()));
+    }
+    return this.#stats;
   }
 
   async #rollup() {

@@ -9,9 +9,13 @@ import {base64Of, textOf} from './values.js';
 
 const REMEMBERED = 8;
 const TRIES = 20;
-const MOST = 500; // notes read at once
+const MAX_WORKERS = 500;
+const MAX_PAGES = 5; // of 1,000 names
+const MAX_READS = 400; // of notes, for one view
 
 export class NoteObjects {
+  #known = new Map(); // key: {etag, value}, so that only notes that changed are read again
+
   constructor(s3, format) {
     this.s3 = s3;
     this.format = format;
@@ -29,9 +33,41 @@ export class NoteObjects {
 
   /** Every worker's registration. */
   async workers() {
-    const {objects} = await this.s3.list('workers/', {most: MOST});
-    const notes = await Promise.all(objects.map(({key}) => this.#read(key).catch(() => null)));
-    return notes.filter(Boolean).map((note) => note.value);
+    const {objects} = await this.s3.list('workers/', {most: MAX_WORKERS});
+    this.#forget('workers/', objects);
+    await this.#load(objects, MAX_WORKERS, (value) => value);
+    return objects.map(({key}) => this.#known.get(key)?.value ?? null).filter(Boolean);
+  }
+
+  /** {notes: [{name, value}], isComplete}: notes whose names begin with `prefix` and come behind `after`. `value` is
+   * what `as` makes of a note. One call reads a bounded number of notes, the next call reads on. */
+  async find(prefix, {after, isWanted, as}) {
+    const {objects, next} = await this.s3.listAll(`notes/${prefix}`, {after: `notes/${after}`, pages: MAX_PAGES});
+    const named = objects.map((object) => ({...object, name: nameOf(object.key)})).filter(({name}) => name !== null && isWanted(name));
+    this.#forget(`notes/${prefix}`, named);
+    const unread = await this.#load(named, MAX_READS, as);
+    const notes = named.map(({key, name}) => ({name, value: this.#known.get(key)?.value ?? null}));
+    return {notes: notes.filter(({value}) => value !== null), isComplete: !next && !unread};
+  }
+
+  /** Read those that changed, at most so many; how many are left. A note that cannot be read has the value null until
+   * it is written again. */
+  async #load(objects, most, as) {
+    const changed = objects.filter(({key, etag}) => this.#known.get(key)?.etag !== etag);
+    await Promise.all(changed.slice(0, most).map(async ({key, etag}) => {
+      const note = await this.#read(key).catch((error) => {
+        if (error.code !== 'unreadable') throw error;
+        return {etag, value: null};
+      });
+      if (note) this.#known.set(key, {etag: note.etag, value: note.value === null ? null : as(note.value)});
+      else this.#known.delete(key);
+    }));
+    return Math.max(0, changed.length - most);
+  }
+
+  #forget(prefix, listed) {
+    const kept = new Set(listed.map(({key}) => key));
+    for (const key of this.#known.keys()) if (key.startsWith(prefix) && !kept.has(key)) this.#known.delete(key);
   }
 
   /** Replace a note by what `how` makes of it; again if someone else was faster. */
@@ -68,6 +104,15 @@ function isOurs(text, writes) {
     const stored = JSON.parse(text).writes;
     if (stored.includes(writes.at(-1))) return true;
     return stored.length === REMEMBERED ? null : false;
+  } catch {
+    return null;
+  }
+}
+
+/** null: not the name of a note. */
+function nameOf(key) {
+  try {
+    return decodeURIComponent(key.slice('notes/'.length, -'.json'.length));
   } catch {
     return null;
   }

@@ -87,6 +87,16 @@ export const isControl = fits({
   draining: orDefault(isList),
 });
 
-/** [queue, type, status, number] */
-export const isLane = ([queue, type, status, number]) =>
-  isText(queue) && isText(type) && STATUSES.includes(status) && isCount(number);
+/** [queue, type, status, priority, number] */
+export const isLane = ([queue, type, status, priority, number]) =>
+  isText(queue) && isText(type) && STATUSES.includes(status) && isCount(priority) && isCount(number);
+
+const isCounts = (value) => isThing(value) && Object.values(value).every(isCount);
+const isStatsRow = ([type, level, row]) => isText(type) && isText(level) && fits({completed: orDefault(isCount), failed: orDefault(isCounts)})(row);
+const isInterval = ([start, seconds, rows]) => isCount(start) && isCount(seconds) && Array.isArray(rows) && rows.every((row) => Array.isArray(row) && isStatsRow(row));
+
+/** What one process counted in one hour, or all of them. */
+export const isStats = fits({
+  intervals: (value) => Array.isArray(value) && value.every((each) => Array.isArray(each) && isInterval(each)),
+  merged: orDefault(isList),
+});

@@ -3,16 +3,15 @@
 
 import {SHARDS, taskIdIn, taskKey, timeIn} from './keys.js';
 import {decode, isAlive} from './documents.js';
+import {ReadInterval} from './read_interval.js';
 import {rowOf} from './rows.js';
 import {whole} from './rules.js';
 
 const PAGES = 12; // of 1,000 keys, a shard: beyond that a listing is incomplete, and says so
-const REST = 20; // times as long as a listing took, it is good for
-const LONGEST_REST = 60; // seconds
 const EPOCH = 1.6e9; // no task is older; ids made from idempotency keys tell any time
 
 export class Shelf {
-  #until = 0;
+  #interval = new ReadInterval();
   #listing = null;
 
   constructor(s3) {
@@ -24,15 +23,14 @@ export class Shelf {
 
   /** Those who ask at the same time share one listing. */
   list() {
-    if (performance.now() < this.#until) return Promise.resolve();
-    this.#listing ??= this.#list().finally(() => {
+    if (!this.#interval.isOver) return Promise.resolve();
+    this.#listing ??= this.#interval.measure(() => this.#list()).finally(() => {
       this.#listing = null;
     });
     return this.#listing;
   }
 
   async #list() {
-    const began = performance.now();
     const {objects, isComplete} = await this.#objects();
     this.isComplete = isComplete;
     this.keys = new Map();
@@ -41,8 +39,6 @@ export class Shelf {
       if (id !== null) this.keys.set(id, {etag, at});
     }
     for (const id of this.rows.keys()) if (!this.keys.has(id)) this.rows.delete(id);
-    const took = performance.now() - began;
-    this.#until = performance.now() + Math.min(LONGEST_REST * 1000, REST * took);
   }
 
   async #objects() {

@@ -1,10 +1,10 @@
-// The overview, made of rows, or, where there are too many to read, of counts by queue, type and status beside them.
+// The overview without its throughput, made of rows, or, where there are too many to read, of counts by queue, type and
+// status beside them.
 
 import {STATUSES, dueAt} from './rules.js';
 import {compare, rowView} from './rows.js';
 import {iso} from './values.js';
 
-const MINUTES = 60;
 const FAILURES = 10;
 
 /** lanes: [[queue, type, status, priority, number], …]; without them the rows are all there is, and are counted. */
@@ -30,7 +30,6 @@ export function summarise({rows, lanes, now, control, workers, exact}) {
     priorities: priorities(counted, waiting, now),
     exact,
     workers: workersBy(workers),
-    throughput: throughput(rows, now),
     failures: rows
       .filter((row) => row.status === 'failed')
       .sort((a, b) => compare(b.updated_at, a.updated_at))
@@ -73,21 +72,6 @@ function priorities(counted, waiting, now) {
   return [...depths]
     .sort(([a], [b]) => a - b)
     .map(([priority, depth]) => ({priority, depth, oldest_age: ages.get(priority) ?? null}));
-}
-
-function throughput(rows, now) {
-  const last = Math.floor(now / 60);
-  const minutes = Array.from({length: MINUTES}, (_, index) => ({
-    at: iso((last - MINUTES + 1 + index) * 60),
-    completed: 0,
-    failed: 0,
-  }));
-  for (const row of rows) {
-    if (row.completed_at === null || !['completed', 'failed'].includes(row.status)) continue;
-    const minute = minutes[Math.floor(row.completed_at / 60) - last + MINUTES - 1];
-    if (minute) minute[row.status] += 1;
-  }
-  return minutes;
 }
 
 function workersBy(workers) {
