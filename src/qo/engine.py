@@ -1,18 +1,61 @@
-"""The engine port: what qo needs from a store."""
+"""The engine port: what qo needs from a store.
+
+Code above `engines/` calls only what `Engine` declares. It never asks which engine it has: what differs between stores
+is a member with a default, and an engine that differs overrides it.
+"""
 
 from collections.abc import Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol
 
-from qo.model import Added, Change, ClaimRequest, Counts, Event, Filter, NewTask, Note, Task
+from qo.errors import InvalidSetting
+from qo.model import PAYLOAD_LIMIT, Added, Change, ClaimRequest, Counts, Event, Filter, NewTask, Note, Task, cursor
+
+_SNAPSHOT_PAGE_SIZE = 500  # tasks
+
+
+class Snapshot(NamedTuple):
+    """All tasks of a store, newest first."""
+
+    tasks: list[Task]
+    version: int = 0  # of a store that is one object: how often it has been written
 
 
 class Engine(Protocol):
-    """Where tasks live.
+    """Where tasks live. An engine inherits from this class.
 
     Every write is durable before it returns. A batch is unordered and not atomic as a whole: each
     task in it succeeds or is refused on its own, and the answer list lines up with the batch.
     A batch names each task once (`BadBatch`). Instants are stamped by the store's own clock.
+
+    Every call may raise these errors, and no error of a driver:
+
+    - `StorageError`: the store cannot be reached or is full. Nothing was written. A later call may succeed.
+    - `OutcomeUnknown`, a `StorageError`, from a call that writes: the write may have landed. Repeating it is harmless.
+    - `Refused`, a `StorageError`: the store will not do this, however often it is asked.
     """
+
+    @property
+    def payload_limit(self) -> int:
+        """The most bytes of one payload or result that this store keeps."""
+        return PAYLOAD_LIMIT
+
+    @property
+    def default_retention(self) -> float:
+        """Seconds to keep finished tasks if no setting says otherwise; 0.0 keeps them forever.
+
+        Not 0.0 where every write costs more with each task that is kept.
+        """
+        return 0.0
+
+    @property
+    def shards(self) -> str:
+        """The first digits of ids, one for each shard, if the store keeps tasks in shards that people look at."""
+        return ""
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether a qo server stands before the store. The server keeps the audit trail and the tokens."""
+        return False
 
     async def open(self) -> None:
         """Connect and create whatever is missing. Calling it again changes nothing."""
@@ -21,12 +64,28 @@ class Engine(Protocol):
         """Let go of the store. Calling it again changes nothing."""
 
     async def add(self, tasks: Sequence[NewTask]) -> list[Added]:
-        """Store new tasks; the engine may choose their ids. Of equal rank, the batch's order is kept."""
+        """Store new tasks; the engine may choose their ids. Of equal rank, the batch's order is kept.
+
+        A task whose id exists already is left alone and answered with `new=False`, so a repeated call is harmless.
+        """
+
+    async def add_on(self, connection: Any, tasks: Sequence[NewTask]) -> list[Added]:  # noqa: ARG002 - of overrides
+        """Add on the caller's own database connection: the tasks exist if and only if the caller commits.
+
+        Raises InvalidSetting if the store is no database that the caller can have a transaction in.
+        """
+        raise InvalidSetting("connection= joins a transaction of yours, and only a postgresql:// store has those")
 
     async def claim(self, want: ClaimRequest) -> list[Task]:
         """Lease the due and eligible tasks that come first, and answer in this order (`in_order`).
 
         Competing claims may leave gaps: a task that another claim is about to take is passed over.
+
+        A repeat, which the request says it is, returns the tasks that are still leased under its `lease_id`: those of
+        the first call, whose answer was lost. If there are none, it claims like a first call.
+
+        A caller that is cancelled gets no tasks: the engine hands those that were leased back, at once and without
+        counting an attempt as failed. If the store does not take them back, their leases run out.
         """
 
     async def apply(self, changes: Sequence[Change]) -> list[bool]:
@@ -39,10 +98,34 @@ class Engine(Protocol):
         """Forget finished tasks and their history. False: unknown or not finished."""
 
     async def get(self, ids: Sequence[str]) -> list[Task | None]:
-        """The tasks as they are now."""
+        """The tasks as they are now. None: no task has this id."""
 
     async def find(self, where: Filter, *, limit: int, after: str = "") -> list[Task]:
-        """One page, newest first, starting behind the task whose `cursor` is `after`."""
+        """One page, newest first.
+
+        The page starts behind the task whose `cursor` is `after`. A cursor is opaque: it is made by `cursor` and read
+        only by engines. Raises InvalidSetting for anything else.
+        """
+
+    async def snapshot(self) -> Snapshot:
+        """Every task, newest first. Only a store of one object gives a consistent view, and the object's version."""
+        tasks = page = await self.find(Filter(), limit=_SNAPSHOT_PAGE_SIZE)
+        while len(page) == _SNAPSHOT_PAGE_SIZE:
+            page = await self.find(Filter(), limit=_SNAPSHOT_PAGE_SIZE, after=cursor(page[-1]))
+            tasks = [*tasks, *page]
+        return Snapshot(tasks)
+
+    async def get_without_values(self, ids: Sequence[str]) -> list[Task | None]:
+        """As `get`, for callers that look at neither payloads nor results: these may be references to other places."""
+        return await self.get(ids)
+
+    async def find_without_values(self, where: Filter, *, limit: int, after: str = "") -> list[Task]:
+        """As `find`, for callers that look at neither payloads nor results."""
+        return await self.find(where, limit=limit, after=after)
+
+    async def with_values(self, tasks: Sequence[Task]) -> list[Task]:
+        """Tasks that were read without values, with their payloads and results."""
+        return list(tasks)
 
     async def count(self) -> Counts:
         """How many tasks there are by queue, type, status and priority. May lag behind writes; zeros may be missing."""
@@ -52,6 +135,16 @@ class Engine(Protocol):
 
     async def wait(self, want: ClaimRequest, timeout: float) -> None:
         """Return when a claim may succeed, or after `timeout`. Returning early is always allowed."""
+
+    async def now(self) -> float:
+        """The store's clock, by which instants are stamped."""
+
+    async def repair(self) -> int:
+        """Make indexes whole and remove what crashes left behind; returns how many repairs were made.
+
+        Only a store that cannot keep two things in step needs it.
+        """
+        return 0
 
     async def read_note(self, name: str) -> Note | None:
         """A small document shared by all who use the store."""
@@ -64,98 +157,3 @@ class Engine(Protocol):
 
     async def drop_note(self, name: str) -> None:
         """Remove a note, whatever its version; it may be gone already."""
-
-
-@runtime_checkable
-class Transactional(Protocol):
-    """An engine that lives in a database the caller may have a transaction in."""
-
-    async def add_on(self, connection: Any, tasks: Sequence[NewTask]) -> list[Added]:
-        """Add on the caller's own connection: the tasks exist if and only if the caller commits."""
-
-
-@runtime_checkable
-class Repairable(Protocol):
-    """An engine that keeps its indexes itself, on a store that cannot keep two things in step."""
-
-    async def repair(self) -> int:
-        """Make the indexes whole and clear away what crashes left; how much it was. A safety net, not a crutch."""
-
-
-@runtime_checkable
-class Timed(Protocol):
-    """An engine that can tell the time it stamps."""
-
-    async def now(self) -> float:
-        """The store's clock."""
-
-
-@runtime_checkable
-class WriteBehind(Protocol):
-    """An engine that may answer a write before its bucket has it, and read a copy older than the bucket's."""
-
-    @property
-    def is_synced(self) -> bool:
-        """Whether the bucket has every write answered so far."""
-
-    async def confirmed(self) -> bool:
-        """Wait until the bucket has every write answered so far. False: those writes are lost."""
-
-    async def sync(self) -> None:
-        """Bring every write to the bucket now and read what it holds. Raises Conflict if the writes are lost."""
-
-
-@runtime_checkable
-class Spacious(Protocol):
-    """An engine with room for large payloads and results beside the tasks."""
-
-    payload_limit: int  # bytes, unless a queue's settings say otherwise
-
-
-@runtime_checkable
-class Audited(Protocol):
-    """An engine behind a server that records who did what, so that its clients need not."""
-
-    is_audited: bool
-
-
-@runtime_checkable
-class FindsWithoutValues(Protocol):
-    """An engine that can find tasks without reading their large payloads and results."""
-
-    async def find_without_values(self, where: Filter, *, limit: int, after: str = "") -> list[Task]:
-        """As `find`, but a payload or result may be a reference to where it lies."""
-
-    async def get_without_values(self, ids: Sequence[str]) -> list[Task | None]:
-        """As `get`, in the same way."""
-
-    async def with_values(self, tasks: Sequence[Task]) -> list[Task]:
-        """Tasks that were found so, with their payloads and results."""
-
-
-@runtime_checkable
-class Sharded(Protocol):
-    """An engine that keeps tasks in shards, which people may want to look at one by one."""
-
-    shards: str  # the first digits of ids, one for each shard; empty if there are none
-
-
-async def find_without_values(engine: Engine, where: Filter, *, limit: int, after: str = "") -> list[Task]:
-    """As `find`, for callers that look at neither payloads nor results."""
-    find = engine.find_without_values if isinstance(engine, FindsWithoutValues) else engine.find
-    return await find(where, limit=limit, after=after)
-
-
-async def get_without_values(engine: Engine, ids: Sequence[str]) -> list[Task | None]:
-    """As `get`, for callers that look at neither payloads nor results."""
-    get = engine.get_without_values if isinstance(engine, FindsWithoutValues) else engine.get
-    return await get(ids)
-
-
-def default_retention(engine: Engine) -> float:
-    """Seconds finished tasks are kept unless someone says otherwise; 0.0 is for ever.
-
-    An engine whose every write costs more with each task it keeps has this attribute.
-    """
-    asked: float = getattr(engine, "default_retention", 0.0)
-    return asked

@@ -12,27 +12,15 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, start_http_
 
 from qo.client import Client
 from qo.clock import Clock, system_clock
-from qo.engine import (
-    Engine,
-    FindsWithoutValues,
-    Repairable,
-    Timed,
-    default_retention,
-    find_without_values,
-    get_without_values,
-)
+from qo.engine import Engine
 from qo.errors import StorageError
+from qo.forwarding_engine import ForwardingEngine
 from qo.model import (
     HIGH,
-    Added,
     Change,
     ClaimRequest,
-    Counts,
-    Event,
     Filter,
     Guard,
-    NewTask,
-    Note,
     Status,
     Task,
     effective_priority,
@@ -123,24 +111,24 @@ class Meters:
         start_http_server(port, addr=host, registry=self.registry)
 
 
-class Measured:
+class Measured(ForwardingEngine):
     """An engine, watched: what it claims and settles goes to the meters."""
 
     def __init__(self, engine: Engine, meters: Meters) -> None:
-        self._engine, self._meters = engine, meters
-        self.default_retention = default_retention(engine)
+        super().__init__(engine)
+        self._meters = meters
         self._held: dict[str, Task] = {}  # claimed through here and not settled yet
         self._expired: dict[str, Task] = {}  # the last page of lost tasks that a monitor looked at
         self._waiting: dict[str, Task] = {}  # the last page of pending tasks that a worker looked at
 
     async def claim(self, want: ClaimRequest) -> list[Task]:
-        tasks = await self._engine.claim(want)
+        tasks = await self.engine.claim(want)
         self._meters.claimed(tasks)
         self._held.update((task.id, task) for task in tasks)
         return tasks
 
     async def apply(self, changes: Sequence[Change]) -> list[bool]:
-        answers = await self._engine.apply(changes)
+        answers = await self.engine.apply(changes)
         for change, landed in zip(changes, answers, strict=True):
             if change.guard is Guard.WAITING and change.to is Status.FAILED:
                 task = self._waiting.pop(change.id, None)
@@ -156,69 +144,21 @@ class Measured:
         return answers
 
     async def find(self, where: Filter, *, limit: int, after: str = "") -> list[Task]:
-        found = await self._engine.find(where, limit=limit, after=after)
+        found = await self.engine.find(where, limit=limit, after=after)
         if where.expired_for is not None:
             self._expired = {task.id: task for task in found}
         return found
 
     async def write_note(self, name: str, data: bytes, *, expected: str) -> str:
         try:
-            return await self._engine.write_note(name, data, expected=expected)
+            return await self.engine.write_note(name, data, expected=expected)
         except StorageError:
             if name.startswith(WORKERS):
                 self._meters.silent.inc()
             raise
 
     async def find_without_values(self, where: Filter, *, limit: int, after: str = "") -> list[Task]:
-        found = await find_without_values(self._engine, where, limit=limit, after=after)
+        found = await self.engine.find_without_values(where, limit=limit, after=after)
         if where.statuses == (Status.PENDING,):
             self._waiting = {task.id: task for task in found}
         return found
-
-    # The rest of the port tells nothing worth counting.
-
-    async def get_without_values(self, ids: Sequence[str]) -> list[Task | None]:
-        return await get_without_values(self._engine, ids)
-
-    async def with_values(self, tasks: Sequence[Task]) -> list[Task]:
-        engine = self._engine
-        return await engine.with_values(tasks) if isinstance(engine, FindsWithoutValues) else list(tasks)
-
-    async def open(self) -> None:
-        await self._engine.open()
-
-    async def close(self) -> None:
-        await self._engine.close()
-
-    async def add(self, tasks: Sequence[NewTask]) -> list[Added]:
-        return await self._engine.add(tasks)
-
-    async def delete(self, ids: Sequence[str]) -> list[bool]:
-        return await self._engine.delete(ids)
-
-    async def get(self, ids: Sequence[str]) -> list[Task | None]:
-        return await self._engine.get(ids)
-
-    async def repair(self) -> int:
-        return await self._engine.repair() if isinstance(self._engine, Repairable) else 0
-
-    async def count(self) -> Counts:
-        return await self._engine.count()
-
-    async def history(self, task_id: str) -> list[Event]:
-        return await self._engine.history(task_id)
-
-    async def wait(self, want: ClaimRequest, timeout: float) -> None:
-        await self._engine.wait(want, timeout)
-
-    async def now(self) -> float:
-        return await self._engine.now() if isinstance(self._engine, Timed) else system_clock()
-
-    async def read_note(self, name: str) -> Note | None:
-        return await self._engine.read_note(name)
-
-    async def notes(self, prefix: str) -> list[Note]:
-        return await self._engine.notes(prefix)
-
-    async def drop_note(self, name: str) -> None:
-        await self._engine.drop_note(name)

@@ -18,7 +18,7 @@ from qo.buckets.prefixed import PrefixedBucket
 from qo.client import Client, Settings
 from qo.clock import Clock, system_clock
 from qo.engine import Engine
-from qo.engines.spacious import LARGEST, SpaciousEngine
+from qo.engines.large_values import DEFAULT_PAYLOAD_LIMIT, LargeValuesEngine
 from qo.errors import InvalidSetting
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class S3Store(Client):
         region: str = "",
         interval: float | None = None,
         volume: int | None = None,
-        payload_limit: int = LARGEST,
+        payload_limit: int = DEFAULT_PAYLOAD_LIMIT,
         patience: float = _FOREVER,
         settings: Settings | None = None,
         clock: Clock | None = None,
@@ -95,7 +95,7 @@ class S3Store(Client):
             repeats_lost_races=False,
             clock=clock,
         )
-        engine = SpaciousEngine(
+        engine = LargeValuesEngine(
             database,
             bucket,
             payload_limit=payload_limit,

@@ -99,8 +99,12 @@ async def test_the_trail_is_bounded_by_number_and_age(engine: MemoryEngine, cloc
     assert [record.target for record in (await read_audit(engine, now=clock.now, limit=10)).records] == ["new"]
 
 
-async def test_the_trail_is_short_where_every_write_carries_it(engine: MemoryEngine, clock: ManualClock) -> None:
-    engine.default_retention = DAY  # type: ignore[attr-defined]  # as in the bucket layouts `one` and `sqlite`
+class _Brief(MemoryEngine):
+    default_retention = DAY  # as in the bucket layouts `one` and `sqlite`
+
+
+async def test_the_trail_is_short_where_every_write_carries_it(clock: ManualClock) -> None:
+    engine = _Brief(clock)
     await write(engine, *(done(clock, after=n / 100) for n in range(MAX_PER_DAY)))
     await compact_audit(engine, clock.now)
     assert len((await read_audit(engine, now=clock.now + 60, limit=10_000)).records) == MAX_PER_DAY_IN_ONE_OBJECT

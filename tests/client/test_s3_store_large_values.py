@@ -7,7 +7,7 @@ import pytest
 
 import qo
 from qo.buckets.memory import MemoryBucket
-from qo.engines.spacious import YOUNGEST
+from qo.engines.large_values import MIN_ORPHAN_AGE
 from qo.engines.sqlite_object.owner import term_of
 from qo.testing import ManualClock
 from tests.engines.fast_time import run
@@ -78,8 +78,8 @@ async def test_stores_under_two_prefixes_keep_their_large_values_apart() -> None
     await one.enqueue("t", LARGE)
     await other.enqueue("t", LARGE)
     assert sorted(key.split("/")[0] for key in await large_values(bucket)) == ["one", "other"]
-    clock.advance(YOUNGEST + 1)
-    await one.engine.repair()  # type: ignore[attr-defined]
+    clock.advance(MIN_ORPHAN_AGE + 1)
+    await one.engine.repair()
     assert len(await large_values(bucket)) == 2
 
 
@@ -128,8 +128,8 @@ async def test_the_repair_of_a_local_store_keeps_what_others_have_submitted() ->
     clock.advance(TERM)
     async with await qo.S3Store.create(bucket, clock=clock) as other:
         submitted = await other.enqueue("t", LARGE)
-    clock.advance(YOUNGEST + 1)
-    await store.engine.repair()  # type: ignore[attr-defined]
+    clock.advance(MIN_ORPHAN_AGE + 1)
+    await store.engine.repair()
     async with await qo.S3Store.create(bucket, clock=clock) as other:
         task = await other.get(submitted.id)
         assert task is not None and qo.decode(task.payload) == LARGE

@@ -8,6 +8,7 @@ import psycopg
 from qo.bucket import ANY, Blob, Bucket
 from qo.buckets.memory import MemoryBucket
 from qo.engine import Engine
+from qo.engines.large_values import LargeValuesEngine
 from qo.engines.note_objects import key_of
 from qo.engines.one_object import OneObjectEngine, StorageBucket
 from qo.engines.patience import patiently
@@ -15,7 +16,6 @@ from qo.engines.per_task import PerTaskEngine
 from qo.engines.per_task.keys import task_key
 from qo.engines.postgres import PostgresEngine
 from qo.engines.redis import RedisEngine
-from qo.engines.spacious import SpaciousEngine
 from qo.engines.sqlite import SqliteEngine
 from qo.engines.sqlite_object import SqliteObjectEngine
 from qo.sqlite_tables.table import Table
@@ -37,7 +37,7 @@ class DamagedLayouts:
     """Mix it into an EngineContract of layouts."""
 
     async def damage(self, engine: Engine, task_id: str) -> None:
-        below = engine.engine if isinstance(engine, SpaciousEngine) else engine
+        below = engine.engine if isinstance(engine, LargeValuesEngine) else engine
         if isinstance(below, PerTaskEngine):
             await truncate(below._store.bucket, task_key(task_id))
         elif isinstance(below, SqliteObjectEngine):
@@ -47,7 +47,7 @@ class DamagedLayouts:
             await damage_one(below, task_id)
 
     async def damage_note(self, engine: Engine, name: str) -> None:
-        below = engine.engine if isinstance(engine, SpaciousEngine) else engine
+        below = engine.engine if isinstance(engine, LargeValuesEngine) else engine
         if isinstance(below, PerTaskEngine):
             await truncate(below._store.bucket, key_of(name))
         else:

@@ -5,9 +5,9 @@ from collections.abc import Callable
 from qo.bucket import Bucket
 from qo.engine import Engine
 from qo.engines import sqlite_object
+from qo.engines.large_values import LargeValuesEngine
 from qo.engines.one_object import Mode, OneObjectEngine
 from qo.engines.per_task import Options, PerTaskEngine
-from qo.engines.spacious import SpaciousEngine
 from qo.engines.sqlite_object import SqliteObjectEngine
 from qo.testing import ManualClock
 
@@ -18,7 +18,7 @@ LAYOUTS: dict[str, Layout] = {
     "one": lambda bucket, clock: OneObjectEngine(bucket, clock=clock),
     "sqlite": lambda bucket, clock: SqliteObjectEngine(bucket, clock=clock),
 }
-EVERYTHING_ASIDE: Layout = lambda bucket, clock: SpaciousEngine(  # noqa: E731 - as the others
+EVERYTHING_ASIDE: Layout = lambda bucket, clock: LargeValuesEngine(  # noqa: E731 - as the others
     PerTaskEngine(bucket, clock=clock), bucket, inline=0, clock=clock
 )
 VARIANTS: dict[str, Layout] = LAYOUTS | {

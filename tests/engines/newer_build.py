@@ -11,13 +11,13 @@ from redis import Redis
 from qo.bucket import ANY, Bucket
 from qo.buckets import open_bucket
 from qo.engine import Engine
+from qo.engines.large_values import LargeValuesEngine
 from qo.engines.one_object import record as one_object
 from qo.engines.per_task import PerTaskEngine
 from qo.engines.per_task import stored_format as per_task
 from qo.engines.postgres import schema
 from qo.engines.redis.calls import FORMAT
 from qo.engines.redis.packing import Description
-from qo.engines.spacious import SpaciousEngine
 from qo.sqlite_tables.header import VERSION
 
 QO = "9.9.0"  # the version of that build
@@ -109,7 +109,7 @@ class NewerRedis(NewerBuild):
 
 class NewerTasks(NewerBuild):
     def forget_checks(self, engine: Engine) -> None:
-        below = engine.engine if isinstance(engine, SpaciousEngine) else engine
+        below = engine.engine if isinstance(engine, LargeValuesEngine) else engine
         assert isinstance(below, PerTaskEngine)
         below._format.checked_at -= per_task.CHECK_INTERVAL
 

@@ -7,8 +7,8 @@ import pytest
 
 import qo
 from qo.bucket import ANY, Bucket
-from qo.engines.references import own_key, reference
-from qo.engines.spacious import SpaciousEngine
+from qo.engines.large_values import LargeValuesEngine
+from qo.engines.large_values.references import own_key, reference
 from qo.model import Status, cancel, complete
 from qo.testing import ManualClock
 from qo.testing.samples import claim, claim_one, new, stored, task_id
@@ -43,7 +43,7 @@ async def bucket(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterato
 @pytest.mark.parametrize("layout", LAYOUTS)
 async def test_a_forged_reference_removes_and_shows_nothing_that_is_not_the_tasks(bucket: Bucket, layout: str) -> None:
     clock = ManualClock()
-    engine = SpaciousEngine(LAYOUTS[layout](bucket, clock), bucket, clock=clock)
+    engine = LargeValuesEngine(LAYOUTS[layout](bucket, clock), bucket, clock=clock)
     targets = [key for key in FORGED if key and ".." not in key and key[0] != "/" and key != "queue.json"]
     for key in targets:
         await bucket.put(key, b'"secret"', expected=ANY)
@@ -65,7 +65,7 @@ async def test_a_forged_reference_removes_and_shows_nothing_that_is_not_the_task
 async def test_a_task_with_a_forged_payload_fails_and_the_others_run(layout: str) -> None:
     clock = ManualClock()
     async with BUCKETS["memory"](clock, Path()) as bucket:
-        engine = SpaciousEngine(LAYOUTS[layout](bucket, clock), bucket, clock=clock)
+        engine = LargeValuesEngine(LAYOUTS[layout](bucket, clock), bucket, clock=clock)
         await bucket.put("notes/control.json", b"{}", expected=ANY)
         await engine.engine.add([new(payload=reference("notes/control.json", b"{}")), new(1)])
         assert [task.id for task in await claim(engine)] == [task_id(1)]
@@ -77,7 +77,7 @@ async def test_a_store_in_one_database_believes_no_forged_reference_either(tmp_p
     async with BUCKETS["folder"](ManualClock(), tmp_path) as bucket:
         await bucket.put("admin/tokens.json", b"{}", expected=ANY)
         store = await qo.S3Store.create(bucket)
-        assert isinstance(store.engine, SpaciousEngine)
+        assert isinstance(store.engine, LargeValuesEngine)
         await store.engine.engine.add([new(payload=reference("admin/tokens.json", b"{}"))])
         await store.engine.apply([cancel(task_id(0))])
         assert await store.engine.delete([task_id(0)]) == [True]

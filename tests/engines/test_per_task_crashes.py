@@ -8,9 +8,9 @@ import pytest
 
 from qo.bucket import Bucket
 from qo.buckets.memory import MemoryBucket
+from qo.engines.large_values import MIN_ORPHAN_AGE, LargeValuesEngine
 from qo.engines.per_task import PerTaskEngine
 from qo.engines.per_task.keys import task_key
-from qo.engines.spacious import YOUNGEST, SpaciousEngine
 from qo.model import Filter, Status, Task, after_error, cancel, complete, expire, release, renew, replay
 from qo.testing import ManualClock
 from qo.testing.samples import claim, claim_one, new, stored, task_id, want
@@ -125,7 +125,7 @@ def test_a_submission_after_the_window_that_died_half_way_blocks_nothing(again: 
         clock.advance(1)
         ((last, _),) = await other.add([new(next_id=task_id(again), **keyed)])
         assert await other.add([new(next_id=task_id(3), **keyed)]) == [(last, False)]
-        clock.advance(YOUNGEST + 1)
+        clock.advance(MIN_ORPHAN_AGE + 1)
         await other.repair()
         (task,) = await claim(other)
         assert (task.id, task.payload) == (last, keyed["payload"])
@@ -138,8 +138,8 @@ def test_a_submission_after_the_window_that_died_half_way_blocks_nothing(again: 
     assert any(deaths) and not all(deaths)
 
 
-def _aside(bucket: Bucket, blobs: Bucket, clock: ManualClock) -> SpaciousEngine:
-    return SpaciousEngine(PerTaskEngine(bucket, clock=clock), blobs, inline=10, clock=clock)
+def _aside(bucket: Bucket, blobs: Bucket, clock: ManualClock) -> LargeValuesEngine:
+    return LargeValuesEngine(PerTaskEngine(bucket, clock=clock), blobs, inline=10, clock=clock)
 
 
 def test_a_submission_that_was_taken_for_dead_adds_no_second_task() -> None:

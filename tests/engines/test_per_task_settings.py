@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from qo.engines import open_engine, with_options
+from qo.engines.large_values import LargeValuesEngine
 from qo.engines.layouts import parse
 from qo.engines.one_object import OneObjectEngine
 from qo.engines.per_task import PerTaskEngine
-from qo.engines.spacious import SpaciousEngine
 from qo.errors import InvalidSetting
 from qo.testing.samples import claim, new, task_id
 
@@ -54,7 +54,7 @@ async def test_two_engines_on_one_folder_share_its_tasks(tmp_path: Path) -> None
     for query, kind in (("", PerTaskEngine), ("?layout=one", OneObjectEngine)):
         url = f"file://{tmp_path}{query}"
         one, other = open_engine(url), open_engine(url)
-        assert isinstance(one, SpaciousEngine)
+        assert isinstance(one, LargeValuesEngine)
         assert isinstance(one.engine, kind)
         await one.open()
         await other.open()

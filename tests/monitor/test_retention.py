@@ -11,9 +11,9 @@ from qo.buckets.memory import MemoryBucket
 from qo.client import Client, Settings
 from qo.client.retention import FAILED_RETENTION, MAX_FINISHED
 from qo.engine import Engine
+from qo.engines.large_values import LargeValuesEngine
+from qo.engines.large_values.references import DATA
 from qo.engines.memory import MemoryEngine
-from qo.engines.references import DATA
-from qo.engines.spacious import SpaciousEngine
 from qo.metrics import Meters
 from qo.model import WINDOW, NewTask, Status, complete, fail
 from qo.monitor import Checked, Monitor, MonitorSettings
@@ -40,7 +40,7 @@ def engine_of(name: str, clock: ManualClock) -> Engine:
     bucket = MemoryBucket(clock)
     if name == "memory":
         return MemoryEngine(clock)
-    return SpaciousEngine(LAYOUTS[name](bucket, clock), bucket, clock=clock)
+    return LargeValuesEngine(LAYOUTS[name](bucket, clock), bucket, clock=clock)
 
 
 def monitor(queue: Client, clock: ManualClock, **settings: Any) -> Monitor:
@@ -157,7 +157,7 @@ class CountingBucket(MemoryBucket):
 @pytest.mark.parametrize("is_measured", [False, True])
 async def test_large_values_are_not_read_to_be_deleted(name: str, is_measured: bool, clock: ManualClock) -> None:
     bucket = CountingBucket(clock)
-    async with Client(SpaciousEngine(LAYOUTS[name](bucket, clock), bucket, clock=clock), clock=clock) as queue:
+    async with Client(LargeValuesEngine(LAYOUTS[name](bucket, clock), bucket, clock=clock), clock=clock) as queue:
         await finish(queue, new(1, payload=b"x" * 300_000), new(2, payload=b"y" * 300_000))
         used = Meters().measured(queue) if is_measured else queue
         bucket.reads = 0

@@ -11,9 +11,9 @@ from qo.buckets.memory import MemoryBucket
 from qo.client import Client
 from qo.damage import DAMAGED_TASKS
 from qo.engine import Engine
+from qo.engines.large_values import LargeValuesEngine
 from qo.engines.postgres import PostgresEngine
 from qo.engines.postgres.address import address_of
-from qo.engines.spacious import SpaciousEngine
 from qo.engines.sqlite import SqliteEngine
 from qo.errors import StorageError
 from qo.ids import new_lease_id
@@ -62,7 +62,7 @@ async def test_one_damaged_object_of_a_bucket(layout: str, kind: str, scale: int
 
         def engine() -> Engine:
             below = LAYOUTS[layout](bucket, clock)  # noqa: B023 - used in this round only
-            return SpaciousEngine(below, bucket, inline=SIZE, clock=clock)  # noqa: B023
+            return LargeValuesEngine(below, bucket, inline=SIZE, clock=clock)  # noqa: B023
 
         first = engine()
         await first.add(tasks())
@@ -136,7 +136,7 @@ async def survive_many(engine: Engine, clock: ManualClock, scale: int) -> None:
 async def test_many_damaged_tasks_of_a_bucket(layout: str, scale: int) -> None:
     clock = ManualClock()
     bucket = MemoryBucket(clock)
-    engine = SpaciousEngine(LAYOUTS[layout](bucket, clock), bucket, inline=SIZE, clock=clock)
+    engine = LargeValuesEngine(LAYOUTS[layout](bucket, clock), bucket, inline=SIZE, clock=clock)
     await survive_many(engine, clock, scale)
     await engine.close()
 

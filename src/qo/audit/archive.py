@@ -24,7 +24,7 @@ from msgspec.structs import replace
 
 from qo import notes
 from qo.audit.records import AuditNote, AuditRecord, StoredAction, decode, encode, stored_actions
-from qo.engine import Audited, Engine, default_retention
+from qo.engine import Engine
 from qo.errors import Conflict, DamagedNote, Refused, StorageError
 from qo.ids import new_lease_id
 from qo.model import ADMIN_NOTES, AUDIT_NOTES, NEW, Note
@@ -58,11 +58,6 @@ class AuditPage(NamedTuple):
     has_more: bool
     dropped: int  # records of the days read that were removed because there were too many
     unreadable: int  # records of the notes read that cannot be read
-
-
-def is_audited_elsewhere(engine: Engine) -> bool:
-    """Whether a server at the other end records what is done, because it knows who calls."""
-    return isinstance(engine, Audited) and engine.is_audited
 
 
 async def write_records(engine: Engine, records: list[AuditRecord]) -> None:
@@ -139,7 +134,7 @@ def _months(latest: float, earliest: float) -> Iterator[tuple[str, float]]:
 
 async def compact_audit(engine: Engine, now: float) -> None:
     """Merge what was written into the notes of the days, and drop what is too old or too much."""
-    if is_audited_elsewhere(engine):
+    if engine.is_remote:
         return  # nobody rewrites the trail over HTTP; the server's own monitor compacts it
     for series in _SERIES:
         await _compact(engine, series, now)
@@ -158,7 +153,7 @@ async def _compact(engine: Engine, series: AuditSeries, now: float) -> None:
                     days.setdefault(_day(at), []).append(action)
         except DamagedNote as error:
             await notes.set_aside(engine, error)
-    most = int((MAX_PER_DAY_IN_ONE_OBJECT if default_retention(engine) else MAX_PER_DAY) * series.share)
+    most = int((MAX_PER_DAY_IN_ONE_OBJECT if engine.default_retention else MAX_PER_DAY) * series.share)
     for day, actions in days.items():
         await _merge(engine, series.days + day, actions, most)
     for note in inbox:

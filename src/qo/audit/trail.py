@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from qo.audit.archive import compact_audit, is_audited_elsewhere, write_records
+from qo.audit.archive import compact_audit, write_records
 from qo.audit.records import AuditRecord
 from qo.clock import Clock
 from qo.engine import Engine
@@ -32,7 +32,7 @@ class AuditTrail:
 
     async def record(self, record: AuditRecord) -> None:
         """Return when the record is in the store, or logged because the store did not take it."""
-        if is_audited_elsewhere(self._engine):
+        if self._engine.is_remote:
             return
         self._waiting.append(record)
         async with self._lock:

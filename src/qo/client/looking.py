@@ -1,7 +1,6 @@
 """A look at everything between in and out, and waiting for a task to end."""
 
 import asyncio
-import sys
 from collections.abc import AsyncIterator, Callable
 from typing import Any, TypeAlias
 
@@ -74,12 +73,8 @@ class Looking(Opened):
 
     async def read_state(self) -> QueueState:
         """Every task there is now, to look at. On a storage of one object it is one consistent read."""
-        read = getattr(self.engine, "read_state", None)
-        if read is None:
-            return QueueState(tasks=tuple([task async for task in self.all()]))
-        state = await read()
-        tasks = state.find(Filter(), limit=sys.maxsize, after="", now=self._clock())
-        return QueueState(tasks=tuple(plain_task(task) for task in tasks), version=state.version)
+        found = await self.engine.snapshot()
+        return QueueState(tasks=tuple(plain_task(task) for task in found.tasks), version=found.version)
 
     async def history(self, task_id: str) -> Events:
         return await self.engine.history(check_id(task_id))

@@ -9,10 +9,10 @@ from qo.client.describe import Settings
 from qo.client.live_types import LiveTypes
 from qo.client.switches import Switches
 from qo.clock import Clock, system_clock
-from qo.engine import Engine, Spacious
+from qo.engine import Engine
 from qo.group_commit import GroupCommit
 from qo.ids import new_worker_id
-from qo.model import PAYLOAD_LIMIT, Added, Change, NewTask, Task
+from qo.model import Added, Change, NewTask, Task
 from qo.stats import StatsRecorder
 from qo.transitions import Transitions
 
@@ -57,5 +57,4 @@ class Opened:
 
 def _settled(settings: Settings, engine: Engine) -> Settings:
     """With a limit for payloads: the settings' own, or what the store has room for."""
-    room = engine.payload_limit if isinstance(engine, Spacious) else PAYLOAD_LIMIT
-    return replace(settings, payload_limit=settings.payload_limit or room)
+    return replace(settings, payload_limit=settings.payload_limit or engine.payload_limit)

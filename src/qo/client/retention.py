@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 
 from msgspec import Struct
 
-from qo.engine import Engine, default_retention, find_without_values
+from qo.engine import Engine
 from qo.model import WINDOW, Filter, Status, Task, archive, cursor
 
 FAILED_RETENTION = 30 * 86_400.0  # seconds dead letters are kept where finished tasks leave by default
@@ -32,7 +32,7 @@ class Retention(Struct, frozen=True, kw_only=True):
     def _settled(self, engine: Engine) -> "Retention":
         if self.finished is not None:
             return self
-        asked = default_retention(engine)
+        asked = engine.default_retention
         failed = FAILED_RETENTION if self.failed is None and asked else self.failed
         return Retention(finished=asked, failed=failed, window=self.window)
 
@@ -91,6 +91,6 @@ class _Tidying:
 
     async def _pages(self, where: Filter) -> AsyncIterator[list[Task]]:
         after = ""
-        while page := await find_without_values(self._engine, where, limit=self._page_size, after=after):
+        while page := await self._engine.find_without_values(where, limit=self._page_size, after=after):
             yield page
             after = cursor(page[-1])

@@ -5,7 +5,6 @@ from contextlib import suppress
 from typing import TypeAlias
 
 from qo.client.looking import PAGE, Looking, Tasks
-from qo.engine import find_without_values, get_without_values
 from qo.errors import DamagedTask, StorageError, TaskNotFound, WrongStatus
 from qo.model import FINISHED, STATUSES, Change, Filter, Status, archive, cancel, check_id, cursor, replay
 
@@ -66,13 +65,13 @@ class Steering(Looking):
                 self.transitions.replayed(await self._existing(replayed))
 
     async def _existing(self, ids: Sequence[str]) -> Tasks:
-        return [task for task in await get_without_values(self.engine, ids) if task is not None]
+        return [task for task in await self.engine.get_without_values(ids) if task is not None]
 
     async def _ids(self, where: Filter) -> Ids:
         """Of every matching task. Values are not read: they may be large."""
         ids: Ids = []
         after = ""
-        while page := await find_without_values(self.engine, where, limit=PAGE, after=after):
+        while page := await self.engine.find_without_values(where, limit=PAGE, after=after):
             ids += [task.id for task in page]
             after = cursor(page[-1])
         return ids

@@ -7,7 +7,7 @@ by the same clock: a machine whose own is wrong by minutes would take living wor
 import logging
 
 from qo.clock import Clock, boot_clock
-from qo.engine import Engine, Timed
+from qo.engine import Engine
 
 log = logging.getLogger("qo.clock")
 _INTERVAL = 60.0  # seconds between two looks at the store's clock
@@ -15,7 +15,7 @@ _WORTH_A_WORD = 5.0  # seconds of distance from which on it is logged
 
 
 class StoreTime:
-    """A Clock. An engine that cannot tell the time, or a store that is away, leaves the distance as it was."""
+    """A Clock. A store that is away leaves the distance as it was."""
 
     def __init__(self, engine: Engine, clock: Clock) -> None:
         self._engine, self._clock = engine, clock
@@ -27,7 +27,7 @@ class StoreTime:
 
     async def look(self) -> None:
         """Compare the two clocks, if that was not done within the last minute."""
-        if not isinstance(self._engine, Timed) or boot_clock() < self._looks_at:
+        if boot_clock() < self._looks_at:
             return
         before = self._clock()
         now = await self._engine.now()

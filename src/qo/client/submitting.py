@@ -8,8 +8,7 @@ from qo.client.describe import describe
 from qo.client.handles import Producer, Submitted
 from qo.client.looking import Looking
 from qo.codec import encode_value, same_value
-from qo.engine import Transactional
-from qo.errors import InvalidSetting, KeyReused
+from qo.errors import KeyReused
 from qo.model import Added, NewTask, Task, check_depth, check_name, check_size
 
 Submissions: TypeAlias = list[Submitted]  # inside the class `list` is a method
@@ -41,8 +40,6 @@ class Submitting(Looking):  # what it hands out looks for its result
         return Submitted(added.id, added.new, self)
 
     async def _add_on(self, connection: Any, new: NewTask) -> Added:
-        if not isinstance(self.engine, Transactional):
-            raise InvalidSetting("connection= joins a transaction of yours, and only a postgresql:// store has those")
         (added,) = await self.engine.add_on(connection, [new])
         return added
 

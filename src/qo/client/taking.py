@@ -11,7 +11,6 @@ from qo.client.recovery import expire_leases
 from qo.client.retention import Retention
 from qo.clock import boot_clock
 from qo.codec import encode_value, plain_task
-from qo.engine import default_retention
 from qo.errors import Conflict, InvalidTask, LeaseLost, StorageError, TaskNotFound
 from qo.ids import luck, new_lease_id
 from qo.model import (
@@ -90,7 +89,7 @@ class Taking(Opened):
             log.debug("expired leases were not looked for: %s", error)
 
     async def _tidy(self) -> None:
-        if default_retention(self.engine) and boot_clock() >= self._tidies_at:
+        if self.engine.default_retention and boot_clock() >= self._tidies_at:
             self._tidies_at = boot_clock() + _TIDY_INTERVAL
             await Retention(finished=self.settings.retention, window=self.settings.window).tidy(self.engine)
 

@@ -9,7 +9,7 @@ from qo.bucket import Bucket
 from qo.buckets import open_bucket
 from qo.clock import Clock, system_clock
 from qo.engine import Engine
-from qo.engines.spacious import LARGEST, SpaciousEngine
+from qo.engines.large_values import DEFAULT_PAYLOAD_LIMIT, LargeValuesEngine
 from qo.errors import InvalidSetting, StorageError
 from qo.findings import Finding
 from qo.model import UNFINISHED, Filter
@@ -42,9 +42,9 @@ def from_url(url: str, *, clock: Clock = system_clock) -> Engine:
     layout, options, address = parse(url, os.environ)
     given = None if clock is system_clock else clock  # else the store's own clock counts
     bucket = open_bucket(address, clock=given)
-    limit = _number(_LIMIT, options.pop(_LIMIT, str(LARGEST)), _MOST_MEMORY)
+    limit = _number(_LIMIT, options.pop(_LIMIT, str(DEFAULT_PAYLOAD_LIMIT)), _MOST_MEMORY)
     engine = _LAYOUTS[layout](bucket, options, given)
-    return SpaciousEngine(engine, bucket, payload_limit=limit, clock=given or bucket.now)
+    return LargeValuesEngine(engine, bucket, payload_limit=limit, clock=given or bucket.now)
 
 
 async def examine(url: str) -> list[Finding]:

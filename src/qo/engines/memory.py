@@ -40,7 +40,7 @@ class _IndexedTable(Table):
         self.ready.join(task)
 
 
-class MemoryEngine:
+class MemoryEngine(Engine):
     def __init__(self, clock: Clock = system_clock) -> None:
         self._table = _IndexedTable()
         self._clock = clock

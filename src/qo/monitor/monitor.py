@@ -19,7 +19,7 @@ from qo.client.recovery import expire_leases
 from qo.client.retention import Retention
 from qo.client.store_time import StoreTime
 from qo.clock import Clock, boot_clock, system_clock
-from qo.engine import Engine, Repairable, default_retention
+from qo.engine import Engine
 from qo.errors import Conflict, DamagedNote, Refused, StorageError
 from qo.ids import luck
 from qo.model import NEW, Note
@@ -194,7 +194,7 @@ class Monitor:
     async def _sweep(self) -> Checked:
         """Now and then: what is no hurry."""
         repaired = 0
-        if self._is_due("repair", self._settings.sweep_interval) and isinstance(self._engine, Repairable):
+        if self._is_due("repair", self._settings.sweep_interval):
             repaired = await self._engine.repair()
         if self._is_due("compact", max(_COMPACT_INTERVAL, self._settings.sweep_interval)):
             await compact_stats(self._engine, self._clock())
@@ -224,7 +224,7 @@ class Monitor:
 def _retention(queue: Client, settings: MonitorSettings) -> Retention:
     """The monitor's own; if that leaves it to the store, what the program beside it has said for such a store."""
     finished = settings.retention
-    if finished is None and default_retention(queue.engine):
+    if finished is None and queue.engine.default_retention:
         finished = queue.settings.retention
     return Retention(finished=finished, failed=settings.failed_retention, window=queue.settings.window)
 

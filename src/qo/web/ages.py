@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from qo.engine import Engine, find_without_values
+from qo.engine import Engine
 from qo.metrics import LEVELS
 from qo.model import Filter, Status, Task, cursor_at, level_word
 
@@ -17,7 +17,7 @@ Ages = dict[str, dict[str, float]]  # by level and percentile
 
 async def look(engine: Engine, oldest: Sequence[float], now: float) -> Ages:
     """`oldest` are the instants since which the longest waiting tasks known have been due."""
-    tasks = await find_without_values(engine, _PENDING, limit=PAGE)
+    tasks = await engine.find_without_values(_PENDING, limit=PAGE)
     if len(tasks) == PAGE and oldest:
         tasks = await _spread(engine, tasks, min(oldest))
     waited: dict[str, list[float]] = {level: [] for level in LEVELS}
@@ -33,7 +33,7 @@ async def _spread(engine: Engine, newest: list[Task], oldest: float) -> list[Tas
     start = newest[0].created_at
     for step in range(1, _STEPS + 1):
         instant = start - (start - oldest) * step / _STEPS
-        page = await find_without_values(engine, _PENDING, limit=_SHARE, after=cursor_at(instant))
+        page = await engine.find_without_values(_PENDING, limit=_SHARE, after=cursor_at(instant))
         found.update((task.id, task) for task in page)
     return [*found.values()]
 

@@ -9,8 +9,8 @@ from weakref import WeakKeyDictionary
 
 from msgspec.structs import replace
 
-from qo.engine import Engine, FindsWithoutValues, Spacious, find_without_values
-from qo.model import ClaimRequest, Filter, Task, cursor
+from qo.engine import Engine
+from qo.model import PAYLOAD_LIMIT, ClaimRequest, Filter, Task, cursor
 
 ANSWER_BYTES = 8 * 1024 * 1024
 _FIRST_STEP = 32  # tasks: 8 MiB of the largest values that stores keep inline
@@ -36,10 +36,11 @@ async def find_within(
     size, step = 0, _FIRST_STEP
     while len(tasks) < limit:
         asked = min(step, limit - len(tasks))
-        batch = await find_without_values(engine, where, limit=asked, after=after)
-        for part in _parts(engine, batch):
-            tasks += await _with_values(engine, part)
-            size = sum(map(size_of, tasks))
+        batch = await engine.find_without_values(where, limit=asked, after=after)
+        for part in _parts(batch, _FIRST_STEP if _keeps_inline(engine) else _LARGE_STEP):
+            whole = await engine.with_values(part)
+            tasks += whole
+            size += sum(map(size_of, whole))
             if size >= budget and (len(tasks) < limit):
                 return BoundedPage(tasks, is_cut=True)
         if len(batch) < asked:
@@ -53,18 +54,19 @@ async def values_within(engine: Engine, tasks: list[Task], *, budget: int = ANSW
     """The first of some tasks that were found without values, with them: as many as the budget allows."""
     whole: list[Task] = []
     size = 0
-    for part in _parts(engine, tasks) if isinstance(engine, FindsWithoutValues) else [[task] for task in tasks]:
+    for part in _parts(tasks, 1 if _keeps_inline(engine) else _LARGE_STEP):
         if size >= budget:
             break
-        whole += await _with_values(engine, part)
-        size = sum(map(size_of, whole))
+        read = await engine.with_values(part)
+        whole += read
+        size += sum(map(size_of, read))
     return whole
 
 
 async def get_within(engine: Engine, ids: Sequence[str], *, budget: int = ANSWER_BYTES) -> list[Task | None]:
     """As `Engine.get`, of as many of the first ids as the budget allows."""
     tasks: list[Task | None] = []
-    size, step = 0, _LARGE_STEP if isinstance(engine, FindsWithoutValues) else _FIRST_STEP
+    size, step = 0, _FIRST_STEP if _keeps_inline(engine) else _LARGE_STEP
     while len(tasks) < len(ids) and size < budget:
         tasks += await engine.get(ids[len(tasks) : len(tasks) + step])
         size = sum(size_of(task) for task in tasks if task is not None)
@@ -77,14 +79,13 @@ def _next_step(step: int, size: int, number: int, budget: int) -> int:
     return max(1, min(step * _GROWTH, fitting))
 
 
-def _parts(engine: Engine, tasks: list[Task]) -> list[list[Task]]:
-    if not isinstance(engine, FindsWithoutValues):
-        return [tasks]
-    return [tasks[at : at + _LARGE_STEP] for at in range(0, len(tasks), _LARGE_STEP)]
+def _keeps_inline(engine: Engine) -> bool:
+    """Whether tasks are read together with their values, because no value is large."""
+    return engine.payload_limit <= PAYLOAD_LIMIT
 
 
-async def _with_values(engine: Engine, tasks: list[Task]) -> list[Task]:
-    return await engine.with_values(tasks) if isinstance(engine, FindsWithoutValues) else tasks
+def _parts(tasks: list[Task], size: int) -> list[list[Task]]:
+    return [tasks[at : at + size] for at in range(0, len(tasks), size)]
 
 
 class ClaimSizes:
@@ -96,7 +97,7 @@ class ClaimSizes:
 
     def __init__(self, engine: Engine, budget: int = ANSWER_BYTES) -> None:
         self._budget = budget
-        self._expected = _LARGE_TASK if isinstance(engine, Spacious) else _USUAL_TASK  # bytes
+        self._expected = _USUAL_TASK if _keeps_inline(engine) else _LARGE_TASK  # bytes
 
     def limit(self, wanted: int) -> int:
         return max(1, min(wanted, int(self._budget / self._expected))) if wanted > 0 else wanted

@@ -14,7 +14,7 @@ import msgspec
 from litestar.exceptions import HTTPException
 
 from qo.clock import boot_clock
-from qo.engine import Engine, find_without_values, get_without_values
+from qo.engine import Engine
 from qo.errors import StorageError
 from qo.model import Counts, Filter, Status, Task
 from qo.web.callers import AccessLimits, Caller
@@ -85,7 +85,7 @@ class EventChannel:
         newest = await self._find(Filter(), NEWEST)
         running = await self._find(Filter(statuses=(Status.RUNNING,)), RUNNING)
         known = {task.id: task for task in (*newest, *running)}
-        ended = await get_without_values(self._engine, [each for each in self._running if each not in known])
+        ended = await self._engine.get_without_values([each for each in self._running if each not in known])
         known |= {task.id: task for task in ended if task is not None}
         changed = [task for task in known.values() if self._versions.get(task.id) != task.version]
         self._versions = {task.id: task.version for task in known.values()}
@@ -94,7 +94,7 @@ class EventChannel:
 
     async def _find(self, where: Filter, limit: int) -> list[Task]:
         narrowed = self._limits.narrow(where)
-        return [] if narrowed is None else await find_without_values(self._engine, narrowed, limit=limit)
+        return [] if narrowed is None else await self._engine.find_without_values(narrowed, limit=limit)
 
 
 class Feed:

@@ -6,7 +6,7 @@ after at each look, and as long as it waits it is the answer.
 
 from collections.abc import Iterable
 
-from qo.engine import Engine, find_without_values, get_without_values
+from qo.engine import Engine
 from qo.model import Filter, Status, Task, cursor, cursor_at
 from qo.web.callers import WHOLE_STORE, AccessLimits
 
@@ -29,7 +29,7 @@ class Oldest:
     async def _forget(self) -> None:
         """Those claimed meanwhile."""
         known = list(self._known.items())
-        tasks = await get_without_values(self._engine, [task.id for _, task in known]) if known else []
+        tasks = await self._engine.get_without_values([task.id for _, task in known]) if known else []
         for (queue, _), task in zip(known, tasks, strict=True):
             if task is None or task.status is not Status.PENDING:
                 del self._known[queue]
@@ -38,7 +38,7 @@ class Oldest:
         if (known := self._known.get(queue)) is not None:
             return known.due_at
         where = Filter(queues=(queue,), types=self._types, statuses=(Status.PENDING,))
-        page = await find_without_values(self._engine, where, limit=PAGE)
+        page = await self._engine.find_without_values(where, limit=PAGE)
         if len(page) == PAGE:
             page += await self._end(where, page[-1])
         due = [task for task in page if task.available_at <= now]
@@ -53,10 +53,10 @@ class Oldest:
         """The last page of the listing, as near as the steps come."""
         step, oldest = _FIRST_STEP, last
         for _ in range(_STEPS):
-            found = await find_without_values(self._engine, where, limit=1, after=cursor_at(oldest.created_at - step))
+            found = await self._engine.find_without_values(where, limit=1, after=cursor_at(oldest.created_at - step))
             if found:
                 oldest, step = found[0], step * 2
-            elif len(rest := await find_without_values(self._engine, where, limit=PAGE, after=cursor(oldest))) < PAGE:
+            elif len(rest := await self._engine.find_without_values(where, limit=PAGE, after=cursor(oldest))) < PAGE:
                 return [*rest, oldest]
             else:
                 oldest, step = rest[-1], max(_FIRST_STEP / 1000, step / 4)

@@ -7,7 +7,7 @@ the oldest task seen that still waits: a lower bound that becomes exact as the w
 
 from msgspec import Struct
 
-from qo.engine import Engine, find_without_values, get_without_values
+from qo.engine import Engine
 from qo.model import Counts, Filter, LevelWord, Status, Task, cursor, effective_rank, level_word
 from qo.web.callers import WHOLE_STORE, AccessLimits
 from qo.web.v1.words import LEVEL_WORDS
@@ -33,12 +33,12 @@ class Survey:
         self._witnesses: dict[LevelWord, dict[str, float]] = {level: {} for level in LEVEL_WORDS}  # since when due
 
     async def look(self, counts: Counts, now: float) -> Waiting:
-        newest = await find_without_values(self._engine, self._pending, limit=PAGE)
+        newest = await self._engine.find_without_values(self._pending, limit=PAGE)
         if len(newest) < PAGE:
             self._after = ""
             return _exact(newest, now)
-        walked = await find_without_values(
-            self._engine, self._pending, limit=PAGE, after=self._after or cursor(newest[-1])
+        walked = await self._engine.find_without_values(
+            self._pending, limit=PAGE, after=self._after or cursor(newest[-1])
         )
         self._after = cursor(walked[-1]) if len(walked) == PAGE else ""
         await self._forget_the_claimed()
@@ -54,7 +54,7 @@ class Survey:
 
     async def _forget_the_claimed(self) -> None:
         asked = [task_id for known in self._witnesses.values() for task_id in known]
-        for task_id, task in zip(asked, await get_without_values(self._engine, asked), strict=True):
+        for task_id, task in zip(asked, await self._engine.get_without_values(asked), strict=True):
             if task is None or task.status is not Status.PENDING:
                 for known in self._witnesses.values():
                     known.pop(task_id, None)

@@ -7,7 +7,6 @@ from litestar import Request
 from litestar.exceptions import PermissionDeniedException
 from msgspec.structs import replace
 
-from qo.engine import get_without_values
 from qo.errors import InvalidTask, TaskNotFound
 from qo.model import Filter, NewTask, Task, check_id
 from qo.notes import WorkerNote
@@ -42,7 +41,7 @@ async def visible(request: Request[Any, Any, Any], ids: list[str]) -> set[str]:
     caller = caller_of(request)
     if caller.limits.is_whole:
         return set(ids)
-    tasks = await get_without_values(server_of(request).queue.engine, ids)
+    tasks = await server_of(request).queue.engine.get_without_values(ids)
     return {task.id for task in tasks if task is not None and caller.may_see(task)}
 
 

@@ -9,7 +9,7 @@ from collections import Counter
 
 from qo.client.store_time import StoreTime
 from qo.clock import Clock
-from qo.engine import Engine, find_without_values
+from qo.engine import Engine
 from qo.model import MAX_NAMES, Filter, Status, Task, cursor, reject
 from qo.notes import KNOWN_TYPES, KnownTypes, read_or
 from qo.transitions import Transitions
@@ -90,7 +90,7 @@ class UnknownTypes:
         for start in range(0, len(types), MAX_NAMES):
             where = Filter(statuses=(Status.PENDING,), types=tuple(types[start : start + MAX_NAMES]))
             position = ""
-            while page := await find_without_values(self._engine, where, limit=_PAGE_SIZE, after=position):
+            while page := await self._engine.find_without_values(where, limit=_PAGE_SIZE, after=position):
                 due = [task for task in page if self._is_overdue(task, after)]
                 failed += await self._reject(due)
                 position = cursor(page[-1])

@@ -31,8 +31,8 @@ from qo.model import (
 _MARGIN = 10.0  # seconds a long-poll may be late
 
 
-class HttpEngine:
-    is_audited = True  # the server records what its callers do
+class HttpEngine(Engine):
+    is_remote = True
 
     def __init__(self, address: Address) -> None:
         self._address = address

@@ -2,11 +2,13 @@
 
 import asyncio
 import contextlib
+import sys
 from collections.abc import Sequence
 from enum import StrEnum
 
 from qo.bucket import Bucket
 from qo.clock import Clock
+from qo.engine import Engine, Snapshot
 from qo.engines.one_object.committing import Committing
 from qo.engines.one_object.record import check_head, decode_head
 from qo.engines.one_object.state import State
@@ -36,7 +38,7 @@ class Mode(StrEnum):
     GROUP = "group"  # calls share reads and writes
 
 
-class OneObjectEngine:
+class OneObjectEngine(Engine):
     """Time is the bucket's unless a clock is given."""
 
     default_retention = 86_400.0  # seconds: every write sends the finished tasks too
@@ -60,11 +62,6 @@ class OneObjectEngine:
         await self._committing.finish()
         if self._hand_backs:
             await asyncio.wait(self._hand_backs)
-
-    async def read_state(self) -> State:
-        """The whole queue as it is now, to look at."""
-        blob = await self._bucket.get(self._key)
-        return State(blob.data if blob else b"")
 
     # --- writing
 
@@ -102,6 +99,11 @@ class OneObjectEngine:
 
     async def find(self, where: Filter, *, limit: int, after: str = "") -> list[Task]:
         return await self._committing.ask(lambda state: state.find(where, limit=limit, after=after, now=self._clock()))
+
+    async def snapshot(self) -> Snapshot:
+        blob = await self._bucket.get(self._key)
+        state = State(blob.data if blob else b"")
+        return Snapshot(state.find(Filter(), limit=sys.maxsize, after="", now=await self.now()), state.version)
 
     async def count(self) -> Counts:
         return await self._committing.ask(State.count)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from qo.bucket import Bucket
 from qo.clock import Clock
 from qo.damage import encode_damage, note_name
+from qo.engine import Engine
 from qo.engines.note_objects import NoteObjects
 from qo.engines.parallel import in_parallel
 from qo.engines.patience import patiently_opened
@@ -43,7 +44,7 @@ from qo.model import (
 )
 
 
-class PerTaskEngine:
+class PerTaskEngine(Engine):
     """Time is the bucket's unless a clock is given."""
 
     shards = SHARDS

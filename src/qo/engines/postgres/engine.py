@@ -37,7 +37,7 @@ class _Rooms:
         self.watch = Watch(line)
 
 
-class PostgresEngine:
+class PostgresEngine(Engine):
     def __init__(self, address: Address, clock: Clock | None = None) -> None:
         self._address = address
         self._clock = clock  # None: the server's own clock rules

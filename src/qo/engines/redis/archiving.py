@@ -12,10 +12,12 @@ from collections import Counter
 from collections.abc import Sequence
 
 from qo.clock import Clock
+from qo.engine import Engine, Snapshot
 from qo.engines.redis.archive import Archive
 from qo.engines.redis.engine import RedisEngine
 from qo.engines.redis.packing import KeptTask
 from qo.errors import StorageError
+from qo.forwarding_engine import ForwardingEngine
 from qo.model import (
     Added,
     Change,
@@ -35,15 +37,12 @@ _SETTLED = 5.0  # seconds a task stays in Redis after it has ended: callers stil
 _PAGE = 500
 
 
-class ArchivingEngine:
+class ArchivingEngine(ForwardingEngine):
     def __init__(self, redis: RedisEngine, archive: Archive, clock: Clock) -> None:
+        super().__init__(redis)
         self._redis, self._archive, self._clock = redis, archive, clock
         self._mover: asyncio.Task[None] | None = None
         self._turn = asyncio.Lock()  # what is being taken back is not moved away meanwhile
-        # What concerns only tasks under way, and notes, is Redis' own.
-        self.claim, self.wait = redis.claim, redis.wait
-        self.read_note, self.write_note = redis.read_note, redis.write_note
-        self.notes, self.drop_note = redis.notes, redis.drop_note
 
     async def open(self) -> None:
         await self._redis.open()
@@ -148,8 +147,14 @@ class ArchivingEngine:
         both = [*here, *moved.values()]
         return sorted(both, key=lambda task: (task.created_at, task.id), reverse=True)[:limit]
 
-    async def now(self) -> float:
-        return await self._redis.now()
+    async def snapshot(self) -> Snapshot:
+        return await Engine.snapshot(self)  # of both, page by page
+
+    async def get_without_values(self, ids: Sequence[str]) -> list[Task | None]:
+        return await self.get(ids)
+
+    async def find_without_values(self, where: Filter, *, limit: int, after: str = "") -> list[Task]:
+        return await self.find(where, limit=limit, after=after)
 
     async def count(self) -> Counts:
         return dict(Counter(await self._redis.count()) + Counter(await self._archive.count()))

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 from redis.exceptions import RedisError
 
 from qo.clock import Clock, system_clock
+from qo.engine import Engine
 from qo.engines.patience import patiently_opened
 from qo.engines.redis.address import Address
 from qo.engines.redis.calls import Calls
@@ -36,6 +37,7 @@ from qo.model import (
     FINISHED,
     Added,
     Change,
+    ClaimRequest,
     Counts,
     Event,
     Filter,
@@ -53,14 +55,13 @@ T = TypeVar("T")
 _YES = ord("1")
 
 
-class RedisEngine:
+class RedisEngine(Engine):
     def __init__(self, address: Address, clock: Clock = system_clock) -> None:
         self._address, self._clock = address, clock
         self._lines = Lines(address)
         self._calls = Calls(self._lines, address.prefix)
         self._watch = Watch(self._lines, address.prefix)
         self._claiming = Claiming(self._calls, self._watch, self._now, self.apply, self._calls.set_aside)
-        self.claim, self.wait = self._claiming.claim, self._claiming.wait
 
     async def open(self) -> None:
         self._lines.is_open = True
@@ -90,6 +91,12 @@ class RedisEngine:
         answers = await self._calls.many("add", batches) if tasks else []
         words = [word for answer in answers for word in answer.split()]
         return [Added(word[1:].decode() or new.id, new=word[0] == _YES) for new, word in zip(tasks, words, strict=True)]
+
+    async def claim(self, want: ClaimRequest) -> list[Task]:
+        return await self._claiming.claim(want)
+
+    async def wait(self, want: ClaimRequest, timeout: float) -> None:
+        await self._claiming.wait(want, timeout)
 
     async def apply(self, changes: Sequence[Change]) -> list[bool]:
         check_distinct(change.id for change in changes)

@@ -112,7 +112,7 @@ def _reader(path: Path, reading: Reading, file: OpenFile) -> Callable[[list[Job]
     return serve
 
 
-class SqliteEngine:
+class SqliteEngine(Engine):
     def __init__(self, path: Path, clock: Clock = system_clock) -> None:
         self._path = path
         self._clock = clock

@@ -8,6 +8,7 @@ from typing import TypeVar
 from qo.bucket import Bucket
 from qo.clock import Clock
 from qo.damage import DamageLog
+from qo.engine import Engine
 from qo.engines.polling import Look, Waiting
 from qo.engines.sqlite_object.durable import Durable
 from qo.engines.sqlite_object.image import Image
@@ -45,7 +46,7 @@ class Mode(StrEnum):
 INTERVALS = {Mode.DURABLE: 0.0, Mode.LOCAL: 1.0}  # seconds from one flush to the next, unless told otherwise
 
 
-class SqliteObjectEngine:
+class SqliteObjectEngine(Engine):
     """Time is the bucket's unless a clock is given.
 
     A lost race is run again on the fresh state, unless the caller wants to hear of it (`repeats_lost_races=False`).

@@ -11,7 +11,7 @@ from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from qo.client import Client
-from qo.engine import Engine, get_without_values
+from qo.engine import Engine
 from qo.errors import InvalidTask
 from qo.model import FINISHED, Change, Filter, Guard, Status, Task, archive, cancel, replay
 from qo.model.change import STATUSES
@@ -166,7 +166,7 @@ async def change(queue: Client, kind: Kind, ids: list[str], action: RequestedAct
         action.add(some, answers)
         done += sum(answers)
         refused += [each for each, done_ in zip(some, answers, strict=True) if not done_]
-    told = await get_without_values(queue.engine, refused[:_TOLD]) if refused else []
+    told = await queue.engine.get_without_values(refused[:_TOLD]) if refused else []
     reasons = [Refusal(each, _why(task, kind)) for each, task in zip(refused, told, strict=False)]
     return Acted(done=done, refused=reasons + [Refusal(each, "refused") for each in refused[_TOLD:]])
 

@@ -7,7 +7,6 @@ from litestar.params import FromPath, FromQuery, QueryParameter
 from msgspec import UNSET, Struct, UnsetType
 
 from qo import __version__
-from qo.engine import Sharded
 from qo.web.access import HIDDEN, LIMITED, READ, caller_of
 from qo.web.board.filters import TaskFilter, count, search_of
 from qo.web.board.search import find, find_sorted
@@ -86,14 +85,12 @@ async def show_session(request: Request[Any, Any, Any]) -> Session:
     caller = caller_of(request)
     operate = caller.may(Scope.OPERATE)
     # Where an id's first digit is part of a task's place in the bucket, people look for it there.
-    engine = server.queue.engine
-    shards = isinstance(engine, Sharded) and bool(engine.shards)
     can = Abilities(
         write=operate,
         delete=caller.may(Scope.ADMIN),
         switches=operate,
         drain=operate,
-        shards=shards,
+        shards=bool(server.queue.engine.shards),
         audit=caller.may(Scope.ADMIN) and caller.limits.is_whole,
     )
     return Session(

@@ -8,7 +8,6 @@ from msgspec import Struct
 
 from qo.client import Client
 from qo.clock import iso
-from qo.engine import find_without_values
 from qo.model import Counts, Filter, LevelWord, Status, Task
 from qo.notes import Control, WorkerNote
 from qo.web.access import LIMITED, READ, caller_of
@@ -117,7 +116,7 @@ async def _minutes(server: Server, limits: AccessLimits) -> list[MinuteCount]:
 async def _failures(queue: Client, limits: AccessLimits) -> list[Task]:
     """The latest of the newest."""
     where = limits.narrow(Filter(statuses=(Status.FAILED,)))
-    tasks = [] if where is None else await find_without_values(queue.engine, where, limit=_FAILURES_READ)
+    tasks = [] if where is None else await queue.engine.find_without_values(where, limit=_FAILURES_READ)
     return sorted(tasks, key=lambda task: -(task.completed_at or 0.0))[:_FAILURES_SHOWN]
 
 

@@ -10,7 +10,7 @@ from functools import partial
 
 from msgspec import Struct
 
-from qo.engine import Engine, find_without_values
+from qo.engine import Engine
 from qo.errors import InvalidSetting, InvalidTask
 from qo.model import Filter, Task, check_id, cursor, effective_rank, position
 from qo.web.byte_budget import BoundedPage, find_within
@@ -100,7 +100,7 @@ async def _batch(engine: Engine, search: Search, *, limit: int, after: str) -> B
     """Payloads are read only where their text is searched."""
     if search.text:
         return await find_within(engine, search.where, limit=limit, after=after)
-    return BoundedPage(await find_without_values(engine, search.where, limit=limit, after=after), is_cut=False)
+    return BoundedPage(await engine.find_without_values(search.where, limit=limit, after=after), is_cut=False)
 
 
 async def _named(engine: Engine, text: str) -> Task | None:

@@ -8,7 +8,6 @@ from litestar.params import FromPath, FromQuery, QueryParameter
 from msgspec import Struct
 
 from qo.client import Client
-from qo.engine import find_without_values
 from qo.model import Filter, Task, check_type, cursor
 from qo.web.access import HIDDEN, LIMITED, READ, caller_of
 from qo.web.byte_budget import values_within
@@ -86,12 +85,12 @@ async def skipping(queue: Client, where: Filter | None, *, limit: int, offset: i
     if where is None:
         return []
     while left > 0:
-        skipped = await find_without_values(queue.engine, where, limit=min(left, _PAGE), after=after)
+        skipped = await queue.engine.find_without_values(where, limit=min(left, _PAGE), after=after)
         if len(skipped) < min(left, _PAGE):
             return []
         left -= len(skipped)
         after = cursor(skipped[-1])
-    return await find_without_values(queue.engine, where, limit=limit, after=after)
+    return await queue.engine.find_without_values(where, limit=limit, after=after)
 
 
 async def tally(server: Server, limits: AccessLimits, types: tuple[str, ...] = ()) -> Counter[tuple[str, Word]]:

@@ -4,7 +4,7 @@ import asyncio
 from collections import Counter
 
 from qo.clock import boot_clock
-from qo.engine import Engine, find_without_values
+from qo.engine import Engine
 from qo.model import Counts, Filter, Status, cursor
 from qo.web.callers import WHOLE_STORE, AccessLimits
 
@@ -43,7 +43,7 @@ class RetryCounts:
 
     async def _count(self) -> Counter[tuple[str, str]]:
         found, after = Counter[tuple[str, str]](), ""
-        while page := await find_without_values(self._engine, _WAITING, limit=_PAGE_SIZE, after=after):
+        while page := await self._engine.find_without_values(_WAITING, limit=_PAGE_SIZE, after=after):
             found.update((task.queue, task.type) for task in page)
             if len(page) < _PAGE_SIZE:
                 break

@@ -12,7 +12,6 @@ from msgspec.structs import replace
 
 from qo import wire
 from qo.client import Client
-from qo.engine import Timed
 from qo.errors import BadBatch, Conflict, InvalidSetting, InvalidTask, OutcomeUnknown, QoError, StorageError
 from qo.model import UNREADABLE, Change, ClaimRequest, NewTask, check_id, check_number
 from qo.web.access import ENGINE
@@ -32,7 +31,7 @@ Call = Callable[[Client, Any], Awaitable[Any]]
 
 
 async def _hello(queue: Client, _: None) -> wire.Hello:
-    now = await queue.engine.now() if isinstance(queue.engine, Timed) else None
+    now = await queue.engine.now()
     try:
         return wire.Hello(version=version("qo-queue"), now=now)
     except PackageNotFoundError:  # run from a source tree

@@ -2,7 +2,7 @@
 
 from msgspec.structs import replace
 
-from qo.engine import Engine, find_without_values
+from qo.engine import Engine
 from qo.model import Filter, Status, Task, check_id, cursor, renew
 from qo.web.remote.checks import MOST
 from qo.web.remote.messages import LEASE, Heartbeat
@@ -37,7 +37,7 @@ async def _tasks_of(engine: Engine, worker_id: str) -> list[Task]:
     tasks: list[Task] = []
     after = ""
     while len(tasks) < MOST:
-        some = await find_without_values(engine, where, limit=_STEP, after=after)
+        some = await engine.find_without_values(where, limit=_STEP, after=after)
         tasks += [replace(task, payload=b"null", result=None) for task in some]
         if len(some) < _STEP:
             break

@@ -6,7 +6,7 @@ from typing import Literal
 from msgspec.structs import replace
 
 from qo.codec import encode_value, from_json
-from qo.engine import Engine, get_without_values
+from qo.engine import Engine
 from qo.errors import InvalidTask
 from qo.ids import luck
 from qo.model import Change, Status, Task, after_error, check_id, check_number, check_size, complete, fail
@@ -53,7 +53,7 @@ async def record(
     engine: Engine, seat: Seat, results: Sequence[Result], caller: Caller, *, result_limit: int
 ) -> tuple[list[Recorded], list[Settled]]:
     """What became of each, and those that changed something."""
-    found = await get_without_values(engine, [check_id(result.task_id) for result in results])
+    found = await engine.get_without_values([check_id(result.task_id) for result in results])
     tasks = [task if task is not None and caller.may_see(task) else None for task in found]
     changes = [
         None if task is None else settlement(_held(task, seat, result), result, result_limit)

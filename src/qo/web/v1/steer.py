@@ -7,7 +7,6 @@ from litestar.params import FromPath, JSONBody
 from msgspec import Meta, Struct, field
 
 from qo.client import Client
-from qo.engine import find_without_values
 from qo.errors import WrongStatus
 from qo.model import Status, cursor, replay
 from qo.web.access import HIDDEN, LIMITED, OPERATE, caller_of
@@ -108,7 +107,7 @@ async def _matching(queue: Client, given: ReplayFilter, limits: AccessLimits) ->
     ids: list[str] = []
     after = ""
     while where is not None:
-        some = await find_without_values(queue.engine, where, limit=_PAGE, after=after)
+        some = await queue.engine.find_without_values(where, limit=_PAGE, after=after)
         for task in some:
             if len(ids) == given.limit:
                 return ids, True

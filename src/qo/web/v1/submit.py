@@ -9,7 +9,6 @@ from litestar.params import JSONBody
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
-from qo.engine import get_without_values
 from qo.errors import InvalidTask
 from qo.ids import new_lease_id
 from qo.model import LEVELS, LevelWord, NewTask, RetryPolicy, Status, derived_id, due_at, effective_rank, rank
@@ -105,7 +104,7 @@ async def submit_tasks(request: Request[Any, Any, Any], data: JSONBody[Bulk]) ->
     check_may_submit(request, tasks)
     submitted = await server.queue.submit_many(tasks)
     old = [each.id for each in submitted if not each.new]
-    known = await get_without_values(server.queue.engine, list(dict.fromkeys(old))) if old else []
+    known = await server.queue.engine.get_without_values(list(dict.fromkeys(old))) if old else []
     existing = {task.id: task for task in known if task is not None}
     new = len(submitted) - len(old)
     tell(request, "queued", number=new)

@@ -1,5 +1,5 @@
 // Large payloads and results lie under data/, and the task holds a reference in their place: the same marks as in
-// qo/engines/references.py.
+// qo/engines/large_values/references.py.
 
 import {crc32} from './checksum.js';
 import {bytesOf, valueOfBytes} from './values.js';

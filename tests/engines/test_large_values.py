@@ -10,8 +10,8 @@ from msgspec.structs import replace
 from qo.buckets.memory import MemoryBucket
 from qo.client import Client, Settings, connect
 from qo.engine import Engine
-from qo.engines.references import MARK, reference
-from qo.engines.spacious import LARGEST, YOUNGEST, SpaciousEngine
+from qo.engines.large_values import DEFAULT_PAYLOAD_LIMIT, MIN_ORPHAN_AGE, LargeValuesEngine
+from qo.engines.large_values.references import MARK, reference
 from qo.errors import InvalidTask, StorageError
 from qo.model import PAYLOAD_LIMIT, Status, cancel, complete
 from qo.testing import EngineContract, ManualClock
@@ -45,8 +45,8 @@ def bucket(clock: ManualClock) -> MemoryBucket:
 @pytest.fixture(params=list(LAYOUTS))
 async def engine(
     bucket: MemoryBucket, clock: ManualClock, request: pytest.FixtureRequest
-) -> AsyncIterator[SpaciousEngine]:
-    engine = SpaciousEngine(LAYOUTS[request.param](bucket, clock), bucket, clock=clock)
+) -> AsyncIterator[LargeValuesEngine]:
+    engine = LargeValuesEngine(LAYOUTS[request.param](bucket, clock), bucket, clock=clock)
     yield engine
     await engine.close()
 
@@ -55,7 +55,7 @@ async def aside(bucket: MemoryBucket) -> list[str]:
     return [key async for key in bucket.keys("data/")]
 
 
-async def test_a_large_payload_and_a_large_result_lie_aside(engine: SpaciousEngine, bucket: MemoryBucket) -> None:
+async def test_a_large_payload_and_a_large_result_lie_aside(engine: LargeValuesEngine, bucket: MemoryBucket) -> None:
     await engine.add([new(payload=LARGE), new(1, payload=b"small")])
     assert len(await aside(bucket)) == 1
     tasks = {task.id: task for task in await claim(engine)}
@@ -69,7 +69,7 @@ async def test_a_large_payload_and_a_large_result_lie_aside(engine: SpaciousEngi
     assert len(below[0].payload) < 200
 
 
-async def test_what_is_deleted_leaves_nothing_aside(engine: SpaciousEngine, bucket: MemoryBucket) -> None:
+async def test_what_is_deleted_leaves_nothing_aside(engine: LargeValuesEngine, bucket: MemoryBucket) -> None:
     await engine.add([new(payload=LARGE)])
     await engine.apply([complete(await claim_one(engine), LARGE)])
     assert len(await aside(bucket)) == 2
@@ -78,7 +78,7 @@ async def test_what_is_deleted_leaves_nothing_aside(engine: SpaciousEngine, buck
 
 
 async def test_a_refused_submission_takes_its_payload_back_and_no_one_elses(
-    engine: SpaciousEngine, bucket: MemoryBucket
+    engine: LargeValuesEngine, bucket: MemoryBucket
 ) -> None:
     await engine.add([new(payload=LARGE)])
     before = await aside(bucket)
@@ -88,7 +88,7 @@ async def test_a_refused_submission_takes_its_payload_back_and_no_one_elses(
 
 
 async def test_a_large_payload_that_follows_under_a_key_stays_whatever_becomes_of_the_first(
-    engine: SpaciousEngine, bucket: MemoryBucket, clock: ManualClock
+    engine: LargeValuesEngine, bucket: MemoryBucket, clock: ManualClock
 ) -> None:
     keyed = [new(payload=LARGE, idempotency_key="k", window=10.0, next_id=task_id(n)) for n in range(1, 4)]
     assert await engine.add([keyed[0]]) == [(task_id(0), True)]
@@ -100,14 +100,14 @@ async def test_a_large_payload_that_follows_under_a_key_stays_whatever_becomes_o
         assert await engine.add([replace(submission, next_id=task_id(9))]) == [(submission.next_id, False)]
         assert await aside(bucket) == before
     assert len(before) == 4, "no two tasks share a payload, though the first submission made two"
-    clock.advance(YOUNGEST + 1)
+    clock.advance(MIN_ORPHAN_AGE + 1)
     assert await engine.repair() == 0
     assert await engine.delete([task_id(0), task_id(1)]) == [True, True]
     assert len(await aside(bucket)) == 2
     assert (await claim_one(engine)).payload == (await stored(engine, 2)).payload == LARGE
 
 
-async def test_a_refused_result_is_taken_back(engine: SpaciousEngine, bucket: MemoryBucket) -> None:
+async def test_a_refused_result_is_taken_back(engine: LargeValuesEngine, bucket: MemoryBucket) -> None:
     await engine.add([new()])
     task = await claim_one(engine)
     await engine.apply([cancel(task.id)])
@@ -115,7 +115,7 @@ async def test_a_refused_result_is_taken_back(engine: SpaciousEngine, bucket: Me
     assert await aside(bucket) == []
 
 
-async def test_repeating_a_completion_is_harmless(engine: SpaciousEngine, bucket: MemoryBucket) -> None:
+async def test_repeating_a_completion_is_harmless(engine: LargeValuesEngine, bucket: MemoryBucket) -> None:
     await engine.add([new()])
     task = await claim_one(engine)
     for _ in range(2):
@@ -124,7 +124,7 @@ async def test_repeating_a_completion_is_harmless(engine: SpaciousEngine, bucket
     assert (await stored(engine)).result == LARGE
 
 
-async def test_nobody_can_make_up_a_reference(engine: SpaciousEngine, bucket: MemoryBucket) -> None:
+async def test_nobody_can_make_up_a_reference(engine: LargeValuesEngine, bucket: MemoryBucket) -> None:
     await engine.add([new(payload=LARGE)])
     (key,) = await aside(bucket)
     for n, payload in enumerate((reference(key, LARGE), MARK, MARK + b"=x"), start=1):
@@ -132,7 +132,9 @@ async def test_nobody_can_make_up_a_reference(engine: SpaciousEngine, bucket: Me
         assert (await stored(engine, n)).payload == payload
 
 
-async def test_a_payload_that_is_gone_fails_its_task_and_no_other(engine: SpaciousEngine, bucket: MemoryBucket) -> None:
+async def test_a_payload_that_is_gone_fails_its_task_and_no_other(
+    engine: LargeValuesEngine, bucket: MemoryBucket
+) -> None:
     await engine.add([new(payload=LARGE), new(1)])
     (key,) = await aside(bucket)
     await bucket.delete(key)
@@ -143,7 +145,7 @@ async def test_a_payload_that_is_gone_fails_its_task_and_no_other(engine: Spacio
 
 
 async def test_repair_removes_what_a_crash_left_once_it_is_old(
-    engine: SpaciousEngine, bucket: MemoryBucket, clock: ManualClock
+    engine: LargeValuesEngine, bucket: MemoryBucket, clock: ManualClock
 ) -> None:
     await engine.add([new(payload=LARGE)])
     needed = await aside(bucket)
@@ -151,26 +153,26 @@ async def test_repair_removes_what_a_crash_left_once_it_is_old(
         await bucket.put(f"data/{task_id(n)[0]}/{task_id(n)}/payload_{n:032x}", b"left", expected="new")
     await bucket.put("data/readme.txt", b"somebody else's", expected="new")
     assert await engine.repair() == 0
-    clock.advance(YOUNGEST + 1)
+    clock.advance(MIN_ORPHAN_AGE + 1)
     assert await engine.repair() == 2
     assert await aside(bucket) == sorted([*needed, "data/readme.txt"])
 
 
 async def test_repair_keeps_the_values_of_a_damaged_task(
-    engine: SpaciousEngine, bucket: MemoryBucket, clock: ManualClock
+    engine: LargeValuesEngine, bucket: MemoryBucket, clock: ManualClock
 ) -> None:
     """It may be restored, and then needs them."""
     await engine.add([new(payload=LARGE), new(1, payload=LARGE)])
     needed = await aside(bucket)
     await DamagedLayouts().damage(engine, task_id(0))
-    clock.advance(YOUNGEST + 1)
+    clock.advance(MIN_ORPHAN_AGE + 1)
     assert await engine.repair() == 0
     assert await aside(bucket) == needed
 
 
 async def test_a_value_that_was_spoiled_on_its_way_is_read_again(clock: ManualClock) -> None:
     bucket = SpoilingBucket(clock)
-    engine = SpaciousEngine(LAYOUTS["tasks"](bucket, clock), bucket, clock=clock)
+    engine = LargeValuesEngine(LAYOUTS["tasks"](bucket, clock), bucket, clock=clock)
     await engine.add([new(payload=LARGE)])
     bucket.spoiled_reads = 1
     assert (await claim_one(engine)).payload == LARGE
@@ -180,7 +182,7 @@ async def test_a_value_that_was_spoiled_on_its_way_is_read_again(clock: ManualCl
 
 async def test_a_payload_out_of_reach_goes_back_to_be_claimed_again(bucket: MemoryBucket, clock: ManualClock) -> None:
     faulty = FaultyBucket(bucket, Faults(0))
-    engine = SpaciousEngine(LAYOUTS["tasks"](bucket, clock), faulty, clock=clock)
+    engine = LargeValuesEngine(LAYOUTS["tasks"](bucket, clock), faulty, clock=clock)
     await engine.add([new(payload=LARGE)])
     faulty.faults = Faults(0, refused=1.0)
     assert await claim(engine) == []
@@ -191,7 +193,7 @@ async def test_a_payload_out_of_reach_goes_back_to_be_claimed_again(bucket: Memo
 
 async def test_the_answer_stands_though_cleaning_up_fails(bucket: MemoryBucket, clock: ManualClock) -> None:
     faulty = FaultyBucket(bucket, Faults(0))
-    engine = SpaciousEngine(LAYOUTS["tasks"](bucket, clock), faulty, clock=clock)
+    engine = LargeValuesEngine(LAYOUTS["tasks"](bucket, clock), faulty, clock=clock)
     await engine.add([new(payload=LARGE)])
     await engine.apply([cancel(task_id(0))])
     faulty.faults = Faults(0, refused=1.0)
@@ -212,7 +214,7 @@ async def test_a_queue_takes_what_its_store_has_room_for(tmp_path: Path) -> None
         with pytest.raises(InvalidTask, match="300,003 bytes, the limit is 300,000"):
             await queue.enqueue("t", "x" * 300_001)
     async with connect(f"file://{tmp_path}?layout=one") as queue:
-        assert queue.settings.payload_limit == LARGEST
+        assert queue.settings.payload_limit == DEFAULT_PAYLOAD_LIMIT
 
 
 @pytest.mark.parametrize("url", ["memory://", "sqlite:///{}/qo.db"])
@@ -225,7 +227,7 @@ async def test_other_stores_name_their_limit(url: str, tmp_path: Path) -> None:
 
 
 async def test_settings_go_before_the_store(bucket: MemoryBucket, clock: ManualClock) -> None:
-    engine = SpaciousEngine(LAYOUTS["tasks"](bucket, clock), bucket, clock=clock)
+    engine = LargeValuesEngine(LAYOUTS["tasks"](bucket, clock), bucket, clock=clock)
     async with Client(engine, Settings(payload_limit=10), clock=clock) as queue:
         with pytest.raises(InvalidTask, match="the limit is 10;"):
             await queue.enqueue("t", "x" * 9)

@@ -1,0 +1,83 @@
+"""The blobs of large values: written, read and removed, with retries."""
+
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
+
+from qo.bucket import ANY, Blob, Bucket
+from qo.engines.large_values.references import (
+    DATA,
+    Kind,
+    data_key,
+    is_id,
+    is_intact,
+    literal,
+    own_key,
+    reference,
+    referred,
+    value_of,
+)
+from qo.engines.parallel import in_parallel
+from qo.engines.patience import patiently
+from qo.errors import StorageError
+from qo.model import Task
+
+log = logging.getLogger("qo.engines")
+MAX_TRANSFERS = 16  # at once: blobs are large
+
+Answer = TypeVar("Answer")
+
+
+class BlobStore:
+    """Values above `inline` bytes become blobs. A request that fails is repeated for at least `patience` seconds."""
+
+    def __init__(self, bucket: Bucket, *, inline: int, patience: float) -> None:
+        self._bucket, self._inline, self._patience = bucket, inline, patience
+
+    async def keep(self, task_id: str, kind: Kind, name: str, value: bytes) -> bytes:
+        """What to store in the task: the value, or a reference to the blob it was written to."""
+        if len(value) <= self._inline or not is_id(task_id):
+            return literal(value)
+        key = data_key(task_id, kind, name)
+        await self._retried(lambda: self._bucket.put(key, value, expected=ANY))
+        return reference(key, value)
+
+    async def fetch(self, task: Task, kind: Kind) -> bytes | None:
+        """The value. None: there is none, its blob is gone or damaged, or the reference is not the task's own."""
+        stored = task.payload if kind == "payload" else task.result
+        if stored is None or referred(stored) is None:
+            return None if stored is None else value_of(stored)
+        key = own_key(stored, task.id, kind)
+        if key is None:
+            log.error("the %s of %s refers to %r, which is not its own", kind, task.id, referred(stored))
+            return None
+        blob = await self.get(key)
+        if blob is not None and not is_intact(stored, blob.data):  # the answer may be damaged, and not what is stored
+            blob = await self.get(key)
+        if blob is not None and not is_intact(stored, blob.data):
+            log.error("%s is damaged: its checksum is not that of its bytes", key)
+            return None
+        return None if blob is None else blob.data
+
+    async def get(self, key: str) -> Blob | None:
+        return await self._retried(lambda: self._bucket.get(key))
+
+    async def keys(self) -> list[str]:
+        async def read() -> list[str]:
+            return [key async for key in self._bucket.keys(DATA)]
+
+        return await self._retried(read)
+
+    async def remove(self, keys: Sequence[str]) -> None:
+        await in_parallel(lambda key: self._retried(lambda: self._bucket.delete(key)), keys, most=MAX_TRANSFERS)
+
+    async def _retried(self, request: Callable[[], Awaitable[Answer]]) -> Answer:
+        return await patiently(request, patience=self._patience)
+
+
+async def leave_to_repair(cleanup: Awaitable[None]) -> None:
+    """Clean up after a call whose answer is known. What cannot be removed now is left to `repair`."""
+    try:
+        await cleanup
+    except StorageError as error:
+        log.warning("a blob nobody refers to stays until the next repair: %s", error)

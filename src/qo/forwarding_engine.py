@@ -1,0 +1,99 @@
+"""An engine that passes every call on to another one: the base of engines that change only some calls."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from qo.engine import Engine, Snapshot
+from qo.model import Added, Change, ClaimRequest, Counts, Event, Filter, NewTask, Note, Task
+
+
+class ForwardingEngine(Engine):
+    """Subclasses override the calls that they change. The other calls, and all facts, are those of `engine`.
+
+    A subclass that reads tasks from another place overrides `get` and `find` as well as their forms without values.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+
+    @property
+    def payload_limit(self) -> int:
+        return self.engine.payload_limit
+
+    @property
+    def default_retention(self) -> float:
+        return self.engine.default_retention
+
+    @property
+    def shards(self) -> str:
+        return self.engine.shards
+
+    @property
+    def is_remote(self) -> bool:
+        return self.engine.is_remote
+
+    async def open(self) -> None:
+        await self.engine.open()
+
+    async def close(self) -> None:
+        await self.engine.close()
+
+    async def add(self, tasks: Sequence[NewTask]) -> list[Added]:
+        return await self.engine.add(tasks)
+
+    async def add_on(self, connection: Any, tasks: Sequence[NewTask]) -> list[Added]:
+        return await self.engine.add_on(connection, tasks)
+
+    async def claim(self, want: ClaimRequest) -> list[Task]:
+        return await self.engine.claim(want)
+
+    async def apply(self, changes: Sequence[Change]) -> list[bool]:
+        return await self.engine.apply(changes)
+
+    async def delete(self, ids: Sequence[str]) -> list[bool]:
+        return await self.engine.delete(ids)
+
+    async def get(self, ids: Sequence[str]) -> list[Task | None]:
+        return await self.engine.get(ids)
+
+    async def find(self, where: Filter, *, limit: int, after: str = "") -> list[Task]:
+        return await self.engine.find(where, limit=limit, after=after)
+
+    async def snapshot(self) -> Snapshot:
+        return await self.engine.snapshot()
+
+    async def get_without_values(self, ids: Sequence[str]) -> list[Task | None]:
+        return await self.engine.get_without_values(ids)
+
+    async def find_without_values(self, where: Filter, *, limit: int, after: str = "") -> list[Task]:
+        return await self.engine.find_without_values(where, limit=limit, after=after)
+
+    async def with_values(self, tasks: Sequence[Task]) -> list[Task]:
+        return await self.engine.with_values(tasks)
+
+    async def count(self) -> Counts:
+        return await self.engine.count()
+
+    async def history(self, task_id: str) -> list[Event]:
+        return await self.engine.history(task_id)
+
+    async def wait(self, want: ClaimRequest, timeout: float) -> None:
+        await self.engine.wait(want, timeout)
+
+    async def now(self) -> float:
+        return await self.engine.now()
+
+    async def repair(self) -> int:
+        return await self.engine.repair()
+
+    async def read_note(self, name: str) -> Note | None:
+        return await self.engine.read_note(name)
+
+    async def write_note(self, name: str, data: bytes, *, expected: str) -> str:
+        return await self.engine.write_note(name, data, expected=expected)
+
+    async def notes(self, prefix: str) -> list[Note]:
+        return await self.engine.notes(prefix)
+
+    async def drop_note(self, name: str) -> None:
+        await self.engine.drop_note(name)
