@@ -15,8 +15,8 @@ from qo.engines import open_engine
 from qo.engines.memory import MemoryEngine
 from qo.errors import InvalidTask
 from qo.model import Change, Guard, NewTask, Status
+from qo.task_queue import TaskQueue
 from qo.testing.samples import task_id
-from qo.tq import TaskQueue
 from tests.web.serving import Served, served
 
 

@@ -1,8 +1,7 @@
 """qo: a task queue that needs no broker. It runs on the storage you already have."""
 
-from qo.app import App, Submission, TaskFunction
-from qo.client import Client, Consumer, HeartbeatManager, Producer, QueueState, Settings, Submitted, connect
-from qo.codec import decode
+from typing import TYPE_CHECKING
+
 from qo.errors import (
     Conflict,
     ConflictError,
@@ -22,12 +21,32 @@ from qo.errors import (
     TaskNotFound,
     WrongStatus,
 )
-from qo.model import Event, Filter, PromotionTimes, RetryPolicy, Status, Task, cursor
-from qo.s3_store import S3Store
-from qo.storages import GCSStorage, InMemoryStorage, ObjectStorage, S3Storage
-from qo.tasks import current_task
-from qo.tq import tq
+from qo.lazy_names import lazy_names
 from qo.version import __version__
+
+if TYPE_CHECKING:
+    from qo.app import App, Submission, TaskFunction
+    from qo.client import Client, Consumer, HeartbeatManager, Producer, QueueState, Settings, Submitted, connect
+    from qo.codec import decode
+    from qo.model import Event, Filter, PromotionTimes, RetryPolicy, Status, Task, cursor
+    from qo.s3_store import S3Store
+    from qo.storages import GCSStorage, InMemoryStorage, ObjectStorage, S3Storage
+    from qo.task_queue import tq
+    from qo.tasks import current_task
+else:
+    __getattr__ = lazy_names(
+        __name__,
+        {
+            "qo.app": "App Submission TaskFunction",
+            "qo.client": "Client Consumer HeartbeatManager Producer QueueState Settings Submitted connect",
+            "qo.codec": "decode",
+            "qo.model": "Event Filter PromotionTimes RetryPolicy Status Task cursor",
+            "qo.s3_store": "S3Store",
+            "qo.storages": "GCSStorage InMemoryStorage ObjectStorage S3Storage",
+            "qo.tasks": "current_task",
+            "qo.task_queue": "tq",
+        },
+    )
 
 __all__ = [
     "App",
@@ -75,3 +94,7 @@ __all__ = [
     "decode",
     "tq",
 ]
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -11,7 +11,8 @@ from click.testing import CliRunner
 
 import qo
 from qo.cli import main
-from qo.cli.output import bar, clean, clean_lines, duration
+from qo.cli.output import clean, clean_lines, duration
+from qo.cli.rich_output import bar
 from qo.clock import system_clock
 from qo.model import ANY
 from qo.notes import WORKERS, WorkerNote

@@ -14,7 +14,8 @@ from rich.table import Table
 
 import qo
 from qo.cli.logs import JsonFormatter, PeopleFormatter
-from qo.cli.output import as_json, console
+from qo.cli.output import as_json
+from qo.cli.rich_output import console
 from qo.clock import system_clock
 from qo.model import ANY
 from qo.notes import WORKERS, WorkerNote

@@ -9,10 +9,9 @@ import qo
 from qo.bucket import Bucket
 from qo.buckets.memory import MemoryBucket
 from qo.client import Client, Settings
-from qo.client.recovery import GRACE
 from qo.engine import Engine
 from qo.engines.memory import MemoryEngine
-from qo.model import Filter, Status, Task
+from qo.model import EXPIRY_GRACE, Filter, Status, Task
 from qo.testing import ManualClock
 from tests.engines.layouts import LAYOUTS
 
@@ -34,7 +33,7 @@ async def test_a_task_whose_consumer_died_is_dequeued_again(name: str, clock: Ma
         submitted = await queue.enqueue("t", queue="jobs")
         dead, alive = await queue.consumer("jobs"), await queue.consumer("jobs")
         assert await dead.dequeue(lease=30) is not None
-        clock.advance(30 + GRACE - 1)
+        clock.advance(30 + EXPIRY_GRACE - 1)
         assert await alive.dequeue() is None
         clock.advance(1)
         assert await alive.dequeue() is None  # it waits for its back-off now

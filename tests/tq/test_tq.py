@@ -12,7 +12,7 @@ import pytest
 
 from qo.errors import InvalidSetting, InvalidTask
 from qo.model import SLOW_POLICY, RetryPolicy, Task
-from qo.tq import TaskQueue
+from qo.task_queue import TaskQueue
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from rich.table import Table
 from rich.text import Text
 
 from qo.cli.context import Call
-from qo.cli.output import data, table
+from qo.cli.rich_output import data, table
 from qo.client import Client
 from qo.clock import iso, system_clock
 from qo.stats import Durations, Interval, Rows, StatsRow, add_up

@@ -9,8 +9,9 @@ from rich.text import Text
 
 from qo.audit import AuditPage, AuditRecord, compact_audit, read_audit
 from qo.cli.context import Call, common, examples, option
-from qo.cli.output import data, plural, table
+from qo.cli.output import plural
 from qo.cli.params import DURATION, Names, together
+from qo.cli.rich_output import data, table
 from qo.client import Client
 from qo.clock import iso, system_clock
 from qo.errors import QoError

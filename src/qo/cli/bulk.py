@@ -12,8 +12,9 @@ from rich.text import Text
 
 from qo.cli.context import Call
 from qo.cli.exits import Exit
-from qo.cli.output import console, plural, print_error
+from qo.cli.output import plural, print_error
 from qo.cli.payload import task_of_line
+from qo.cli.rich_output import console
 from qo.client import Client, Settings
 from qo.errors import InvalidTask, QoError
 from qo.model import NewTask

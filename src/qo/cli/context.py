@@ -1,19 +1,20 @@
 """One call of the command line: which queue it is about, and how it answers."""
 
-import asyncio
 import functools
 from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
-from rich.console import Console
 
-from qo.cli.output import as_json, console
+from qo.cli.output import as_json
 from qo.cli.params import DURATION
-from qo.cli.store import require_store
-from qo.client import Client, Settings, connect
 from qo.destinations import DEFAULT_URL, default_url
 from qo.url_secrets import hide_password
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from qo.client import Client, Settings
 
 T = TypeVar("T")
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -36,23 +37,32 @@ class Call:
         return hide_password(self.url)
 
     @property
-    def settings(self) -> Settings:
+    def settings(self) -> "Settings":
         """What holds for tasks of this queue, known before a store is opened, or made."""
+        from qo.client import connect  # noqa: PLC0415 - help texts and supervisors do without it
+
         return connect(self.url).settings
 
     @property
-    def out(self) -> Console:
+    def out(self) -> "Console":
+        from qo.cli.rich_output import console  # noqa: PLC0415 - not needed for JSON
+
         return console()
 
     def answer(self, value: Any) -> None:
         """The one JSON document on stdout."""
         click.echo(as_json(value))
 
-    def ask(self, work: Callable[[Client], Awaitable[T]], *, create: bool = False) -> T:
+    def ask(self, work: Callable[["Client"], Awaitable[T]], *, create: bool = False) -> T:
         """Open the queue, do the work, close it. Only a command that brings tasks may create a store."""
+        import asyncio  # noqa: PLC0415 - help texts do without it
+
         return asyncio.run(self._session(work, create=create))
 
-    async def _session(self, work: Callable[[Client], Awaitable[T]], *, create: bool) -> T:
+    async def _session(self, work: Callable[["Client"], Awaitable[T]], *, create: bool) -> T:
+        from qo.cli.store import require_store  # noqa: PLC0415 - help texts and supervisors do without them
+        from qo.client import connect  # noqa: PLC0415 - as above
+
         if not create:
             require_store(self.url)
         async with connect(self.url) as queue:

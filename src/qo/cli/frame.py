@@ -10,7 +10,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from qo.cli.output import STYLES, age, clean, clean_lines, data, status_text, table
+from qo.cli.output import age, clean, clean_lines
+from qo.cli.rich_output import STYLES, data, status_text, table
 from qo.cli.stats import lane_table
 from qo.cli.switching import control_lines, control_view
 from qo.cli.unhandled import by_type, unhandled_note

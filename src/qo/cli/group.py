@@ -8,12 +8,12 @@ from typing import Any, Never
 
 import click
 
-from qo import __version__
-from qo.app import DEFAULT_URL
 from qo.cli.context import Call
 from qo.cli.exits import MEANINGS, Exit, code_of
 from qo.cli.output import echo, print_error, print_json_error
+from qo.destinations import DEFAULT_URL
 from qo.errors import QoError
+from qo.version import __version__
 
 COMMANDS = {  # in the order in which one meets them
     "submit": "Submit one task, or many from a file.",

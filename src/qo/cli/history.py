@@ -4,8 +4,9 @@ import click
 from rich.text import Text
 
 from qo.cli.context import Call, common, examples
-from qo.cli.output import clean_lines, data, duration, status_text, table
+from qo.cli.output import clean_lines, duration
 from qo.cli.params import unique
+from qo.cli.rich_output import data, status_text, table
 from qo.client import Client
 from qo.clock import iso
 from qo.codec import event_view

@@ -1,56 +1,18 @@
-"""How answers look: colours, tables, JSON. What comes from a task is text, never markup or terminal commands."""
+"""Answers as text and JSON. What comes from a task is text, never markup or terminal commands."""
 
 import json
 import re
 import sys
-from collections.abc import Iterable
-from typing import IO, Any
+from typing import Any
 
 import click
-from rich import box
-from rich.console import Console, ConsoleOptions, RenderableType
-from rich.segment import Segment
-from rich.table import Table
-from rich.text import Text
 
-from qo.model import Status
-
-STYLES = {
-    Status.PENDING: "blue",
-    Status.RUNNING: "yellow",
-    Status.COMPLETED: "green",
-    Status.FAILED: "red",
-    Status.CANCELLED: "magenta",
-    Status.ARCHIVED: "dim",
-}
-_PIPE_WIDTH = 240  # columns where nobody's window cuts: in a pipe a shortened id is useless
 # Control characters (C0, DEL, C1), line and paragraph separators, whatever turns the direction, half characters.
 _HARMFUL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u206f\ud800-\udfff]")
 _BLANKS = {ord(character): " " for character in "\n\r\t"}
 _LATIN = 0xFF
 _UNITS = ((86_400.0, "d"), (3600.0, "h"), (60.0, "m"))
-_WIDTHS = {"id": 36, "status": 9, "at": 19, "ago": 4, "failure": 12}
 _MOMENT = 0.0005  # seconds; what is shorter shows as 0
-
-
-class SafeConsole(Console):
-    """Escapes what a terminal would obey in all that is printed, also where a caller forgot to."""
-
-    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-        for segment in super().render(renderable, options):
-            text = segment.text
-            yield segment if segment.control or (text.isascii() and text.isprintable()) else _escaped(segment)
-
-
-def _escaped(segment: Segment) -> Segment:
-    return segment._replace(text=escape(segment.text))
-
-
-def console(stream: IO[str] | None = None) -> Console:
-    """A console on stdout (or `stream`) that takes no markup, so that data cannot dress up."""
-    stream = stream or sys.stdout
-    width = None if stream.isatty() else _PIPE_WIDTH
-    return SafeConsole(file=stream, markup=False, emoji=False, highlight=False, width=width, soft_wrap=False)
 
 
 def clean(text: str) -> str:
@@ -73,15 +35,6 @@ def _escape(found: re.Match[str]) -> str:
     return f"\\x{code:02x}" if code <= _LATIN else f"\\u{code:04x}"
 
 
-def data(text: object, style: str = "") -> Text:
-    """Something a user wrote, on one line."""
-    return Text(clean(str(text)), style=style)
-
-
-def status_text(status: Status | str) -> Text:
-    return Text(str(status), style=STYLES[Status(status)])
-
-
 def shorten(text: str, most: int) -> str:
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
@@ -97,27 +50,6 @@ def compact(value: Any) -> str:
 def escape_json(text: str) -> str:
     """The same JSON, without a character that a terminal would obey: these occur in strings only."""
     return _HARMFUL.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
-
-
-def table(*columns: str, title: str | None = None, right: Iterable[str] = ()) -> Table:
-    """An empty table in the house style. In a narrow window ids and statuses keep their width, the others give way."""
-    made = Table(
-        box=box.SIMPLE_HEAD,
-        padding=(0, 1, 0, 0),
-        pad_edge=False,
-        title=title,
-        title_justify="left",
-        title_style="bold",
-        show_edge=False,
-    )
-    for column in columns:
-        made.add_column(
-            column,
-            justify="right" if column in right else "left",
-            no_wrap=True,
-            min_width=_WIDTHS.get(column),
-        )
-    return made
 
 
 def age(seconds: float) -> str:
@@ -151,13 +83,6 @@ def _in_units(seconds: float) -> str:
     return f"{int(seconds // size)} {unit}" + (f" {number} {smaller[1]}" if number else "")
 
 
-def bar(share: float, width: int, style: str) -> Text:
-    """A bar of `width` cells, filled to an eighth of a cell."""
-    eighths = round(max(0.0, min(1.0, share)) * width * 8)
-    full, part = divmod(eighths, 8)
-    return Text("█" * full + ("" if not part else "▏▎▍▌▋▊▉"[part - 1]), style=style)
-
-
 def plural(number: int, thing: str = "task") -> str:
     return f"{number:,} {thing}" + ("" if number == 1 else "s")
 
@@ -172,4 +97,8 @@ def print_json_error(message: str, **more: object) -> None:
 
 
 def print_error(message: str) -> None:
+    from rich.text import Text  # noqa: PLC0415 - most commands end without an error, and the import takes 30 ms
+
+    from qo.cli.rich_output import console  # noqa: PLC0415 - as above
+
     console(sys.stderr).print(Text.assemble(("error: ", "bold red"), clean_lines(message)), soft_wrap=True)

@@ -1,39 +1,23 @@
 """Runs what `qo worker` was asked for: worker processes under a supervisor, each with its monitor."""
 
 import asyncio
-import contextlib
 import logging
 import sys
-from collections.abc import AsyncIterator
-from concurrent.futures import CancelledError
 from pathlib import Path
 
-import click
 from msgspec import Struct
-from msgspec.structs import replace
-from rich.table import Table
-from rich.text import Text
 
-from qo.app import App
 from qo.cli.context import Call
 from qo.cli.exits import Exit
-from qo.cli.output import clean, console
-from qo.cli.shutdown import Ending
-from qo.cli.target import load_app
-from qo.client import Client
-from qo.errors import InvalidSetting
-from qo.monitor import Monitor, MonitorSettings
-from qo.url_secrets import hide_password
-from qo.worker import Watchdog, Worker, WorkerCancelled, WorkerSettings
-from qo.worker.bounded import abandon, ended
-from qo.worker.fleet import DISMISSED, FINISHED, Fleet, FleetSettings, follow_parent, in_fleet
-from qo.worker.heartbeat import WorkerHeartbeat
+from qo.cli.output import print_error, print_json_error
+from qo.monitor.settings import MonitorSettings
+from qo.worker.exit_codes import CANCELLED
+from qo.worker.fleet import Fleet, FleetSettings, follow_parent, in_fleet
 from qo.worker.reload import changes
-from qo.worker.run_table import RunTable
+from qo.worker.settings import WorkerSettings
 from qo.worker.worker_process import attach_table
 
 log = logging.getLogger("qo.worker")
-_LAST_ANSWER = 1.0  # seconds a store has to take a monitor's resignation, and to let go
 
 
 class Plan(Struct, frozen=True, kw_only=True):
@@ -54,91 +38,24 @@ class Plan(Struct, frozen=True, kw_only=True):
 
 def run(call: Call, plan: Plan) -> int:
     if in_fleet():
-        follow_parent(plan.settings.grace)
-        return work(plan, attach_table())
+        return _run_supervised(call, plan)
     code = asyncio.run(_fleet(plan, call).run())
     if call.json:
         call.answer({"worker_id": plan.id, "exit_code": code})
     return code
 
 
-# --- the worker process
-
-
-def work(plan: Plan, table: RunTable) -> int:
-    """Signals are heeded in this thread; everything else happens on the app's own loop."""
-    ending = Ending(plan.settings.grace, table)
-    ending.listen()
-    app = load_app(plan.target, plan.url, plan.bucket)
-    table.serve(app.url)
-    if plan.processes == 1:
-        banner(plan, app)
-
-    async def both() -> bool:
-        queue = measured(await app.queue(), plan.metrics)
-        worker = Worker(queue, app.registry, plan.settings, table=table)
-        ending.attach(worker)
-        heartbeat = WorkerHeartbeat(worker, table)
-        log.info("worker %s works", worker.id, extra={"worker_id": worker.id})
-        watchdog = Watchdog(worker, after=plan.settings.stuck_after)
-        try:
-            async with _watched(queue, plan):
-                await worker.run()
-        finally:
-            watchdog.stop()
-            heartbeat.stop()
-        log.info("worker %s ended", worker.id, extra={"worker_id": worker.id})
-        return worker.dismissed
+def _run_supervised(call: Call, plan: Plan) -> int:
+    follow_parent(plan.settings.grace)
+    # The supervisor does without these modules: importing them takes as long as all it does.
+    from qo.cli.supervised_worker import work  # noqa: PLC0415
+    from qo.worker import WorkerCancelled, WorkerStuck  # noqa: PLC0415
 
     try:
-        dismissed = app.run(both())
-    except CancelledError:
-        raise WorkerCancelled("something cancelled the worker; restart it") from None
-    app.close(timeout=_LAST_ANSWER)
-    if ending.signals > 1:
-        return ending.worked(Exit.INTERRUPTED)
-    return ending.worked(DISMISSED if dismissed else FINISHED)
-
-
-def measured(queue: Client, place: tuple[str, int] | None) -> Client:
-    """The queue with meters on it, shown at a port; as it is if nobody asked."""
-    if place is None:
-        return queue
-    try:
-        from qo.metrics import Meters  # noqa: PLC0415 - prometheus-client is an extra
-    except ImportError as error:
-        raise InvalidSetting("--metrics-port needs its package: pip install 'qo-queue[web]'") from error
-    meters = Meters()
-    host, port = place
-    try:
-        meters.serve(port, host)
-    except OSError as error:
-        raise InvalidSetting(f"cannot show metrics at {host}:{port}: {error.strerror}") from error
-    return meters.measured(queue)
-
-
-@contextlib.asynccontextmanager
-async def _watched(queue: Client, plan: Plan) -> AsyncIterator[None]:
-    """A monitor beside the block."""
-    if plan.monitor is None:
-        yield
-        return
-    # Whoever asks for a short lease wants lost tasks back soon.
-    interval = min(plan.monitor.check_interval, plan.settings.lease / 2)
-    monitor = Monitor(queue, replace(plan.monitor, check_interval=interval), id=plan.id)
-    watching = asyncio.create_task(monitor.run())
-    watching.add_done_callback(_tell_broken)
-    try:
-        yield
-    finally:
-        monitor.stop()
-        await ended([watching], _LAST_ANSWER)
-        abandon([watching])
-
-
-def _tell_broken(watching: asyncio.Task[None]) -> None:
-    if not watching.cancelled() and (error := watching.exception()) is not None:
-        log.error("the monitor broke, the worker goes on without it: %s", error, exc_info=error)
+        return work(plan, attach_table())
+    except WorkerStuck as error:
+        (print_json_error if call.json else print_error)(str(error))
+        return CANCELLED if isinstance(error, WorkerCancelled) else Exit.STUCK
 
 
 # --- the supervisor
@@ -185,29 +102,3 @@ def child_command(plan: Plan, name: str, *, number: int, json: bool) -> list[str
         if (given := getattr(monitor, field)) is not None:
             words += [f"--{field.replace('_', '-')}", str(given)]
     return [*words, "--expiry-grace", str(monitor.grace), *plan.log]
-
-
-# --- for people
-
-
-def banner(plan: Plan, app: App) -> None:
-    settings = plan.settings
-    if "--log-json" in plan.log or not log.isEnabledFor(logging.INFO):
-        return
-    rows = Table.grid(padding=(0, 2))
-    rows.add_column(style="dim", justify="right")
-    rows.add_column(overflow="fold")
-    types = settings.types or tuple(sorted(handler.type for handler in app.registry))
-    for name, value in (
-        ("worker", plan.id),
-        ("queue", hide_password(app.url)),
-        ("queues", ", ".join(settings.queues) or "all"),
-        ("types", ", ".join(types)),
-        ("capabilities", ", ".join(settings.capabilities)),
-        ("at once", str(settings.concurrency)),
-        ("monitor", "beside it" if plan.monitor else "none"),
-    ):
-        if value:
-            rows.add_row(name, Text(clean(value), style="bold" if name == "worker" else ""))
-    console(sys.stderr).print(Text("qo worker", style="bold cyan"), rows, Text("Ctrl-C ends it", style="dim"), sep="\n")
-    click.echo(err=True)

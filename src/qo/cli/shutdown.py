@@ -10,8 +10,8 @@ from types import FrameType
 from qo.cli.exits import Exit
 from qo.clock import boot_clock
 from qo.worker import Worker
+from qo.worker.exit_codes import FINISHED
 from qo.worker.exits import end_process
-from qo.worker.fleet import FINISHED
 from qo.worker.run_table import RunTable
 
 log = logging.getLogger("qo.worker")

@@ -9,8 +9,8 @@ from rich.text import Text
 
 from qo.cli.activity import show_activity
 from qo.cli.context import Call, common, examples, option
-from qo.cli.output import STYLES, bar, data, status_text, table
 from qo.cli.params import DURATION
+from qo.cli.rich_output import STYLES, bar, data, status_text, table
 from qo.cli.unhandled import by_type, unhandled_note
 from qo.client import Client
 from qo.clock import system_clock

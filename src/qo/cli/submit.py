@@ -9,9 +9,10 @@ from rich.text import Text
 from qo.cli import bulk
 from qo.cli.context import Call, common, examples, option
 from qo.cli.exits import Exit
-from qo.cli.output import clean_lines, compact, status_text
+from qo.cli.output import clean_lines, compact
 from qo.cli.params import DURATION, PRIORITIES, Names, together
 from qo.cli.payload import NOTHING, encode_payload, read_input
+from qo.cli.rich_output import status_text
 from qo.client import Client, Submitted, describe
 from qo.clock import system_clock
 from qo.codec import task_view, to_json

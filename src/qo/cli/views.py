@@ -7,7 +7,8 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from qo.cli.output import STYLES, age, as_json, clean, clean_lines, data, duration, shorten, status_text, table
+from qo.cli.output import age, as_json, clean, clean_lines, duration, shorten
+from qo.cli.rich_output import STYLES, data, status_text, table
 from qo.clock import iso
 from qo.codec import to_json
 from qo.model import Status, Task

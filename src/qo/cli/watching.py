@@ -7,7 +7,7 @@ import click
 
 from qo.cli.context import option
 from qo.cli.params import DURATION
-from qo.monitor import MonitorSettings
+from qo.monitor.settings import MonitorSettings
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 DEFAULTS = MonitorSettings()

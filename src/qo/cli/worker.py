@@ -7,15 +7,12 @@ import click
 
 from qo.cli import running
 from qo.cli.context import Call, common, examples, option
-from qo.cli.exits import Exit
 from qo.cli.logs import LEVELS, start_logging
-from qo.cli.output import print_error, print_json_error
 from qo.cli.params import DURATION, Names, Shards
 from qo.cli.watching import monitor_options, monitor_settings
 from qo.ids import new_worker_id
 from qo.model import check_name, check_type
-from qo.worker import WorkerCancelled, WorkerSettings, WorkerStuck
-from qo.worker.heartbeat import CANCELLED
+from qo.worker.settings import WorkerSettings
 
 DEFAULTS = WorkerSettings()
 INDEX_MODES = ("index-only", "hybrid", "log-scan")
@@ -133,12 +130,7 @@ def command(call: Call, target: str, **given: Any) -> int:
     second one hands everything back at once. --url goes before the URL in the code, QO_URL behind it.
     """
     start_logging(given["log_level"], as_json=given["log_json"] or call.json)
-    plan = _plan(call, target, given)
-    try:
-        return running.run(call, plan)
-    except WorkerStuck as error:
-        (print_json_error if call.json else print_error)(str(error))
-        return CANCELLED if isinstance(error, WorkerCancelled) else Exit.STUCK
+    return running.run(call, _plan(call, target, given))
 
 
 def _plan(call: Call, target: str, given: dict[str, Any]) -> running.Plan:

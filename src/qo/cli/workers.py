@@ -9,8 +9,9 @@ from rich.text import Text
 
 from qo.cli.audited import audited, names_in_words
 from qo.cli.context import Call, common, examples, option
-from qo.cli.output import age, data, table
+from qo.cli.output import age
 from qo.cli.params import DURATION
+from qo.cli.rich_output import data, table
 from qo.cli.watching import DEFAULTS
 from qo.client import Client
 from qo.clock import iso, system_clock

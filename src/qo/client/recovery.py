@@ -3,15 +3,19 @@
 from qo.client.handles import lease_length
 from qo.engine import Engine
 from qo.ids import luck
-from qo.model import Filter, Task, cursor, expire
+from qo.model import EXPIRY_GRACE, Filter, Task, cursor, expire
 from qo.transitions import Transitions
 
-GRACE = 5.0  # seconds a lease must be over, for clocks that disagree
 PAGE_SIZE = 1000  # tasks in one request
 
 
 async def expire_leases(
-    engine: Engine, transitions: Transitions, *, grace: float = GRACE, timeout: float = 0.0, page_size: int = PAGE_SIZE
+    engine: Engine,
+    transitions: Transitions,
+    *,
+    grace: float = EXPIRY_GRACE,
+    timeout: float = 0.0,
+    page_size: int = PAGE_SIZE,
 ) -> list[Task]:
     """Take tasks from workers that went silent; the tasks as their workers held them.
 

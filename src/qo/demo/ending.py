@@ -4,7 +4,8 @@ from msgspec import Struct
 from rich.table import Table
 from rich.text import Text
 
-from qo.cli.output import data, duration, status_text, table
+from qo.cli.output import duration
+from qo.cli.rich_output import data, status_text, table
 from qo.cli.views import took
 from qo.model import LEVELS, Status, Task
 

@@ -13,7 +13,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from qo.cli.output import STYLES, clean, duration, plural
+from qo.cli.output import clean, duration, plural
+from qo.cli.rich_output import STYLES
 from qo.clock import boot_clock
 from qo.demo import tasks
 from qo.demo.ending import Promise, keep_promises, show_tasks

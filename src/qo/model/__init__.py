@@ -35,7 +35,7 @@ from qo.model.check import (
     check_types,
     check_whole,
 )
-from qo.model.claim_request import LEASE, ClaimRequest, eligibility, eligible
+from qo.model.claim_request import EXPIRY_GRACE, LEASE, ClaimRequest, eligibility, eligible
 from qo.model.event import Event, event_of
 from qo.model.filter import Counts, Filter, Lane, Position, cursor, cursor_at, is_retrying, position
 from qo.model.idempotency import derived_id
@@ -87,6 +87,7 @@ __all__ = [
     "DEEPEST",
     "DEFAULT_POLICY",
     "ERROR_LIMIT",
+    "EXPIRY_GRACE",
     "FINISHED",
     "HIGH",
     "LEASE",

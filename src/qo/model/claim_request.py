@@ -4,6 +4,7 @@ from collections.abc import Callable, Collection, Mapping
 
 from msgspec import Struct
 
+EXPIRY_GRACE = 5.0  # seconds a lease must be over before its task is taken away, because clocks disagree
 LEASE = 60.0  # seconds a worker may go silent before its tasks are given to others
 
 

@@ -1,8 +1,25 @@
 """Claim, run, settle: how tasks get done."""
 
-from qo.worker.executors import WorkerCancelled, WorkerStuck
-from qo.worker.settings import WorkerSettings
-from qo.worker.watchdog import EXIT_STUCK, Watchdog
-from qo.worker.worker import Worker
+from typing import TYPE_CHECKING
+
+from qo.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from qo.worker.executors import WorkerCancelled, WorkerStuck
+    from qo.worker.exit_codes import EXIT_STUCK
+    from qo.worker.settings import WorkerSettings
+    from qo.worker.watchdog import Watchdog
+    from qo.worker.worker import Worker
+else:
+    __getattr__ = lazy_names(
+        __name__,
+        {
+            "qo.worker.exit_codes": "EXIT_STUCK",
+            "qo.worker.executors": "WorkerCancelled WorkerStuck",
+            "qo.worker.settings": "WorkerSettings",
+            "qo.worker.watchdog": "Watchdog",
+            "qo.worker.worker": "Worker",
+        },
+    )
 
 __all__ = ["EXIT_STUCK", "Watchdog", "Worker", "WorkerCancelled", "WorkerSettings", "WorkerStuck"]

@@ -1,4 +1,4 @@
-"""What becomes of the tasks of a worker process that died: who is to blame, and what the store is told.
+"""Tell the store what becomes of the tasks of a worker process that died.
 
 The store is told by a process of its own (`python -m qo.worker.crash`, the report on stdin), so that a store that does
 not answer cannot hold up the supervisor.
@@ -6,54 +6,20 @@ not answer cannot hold up the supervisor.
 
 import asyncio
 import sys
-from collections.abc import Iterable
 
 import msgspec
-from msgspec import Struct
 
 from qo.client import Client, connect
 from qo.clock import boot_clock
 from qo.errors import StorageError
 from qo.ids import luck
 from qo.model import LOST, Change, Filter, Status, Task, after_error, cursor, lost_its_process, release, set_apart
-from qo.tasks import Executor
 from qo.worker.bounded import bounded
-from qo.worker.run_table import RunEntry
+from qo.worker.crash_report import CrashReport, Told
 
 _PAGE = 500
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 5.0  # seconds between two tries while the store is away
 _CLOSE = 2.0  # seconds a store has to let go
-
-
-class CrashReport(Struct, frozen=True, kw_only=True):
-    url: str
-    worker_id: str
-    leases: list[str]  # what the dead process claimed
-    cause: str  # as the end of a sentence: "was killed by SIGSEGV"
-    suspects: list[str]  # tasks one of which is to blame; also those that were settled and whose handlers still ran
-    is_uncertain: bool = False  # perhaps none of them is to blame
-    unreachable: list[str] = []  # those of them that no child process could run
-    timed_out: dict[str, float] = {}  # suspects that were past their time limit, and that limit
-    patience: float = 60.0  # seconds the store has to answer
-
-
-class Told(Struct, frozen=True, kw_only=True):
-    """What the store was told: how many tasks."""
-
-    charged: int = 0
-    set_apart: int = 0
-    released: int = 0
-
-
-def suspects_of(runs: Iterable[RunEntry], holder: int | None) -> list[RunEntry]:
-    """The runs one of which is to blame. `holder` is the thread that held the interpreter, if that is known.
-
-    A handler in a child process of the worker can hurt the worker only on purpose: it is a suspect if nothing else is.
-    """
-    runs = list(runs)
-    inside = [run for run in runs if run.executor is not Executor.PROCESS]
-    holding = [run for run in inside if run.thread == holder]
-    return holding or inside or runs
 
 
 def change_of(task: Task, report: CrashReport) -> Change:

@@ -18,16 +18,11 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from msgspec import Struct
 
 from qo.clock import boot_clock
-from qo.worker.heartbeat import BROKEN, CANCELLED
-from qo.worker.watchdog import EXIT_STUCK
+from qo.worker.exit_codes import BROKEN, CANCELLED, DISMISSED, EXIT_STUCK, FINISHED, HOPELESS, INTERRUPTED
 from qo.worker.worker_process import WorkerProcess, send
 
 log = logging.getLogger("qo.fleet")
 
-FINISHED = 99  # a child's exit code for "drained, or stopped as told": 0 could be a handler's `os._exit(0)`
-DISMISSED = 98  # a child's exit code for "asked to drain": nobody is to take its place
-INTERRUPTED = 130  # a child's exit code after a second signal
-HOPELESS = 2  # a child's exit code for a target or option that is wrong: starting it again would not help
 PIPE = "QO_FLEET_PIPE"  # the variable that names the child's end of the pipe
 KILLED_AFTER = 5.0  # seconds beyond the grace period
 _ABORTED_AFTER = 3.0  # seconds after the second signal

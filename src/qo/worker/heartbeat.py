@@ -4,13 +4,12 @@ import os
 import threading
 
 from qo.clock import Clock, boot_clock
+from qo.worker.exit_codes import BROKEN
 from qo.worker.exits import end_process
 from qo.worker.run_table import RunTable
 from qo.worker.worker import Worker
 
 INTERVAL = 0.25  # seconds
-BROKEN = 97  # the exit code of a process whose descriptors a handler closed
-CANCELLED = 96  # the exit code of a process in which a handler cancelled the worker's own work
 
 
 class WorkerHeartbeat:

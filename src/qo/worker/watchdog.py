@@ -10,10 +10,10 @@ import sys
 import threading
 
 from qo.clock import Clock, boot_clock
+from qo.worker.exit_codes import EXIT_STUCK
 from qo.worker.worker import Worker
 
 log = logging.getLogger("qo.worker")
-EXIT_STUCK = 6
 
 
 class Watchdog:

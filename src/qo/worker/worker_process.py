@@ -17,8 +17,8 @@ import msgspec
 
 from qo.clock import Clock, boot_clock
 from qo.tasks import Executor
-from qo.worker.crash import CrashReport, Told, suspects_of
-from qo.worker.heartbeat import BROKEN, CANCELLED
+from qo.worker.crash_report import CrashReport, Told, suspects_of
+from qo.worker.exit_codes import BROKEN, CANCELLED
 from qo.worker.run_table import Phase, RunEntry, RunTable
 
 log = logging.getLogger("qo.fleet")
