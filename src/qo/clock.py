@@ -46,7 +46,28 @@ system_clock: Clock = _system_clock()
 boot_clock: Clock = (
     partial(time.clock_gettime, time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic
 )
-monotonic_clock: Clock = time.monotonic  # for the event loops of workers
+monotonic_clock: Clock = time.monotonic  # for the event loops of workers; stands still while the machine sleeps
+
+
+def unset_clock(clock: Clock, otherwise: Clock = boot_clock) -> Clock:
+    """A clock that nobody sets, beside `clock`: that one itself if it is a test's, which moves when told to."""
+    return otherwise if clock is system_clock else clock
+
+
+class ClockDistance:
+    """How far `clock` is from the clock that nobody sets. Changes when `clock` is set or the machine was stopped."""
+
+    def __init__(self, clock: Clock, elapsed: Clock | None = None) -> None:
+        self.clock, self.elapsed = clock, elapsed or unset_clock(clock)
+        self._distance = clock() - self.elapsed()
+
+    def has_changed(self) -> bool:
+        """Since it was made or this was last True."""
+        distance = self.clock() - self.elapsed()
+        if abs(distance - self._distance) < _HONEST:
+            return False
+        self._distance = distance
+        return True
 
 
 def iso(instant: float | None) -> str | None:

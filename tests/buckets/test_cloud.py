@@ -1,5 +1,6 @@
 """The cloud bucket on real servers and on our own: its contract, and its words when something is wrong."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -8,7 +9,7 @@ import pytest
 from qo.bucket import ANY, NEW, Bucket
 from qo.buckets import open_bucket
 from qo.buckets.address import parse_address
-from qo.buckets.store_clock import least_offset
+from qo.buckets.store_clock import StoreClock, least_offset
 from qo.clock import system_clock
 from qo.errors import InvalidSetting, OutcomeUnknown, StorageError
 from qo.testing import BucketContract, Faults, Latency, ManualClock, S3Server
@@ -171,6 +172,24 @@ async def test_time_is_the_stores() -> None:
         given = open_bucket(server.url, clock=lambda: 17.0)
         await given.get("a")
         assert given.now() == 17.0
+
+
+async def test_a_machine_whose_clock_is_set_stamps_by_the_stores() -> None:
+    wall, elapsed = ManualClock(system_clock()), ManualClock(50.0)
+    async with S3Server() as server:
+        clock = StoreClock(parse_address(server.url), wall, elapsed)
+        await asyncio.to_thread(clock.look)
+        before = clock.now()
+        assert not clock.was_set()
+        wall.advance(601)
+        elapsed.advance(1)
+        assert clock.now() == pytest.approx(before + 1)
+        assert clock.was_set()
+        assert not clock.is_stale
+        await asyncio.to_thread(clock.look)
+        assert abs(clock.now() - before) < 60
+        elapsed.advance(61)
+        assert clock.is_stale
 
 
 @pytest.mark.parametrize(

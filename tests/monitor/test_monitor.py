@@ -12,7 +12,7 @@ from qo.client import Client
 from qo.damage import QUARANTINE
 from qo.engines.memory import MemoryEngine
 from qo.errors import DamagedNote
-from qo.model import ANY, Filter, Status
+from qo.model import ANY, Filter, Status, renew
 from qo.monitor import Monitor, MonitorSettings
 from qo.testing import ManualClock
 from qo.testing.samples import claim, claim_one, new, stored
@@ -118,6 +118,56 @@ async def test_a_worker_with_a_heartbeat_from_the_future_is_dead_when_none_follo
         assert (await watch.check()).dead_workers == 0
     elapsed.advance(91)
     assert (await watch.check()).dead_workers == 1
+
+
+def set_ahead(clock: ManualClock, elapsed: ManualClock, *, after: float) -> None:
+    """Time passes, and the clock of the store's machine is set in between."""
+    clock.advance(600 + after)
+    elapsed.advance(after)
+
+
+async def test_no_monitor_takes_tasks_from_living_workers_when_the_clock_is_set_ahead(
+    queue: Client, clock: ManualClock
+) -> None:
+    """Neither the one that leads nor the one that takes over because the leader's term looks over."""
+    elapsed = ManualClock()
+    await queue.engine.add([new()])
+    held = await claim_one(queue.engine, lease=30.0)
+    note = notes.WorkerNote(worker_id="w1", started_at=clock.now, last_heartbeat=clock.now, capacity=1)
+    await queue.engine.write_note(notes.WORKERS + "w1", msgspec.json.encode(note), expected=ANY)
+    leader, other = (Monitor(queue, id=name, clock=clock, elapsed=elapsed) for name in ("m1", "m2"))
+    assert (await leader.check()).led
+    assert not (await other.check()).led
+    set_ahead(clock, elapsed, after=9)
+    for watch, leads in ((other, True), (leader, False), (leader, True)):
+        checked = await watch.check_once()
+        assert (checked.led, checked.expired, checked.dead_workers) == (leads, 0, 0)
+    assert await queue.engine.apply([renew(held, 30.0)]) == [True]
+    clock.advance(34)
+    elapsed.advance(34)
+    assert (await other.check_once()).expired == 0
+    clock.advance(2)
+    elapsed.advance(2)
+    assert (await other.check_once()).expired == 1
+    clock.advance(60)
+    elapsed.advance(60)
+    dead = [(await other.check_once()).dead_workers for _ in range(4)]
+    assert sum(dead) == 1
+
+
+async def test_a_lease_from_before_the_clock_was_set_back_and_the_machine_restarted_is_noticed(
+    queue: Client, clock: ManualClock
+) -> None:
+    await queue.engine.add([new()])
+    await claim_one(queue.engine, lease=30.0)
+    clock.advance(-86_400)
+    elapsed = ManualClock()
+    watch = Monitor(queue, id="m1", clock=clock, elapsed=elapsed)
+    assert (await watch.check()).expired == 0
+    for seconds, expired in ((34, 0), (1, 1)):
+        clock.advance(seconds)
+        elapsed.advance(seconds)
+        assert (await watch.check()).expired == expired
 
 
 @pytest.mark.parametrize(

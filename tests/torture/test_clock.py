@@ -16,7 +16,7 @@ from qo import clock
 from qo.client import Client
 from qo.clock import system_clock
 from qo.engines import open_engine
-from qo.model import Status, Task
+from qo.model import UNFINISHED, Status, Task
 from qo.monitor import Monitor, MonitorSettings
 from qo.notes import WorkerNote
 from qo.tasks import Registry, make_handler, make_options
@@ -29,6 +29,7 @@ __all__ = ["url"]  # a fixture
 pytestmark = pytest.mark.timeout(300)
 OFF = 600.0  # seconds
 LEASE = 2.0
+SHIFTED = Path(__file__).with_name("shifted")
 KINDS = ["sqlite", "tasks", *(["one", "database"] if os.environ.get("QO_TORTURE") else [])]
 
 
@@ -37,9 +38,14 @@ def worker(url: str, offset: float, name: str, log: Path) -> Iterator[Popen[byte
     """`qo worker` with one slot and a monitor, in a process whose clock is off."""
     words = ["worker", "tests.torture.clock_app:app", "--url", url, "--id", name, "--concurrency", "1"]
     words += ["--lease", f"{LEASE}s", "--check-interval", "1s", "--expiry-grace", "0s"]
-    command = [sys.executable, "-m", "tests.torture.shifted", str(offset), *words]
+    environment = os.environ | {
+        "QO_URL": url,
+        "QO_CLOCK_OFFSET": str(offset),
+        "QO_CLOCK_STEP": str(log.with_name("step")),
+        "PYTHONPATH": os.pathsep.join([str(SHIFTED), str(Path.cwd()), *sys.path]),
+    }
     with log.open("wb") as out:
-        process = Popen(command, env=os.environ | {"QO_URL": url}, stdout=out, stderr=subprocess.STDOUT)
+        process = Popen([sys.executable, "-m", "qo", *words], env=environment, stdout=out, stderr=subprocess.STDOUT)
     try:
         yield process
     finally:
@@ -53,10 +59,23 @@ async def task_of(queue: Client, task_id: str) -> Task:
     return task
 
 
+async def until_renewed(queue: Client, task_ids: list[str], times: int) -> None:
+    """Until each lease was renewed so many times from now on."""
+    for task_id in task_ids:
+        version = (await task_of(queue, task_id)).version
+        while (task := await task_of(queue, task_id)).version < max(2, version) + times:
+            assert task.attempt <= 1 and task.status in UNFINISHED
+            await asyncio.sleep(0.1)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 async def test_processes_with_wrong_clocks_share_a_file(kind: str, scale: int, tmp_path: Path) -> None:
-    """Three workers, one right, one behind, one ahead: every task runs once, however long."""
+    """Three workers, one right, one behind, one ahead: every task runs once, however long.
+
+    Then the clock of the machine is set, for all three.
+    """
     (tmp_path / "store").mkdir()
+    (tmp_path / "step").write_text("0")
     url = {
         "sqlite": f"sqlite:///{tmp_path}/qo.db",
         "tasks": f"file://{tmp_path}/store?layout=tasks",
@@ -74,15 +93,16 @@ async def test_processes_with_wrong_clocks_share_a_file(kind: str, scale: int, t
         ):
             renewals = 4 * scale
             async with asyncio.timeout(120 * scale):
-                for task_id in ids:  # long enough for every monitor to have looked at every lease
-                    while (await task_of(queue, task_id)).version < 2 + renewals:
-                        await asyncio.sleep(0.1)
+                await until_renewed(queue, ids, renewals)  # every monitor has looked at every lease
+                (tmp_path / "new step").write_text(f"{OFF:.0f}")
+                (tmp_path / "new step").replace(tmp_path / "step")
+                await until_renewed(queue, ids, renewals)
                 (tmp_path / "go").touch()
                 for task_id in ids:
                     while (task := await task_of(queue, task_id)).status is Status.RUNNING:
                         await asyncio.sleep(0.05)
                     assert (task.status, task.attempt) == (Status.COMPLETED, 1)
-                    assert abs((task.completed_at or 0.0) - system_clock()) < 60
+                    assert abs((task.completed_at or 0.0) - OFF - system_clock()) < 60
         assert sorted((tmp_path / "starts").read_text().split()) == ["0", "1", "2"]
 
 

@@ -146,11 +146,13 @@ class CloudBucket:
         return version_ids(self._client, self._address, path)
 
     async def _mind_the_clock(self) -> None:
-        """Look at the store's clock before the first request, then now and then beside the others."""
-        if self._clock is not None or not self._store_clock.is_stale:
+        """Look at the store's clock before the first request and when our own was set, else beside the others."""
+        if self._clock is not None:
             return
-        first = self._looking is None
-        if first or (self._looking is not None and self._looking.done()):
+        must_know = self._looking is None or self._store_clock.was_set()
+        if not must_know and not self._store_clock.is_stale:
+            return
+        if self._looking is None or self._looking.done():
             self._looking = asyncio.ensure_future(self._pool.run(self._store_clock.look))
-        if first and self._looking is not None:
+        if must_know:
             await asyncio.shield(self._looking)

@@ -1,4 +1,4 @@
-"""A store's clock, seen through the Date of its answers and kept as a distance from our own clock."""
+"""A store's clock, seen through the Date of its answers and reckoned on by a clock that nobody sets."""
 
 import http.client
 import urllib.error
@@ -7,35 +7,38 @@ from email.message import Message
 from email.utils import parsedate_to_datetime
 
 from qo.buckets.address import Address
-from qo.clock import Clock
+from qo.clock import Clock, ClockDistance
 
-_FRESH = 60.0  # seconds for which a distance is believed
+_FRESH = 60.0  # seconds for which a look is believed
 _PATIENCE = 5.0  # seconds to wait for an answer
 _TICK = 1.0  # seconds; a Date has no fractions
 
 
 class StoreClock:
-    def __init__(self, address: Address, clock: Clock) -> None:
+    def __init__(self, address: Address, clock: Clock, elapsed: Clock | None = None) -> None:
         self._url = _front_door(address)
-        self._clock = clock
-        self._offset = 0.0
-        self._seen_at: float | None = None
+        self._clock, self._distance = clock, ClockDistance(clock, elapsed)
+        self._began: float | None = None  # the store's time when the clock that nobody sets was at 0
+        self._seen_at: float | None = None  # by the clock that nobody sets
 
     def now(self) -> float:
-        return self._clock() + self._offset
+        return self._clock() if self._began is None else self._distance.elapsed() + self._began
 
     @property
     def is_stale(self) -> bool:
-        """Also when our own clock was set back."""
-        return self._seen_at is None or not 0 <= self._clock() - self._seen_at < _FRESH
+        return self._seen_at is None or self._distance.elapsed() - self._seen_at >= _FRESH
+
+    def was_set(self) -> bool:
+        """Whether our own clock was set, or this machine stopped, since this was last asked."""
+        return self._distance.has_changed()
 
     def look(self) -> None:
         """Ask for the time: one unsigned HEAD, which every store answers, if only with a refusal."""
         sent_at = self._clock()
         date = _date(self._url)
-        self._seen_at = self._clock()  # also without an answer: not again with every request
-        if date is not None:
-            self._offset = least_offset(sent_at, date, self._seen_at)
+        received_at, self._seen_at = self._clock(), self._distance.elapsed()
+        if date is not None:  # without an answer the next look is as far: not with every request
+            self._began = received_at + least_offset(sent_at, date, received_at) - self._seen_at
 
 
 def least_offset(sent_at: float, date: float, received_at: float) -> float:

@@ -7,8 +7,9 @@ from msgspec.structs import replace
 
 from qo.client.describe import Settings
 from qo.client.live_types import LiveTypes
+from qo.client.recovery import LeaseExpiry
 from qo.client.switches import Switches
-from qo.clock import Clock, system_clock
+from qo.clock import Clock, monotonic_clock, system_clock, unset_clock
 from qo.engine import Engine
 from qo.group_commit import GroupCommit
 from qo.ids import new_worker_id
@@ -26,6 +27,7 @@ class Opened:
         self._clock = clock
         self.recorder = StatsRecorder(engine, clock=clock)
         self.transitions = Transitions(self.recorder, clock=clock)
+        self._expiry = LeaseExpiry(engine, self.transitions, unset_clock(clock, monotonic_clock))
         self._worker_id = new_worker_id("dequeue")
         self.held: dict[str, Task] = {}  # dequeued here and not settled, by id
         self._adding: GroupCommit[NewTask, Added] = GroupCommit(engine.add)

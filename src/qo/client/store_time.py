@@ -1,4 +1,4 @@
-"""The store's clock, kept as a distance from this machine's own.
+"""The store's clock, reckoned from the last look at it by a clock that nobody sets.
 
 Leases and due times are stamped by the store. What is compared with them, and with what other machines wrote, must be
 by the same clock: a machine whose own is wrong by minutes would take living workers for dead, or be taken for dead.
@@ -6,7 +6,7 @@ by the same clock: a machine whose own is wrong by minutes would take living wor
 
 import logging
 
-from qo.clock import Clock, boot_clock
+from qo.clock import Clock, ClockDistance, boot_clock
 from qo.engine import Engine
 
 log = logging.getLogger("qo.clock")
@@ -15,18 +15,22 @@ _WORTH_A_WORD = 5.0  # seconds of distance from which on it is logged
 
 
 class StoreTime:
-    """A Clock. A store that is away leaves the distance as it was."""
+    """A Clock. Until it has looked, it is this machine's own."""
 
-    def __init__(self, engine: Engine, clock: Clock) -> None:
+    def __init__(self, engine: Engine, clock: Clock, elapsed: Clock | None = None) -> None:
         self._engine, self._clock = engine, clock
-        self._offset, self._told = 0.0, 0.0
+        self._distance = ClockDistance(clock, elapsed)
+        self._began: float | None = None  # the store's time when the clock that nobody sets was at 0
+        self._told = 0.0
         self._looks_at = float("-inf")
 
     def __call__(self) -> float:
-        return self._clock() + self._offset
+        return self._clock() if self._began is None else self._distance.elapsed() + self._began
 
     async def look(self) -> None:
-        """Compare the two clocks, if that was not done within the last minute."""
+        """Look at the store's clock, if that was not done within the last minute or this machine's was set since."""
+        if self._distance.has_changed():
+            self._looks_at = float("-inf")
         if boot_clock() < self._looks_at:
             return
         before = self._clock()
@@ -34,12 +38,13 @@ class StoreTime:
         after = self._clock()
         self._looks_at = boot_clock() + _INTERVAL
         # The store was asked at some moment between the two: the smallest distance that explains its answer.
-        self._offset = max(0.0, now - after) + min(0.0, now - before)
-        if abs(self._offset - self._told) >= _WORTH_A_WORD:
-            self._told = self._offset
-            direction = "behind" if self._offset > 0 else "ahead of"
+        offset = max(0.0, now - after) + min(0.0, now - before)
+        self._began = after + offset - self._distance.elapsed()
+        if abs(offset - self._told) >= _WORTH_A_WORD:
+            self._told = offset
+            direction = "behind" if offset > 0 else "ahead of"
             log.warning(
                 "this machine's clock is %.0f s %s the store's; the store's is used. Set the machine's clock (NTP)",
-                abs(self._offset),
+                abs(offset),
                 direction,
             )

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable
 from qo.client.describe import Seconds, seconds
 from qo.client.handles import DEQUEUE_LEASE, Consumer, lease_length
 from qo.client.opened import Opened
-from qo.client.recovery import expire_leases
 from qo.client.retention import Retention
 from qo.clock import boot_clock
 from qo.codec import encode_value, plain_task
@@ -101,7 +100,7 @@ class Taking(Opened):
         again after its back-off, or ends when its retries are used up. `dequeue` does this by itself every
         `Settings.recovery_interval` seconds.
         """
-        return len(await expire_leases(self.engine, self.transitions, timeout=_any("timeout", timeout)))
+        return len(await self._expiry.expire(timeout=_any("timeout", timeout)))
 
     async def _claim(self, want: ClaimRequest) -> list[Task]:
         claiming = asyncio.ensure_future(self.engine.claim(want))

@@ -59,7 +59,7 @@ from qo.model.order import (
     level_word,
     rank,
 )
-from qo.model.outcome import LOST, after_error, expire, fail, lost_its_process, reject, set_apart
+from qo.model.outcome import LOST, after_error, after_expiry, expire, fail, lost_its_process, reject, set_apart
 from qo.model.outside import ERROR_LIMIT, is_a, show
 from qo.model.retry import DEFAULT_POLICY, SLOW_POLICY, RetryPolicy
 from qo.model.table import Added, Table
@@ -128,6 +128,7 @@ __all__ = [
     "Task",
     "admit",
     "after_error",
+    "after_expiry",
     "allows",
     "apply",
     "archive",

@@ -61,9 +61,14 @@ def set_apart(task: Task, reason: str) -> Change:
     )
 
 
-def expire(task: Task, *, luck: float, grace: float) -> Change:
+def after_expiry(task: Task, *, luck: float) -> Change:
     """The worker went silent: a failure like any other, so a task that kills its workers ends too."""
-    lost = after_error(task, f"{LOST}worker {task.worker_id} let the lease of attempt {task.attempt} expire", luck=luck)
+    return after_error(task, f"{LOST}worker {task.worker_id} let the lease of attempt {task.attempt} expire", luck=luck)
+
+
+def expire(task: Task, *, luck: float, grace: float) -> Change:
+    """As `after_expiry`, if the lease has been over for `grace` seconds by the store's clock."""
+    lost = after_expiry(task, luck=luck)
     return Change(
         id=lost.id,
         guard=Guard.EXPIRED,

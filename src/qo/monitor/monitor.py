@@ -15,10 +15,10 @@ from msgspec import Struct
 from qo import notes
 from qo.audit import compact_audit
 from qo.client import Client
-from qo.client.recovery import expire_leases
+from qo.client.recovery import LeaseExpiry
 from qo.client.retention import Retention
 from qo.client.store_time import StoreTime
-from qo.clock import Clock, boot_clock, system_clock
+from qo.clock import Clock, monotonic_clock, system_clock, unset_clock
 from qo.engine import Engine
 from qo.errors import Conflict, DamagedNote, Refused, StorageError
 from qo.ids import luck
@@ -61,13 +61,15 @@ class Monitor:
         *,
         id: str,
         clock: Clock = system_clock,
-        elapsed: Clock = boot_clock,
+        elapsed: Clock | None = None,  # that nobody sets
     ) -> None:
         self._engine: Engine = queue.engine
-        self._transitions = queue.transitions
         self._settings = settings or MonitorSettings()
         self._id, self._clock = id, StoreTime(queue.engine, clock)
-        self._elapsed, self._unchanged = elapsed, _Unchanged(elapsed)
+        self._elapsed = elapsed or unset_clock(clock)
+        self._unchanged = _Unchanged(self._elapsed)
+        awake = elapsed or unset_clock(clock, monotonic_clock)
+        self._expiry = LeaseExpiry(queue.engine, queue.transitions, awake, looks_ahead=True)
         self._stopping = asyncio.Event()
         self._retention = _retention(queue, self._settings)
         self._swept_at = {"repair": float("-inf"), "tidy": float("-inf"), "compact": float("-inf")}
@@ -96,6 +98,7 @@ class Monitor:
         """One round, if this monitor leads."""
         await self._clock.look()
         if not await self._lead():
+            await self._expiry.look()  # this monitor may have to take over right after the clock was set
             return Checked(led=False)
         expired = await self._expire()
         dead = await self._bury_workers() if self._checks % _BURIALS == 0 else 0
@@ -161,11 +164,7 @@ class Monitor:
 
     async def _expire(self) -> int:
         """Tasks whose worker went silent fail like any other: with back-off, and for good in the end."""
-        settings = self._settings
-        expired = await expire_leases(
-            self._engine, self._transitions, grace=settings.grace, page_size=settings.sweep_page_size
-        )
-        return len(expired)
+        return len(await self._expiry.expire(grace=self._settings.grace, page_size=self._settings.sweep_page_size))
 
     async def _bury_workers(self) -> int:
         dead = 0
@@ -180,7 +179,8 @@ class Monitor:
     async def _bury(self, note: Note) -> bool:
         """Whether the worker is found to be dead: by its last sign of life, or, if that lies ahead, by none coming."""
         worker = notes.decode(note, notes.WorkerNote)
-        silent = max(self._clock() - worker.last_heartbeat, self._unchanged.seconds(note))
+        silent = self._clock() - worker.last_heartbeat - self._expiry.ahead_since(worker.last_heartbeat)
+        silent = max(silent, self._unchanged.seconds(note))
         if silent > self._settings.forget_workers:
             await self._engine.drop_note(note.name)
         elif silent > self._settings.worker_health_threshold and worker.status != "dead":

@@ -6,6 +6,7 @@ from qo.testing.clock import ManualClock
 from qo.testing.engine_adding import Adding
 from qo.testing.engine_audit import AuditContract
 from qo.testing.engine_claiming import Claiming
+from qo.testing.engine_clock import ClockSet
 from qo.testing.engine_damage import Damage
 from qo.testing.engine_notes import Notes
 from qo.testing.engine_order import ClaimOrder
@@ -15,7 +16,9 @@ from qo.testing.engine_settling import Settling
 from qo.testing.engine_stats import Stats
 
 
-class EngineContract(Adding, Claiming, ClaimOrder, Settling, Reading, AuditContract, Notes, Races, Stats, Damage):
+class EngineContract(
+    Adding, Claiming, ClaimOrder, Settling, ClockSet, Reading, AuditContract, Notes, Races, Stats, Damage
+):
     """Subclass it and give it an `engine` fixture: a fresh, open engine that takes its time from `clock`.
 
     Its `damage` spoils one stored task, so that the contract can say that all others go on.

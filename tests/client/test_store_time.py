@@ -1,0 +1,33 @@
+"""The store's time goes on evenly, whatever becomes of this machine's own clock."""
+
+from qo.client.store_time import StoreTime
+from qo.engines.memory import MemoryEngine
+from qo.testing import ManualClock
+
+
+async def test_a_machine_whose_clock_is_set_goes_on_by_the_stores() -> None:
+    store, wall, elapsed = ManualClock(1000.0), ManualClock(1300.0), ManualClock(50.0)
+    clocks = store, wall, elapsed
+    time = StoreTime(MemoryEngine(store), wall, elapsed)
+    assert time() == 1300.0  # it has not looked
+    await time.look()
+    assert time() == 1000.0
+    for clock in clocks:
+        clock.advance(10)
+    wall.advance(600)
+    assert time() == 1010.0
+    await time.look()
+    assert time() == 1010.0
+
+
+async def test_a_machine_that_was_stopped_looks_again() -> None:
+    """A virtual machine whose clocks stood still, until its own was set."""
+    store, wall, elapsed = ManualClock(1000.0), ManualClock(1000.0), ManualClock(50.0)
+    time = StoreTime(MemoryEngine(store), wall, elapsed)
+    await time.look()
+    store.advance(600)
+    await time.look()
+    assert time() == 1000.0  # within the minute for which a look is good
+    wall.advance(600)
+    await time.look()
+    assert time() == 1600.0
