@@ -10,10 +10,10 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable
 
 from qo.bucket import Blob, Bucket
-from qo.buckets.counting import CountingBucket
 from qo.buckets.memory import MemoryBucket
+from qo.buckets.request_counter import CountingBucket
 from qo.engine import Engine
-from qo.engines.one_object import Mode, OneObjectEngine
+from qo.engines.one_object import CommitMode, OneObjectEngine
 from qo.engines.per_task import PerTaskEngine
 from qo.engines.sqlite_object import SqliteObjectEngine
 from qo.ids import new_id, new_lease_id
@@ -29,7 +29,7 @@ KINDS = ("put", "get", "delete", "list")
 LAYOUTS: dict[str, Callable[[Bucket], Engine]] = {
     "tasks": PerTaskEngine,
     "one": OneObjectEngine,
-    "one, direct": lambda bucket: OneObjectEngine(bucket, mode=Mode.DIRECT),
+    "one, direct": lambda bucket: OneObjectEngine(bucket, mode=CommitMode.DIRECT),
     "sqlite": SqliteObjectEngine,
 }
 CROWDS = {  # callers who submit one task at a time, workers, tasks a claim asks for

@@ -77,18 +77,18 @@ class S3Store(Client):
         Payloads and results above 256 KiB, up to `payload_limit` bytes, lie beside the database, in objects of their
         own. In mode `local` a call with such a value waits until the bucket has the value.
         """
-        from qo.engines.sqlite_object import Mode, SqliteObjectEngine  # noqa: PLC0415 - its driver is needed only here
+        from qo.engines.sqlite_object import DurabilityMode, SqliteObjectEngine  # noqa: PLC0415 - its driver is needed only here
         from qo.engines.sqlite_object.engine import VOLUME  # noqa: PLC0415 - as above
 
-        if mode not in set(Mode):
-            raise InvalidSetting(f"mode={mode!r:.40} is not one of {', '.join(Mode)}")
+        if mode not in set(DurabilityMode):
+            raise InvalidSetting(f"mode={mode!r:.40} is not one of {', '.join(DurabilityMode)}")
         if isinstance(bucket, str):
             bucket = open_bucket(_address(bucket, prefix, endpoint=endpoint, region=region), clock=clock)
         elif prefix.strip("/"):
             bucket = PrefixedBucket(bucket, prefix)
         database = SqliteObjectEngine(
             bucket,
-            mode=Mode(mode),
+            mode=DurabilityMode(mode),
             interval=interval,
             volume=VOLUME if volume is None else volume,
             patience=patience,

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 from qo.bucket import ANY, NEW
-from qo.buckets.folder import FolderBucket
+from qo.buckets.folder.bucket import FolderBucket
 from qo.errors import Conflict
 
 

@@ -9,7 +9,7 @@ import pytest
 from qo.bucket import ANY, NEW, Blob, Bucket
 from qo.buckets import open_bucket
 from qo.buckets.certify import certify
-from qo.buckets.folder import FolderBucket
+from qo.buckets.folder.bucket import FolderBucket
 from qo.buckets.memory import MemoryBucket
 from qo.errors import Conflict, StorageError
 from qo.findings import Finding

@@ -11,7 +11,7 @@ import pytest
 
 from qo.bucket import ANY, NEW, Bucket
 from qo.buckets import open_bucket
-from qo.buckets.folder import FolderBucket
+from qo.buckets.folder.bucket import FolderBucket
 from qo.errors import Conflict, InvalidSetting, StorageError
 from qo.model import DAMAGED
 from qo.testing import BucketContract

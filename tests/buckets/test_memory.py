@@ -2,9 +2,9 @@ import pytest
 
 from qo.bucket import ANY, Bucket
 from qo.buckets import open_bucket
-from qo.buckets.counting import CountingBucket
 from qo.buckets.memory import MemoryBucket
 from qo.buckets.prefixed import PrefixedBucket
+from qo.buckets.request_counter import CountingBucket
 from qo.testing import BucketContract, Faults, FaultyBucket
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from qo.buckets.folder import FolderBucket
+from qo.buckets.folder.bucket import FolderBucket
 from qo.client import connect
 
 LARGE = "x" * 300_000

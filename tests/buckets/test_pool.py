@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 
-from qo.buckets.pool import Pool
+from qo.buckets.thread_pool import ThreadPool
 
 PATIENCE = 10.0  # seconds until a test gives up
 
@@ -16,7 +16,7 @@ def running() -> set[threading.Thread]:
 
 
 async def test_more_calls_than_threads_are_all_answered() -> None:
-    pool, before = Pool(3), running()
+    pool, before = ThreadPool(3), running()
     async with asyncio.timeout(PATIENCE):
         for _ in range(20):  # threads come from waiting and from starting anew
             assert await asyncio.gather(*(pool.run(divmod, n, 7) for n in range(50))) == [
@@ -26,14 +26,14 @@ async def test_more_calls_than_threads_are_all_answered() -> None:
 
 
 async def test_an_error_goes_to_its_caller_alone() -> None:
-    pool = Pool(2)
+    pool = ThreadPool(2)
     answers = await asyncio.gather(pool.run(int, "x"), pool.run(int, "ff", base=16), return_exceptions=True)
     assert isinstance(answers[0], ValueError)
     assert answers[1] == 255
 
 
 async def test_a_call_cancelled_before_its_turn_is_not_made() -> None:
-    pool, gate, made = Pool(1), threading.Event(), list[int]()
+    pool, gate, made = ThreadPool(1), threading.Event(), list[int]()
     first = asyncio.create_task(pool.run(gate.wait, PATIENCE))
     second = asyncio.create_task(pool.run(made.append, 2))
     await asyncio.sleep(0)
@@ -49,12 +49,12 @@ async def test_a_call_cancelled_before_its_turn_is_not_made() -> None:
 
 
 def test_loops_one_after_the_other_may_share_a_pool() -> None:
-    pool = Pool(2)
+    pool = ThreadPool(2)
     assert [asyncio.run(pool.run(partial(pow, n), 2)) for n in range(4)] == [0, 1, 4, 9]
 
 
 async def test_a_thread_nobody_needs_goes_back() -> None:
-    pool, gate = Pool(4), threading.Barrier(4)
+    pool, gate = ThreadPool(4), threading.Barrier(4)
     async with asyncio.timeout(PATIENCE):
         await asyncio.gather(*(pool.run(gate.wait, PATIENCE) for _ in range(4)))
         await asyncio.to_thread(pool._executor.shutdown)  # waits until every thread has come back
@@ -62,7 +62,7 @@ async def test_a_thread_nobody_needs_goes_back() -> None:
 
 async def test_more_work_than_threads_leaves_nothing_behind() -> None:
     """Whatever is asked for while all are at work: no more threads are ordered than there may be, and all leave."""
-    pool = Pool(2)
+    pool = ThreadPool(2)
     async with asyncio.timeout(PATIENCE):
         for _ in range(20):
             await asyncio.gather(*(pool.run(int) for _ in range(50)))
@@ -76,8 +76,8 @@ async def test_more_work_than_threads_leaves_nothing_behind() -> None:
 async def test_a_thread_about_to_leave_still_makes_the_call_it_was_handed(
     linger: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("qo.buckets.pool._LINGER", linger)
-    pool = Pool(3)
+    monkeypatch.setattr("qo.buckets.thread_pool._LINGER", linger)
+    pool = ThreadPool(3)
     async with asyncio.timeout(PATIENCE):
         for n in range(300):
             assert await asyncio.gather(*(pool.run(divmod, n, k) for k in (1, 2, 3, 4))) == [

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from qo.bucket import ANY, NEW
-from qo.buckets.folder import FolderBucket
+from qo.buckets.folder.bucket import FolderBucket
 from tests.buckets.power_cut import Disk
 
 CUTS = int(os.environ.get("QO_CUTS", "20"))

@@ -4,7 +4,7 @@ import asyncio
 
 from qo.bucket import ANY
 from qo.buckets import open_bucket
-from qo.buckets.removals import Removals
+from qo.buckets.bulk_delete import BulkDelete
 from qo.errors import OutcomeUnknown, StorageError
 from qo.testing import Faults, S3Server
 
@@ -33,11 +33,11 @@ class Store:
             raise OutcomeUnknown("501 Not Implemented")
 
 
-def removals(store: Store) -> Removals:
-    return Removals(store.remove, store.remove_all)
+def removals(store: Store) -> BulkDelete:
+    return BulkDelete(store.remove, store.remove_all)
 
 
-async def remove(removals: Removals, keys: str) -> list[BaseException | None]:
+async def remove(removals: BulkDelete, keys: str) -> list[BaseException | None]:
     async with asyncio.timeout(PATIENCE):
         return await asyncio.gather(*(removals.remove(key) for key in keys), return_exceptions=True)
 
@@ -115,7 +115,7 @@ async def test_a_caller_who_leaves_takes_nobody_along() -> None:
 
 
 def test_a_loop_that_stands_still_is_in_nobodys_way() -> None:
-    several = Removals(lambda _: asyncio.sleep(3600), lambda _: asyncio.sleep(3600))
+    several = BulkDelete(lambda _: asyncio.sleep(3600), lambda _: asyncio.sleep(3600))
     with asyncio.Runner() as still:
         still.run(asyncio.wait([still.get_loop().create_task(several.remove(key)) for key in "abc"], timeout=0))
         store = Store()

@@ -14,12 +14,12 @@ from click.testing import CliRunner
 
 from qo.audit import cli_user
 from qo.buckets.address import parse_address
-from qo.buckets.page.access import ending
-from qo.buckets.page.files import SOURCE
-from qo.buckets.page.place import page_url, store_url
-from qo.buckets.page.signing import signing_key
 from qo.buckets.policy import policy
 from qo.cli import main
+from qo.web.static_site.credentials import ending
+from qo.web.static_site.files import SOURCE
+from qo.web.static_site.location import page_url, store_url
+from qo.web.static_site.signing_keys import signing_key
 from tests.dashboard.zero_store import READER, Place, Store
 from tests.servers.process import KEYS, s3_client
 

@@ -21,7 +21,7 @@ _PATIENCE = 60.0  # seconds until all must be there
 # Its server has imported all this once: what it forks is at work within milliseconds, not half a second.
 _nursery = multiprocessing.get_context("forkserver")
 _ENGINES = ["sqlite", "postgres", "layouts", "per_task", "one_object", "sqlite_object"]
-_nursery.set_forkserver_preload([__name__, "qo.buckets.folder", *(f"qo.engines.{name}" for name in _ENGINES)])
+_nursery.set_forkserver_preload([__name__, "qo.buckets.folder.bucket", *(f"qo.engines.{name}" for name in _ENGINES)])
 
 
 def start(

@@ -18,7 +18,7 @@ from qo.engines.postgres import PostgresEngine
 from qo.engines.redis import RedisEngine
 from qo.engines.sqlite import SqliteEngine
 from qo.engines.sqlite_object import SqliteObjectEngine
-from qo.sqlite_tables.table import Table
+from qo.sqlite_tables.table import SqliteTable
 
 
 async def damage(engine: Engine, task_id: str) -> None:
@@ -96,7 +96,7 @@ async def damage_postgres(engine: Engine, task_id: str, setting: str) -> None:
 
 
 async def damage_sqlite(engine: Engine, task_id: str, setting: str) -> None:
-    def spoil(table: Table) -> None:
+    def spoil(table: SqliteTable) -> None:
         table._db.execute(f"UPDATE tasks SET {setting} WHERE id = ?", (task_id,))
 
     assert isinstance(engine, SqliteEngine | SqliteObjectEngine)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from qo.bucket import Bucket
 from qo.buckets import open_bucket
-from qo.buckets.folder import FolderBucket
+from qo.buckets.folder.bucket import FolderBucket
 from qo.buckets.memory import MemoryBucket
 from qo.testing import Faults, FaultyBucket, ManualClock, S3Server
 

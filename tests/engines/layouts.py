@@ -6,7 +6,7 @@ from qo.bucket import Bucket
 from qo.engine import Engine
 from qo.engines import sqlite_object
 from qo.engines.large_values import LargeValuesEngine
-from qo.engines.one_object import Mode, OneObjectEngine
+from qo.engines.one_object import CommitMode, OneObjectEngine
 from qo.engines.per_task import Options, PerTaskEngine
 from qo.engines.sqlite_object import SqliteObjectEngine
 from qo.testing import ManualClock
@@ -27,7 +27,7 @@ VARIANTS: dict[str, Layout] = LAYOUTS | {
     ),
     "tasks with values aside": EVERYTHING_ASIDE,
     "sqlite synced behind": lambda bucket, clock: SqliteObjectEngine(
-        bucket, mode=sqlite_object.Mode.LOCAL, interval=0, clock=clock
+        bucket, mode=sqlite_object.DurabilityMode.LOCAL, interval=0, clock=clock
     ),
-    "one directly": lambda bucket, clock: OneObjectEngine(bucket, mode=Mode.DIRECT, clock=clock),
+    "one directly": lambda bucket, clock: OneObjectEngine(bucket, mode=CommitMode.DIRECT, clock=clock),
 }

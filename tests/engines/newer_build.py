@@ -16,8 +16,8 @@ from qo.engines.one_object import record as one_object
 from qo.engines.per_task import PerTaskEngine
 from qo.engines.per_task import stored_format as per_task
 from qo.engines.postgres import schema
-from qo.engines.redis.calls import FORMAT
-from qo.engines.redis.packing import Description
+from qo.engines.redis.scripts import FORMAT
+from qo.engines.redis.task_fields import Description
 from qo.sqlite_tables.header import VERSION
 
 QO = "9.9.0"  # the version of that build

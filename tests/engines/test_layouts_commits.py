@@ -5,8 +5,8 @@ from collections import Counter
 
 import pytest
 
-from qo.buckets.counting import CountingBucket
 from qo.buckets.memory import MemoryBucket
+from qo.buckets.request_counter import CountingBucket
 from qo.engine import Engine
 from qo.errors import BadBatch, Conflict, InvalidSetting
 from qo.model import Filter, Status, complete

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from qo.bucket import NEW
-from qo.buckets.folder import FolderBucket
+from qo.buckets.folder.bucket import FolderBucket
 from qo.engines import examine, open_engine
 from qo.findings import Finding
 from qo.model import Status

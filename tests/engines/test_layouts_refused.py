@@ -6,7 +6,7 @@ import pytest
 
 from qo.buckets import open_bucket
 from qo.engines import open_engine
-from qo.engines.sqlite_object import Mode, SqliteObjectEngine
+from qo.engines.sqlite_object import DurabilityMode, SqliteObjectEngine
 from qo.errors import Refused
 from qo.testing import S3Server
 from qo.testing.s3_objects import Answer, Request, S3Objects
@@ -45,7 +45,7 @@ async def test_changes_that_may_not_be_synced_wait_and_one_warning_says_why(capl
     objects = ReadOnly("bucket")
     async with S3Server(objects=objects) as server:
         bucket = open_bucket(server.url)
-        engine = SqliteObjectEngine(bucket, mode=Mode.LOCAL, interval=0.0)
+        engine = SqliteObjectEngine(bucket, mode=DurabilityMode.LOCAL, interval=0.0)
         await engine.open()
         tries = server.requests + 5
         await engine.add([new()])

@@ -3,8 +3,8 @@
 import asyncio
 from collections import Counter
 
-from qo.buckets.counting import CountingBucket
 from qo.buckets.memory import MemoryBucket
+from qo.buckets.request_counter import CountingBucket
 from qo.engines.per_task import Options, PerTaskEngine
 from qo.model import Filter, Status, cancel, complete
 from qo.testing import ManualClock

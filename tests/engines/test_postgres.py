@@ -15,8 +15,8 @@ from qo.engines import examine, open_engine
 from qo.engines.postgres import PostgresEngine
 from qo.engines.postgres.address import address_of
 from qo.engines.postgres.batches import Batch, columns, completions, wanted
-from qo.engines.postgres.line import Line
-from qo.engines.postgres.reading import query
+from qo.engines.postgres.pool import PostgresPool
+from qo.engines.postgres.reader import query
 from qo.engines.postgres.statements import fill, statement
 from qo.errors import InvalidSetting, OutcomeUnknown, StorageError
 from qo.model import Filter, Status, after_error, archive, cancel, complete, fail, release
@@ -54,7 +54,7 @@ class TestPostgres(EngineContract):
         await damage_postgres(engine, task_id, "retry = '{\"half'")
 
 
-def line(engine: PostgresEngine) -> Line:
+def line(engine: PostgresEngine) -> PostgresPool:
     assert engine._rooms is not None
     return engine._rooms.line
 
@@ -336,13 +336,13 @@ async def test_waiting_after_an_empty_claim_asks_the_server_nothing(
     asked, statements = want(), list[str]()
     await _listening(engine)
     assert await engine.claim(asked) == []
-    execute = Line.execute
+    execute = PostgresPool.execute
 
-    async def counting(self: Line, sql: str, values: Any) -> Any:
+    async def counting(self: PostgresPool, sql: str, values: Any) -> Any:
         statements.append(sql)
         return await execute(self, sql, values)
 
-    monkeypatch.setattr(Line, "execute", counting)
+    monkeypatch.setattr(PostgresPool, "execute", counting)
     await engine.wait(asked, 0.01)
     assert statements == []
     await engine.wait(asked, 0.01)  # without a claim between, it must look

@@ -15,7 +15,7 @@ from qo.engines import examine, open_engine
 from qo.engines.redis import RedisEngine
 from qo.engines.redis.address import address_of
 from qo.engines.redis.archive import PostgresArchive
-from qo.engines.redis.archiving import ArchivingEngine
+from qo.engines.redis.archived_engine import ArchivingEngine
 from qo.errors import InvalidSetting, StorageError
 from qo.model import Change, Filter, Status, archive, complete, cursor, replay
 from qo.testing import EngineContract, ManualClock

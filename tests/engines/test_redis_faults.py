@@ -13,8 +13,8 @@ import pytest
 from redis import Redis
 
 from qo.clock import Clock, system_clock
-from qo.engines.redis import RedisEngine, calls
-from qo.engines.redis.calls import script
+from qo.engines.redis import RedisEngine, scripts
+from qo.engines.redis.scripts import script
 from qo.errors import OutcomeUnknown, StorageError
 from qo.model import NEW, Filter, Status, archive, cancel, complete, release, replay
 from qo.testing import ManualClock, random_history
@@ -131,7 +131,7 @@ async def test_a_server_that_is_away_is_a_storage_error(redis_server: Server) ->
 
 
 async def test_what_cannot_be_found_out_is_unknown(redis_server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(calls, "_PATIENCE", 0.2)
+    monkeypatch.setattr(scripts, "_PATIENCE", 0.2)
     async with Proxy(redis_server.port) as proxy, behind(proxy) as engine:
         await engine.add([new(1)])
         proxy.lose("answer", call("add"), for_good=True)

@@ -16,11 +16,11 @@ from qo.engine import Engine
 from qo.engines import examine, open_engine
 from qo.engines.sqlite import SqliteEngine
 from qo.engines.sqlite.address import path_of
-from qo.engines.sqlite.watch import Watch, slower
+from qo.engines.sqlite.watch import FileWatch, slower
 from qo.errors import Conflict, InvalidSetting, StorageError
 from qo.model import ANY, Filter, Status, after_error, archive, cancel, complete, release
-from qo.sqlite_tables.reading import Reading
-from qo.sqlite_tables.table import Table
+from qo.sqlite_tables.reader import SqliteReader
+from qo.sqlite_tables.table import SqliteTable
 from qo.testing import EngineContract, ManualClock
 from qo.testing.samples import claim, claim_one, new, stored, task_id, want
 from tests.engines.damage import damage_sqlite
@@ -136,7 +136,7 @@ def plan(db: apsw.Connection, sql: str, values: tuple[Any, ...]) -> str:
     ],
 )
 async def test_a_search_uses_the_index_made_for_it(engine: SqliteEngine, where: Filter, indexes: list[str]) -> None:
-    reading = Reading(connection(engine, 1))
+    reading = SqliteReader(connection(engine, 1))
     sql, values = reading.query(where, 10, "", 1e9)
     used = plan(connection(engine, 1), sql, values)
     assert all(index in used for index in indexes), used
@@ -171,7 +171,7 @@ async def test_searches_answer_alike_whether_few_or_many_wait(
     await engine.apply([complete(await claim_one(engine)), after_error(await claim_one(engine), "e", luck=0.5)])
     where = Filter(statuses=(Status.PENDING, Status.COMPLETED))
     few = await engine.find(where, limit=6)
-    monkeypatch.setattr("qo.sqlite_tables.reading._FEW", 0)
+    monkeypatch.setattr("qo.sqlite_tables.reader._FEW", 0)
     assert few == await engine.find(where, limit=6)
     assert len(few) == 6
 
@@ -346,7 +346,7 @@ async def test_waiting_ends_when_another_engine_adds(engine: SqliteEngine, clock
 async def test_waiting_ends_for_an_own_task_without_looking_at_the_file(
     engine: SqliteEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Watch, "_version", lambda _: 0)
+    monkeypatch.setattr(FileWatch, "_version", lambda _: 0)
     waiting = asyncio.create_task(waited(engine))
     await asyncio.sleep(0.05)
     await engine.add([new()])
@@ -475,7 +475,7 @@ async def test_several_loops_may_share_an_engine(engine: SqliteEngine) -> None:
 
 
 async def test_a_call_that_refuses_after_it_has_written_leaves_nothing_behind(engine: SqliteEngine) -> None:
-    def add_and_refuse(table: Table) -> None:
+    def add_and_refuse(table: SqliteTable) -> None:
         table.add([new(1)])
         raise Conflict("too late")
 

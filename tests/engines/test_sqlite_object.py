@@ -7,9 +7,9 @@ import apsw
 import pytest
 
 from qo.bucket import ANY
-from qo.buckets.counting import CountingBucket
-from qo.buckets.folder import FolderBucket
+from qo.buckets.folder.bucket import FolderBucket
 from qo.buckets.memory import MemoryBucket
+from qo.buckets.request_counter import CountingBucket
 from qo.engines import examine
 from qo.engines.sqlite import SqliteEngine
 from qo.engines.sqlite_object import SqliteObjectEngine

@@ -6,11 +6,11 @@ import logging
 import pytest
 
 from qo.bucket import NEW
-from qo.buckets.counting import CountingBucket
 from qo.buckets.memory import MemoryBucket
+from qo.buckets.request_counter import CountingBucket
 from qo.engines import open_engine
 from qo.engines.layouts import parse
-from qo.engines.sqlite_object import Mode, SqliteObjectEngine
+from qo.engines.sqlite_object import DurabilityMode, SqliteObjectEngine
 from qo.errors import Conflict, InvalidSetting, OutcomeUnknown, StorageError
 from qo.model import Filter, Status
 from qo.testing.samples import claim, new, stored, task_id, want
@@ -239,7 +239,7 @@ async def test_closing_waits_for_a_look_whose_caller_has_left() -> None:
 
 async def test_a_local_call_returns_at_once_and_reads_see_it() -> None:
     store = MemoryBucket()
-    engine = SqliteObjectEngine(store, mode=Mode.LOCAL, interval=INF)
+    engine = SqliteObjectEngine(store, mode=DurabilityMode.LOCAL, interval=INF)
     await engine.open()
     await engine.add([new()])
     assert (await stored(engine)).status is Status.PENDING
@@ -253,7 +253,7 @@ def test_local_changes_follow_within_the_interval() -> None:
     async def paced() -> None:
         store = MemoryBucket()
         bucket = CountingBucket(store)
-        engine = SqliteObjectEngine(bucket, mode=Mode.LOCAL)
+        engine = SqliteObjectEngine(bucket, mode=DurabilityMode.LOCAL)
         await engine.add([new("first")])
         await asyncio.sleep(0.1)
         for n in range(50):
@@ -268,7 +268,7 @@ def test_local_changes_follow_within_the_interval() -> None:
 async def test_what_is_written_during_a_flush_goes_with_the_next() -> None:
     store = MemoryBucket()
     bucket = GatedBucket(store)
-    engine = SqliteObjectEngine(bucket, mode=Mode.LOCAL, interval=INF)
+    engine = SqliteObjectEngine(bucket, mode=DurabilityMode.LOCAL, interval=INF)
     await engine.add([new(0)])
     bucket.gate.clear()
     flushing = asyncio.create_task(engine.flush())
@@ -284,7 +284,7 @@ async def test_what_is_written_during_a_flush_goes_with_the_next() -> None:
 
 async def test_a_lost_race_costs_the_local_changes_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
     store = MemoryBucket()
-    engine = SqliteObjectEngine(store, mode=Mode.LOCAL, interval=INF)
+    engine = SqliteObjectEngine(store, mode=DurabilityMode.LOCAL, interval=INF)
     await engine.open()
     await SqliteObjectEngine(store).add([new(9)])
     await engine.add([new(0)])
@@ -301,7 +301,7 @@ async def test_a_lost_race_costs_the_local_changes_and_says_so(caplog: pytest.Lo
 
 async def test_a_waiting_local_engine_sees_what_others_wrote() -> None:
     store = MemoryBucket()
-    engine = SqliteObjectEngine(store, mode=Mode.LOCAL)
+    engine = SqliteObjectEngine(store, mode=DurabilityMode.LOCAL)
     await engine.open()
     await SqliteObjectEngine(store).add([new()])
     async with asyncio.timeout(10):
@@ -313,7 +313,7 @@ async def test_a_waiting_local_engine_sees_what_others_wrote() -> None:
 def test_closing_tells_what_a_dead_bucket_never_got() -> None:
     async def outage() -> None:
         bucket = GatedBucket(MemoryBucket())
-        engine = SqliteObjectEngine(bucket, mode=Mode.LOCAL)
+        engine = SqliteObjectEngine(bucket, mode=DurabilityMode.LOCAL)
         bucket.is_cut = True
         await engine.add([new()])
         await engine.close()

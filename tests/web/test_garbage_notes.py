@@ -8,7 +8,7 @@ from pathlib import Path
 import apsw
 import pytest
 
-from qo.buckets.files import new_version, write_file
+from qo.buckets.folder.files import new_version, write_file
 from qo.client import Client
 from qo.clock import system_clock
 from qo.damage import QUARANTINE

@@ -13,7 +13,7 @@ from joserfc import jwt
 from joserfc.errors import JoseError
 from joserfc.jwk import ECKey, KeySet, OctKey
 
-from qo.cli.serving import oidc_settings
+from qo.cli.run_server import oidc_settings
 from qo.client import Client
 from qo.clock import system_clock
 from qo.engines.memory import MemoryEngine

@@ -6,8 +6,8 @@ from typing import Self
 
 import pytest
 
-from qo.buckets.counting import CountingBucket
 from qo.buckets.memory import MemoryBucket
+from qo.buckets.request_counter import CountingBucket
 from qo.client import Client
 from qo.clock import system_clock
 from qo.engines.one_object import OneObjectEngine

@@ -18,7 +18,7 @@ def open_bucket(url: str, *, clock: Clock | None = None) -> Bucket:
 
         return MemoryBucket(clock) if clock else MemoryBucket()
     if scheme == "file":
-        from qo.buckets.folder import FolderBucket  # noqa: PLC0415
+        from qo.buckets.folder.bucket import FolderBucket  # noqa: PLC0415
 
         return FolderBucket.from_url(url, clock=clock)
     if scheme not in ("s3", "gs", "az"):

@@ -13,7 +13,7 @@ _CONNECTIONS = 64  # at 25 ms a request, some 2,500 requests a second
 _TIMEOUT = 30.0  # seconds for one request
 
 
-class Address(NamedTuple):
+class BucketAddress(NamedTuple):
     scheme: str  # s3, gs or az
     bucket: str
     prefix: str = ""  # without slashes at its ends
@@ -28,7 +28,7 @@ class Address(NamedTuple):
         return f"{self.scheme}://{self.bucket}" + (f"/{self.prefix}" if self.prefix else "")
 
 
-def parse_address(url: str, environ: Mapping[str, str] = os.environ) -> Address:
+def parse_address(url: str, environ: Mapping[str, str] = os.environ) -> BucketAddress:
     """`s3://bucket/prefix?endpoint=…&region=…`. Options that are not a bucket's (`layout=`) are left to others."""
     parts = urlsplit(url)
     given = {name: values[-1] for name, values in parse_qs(parts.query).items()}
@@ -40,7 +40,7 @@ def parse_address(url: str, environ: Mapping[str, str] = os.environ) -> Address:
         )
     if "@" in bucket:
         raise InvalidSetting("a bucket's URL carries no credentials; put them into the environment")
-    return Address(
+    return BucketAddress(
         scheme=parts.scheme,
         bucket=bucket,
         prefix=unquote(parts.path).strip("/"),

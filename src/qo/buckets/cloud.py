@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import obstore
 
 from qo.bucket import ANY, NEW, Blob
-from qo.buckets.address import Address
-from qo.buckets.amazon import open_client, version_ids
+from qo.buckets.address import BucketAddress
+from qo.buckets.boto_client import open_client, version_ids
+from qo.buckets.bulk_delete import BulkDelete
+from qo.buckets.driver_errors import Busy, is_missing_key, to_qo_error
 from qo.buckets.key import check_key
-from qo.buckets.pool import Pool
-from qo.buckets.removals import Removals
+from qo.buckets.obstore_client import Store, open_store
 from qo.buckets.store_clock import StoreClock
-from qo.buckets.stores import Store, open_store
-from qo.buckets.trouble import Busy, is_missing_key, judge
+from qo.buckets.thread_pool import ThreadPool
 from qo.clock import Clock, system_clock
 from qo.errors import Conflict, StorageError
 from qo.ids import luck
@@ -31,15 +31,15 @@ _PAUSES = (0.02, 0.04, 0.08, 0.16, 0.32)  # seconds, at most, between tries of a
 class CloudBucket:
     """The driver's blocking calls in threads of our own: its coroutines aborted the interpreter at exit."""
 
-    def __init__(self, address: Address, *, clock: Clock | None = None) -> None:
+    def __init__(self, address: BucketAddress, *, clock: Clock | None = None) -> None:
         self._address = address
         self._root = f"{address.prefix}/" if address.prefix else ""
         self._store: Store = open_store(address)
-        self._pool = Pool(address.connections)
+        self._pool = ThreadPool(address.connections)
         self._remove: Callable[[str], Awaitable[None]] = self._delete_one
         if address.scheme == "s3":  # the others have no request for many
             store = open_store(address, deletes_together=True)
-            self._remove = Removals(self._delete_one, partial(self._delete_many, store)).remove
+            self._remove = BulkDelete(self._delete_one, partial(self._delete_many, store)).remove
         self._clock = clock
         self._store_clock = StoreClock(address, system_clock)
         self._client: Any = None  # boto3's, for versions; made when first asked
@@ -109,7 +109,7 @@ class CloudBucket:
         try:
             return await self._pool.run(function)
         except (obstore.exceptions.BaseError, FileNotFoundError, ValueError) as error:
-            raise judge(error, self._address, key, writing=writing) from error
+            raise to_qo_error(error, self._address, key, writing=writing) from error
 
     def _get(self, path: str, version_id: str | None = None) -> Blob | None:
         try:

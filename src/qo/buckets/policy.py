@@ -2,7 +2,7 @@
 
 from typing import Any, Literal, get_args
 
-from qo.buckets.address import Address
+from qo.buckets.address import BucketAddress
 from qo.model import ADMIN_NOTES, AUDIT_NOTES
 
 Role = Literal["producer", "worker", "monitor", "dashboard", "operator", "admin"]
@@ -36,7 +36,7 @@ _WORKED_ON = {
 }
 
 
-def policy(address: Address, role: Role, *, layout: str = "tasks") -> dict[str, Any]:
+def policy(address: BucketAddress, role: Role, *, layout: str = "tasks") -> dict[str, Any]:
     """Nothing in it lets anyone delete a version, change the bucket's settings or see what lies beside the queue.
 
     Only an admin reaches tokens and the audit trail, and writes the page. All others are refused explicitly, so another

@@ -5,20 +5,20 @@ from typing import Any
 
 from msgspec import Struct
 
-from qo.buckets.address import Address
-from qo.buckets.amazon import open_client
+from qo.buckets.address import BucketAddress
+from qo.buckets.boto_client import open_client
 from qo.errors import StorageError
 
 _NO_RULES = {"NoSuchLifecycleConfiguration", "NoSuchCORSConfiguration"}
 
 
-class Step(Struct, frozen=True):
+class SetupStep(Struct, frozen=True):
     name: str
     is_done: bool  # already, before we came
     detail: str
 
 
-def set_up(address: Address, *, origins: Sequence[str], noncurrent_days: int, dry_run: bool) -> list[Step]:
+def set_up(address: BucketAddress, *, origins: Sequence[str], noncurrent_days: int, dry_run: bool) -> list[SetupStep]:
     """What was, or would be, done. What others set up is left as it is."""
     from botocore.exceptions import (  # type: ignore[import-untyped]  # noqa: PLC0415 - slow to import, rarely needed
         BotoCoreError,
@@ -38,14 +38,14 @@ def set_up(address: Address, *, origins: Sequence[str], noncurrent_days: int, dr
     return steps
 
 
-def _versioning(client: Any, address: Address, *, dry_run: bool) -> Step:
+def _versioning(client: Any, address: BucketAddress, *, dry_run: bool) -> SetupStep:
     is_on = client.get_bucket_versioning(Bucket=address.bucket).get("Status") == "Enabled"
     if not is_on and not dry_run:
         client.put_bucket_versioning(Bucket=address.bucket, VersioningConfiguration={"Status": "Enabled"})
-    return Step("versioning", is_on, "every version of a task is kept: its history")
+    return SetupStep("versioning", is_on, "every version of a task is kept: its history")
 
 
-def _lifecycle(client: Any, address: Address, days: int, *, dry_run: bool) -> Step:
+def _lifecycle(client: Any, address: BucketAddress, days: int, *, dry_run: bool) -> SetupStep:
     """Deleted index entries leave a version and a marker each: without this rule they would be stored for ever."""
     rule = lifecycle_rule(address.prefix, days)
     rules = _rules(lambda: client.get_bucket_lifecycle_configuration(Bucket=address.bucket))
@@ -55,17 +55,17 @@ def _lifecycle(client: Any, address: Address, days: int, *, dry_run: bool) -> St
         client.put_bucket_lifecycle_configuration(
             Bucket=address.bucket, LifecycleConfiguration={"Rules": [*others, rule]}
         )
-    return Step("lifecycle", is_done, f"replaced and deleted versions are let go after {days} days")
+    return SetupStep("lifecycle", is_done, f"replaced and deleted versions are let go after {days} days")
 
 
-def _cors(client: Any, address: Address, origins: Sequence[str], *, dry_run: bool) -> Step:
+def _cors(client: Any, address: BucketAddress, origins: Sequence[str], *, dry_run: bool) -> SetupStep:
     rule = cors_rule(origins)
     rules = _rules(lambda: client.get_bucket_cors(Bucket=address.bucket), name="CORSRules")
     is_done = any(_same(old, rule) for old in rules)
     if not is_done and not dry_run:
         others = [old for old in rules if old.get("ID") != rule["ID"]]
         client.put_bucket_cors(Bucket=address.bucket, CORSConfiguration={"CORSRules": [*others, rule]})
-    return Step("cors", is_done, f"a dashboard served from {', '.join(origins)} may read and write here")
+    return SetupStep("cors", is_done, f"a dashboard served from {', '.join(origins)} may read and write here")
 
 
 def lifecycle_rule(prefix: str, days: int) -> dict[str, Any]:
@@ -106,7 +106,7 @@ def _same(old: dict[str, Any], new: dict[str, Any]) -> bool:
     return all(old.get(name) == value for name, value in new.items())
 
 
-def _advice(address: Address, code: str, text: str) -> str:
+def _advice(address: BucketAddress, code: str, text: str) -> str:
     if code in ("NoSuchBucket", "404"):
         return f"there is no bucket {address.bucket!r}; create it first, in the region you want it in"
     if code in ("AccessDenied", "403"):

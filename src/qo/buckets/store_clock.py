@@ -6,7 +6,7 @@ import urllib.request
 from email.message import Message
 from email.utils import parsedate_to_datetime
 
-from qo.buckets.address import Address
+from qo.buckets.address import BucketAddress
 from qo.clock import Clock, ClockDistance
 
 _FRESH = 60.0  # seconds for which a look is believed
@@ -15,7 +15,7 @@ _TICK = 1.0  # seconds; a Date has no fractions
 
 
 class StoreClock:
-    def __init__(self, address: Address, clock: Clock, elapsed: Clock | None = None) -> None:
+    def __init__(self, address: BucketAddress, clock: Clock, elapsed: Clock | None = None) -> None:
         self._url = _front_door(address)
         self._clock, self._distance = clock, ClockDistance(clock, elapsed)
         self._began: float | None = None  # the store's time when the clock that nobody sets was at 0
@@ -50,7 +50,7 @@ def least_offset(sent_at: float, date: float, received_at: float) -> float:
     return min(max(0.0, earliest), latest)
 
 
-def _front_door(address: Address) -> str:
+def _front_door(address: BucketAddress) -> str:
     if address.endpoint:
         return f"{address.endpoint}/"
     if address.scheme == "s3":

@@ -5,7 +5,7 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from qo.cli.context import Call
+from qo.cli.context import Invocation
 from qo.cli.rich_output import data, table
 from qo.client import Client
 from qo.clock import iso, system_clock
@@ -16,7 +16,7 @@ PERCENTILES = {"p50": 0.50, "p95": 0.95, "p99": 0.99}
 _NUMBERS = ("completed", "retried", "failed", "dead_lettered", "lost", "cancelled")
 
 
-def show_activity(call: Call, since: float) -> None:
+def show_activity(call: Invocation, since: float) -> None:
     async def work(queue: Client) -> list[Interval]:
         return await queue.activity(since)
 

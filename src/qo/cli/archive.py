@@ -5,8 +5,8 @@ from typing import Any
 
 import click
 
-from qo.cli.context import Call, common
-from qo.cli.steering import Verb, choosing, example, steer
+from qo.cli.bulk_actions import Verb, choosing, example, steer
+from qo.cli.context import Invocation, common
 from qo.client import Client
 from qo.model import STATUSES, Guard, Status, archive
 
@@ -28,6 +28,6 @@ VERB = Verb(
 @click.command("archive", epilog=example("archive", "--status completed --older-than 7d --yes"))
 @common
 @choosing("archive", "completed, failed and cancelled")
-def command(call: Call, ids: tuple[str, ...], **options: Any) -> int:
+def command(call: Invocation, ids: tuple[str, ...], **options: Any) -> int:
     """Put finished tasks out of the normal listing. They keep their history and can be replayed."""
     return steer(call, VERB, ids, **options)

@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from qo.audit import AuditPage, AuditRecord, compact_audit, read_audit
-from qo.cli.context import Call, common, examples, option
+from qo.cli.context import Invocation, common, examples, option
 from qo.cli.output import plural
 from qo.cli.params import DURATION, Names, together
 from qo.cli.rich_output import data, table
@@ -37,7 +37,7 @@ _ACTORS = {"token": "cyan", "cli": "green", "page": "magenta", "user": "blue", "
 @option("--by", "who", metavar="TEXT", help="Only by tokens and users whose name contains this.")
 @option("--task", "task", metavar="ID", help="Only actions that name this task.")
 @option("--limit", type=click.IntRange(1, _MAX_LIMIT), default=50, help="How many at most.")
-def command(call: Call, **given: Any) -> None:
+def command(call: Invocation, **given: Any) -> None:
     """Show who did what to this queue, newest first: replay, cancel, archive, delete, pause, resume, limit, drain,
     tokens created and revoked, and more.
 

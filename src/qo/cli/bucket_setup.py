@@ -6,11 +6,11 @@ from urllib.parse import parse_qs, urlsplit
 import click
 from rich.text import Text
 
-from qo.buckets.address import Address, parse_address
+from qo.buckets.address import BucketAddress, parse_address
 from qo.buckets.policy import ROLES, Role, policy
-from qo.buckets.setup import Step, set_up
+from qo.buckets.setup import SetupStep, set_up
 from qo.cli.audited import audited_bucket
-from qo.cli.context import Call, common, examples, option
+from qo.cli.context import Invocation, common, examples, option
 from qo.cli.output import clean
 from qo.errors import InvalidSetting
 from qo.url_secrets import hide_password
@@ -43,7 +43,13 @@ _ELSEWHERE = {
 @option("--print-policy", "role", type=click.Choice(ROLES), help="Only print the IAM policy of a role.")
 @option("--dry-run", is_flag=True, help="Only say what would be done.")
 def command(
-    call: Call, store: str | None, origins: tuple[str, ...], noncurrent_days: int, role: Role | None, *, dry_run: bool
+    call: Invocation,
+    store: str | None,
+    origins: tuple[str, ...],
+    noncurrent_days: int,
+    role: Role | None,
+    *,
+    dry_run: bool,
 ) -> None:
     """Turn on versioning, let old versions go after a while, and let the dashboard's pages in.
 
@@ -72,7 +78,7 @@ def command(
         )
 
 
-def _address(url: str) -> Address:
+def _address(url: str) -> BucketAddress:
     scheme = urlsplit(url).scheme
     if scheme != "s3":
         raise InvalidSetting(
@@ -94,5 +100,5 @@ def _checked(origins: tuple[str, ...]) -> tuple[str, ...]:
     return origins
 
 
-def _view(step: Step) -> dict[str, object]:
+def _view(step: SetupStep) -> dict[str, object]:
     return {"name": step.name, "already": step.is_done, "detail": step.detail}

@@ -10,8 +10,8 @@ import click
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
-from qo.cli.context import Call
-from qo.cli.exits import Exit
+from qo.cli.context import Invocation
+from qo.cli.exit_codes import Exit
 from qo.cli.output import plural, print_error
 from qo.cli.payload import task_of_line
 from qo.cli.rich_output import console
@@ -39,13 +39,13 @@ class Tally:
         self.bad: list[BadLine] = []
 
 
-class Line(NamedTuple):
+class BulkLine(NamedTuple):
     number: int
     text: bytes
     end: int  # bytes read when this line ended
 
 
-def submit(call: Call, file: str, *, carry_on: bool) -> int:
+def submit(call: Invocation, file: str, *, carry_on: bool) -> int:
     tally = Tally(keep_ids=call.json)
 
     if file != "-":
@@ -116,12 +116,12 @@ async def _send(queue: Client, batch: list[NewTask], tally: Tally) -> None:
             tally.ids.append(submitted.id)
 
 
-def _lines(stream: IO[bytes]) -> Iterator[Line]:
+def _lines(stream: IO[bytes]) -> Iterator[BulkLine]:
     end = 0
     for number, text in enumerate(stream, start=1):
         end += len(text)
         if text.strip():
-            yield Line(number, text, end)
+            yield BulkLine(number, text, end)
 
 
 @contextmanager
@@ -154,7 +154,7 @@ def _progress(what: str, file: str) -> Iterator[Progress]:
         yield progress
 
 
-def _answer(call: Call, tally: Tally) -> int:
+def _answer(call: Invocation, tally: Tally) -> int:
     if call.json:
         bad = [{"line": bad.number, "field": bad.field, "error": str(bad)} for bad in tally.bad]
         call.answer(
@@ -165,7 +165,7 @@ def _answer(call: Call, tally: Tally) -> int:
     return Exit.USAGE if tally.bad else Exit.CLEAN
 
 
-def _show(call: Call, tally: Tally) -> None:
+def _show(call: Invocation, tally: Tally) -> None:
     call.out.print(Text(f"{plural(tally.submitted)} submitted", style="green"), end="")
     call.out.print(f", {tally.already_there:,} already there" if tally.already_there else "", end="")
     call.out.print(f", {plural(len(tally.bad), 'wrong line')} left out" if tally.bad else "")

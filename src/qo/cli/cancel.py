@@ -5,8 +5,8 @@ from typing import Any
 
 import click
 
-from qo.cli.context import Call, common
-from qo.cli.steering import Verb, choosing, example, steer
+from qo.cli.bulk_actions import Verb, choosing, example, steer
+from qo.cli.context import Invocation, common
 from qo.client import Client
 from qo.model import UNFINISHED, Status, cancel
 
@@ -31,7 +31,7 @@ VERB = Verb(
 )
 @common
 @choosing("cancel", "pending and running", "created")
-def command(call: Call, ids: tuple[str, ...], **options: Any) -> int:
+def command(call: Invocation, ids: tuple[str, ...], **options: Any) -> int:
     """End tasks that are pending or running.
 
     A worker running one finds its lease gone at the next renewal and drops it."""

@@ -3,7 +3,7 @@
 import click
 from click.shell_completion import get_completion_class
 
-from qo.cli.context import Call, common, examples
+from qo.cli.context import Invocation, common, examples
 from qo.errors import InvalidSetting
 
 EXAMPLES = examples(
@@ -16,7 +16,7 @@ EXAMPLES = examples(
 @click.command("completion", epilog=EXAMPLES)
 @common
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
-def command(call: Call, shell: str) -> None:
+def command(call: Invocation, shell: str) -> None:
     """Print the completion script for your shell."""
     kind = get_completion_class(shell)
     if kind is None:

@@ -21,7 +21,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 _DAY = 86_400.0  # seconds
 
 
-class Call:
+class Invocation:
     """What `--url` and `--json` said, before or after the command's name."""
 
     def __init__(self, *, url: str | None = None, json: bool = False) -> None:
@@ -70,7 +70,7 @@ class Call:
 
 
 def common(function: Function) -> Function:
-    """`--url` and `--json` for a command; the function gets a `Call` as its first argument."""
+    """`--url` and `--json` for a command; the function gets a `Invocation` as its first argument."""
 
     @click.option(
         "--url",
@@ -83,8 +83,8 @@ def common(function: Function) -> Function:
     @functools.wraps(function)
     def command(ctx: click.Context, /, *args: Any, url: str | None, as_json: bool, **kwargs: Any) -> Any:
         above = ctx.find_root().obj
-        before = above if isinstance(above, Call) else Call()
-        call = Call(url=url or before.given_url, json=as_json or before.json)
+        before = above if isinstance(above, Invocation) else Invocation()
+        call = Invocation(url=url or before.given_url, json=as_json or before.json)
         return function(call, *args, **kwargs)
 
     return cast("Function", command)

@@ -6,20 +6,20 @@ from urllib.parse import urlsplit
 import click
 from rich.text import Text
 
-from qo.buckets.address import Address, parse_address
-from qo.buckets.page import make_link, obtain, page_url, publish
-from qo.buckets.page.access import Access
-from qo.buckets.page.files import page_files
-from qo.buckets.page.place import check_page
-from qo.buckets.page.publishing import Published, Put, read_config
+from qo.buckets.address import BucketAddress, parse_address
 from qo.buckets.policy import policy
 from qo.cli.audited import audited_bucket
-from qo.cli.context import Call, common, examples, option
+from qo.cli.context import Invocation, common, examples, option
 from qo.cli.output import clean, echo
 from qo.cli.params import DURATION
 from qo.clock import iso, system_clock
 from qo.engines.layouts import parse
 from qo.errors import InvalidSetting, StorageError
+from qo.web.static_site import make_link, obtain, page_url, publish
+from qo.web.static_site.credentials import Access
+from qo.web.static_site.files import page_files
+from qo.web.static_site.location import check_page
+from qo.web.static_site.publisher import Published, Put, read_config
 
 LAYOUTS = ("tasks", "one")
 LONGEST = 36 * 3600.0  # seconds: what a token service gives at most
@@ -35,7 +35,7 @@ _ELSEWHERE = "a page in a browser cannot read it; run a server beside it instead
     ),
 )
 @common
-def command(call: Call) -> None:
+def command(call: Invocation) -> None:
     """The dashboard without a server: a page in the bucket that reads the bucket itself.
 
     Publish it once and after every upgrade; give people links. Where there is no s3:// bucket, `qo serve` shows it.
@@ -51,7 +51,7 @@ def command(call: Call) -> None:
 )
 @option("--page", metavar="URL", help="Where you serve the files yourself.  [default: the bucket]")
 @option("--dry-run", is_flag=True, help="Only say what would be done.")
-def publish_(call: Call, store: str | None, page: str | None, *, public: bool, dry_run: bool) -> None:
+def publish_(call: Invocation, store: str | None, page: str | None, *, public: bool, dry_run: bool) -> None:
     """Put the page under ui/ in the bucket. Repeating it writes only what changed."""
     url = store or call.url
     address, layout = place(url)
@@ -93,7 +93,7 @@ def publish_(call: Call, store: str | None, page: str | None, *, public: bool, d
 @option("--sts-endpoint", "sts", default="", metavar="URL", help="Where tokens are given out, if not by Amazon.")
 @option("--page", metavar="URL", help="Where the page is served.  [default: where it was published]")
 def link_(
-    call: Call,
+    call: Invocation,
     store: str | None,
     *,
     expires: float,
@@ -148,7 +148,7 @@ def link_(
         echo(f"note: {remark}", err=True)
 
 
-def place(url: str) -> tuple[Address, str]:
+def place(url: str) -> tuple[BucketAddress, str]:
     """The bucket and its layout, if a page can read it."""
     scheme = urlsplit(url).scheme
     if scheme != "s3":
@@ -160,7 +160,7 @@ def place(url: str) -> tuple[Address, str]:
     return parse_address(bucket), layout
 
 
-def _published_at(address: Address) -> str:
+def _published_at(address: BucketAddress) -> str:
     config = read_config(address)
     if config is None:
         raise StorageError(f"nothing is published in {address} yet; run: qo dashboard publish {address}")
@@ -198,7 +198,7 @@ def _line(put: Put, *, dry_run: bool) -> Text:
     return Text.assemble(("✔ ", "green"), clean(put.key), (f"  {word}", "dim"))
 
 
-def _published_view(address: Address, published: Published, page: str, *, dry_run: bool) -> dict[str, Any]:
+def _published_view(address: BucketAddress, published: Published, page: str, *, dry_run: bool) -> dict[str, Any]:
     return {
         "url": str(address),
         "page": page,

@@ -5,8 +5,8 @@ from typing import Any
 
 import click
 
-from qo.cli.context import Call, common
-from qo.cli.steering import Verb, choosing, example, steer
+from qo.cli.bulk_actions import Verb, choosing, example, steer
+from qo.cli.context import Invocation, common
 from qo.client import Client
 from qo.model import FINISHED, Status
 
@@ -28,7 +28,7 @@ VERB = Verb(
 @click.command("delete", epilog=example("delete", "--status archived --older-than 30d --yes"))
 @common
 @choosing("delete", "all finished")
-def command(call: Call, ids: tuple[str, ...], **options: Any) -> int:
+def command(call: Invocation, ids: tuple[str, ...], **options: Any) -> int:
     """Forget finished tasks and their history. This cannot be undone.
 
     A damaged task, as `qo doctor` names it, is removed by its ID.

@@ -6,8 +6,8 @@ from typing import Any
 import click
 from rich.text import Text
 
-from qo.cli.context import Call, common, examples
-from qo.cli.exits import Exit
+from qo.cli.context import Invocation, common, examples
+from qo.cli.exit_codes import Exit
 from qo.cli.output import clean
 from qo.cli.quarantine import damage_finding
 from qo.engines import examine, schema_of
@@ -21,7 +21,7 @@ MARKS = {True: ("✔", "green"), False: ("✘", "bold red"), None: ("!", "yellow
 @click.command("doctor", epilog=examples("qo doctor", "qo doctor sqlite:////var/lib/qo/qo.db"))
 @common
 @click.argument("store", required=False, metavar="[URL]")
-def command(call: Call, store: str | None) -> int:
+def command(call: Invocation, store: str | None) -> int:
     """Check that a store can be trusted, and say in plain words what is wrong. Exits with 1 if anything is.
 
     Nothing is changed, but for this: a task that cannot be read is set aside and named, and the note about one that can

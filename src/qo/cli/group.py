@@ -8,8 +8,8 @@ from typing import Any, Never
 
 import click
 
-from qo.cli.context import Call
-from qo.cli.exits import MEANINGS, Exit, code_of
+from qo.cli.context import Invocation
+from qo.cli.exit_codes import MEANINGS, Exit, code_of
 from qo.cli.output import echo, print_error, print_json_error
 from qo.destinations import DEFAULT_URL
 from qo.errors import QoError
@@ -136,4 +136,4 @@ def main(ctx: click.Context, url: str | None, as_json: bool) -> None:  # noqa: F
     Tasks live where the URL says: a SQLite file unless you say otherwise. Both --url and --json may stand before or
     after the command.
     """
-    ctx.obj = Call(url=url, json=as_json)
+    ctx.obj = Invocation(url=url, json=as_json)

@@ -3,7 +3,7 @@
 import click
 from rich.text import Text
 
-from qo.cli.context import Call, common, examples
+from qo.cli.context import Invocation, common, examples
 from qo.cli.output import clean_lines, duration
 from qo.cli.params import unique
 from qo.cli.rich_output import data, status_text, table
@@ -17,7 +17,7 @@ from qo.model import Event
 @click.command("history", epilog=examples("qo history 0f0190a4-...", "qo history ID --json | jq '.[].status'"))
 @common
 @click.argument("task_id", metavar="ID")
-def command(call: Call, task_id: str) -> None:
+def command(call: Invocation, task_id: str) -> None:
     """Show every transition of a task, in order."""
     (task_id,) = unique((task_id,))
 
@@ -34,7 +34,7 @@ def command(call: Call, task_id: str) -> None:
         _show(call, events)
 
 
-def _show(call: Call, events: list[Event]) -> None:
+def _show(call: Invocation, events: list[Event]) -> None:
     rows = table("at", "after", "status", "try", "fails", "worker", "", right=("after", "try", "fails"))
     rows.columns[-1].no_wrap = False
     rows.columns[-1].overflow = "fold"

@@ -3,8 +3,8 @@
 import click
 
 from qo.cli.audited import audited
-from qo.cli.context import Call, common, examples, option
-from qo.cli.switching import answer
+from qo.cli.context import Invocation, common, examples, option
+from qo.cli.controls import answer
 from qo.client import Client
 from qo.notes import Control
 
@@ -26,7 +26,7 @@ _EXAMPLES = (
     metavar="N",
     help="How many types of unfinished tasks a queue may have, 0 for no limit; 1,000 unless set.",
 )
-def command(call: Call, rate: float | None, type_: str | None, max_types: int | None) -> None:
+def command(call: Invocation, rate: float | None, type_: str | None, max_types: int | None) -> None:
     """Let each worker start at most RATE tasks a second, in all or of one type; 0 lifts the limit."""
     if rate is None and (max_types is None or type_ is not None):
         raise click.UsageError("name a RATE, or --max-types")

@@ -6,7 +6,7 @@ from typing import Any
 import click
 from rich.text import Text
 
-from qo.cli.context import Call, common, examples, option
+from qo.cli.context import Invocation, common, examples, option
 from qo.cli.output import plural
 from qo.cli.params import STATUS, TYPES, Names, Shards, together
 from qo.cli.unhandled import Lanes, by_type, find_unhandled_of, is_unhandled, unhandled_note
@@ -44,7 +44,7 @@ Page = tuple[list[Task], str | None]
 @option("--after", metavar="CURSOR", default="", help="Start behind this place: the `next` of the page before.")
 @option("--all-pages", is_flag=True, help="Every page, not only the first.")
 def command(
-    call: Call, *, shards: frozenset[str] | None, limit: int, after: str, all_pages: bool, **given: Any
+    call: Invocation, *, shards: frozenset[str] | None, limit: int, after: str, all_pages: bool, **given: Any
 ) -> None:
     """List tasks, newest first. Archived ones are left out unless asked for.
 
@@ -94,7 +94,7 @@ async def pages(queue: Client, where: Filter, *, most: int | None, after: str) -
     return found, None
 
 
-def _show(call: Call, tasks: list[Task], following: str | None, unhandled: Lanes) -> None:
+def _show(call: Invocation, tasks: list[Task], following: str | None, unhandled: Lanes) -> None:
     if not tasks:
         call.out.print(Text("no tasks", style="dim"))
         return

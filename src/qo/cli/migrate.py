@@ -6,8 +6,8 @@ from urllib.parse import urlsplit
 import click
 
 from qo.cli.audited import audited
-from qo.cli.context import Call, common, examples
-from qo.cli.exits import Exit
+from qo.cli.context import Invocation, common, examples
+from qo.cli.exit_codes import Exit
 from qo.cli.output import clean
 from qo.client import Client
 from qo.clock import iso
@@ -30,7 +30,7 @@ from qo.url_secrets import hide_password
     type=click.Choice(("move", "discard")),
     help="What becomes of tokens in the place of earlier versions: trust them, or forget them.",
 )
-def command(call: Call, store: str | None, tokens: str | None, *, check: bool) -> int:
+def command(call: Invocation, store: str | None, tokens: str | None, *, check: bool) -> int:
     """Create or update a store's tables. Any queue does this when it is opened; here it is a step of your own, for a
     user with more rights, before new workers start. Any number may run at once.
 

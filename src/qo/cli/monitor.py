@@ -10,9 +10,9 @@ import click
 import msgspec
 from rich.text import Text
 
-from qo.cli.context import Call, common, examples, option
+from qo.cli.context import Invocation, common, examples, option
 from qo.cli.logs import LEVELS, start_logging
-from qo.cli.watching import monitor_options, monitor_settings
+from qo.cli.monitor_options import monitor_options, monitor_settings
 from qo.client import Client
 from qo.errors import Refused, StorageError
 from qo.ids import new_worker_id
@@ -33,7 +33,7 @@ log = logging.getLogger("qo.monitor")
     help="What is logged, to stderr.",
 )
 @option("--log-json", is_flag=True, var="QO_LOG_JSON", help="Log one JSON object a line.")
-def command(call: Call, *, once: bool, log_level: str, log_json: bool, **given: Any) -> None:
+def command(call: Invocation, *, once: bool, log_level: str, log_json: bool, **given: Any) -> None:
     """Give the tasks of dead workers to others, and tidy up old ones, until stopped.
 
     Every worker has a monitor beside it unless told --no-monitor; any number may run, one at a time does the work.

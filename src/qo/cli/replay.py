@@ -5,8 +5,8 @@ from typing import Any
 
 import click
 
-from qo.cli.context import Call, common
-from qo.cli.steering import Verb, choosing, example, steer
+from qo.cli.bulk_actions import Verb, choosing, example, steer
+from qo.cli.context import Invocation, common
 from qo.client import Client
 from qo.model import STATUSES, Guard, Status, replay
 
@@ -30,7 +30,7 @@ VERB = Verb(
 )
 @common
 @choosing("replay", "failed")
-def command(call: Call, ids: tuple[str, ...], **options: Any) -> int:
+def command(call: Invocation, ids: tuple[str, ...], **options: Any) -> int:
     """Send tasks that did not succeed back to the start, their failures forgotten.
 
     Takes tasks that are failed, cancelled or archived."""

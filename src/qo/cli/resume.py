@@ -3,9 +3,9 @@
 import click
 
 from qo.cli.audited import audited, names_in_words
-from qo.cli.context import Call, common, examples, option
+from qo.cli.context import Invocation, common, examples, option
+from qo.cli.controls import answer
 from qo.cli.params import TYPES, Names, together
-from qo.cli.switching import answer
 from qo.client import Client
 from qo.notes import Control
 
@@ -14,7 +14,7 @@ from qo.notes import Control
 @common
 @option("--queue", "queues", type=Names("queue"), multiple=True, help="Only these queues; repeat, or use commas.")
 @option("--type", "types", type=TYPES, multiple=True, help="Only these types; repeat, or use commas.")
-def command(call: Call, queues: tuple[tuple[str, ...], ...], types: tuple[tuple[str, ...], ...]) -> None:
+def command(call: Invocation, queues: tuple[tuple[str, ...], ...], types: tuple[tuple[str, ...], ...]) -> None:
     """Undo `qo pause`: of some queues or types, or, without any, of everything.
 
     Workers notice within a second or two.

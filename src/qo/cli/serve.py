@@ -5,12 +5,12 @@ from typing import Any
 
 import click
 
-from qo.cli.context import Call, common, examples, option
+from qo.cli.context import Invocation, common, examples, option
 from qo.cli.limit_options import limit_options
 from qo.cli.login_options import login_options
 from qo.cli.logs import LEVELS, start_logging
+from qo.cli.monitor_options import monitor_options_with, monitor_settings
 from qo.cli.output import echo
-from qo.cli.watching import monitor_options_with, monitor_settings
 from qo.client import Client
 from qo.client.retention import FAILED_RETENTION
 from qo.errors import InvalidSetting
@@ -51,31 +51,31 @@ EXAMPLES = examples(
 )
 @option("--log-json", is_flag=True, var="QO_LOG_JSON", help="Log one JSON object a line.")
 @monitor_options_with(failed_retention=FAILED_RETENTION)
-def command(call: Call, *, host: str, port: int, **given: Any) -> None:
+def command(call: Invocation, *, host: str, port: int, **given: Any) -> None:
     """Serve the queue over HTTP: the dashboard at /, then /api/v1, /api/tasks, /docs, /healthz.
 
     As long as there never was a token it answers this machine only. SIGTERM or Ctrl-C ends it.
     """
     try:
-        from qo.cli import serving  # noqa: PLC0415 - its packages are an extra
+        from qo.cli import run_server  # noqa: PLC0415 - its packages are an extra
     except ImportError as error:
         raise InvalidSetting("serving needs its packages: pip install 'qo-queue[web]'") from error
 
     title = given["title"] or call.shown_url
     start_logging(given["log_level"], as_json=given["log_json"] or call.json)
-    settings = serving.settings_of(host, title, given, None if given["no_monitor"] else monitor_settings(given))
+    settings = run_server.settings_of(host, title, given, None if given["no_monitor"] else monitor_settings(given))
 
     async def work(queue: Client) -> Any:
-        return await serving.tokens_of(queue)
+        return await run_server.tokens_of(queue)
 
     tokens = call.ask(work, create=True)
-    serving.check_address(host, tokens=bool(tokens.tokens), login=settings.oidc is not None)
+    run_server.check_address(host, tokens=bool(tokens.tokens), login=settings.oidc is not None)
     if not tokens.tokens and settings.oidc is None and not call.json:
         if tokens.existed:
             print_note("every token was revoked: nobody is answered before there is one (qo token create, or reset)")
         elif not settings.token_required:
             print_note("no token exists: only this machine is answered, without asking for one (qo token create)")
-    serving.serve(call.url, settings, host=host, port=port)
+    run_server.serve(call.url, settings, host=host, port=port)
 
 
 def print_note(text: str) -> None:

@@ -7,7 +7,7 @@ import threading
 from queue import Empty, SimpleQueue
 from types import FrameType
 
-from qo.cli.exits import Exit
+from qo.cli.exit_codes import Exit
 from qo.clock import boot_clock
 from qo.worker import Worker
 from qo.worker.exit_codes import FINISHED

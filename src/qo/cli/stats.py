@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from qo.cli.activity import show_activity
-from qo.cli.context import Call, common, examples, option
+from qo.cli.context import Invocation, common, examples, option
 from qo.cli.params import DURATION
 from qo.cli.rich_output import STYLES, bar, data, status_text, table
 from qo.cli.unhandled import by_type, unhandled_note
@@ -23,7 +23,7 @@ WIDTH = 30  # cells of the longest bar
 @click.command("stats", epilog=examples("qo stats", "qo stats --json | jq .failed", "qo stats --since 1h"))
 @common
 @option("--since", type=DURATION, help="What was done in this time, by type, instead: up to 7d, such as 10m or 1h.")
-def command(call: Call, since: float | None) -> None:
+def command(call: Invocation, since: float | None) -> None:
     """Count tasks. With --json: counts by status at the top level, then `by_type`, `by_queue` and `unhandled`.
 
     `unhandled` counts, by type, the pending tasks that no worker handles now: no running worker has a handler for the

@@ -4,8 +4,8 @@ import sys
 
 import click
 
-from qo.cli.context import Call, common, examples
-from qo.cli.exits import Exit
+from qo.cli.context import Invocation, common, examples
+from qo.cli.exit_codes import Exit
 from qo.cli.output import print_error, print_json_error
 from qo.cli.params import unique
 from qo.cli.unhandled import Lanes, find_unhandled_of, is_unhandled
@@ -20,7 +20,7 @@ from qo.model import Task, check_id
 @click.command("status", epilog=examples("qo status 0f0190a4-...", "qo status ID --json | jq .result"))
 @common
 @click.argument("ids", nargs=-1, required=True, metavar="ID...")
-def command(call: Call, ids: tuple[str, ...]) -> int:
+def command(call: Invocation, ids: tuple[str, ...]) -> int:
     """Show tasks as they are now. With --json, one id gives an object and several a list.
 
     `unhandled` is true for a pending task if no running worker handles its type.
@@ -54,7 +54,7 @@ def command(call: Call, ids: tuple[str, ...]) -> int:
     return Exit.STORAGE if damaged else Exit.NOT_FOUND if missing else Exit.CLEAN
 
 
-def _show(call: Call, tasks: list[Task], unhandled: Lanes, *, alone: bool) -> None:
+def _show(call: Invocation, tasks: list[Task], unhandled: Lanes, *, alone: bool) -> None:
     now = system_clock()
     if not call.json:
         for task in tasks:

@@ -7,8 +7,8 @@ import click
 from rich.text import Text
 
 from qo.cli import bulk
-from qo.cli.context import Call, common, examples, option
-from qo.cli.exits import Exit
+from qo.cli.context import Invocation, common, examples, option
+from qo.cli.exit_codes import Exit
 from qo.cli.output import clean_lines, compact
 from qo.cli.params import DURATION, PRIORITIES, Names, together
 from qo.cli.payload import NOTHING, encode_payload, read_input
@@ -55,7 +55,7 @@ EXAMPLES = examples(
 @option(
     "--continue-on-error", is_flag=True, help="With a file: skip lines that are wrong, report them, submit the rest."
 )
-def command(call: Call, file: str | None, input_: str | None, wait: float | None, **given: Any) -> int:
+def command(call: Invocation, file: str | None, input_: str | None, wait: float | None, **given: Any) -> int:
     """Submit one task from options, or many from a FILE of JSON lines (- is stdin).
 
     A line holds the fields of a task: type, payload, queue, priority, needs, timeout, max_retries, retry, delay,
@@ -90,7 +90,7 @@ def _options(given: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in options.items() if value is not None}
 
 
-async def _submit(call: Call, queue: Client, new: NewTask, wait: float | None) -> int:
+async def _submit(call: Invocation, queue: Client, new: NewTask, wait: float | None) -> int:
     submitted = await queue.submit(new)
     if not call.json:
         _show_submitted(call, submitted, new)
@@ -106,7 +106,7 @@ async def _submit(call: Call, queue: Client, new: NewTask, wait: float | None) -
     return Exit.CLEAN if task.status is Status.COMPLETED else Exit.ERROR
 
 
-def _show_submitted(call: Call, submitted: Submitted, new: NewTask) -> None:
+def _show_submitted(call: Invocation, submitted: Submitted, new: NewTask) -> None:
     """The id alone on stdout, so that `id=$(qo submit ...)` works."""
     if call.out.is_terminal:
         said = ("submitted ", "green") if submitted.new else ("already there: ", "yellow")
@@ -115,7 +115,7 @@ def _show_submitted(call: Call, submitted: Submitted, new: NewTask) -> None:
         click.echo(submitted.id)
 
 
-def _show_result(call: Call, task: Task) -> None:
+def _show_result(call: Invocation, task: Task) -> None:
     line = status_text(task.status)
     if task.result is not None:
         line.append(f" {clean_lines(compact(to_json(task.result)))}", style="default")

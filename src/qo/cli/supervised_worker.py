@@ -13,12 +13,12 @@ from rich.table import Table
 from rich.text import Text
 
 from qo.app import App
-from qo.cli.exits import Exit
+from qo.cli.app_loader import load_app
+from qo.cli.exit_codes import Exit
 from qo.cli.output import clean
 from qo.cli.rich_output import console
-from qo.cli.running import Plan
+from qo.cli.run_worker import Plan
 from qo.cli.shutdown import Ending
-from qo.cli.target import load_app
 from qo.client import Client
 from qo.errors import InvalidSetting
 from qo.monitor import Monitor

@@ -7,7 +7,7 @@ from rich.text import Text
 
 from qo.audit import cli_user
 from qo.cli.audited import audited, names_in_words
-from qo.cli.context import Call, common, examples, option
+from qo.cli.context import Invocation, common, examples, option
 from qo.cli.output import age
 from qo.cli.params import DURATION
 from qo.cli.rich_output import data, table
@@ -50,7 +50,7 @@ class Scopes(click.ParamType):  # type: ignore[type-arg]  # only newer clicks ta
     ),
 )
 @common
-def command(call: Call) -> None:
+def command(call: Invocation) -> None:
     """Tokens for `qo serve`: create, list, revoke.
 
     As long as there never was one, the server answers this machine only and asks for none. Scopes: read (look), submit
@@ -73,7 +73,9 @@ def command(call: Call) -> None:
 @option("--queue", "queues", multiple=True, help="A queue it is for; repeat.  [default: all]")
 @option("--type", "types", multiple=True, help="A type of task it is for; repeat.  [default: all]")
 @option("--expires", type=DURATION, help="How long it is good for.  [default: until revoked]")
-def create(call: Call, name: str, scopes: frozenset[Scope], expires: float | None, **limits: tuple[str, ...]) -> None:
+def create(
+    call: Invocation, name: str, scopes: frozenset[Scope], expires: float | None, **limits: tuple[str, ...]
+) -> None:
     """Create a token and print it, once: only its hash is kept."""
 
     async def work(queue: Client) -> Created:
@@ -97,7 +99,7 @@ def _rights_in_words(name: str, scopes: frozenset[Scope], queues: tuple[str, ...
 
 @command.command("list", epilog=examples("qo token list"))
 @common
-def list_(call: Call) -> None:
+def list_(call: Invocation) -> None:
     """List tokens, without the tokens themselves."""
 
     async def work(queue: Client) -> tuple[tuple[Token, ...], bool, dict[str, float]]:
@@ -130,7 +132,7 @@ def list_(call: Call) -> None:
 @command.command("revoke", epilog=examples("qo token revoke ci"))
 @common
 @click.argument("which", metavar="NAME|ID")
-def revoke(call: Call, which: str) -> None:
+def revoke(call: Invocation, which: str) -> None:
     """Forget a token. Servers heed it within a second.
 
     After the last one servers stay shut, until there is a new one.
@@ -152,7 +154,7 @@ def revoke(call: Call, which: str) -> None:
 @command.command("reset", epilog=examples("qo token reset --yes"))
 @common
 @click.option("--yes", is_flag=True, help="Do not ask.")
-def reset(call: Call, yes: bool) -> None:  # noqa: FBT001 - click passes it by name
+def reset(call: Invocation, yes: bool) -> None:  # noqa: FBT001 - click passes it by name
     """Forget every token, and that there were any.
 
     A server started after that answers this machine without a token. One that runs stays shut.

@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterator
 import click
 from rich.live import Live
 
-from qo.cli.context import Call, common, examples, option
-from qo.cli.frame import Look, Pulse, frame, look, look_view
+from qo.cli.context import Invocation, common, examples, option
+from qo.cli.monitor_options import DEFAULTS
 from qo.cli.params import DURATION
-from qo.cli.watching import DEFAULTS
+from qo.cli.top_view import Pulse, QueueSnapshot, frame, look, look_view
 from qo.client import Client
 from qo.clock import boot_clock
 from qo.errors import StorageError
@@ -34,7 +34,7 @@ SHORTEST = 0.1  # seconds: a look is work for the store too
     var="QO_MONITOR_WORKER_HEALTH_THRESHOLD",
     help="Silence after which a worker is shown as stale.",
 )
-def command(call: Call, *, interval: float, once: bool, threshold: float) -> None:
+def command(call: Invocation, *, interval: float, once: bool, threshold: float) -> None:
     """Watch counts, throughput, types, workers and recent failures. q ends it."""
     if call.json:
         call.answer(look_view(call.ask(look), threshold))
@@ -44,7 +44,7 @@ def command(call: Call, *, interval: float, once: bool, threshold: float) -> Non
         call.ask(lambda queue: _watch(call, queue, max(SHORTEST, interval), threshold))
 
 
-async def _watch(call: Call, queue: Client, interval: float, threshold: float) -> None:
+async def _watch(call: Invocation, queue: Client, interval: float, threshold: float) -> None:
     ended, pulse, out = asyncio.Event(), Pulse(), call.out
     seen = await look(queue)
     with _keys(ended.set), Live(console=out, screen=True, auto_refresh=False) as live:
@@ -57,7 +57,7 @@ async def _watch(call: Call, queue: Client, interval: float, threshold: float) -
             seen = await _again(queue, seen)
 
 
-async def _again(queue: Client, before: Look) -> Look:
+async def _again(queue: Client, before: QueueSnapshot) -> QueueSnapshot:
     """A fresh look; while the store is away, the last one with the reason."""
     try:
         return await look(queue)

@@ -5,11 +5,11 @@ from typing import Any
 
 import click
 
-from qo.cli import running
-from qo.cli.context import Call, common, examples, option
+from qo.cli import run_worker
+from qo.cli.context import Invocation, common, examples, option
 from qo.cli.logs import LEVELS, start_logging
+from qo.cli.monitor_options import monitor_options, monitor_settings
 from qo.cli.params import DURATION, Names, Shards
-from qo.cli.watching import monitor_options, monitor_settings
 from qo.ids import new_worker_id
 from qo.model import check_name, check_type
 from qo.worker.settings import WorkerSettings
@@ -123,24 +123,24 @@ EXAMPLES = examples(
 )
 @option("--log-json", is_flag=True, var="QO_LOG_JSON", help="Log one JSON object a line.")
 @monitor_options
-def command(call: Call, target: str, **given: Any) -> int:
+def command(call: Invocation, target: str, **given: Any) -> int:
     """Run the tasks of an app, in processes under a supervisor. MODULE alone looks for `app` in it.
 
     The log goes to stderr. SIGTERM or Ctrl-C lets running tasks finish within --grace and hands back the rest; a
     second one hands everything back at once. --url goes before the URL in the code, QO_URL behind it.
     """
     start_logging(given["log_level"], as_json=given["log_json"] or call.json)
-    return running.run(call, _plan(call, target, given))
+    return run_worker.run(call, _plan(call, target, given))
 
 
-def _plan(call: Call, target: str, given: dict[str, Any]) -> running.Plan:
+def _plan(call: Invocation, target: str, given: dict[str, Any]) -> run_worker.Plan:
     for name in ("lease", "poll", "heartbeat", "scan_interval"):
         if given[name] is not None and given[name] <= 0:
             raise click.BadParameter("must be above 0.", param_hint=f"--{name.replace('_', '-')}")
     host = "".join(c for c in socket.gethostname() if c.isalnum() or c in "-.").lstrip("-.") or "worker"
     settings = {name: given[name] for name in WorkerSettings.__struct_fields__ if name in given}
     settings["shards"] = tuple(sorted(given["shards"] or ()))
-    return running.Plan(
+    return run_worker.Plan(
         target=target,
         url=call.given_url,
         settings=WorkerSettings(**settings, id=check_name("id", given["id_"] or new_worker_id(host))),

@@ -8,11 +8,11 @@ from rich.table import Table
 from rich.text import Text
 
 from qo.cli.audited import audited, names_in_words
-from qo.cli.context import Call, common, examples, option
+from qo.cli.context import Invocation, common, examples, option
+from qo.cli.monitor_options import DEFAULTS
 from qo.cli.output import age
 from qo.cli.params import DURATION
 from qo.cli.rich_output import data, table
-from qo.cli.watching import DEFAULTS
 from qo.client import Client
 from qo.clock import iso, system_clock
 from qo.errors import InvalidSetting
@@ -35,7 +35,7 @@ STYLES = {"active": "green", "draining": "yellow", "stale": "red", "dead": "red"
     var="QO_MONITOR_WORKER_HEALTH_THRESHOLD",
     help="Silence after which a worker is shown as stale.",
 )
-def command(call: Call, threshold: float) -> None:
+def command(call: Invocation, threshold: float) -> None:
     """Show who works here: active, draining (ending), stale (silent for long) or dead (given up by a monitor)."""
     context = click.get_current_context()
     if context.invoked_subcommand is not None:
@@ -57,7 +57,7 @@ def command(call: Call, threshold: float) -> None:
 @command.command("drain", epilog=examples("qo workers drain web-1", "qo workers drain web-1 web-2"))
 @common
 @click.argument("workers", metavar="WORKER...", nargs=-1, required=True)
-def drain(call: Call, workers: tuple[str, ...]) -> None:
+def drain(call: Invocation, workers: tuple[str, ...]) -> None:
     """Let workers end: they take no more tasks, finish what they run within their grace period, and exit.
 
     They notice within a second or two. A worker of the same name that is started later works as usual.

@@ -17,8 +17,8 @@ from qo.cli.output import clean, duration, plural
 from qo.cli.rich_output import STYLES
 from qo.clock import boot_clock
 from qo.demo import tasks
-from qo.demo.ending import Promise, keep_promises, show_tasks
-from qo.demo.workers import Workers
+from qo.demo.summary import Promise, keep_promises, show_tasks
+from qo.demo.workers import DemoWorkers
 from qo.errors import QoError
 from qo.model import Filter, Status, Task
 
@@ -34,7 +34,7 @@ def take_tour() -> int:
     tasks.app.url = f"sqlite:///{folder / 'qo.db'}"
     began = boot_clock()
     try:
-        with Workers(folder, tasks.app.url) as workers:
+        with DemoWorkers(folder, tasks.app.url) as workers:
             broken = Tour(console, folder, workers).run()
     except QoError as error:
         console.print(Text(f"the demo failed: {clean(str(error))} (see {folder}/workers.log)", style="bold red"))
@@ -50,7 +50,7 @@ def take_tour() -> int:
 
 
 class Tour:
-    def __init__(self, console: Console, folder: Path, workers: Workers) -> None:
+    def __init__(self, console: Console, folder: Path, workers: DemoWorkers) -> None:
         self._console, self._folder, self._workers = console, folder, workers
         self._step = 0
         self._promises: list[Promise] = []

@@ -14,7 +14,7 @@ _QUICK = ("--lease", "2", "--heartbeat", "1", "--poll", "0.2", "--check-interval
 _PATIENCE = 15.0  # seconds for a clean end
 
 
-class Workers:
+class DemoWorkers:
     def __init__(self, folder: Path, url: str) -> None:
         self._folder, self._url = folder, url
         self._running: dict[str, subprocess.Popen[bytes]] = {}

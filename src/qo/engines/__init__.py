@@ -44,13 +44,13 @@ def open_engine(url: str, **settings: Any) -> Engine:
 
 def open_storage(storage: ObjectStorage, mode: str = "group") -> Engine:
     """A whole queue in one object of the caller's own storage, not yet opened."""
-    from qo.engines.one_object import Mode, OneObjectEngine, StorageBucket  # noqa: PLC0415 - only such a queue needs it
+    from qo.engines.one_object import CommitMode, OneObjectEngine, StorageBucket  # noqa: PLC0415 - only such a queue needs it
 
     if not isinstance(storage, ObjectStorage):
         raise InvalidSetting(f"{storage!r:.80} is neither a URL nor a storage: a storage has async read() and write()")
-    if mode not in set(Mode):
-        raise InvalidSetting(f"mode={mode!r:.40} is not one of {', '.join(Mode)}")
-    return OneObjectEngine(StorageBucket(storage), mode=Mode(mode))
+    if mode not in set(CommitMode):
+        raise InvalidSetting(f"mode={mode!r:.40} is not one of {', '.join(CommitMode)}")
+    return OneObjectEngine(StorageBucket(storage), mode=CommitMode(mode))
 
 
 async def examine(url: str) -> list[Finding]:

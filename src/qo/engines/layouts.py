@@ -128,15 +128,15 @@ def _tasks(bucket: Bucket, options: Mapping[str, str], clock: Clock | None) -> E
 
 
 def _one(bucket: Bucket, options: Mapping[str, str], clock: Clock | None) -> Engine:
-    from qo.engines.one_object import Mode, OneObjectEngine  # noqa: PLC0415
+    from qo.engines.one_object import CommitMode, OneObjectEngine  # noqa: PLC0415
 
-    return OneObjectEngine(bucket, mode=_choice("mode", options.get("mode", Mode.GROUP), Mode), clock=clock)
+    return OneObjectEngine(bucket, mode=_choice("mode", options.get("mode", CommitMode.GROUP), CommitMode), clock=clock)
 
 
 def _sqlite(bucket: Bucket, options: Mapping[str, str], clock: Clock | None) -> Engine:
-    from qo.engines.sqlite_object import Mode, SqliteObjectEngine  # noqa: PLC0415
+    from qo.engines.sqlite_object import DurabilityMode, SqliteObjectEngine  # noqa: PLC0415
 
-    mode = _choice("mode", options.get("mode", Mode.DURABLE), Mode)
+    mode = _choice("mode", options.get("mode", DurabilityMode.DURABLE), DurabilityMode)
     chosen: dict[str, Any] = {
         name: _fraction(name, options[name]) for name in ("interval", "volume") if name in options
     }

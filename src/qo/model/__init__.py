@@ -39,8 +39,8 @@ from qo.model.claim_request import EXPIRY_GRACE, LEASE, ClaimRequest, eligibilit
 from qo.model.event import Event, event_of
 from qo.model.filter import Counts, Filter, Lane, Position, cursor, cursor_at, is_retrying, position
 from qo.model.idempotency import derived_id
+from qo.model.json_depth import DEEPEST, UNREADABLE, check_depth, is_too_deep
 from qo.model.lane_heads import LaneHead, LaneHeads, LaneIdentity
-from qo.model.nesting import DEEPEST, UNREADABLE, check_depth, is_too_deep
 from qo.model.note import ADMIN_NOTES, ANY, AUDIT_NOTES, DAMAGED, NEW, Note
 from qo.model.order import (
     AGEING,

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sized
 from functools import lru_cache
 
 from qo.errors import BadBatch, InvalidTask
-from qo.model.nesting import check_depth
+from qo.model.json_depth import check_depth
 from qo.model.order import level
 from qo.model.outside import is_a, show
 from qo.model.retry import DEFAULT_POLICY, RetryPolicy

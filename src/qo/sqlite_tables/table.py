@@ -61,7 +61,7 @@ _candidates = msgspec.json.Decoder(list[tuple[int, list[tuple[float, float, int]
 _Head = tuple[float, float, int, int]  # the highest effective rank in its lane so far, rank, number, lane
 
 
-class Table:
+class SqliteTable:
     """Calls of one transaction may refuse with a QoError; if they have written something before, that is undone."""
 
     def __init__(self, db: apsw.Connection, clock: Clock) -> None:

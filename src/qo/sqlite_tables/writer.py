@@ -7,12 +7,12 @@ import apsw
 
 from qo.clock import Clock
 from qo.errors import OutcomeUnknown, QoError, StorageError
+from qo.sqlite_tables.driver_errors import GENERAL, to_qo_error
 from qo.sqlite_tables.schema import check_version
-from qo.sqlite_tables.table import Table
-from qo.sqlite_tables.trouble import GENERAL, storage_error
+from qo.sqlite_tables.table import SqliteTable
 
 
-class Job(Protocol):
+class WriterCall(Protocol):
     """One call: what to do with the table, and what came of it."""
 
     @property
@@ -67,9 +67,9 @@ class Writer:
         self._guard = guard
         self._db = db
         self._news = news  # told that there may be something to claim
-        self._table = Table(db, clock)
+        self._table = SqliteTable(db, clock)
 
-    def serve(self, jobs: Sequence[Job]) -> None:
+    def serve(self, jobs: Sequence[WriterCall]) -> None:
         if not jobs:
             return
         try:
@@ -82,7 +82,7 @@ class Writer:
             for job in jobs:
                 job.error = error
 
-    def _try(self, jobs: Sequence[Job]) -> None:
+    def _try(self, jobs: Sequence[WriterCall]) -> None:
         try:
             self._transact(jobs, self._do)
         except StorageError:
@@ -92,14 +92,14 @@ class Writer:
         if self._table.claimable:
             self._news()
 
-    def _transact(self, jobs: Sequence[Job], do: Callable[[Job], None]) -> None:
+    def _transact(self, jobs: Sequence[WriterCall], do: Callable[[WriterCall], None]) -> None:
         self._guard.begin_write()
         try:
             self._do_all(jobs, do)
         finally:
             self._guard.end_write()
 
-    def _do_all(self, jobs: Sequence[Job], do: Callable[[Job], None]) -> None:
+    def _do_all(self, jobs: Sequence[WriterCall], do: Callable[[WriterCall], None]) -> None:
         try:
             self._db.execute("BEGIN IMMEDIATE")
             check_version(self._db, self._place)  # a newer qo may have changed the tables since they were opened
@@ -111,7 +111,7 @@ class Writer:
         except BaseException as error:
             self._roll_back()
             if isinstance(error, GENERAL):
-                raise storage_error(self._place, error) from error
+                raise to_qo_error(self._place, error) from error
             raise
 
     def _commit(self) -> None:
@@ -119,7 +119,7 @@ class Writer:
             self._db.execute("COMMIT")
         except apsw.IOError as error:
             # The log may hold the commit although flushing it failed, and a crash now might bring it back.
-            raise storage_error(self._place, error, OutcomeUnknown) from error
+            raise to_qo_error(self._place, error, OutcomeUnknown) from error
         self._guard.check_committed()
 
     def _roll_back(self) -> None:
@@ -127,7 +127,7 @@ class Writer:
         if self._db.in_transaction:  # a full disk makes SQLite roll back by itself
             self._db.execute("ROLLBACK")
 
-    def _do(self, job: Job) -> None:
+    def _do(self, job: WriterCall) -> None:
         """Raises what undoes the transaction: of a call that refused, too, if it had written something before."""
         job.error = None
         before = self._db.total_changes()
@@ -138,7 +138,7 @@ class Writer:
                 raise _WrittenBefore from error
             job.error = error
 
-    def _do_apart(self, job: Job) -> None:
+    def _do_apart(self, job: WriterCall) -> None:
         """Under a savepoint. They cost too much to have when nothing is wrong."""
         tally = self._table.tally.copy()
         self._db.execute("SAVEPOINT call")
@@ -150,5 +150,5 @@ class Writer:
             self._db.execute("ROLLBACK TO call")
             self._table.undo(tally)
             cause = error.__cause__ if isinstance(error, _WrittenBefore) else error
-            job.error = storage_error(self._place, cause) if isinstance(cause, apsw.Error) else cause
+            job.error = to_qo_error(self._place, cause) if isinstance(cause, apsw.Error) else cause
         self._db.execute("RELEASE call")

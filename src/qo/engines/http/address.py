@@ -9,7 +9,7 @@ from qo.errors import InvalidSetting
 TOKEN = "QO_TOKEN"  # noqa: S105 - the variable's name
 
 
-class Address(NamedTuple):
+class HttpAddress(NamedTuple):
     url: str  # without the token, so that it may be shown
     token: str
 
@@ -17,7 +17,7 @@ class Address(NamedTuple):
         return f"<Address {self.url}>"
 
 
-def address_of(url: str) -> Address:
+def address_of(url: str) -> HttpAddress:
     """A token in the URL goes before the one in QO_TOKEN."""
     parts = urlsplit(url)
     try:
@@ -35,4 +35,4 @@ def address_of(url: str) -> Address:
     place = f"[{host}]" if ":" in host else host
     place += "" if port is None else f":{port}"
     token = unquote(parts.password) if parts.password else os.environ.get(TOKEN, "").strip()
-    return Address(f"{parts.scheme}://{place}{parts.path.rstrip('/')}", token)
+    return HttpAddress(f"{parts.scheme}://{place}{parts.path.rstrip('/')}", token)

@@ -3,13 +3,13 @@
 from qo import wire
 from qo.engines.findings import Finding
 from qo.engines.http.address import address_of
-from qo.engines.http.line import Line
+from qo.engines.http.client import HttpClient
 from qo.errors import QoError
 
 
 async def examine(url: str) -> list[Finding]:
     address = address_of(url)
-    line = Line(address)
+    line = HttpClient(address)
     try:
         hello = (await line.ask("hello", wire.encode(None))).data
         counted = (await line.ask("count", wire.encode(None))).data

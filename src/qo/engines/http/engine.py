@@ -9,9 +9,9 @@ from msgspec.structs import replace
 from qo import wire
 from qo.clock import system_clock
 from qo.engine import Engine
-from qo.engines.http.address import Address, address_of
+from qo.engines.http.address import HttpAddress, address_of
 from qo.engines.http.batches import Item, cut
-from qo.engines.http.line import Line, Reply
+from qo.engines.http.client import HttpClient, Reply
 from qo.errors import OutcomeUnknown, StorageError
 from qo.model import (
     Added,
@@ -34,15 +34,15 @@ _MARGIN = 10.0  # seconds a long-poll may be late
 class HttpEngine(Engine):
     is_remote = True
 
-    def __init__(self, address: Address) -> None:
+    def __init__(self, address: HttpAddress) -> None:
         self._address = address
-        self._line: Line | None = None
+        self._line: HttpClient | None = None
         self._abandoned: set[asyncio.Future[Any]] = set()  # claims whose callers left
 
     async def open(self) -> None:
         """Asks nothing of the server: a worker may start before it does, and goes on trying."""
         if self._line is None:
-            self._line = Line(self._address)
+            self._line = HttpClient(self._address)
 
     async def close(self) -> None:
         if self._abandoned:
@@ -166,7 +166,7 @@ class HttpEngine(Engine):
     async def _ask(self, call: str, request: object) -> Reply:
         return await self._at_work().ask(call, wire.encode(request))
 
-    def _at_work(self) -> Line:
+    def _at_work(self) -> HttpClient:
         if self._line is None:
             raise StorageError(f"{self._address.url} is not open; call open() first")
         return self._line

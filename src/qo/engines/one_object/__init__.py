@@ -1,7 +1,7 @@
 """Layout `one`: the whole queue in one object, so that any store with a compare-and-set write of one object will do."""
 
 from qo.engines.one_object.adapter import StorageBucket
-from qo.engines.one_object.engine import Mode, OneObjectEngine
+from qo.engines.one_object.engine import CommitMode, OneObjectEngine
 from qo.engines.one_object.state import State
 
-__all__ = ["Mode", "OneObjectEngine", "State", "StorageBucket"]
+__all__ = ["CommitMode", "OneObjectEngine", "State", "StorageBucket"]

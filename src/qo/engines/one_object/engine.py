@@ -9,7 +9,7 @@ from enum import StrEnum
 from qo.bucket import Bucket
 from qo.clock import Clock
 from qo.engine import Engine, Snapshot
-from qo.engines.one_object.committing import Committing
+from qo.engines.one_object.commit_loop import CommitLoop
 from qo.engines.one_object.record import check_head, decode_head
 from qo.engines.one_object.state import State
 from qo.engines.patience import patiently_opened
@@ -33,7 +33,7 @@ KEY = "queue.json"
 _MOST = 10_000  # calls in one write
 
 
-class Mode(StrEnum):
+class CommitMode(StrEnum):
     DIRECT = "direct"  # every call reads and writes
     GROUP = "group"  # calls share reads and writes
 
@@ -43,9 +43,11 @@ class OneObjectEngine(Engine):
 
     default_retention = 86_400.0  # seconds: every write sends the finished tasks too
 
-    def __init__(self, bucket: Bucket, *, mode: Mode = Mode.GROUP, key: str = KEY, clock: Clock | None = None) -> None:
-        together = mode is Mode.GROUP
-        self._committing = Committing(bucket, key, most=_MOST if together else 1, keeps_state=together)
+    def __init__(
+        self, bucket: Bucket, *, mode: CommitMode = CommitMode.GROUP, key: str = KEY, clock: Clock | None = None
+    ) -> None:
+        together = mode is CommitMode.GROUP
+        self._committing = CommitLoop(bucket, key, most=_MOST if together else 1, keeps_state=together)
         self._clock = clock or bucket.now
         self._bucket, self._key = bucket, key
         self._waiting = Waiting()

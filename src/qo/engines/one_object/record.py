@@ -24,7 +24,7 @@ _ID = re.compile(rb"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _MOST_EVENTS = 64
 
 
-class Step(Struct, frozen=True, array_like=True):
+class StoredEvent(Struct, frozen=True, array_like=True):
     """An event without the names of its fields: there are several to a task."""
 
     version: int
@@ -44,7 +44,7 @@ class Record(Struct, frozen=True, kw_only=True):
     """A task and its last transitions."""
 
     task: Task
-    events: tuple[Step, ...]
+    events: tuple[StoredEvent, ...]
 
 
 class StoredNote(Struct, frozen=True, kw_only=True):
@@ -53,7 +53,7 @@ class StoredNote(Struct, frozen=True, kw_only=True):
     version: str
 
 
-class Head(Struct, frozen=True, kw_only=True):
+class ObjectHeader(Struct, frozen=True, kw_only=True):
     format: int
     since: int = 0  # with `format` and `qo`: see qo.formats
     qo: str = ""
@@ -67,13 +67,13 @@ class Head(Struct, frozen=True, kw_only=True):
 class _StrictNote(StoredNote, frozen=True, kw_only=True, forbid_unknown_fields=True): ...
 
 
-class _StrictHead(Head, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class _StrictHead(ObjectHeader, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A head without anything from a newer qo."""
 
     notes: tuple[_StrictNote, ...] = ()
 
 
-class _LooseHead(Head, frozen=True, kw_only=True):
+class _LooseHead(ObjectHeader, frozen=True, kw_only=True):
     """A head whose notes are looked at one by one."""
 
     notes: tuple[msgspec.Raw, ...] = ()  # type: ignore[assignment]
@@ -91,12 +91,12 @@ def _compact(kind: type[Struct]) -> type[Struct]:
 _CompactTask = _compact(Task)
 _encoder = msgspec.json.Encoder()
 _records = msgspec.json.Decoder(Record)
-_heads = msgspec.json.Decoder(Head)
+_heads = msgspec.json.Decoder(ObjectHeader)
 _loose_heads = msgspec.json.Decoder(_LooseHead)
 _notes = msgspec.json.Decoder(StoredNote)
 _strict_heads = msgspec.json.Decoder(_StrictHead)
-_RECORD = Shape(Record, task=Shape(Task, retry=Shape(RetryPolicy)), events=Shape(Step))
-_NOTE, _HEAD = Shape(StoredNote), Shape(Head)
+_RECORD = Shape(Record, task=Shape(Task, retry=Shape(RetryPolicy)), events=Shape(StoredEvent))
+_NOTE, _HEAD = Shape(StoredNote), Shape(ObjectHeader)
 
 
 def encode_record(record: Record, over: bytes | None = None) -> bytes:
@@ -122,7 +122,7 @@ def id_in(data: bytes) -> str:
     return found[0].decode() if found else f"unknown-{crc32(data):08x}"
 
 
-def decode_head(data: bytes) -> Head:
+def decode_head(data: bytes) -> ObjectHeader:
     """Raises ValueError."""
     check_seal(data)
     try:
@@ -138,7 +138,7 @@ def decode_head(data: bytes) -> Head:
         raise ValueError(f"it is nested too deeply: {error}") from error
 
 
-def _with_notes_set_aside(head: _LooseHead) -> Head:
+def _with_notes_set_aside(head: _LooseHead) -> ObjectHeader:
     """What stands among the notes and is none is kept as a note under `quarantine/`."""
     notes = list[StoredNote]()
     for raw in head.notes:
@@ -147,7 +147,9 @@ def _with_notes_set_aside(head: _LooseHead) -> Head:
         except UNREADABLE:
             checksum = f"{crc32(raw):08x}"
             notes.append(StoredNote(name=f"{QUARANTINE}notes/{checksum}", data=bytes(raw), version=checksum))
-    return Head(**{field.name: getattr(head, field.name) for field in fields(Head)} | {"notes": tuple(notes)})
+    return ObjectHeader(
+        **{field.name: getattr(head, field.name) for field in fields(ObjectHeader)} | {"notes": tuple(notes)}
+    )
 
 
 class UnknownParts(NamedTuple):
@@ -157,7 +159,7 @@ class UnknownParts(NamedTuple):
     notes: dict[str, Unknown]  # by the note's name
 
 
-def unknown_parts(data: bytes, head: Head) -> UnknownParts:
+def unknown_parts(data: bytes, head: ObjectHeader) -> UnknownParts:
     """Few objects have any, so the whole is only looked through if it is not all known."""
     if isinstance(head, _StrictHead):
         return UnknownParts({}, {})
@@ -174,14 +176,14 @@ def unknown_parts(data: bytes, head: Head) -> UnknownParts:
     )
 
 
-def check_head(place: str, head: Head) -> Format:
+def check_head(place: str, head: ObjectHeader) -> Format:
     """The format to write: the object's own if that is newer. Raises Refused for one that shuts this build out."""
     found = Format(format=head.format, since=head.since, qo=head.qo)
     check_format(place, found, FORMAT)
     return found if head.format > FORMAT else format_of(FORMAT, additive=ADDITIVE)
 
 
-def salvage(data: bytes) -> tuple[bytes, Head, list[bytes]]:
+def salvage(data: bytes) -> tuple[bytes, ObjectHeader, list[bytes]]:
     """What is intact of a damaged object: its head as text, and with those tasks; and the text of the other tasks.
 
     Raises ValueError if the head is not intact.
@@ -210,7 +212,7 @@ def salvage(data: bytes) -> tuple[bytes, Head, list[bytes]]:
     return text, replace(head, tasks=tuple(sound)), damaged
 
 
-def encode_object(head: Head, records: Collection[bytes], unknown: UnknownParts) -> bytes:
+def encode_object(head: ObjectHeader, records: Collection[bytes], unknown: UnknownParts) -> bytes:
     """The head, with the tasks' bytes put in as they are. Each part carries a checksum, and so does the whole.
 
     No part holds a line feed, so that those that are intact can be told even where the whole is damaged.
@@ -230,8 +232,8 @@ def grown(record: Record | None, task: Task, *, quietly: bool) -> Record:
     return Record(task=task, events=steps if quietly else (*steps, _step(task))[-_MOST_EVENTS:])
 
 
-def _step(task: Task) -> Step:
-    return Step(
+def _step(task: Task) -> StoredEvent:
+    return StoredEvent(
         task.version,
         task.updated_at,
         task.status,

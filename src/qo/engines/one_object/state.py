@@ -8,7 +8,7 @@ from qo.checksum import sealed, unsealed
 from qo.damage import check_known_format, check_stored, encode_damage, note_name
 from qo.engines.one_object.record import (
     FORMAT,
-    Head,
+    ObjectHeader,
     Record,
     StoredNote,
     UnknownParts,
@@ -59,7 +59,7 @@ class State:
     """The engine's operations on the object's content. Told what time it is; nothing here waits."""
 
     def __init__(self, data: bytes = b"", known: "State | None" = None, *, place: str = "the object") -> None:
-        text, head, damaged = _parts(data) if data else (b"", Head(format=FORMAT, version=0, writes=()), [])
+        text, head, damaged = _parts(data) if data else (b"", ObjectHeader(format=FORMAT, version=0, writes=()), [])
         self.version, self.writes = head.version, head.writes
         self._format = check_head(place, head)
         self._unknown = unknown_parts(text, head) if data else UnknownParts({}, {})
@@ -111,7 +111,7 @@ class State:
         write = new_write_id()
         self.writes = (*self.writes, write)[-REMEMBERED:]
         self.version += 1
-        head = Head(
+        head = ObjectHeader(
             format=self._format.format,
             since=self._format.since,
             qo=self._format.qo,
@@ -251,7 +251,7 @@ class State:
             self.is_changed = True
 
 
-def _parts(data: bytes) -> tuple[bytes, Head, list[bytes]]:
+def _parts(data: bytes) -> tuple[bytes, ObjectHeader, list[bytes]]:
     """The object as text and decoded, and the text of tasks that are damaged. Raises ValueError."""
     try:
         return data, decode_head(data), []

@@ -22,7 +22,7 @@ _WATCHFUL = {
 }
 
 
-class Address(NamedTuple):
+class PostgresAddress(NamedTuple):
     conninfo: str  # holds the password: never shown
     schema: str
     shown: str
@@ -36,7 +36,7 @@ class Address(NamedTuple):
         return f"qo:{self.schema}"
 
 
-def address_of(url: str) -> Address:
+def address_of(url: str) -> PostgresAddress:
     place, _, query = url.partition("?")
     options = parse_qsl(query, keep_blank_values=True)
     schema = dict(options).get("schema", SCHEMA)
@@ -54,4 +54,4 @@ def address_of(url: str) -> Address:
         )
         raise InvalidSetting(f"not a Postgres address: {wrong}; options are `schema` and those of libpq") from None
     shown = f"{given.get('host') or 'localhost'}:{given.get('port') or 5432}/{given.get('dbname') or ''}"
-    return Address(make_conninfo("", **_WATCHFUL | given), schema, f"postgresql://{shown}")
+    return PostgresAddress(make_conninfo("", **_WATCHFUL | given), schema, f"postgresql://{shown}")

@@ -7,10 +7,10 @@ import psycopg
 
 from qo.clock import system_clock
 from qo.engines.findings import Finding
-from qo.engines.postgres.address import Address, address_of
+from qo.engines.postgres.address import PostgresAddress, address_of
+from qo.engines.postgres.driver_errors import to_qo_error
 from qo.engines.postgres.schema import VERSION, version_of
 from qo.engines.postgres.statements import statement
-from qo.engines.postgres.trouble import storage_error
 from qo.errors import StorageError
 
 _OLDEST = 120_000  # Postgres 12
@@ -22,13 +22,13 @@ async def examine(url: str) -> list[Finding]:
     try:
         connection = await psycopg.AsyncConnection.connect(address.conninfo, autocommit=True)
     except psycopg.Error as error:
-        return [Finding("server", False, str(storage_error(address, error)))]
+        return [Finding("server", False, str(to_qo_error(address, error)))]
     findings: list[Finding] = []
     try:
         async for finding in _examine(_Desk(connection, address)):
             findings.append(finding)  # noqa: PERF401 - what was found before an error counts
     except psycopg.Error as error:
-        findings.append(Finding("database", False, str(storage_error(address, error))))
+        findings.append(Finding("database", False, str(to_qo_error(address, error))))
     finally:
         await connection.close()
     return findings
@@ -37,7 +37,7 @@ async def examine(url: str) -> list[Finding]:
 class _Desk:
     """A connection that is asked for one value at a time."""
 
-    def __init__(self, connection: psycopg.AsyncConnection[Any], address: Address) -> None:
+    def __init__(self, connection: psycopg.AsyncConnection[Any], address: PostgresAddress) -> None:
         self.connection, self.address = connection, address
 
     async def ask(self, name: str) -> Any:

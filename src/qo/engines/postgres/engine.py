@@ -10,16 +10,16 @@ import psycopg
 from qo.clock import Clock
 from qo.engine import Engine
 from qo.engines.patience import patiently_opened
-from qo.engines.postgres.address import Address, address_of
+from qo.engines.postgres.address import PostgresAddress, address_of
 from qo.engines.postgres.arrays import teach
 from qo.engines.postgres.batches import wanted
-from qo.engines.postgres.line import Line, Rows
-from qo.engines.postgres.reading import Reading
+from qo.engines.postgres.driver_errors import to_qo_error
+from qo.engines.postgres.pool import PostgresPool, Rows
+from qo.engines.postgres.reader import PostgresReader
 from qo.engines.postgres.schema import VERSION, prepare, version_of
 from qo.engines.postgres.statements import statement
-from qo.engines.postgres.table import Table, answers
-from qo.engines.postgres.trouble import storage_error
-from qo.engines.postgres.watch import Watch
+from qo.engines.postgres.table import PostgresTable, answers
+from qo.engines.postgres.watch import PostgresWatch
 from qo.engines.schemas import Schema
 from qo.errors import StorageError
 from qo.model import Added, Change, ClaimRequest, Counts, Event, Filter, NewTask, Note, Task, check_distinct, release
@@ -30,15 +30,15 @@ Wanted = tuple[tuple[str, ...], tuple[str, ...], frozenset[str]]
 class _Rooms:
     """What an open engine has."""
 
-    def __init__(self, line: Line, clock: Clock | None) -> None:
+    def __init__(self, line: PostgresPool, clock: Clock | None) -> None:
         self.line = line
-        self.table = Table(line, clock)
-        self.reading = Reading(line, self.table)
-        self.watch = Watch(line)
+        self.table = PostgresTable(line, clock)
+        self.reading = PostgresReader(line, self.table)
+        self.watch = PostgresWatch(line)
 
 
 class PostgresEngine(Engine):
-    def __init__(self, address: Address, clock: Clock | None = None) -> None:
+    def __init__(self, address: PostgresAddress, clock: Clock | None = None) -> None:
         self._address = address
         self._clock = clock  # None: the server's own clock rules
         self._rooms: _Rooms | None = None
@@ -50,7 +50,7 @@ class PostgresEngine(Engine):
         async with self._opening:
             if self._rooms is not None and self._rooms.line.pid == os.getpid():
                 return
-            line = Line(self._address)
+            line = PostgresPool(self._address)
             connection = await patiently_opened(line.connect)
             try:
                 await prepare(connection, self._address)
@@ -96,7 +96,7 @@ class PostgresEngine(Engine):
             last = await _run_on(connection, statement("last", self._address.schema), values) if is_keyed else []
             return answers(tasks, rows, last)
         except psycopg.Error as error:
-            raise storage_error(self._address, error, doing=", on the connection you gave") from error
+            raise to_qo_error(self._address, error, doing=", on the connection you gave") from error
 
     async def claim(self, want: ClaimRequest) -> list[Task]:
         """A caller cancelled on the way hands its tasks back: an expired lease would count as a failure of theirs."""
@@ -198,11 +198,11 @@ def _wanted(want: ClaimRequest) -> Wanted:
 
 async def schema_of(url: str) -> Schema:
     address = address_of(url)
-    connection = await Line(address).connect()
+    connection = await PostgresPool(address).connect()
     try:
         return Schema(await version_of(connection, address), VERSION)
     except psycopg.Error as error:
-        raise storage_error(address, error) from error
+        raise to_qo_error(address, error) from error
     finally:
         await connection.close()
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from qo.engines.postgres.arrays import integers, texts
-from qo.engines.postgres.line import Line
+from qo.engines.postgres.pool import PostgresPool
 
 Key = tuple[str, str, tuple[str, ...], int]
 
@@ -22,7 +22,7 @@ class Lane(NamedTuple):
 class Lanes:
     """What this process knows of the lanes. They are only ever added, each in a transaction of its own."""
 
-    def __init__(self, line: Line) -> None:
+    def __init__(self, line: PostgresPool) -> None:
         self._line = line
         self._lanes: dict[int, Lane] = {}
         self.numbers: dict[Key, int] = {}

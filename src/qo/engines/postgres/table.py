@@ -9,7 +9,7 @@ from qo.damage import Damage, DamageLog, check_known_format, check_stored, encod
 from qo.engines.postgres.arrays import texts, uuids
 from qo.engines.postgres.batches import Batch, columns, completions, is_ordinary, wanted
 from qo.engines.postgres.lanes import Lanes
-from qo.engines.postgres.line import Known, Line, Rows
+from qo.engines.postgres.pool import Known, PostgresPool, Rows
 from qo.engines.postgres.rows import DAMAGED_STATUS, LANE, STATUS_COLUMN, task_of
 from qo.engines.postgres.schema import VERSION
 from qo.engines.postgres.statements import of_note
@@ -41,8 +41,8 @@ class ReadTasks(NamedTuple):
     has_damage: bool  # some rows were no tasks, and are set aside
 
 
-class Table:
-    def __init__(self, line: Line, clock: Clock | None) -> None:
+class PostgresTable:
+    def __init__(self, line: PostgresPool, clock: Clock | None) -> None:
         self._line = line
         self._clock = clock
         self.lanes = Lanes(line)

@@ -7,7 +7,7 @@ from typing import Any
 import psycopg
 from psycopg import sql
 
-from qo.engines.postgres.line import Line
+from qo.engines.postgres.pool import PostgresPool
 from qo.errors import StorageError
 
 _POLL = 1.0  # seconds between two looks while nobody listens for us
@@ -16,10 +16,10 @@ _SHORTEST = 0.02  # seconds: what is due may be in another's hands
 _PAUSE = 0.5  # seconds before listening is tried again
 
 
-class Watch:
+class PostgresWatch:
     """Counts what it hears. Whoever found nothing to claim noted the count before, and may sleep while it stands."""
 
-    def __init__(self, line: Line) -> None:
+    def __init__(self, line: PostgresPool) -> None:
         self._line = line
         self._bell = asyncio.Event()
         self._listener: asyncio.Task[None] | None = None

@@ -32,7 +32,7 @@ class SentinelLogin(NamedTuple):
         return "<SentinelLogin>"
 
 
-class Address(NamedTuple):
+class RedisAddress(NamedTuple):
     hosts: tuple[Host, ...]  # of the sentinels, if there is a service
     db: int
     tls: bool
@@ -55,7 +55,7 @@ class Address(NamedTuple):
         return f"<Address {self.shown}>"
 
 
-def address_of(url: str) -> Address:
+def address_of(url: str) -> RedisAddress:
     parts = urlsplit(url)
     sentinel = parts.scheme in _SENTINEL_SCHEMES
     tls = parts.scheme.startswith("rediss")
@@ -67,7 +67,7 @@ def address_of(url: str) -> Address:
         raise InvalidSetting(f"{parts.scheme}:// needs the name its sentinels know: add ?service=mymaster")
     if not sentinel and len(hosts) > 1:
         raise InvalidSetting("redis:// names one server; for several sentinels write redis+sentinel://")
-    return Address(
+    return RedisAddress(
         hosts=hosts,
         db=_db(parts.path),
         tls=tls,

@@ -11,7 +11,7 @@ from psycopg.conninfo import conninfo_to_dict
 from psycopg.rows import TupleRow
 
 from qo.codec import decode_task, encode_task
-from qo.engines.redis.packing import KeptTask
+from qo.engines.redis.task_fields import KeptTask
 from qo.errors import InvalidSetting, StorageError
 from qo.model import Counts, Event, Filter, Lane, Status, Task, position
 

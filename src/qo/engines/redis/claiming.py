@@ -8,9 +8,9 @@ from functools import lru_cache
 from typing import Any
 
 from qo.damage import Damage
-from qo.engines.redis.calls import Calls
-from qo.engines.redis.packing import pack, tasks_of
-from qo.engines.redis.watch import Look, Watch
+from qo.engines.redis.scripts import ScriptRunner
+from qo.engines.redis.task_fields import pack, tasks_of
+from qo.engines.redis.watch import EmptyClaim, RedisWatch
 from qo.errors import OutcomeUnknown, StorageError
 from qo.ids import new_lease_id
 from qo.model import Change, ClaimRequest, Task, in_order, lane_of, release
@@ -24,10 +24,12 @@ SetAside = Callable[[Damage], Awaitable[None]]
 
 
 class Claiming:
-    def __init__(self, calls: Calls, watch: Watch, now: Callable[[], str], apply: Apply, set_aside: SetAside) -> None:
+    def __init__(
+        self, calls: ScriptRunner, watch: RedisWatch, now: Callable[[], str], apply: Apply, set_aside: SetAside
+    ) -> None:
         self._calls, self._watch, self._now, self._apply = calls, watch, now, apply
         self._set_aside = set_aside
-        self._looks: dict[object, Look] = {}
+        self._looks: dict[object, EmptyClaim] = {}
         self._returning: set[asyncio.Task[None]] = set()  # tasks of claims whose caller left, on their way back
         self._closing = False
 
@@ -141,5 +143,5 @@ def _kind(want: ClaimRequest) -> object:
     return (want.queues, want.types, want.capabilities)
 
 
-def _look(told: int, due_in: bytes | None) -> Look:
-    return Look(told, None if due_in is None else asyncio.get_running_loop().time() + float(due_in))
+def _look(told: int, due_in: bytes | None) -> EmptyClaim:
+    return EmptyClaim(told, None if due_in is None else asyncio.get_running_loop().time() + float(due_in))

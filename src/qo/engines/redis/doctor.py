@@ -8,12 +8,12 @@ from redis.exceptions import RedisError
 
 from qo.clock import system_clock
 from qo.engines.findings import Finding
-from qo.engines.redis.address import Address, address_of
-from qo.engines.redis.calls import FORMAT, Calls
-from qo.engines.redis.counting import counted
-from qo.engines.redis.lines import Lines
-from qo.engines.redis.packing import state_of
+from qo.engines.redis.address import RedisAddress, address_of
+from qo.engines.redis.lane_counts import counted
+from qo.engines.redis.pool import RedisPool
+from qo.engines.redis.scripts import FORMAT, ScriptRunner
 from qo.engines.redis.stored_format import check_stored_format
+from qo.engines.redis.task_fields import state_of
 from qo.errors import InvalidSetting, Refused, StorageError
 
 _OLDEST = (5, 0)  # scripts are replicated by their effects from here on, so they may read the clock
@@ -33,9 +33,9 @@ class _Server(NamedTuple):
 
 async def examine(url: str) -> list[Finding]:
     address = address_of(url)
-    lines = Lines(address)
+    lines = RedisPool(address)
     try:
-        calls = Calls(lines, address.prefix)
+        calls = ScriptRunner(lines, address.prefix)
         server = await _look(calls)
         return [
             Finding("server", True, f"{address.shown} answers"),
@@ -50,7 +50,7 @@ async def examine(url: str) -> list[Finding]:
         await lines.close()
 
 
-async def _look(calls: Calls) -> _Server:
+async def _look(calls: ScriptRunner) -> _Server:
     before = system_clock()
     info, time, *settings = await calls.plain(("INFO",), ("TIME",), *(("CONFIG", "GET", name) for name in _SETTINGS))
     for reply in (info, time):
@@ -66,7 +66,7 @@ async def _look(calls: Calls) -> _Server:
     return _Server({name: value for name, _, value in rows}, known, int(time[0]) + int(time[1]) / 1e6 - now)
 
 
-async def _format(calls: Calls, address: Address) -> Finding:
+async def _format(calls: ScriptRunner, address: RedisAddress) -> Finding:
     try:
         await check_stored_format(calls, address.prefix, address.shown)
     except Refused as error:
@@ -167,7 +167,7 @@ def _clock(skew: float) -> Finding:
     return Finding("clock", True, f"the server's clock agrees with ours within {_SKEW:g} s")
 
 
-async def _indexes(calls: Calls, prefix: str) -> Finding:
+async def _indexes(calls: ScriptRunner, prefix: str) -> Finding:
     """Every task stands in the one list that its status and lane name, and nothing else stands there."""
     states = {key: state async for key, state in _states(calls, prefix)}
     told = Counter(await counted(calls))
@@ -178,7 +178,7 @@ async def _indexes(calls: Calls, prefix: str) -> Finding:
     return Finding("counts", True, f"the lists agree with the {len(states):,} tasks")
 
 
-async def _states(calls: Calls, prefix: str) -> Any:
+async def _states(calls: ScriptRunner, prefix: str) -> Any:
     cursor = b"0"
     while True:
         (answer,) = await calls.plain(("SCAN", cursor, "MATCH", f"{prefix}:task:*".replace("[", "\\["), "COUNT", _PAGE))

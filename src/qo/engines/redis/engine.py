@@ -9,12 +9,13 @@ from redis.exceptions import RedisError
 from qo.clock import Clock, system_clock
 from qo.engine import Engine
 from qo.engines.patience import patiently_opened
-from qo.engines.redis.address import Address
-from qo.engines.redis.calls import Calls
+from qo.engines.redis.address import RedisAddress
 from qo.engines.redis.claiming import CHUNK, Claiming
-from qo.engines.redis.counting import counted
-from qo.engines.redis.lines import Lines
-from qo.engines.redis.packing import (
+from qo.engines.redis.lane_counts import counted
+from qo.engines.redis.pool import RedisPool
+from qo.engines.redis.scripts import ScriptRunner
+from qo.engines.redis.stored_format import check_stored_format, record_format
+from qo.engines.redis.task_fields import (
     STATUSES,
     KeptTask,
     events_of,
@@ -27,8 +28,7 @@ from qo.engines.redis.packing import (
     tasks_of,
     with_rest,
 )
-from qo.engines.redis.stored_format import check_stored_format, record_format
-from qo.engines.redis.watch import Watch
+from qo.engines.redis.watch import RedisWatch
 from qo.errors import Conflict
 from qo.ids import new_lease_id
 from qo.model import (
@@ -56,11 +56,11 @@ _YES = ord("1")
 
 
 class RedisEngine(Engine):
-    def __init__(self, address: Address, clock: Clock = system_clock) -> None:
+    def __init__(self, address: RedisAddress, clock: Clock = system_clock) -> None:
         self._address, self._clock = address, clock
-        self._lines = Lines(address)
-        self._calls = Calls(self._lines, address.prefix)
-        self._watch = Watch(self._lines, address.prefix)
+        self._lines = RedisPool(address)
+        self._calls = ScriptRunner(self._lines, address.prefix)
+        self._watch = RedisWatch(self._lines, address.prefix)
         self._claiming = Claiming(self._calls, self._watch, self._now, self.apply, self._calls.set_aside)
 
     async def open(self) -> None:

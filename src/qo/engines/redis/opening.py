@@ -14,7 +14,7 @@ def from_url(url: str, *, clock: Clock = system_clock) -> Engine:
         return engine
     try:
         from qo.engines.redis.archive import PostgresArchive  # noqa: PLC0415 - its driver is an extra
-        from qo.engines.redis.archiving import ArchivingEngine  # noqa: PLC0415
+        from qo.engines.redis.archived_engine import ArchivingEngine  # noqa: PLC0415
     except ImportError as error:
         raise InvalidSetting("archive= needs its driver: pip install 'qo-queue[postgres]'") from error
     return ArchivingEngine(engine, PostgresArchive(address.archive, address.prefix), clock)

@@ -8,8 +8,8 @@ import msgspec
 from redis.asyncio.connection import AbstractConnection
 from redis.exceptions import RedisError
 
-from qo.engines.redis.lines import Lines, Unsent, pack_command
-from qo.engines.redis.packing import Place
+from qo.engines.redis.pool import RedisPool, Unsent, pack_command
+from qo.engines.redis.task_fields import Place
 from qo.model import ClaimRequest, eligibility
 
 _POLL = 1.0  # seconds between two looks while nobody tells us
@@ -19,15 +19,15 @@ _SHORTEST, _LONGEST = 0.05, 2.0  # seconds between two tries to listen
 _news = msgspec.json.Decoder(tuple[float | None, list[Place]])
 
 
-class Look(NamedTuple):
+class EmptyClaim(NamedTuple):
     """What a claim that found nothing saw."""
 
     told: int  # how much had been heard by then
     due_at: float | None  # when the next task becomes due, by the event loop's clock
 
 
-class Watch:
-    def __init__(self, lines: Lines, prefix: str) -> None:
+class RedisWatch:
+    def __init__(self, lines: RedisPool, prefix: str) -> None:
         self._lines = lines
         self._channel = f"{{{prefix}}}:news"
         self._sleepers: dict[asyncio.Future[None], ClaimRequest] = {}
@@ -51,7 +51,7 @@ class Watch:
     def is_listening(self) -> bool:
         return self._listening.is_set()
 
-    async def sleep(self, want: ClaimRequest, look: Look, timeout: float) -> None:
+    async def sleep(self, want: ClaimRequest, look: EmptyClaim, timeout: float) -> None:
         """Until something happened since the look, or becomes due."""
         loop = asyncio.get_running_loop()
         seconds = timeout if self.is_listening else min(timeout, _POLL)

@@ -11,9 +11,9 @@ from qo.engines.findings import Finding
 from qo.engines.sqlite.address import path_of
 from qo.engines.sqlite.file import check_file, connect
 from qo.errors import StorageError
+from qo.sqlite_tables.driver_errors import to_qo_error
 from qo.sqlite_tables.header import VERSION
 from qo.sqlite_tables.schema import check_version
-from qo.sqlite_tables.trouble import storage_error
 
 _GIGABYTE = 1 << 30
 _LITTLE_SPACE = 100 * (1 << 20)  # bytes
@@ -56,7 +56,7 @@ def _inside(path: Path) -> Iterator[Finding]:
         finally:
             db.close()
     except apsw.Error as error:
-        yield Finding("database", False, str(storage_error(path, error)))
+        yield Finding("database", False, str(to_qo_error(path, error)))
     except StorageError as error:
         yield Finding("database", False, str(error))
 

@@ -15,17 +15,17 @@ from qo.clock import Clock, system_clock
 from qo.damage import DamageLog
 from qo.engine import Engine
 from qo.engines.sqlite.address import path_of
-from qo.engines.sqlite.desk import Desk, Job
+from qo.engines.sqlite.connection_thread import ConnectionCall, ConnectionThread
 from qo.engines.sqlite.file import check_file, connect, open_log, prepare
 from qo.engines.sqlite.file_locks import FileLocks, acquire_locks, release_locks
 from qo.engines.sqlite.open_file import OpenFile
-from qo.engines.sqlite.watch import Watch
+from qo.engines.sqlite.watch import FileWatch
 from qo.errors import StorageError
 from qo.model import Added, Change, ClaimRequest, Counts, Event, Filter, NewTask, Note, Task, check_distinct, release
 from qo.sqlite_tables.damage import BadRow, around_damage
-from qo.sqlite_tables.reading import Reading
-from qo.sqlite_tables.table import Table
-from qo.sqlite_tables.trouble import storage_error
+from qo.sqlite_tables.driver_errors import to_qo_error
+from qo.sqlite_tables.reader import SqliteReader
+from qo.sqlite_tables.table import SqliteTable
 from qo.sqlite_tables.writer import Writer
 
 T = TypeVar("T")
@@ -46,9 +46,11 @@ class _Desks:
             release_locks(self._locks, self._disconnect)
             raise
         writing, reading, watching = self._connections
-        self.watch = Watch(path, watching, clock)
-        self.writer = Desk("qo sqlite writer", Writer(path, writing, clock, self.watch.tell, self._file).serve)
-        self.reader = Desk("qo sqlite reader", _reader(path, Reading(reading), self._file))
+        self.watch = FileWatch(path, watching, clock)
+        self.writer = ConnectionThread(
+            "qo sqlite writer", Writer(path, writing, clock, self.watch.tell, self._file).serve
+        )
+        self.reader = ConnectionThread("qo sqlite reader", _reader(path, SqliteReader(reading), self._file))
 
     def _connect(self, path: Path) -> OpenFile:
         self._connections += [connect(path), connect(path), connect(path, patient=False)]
@@ -97,14 +99,14 @@ def _lock(path: Path) -> FileLocks:
         first.close()
 
 
-def _reader(path: Path, reading: Reading, file: OpenFile) -> Callable[[list[Job]], None]:
-    def serve(jobs: list[Job]) -> None:
+def _reader(path: Path, reading: SqliteReader, file: OpenFile) -> Callable[[list[ConnectionCall]], None]:
+    def serve(jobs: list[ConnectionCall]) -> None:
         for job in jobs:
             try:
                 job.answer = job.work(reading)
                 file.check()
             except apsw.Error as error:
-                job.error = storage_error(path, error)
+                job.error = to_qo_error(path, error)
                 job.error.__cause__ = error
             except Exception as error:  # noqa: BLE001 - goes to the caller
                 job.error = error
@@ -192,7 +194,7 @@ class SqliteEngine(Engine):
     async def drop_note(self, name: str) -> None:
         await self._write(lambda table: table.drop_note(name))
 
-    async def _write(self, work: Callable[[Table], T], abandoned: Callable[[T], None] | None = None) -> T:
+    async def _write(self, work: Callable[[SqliteTable], T], abandoned: Callable[[T], None] | None = None) -> T:
         return await around_damage(lambda: self._at_work().writer.ask(work, abandoned), self._set_aside)
 
     async def _set_aside(self, bad: list[BadRow]) -> None:
@@ -207,7 +209,7 @@ class SqliteEngine(Engine):
         return await self._read(lambda reading: reading.find(where, limit, after, self._clock()))
 
     async def count(self) -> Counts:
-        return await self._read(Reading.count)
+        return await self._read(SqliteReader.count)
 
     async def history(self, task_id: str) -> list[Event]:
         return await self._read(lambda reading: reading.history(task_id))
@@ -221,7 +223,7 @@ class SqliteEngine(Engine):
     async def notes(self, prefix: str) -> list[Note]:
         return await self._read(lambda reading: reading.notes(prefix))
 
-    async def _read(self, work: Callable[[Reading], T]) -> T:
+    async def _read(self, work: Callable[[SqliteReader], T]) -> T:
         return await around_damage(lambda: self._at_work().reader.ask(work), self._set_aside)
 
     # --- waiting
@@ -230,7 +232,7 @@ class SqliteEngine(Engine):
         await self._at_work().watch.wait(want, timeout, self._stage)
 
     async def _stage(self) -> None:
-        await self._write(Table.stage)
+        await self._write(SqliteTable.stage)
 
 
 def _nothing(_: Any) -> None: ...

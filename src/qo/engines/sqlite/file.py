@@ -11,9 +11,9 @@ import apsw
 from qo.clock import boot_clock
 from qo.errors import StorageError
 from qo.ids import luck
+from qo.sqlite_tables.driver_errors import to_qo_error
 from qo.sqlite_tables.header import HEADER, VERSION, check_header
 from qo.sqlite_tables.schema import check_version, migrate
-from qo.sqlite_tables.trouble import storage_error
 
 _PATIENCE = 30.0  # seconds to wait for other processes
 _SHORTEST, _LONGEST = 0.0002, 0.005  # seconds between two looks at a lock
@@ -49,7 +49,7 @@ def _check_newer(path: Path) -> None:
         try:
             check_version(db, path)
         except apsw.Error as error:
-            raise storage_error(path, error) from error
+            raise to_qo_error(path, error) from error
 
 
 def _head(path: Path) -> bytes:
@@ -91,7 +91,7 @@ def connect(path: Path, *, patient: bool = True, create: bool = True) -> apsw.Co
         db.execute(f"PRAGMA cache_size = {_CACHE}")
         db.execute(f"PRAGMA journal_size_limit = {_JOURNAL_LIMIT}")
     except apsw.Error as error:
-        raise storage_error(path, error) from error
+        raise to_qo_error(path, error) from error
     except OSError as error:
         raise StorageError(f"{path} cannot be created: {error.strerror}; check its directory") from error
     return db
@@ -107,7 +107,7 @@ def prepare(db: apsw.Connection, path: Path) -> None:
         migrate(db, path)
         _turn_log_on(db)
     except apsw.Error as error:
-        raise storage_error(path, error) from error
+        raise to_qo_error(path, error) from error
 
 
 def open_log(db: apsw.Connection, path: Path) -> Path:
@@ -115,7 +115,7 @@ def open_log(db: apsw.Connection, path: Path) -> Path:
     try:
         db.execute("SELECT count(*) FROM sqlite_schema").fetchall()
     except apsw.Error as error:
-        raise storage_error(path, error) from error
+        raise to_qo_error(path, error) from error
     return Path(db.filename)
 
 

@@ -9,9 +9,9 @@ import apsw
 from qo.engines.schemas import Schema
 from qo.engines.sqlite.address import path_of
 from qo.engines.sqlite.file import check_file, connect
+from qo.sqlite_tables.driver_errors import to_qo_error
 from qo.sqlite_tables.header import VERSION
 from qo.sqlite_tables.schema import check_version
-from qo.sqlite_tables.trouble import storage_error
 
 
 async def schema_of(url: str) -> Schema:
@@ -25,4 +25,4 @@ def _look(path: Path) -> Schema:
         with contextlib.closing(connect(path, create=False)) as db:
             return Schema(check_version(db, path), VERSION)
     except apsw.Error as error:
-        raise storage_error(path, error) from error
+        raise to_qo_error(path, error) from error

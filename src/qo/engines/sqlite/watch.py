@@ -10,10 +10,10 @@ import apsw
 
 from qo.clock import Clock
 from qo.model import ClaimRequest
+from qo.sqlite_tables.driver_errors import to_qo_error
 from qo.sqlite_tables.lanes import Lanes
 from qo.sqlite_tables.ready_lanes import ReadyLanes
 from qo.sqlite_tables.statements import SQL
-from qo.sqlite_tables.trouble import storage_error
 
 T = TypeVar("T")
 
@@ -21,7 +21,7 @@ _FASTEST, _USUAL, _SLOWEST = 0.001, 0.025, 0.1  # seconds between two looks
 _AT_ONCE, _SLOWLY = 1.3, 1.01  # how they grow when nothing happens
 
 
-class Watch:
+class FileWatch:
     """Looks at the file from the event loop itself: a look takes some ten microseconds and, in the write-ahead log's
     mode, waits for nobody; handing it to a thread would cost several times as much, at every look.
     """
@@ -119,7 +119,7 @@ class Watch:
             except apsw.BusyError:
                 return None
             except apsw.Error as error:
-                raise storage_error(self._path, error) from error
+                raise to_qo_error(self._path, error) from error
 
 
 def slower(interval: float) -> float:

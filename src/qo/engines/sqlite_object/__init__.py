@@ -1,6 +1,6 @@
 """Layout `sqlite`: a SQLite database kept as one object of a bucket."""
 
 from qo.engines.sqlite_object.doctor import examine
-from qo.engines.sqlite_object.engine import Mode, SqliteObjectEngine
+from qo.engines.sqlite_object.engine import DurabilityMode, SqliteObjectEngine
 
-__all__ = ["Mode", "SqliteObjectEngine", "examine"]
+__all__ = ["DurabilityMode", "SqliteObjectEngine", "examine"]

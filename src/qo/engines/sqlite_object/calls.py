@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from qo.model import ClaimRequest, Task
-from qo.sqlite_tables.table import Table
-from qo.sqlite_tables.writer import Job
+from qo.sqlite_tables.table import SqliteTable
+from qo.sqlite_tables.writer import WriterCall
 
 
 @dataclass(slots=True, eq=False)
-class Call:
-    work: Callable[[Table], Any]
+class PendingCall:
+    work: Callable[[SqliteTable], Any]
     abandoned: Callable[[Any], None] | None = None  # told the answer if the caller has left
     want: ClaimRequest | None = None  # it is a claim, of this
     answer: Any = None
@@ -35,12 +35,12 @@ class Call:
 class Claims:
     """Claims that are alike, as one job: a hundred callers who take one task each cost about as much as one."""
 
-    def __init__(self, calls: Sequence[Call]) -> None:
+    def __init__(self, calls: Sequence[PendingCall]) -> None:
         self._calls = calls
         self.answer: list[list[Task]] | None = None
         self.error: BaseException | None = None
 
-    def work(self, table: Table) -> list[list[Task]]:
+    def work(self, table: SqliteTable) -> list[list[Task]]:
         return table.claim_each([call.want for call in self._calls if call.want is not None])
 
     def deal(self) -> None:
@@ -49,10 +49,10 @@ class Claims:
             call.error = self.error
 
 
-def gathered(calls: Sequence[Call]) -> list[Job]:
+def gathered(calls: Sequence[PendingCall]) -> list[WriterCall]:
     """What is to be done, claims last: they may take what was submitted with them."""
-    jobs: list[Job] = []
-    alike = defaultdict[object, list[Call]](list)
+    jobs: list[WriterCall] = []
+    alike = defaultdict[object, list[PendingCall]](list)
     for call in calls:
         want = call.want
         if want is None or want.again or want.at_most:

@@ -12,16 +12,16 @@ from typing import TypeVar
 from qo.bucket import Bucket
 from qo.buckets.own_writes import SUPERSEDED
 from qo.clock import Clock
-from qo.engines.races import Bell, Manners
-from qo.engines.sqlite_object.calls import Call
+from qo.engines.contention import ContentionSignal, WriterFairness
+from qo.engines.sqlite_object.calls import PendingCall
 from qo.engines.sqlite_object.confirmed import Confirmed
+from qo.engines.sqlite_object.flush_timer import FlushTimer
 from qo.engines.sqlite_object.image import Image
 from qo.engines.sqlite_object.owner import check_owner
-from qo.engines.sqlite_object.pace import Pace
-from qo.engines.sqlite_object.uploading import Upload
+from qo.engines.sqlite_object.upload import Upload
 from qo.errors import Conflict, OutcomeUnknown, QoError, StorageError
 from qo.model import ClaimRequest
-from qo.sqlite_tables.table import Table
+from qo.sqlite_tables.table import SqliteTable
 
 Answer = TypeVar("Answer")
 
@@ -31,17 +31,17 @@ class Durable:
     is_synced = True
 
     def __init__(
-        self, bucket: Bucket, key: str, clock: Clock, pace: Pace, *, patience: float, repeats_lost_races: bool
+        self, bucket: Bucket, key: str, clock: Clock, pace: FlushTimer, *, patience: float, repeats_lost_races: bool
     ) -> None:
         self._bucket, self._key, self._clock, self._pace = bucket, key, clock, pace
         self._patience, self._repeats = patience, repeats_lost_races
         self._confirmed = Confirmed(bucket, key, clock)
         self._image: Image | None = None  # where the next round happens
         self._version = ""  # of the object the image stands for
-        self._waiting: list[Call] = []
-        self._under_way: list[Call] = []
+        self._waiting: list[PendingCall] = []
+        self._under_way: list[PendingCall] = []
         self._writer: asyncio.Task[None] | None = None
-        self._manners = Manners(Bell(bucket, key))
+        self._manners = WriterFairness(ContentionSignal(bucket, key))
 
     async def open(self) -> None:
         """Download. A bucket that cannot be read, or holds something else, says so here."""
@@ -49,11 +49,11 @@ class Durable:
 
     async def ask(
         self,
-        work: Callable[[Table], Answer],
+        work: Callable[[SqliteTable], Answer],
         abandoned: Callable[[Answer], None] | None = None,
         want: ClaimRequest | None = None,
     ) -> Answer:
-        call = Call(work, abandoned, want)
+        call = PendingCall(work, abandoned, want)
         self._waiting.append(call)
         self._pace.count(len(self._waiting))
         if self._writer is None:
@@ -122,7 +122,7 @@ class Durable:
             _tell(self._waiting, StorageError, f"{self._key} was not written before the end")
             self._under_way, self._waiting = [], []
 
-    async def _round(self, batch: list[Call]) -> None:
+    async def _round(self, batch: list[PendingCall]) -> None:
         try:
             await self._commit(batch)
         except QoError as error:
@@ -135,7 +135,7 @@ class Durable:
             for call in batch:
                 call.tell(None)
 
-    async def _commit(self, batch: list[Call]) -> None:
+    async def _commit(self, batch: list[PendingCall]) -> None:
         race, is_fresh = self._manners.race(), False
         while race.goes_on():
             if not self._confirmed.version:
@@ -193,7 +193,7 @@ class Durable:
 _LOST = "{} was written by someone else first; nothing of this call was kept: try it again"
 
 
-def _tell(batch: list[Call], kind: type[QoError], *words: object, cause: BaseException | None = None) -> None:
+def _tell(batch: list[PendingCall], kind: type[QoError], *words: object, cause: BaseException | None = None) -> None:
     """An error each: one shared by many callers would collect their tracebacks."""
     for call in batch:
         if not call.done.done():

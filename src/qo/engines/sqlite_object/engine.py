@@ -11,9 +11,9 @@ from qo.damage import DamageLog
 from qo.engine import Engine
 from qo.engines.polling import Look, Waiting
 from qo.engines.sqlite_object.durable import Durable
+from qo.engines.sqlite_object.flush_timer import FlushTimer, check_interval, check_volume
 from qo.engines.sqlite_object.image import Image
 from qo.engines.sqlite_object.local import Local
-from qo.engines.sqlite_object.pace import Pace, check_interval, check_volume
 from qo.model import (
     Added,
     Change,
@@ -29,7 +29,7 @@ from qo.model import (
     release,
 )
 from qo.sqlite_tables.damage import BadRow, around_damage
-from qo.sqlite_tables.table import Table
+from qo.sqlite_tables.table import SqliteTable
 
 Answer = TypeVar("Answer")
 
@@ -38,12 +38,15 @@ VOLUME = 1000  # calls that wait for no interval
 PATIENCE = 30.0  # seconds
 
 
-class Mode(StrEnum):
+class DurabilityMode(StrEnum):
     DURABLE = "durable"  # a call returns when the bucket has it
     LOCAL = "local"  # a call returns at once
 
 
-INTERVALS = {Mode.DURABLE: 0.0, Mode.LOCAL: 1.0}  # seconds from one flush to the next, unless told otherwise
+INTERVALS = {
+    DurabilityMode.DURABLE: 0.0,
+    DurabilityMode.LOCAL: 1.0,
+}  # seconds from one flush to the next, unless told otherwise
 
 
 class SqliteObjectEngine(Engine):
@@ -59,7 +62,7 @@ class SqliteObjectEngine(Engine):
         self,
         bucket: Bucket,
         *,
-        mode: Mode = Mode.DURABLE,
+        mode: DurabilityMode = DurabilityMode.DURABLE,
         key: str = KEY,
         interval: float | None = None,
         volume: float = VOLUME,
@@ -69,10 +72,10 @@ class SqliteObjectEngine(Engine):
     ) -> None:
         self._clock = clock or bucket.now
         interval = check_interval(INTERVALS[mode] if interval is None else interval)
-        pace = Pace(interval, check_volume(volume))
+        pace = FlushTimer(interval, check_volume(volume))
         self._store: Durable | Local = (
             Local(bucket, key, self._clock, pace, interval)
-            if mode is Mode.LOCAL
+            if mode is DurabilityMode.LOCAL
             else Durable(bucket, key, self._clock, pace, patience=patience, repeats_lost_races=repeats_lost_races)
         )
         self._waiting = Waiting()
@@ -156,7 +159,7 @@ class SqliteObjectEngine(Engine):
 
     async def _ask(
         self,
-        work: Callable[[Table], Answer],
+        work: Callable[[SqliteTable], Answer],
         abandoned: Callable[[Answer], None] | None = None,
         want: ClaimRequest | None = None,
     ) -> Answer:

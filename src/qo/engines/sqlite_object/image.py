@@ -6,14 +6,14 @@ from typing import NamedTuple
 import apsw
 
 from qo.clock import Clock
-from qo.engines.sqlite_object.calls import Call, Claims, gathered
+from qo.engines.sqlite_object.calls import Claims, PendingCall, gathered
 from qo.engines.sqlite_object.image_checksum import check_image, seal_image
 from qo.errors import StorageError
 from qo.ids import new_lease_id as new_write_id
 from qo.model import ClaimRequest
 from qo.sqlite_tables.header import HEADER, parse_header
 from qo.sqlite_tables.lanes import Lanes
-from qo.sqlite_tables.reading import Reading
+from qo.sqlite_tables.reader import SqliteReader
 from qo.sqlite_tables.ready_lanes import ReadyLanes
 from qo.sqlite_tables.schema import migrate
 from qo.sqlite_tables.statements import SQL
@@ -41,12 +41,12 @@ class Image:
         self._db = _load(key, data, is_ours=is_ours)
         self._ready = ReadyLanes(self._db, Lanes(self._db))
         self._writer = Writer(key, self._db, clock, lambda: None)
-        self.reading = Reading(self._db)
+        self.reading = SqliteReader(self._db)
 
     def close(self) -> None:
         self._db.close()
 
-    def do(self, calls: Sequence[Call]) -> bool:
+    def do(self, calls: Sequence[PendingCall]) -> bool:
         """All of them in one transaction, each answered or refused in itself. Whether anything was written."""
         before = self._db.total_changes()
         jobs = gathered(calls)

@@ -13,15 +13,15 @@ from msgspec.structs import replace
 from qo.bucket import Bucket
 from qo.buckets.own_writes import SUPERSEDED
 from qo.clock import Clock
-from qo.engines.sqlite_object.calls import Call
+from qo.engines.sqlite_object.calls import PendingCall
 from qo.engines.sqlite_object.confirmed import Confirmed
+from qo.engines.sqlite_object.flush_timer import FlushTimer
 from qo.engines.sqlite_object.image import Image
 from qo.engines.sqlite_object.owner import check_owner, disown, new_owner, own, term_of
-from qo.engines.sqlite_object.pace import Pace
-from qo.engines.sqlite_object.uploading import Upload, log
+from qo.engines.sqlite_object.upload import Upload, log
 from qo.errors import Conflict, OutcomeUnknown, QoError, StorageError
 from qo.model import ClaimRequest
-from qo.sqlite_tables.table import Table
+from qo.sqlite_tables.table import SqliteTable
 
 Answer = TypeVar("Answer")
 
@@ -30,7 +30,7 @@ _LAST_TRY = 10.0  # seconds for the last flush of an engine that nobody has any 
 
 
 class Local:
-    def __init__(self, bucket: Bucket, key: str, clock: Clock, pace: Pace, interval: float) -> None:
+    def __init__(self, bucket: Bucket, key: str, clock: Clock, pace: FlushTimer, interval: float) -> None:
         self._bucket, self._key, self._clock, self._pace = bucket, key, clock, pace
         self._confirmed = Confirmed(bucket, key, clock)
         self._image: Image | None = None
@@ -53,11 +53,11 @@ class Local:
 
     async def ask(
         self,
-        work: Callable[[Table], Answer],
+        work: Callable[[SqliteTable], Answer],
         abandoned: Callable[[Answer], None] | None = None,
         want: ClaimRequest | None = None,
     ) -> Answer:
-        call = Call(work, abandoned, want)
+        call = PendingCall(work, abandoned, want)
         await self._catch_up()
         image = await self._present()
         if not self._unsynced:

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Struct
 
 from qo.clock import iso
-from qo.engines.sqlite_object.calls import Call
+from qo.engines.sqlite_object.calls import PendingCall
 from qo.engines.sqlite_object.image import Image
 from qo.errors import Refused
 from qo.ids import new_lease_id as new_token
@@ -50,11 +50,11 @@ def term_of(interval: float) -> float:
 def own(image: Image, owner: Owner) -> None:
     """Say so in the next upload."""
     data = msgspec.json.encode(owner)
-    image.do([Call(lambda table: table.write_note(NOTE, data, ANY))])
+    image.do([PendingCall(lambda table: table.write_note(NOTE, data, ANY))])
 
 
 def disown(image: Image) -> None:
-    image.do([Call(lambda table: table.drop_note(NOTE))])
+    image.do([PendingCall(lambda table: table.drop_note(NOTE))])
 
 
 def check_owner(image: Image, key: str, now: float, own_id: str = "") -> None:

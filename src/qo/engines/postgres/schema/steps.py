@@ -6,9 +6,9 @@ from typing import Any
 import psycopg
 from psycopg import errors, sql
 
-from qo.engines.postgres.address import Address
+from qo.engines.postgres.address import PostgresAddress
+from qo.engines.postgres.driver_errors import to_qo_error
 from qo.engines.postgres.statements import fill
-from qo.engines.postgres.trouble import storage_error
 from qo.engines.postgres.version import ADDITIVE, VERSION
 from qo.errors import StorageError
 from qo.formats import Format, check_format, format_of
@@ -23,7 +23,7 @@ WHERE nspname = %s AND relname = 'schema_version'
 """
 
 
-async def prepare(connection: psycopg.AsyncConnection[Any], address: Address) -> None:
+async def prepare(connection: psycopg.AsyncConnection[Any], address: PostgresAddress) -> None:
     """Create or update the tables."""
     try:
         if await version_of(connection, address) >= VERSION:
@@ -36,10 +36,10 @@ async def prepare(connection: psycopg.AsyncConnection[Any], address: Address) ->
             f"{address.shown}: the schema {address.schema} is another application's; name one with ?schema="
         ) from error
     except psycopg.Error as error:
-        raise storage_error(address, error, doing=f", preparing the schema {address.schema}") from error
+        raise to_qo_error(address, error, doing=f", preparing the schema {address.schema}") from error
 
 
-async def version_of(connection: psycopg.AsyncConnection[Any], address: Address) -> int:
+async def version_of(connection: psycopg.AsyncConnection[Any], address: PostgresAddress) -> int:
     """0: there is no queue yet. One of a newer qo is refused: its tables may mean something else."""
     if not await _is_there(connection, _TABLE, address):
         return 0
@@ -53,7 +53,7 @@ async def version_of(connection: psycopg.AsyncConnection[Any], address: Address)
     return version
 
 
-async def _migrate(connection: psycopg.AsyncConnection[Any], address: Address) -> None:
+async def _migrate(connection: psycopg.AsyncConnection[Any], address: PostgresAddress) -> None:
     version = await version_of(connection, address)  # again: another process may have been first
     if version >= VERSION:
         return
@@ -73,6 +73,6 @@ async def _migrate(connection: psycopg.AsyncConnection[Any], address: Address) -
     await connection.execute(fill(record, address.schema), (found.since, found.qo, found.format))
 
 
-async def _is_there(connection: psycopg.AsyncConnection[Any], query: str, address: Address) -> bool:
+async def _is_there(connection: psycopg.AsyncConnection[Any], query: str, address: PostgresAddress) -> bool:
     cursor = await connection.execute(query, (address.schema,))
     return await cursor.fetchone() is not None

@@ -12,7 +12,7 @@ import {readStats} from './stats.js';
 import {base64Of, taskView, textOf} from './values.js';
 
 const KEY = 'queue.json';
-const BELL = `${KEY}.bell`; // whoever writes without a break listens for it, as qo/engines/races.py says
+const BELL = `${KEY}.bell`; // whoever writes without a break listens for it, as qo/engines/contention.py says
 const FORMAT = 2;
 const REMEMBERED = 64; // write ids: so many others may write before we read back
 const MOST_EVENTS = 64;

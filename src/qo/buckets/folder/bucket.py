@@ -1,0 +1,168 @@
+"""A bucket in a directory: safe between processes and after a power cut.
+
+A creation is link(2), which fails if the name is taken. Every other write compares and renames under a lock. What qo
+keeps for itself lies in `.qo`: locks, drafts, and old versions if they are wanted.
+"""
+
+import contextlib
+import errno
+import os
+from collections.abc import AsyncIterator, Iterator
+from itertools import islice
+from pathlib import Path
+from urllib.parse import parse_qs, unquote, urlsplit
+
+from qo.bucket import ANY, NEW, Blob
+from qo.buckets.folder.directories import Directories
+from qo.buckets.folder.files import FileHeader, flush_folder, new_version, read_blob, read_head, remove_empty
+from qo.buckets.folder.locks import locked
+from qo.buckets.folder.paths import path_of, walk
+from qo.buckets.folder.temp_files import TempFiles, place
+from qo.buckets.thread_pool import ThreadPool
+from qo.clock import Clock, system_clock
+from qo.errors import Conflict, InvalidSetting, Refused, StorageError
+from qo.url_secrets import hide_password
+
+_THREADS = 8
+_PAGE = 1000  # keys fetched in one go
+_NO_ENTRY = (errno.EACCES, errno.EPERM, errno.EROFS)
+
+
+class FolderBucket:
+    """Old versions last as long as their blob: a deletion takes them along."""
+
+    def __init__(self, root: Path, *, versions: bool = False, clock: Clock | None = None) -> None:
+        self._root = root.absolute()  # now: the process may change its directory later
+        self._locks = self._root / ".qo" / "locks"
+        self._old = self._root / ".qo" / "versions"
+        self._folders = Directories(self._root)
+        self._drafts = TempFiles(self._root / ".qo" / "drafts", self._folders)
+        self._keeps_versions = versions
+        self._clock = clock or system_clock
+        self._pool = ThreadPool(_THREADS)
+        self._is_ready = False
+
+    @classmethod
+    def from_url(cls, url: str, *, clock: Clock | None = None) -> "FolderBucket":
+        """`file:///var/lib/qo?versions=true`. Options that are not a bucket's (`layout=`) are left to others."""
+        parts = urlsplit(url)
+        path = unquote(parts.path)
+        if parts.netloc or not path.startswith("/") or path == "/":
+            raise InvalidSetting(f"{hide_password(url)!r:.200} does not name a directory; write file:///var/lib/qo")
+        wanted = parse_qs(parts.query).get("versions", ["false"])[-1].lower()
+        return cls(Path(path), versions=wanted in ("1", "true", "yes"), clock=clock)
+
+    async def get(self, key: str) -> Blob | None:
+        return await self._pool.run(self._get, key)
+
+    async def put(self, key: str, data: bytes, *, expected: str) -> str:
+        return await self._pool.run(self._put, key, data, expected)
+
+    async def delete(self, key: str) -> None:
+        await self._pool.run(self._delete, key)
+
+    async def keys(self, prefix: str, *, after: str = "") -> AsyncIterator[str]:
+        found = walk(self._root, prefix, after)
+        while page := await self._pool.run(self._page, found):
+            for key in page:
+                yield key
+
+    async def versions(self, key: str) -> list[Blob]:
+        return await self._pool.run(self._versions, key)
+
+    def now(self) -> float:
+        return self._clock()
+
+    def _get(self, key: str) -> Blob | None:
+        with _storage_errors(self._root):
+            return read_blob(path_of(self._root, key))
+
+    def _put(self, key: str, data: bytes, expected: str) -> str:
+        path = path_of(self._root, key)
+        with _storage_errors(self._root):
+            self._prepare()
+            if expected == NEW:
+                return self._create(path, key, data)
+            with locked(self._locks, key, self._folders.modes.file):
+                present = read_head(path)
+                if expected != ANY and (present is None or present.version != expected):
+                    raise Conflict(f"{key} was written by someone else")
+                return self._replace(path, key, data, present)
+
+    def _create(self, path: Path, key: str, data: bytes) -> str:
+        version = new_version(1)
+        if path.exists():  # spares the draft, and its flush, of what would be refused
+            raise Conflict(f"{key} exists already")
+        with self._drafts.write(data, version, self._clock()) as draft:
+            try:
+                place(draft, path, os.link, self._folders)
+            except FileExistsError:
+                raise Conflict(f"{key} exists already") from None
+        return version
+
+    def _replace(self, path: Path, key: str, data: bytes, present: FileHeader | None) -> str:
+        version = new_version(present.number + 1 if present else 1)
+        if present and self._keeps_versions:
+            self._keep(path, key, present)
+        with self._drafts.write(data, version, self._clock()) as draft:
+            place(draft, path, os.replace, self._folders)
+        return version
+
+    def _keep(self, path: Path, key: str, present: FileHeader) -> None:
+        """Before it is replaced: so what is kept was once the present version, and none is missed."""
+        old = path_of(self._old, key)
+        self._folders.make(old)
+        with contextlib.suppress(FileExistsError):  # a writer before us died on the way
+            os.link(path, old / present.version)
+        flush_folder(old)
+
+    def _delete(self, key: str) -> None:
+        path, old = path_of(self._root, key), path_of(self._old, key)
+        with _storage_errors(self._root):
+            if not path.exists():
+                return
+            self._prepare()
+            with locked(self._locks, key, self._folders.modes.file):
+                if old.is_dir():
+                    for version in list(old.iterdir()):
+                        version.unlink()
+                    remove_empty(old, self._old)
+                path.unlink(missing_ok=True)
+                flush_folder(remove_empty(path.parent, self._root))
+
+    def _versions(self, key: str) -> list[Blob]:
+        path, old = path_of(self._root, key), path_of(self._old, key)
+        with _storage_errors(self._root):
+            names = sorted(old.iterdir()) if old.is_dir() else []
+            kept = {blob.version: blob for name in names if (blob := read_blob(name))}
+            present = read_blob(path)  # last: if it was replaced meanwhile, what it replaced may be missing, not it
+            return [*(blob for blob in kept.values() if blob.version != present.version), present] if present else []
+
+    def _page(self, found: Iterator[str]) -> list[str]:
+        with _storage_errors(self._root):
+            return list(islice(found, _PAGE))
+
+    def _prepare(self) -> None:
+        if not self._is_ready:
+            self._folders.make(self._locks)
+            self._drafts.open()
+            self._is_ready = True
+
+
+@contextlib.contextmanager
+def _storage_errors(root: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        kind = Refused if error.errno in _NO_ENTRY else StorageError
+        raise kind(_advice(root, error)) from error
+
+
+def _advice(root: Path, error: OSError) -> str:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return f"there is no space left in {root}; make room and try again"
+    if error.errno in _NO_ENTRY:
+        return f"this user may not write {error.filename or root}; check its owner and mode"
+    if error.errno in (errno.ENOTDIR, errno.EEXIST):
+        return f"{error.filename or root} is in the way: it is not a directory"
+    return f"{root} cannot be used: {error.strerror or error}"

@@ -1,0 +1,175 @@
+"""Reading, changing and writing the object, for all who ask at once.
+
+While one write is under way, what is asked for gathers into the next. A write that succeeds proves every answer of its
+round, reads included: the object was what we took it for. A round that changes nothing is proved by reading.
+"""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+from qo.bucket import NEW, Blob, Bucket
+from qo.buckets.own_writes import SUPERSEDED, put_document
+from qo.damage import DamageLog
+from qo.engines.contention import ContentionSignal, WriterFairness
+from qo.engines.one_object.record import decode_head
+from qo.engines.one_object.state import REMEMBERED, State
+from qo.engines.patience import patiently
+from qo.errors import Conflict, StorageError
+
+Answer = TypeVar("Answer")
+
+_MOST_READS = 5  # of an object that is damaged, until two answers are the same
+
+
+@dataclass(slots=True)
+class PendingCommit(Generic[Answer]):
+    work: Callable[[State], Answer]
+    abandoned: Callable[[Answer], None] | None = None  # told the answer if the caller has left
+    done: "asyncio.Future[Answer]" = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+
+
+class CommitLoop:
+    def __init__(self, bucket: Bucket, key: str, *, most: int, keeps_state: bool) -> None:
+        self._bucket, self._key = bucket, key
+        self._most, self._keeps_state = most, keeps_state
+        self._waiting: list[PendingCommit[Any]] = []
+        self._writer: asyncio.Task[None] | None = None
+        self._manners = WriterFairness(ContentionSignal(bucket, key))
+        self._state = State()  # what the object held, as far as `_version` says so; else a store of decoded tasks
+        self._version = ""  # of the object the state stands for; empty: it stands for none
+        self._damage_log = DamageLog()
+
+    async def ask(self, work: Callable[[State], Answer], abandoned: Callable[[Answer], None] | None = None) -> Answer:
+        call = PendingCommit(work, abandoned)
+        self._waiting.append(call)
+        if self._writer is None:
+            self._writer = asyncio.create_task(self._serve())
+        try:
+            return await call.done
+        except asyncio.CancelledError:
+            if call.done.done() and not call.done.cancelled():  # it left with the answer on its way
+                _answer(call, call.done.exception() or call.done.result())
+            raise
+
+    async def finish(self) -> None:
+        """Wait until everyone who asked has an answer."""
+        while self._writer is not None:
+            await asyncio.wait([self._writer])
+
+    async def _serve(self) -> None:
+        try:
+            while self._waiting:
+                here = [call for call in self._waiting if not call.done.done()]
+                batch, self._waiting = here[: self._most], here[self._most :]
+                if batch:
+                    if await self._manners.begin():
+                        self._version = ""
+                    has_read = not self._version
+                    await self._round(batch)
+                    self._manners.end(has_read=has_read)
+        finally:
+            self._writer = None
+
+    async def _round(self, batch: list[PendingCommit[Any]]) -> None:
+        try:
+            answers = await self._commit(batch)
+        except Exception as error:  # noqa: BLE001 - goes to everyone in the batch
+            self._version = ""
+            answers = [error] * len(batch)
+        for call, answer in zip(batch, answers, strict=True):
+            _answer(call, answer)
+
+    async def _commit(self, batch: list[PendingCommit[Any]]) -> list[Any]:
+        race = self._manners.race()
+        while race.goes_on():
+            is_proved = not self._keeps_state or not self._version
+            if is_proved:
+                await self._read()
+            answers = [_attempt(call, self._state) for call in batch]
+            try:
+                if self._state.is_changed:
+                    await self._write()
+                elif not is_proved and await self._read():
+                    continue  # someone has written since: what we answered is not so any more
+            except Conflict:
+                await race.rest()
+                continue
+            return answers
+        raise StorageError(f"{self._key} is written by others all the time; try again")
+
+    async def _read(self) -> bool:
+        """Whether it was news."""
+        blob = await patiently(lambda: self._bucket.get(self._key))
+        if (NEW if blob is None else blob.version) == self._version:
+            return False
+        state = self._decoded(blob)
+        for _ in range(_MOST_READS):
+            if isinstance(state, State) and not state.damage:
+                break
+            # The answer may be damaged, and not what is stored: only the same answer twice is believed.
+            former, blob = blob, await patiently(lambda: self._bucket.get(self._key))
+            if _same(blob, former):
+                break
+            state = self._decoded(blob)
+        else:
+            raise StorageError(f"{self._key} reads differently each time; check the store and the connection to it")
+        if isinstance(state, ValueError):
+            raise StorageError(f"{self._key} does not hold a queue; look at it and move it away: {state}") from state
+        self._state, self._version = state, NEW if blob is None else blob.version
+        self._damage_log.report(self._state.damage)
+        return True
+
+    def _decoded(self, blob: Blob | None) -> State | ValueError:
+        if blob is not None and not blob.data and not getattr(self._bucket, "may_be_empty", False):
+            # A plain storage may hold nothing at first. Here someone has emptied the object, and all that was in it.
+            raise StorageError(f"{self._key} is empty; put an older version in its place, or remove it to start over")
+        try:
+            return State(b"" if blob is None else blob.data, self._state, place=self._key)
+        except ValueError as error:
+            return error
+
+    async def _write(self) -> None:
+        expected, self._version = self._version, ""  # until it is known to have landed
+        data, write = self._state.encode()
+        own_version = self._state.version
+        version = await put_document(
+            self._bucket,
+            self._key,
+            data,
+            expected=expected,
+            is_ours=lambda stored: _is_ours(stored, write, own_version),
+        )
+        self._version = "" if version == SUPERSEDED else version
+
+
+def _attempt(call: PendingCommit[Any], state: State) -> Any:
+    try:
+        return call.work(state)
+    except Exception as error:  # noqa: BLE001 - one caller's mistake must not sink the others
+        return error
+
+
+def _answer(call: PendingCommit[Any], answer: Any) -> None:
+    if call.done.done():
+        if call.abandoned is not None and not isinstance(answer, Exception):
+            call.abandoned(answer)
+    elif isinstance(answer, Exception):
+        call.done.set_exception(answer)
+    else:
+        call.done.set_result(answer)
+
+
+def _same(one: Blob | None, other: Blob | None) -> bool:
+    return (one and (one.data, one.version)) == (other and (other.data, other.version))
+
+
+def _is_ours(stored: bytes, write: str, version: int) -> bool | None:
+    try:
+        head = decode_head(stored)
+    except ValueError:
+        return None
+    if write in head.writes:
+        return True
+    return False if head.version < version + REMEMBERED else None

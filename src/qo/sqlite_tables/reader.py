@@ -1,0 +1,130 @@
+"""What is read, on a connection of its own: a reader never waits for a writer's commit."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import apsw
+
+from qo.model import FINISHED, Counts, Event, Filter, Lane, Note, Status, Task, position
+from qo.sqlite_tables.lanes import Lanes
+from qo.sqlite_tables.rows import BY_ID, BY_N, STATUS, encode_list, read_tasks
+from qo.sqlite_tables.statements import SQL
+
+_FEW = 1000  # pending tasks that are quicker gathered and sorted than looked for among all
+
+
+class _SqliteBranch(NamedTuple):
+    """One part of a search: where to look, and for what."""
+
+    place: str
+    test: str
+    values: tuple[Any, ...] = ()
+
+
+class SqliteReader:
+    def __init__(self, db: apsw.Connection) -> None:
+        self._db = db
+        self._lanes = Lanes(db)
+
+    def get(self, ids: Sequence[str]) -> list[Task | None]:
+        found = {task.id: task for task in read_tasks(self._db, BY_ID, list(ids), self._lanes).values()}
+        return [found.get(task_id) for task_id in ids]
+
+    def find(self, where: Filter, limit: int, after: str, now: float) -> list[Task]:
+        if not _searched(where):
+            return []
+        with self._db:  # one moment for both steps
+            sql, values = self.query(where, limit, after, now)
+            numbers = [n for (n,) in self._db.execute(sql, values)]
+            tasks = read_tasks(self._db, BY_N, numbers, self._lanes).values()
+        return sorted(tasks, key=lambda task: (task.created_at, task.id), reverse=True)
+
+    def query(self, where: Filter, limit: int, after: str, now: float) -> tuple[str, tuple[Any, ...]]:
+        """The numbers of one page: arms that each come newest first out of an index, merged."""
+        narrow, narrowing = self._narrow(where, after, now)
+        parts, values = list[str](), list[Any]()
+        for arm in self._arms(where):
+            parts.append(
+                f"SELECT n, created_at, id FROM tasks INDEXED BY {arm.place} WHERE {arm.test}{narrow}"  # noqa: S608 - ours
+            )
+            values += [*arm.values, *narrowing]
+        arms = " UNION ALL ".join(parts)
+        return f"SELECT n FROM ({arms} ORDER BY created_at DESC, id DESC LIMIT ?)", (*values, max(limit, 0))  # noqa: S608
+
+    def _narrow(self, where: Filter, after: str, now: float) -> tuple[str, list[Any]]:
+        tests: list[tuple[str, Any]] = []
+        if where.queues or where.types:
+            queues, types = frozenset(where.queues), frozenset(where.types)
+            lanes = self._lanes.where(
+                lambda lane: (not queues or lane.queue in queues) and (not types or lane.type in types)
+            )
+            tests.append(("lane IN (SELECT value FROM json_each(?))", (encode_list(sorted(lanes)),)))
+        if where.worker_id is not None:
+            tests.append(("worker_id = ?", (where.worker_id,)))
+        if where.expired_for is not None:
+            tests.append(("lease_expires_at <= ?", (now - where.expired_for,)))
+        if where.finished_for is not None:
+            # Nothing ends before it is created: without saying so, the search would begin among the newest tasks.
+            before = now - where.finished_for
+            tests.append(("completed_at <= ? AND created_at <= ?", (before, before)))
+        if where.shards:
+            tests.append(("substr(id, 1, 1) IN (SELECT value FROM json_each(?))", (encode_list(where.shards),)))
+        if where.retrying is not None:
+            tests.append(("(status <> 'pending' OR (failures > 0) = ?)", (int(where.retrying),)))
+        if after:
+            tests.append(("(created_at, id) < (?, ?)", position(after)))
+        return "".join(f" AND {test}" for test, _ in tests), [value for _, values in tests for value in values]
+
+    def _arms(self, where: Filter) -> list[_SqliteBranch]:
+        statuses = _searched(where)
+        if Status.PENDING in statuses and (len(statuses) == len(Status) or self._many_pending()):
+            listed = encode_list(sorted(statuses))
+            return [_SqliteBranch("tasks_listed", "status IN (SELECT value FROM json_each(?))", (listed,))]
+        arms = [
+            _SqliteBranch("tasks_finished", "status = ? AND completed_at IS NOT NULL", (status.value,))
+            for status in sorted(statuses & FINISHED)
+        ]
+        if Status.PENDING in statuses:
+            arms += [_SqliteBranch("tasks_ready", "ready = 1"), _SqliteBranch("tasks_coming", "ready = 0")]
+        if Status.RUNNING in statuses:
+            arms.append(_SqliteBranch("tasks_leased", "status = 'running'"))
+        return arms
+
+    def _many_pending(self) -> bool:
+        return (self._db.execute("SELECT sum(count) FROM tally WHERE status = 'pending'").get or 0) > _FEW
+
+    def count(self) -> Counts:
+        return {
+            Lane(queue, type_, STATUS[status], priority): n
+            for queue, type_, status, priority, n in self._db.execute(SQL["counts"])
+            if status in STATUS
+        }
+
+    def history(self, task_id: str) -> list[Event]:
+        return [
+            Event(
+                version=version, at=at, status=STATUS[status], attempt=attempt, failures=failures,
+                worker_id=worker_id, error=error, available_at=available_at,
+            )
+            for version, at, status, attempt, failures, worker_id, error, available_at in self._db.execute(
+                SQL["history"], (task_id,)
+            )
+            if status in STATUS
+        ]  # fmt: skip
+
+    def read_note(self, name: str) -> Note | None:
+        row = self._db.execute("SELECT name, CAST(data AS BLOB), version FROM notes WHERE name = ?", (name,)).fetchone()
+        return row and Note(*row)
+
+    def notes(self, prefix: str) -> list[Note]:
+        return [Note(*row) for row in self._db.execute(SQL["notes"], (prefix,))]
+
+
+def _searched(where: Filter) -> set[Status]:
+    """The statuses that a task may have to be found; none if what is asked for contradicts itself."""
+    statuses = set(where.statuses or Status)
+    if where.expired_for is not None:
+        statuses &= {Status.RUNNING}
+    if where.finished_for is not None:
+        statuses &= FINISHED
+    return statuses

@@ -1,0 +1,8 @@
+"""The dashboard as a page in the bucket itself: where it lies, how it gets there, and what opens it."""
+
+from qo.web.static_site.credentials import Access, obtain
+from qo.web.static_site.link import Link, make_link
+from qo.web.static_site.location import FOLDER, page_url
+from qo.web.static_site.publisher import Published, publish
+
+__all__ = ["FOLDER", "Access", "Link", "Published", "make_link", "obtain", "page_url", "publish"]

@@ -1,0 +1,123 @@
+"""Putting the page into the bucket. Repeating it writes only what changed."""
+
+import json
+from collections.abc import Mapping, Sequence
+from hashlib import md5
+from typing import Any, Literal
+
+from msgspec import Struct
+
+from qo.buckets.address import BucketAddress
+from qo.buckets.boto_client import open_client
+from qo.errors import StorageError
+from qo.web.static_site.files import CONFIG, File
+from qo.web.static_site.location import FOLDER, root
+from qo.web.static_site.public_access import is_readable, let_everyone_read
+
+_CACHE = "no-cache"  # kept, but always asked for anew: files of two versions never meet
+
+Outcome = Literal["written", "same", "removed"]
+
+
+class Put(Struct, frozen=True):
+    key: str
+    outcome: Outcome
+    size: int
+
+
+class Published(Struct, frozen=True):
+    files: list[Put]
+    is_public: bool | None  # whether a browser may read the page; None: it lies elsewhere, or the store did not say
+
+
+def publish(address: BucketAddress, files: Sequence[File], *, public: bool, page: str, dry_run: bool) -> Published:
+    """What was, or would be, written and removed. With `public` everyone may read the page, and nothing else."""
+    from botocore.exceptions import (  # type: ignore[import-untyped]  # noqa: PLC0415 - slow to import, rarely needed
+        BotoCoreError,
+        ClientError,
+    )
+
+    client = open_client(address)
+    try:
+        before = _former(client, address)
+        there = _there(client, address)
+        puts = [_put(client, address, file, there, dry_run=dry_run) for file in files]
+        puts += _remove(client, address, before - {file.name for file in files}, dry_run=dry_run)
+        if public and not dry_run:
+            let_everyone_read(client, address)
+    except ClientError as error:
+        raise StorageError(_advice(address, error.response["Error"].get("Code", ""), str(error))) from error
+    except BotoCoreError as error:
+        raise StorageError(f"nothing can be put into {address}: {error}") from error
+    return Published(puts, is_readable(page) if not dry_run else None)
+
+
+def read_config(address: BucketAddress) -> dict[str, Any] | None:
+    """What is published here; None if nothing is."""
+    from botocore.exceptions import BotoCoreError, ClientError  # noqa: PLC0415 - as above
+
+    try:
+        answer = open_client(address).get_object(Bucket=address.bucket, Key=_key(address, CONFIG))
+        config = json.loads(answer["Body"].read())
+    except ClientError as error:
+        code = error.response["Error"].get("Code", "")
+        if code in ("NoSuchKey", "404"):
+            return None
+        raise StorageError(_advice(address, code, str(error))) from error
+    except BotoCoreError as error:
+        raise StorageError(f"{address} cannot be read: {error}") from error
+    except ValueError:
+        return None
+    return config if isinstance(config, dict) else None
+
+
+def _former(client: Any, address: BucketAddress) -> set[str]:
+    """Names an earlier version put here."""
+    try:
+        answer = client.get_object(Bucket=address.bucket, Key=_key(address, CONFIG))
+        names = json.loads(answer["Body"].read()).get("files", [])
+    except (client.exceptions.NoSuchKey, ValueError, AttributeError):
+        return set()
+    return {name for name in names if isinstance(name, str) and ".." not in name}
+
+
+def _put(client: Any, address: BucketAddress, file: File, there: Mapping[str, str], *, dry_run: bool) -> Put:
+    key = _key(address, file.name)
+    if there.get(key) == md5(file.content, usedforsecurity=False).hexdigest():
+        return Put(key, "same", len(file.content))
+    if not dry_run:
+        client.put_object(
+            Bucket=address.bucket,
+            Key=key,
+            Body=file.content,
+            ContentType=file.content_type,
+            CacheControl=_CACHE,
+        )
+    return Put(key, "written", len(file.content))
+
+
+def _there(client: Any, address: BucketAddress) -> dict[str, str]:
+    """ETags of what lies there. Most stores make them of the content; on others everything is written again."""
+    pages = client.get_paginator("list_objects_v2").paginate(Bucket=address.bucket, Prefix=_key(address, ""))
+    return {entry["Key"]: entry["ETag"].strip('"') for page in pages for entry in page.get("Contents", ())}
+
+
+def _remove(client: Any, address: BucketAddress, names: set[str], *, dry_run: bool) -> list[Put]:
+    for name in sorted(names):
+        if not dry_run:
+            client.delete_object(Bucket=address.bucket, Key=_key(address, name))
+    return [Put(_key(address, name), "removed", 0) for name in sorted(names)]
+
+
+def _key(address: BucketAddress, name: str) -> str:
+    return f"{root(address)}{FOLDER}/{name}"
+
+
+def _advice(address: BucketAddress, code: str, text: str) -> str:
+    if code in ("NoSuchBucket", "404"):
+        return f"there is no bucket {address.bucket!r}; create it first, in the region you want it in"
+    if code in ("AccessDenied", "403"):
+        return f"these credentials may not publish to {address}/{FOLDER}/: {text}"
+    if code in ("InvalidAccessKeyId", "SignatureDoesNotMatch"):
+        return f"{address} does not accept the credentials ({code}); check AWS_ACCESS_KEY_ID and its secret"
+    return f"{address} would not take the page: {text}"
