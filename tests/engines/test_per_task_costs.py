@@ -1,6 +1,7 @@
 """What the layout asks of a store, counted."""
 
 import asyncio
+import sys
 from collections import Counter
 
 from qo.buckets.memory import MemoryBucket
@@ -143,3 +144,24 @@ def test_a_history_the_task_remembers_whole_is_one_request() -> None:
         return bucket.requests
 
     assert run(asks()) == {"get": 1}
+
+
+def test_a_claim_of_a_deep_queue_looks_only_at_what_comes_first() -> None:
+    async def calls_of_a_claim() -> int:
+        engine = PerTaskEngine(MemoryBucket(), Options(ready_page_size=100), clock=ManualClock())
+        await engine.add([new(n << 20, type=f"t{n}", priority=n % 10) for n in range(2000)])
+        await claim(engine, limit=1)  # lists what there is
+        calls = 0
+
+        def count(*_: object) -> None:
+            nonlocal calls
+            calls += 1
+
+        sys.setprofile(count)
+        try:
+            assert len(await claim(engine, limit=1)) == 1
+        finally:
+            sys.setprofile(None)
+        return calls
+
+    assert asyncio.run(calls_of_a_claim()) < 5000  # of functions; 2,000 tasks are waiting

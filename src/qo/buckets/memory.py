@@ -34,9 +34,8 @@ class MemoryBucket:
         self._blobs.pop(check_key(key), None)
 
     async def keys(self, prefix: str, *, after: str = "") -> AsyncIterator[str]:
-        for key in sorted(self._blobs):
-            if key.startswith(prefix) and key > after:
-                yield key
+        for key in sorted(key for key in self._blobs if key.startswith(prefix) and key > after):
+            yield key
 
     async def versions(self, key: str) -> list[Blob]:
         return list(self._blobs.get(key, ()))

@@ -3,7 +3,7 @@
 import asyncio
 
 from qo.engine import Engine
-from qo.model import Table, Task, after_error, release, replay
+from qo.model import NewTask, Table, Task, after_error, release, replay
 from qo.testing.clock import ManualClock
 from qo.testing.samples import claim, claim_one, new, stored, task_id, want
 
@@ -122,3 +122,37 @@ class ClaimOrder:
         assert len(expected) == left
         assert [task.id for task in await engine.claim(rest)] == expected
         assert await claim(engine, limit=140, capabilities=frozenset({"gpu"})) == []
+
+    async def test_wanted_types_far_behind_others_are_claimed_all_at_once(
+        self, engine: Engine, clock: ManualClock
+    ) -> None:
+        """A few stand in front, hundreds of lanes of other types are between them and the rest."""
+        types = tuple(f"wanted{n}" for n in range(70))
+        await engine.add([new(n, type=types[n]) for n in range(3)])
+        clock.advance(1)
+        await engine.add([new(10 + n, type=f"other{n}") for n in range(300)])
+        clock.advance(1)
+        await engine.add([new(400 + n, type=types[n]) for n in range(70)])
+        claimed = await claim(engine, types=types, limit=9, at_most={"wanted1": 1})
+        assert [task.id for task in claimed] == [task_id(n) for n in (0, 1, 2, 400, 402, 403, 404, 405, 406)]
+        assert len(await claim(engine, types=types, limit=70)) == 64
+
+    async def test_lanes_that_mix_ageing_keep_their_order_beside_many_others(
+        self, engine: Engine, clock: ManualClock
+    ) -> None:
+        """Promoted tasks that stand behind a later one of their lane must not hide the heads of other lanes."""
+        table = Table()
+
+        async def add(*tasks: NewTask) -> None:
+            assert await engine.add(tasks) == table.add(tasks, clock.now)
+
+        await add(*(new(n, type="mixed", priority=1, ageing=100.0) for n in range(20)))
+        clock.advance(40)
+        await add(new(30, type="single", priority=1, ageing=10.0))
+        clock.advance(10)
+        await add(new(31, type="mixed", priority=1, ageing=10.0))
+        await add(*(new(100 + n, type=f"t{n}", priority=9) for n in range(70)))
+        clock.advance(100)
+        for limit in (4, 5, 60):
+            one = want(limit=limit, lease=3e9)
+            assert [task.id for task in await engine.claim(one)] == [task.id for task in table.claim(one, clock.now)]

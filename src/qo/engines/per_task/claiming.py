@@ -11,6 +11,7 @@ from qo.errors import Conflict, StorageError
 from qo.model import ClaimRequest, Status, Task, claim, eligible, in_order, is_due, lane_of
 
 _PATIENCE = 2  # tasks lost to others
+_CANDIDATES, _SPARE_CANDIDATES = 8, 64  # for each task wanted, and beside these
 
 
 class Claiming:
@@ -30,6 +31,10 @@ class Claiming:
         tasks = [kept.task for kept in found if kept is not None]
         mine = [task for task in tasks if task.status is Status.RUNNING and task.lease_id == want.lease_id]
         return in_order(mine, self._clock(), lane_of)
+
+    def max_reached_for(self, want: ClaimRequest) -> int | None:
+        """How many candidates a claim looks at, if some are lost to others; None: in a crowd any of them."""
+        return None if self.spread.is_crowded else _CANDIDATES * want.limit + _SPARE_CANDIDATES + len(self._taking)
 
     async def claim(self, want: ClaimRequest, candidates: list[Entry]) -> list[Task]:
         """Reach for the first; for those lost to others, reach for the next."""

@@ -139,8 +139,8 @@ class PerTaskEngine(Engine):
             return []
         if self._options.index_mode is IndexMode.LOG_SCAN:
             return await self._claiming.claim(want, await self._scanning.all(want))
-        crowded = self._claiming.spread.is_crowded
-        claimed = await self._claiming.claim(want, await self._ready.candidates(want, roughly=crowded))
+        number, crowded = self._claiming.max_reached_for(want), self._claiming.spread.is_crowded
+        claimed = await self._claiming.claim(want, await self._ready.candidates(want, number=number, roughly=crowded))
         if not claimed and self._options.index_mode is IndexMode.HYBRID:
             claimed = await self._claiming.claim(want, await self._scanning.sometimes(want))
         return claimed

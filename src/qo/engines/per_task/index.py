@@ -81,6 +81,10 @@ class Index:
         pause = min(2 * pause, _LONGEST_DOUBT)
         _remember(self._doubts, key, (boot_clock() + pause, pause))
 
+    def is_removed(self, key: str) -> bool:
+        """It is gone or about to be, and stands for nothing unless it is written again."""
+        return key in self._rubbish
+
     def is_believable(self, key: str) -> bool:
         if key in self._rubbish:
             return False

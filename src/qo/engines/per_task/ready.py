@@ -5,13 +5,13 @@ read serves the claims of the next second; what this process writes itself is ad
 """
 
 import asyncio
-from collections import Counter, OrderedDict
-from collections.abc import Iterable
+from collections import OrderedDict
 from functools import partial
 from typing import TypeAlias
 
 from qo.engines.parallel import in_parallel
 from qo.engines.per_task.keys import LATER, READY, SHARDS, Entry, Kind, lane_of
+from qo.engines.per_task.listed_entries import ListedEntries
 from qo.engines.per_task.options import Options
 from qo.engines.per_task.promoted import Promoted
 from qo.engines.per_task.store import Store
@@ -31,10 +31,10 @@ Wish: TypeAlias = tuple[tuple[str, ...], tuple[str, ...], frozenset[str]]
 class Sweep:
     """One way through the shards, for one kind of want."""
 
-    def __init__(self, now: float, shards: str) -> None:
+    def __init__(self, now: float, shards: str, entries: ListedEntries) -> None:
         self.began, self.began_really = now, asyncio.get_running_loop().time()
         self.is_new = True
-        self.entries: dict[str, Entry] = {}
+        self.entries = entries
         self.cursors: dict[str, str] = dict.fromkeys(shards, "")  # shards read to their end are left out
         self.turn = asyncio.Lock()  # claims of one process share it
         first = int(luck() * len(shards))
@@ -53,17 +53,12 @@ class Ready:
         self.next_at: float | None = None  # when the first task that is not due will be, as far as known
         store.index.on_write = self._hear
 
-    async def candidates(self, want: ClaimRequest, *, roughly: bool = False) -> list[Entry]:
-        """Entries of due tasks this worker may take, first come first; roughly so in a crowd, and from fewer shards."""
-        now = self._clock()
-        due = [
-            entry
-            for entry in await self._entries(want, now, roughly=roughly)
-            if entry.at <= now and self._index.is_believable(entry.key)
-        ]
-        return in_order(due, now, lane_of)
+    async def candidates(self, want: ClaimRequest, *, number: int | None = None, roughly: bool = False) -> list[Entry]:
+        """Entries of due tasks this worker may take, first come first. Roughly so in a crowd, and from fewer shards.
 
-    async def _entries(self, want: ClaimRequest, now: float, *, roughly: bool) -> Iterable[Entry]:
+        `number`: a deep queue shows no more than these.
+        """
+        now = self._clock()
         wish = (want.queues, want.types, want.capabilities)
         sweep = self._under_way(wish, now)
         if sweep is None:
@@ -72,7 +67,7 @@ class Ready:
                 if not page.is_full:
                     self._sweeps.clear()
                     self.next_at = page.stopped_at.at if page.stopped_at else None
-                    return await self._wanted(page.entries, want)
+                    return in_order(await self._wanted(page.entries, want), now, lane_of)
             sweep = self._begin(wish, now)
         async with sweep.turn:
             reading = [partial(self._fill, sweep, want, roughly=roughly)]
@@ -81,7 +76,7 @@ class Ready:
                 reading.append(partial(self._read_promoted, sweep, want, now))
             await in_parallel(lambda read: read(), reading)
             sweep.is_new = False
-        return list(sweep.entries.values())
+        return sweep.entries.all_due(now) if number is None else sweep.entries.first_due(want, now, number)
 
     async def _wanted(self, entries: list[Entry], want: ClaimRequest) -> list[Entry]:
         await self._lanes.learn(entries)
@@ -100,7 +95,7 @@ class Ready:
         for _ in range(max(1, _MOST_READ // self._page)):
             thin = self._thin(sweep, want)
             if roughly:
-                thin = thin[:_FEW] if self._left(sweep) < _PLENTY * want.limit else []
+                thin = thin[:_FEW] if sweep.entries.count_believable() < _PLENTY * want.limit else []
             if not thin:
                 return
             await in_parallel(lambda shard: self._advance(sweep, shard, want), thin)
@@ -111,11 +106,11 @@ class Ready:
         if sweep is None:
             return None
         searching = bool(sweep.cursors) and not sweep.entries
-        return sweep if searching or (sweep.is_fresh(now) and self._has_some(sweep)) else None
+        return sweep if searching or (sweep.is_fresh(now) and sweep.entries.has_believable()) else None
 
     def _begin(self, wish: Wish, now: float) -> Sweep:
         """Every sweep starts at the prefix."""
-        self._sweeps[wish] = sweep = Sweep(now, self._shards)
+        self._sweeps[wish] = sweep = Sweep(now, self._shards, ListedEntries(self._index, self._lanes))
         self._sweeps.move_to_end(wish)
         if len(self._sweeps) > _MOST_SWEEPS:
             self._sweeps.popitem(last=False)
@@ -127,39 +122,15 @@ class Ready:
         if sweep is None:
             return False
         seen = len(self._shards) - sum(not cursor for cursor in sweep.cursors.values())
-        return self._left(sweep) * len(self._shards) > 2 * self._page * seen
-
-    def _left(self, sweep: Sweep) -> int:
-        return sum(self._index.is_believable(key) for key in sweep.entries)
-
-    def _has_some(self, sweep: Sweep) -> bool:
-        return any(self._index.is_believable(key) for key in sweep.entries)
+        return sweep.entries.count_believable() * len(self._shards) > 2 * self._page * seen
 
     def _thin(self, sweep: Sweep, want: ClaimRequest) -> list[str]:
         """Shards that may hold more than was read and have not shown enough: the first `limit` of all are in there."""
-        known = self._known(sweep, want)
-        return [shard for shard in sweep.order if shard in sweep.cursors and known[shard] < want.limit]
-
-    def _known(self, sweep: Sweep, want: ClaimRequest) -> Counter[str]:
-        """By shard, how many this claim could take."""
-        known: Counter[str] = Counter()
-        by_type: Counter[tuple[str, str]] = Counter()
-        for entry in sweep.entries.values():
-            names = self._lanes.names(entry)
-            if entry.kind is not Kind.READY or names is None or not self._index.is_believable(entry.key):
-                continue
-            if entry.key > sweep.cursors.get(entry.id[0], entry.key):
-                continue  # one that we wrote or that is promoted: others that were not read yet may go before it
-            place = (entry.id[0], names.type)
-            by_type[place] += 1
-            if by_type[place] <= want.at_most.get(names.type, want.limit):
-                known[entry.id[0]] += 1
-        return known
+        return [shard for shard in sweep.order if shard in sweep.cursors and not sweep.entries.has_shown(shard, want)]
 
     async def _advance(self, sweep: Sweep, shard: str, want: ClaimRequest) -> None:
         page = await self._index.read(f"{READY}{shard}/", after=sweep.cursors[shard], most=self._page)
-        for entry in await self._wanted(page.entries, want):
-            sweep.entries[entry.key] = entry
+        sweep.entries.put_listed(shard, await self._wanted(page.entries, want))
         if page.is_full:
             sweep.cursors[shard] = page.last
         else:
@@ -171,15 +142,13 @@ class Ready:
         for _ in range(_MOST_LATER):
             page = await self._index.read(LATER, after=after, most=self._page, until=lambda entry: entry.at > soon)
             self.next_at = page.stopped_at.at if page.stopped_at else None
-            for entry in await self._wanted(page.entries, want):
-                sweep.entries[entry.key] = entry
+            sweep.entries.put(await self._wanted(page.entries, want))
             if not page.is_full:
                 break
             after = page.last
 
     async def _read_promoted(self, sweep: Sweep, want: ClaimRequest, now: float) -> None:
-        for entry in await self._wanted(await self._promoted.entries(now), want):
-            sweep.entries[entry.key] = entry
+        sweep.entries.put(await self._wanted(await self._promoted.entries(now), want))
 
     def _hear(self, entry: Entry) -> None:
         """This process wrote an entry: a sweep under way should know it."""
@@ -188,4 +157,4 @@ class Ready:
             wanted = ClaimRequest(worker_id="", lease_id="", queues=queues, types=types, capabilities=capabilities)
             ours = entry.kind is not Kind.LEASE and entry.id[0] in self._shards
             if ours and names and eligible(wanted, names.queue, names.type, names.needs):
-                sweep.entries[entry.key] = entry
+                sweep.entries.put((entry,))

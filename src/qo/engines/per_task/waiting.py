@@ -30,7 +30,7 @@ class Waiting:
                     return
             if loop.time() >= until:
                 return
-            if self._due_in() <= 0 or await self._ready.candidates(want):
+            if self._due_in() <= 0 or await self._ready.candidates(want, number=1):
                 self._pauses.start_over()
                 return
             self._pauses.lengthen()

@@ -33,7 +33,7 @@ from qo.model import (
 )
 
 _STEP = 1000  # tasks made ready by one statement
-_CLOCK = 2  # columns of a claim's answer that are not the task's: now, and when the next task becomes due
+_CLAIM_COLUMNS = 3  # of a claim's answer, not of the task: now, when the next task becomes due, whether it is exact
 
 
 class ReadTasks(NamedTuple):
@@ -96,19 +96,20 @@ class PostgresTable:
 
     async def _claim(self, want: ClaimRequest) -> list[Task]:
         values, staged = wanted(want), False
+        name = "claim" if want.types or want.at_most else "claim_any"
         while True:
-            rows = await self._line.once(
-                "claim" if want.types or want.at_most else "claim_any", values | {"now": self.now(), "staged": staged}
-            )
-            now, coming = rows[0][:_CLOCK]
+            rows = await self._line.once(name, values | {"now": self.now(), "staged": staged})
+            now, coming, is_exact = rows[0][:_CLAIM_COLUMNS]
             self.due_in = None if coming is None else coming - now
             if coming is not None and coming <= now and not staged:
                 ((moved,),) = await self._line.once("stage", {"now": now, "step": _STEP})
                 staged = moved < _STEP  # what is due and still not ready is being written by others: pass it over
+            elif not is_exact:
+                name = "claim"  # looks at each lane
             else:
-                if rows[0][_CLOCK] is None:
+                if rows[0][_CLAIM_COLUMNS] is None:
                     return []
-                tasks, has_damage = await self.read_tasks([row[_CLOCK:] for row in rows], is_claim=True)
+                tasks, has_damage = await self.read_tasks([row[_CLAIM_COLUMNS:] for row in rows], is_claim=True)
                 if tasks or not has_damage:
                     return in_order(tasks, now, lane_of)
 

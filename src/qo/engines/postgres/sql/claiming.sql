@@ -81,7 +81,7 @@ counted AS (
     ORDER BY lane, status
     ON CONFLICT (slot, lane, status) DO UPDATE SET count = t.count + excluded.count
 )
-SELECT clock.now, coming.at, {columns} FROM clock CROSS JOIN coming LEFT JOIN claimed AS t ON true
+SELECT clock.now, coming.at, exact.yes, {columns} FROM clock CROSS JOIN coming CROSS JOIN exact LEFT JOIN claimed AS t ON true
 
 -- name: claim
 -- From the lanes of some types.
@@ -95,6 +95,7 @@ open AS MATERIALIZED (
       AND needs <@ %(capabilities)s::text[]
       AND (%(staged)s OR coming.at IS NULL OR coming.at > clock.now)
 ),
+exact AS MATERIALIZED (SELECT true AS yes),
 share AS MATERIALIZED (
     {by_lanes}
 ),
@@ -108,8 +109,8 @@ void AS MATERIALIZED (
 
 -- name: claim_any
 -- From every type. With more than a few lanes, what is ready is read in the order it goes out, group by group and weight by
--- weight. In a lane whose tasks differ in ageing, those of another weight may then count for less or more than in `in_order`;
--- what the lane gives is still its first.
+-- weight. This is the order of `in_order` unless one of the lanes met mixes tasks of different ageing, so that what comes
+-- first is not what its lane gives first. Then nothing is claimed: the answer says that it is not exact, and `claim` goes.
 {claiming}
 groups AS MATERIALIZED (
     SELECT g.n FROM {schema}.lane_groups AS g, clock, coming
@@ -129,21 +130,34 @@ pair (lane_group, weight) AS (
                              WHERE ready.lane_group = pair.lane_group AND ready.weight > pair.weight ORDER BY ready.weight LIMIT 1)
     FROM pair WHERE pair.weight IS NOT NULL
 ),
+walked AS MATERIALIZED (
+    SELECT head.lane, head.rank, head.id, reached.rank AS reached
+    FROM clock, pair, LATERAL (SELECT lane, rank, id, due_at FROM {schema}.ready
+                               WHERE lane_group = pair.lane_group AND weight = pair.weight
+                               ORDER BY lane_group, weight, rank, id LIMIT %(limit)s::integer) AS head,
+         LATERAL (SELECT CASE WHEN head.rank <= clock.now THEN coalesce(head.due_at, head.rank) ELSE head.rank END AS rank) AS reached
+    ORDER BY reached.rank, head.rank, head.id
+    LIMIT %(limit)s::integer
+),
+walked_share AS MATERIALIZED (
+    SELECT lane, count(*) AS size, (array_agg(id ORDER BY rank DESC, id DESC))[1] AS last, bool_and(is_in_order) AS is_in_order
+    FROM (SELECT *, reached >= coalesce(lag(reached) OVER (PARTITION BY lane ORDER BY rank, id), reached) AS is_in_order
+          FROM walked) AS w
+    GROUP BY lane
+),
+exact AS MATERIALIZED (
+    SELECT coalesce(bool_and(w.is_in_order AND w.last = (SELECT id FROM {schema}.ready WHERE ready.lane = w.lane
+                                                         ORDER BY rank, id OFFSET w.size - 1 LIMIT 1)), true) AS yes
+    FROM walked_share AS w
+),
 share AS MATERIALIZED (
     {by_lanes}
     UNION ALL
-    SELECT lane, count(*)
-    FROM (SELECT head.lane
-          FROM clock, pair, LATERAL (SELECT lane, rank, id, due_at FROM {schema}.ready
-                                     WHERE lane_group = pair.lane_group AND weight = pair.weight
-                                     ORDER BY lane_group, weight, rank, id LIMIT %(limit)s::integer) AS head
-          ORDER BY CASE WHEN head.rank <= clock.now THEN coalesce(head.due_at, head.rank) ELSE head.rank END, head.rank, head.id
-          LIMIT %(limit)s::integer) AS walked
-    GROUP BY lane
+    SELECT lane, size FROM walked_share WHERE (SELECT yes FROM exact)
 ),
 void AS MATERIALIZED (
     SELECT head.place
-    FROM (SELECT n FROM open UNION ALL SELECT lane FROM share WHERE (SELECT count(*) FROM few) > 64) AS lanes,
+    FROM (SELECT n FROM open UNION ALL SELECT lane FROM walked_share WHERE (SELECT yes FROM exact)) AS lanes,
          LATERAL (SELECT ctid AS place, id, version FROM {schema}.ready WHERE lane = lanes.n ORDER BY rank, id LIMIT 3) AS head
          LEFT JOIN {schema}.tasks AS t USING (id, version)
     WHERE t.id IS NULL

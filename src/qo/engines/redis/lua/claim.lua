@@ -198,6 +198,14 @@ local function lanes_of_types()
   return lanes
 end
 
+local function start_over()
+  for _, arm in pairs(used) do
+    if at_most[arm.type] then at_most[arm.type] = at_most[arm.type] + arm.taken end
+  end
+  chosen, used = {}, {}
+end
+
+-- Heads are passed over until that has cost as much as to look at each lane of the types wanted.
 local function choose()
   local number = #types > 0 and number_of_lanes() or call('HLEN', HEADS)
   if number == 0 then return end
@@ -205,8 +213,9 @@ local function choose()
     local groups = wanted_groups()
     promote(groups)
     local size = math.max(1, math.ceil(2 * limit / number))
-    local max_passed = #types > 0 and 4 * FEW or math.huge
-    if take_first(arms_of_heads(groups, math.min(limit, FEW)), number == 1, size, max_passed) or #chosen > 0 then return end
+    local max_passed = #types > 0 and math.max(4 * FEW, number) or math.huge
+    if take_first(arms_of_heads(groups, math.min(limit, FEW)), number == 1, size, max_passed) then return end
+    start_over()
   end
   local lanes = lanes_of_types()
   local size = math.max(1, math.ceil(2 * limit / math.max(1, #lanes)))
