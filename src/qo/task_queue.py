@@ -28,7 +28,7 @@ from qo.monitor import Monitor, MonitorSettings
 from qo.notes import Control
 from qo.tasks import Handler, Options, PayloadArguments, Registry, decode_payload, make_options
 from qo.worker import Worker, WorkerSettings
-from qo.worker.processes import in_child
+from qo.worker.process_executor import in_child
 
 T = TypeVar("T")
 

@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from qo import errors
 from qo.errors import InvalidTask, QoError
-from qo.model import Added, Change, ClaimRequest, Counts, Event, Filter, Lane, NewTask, Note, Status, Task
+from qo.model import Added, Change, ClaimRequest, CountKey, Counts, Event, Filter, NewTask, Note, Status, Task
 
 PROTOCOL: Final = 1
 PATH: Final = "/internal/engine"
@@ -128,7 +128,7 @@ def rows_of(counts: Counts) -> CountRows:
 
 
 def counts_of(rows: CountRows) -> Counts:
-    return {Lane(queue, type, status, priority): number for queue, type, status, priority, number in rows}
+    return {CountKey(queue, type, status, priority): number for queue, type, status, priority, number in rows}
 
 
 def trouble_of(error: QoError) -> Trouble:

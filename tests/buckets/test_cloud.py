@@ -13,7 +13,7 @@ from qo.buckets.store_clock import StoreClock, least_offset
 from qo.clock import system_clock
 from qo.errors import InvalidSetting, OutcomeUnknown, StorageError
 from qo.testing import BucketContract, Faults, Latency, ManualClock, S3Server
-from qo.testing.s3_objects import Answer, Request, S3Objects
+from qo.testing.s3_objects import Request, S3Answer, S3Objects
 from tests.servers.azurite import ACCOUNT, KEY
 from tests.servers.process import S3Place
 
@@ -139,7 +139,7 @@ class Refusing(S3Objects):
         super().__init__("bucket")
         self.status, self.times = status, times
 
-    def answer(self, request: Request) -> Answer:
+    def answer(self, request: Request) -> S3Answer:
         if request.method != "PUT" or not self.times:
             return super().answer(request)
         self.times -= 1

@@ -23,7 +23,7 @@ from qo.engines.per_task.counting import ROLLUP, Rollup
 from qo.ids import new_id, new_lease_id
 from qo.model import ANY, ClaimRequest, NewTask, Status, cancel, complete
 from qo.stats.archive import note_name
-from qo.web.recent_stats import RecentStats
+from qo.web.stats.recent_stats import RecentStats
 from tests.dashboard.chromium import FILES, Tab
 from tests.dashboard.zero_queue import Source, fill, opened, task_in
 from tests.dashboard.zero_store import Place, Store

@@ -19,7 +19,7 @@ from qo.web.access import put_caller
 from qo.web.callers import LOCAL_CALLER
 from qo.web.metrics import router as metrics_router
 from qo.web.problems import of_http, of_ours
-from qo.web.workers import router
+from qo.web.worker_routes import router
 
 T = TypeVar("T")
 

@@ -9,7 +9,7 @@ from qo.engines import open_engine
 from qo.engines.sqlite_object import DurabilityMode, SqliteObjectEngine
 from qo.errors import Refused
 from qo.testing import S3Server
-from qo.testing.s3_objects import Answer, Request, S3Objects
+from qo.testing.s3_objects import Request, S3Answer, S3Objects
 from qo.testing.samples import claim, new
 from tests.engines.layouts import LAYOUTS
 
@@ -19,7 +19,7 @@ PATIENCE = 10.0  # seconds until a test gives up
 class ReadOnly(S3Objects):
     is_locked = True
 
-    def answer(self, request: Request) -> Answer:
+    def answer(self, request: Request) -> S3Answer:
         if self.is_locked and request.method in ("PUT", "POST", "DELETE"):
             return self._error(403, "AccessDenied")
         return super().answer(request)

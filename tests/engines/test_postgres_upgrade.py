@@ -8,7 +8,7 @@ from qo.engines import examine
 from qo.engines.postgres import PostgresEngine
 from qo.engines.postgres.address import address_of
 from qo.engines.postgres.statements import fill
-from qo.model import Lane, Status
+from qo.model import CountKey, Status
 from qo.testing import ManualClock
 from qo.testing.samples import claim, new, task_id
 from tests.servers.postgres import PostgresServer, url
@@ -40,7 +40,7 @@ async def test_a_lane_of_all_priorities_becomes_one_for_each(postgres: PostgresS
     engine = PostgresEngine(address_of(url), ManualClock())
     await engine.open()
     try:
-        assert await engine.count() == {Lane("q", type, Status.PENDING, n): 1 for type in "tu" for n in range(10)}
+        assert await engine.count() == {CountKey("q", type, Status.PENDING, n): 1 for type in "tu" for n in range(10)}
         await engine.add([new(30, priority=0, run_at=1e9)])
         assert {task.id for task in await claim(engine, limit=5)} == {task_id(n) for n in range(5)}
         able = await claim(engine, types=("u",), capabilities=frozenset({"gpu"}))

@@ -19,7 +19,7 @@ from qo.engines.redis.doctor import _version
 from qo.errors import InvalidSetting, StorageError
 from qo.model import NEW, Filter, RetryPolicy, after_error, apply, cancel, complete, created, fail
 from qo.testing import EngineContract, ManualClock
-from qo.testing.engine_damage import Damage
+from qo.testing.engine_damage import DamageContract
 from qo.testing.samples import claim, claim_one, new, stored, task_id, want
 from tests.engines.damage import damage_redis
 from tests.engines.redis_engines import opened
@@ -44,7 +44,7 @@ class TestRedis(EngineContract):
         await damage_redis(engine, task_id, "d")
 
 
-class TestRedisDamagedState(Damage):
+class TestRedisDamagedState(DamageContract):
     """Damage that the scripts meet themselves."""
 
     @pytest.fixture

@@ -13,8 +13,8 @@ from qo.model import (
     FINISHED,
     NEW,
     Change,
+    CountKey,
     Filter,
-    Lane,
     RetryPolicy,
     Status,
     Table,
@@ -126,9 +126,9 @@ def test_counts_are_by_queue_type_and_status() -> None:
     table = filled({}, {}, {"queue": "x"})
     table.apply([cancel(name(0))], NOW)
     assert table.count() == {
-        Lane("q", "t", Status.CANCELLED): 1,
-        Lane("q", "t", Status.PENDING): 1,
-        Lane("x", "t", Status.PENDING): 1,
+        CountKey("q", "t", Status.CANCELLED): 1,
+        CountKey("q", "t", Status.PENDING): 1,
+        CountKey("x", "t", Status.PENDING): 1,
     }
 
 

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from qo.testing import S3Server
-from qo.testing.s3_objects import Answer, Request, S3Objects
+from qo.testing.s3_objects import Request, S3Answer, S3Objects
 
 
 class GoogleObjects(S3Objects):
@@ -16,7 +16,7 @@ class GoogleObjects(S3Objects):
         self._generations: dict[str, int] = {}
         self._last = 1_000
 
-    def answer(self, request: Request) -> Answer:
+    def answer(self, request: Request) -> S3Answer:
         place = request.target.partition("?")[0]
         generation = self._generations.get(place, 0)
         wanted = request.headers.get("x-goog-if-generation-match")

@@ -12,9 +12,9 @@ from qo.notes import TOKENS
 from qo.testing import ManualClock
 from qo.web import WebSettings
 from qo.web.access import Gate, is_loopback
-from qo.web.allowance import Allowance
 from qo.web.callers import LOCAL_CALLER, AccessLimits, Scope
 from qo.web.oidc.settings import OidcSettings
+from qo.web.rate_limit import RequestRateLimit
 from qo.web.token_uses import TokenUseRecorder, read_token_uses
 from qo.web.tokens import KnownCallers, Tokens, create_token, forget_tokens, read_tokens, revoke_token
 from tests.web.serving import Served, served
@@ -203,13 +203,13 @@ async def test_a_name_is_taken_once_and_free_again_when_revoked():
 
 def test_an_allowance_fills_as_time_passes():
     clock = ManualClock()
-    allowance = Allowance(2.0, clock)
+    allowance = RequestRateLimit(2.0, clock)
     assert [allowance.take("a") for _ in range(2)] == [0.0, 0.0]
     assert allowance.take("a") == pytest.approx(0.5)
     assert allowance.take("b") == 0.0
     clock.advance(0.5)
     assert allowance.take("a") == 0.0 and allowance.take("a") > 0
-    assert Allowance(0.0, clock).take("a") == 0.0
+    assert RequestRateLimit(0.0, clock).take("a") == 0.0
 
 
 def test_more_requests_than_allowed_are_429():

@@ -16,9 +16,9 @@ from qo.engines import open_engine
 from qo.engines.memory import MemoryEngine
 from qo.model import NEW, Filter
 from qo.web import WebSettings
-from qo.web.board import search
-from qo.web.board.search import Search, find, find_sorted
 from qo.web.callers import Scope
+from qo.web.dashboard_api import search
+from qo.web.dashboard_api.search import Search, find, find_sorted
 from qo.web.tokens import create_token
 from tests.web.serving import Served, served
 

@@ -5,11 +5,11 @@ from qo.codec import task_view
 from qo.engines.memory import MemoryEngine
 from qo.model import NewTask
 from qo.testing import ManualClock
-from qo.web import ages
-from qo.web.line import Line
-from qo.web.oldest import Oldest
-from qo.web.sampler import Sampler
-from qo.web.survey import PAGE, Survey
+from qo.web.stats import wait_times
+from qo.web.stats.oldest_tasks import OldestTasks
+from qo.web.stats.queue_position import QueuePosition
+from qo.web.stats.ready_survey import PAGE, ReadySurvey
+from qo.web.stats.sampler import Sampler
 
 
 async def fill(queue: Client, number: int, priority: str) -> None:
@@ -25,7 +25,7 @@ async def test_a_short_queue_is_counted_exactly():
     clock.advance(40)
     await fill(queue, 2, "low")
     clock.advance(10)
-    waiting = await Survey(engine).look(await engine.count(), clock())
+    waiting = await ReadySurvey(engine).look(await engine.count(), clock())
     assert waiting.exact and waiting.depth == {"high": 3, "medium": 0, "low": 2}
     waited = {level: since and round(clock() - since) for level, since in waiting.oldest.items()}
     assert waited == {"high": 50, "medium": None, "low": 10}
@@ -37,10 +37,10 @@ async def test_a_task_whose_run_at_lies_years_back_has_waited_since_it_was_submi
     queue = Client(engine, clock=clock)
     submitted = await queue.enqueue("t", priority="low", run_at="2001-01-01T00:00:00Z")
     clock.advance(50)
-    waiting = await Survey(engine).look(await engine.count(), clock())
+    waiting = await ReadySurvey(engine).look(await engine.count(), clock())
     assert waiting.oldest["low"] == clock() - 50
-    assert await Oldest(engine).look(["default"], clock()) == {"default": clock() - 50}
-    assert (await ages.look(engine, [], clock()))["low"]["p99"] == 50.0
+    assert await OldestTasks(engine).look(["default"], clock()) == {"default": clock() - 50}
+    assert (await wait_times.look(engine, [], clock()))["low"]["p99"] == 50.0
     task = await queue.get(submitted.id)
     assert task is not None
     view = task_view(task, clock())
@@ -58,7 +58,7 @@ async def test_a_long_queue_is_counted_and_its_end_is_found():
         clock.advance(1)
         await fill(queue, PAGE // 4, "medium")
         clock.advance(1)
-    survey = Survey(engine)
+    survey = ReadySurvey(engine)
     for _ in range(6):  # pages of a walk to the end
         waiting = await survey.look(await engine.count(), clock())
     assert not waiting.exact
@@ -76,7 +76,7 @@ async def test_places_in_a_long_line_are_counted_by_level():
     engine = MemoryEngine(clock)
     queue = Client(engine, clock=clock)
     await fill(queue, 2 * PAGE, "medium")
-    line = Line(Sampler(engine, interval=5.0, clock=clock))
+    line = QueuePosition(Sampler(engine, interval=5.0, clock=clock))
     await line.refresh()
     assert line.join(clock(), 0) == 1 and line.join(clock(), 0) == 2
     assert line.join(clock(), 9) == 2 * PAGE + 3

@@ -23,8 +23,8 @@ from qo.tasks import Registry, make_handler, make_options
 from qo.testing import EngineContract, ManualClock
 from qo.testing.samples import claim_one, new
 from qo.transitions import reason_of
-from qo.web.ages import look, percentiles
 from qo.web.metrics import ServerMetrics
+from qo.web.stats.wait_times import look, percentiles
 from qo.worker import Worker, WorkerSettings
 from tests.engines.http_server import Server
 from tests.web.promql import Shown, problems, selectors, shown

@@ -343,7 +343,7 @@ async def test_lists_of_names_are_limited(worker: HttpWorker) -> None:
 
 async def test_so_many_workers_may_register(worker: HttpWorker, queue: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     first = worker.id
-    monkeypatch.setattr("qo.web.remote.roster.MAX_REGISTERED", 2)
+    monkeypatch.setattr("qo.web.remote.worker_registry.MAX_REGISTERED", 2)
     await worker.register()
     refused = await worker.post("register", {"capabilities": [], "capacity": 5}, status=429)
     assert "2 workers are registered, the limit is 2; let workers say" in refused["error"]

@@ -17,7 +17,7 @@ from qo.engines.memory import MemoryEngine
 from qo.model import Status, Task, lost_its_process
 from qo.tasks import Executor, make_handler, make_options
 from qo.testing import ManualClock
-from qo.worker import Worker, WorkerSettings, loops, upkeep
+from qo.worker import Worker, WorkerSettings, async_executor, lease_keeper
 from qo.worker.crash import settle
 from qo.worker.crash_report import CrashReport, Told, suspects_of
 from qo.worker.run import Run
@@ -136,8 +136,8 @@ async def test_a_handler_left_behind_stays_in_the_table_until_it_ends(
     bench: Bench, executor: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It may crash the process long after its task was settled."""
-    monkeypatch.setattr(upkeep, "HEED", 0.1)
-    monkeypatch.setattr(loops, "STALL", 0.2)
+    monkeypatch.setattr(lease_keeper, "HEED", 0.1)
+    monkeypatch.setattr(async_executor, "STALL", 0.2)
     go = threading.Event()
 
     def block() -> None:

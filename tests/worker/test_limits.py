@@ -14,7 +14,7 @@ from qo.tasks import Registry, make_handler, make_options
 from qo.testing import ManualClock
 from qo.worker import Worker, WorkerSettings, WorkerStuck
 from qo.worker.limits import Limits, TokenBucket
-from qo.worker.pace import Pace
+from qo.worker.prefetch import Prefetch
 from tests.worker.bench import Bench
 
 
@@ -59,13 +59,13 @@ def test_limits_hold_by_type_and_for_the_whole_worker() -> None:
     assert (limits.total(100), limits.at_most(handlers, {})) == (100, {"a": 3, "b": 1})
 
 
-def _end(pace: Pace, number: int) -> None:
+def _end(pace: Prefetch, number: int) -> None:
     for _ in range(number):
         pace.ended("a", 0.001)
 
 
 def test_a_worker_claims_ahead_of_each_type_what_starts_within_a_moment() -> None:
-    pace = Pace(500, 10, ManualClock())
+    pace = Prefetch(500, 10, ManualClock())
     assert pace.ahead_of("a") == 0  # nothing is known of it
     pace.ended("a", 0.001)
     pace.ended("b", 0.5)
@@ -77,7 +77,7 @@ def test_a_worker_claims_ahead_of_each_type_what_starts_within_a_moment() -> Non
 
 def test_a_worker_claims_ahead_only_as_far_as_its_tasks_are_quick() -> None:
     clock = ManualClock()
-    pace = Pace(500, 10, clock)
+    pace = Prefetch(500, 10, clock)
     assert pace.ahead() == 0
     for _ in range(20):
         clock.advance(0.1)
@@ -93,7 +93,7 @@ def test_a_worker_claims_ahead_only_as_far_as_its_tasks_are_quick() -> None:
 
 def test_a_worker_that_gets_faster_claims_further_ahead_at_once() -> None:
     clock = ManualClock()
-    pace = Pace(500, 10, clock)
+    pace = Prefetch(500, 10, clock)
     clock.advance(0.5)
     _end(pace, 1000)
     assert pace.ahead() == 200
@@ -103,7 +103,7 @@ def test_a_worker_that_gets_faster_claims_further_ahead_at_once() -> None:
 
 def test_a_worker_holds_enough_to_work_on_during_a_slow_claim() -> None:
     clock = ManualClock()
-    pace = Pace(500, 10, clock)
+    pace = Prefetch(500, 10, clock)
     clock.advance(0.5)
     _end(pace, 200)
     pace.claimed(took=0.01)

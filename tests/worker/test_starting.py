@@ -13,10 +13,10 @@ from qo.engines.memory import MemoryEngine
 from qo.model import ClaimRequest, Filter, Status, Task, expire
 from qo.tasks import current_task, make_handler, make_options
 from qo.testing import ManualClock
-from qo.worker import Worker, WorkerSettings, executors, upkeep
-from qo.worker.claiming import Claiming
-from qo.worker.held import Held
-from qo.worker.loops import LoopExecutor
+from qo.worker import Worker, WorkerSettings, executors, lease_keeper
+from qo.worker.async_executor import LoopExecutor
+from qo.worker.claim_plan import ClaimPlan
+from qo.worker.leased_runs import LeasedRuns
 from qo.worker.start_queue import StartQueue
 from tests.worker.bench import Bench, claim_ahead
 
@@ -36,7 +36,7 @@ async def stored(queue: Client, task_id: str) -> Task:
 
 
 async def test_tasks_start_in_rank_order_across_executors(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(upkeep, "LONGEST_WAIT", 60.0)  # however slow this machine is, they are held together
+    monkeypatch.setattr(lease_keeper, "LONGEST_WAIT", 60.0)  # however slow this machine is, they are held together
     busy, go = threading.Event(), threading.Event()
     order: list[str] = []
 
@@ -310,9 +310,9 @@ async def test_types_that_have_no_tasks_do_not_keep_quick_ones_from_being_claime
 
     names = ["quick", *(f"unused{n}" for n in range(unused))]
     handlers = {name: make_handler(quick, type=name, options=make_options(quick)) for name in names}
-    clock, held, queue = ManualClock(), Held(), StartQueue(8)
+    clock, held, queue = ManualClock(), LeasedRuns(), StartQueue(8)
     settings = WorkerSettings(concurrency=8)
-    claiming = Claiming(MemoryEngine(), handlers, held, queue, settings, worker_id="w", clock=clock)
+    claiming = ClaimPlan(MemoryEngine(), handlers, held, queue, settings, worker_id="w", clock=clock)
     for _ in range(800):
         claiming.pace.ended("quick", 0.0005)
     clock.advance(0.1)

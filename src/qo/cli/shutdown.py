@@ -11,7 +11,7 @@ from qo.cli.exit_codes import Exit
 from qo.clock import boot_clock
 from qo.worker import Worker
 from qo.worker.exit_codes import FINISHED
-from qo.worker.exits import end_process
+from qo.worker.exit_guard import end_process
 from qo.worker.run_table import RunTable
 
 log = logging.getLogger("qo.worker")

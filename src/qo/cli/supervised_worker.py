@@ -24,7 +24,7 @@ from qo.errors import InvalidSetting
 from qo.monitor import Monitor
 from qo.url_secrets import hide_password
 from qo.worker import Watchdog, Worker, WorkerCancelled
-from qo.worker.bounded import abandon, ended
+from qo.worker.bounded_wait import abandon, ended
 from qo.worker.exit_codes import DISMISSED, FINISHED
 from qo.worker.heartbeat import WorkerHeartbeat
 from qo.worker.run_table import RunTable

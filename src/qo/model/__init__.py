@@ -37,12 +37,13 @@ from qo.model.check import (
 )
 from qo.model.claim_request import EXPIRY_GRACE, LEASE, ClaimRequest, eligibility, eligible
 from qo.model.event import Event, event_of
-from qo.model.filter import Counts, Filter, Lane, Position, cursor, cursor_at, is_retrying, position
+from qo.model.failures import LOST, after_error, after_expiry, expire, fail, lost_its_process, reject, set_apart
+from qo.model.filter import CountKey, Counts, Filter, Position, cursor, cursor_at, is_retrying, position
 from qo.model.idempotency import derived_id
 from qo.model.json_depth import DEEPEST, UNREADABLE, check_depth, is_too_deep
 from qo.model.lane_heads import LaneHead, LaneHeads, LaneIdentity
 from qo.model.note import ADMIN_NOTES, ANY, AUDIT_NOTES, DAMAGED, NEW, Note
-from qo.model.order import (
+from qo.model.ranking import (
     AGEING,
     HIGH,
     LEVELS,
@@ -59,8 +60,6 @@ from qo.model.order import (
     level_word,
     rank,
 )
-from qo.model.outcome import LOST, after_error, after_expiry, expire, fail, lost_its_process, reject, set_apart
-from qo.model.outside import ERROR_LIMIT, is_a, show
 from qo.model.retry import DEFAULT_POLICY, SLOW_POLICY, RetryPolicy
 from qo.model.table import Added, Table
 from qo.model.task import (
@@ -77,6 +76,7 @@ from qo.model.task import (
     lane_of,
     stamps,
 )
+from qo.model.text import ERROR_LIMIT, is_a, show
 
 __all__ = [
     "ADMIN_NOTES",
@@ -109,11 +109,11 @@ __all__ = [
     "Added",
     "Change",
     "ClaimRequest",
+    "CountKey",
     "Counts",
     "Event",
     "Filter",
     "Guard",
-    "Lane",
     "LaneHead",
     "LaneHeads",
     "LaneIdentity",

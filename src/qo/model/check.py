@@ -7,10 +7,10 @@ from functools import lru_cache
 
 from qo.errors import BadBatch, InvalidTask
 from qo.model.json_depth import check_depth
-from qo.model.order import level
-from qo.model.outside import is_a, show
+from qo.model.ranking import level
 from qo.model.retry import DEFAULT_POLICY, RetryPolicy
 from qo.model.task import LONGEST, NewTask
+from qo.model.text import is_a, show
 
 PAYLOAD_LIMIT = 256 * 1024  # bytes kept inline
 MOST_RETRIES = 10_000

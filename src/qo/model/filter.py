@@ -7,9 +7,9 @@ from msgspec import Struct
 
 from qo.errors import InvalidSetting, InvalidTask
 from qo.model.check import check_id, check_number
-from qo.model.order import MEDIUM
-from qo.model.outside import show
+from qo.model.ranking import MEDIUM
 from qo.model.task import FINISHED, LATEST, Status, Task
+from qo.model.text import show
 
 
 class Filter(Struct, frozen=True, kw_only=True):
@@ -55,7 +55,7 @@ def _finished(task: Task, before: float) -> bool:
     return task.status in FINISHED and (task.completed_at or 0.0) <= before
 
 
-class Lane(NamedTuple):
+class CountKey(NamedTuple):
     """What a count is counted by."""
 
     queue: str
@@ -64,7 +64,7 @@ class Lane(NamedTuple):
     priority: int = MEDIUM
 
 
-Counts = dict[Lane, int]
+Counts = dict[CountKey, int]
 
 
 _LAST_ID = "ffffffff-ffff-ffff-ffff-ffffffffffff"  # no id is higher, and every store takes it for one

@@ -22,7 +22,7 @@ from qo.model.change import (
     withdraw,
 )
 from qo.model.claim_request import ClaimRequest
-from qo.model.outcome import after_error, expire, fail, reject, set_apart
+from qo.model.failures import after_error, expire, fail, reject, set_apart
 from qo.model.task import FINISHED, Status, Task
 
 REFUSED = "-"
@@ -30,7 +30,7 @@ GONE = "gone"
 NOW = 1_000.0
 
 
-class Step(NamedTuple):
+class LifeCycleStep(NamedTuple):
     """Something that can happen to a task. `change` is None for what is no Change: claiming and deleting."""
 
     name: str
@@ -48,65 +48,69 @@ def _without_retries(task: Task) -> Task:
 
 
 STEPS = (
-    Step("claim", "worker", None, "Takes a task that is due, under a fresh lease; `attempt` grows by one."),
-    Step("renew", "worker", lambda task: renew(task, 60.0), "Still working: the lease runs on."),
-    Step("complete", "worker", complete, "Keeps the result and forgets the error of earlier attempts."),
-    Step(
+    LifeCycleStep("claim", "worker", None, "Takes a task that is due, under a fresh lease; `attempt` grows by one."),
+    LifeCycleStep("renew", "worker", lambda task: renew(task, 60.0), "Still working: the lease runs on."),
+    LifeCycleStep("complete", "worker", complete, "Keeps the result and forgets the error of earlier attempts."),
+    LifeCycleStep(
         "retry",
         "worker",
         lambda task: after_error(_with_retries(task), "error", luck=0.5),
         "`after_error` while `failures` is below `max_retries`: again, after the back-off.",
     ),
-    Step(
+    LifeCycleStep(
         "give up",
         "worker",
         lambda task: after_error(_without_retries(task), "error", luck=0.5),
         "`after_error` when the retries are used up.",
     ),
-    Step("fail", "worker", lambda task: fail(task, "error"), "Failed for good, whatever retries are left."),
-    Step(
+    LifeCycleStep("fail", "worker", lambda task: fail(task, "error"), "Failed for good, whatever retries are left."),
+    LifeCycleStep(
         "reject",
         "worker",
         lambda task: reject(task, "error"),
         "Fails a pending task of a type that no worker handles, if the worker was started with `--fail-unknown-types`."
         " Without that option such a task stays pending. `attempt` and `failures` stay as they are.",
     ),
-    Step("release", "worker", release, "Hands the task back unfinished; `failures` stays as it is."),
-    Step(
+    LifeCycleStep("release", "worker", release, "Hands the task back unfinished; `failures` stays as it is."),
+    LifeCycleStep(
         "set apart",
         "worker",
         lambda task: set_apart(task, "error"),
         "As `release`, for a task whose process died, perhaps by another's fault: next time it runs alone in one.",
     ),
-    Step(
+    LifeCycleStep(
         "expire",
         "monitor",
         lambda task: expire(_with_retries(task), luck=0.5, grace=0.0),
         "The worker went silent: a failure like any other, with back-off.",
     ),
-    Step(
+    LifeCycleStep(
         "expire, last",
         "monitor",
         lambda task: expire(_without_retries(task), luck=0.5, grace=0.0),
         "The same when the retries are used up: a task that kills its workers ends too.",
     ),
-    Step("cancel", "anyone", lambda task: cancel(task.id), "Ends the task; a worker running it finds its lease gone."),
-    Step(
+    LifeCycleStep(
+        "cancel", "anyone", lambda task: cancel(task.id), "Ends the task; a worker running it finds its lease gone."
+    ),
+    LifeCycleStep(
         "replay",
         "anyone",
         lambda task: replay(task.id),
         "Back to the start: due at once, `failures` at 0, the timeout as it was submitted, no result. The last error"
         " stays until it completes: who killed its process is not to share one again.",
     ),
-    Step(
+    LifeCycleStep(
         "retry now",
         "anyone",
         lambda task: retry_now(task.id),
         "Ends the back-off: due at once, `failures` at 0. Refused once a worker has the task.",
     ),
-    Step("withdraw", "anyone", lambda task: withdraw(task.id), "As `cancel`, but only while no worker has the task."),
-    Step("archive", "anyone", lambda task: archive(task.id), "Out of the normal listing."),
-    Step("delete", "anyone", None, "Forgets the task and its history."),
+    LifeCycleStep(
+        "withdraw", "anyone", lambda task: withdraw(task.id), "As `cancel`, but only while no worker has the task."
+    ),
+    LifeCycleStep("archive", "anyone", lambda task: archive(task.id), "Out of the normal listing."),
+    LifeCycleStep("delete", "anyone", None, "Forgets the task and its history."),
 )
 
 GUARDS = {
@@ -138,7 +142,7 @@ def sample(status: Status) -> Task:
     )
 
 
-def outcome(step: Step, status: Status) -> str:
+def outcome(step: LifeCycleStep, status: Status) -> str:
     """What the step makes of a task in this status: a status, GONE or REFUSED."""
     task = sample(status)
     if step.change is not None:
@@ -150,7 +154,7 @@ def outcome(step: Step, status: Status) -> str:
     return claim(task, want, NOW).status.value if is_due(task, NOW) else REFUSED
 
 
-def guard(step: Step) -> Guard | None:
+def guard(step: LifeCycleStep) -> Guard | None:
     return None if step.change is None else step.change(sample(Status.RUNNING)).guard
 
 

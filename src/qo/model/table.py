@@ -11,9 +11,9 @@ from qo.model.change import Change
 from qo.model.check import check_distinct
 from qo.model.claim_request import ClaimRequest, eligibility
 from qo.model.event import Event, event_of
-from qo.model.filter import Counts, Filter, Lane, Position, position
+from qo.model.filter import CountKey, Counts, Filter, Position, position
 from qo.model.note import ANY, NEW, Note
-from qo.model.order import in_order
+from qo.model.ranking import in_order
 from qo.model.task import FINISHED, NewTask, Status, Task, admit, lane_of, stamps
 
 
@@ -105,7 +105,9 @@ class Table:
         return [task for task in found if matches(task)][:limit]
 
     def count(self) -> Counts:
-        return dict(Counter(Lane(task.queue, task.type, task.status, task.priority) for task in self.tasks.values()))
+        return dict(
+            Counter(CountKey(task.queue, task.type, task.status, task.priority) for task in self.tasks.values())
+        )
 
     def history(self, task_id: str) -> list[Event]:
         return list(self._events.get(task_id, ()))

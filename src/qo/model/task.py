@@ -5,7 +5,7 @@ from enum import StrEnum
 from msgspec import Struct
 from msgspec.structs import replace
 
-from qo.model.order import AGEING, MEDIUM, due_at, rank
+from qo.model.ranking import AGEING, MEDIUM, due_at, rank
 from qo.model.retry import DEFAULT_POLICY, RetryPolicy
 
 LONGEST = 3.2e9  # seconds, a hundred years: no duration or distance in time is longer

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import apsw
 
-from qo.model import FINISHED, Counts, Event, Filter, Lane, Note, Status, Task, position
+from qo.model import FINISHED, CountKey, Counts, Event, Filter, Note, Status, Task, position
 from qo.sqlite_tables.lanes import Lanes
 from qo.sqlite_tables.rows import BY_ID, BY_N, STATUS, encode_list, read_tasks
 from qo.sqlite_tables.statements import SQL
@@ -95,7 +95,7 @@ class SqliteReader:
 
     def count(self) -> Counts:
         return {
-            Lane(queue, type_, STATUS[status], priority): n
+            CountKey(queue, type_, STATUS[status], priority): n
             for queue, type_, status, priority, n in self._db.execute(SQL["counts"])
             if status in STATUS
         }

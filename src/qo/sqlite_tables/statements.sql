@@ -71,7 +71,7 @@ WHERE n IN (SELECT value FROM json_each(?1)) AND n < (SELECT max(n) FROM lanes)
 DELETE FROM tally WHERE lane IN (SELECT value FROM json_each(?1)) AND count = 0
 
 -- name: first
--- With the effective rank of each (model/order.py). Only that of a promoted task needs the row, not the index alone.
+-- With the effective rank of each (model/ranking.py). Only that of a promoted task needs the row, not the index alone.
 SELECT json_group_array(json_array(value, json((
     SELECT json_group_array(json_array(effective, rank, n))
     FROM (SELECT CASE WHEN rank <= ?3 THEN max(available_at, created_at) ELSE rank END AS effective, rank, n

@@ -11,12 +11,12 @@ from qo.damage import QUARANTINE
 from qo.engine import Engine
 from qo.model import ADMIN_NOTES, ANY
 from qo.testing.clock import ManualClock
-from qo.testing.engine_notes import Notes
+from qo.testing.engine_notes import NotesContract
 
 _DAY = 86_400.0
 
 
-class AuditContract(Notes):
+class AuditContract(NotesContract):
     def audited(self, engine: Engine) -> Engine:
         """Where the trail of this engine is written. Of an engine behind a server: the server's own."""
         return engine

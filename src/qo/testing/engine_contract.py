@@ -3,21 +3,31 @@
 import pytest
 
 from qo.testing.clock import ManualClock
-from qo.testing.engine_adding import Adding
+from qo.testing.engine_add import AddContract
 from qo.testing.engine_audit import AuditContract
-from qo.testing.engine_claiming import Claiming
+from qo.testing.engine_changes import ChangeContract
+from qo.testing.engine_claims import ClaimContract
 from qo.testing.engine_clock import ClockSet
-from qo.testing.engine_damage import Damage
-from qo.testing.engine_notes import Notes
-from qo.testing.engine_order import ClaimOrder
-from qo.testing.engine_races import Races
-from qo.testing.engine_reading import Reading
-from qo.testing.engine_settling import Settling
-from qo.testing.engine_stats import Stats
+from qo.testing.engine_damage import DamageContract
+from qo.testing.engine_notes import NotesContract
+from qo.testing.engine_order import ClaimOrderContract
+from qo.testing.engine_races import RaceContract
+from qo.testing.engine_reads import ReadContract
+from qo.testing.engine_stats import StatsContract
 
 
 class EngineContract(
-    Adding, Claiming, ClaimOrder, Settling, ClockSet, Reading, AuditContract, Notes, Races, Stats, Damage
+    AddContract,
+    ClaimContract,
+    ClaimOrderContract,
+    ChangeContract,
+    ClockSet,
+    ReadContract,
+    AuditContract,
+    NotesContract,
+    RaceContract,
+    StatsContract,
+    DamageContract,
 ):
     """Subclass it and give it an `engine` fixture: a fresh, open engine that takes its time from `clock`.
 

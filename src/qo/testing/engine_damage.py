@@ -16,7 +16,7 @@ HEALTHY = [task_id(n) for n in range(5) if n != BAD]
 MANY = 22  # damaged tasks that stand together, more than one answer may be made of
 
 
-class Damage:
+class DamageContract:
     async def damage(self, engine: Engine, task_id: str) -> None:
         """Spoil one stored task, behind the engine's back, so that it cannot be read as a task."""
         pytest.fail(f"{type(self).__name__} needs a method `damage`: spoil {task_id} in the store of {engine}")

@@ -16,7 +16,7 @@ from qo.testing.clock import ManualClock
 from qo.testing.samples import claim_one, new, stored
 
 
-class Notes:
+class NotesContract:
     async def damage_note(self, engine: Engine, name: str) -> None:
         """Spoil a stored note. An engine that keeps notes in documents of its own spoils such a document instead."""
         await engine.write_note(name, b'{"half": ', expected=ANY)

@@ -10,7 +10,7 @@ from qo.testing.samples import claim, claim_one, new, stored, task_id, want
 _YEAR = 365 * 86_400.0
 
 
-class ClaimOrder:
+class ClaimOrderContract:
     async def test_a_run_at_in_the_past_is_kept_and_does_not_overtake(self, engine: Engine, clock: ManualClock) -> None:
         await engine.add([new("high", priority=0), new("early", priority=9, run_at=clock.now - 2 * _YEAR)])
         task = await stored(engine, "early")

@@ -11,7 +11,7 @@ from qo.testing.histories import random_history
 from qo.testing.samples import claim, claim_one, new, stored, task_id, want
 
 
-class Races:
+class RaceContract:
     async def test_waiting_ends_by_itself(self, engine: Engine) -> None:
         await asyncio.wait_for(engine.wait(want(), 0.01), 5)
 

@@ -7,7 +7,7 @@ from qo.stats.archive import HOUR
 from qo.testing.clock import ManualClock
 
 
-class Stats:
+class StatsContract:
     async def test_what_several_processes_settle_is_counted_once(self, engine: Engine, clock: ManualClock) -> None:
         clock.advance(HOUR - clock.now % HOUR)
         one, other = (Client(engine, clock=clock) for _ in range(2))

@@ -23,7 +23,7 @@ class Request(NamedTuple):
     body: bytes
 
 
-class Answer(NamedTuple):
+class S3Answer(NamedTuple):
     status: int
     headers: dict[str, str]
     body: bytes = b""
@@ -48,7 +48,7 @@ class S3Objects:
         self._buckets = {name: _Contents() for name in buckets}
         self._clock = clock
 
-    def answer(self, request: Request) -> Answer:
+    def answer(self, request: Request) -> S3Answer:
         parts = urlsplit(request.target)
         name, _, key = unquote(parts.path).lstrip("/").partition("/")
         contents = self._buckets.get(name)
@@ -65,7 +65,7 @@ class S3Objects:
             return self._delete(contents, key)
         return self._error(405, "MethodNotAllowed")
 
-    def _get(self, contents: _Contents, key: str, request: Request) -> Answer:
+    def _get(self, contents: _Contents, key: str, request: Request) -> S3Answer:
         stored = contents.objects.get(key)
         if stored is None:
             return self._error(404, "NoSuchKey")
@@ -74,10 +74,10 @@ class S3Objects:
         if wanted not in (None, "*", stored.etag):
             return self._error(412, "PreconditionFailed")
         if unwanted == stored.etag:
-            return Answer(304, headers)
-        return Answer(200, headers, stored.data)
+            return S3Answer(304, headers)
+        return S3Answer(200, headers, stored.data)
 
-    def _put(self, contents: _Contents, key: str, request: Request) -> Answer:
+    def _put(self, contents: _Contents, key: str, request: Request) -> S3Answer:
         stored = contents.objects.get(key)
         wanted = request.headers.get("if-match")
         if request.headers.get("if-none-match") == "*" and stored is not None:
@@ -90,24 +90,24 @@ class S3Objects:
         if stored is None:
             insort(contents.keys, key)
         contents.objects[key] = _Object(request.body, etag, self._clock())
-        return Answer(200, {"ETag": etag})
+        return S3Answer(200, {"ETag": etag})
 
-    def _delete(self, contents: _Contents, key: str) -> Answer:
+    def _delete(self, contents: _Contents, key: str) -> S3Answer:
         if contents.objects.pop(key, None) is not None:
             del contents.keys[bisect_left(contents.keys, key)]
-        return Answer(204, {})
+        return S3Answer(204, {})
 
-    def _delete_all(self, contents: _Contents, request: Request) -> Answer:
+    def _delete_all(self, contents: _Contents, request: Request) -> S3Answer:
         keys = [unescape(key) for key in _KEY.findall(request.body.decode())]
         for key in keys:
             self._delete(contents, key)
         deleted = "".join(f"<Deleted><Key>{escape(key)}</Key></Deleted>" for key in keys)
         body = f"{_XML}<DeleteResult>{deleted}</DeleteResult>"
-        return Answer(200, {"Content-Type": "application/xml"}, body.encode())
+        return S3Answer(200, {"Content-Type": "application/xml"}, body.encode())
 
-    def _list(self, contents: _Contents, query: dict[str, list[str]], request: Request) -> Answer:
+    def _list(self, contents: _Contents, query: dict[str, list[str]], request: Request) -> S3Answer:
         if request.method == "HEAD":
-            return Answer(200, {})
+            return S3Answer(200, {})
         prefix = query.get("prefix", [""])[0]
         after = query.get("continuation-token", query.get("start-after", [""]))[0]
         most = min(int(query.get("max-keys", [str(_PAGE)])[0]), _PAGE)
@@ -121,7 +121,7 @@ class S3Objects:
             f"{_XML}<ListBucketResult><Prefix>{escape(prefix)}</Prefix><KeyCount>{len(keys[:most])}</KeyCount>"
             f"<IsTruncated>{str(more).lower()}</IsTruncated>{token}{entries}</ListBucketResult>"
         )
-        return Answer(200, {"Content-Type": "application/xml"}, body.encode())
+        return S3Answer(200, {"Content-Type": "application/xml"}, body.encode())
 
     @staticmethod
     def _entry(key: str, stored: _Object) -> str:
@@ -131,9 +131,9 @@ class S3Objects:
         )
 
     @staticmethod
-    def _error(status: int, code: str) -> Answer:
+    def _error(status: int, code: str) -> S3Answer:
         body = f"{_XML}<Error><Code>{code}</Code><Message>{code}</Message></Error>".encode()
-        return Answer(status, {"Content-Type": "application/xml"}, body)
+        return S3Answer(status, {"Content-Type": "application/xml"}, body)
 
-    def refusal(self, status: int) -> Answer:
+    def refusal(self, status: int) -> S3Answer:
         return self._error(status, {409: "ConditionalRequestConflict", 429: "TooManyRequests"}.get(status, "SlowDown"))

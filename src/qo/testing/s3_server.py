@@ -9,7 +9,7 @@ from typing import NamedTuple, Self
 
 from qo.clock import Clock, system_clock
 from qo.testing.faults import Fault, Faults
-from qo.testing.s3_objects import Answer, Request, S3Objects
+from qo.testing.s3_objects import Request, S3Answer, S3Objects
 
 _NO_FAULTS = Faults(0)
 _LATE = 5  # requests after which a late one arrives
@@ -87,7 +87,7 @@ class S3Server:
 
     def receive(self, talk: "_Talk", request: Request) -> None:
         if request.method == "HEAD" and request.target == "/":  # someone asks for the time
-            talk.send(request, Answer(405, {}))
+            talk.send(request, S3Answer(405, {}))
             return
         self.requests += 1
         self._let_late_ones_in()
@@ -157,7 +157,7 @@ class _Talk(asyncio.Protocol):
         self._told_to_go_on = False
         self._server.receive(self, Request(method, target, headers, body))
 
-    def send(self, request: Request, answer: Answer) -> None:
+    def send(self, request: Request, answer: S3Answer) -> None:
         if self._transport is None:
             return  # the caller hung up
         lines = [f"HTTP/1.1 {answer.status} {HTTPStatus(answer.status).phrase}"]

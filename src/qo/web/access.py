@@ -19,12 +19,12 @@ from litestar.exceptions import NotAuthorizedException, PermissionDeniedExceptio
 from qo.clock import Clock, boot_clock
 from qo.engine import Engine
 from qo.errors import StorageError
-from qo.web.allowance import Allowance
 from qo.web.callers import LOCAL_CALLER, Caller, Scope
 from qo.web.forwarded import is_forwarded
 from qo.web.oidc.service import LoginService
 from qo.web.oidc.sessions import CSRF_HEADER, is_csrf_token
-from qo.web.queries import refuse_unknown
+from qo.web.query_params import refuse_unknown
+from qo.web.rate_limit import RequestRateLimit
 from qo.web.settings import WebSettings
 from qo.web.token_uses import TokenUseRecorder
 from qo.web.tokens import KnownCallers, Tokens, is_live, read_tokens
@@ -69,7 +69,7 @@ class Gate:
     ) -> None:
         self._engine, self._settings, self._clock, self._elapsed = engine, settings, clock, elapsed
         self._login = login
-        self._allowance = Allowance(settings.rate_limit)
+        self._allowance = RequestRateLimit(settings.rate_limit)
         self._known = KnownCallers(Tokens())
         self._known_at = -math.inf
         self._reading = asyncio.Lock()

@@ -16,12 +16,12 @@ from qo.clock import Clock, system_clock
 from qo.errors import QoError
 from qo.ids import new_worker_id
 from qo.monitor import Monitor
-from qo.web import docs, health, metrics, pages, workers
+from qo.web import docs, health, metrics, pages, worker_routes
 from qo.web.access import admit
 from qo.web.action_recorder import recorder_of
-from qo.web.board.router import router as board_router
-from qo.web.bodies import StrictRequest
+from qo.web.dashboard_api.router import router as board_router
 from qo.web.edge import Edge
+from qo.web.json_body import StrictRequest
 from qo.web.management.router import router as management_router
 from qo.web.oidc.routes import router as auth_router
 from qo.web.problems import of_bugs, of_http, of_ours
@@ -82,7 +82,7 @@ def routers() -> list[Router]:
         v1_router,
         board_router,
         management_router,
-        workers.router,
+        worker_routes.router,
         metrics.router,
         health.router,
         docs.router,

@@ -26,7 +26,7 @@ _POLICY = f"default-src 'none'; style-src 'sha256-{_STYLE_HASH}'; frame-ancestor
 _METHODS = ("get", "post", "put", "patch", "delete")
 
 
-class Page(OpenAPIRenderPlugin):
+class DocsPage(OpenAPIRenderPlugin):
     def render(self, request: Request[Any, Any, Any], openapi_schema: dict[str, Any]) -> bytes:  # noqa: ARG002 - Litestar's
         return render(openapi_schema).encode()
 
@@ -46,7 +46,7 @@ def description() -> OpenAPIConfig:
             include_in_schema=False,
             response_headers={"Content-Security-Policy": _POLICY},
         ),
-        render_plugins=[Page(path="/")],
+        render_plugins=[DocsPage(path="/")],
     )
 
 

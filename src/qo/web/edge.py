@@ -53,7 +53,7 @@ class Edge:
             headers = dict(given)
             origin = headers[b"origin"].decode("latin-1") if b"origin" in headers else None
             body = RequestBody(scope, receive, self._in_flight, request)
-            answer = Answer(scope, send, origin if origin in self._origins else None, body, request)
+            answer = EdgeResponse(scope, send, origin if origin in self._origins else None, body, request)
             refusal = self._refusal(headers, scope["method"], origin) if len(given) == len(headers) else _TWICE
             if refusal is not None:
                 await answer.refuse(*refusal)
@@ -83,7 +83,7 @@ class Edge:
         return None
 
 
-class Answer:
+class EdgeResponse:
     """One answer on its way out."""
 
     def __init__(self, scope: HTTPScope, send: Send, origin: str | None, body: RequestBody, request: InFlight) -> None:

@@ -15,10 +15,10 @@ from qo.errors import StorageError
 from qo.model import Status
 from qo.notes import DEAD_AFTER, WorkerNote, is_dead
 from qo.web.access import READ
-from qo.web.ages import PERCENTILES, Ages, look
-from qo.web.recent_stats import RecentStats
-from qo.web.sampler import Sample, Sampler
-from qo.web.store_counters import LEVELS, StoreCounters
+from qo.web.stats.recent_stats import RecentStats
+from qo.web.stats.sampler import Sample, Sampler
+from qo.web.stats.store_counters import LEVELS, StoreCounters
+from qo.web.stats.wait_times import PERCENTILES, Ages, look
 
 FRESH: Final = 1.0  # seconds one look serves everyone who asks
 WORKER_STATUSES: Final = ("active", "draining", "dead")

@@ -15,13 +15,13 @@ from qo.web.action_recorder import ActionRecorder
 from qo.web.feed import Feed
 from qo.web.health import Ticker
 from qo.web.in_flight import RequestsInFlight
-from qo.web.line import Line
 from qo.web.management.retry_counts import RetryCounts
 from qo.web.metrics import ServerMetrics
 from qo.web.oidc.service import LoginService
-from qo.web.recent_stats import RecentStats
 from qo.web.remote.time_limits import TimeLimits
 from qo.web.settings import WebSettings
+from qo.web.stats.queue_position import QueuePosition
+from qo.web.stats.recent_stats import RecentStats
 from qo.web.store_views import StoreViews
 
 
@@ -31,7 +31,7 @@ class Server(Struct, frozen=True, kw_only=True):
     clock: Clock
     gate: Gate
     views: StoreViews
-    line: Line
+    line: QueuePosition
     feed: Feed
     ticker: Ticker
     in_flight: RequestsInFlight
@@ -63,7 +63,7 @@ def new_server(queue: Client, settings: WebSettings, clock: Clock) -> Server:
         clock=clock,
         gate=gate,
         views=views,
-        line=Line(sampler),
+        line=QueuePosition(sampler),
         feed=Feed(queue.engine, gate.is_admitted, most=settings.listeners),
         ticker=Ticker(),
         in_flight=RequestsInFlight(settings.limits),

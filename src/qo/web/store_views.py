@@ -7,15 +7,15 @@ from msgspec import Struct
 from qo.clock import Clock
 from qo.engine import Engine
 from qo.web.callers import WHOLE_STORE, AccessLimits
-from qo.web.oldest import Oldest
-from qo.web.sampler import Sampler
+from qo.web.stats.oldest_tasks import OldestTasks
+from qo.web.stats.sampler import Sampler
 
 _MAX_VIEWS = 64  # different limits remembered at once
 
 
 class StoreView(Struct, frozen=True, kw_only=True):
     sampler: Sampler
-    oldest: Oldest
+    oldest: OldestTasks
 
 
 class StoreViews:
@@ -42,5 +42,5 @@ class StoreViews:
     def _new(self, limits: AccessLimits) -> StoreView:
         return StoreView(
             sampler=Sampler(self._engine, interval=self._interval, clock=self._clock, limits=limits),
-            oldest=Oldest(self._engine, limits),
+            oldest=OldestTasks(self._engine, limits),
         )

@@ -14,7 +14,7 @@ from qo.clock import boot_clock
 from qo.errors import StorageError
 from qo.ids import luck
 from qo.model import LOST, Change, Filter, Status, Task, after_error, cursor, lost_its_process, release, set_apart
-from qo.worker.bounded import bounded
+from qo.worker.bounded_wait import bounded
 from qo.worker.crash_report import CrashReport, Told
 
 _PAGE = 500

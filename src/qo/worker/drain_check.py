@@ -8,11 +8,11 @@ from qo.clock import Clock
 from qo.engine import Engine
 from qo.model import ClaimRequest, Filter, Status
 from qo.notes import unhandled_lanes, workers
-from qo.worker.claiming import Claiming
+from qo.worker.claim_plan import ClaimPlan
 
 
 class DrainCheck:
-    def __init__(self, engine: Engine, claiming: Claiming, clock: Clock, shards: tuple[str, ...] = ()) -> None:
+    def __init__(self, engine: Engine, claiming: ClaimPlan, clock: Clock, shards: tuple[str, ...] = ()) -> None:
         self._engine, self._claiming, self._clock, self._shards = engine, claiming, clock, shards
 
     async def is_over(self, want: ClaimRequest) -> bool:

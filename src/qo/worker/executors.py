@@ -8,13 +8,13 @@ from qo.clock import Clock, boot_clock, monotonic_clock
 from qo.errors import QoError
 from qo.model import lost_its_process
 from qo.tasks import Executor
-from qo.worker.loops import FAREWELL, LoopExecutor
-from qo.worker.processes import ProcessExecutor
+from qo.worker.async_executor import FAREWELL, LoopExecutor
+from qo.worker.process_executor import ProcessExecutor
 from qo.worker.run import UNSTARTED, Run, is_reachable
 from qo.worker.run_table import RunTable
 from qo.worker.settings import WorkerSettings
 from qo.worker.start_queue import StartQueue
-from qo.worker.threads import ThreadExecutor
+from qo.worker.thread_executor import ThreadExecutor
 
 log = logging.getLogger("qo.worker")
 MOST_LEFT_BEHIND = 100  # threads; a worker that lost more of them is beyond repair

@@ -5,7 +5,7 @@ import threading
 
 from qo.clock import Clock, boot_clock
 from qo.worker.exit_codes import BROKEN
-from qo.worker.exits import end_process
+from qo.worker.exit_guard import end_process
 from qo.worker.run_table import RunTable
 from qo.worker.worker import Worker
 

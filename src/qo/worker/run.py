@@ -12,12 +12,12 @@ from qo.errors import Fail, InvalidTask, Retry
 from qo.model import ERROR_LIMIT, Change, Task, after_error, check_size, complete, fail, is_a, release, set_apart
 from qo.model.task import LONGEST
 from qo.tasks import Handler
-from qo.worker.exits import Exited
+from qo.worker.exit_guard import Exited
 
 _SUMMARY = 1000
 
 
-class Outcome(Struct, frozen=True, kw_only=True):
+class RunOutcome(Struct, frozen=True, kw_only=True):
     """How an attempt ended. Made where the handler ran, so that nothing but bytes and text travels."""
 
     result: bytes | None = None
@@ -28,8 +28,8 @@ class Outcome(Struct, frozen=True, kw_only=True):
     apart: bool = False  # perhaps another's fault: costs nothing, and the task runs alone next time
 
 
-HANDED_BACK = Outcome(handed_back=True)
-UNSTARTED = Outcome(handed_back=True, after=5.0)  # no thread or process could be started: a little later, perhaps
+HANDED_BACK = RunOutcome(handed_back=True)
+UNSTARTED = RunOutcome(handed_back=True, after=5.0)  # no thread or process could be started: a little later, perhaps
 
 
 class TimedOut(BaseException):
@@ -48,7 +48,7 @@ class Run:
         self,
         task: Task,
         handler: Handler,
-        done: "Callable[[Run, Outcome], None]",
+        done: "Callable[[Run, RunOutcome], None]",
         *,
         received: float = 0.0,
         lease_until: float = float("inf"),
@@ -87,7 +87,7 @@ class Run:
         """Seconds the handler ran; None if it did not start."""
         return None if self.began is None or self.ended is None else max(0.0, self.ended - self.began)
 
-    def outcome_of(self, error: BaseException) -> Outcome:
+    def outcome_of(self, error: BaseException) -> RunOutcome:
         return outcome_of(error, timeout=self.time_limit if self.timed_out else None)
 
 
@@ -96,44 +96,44 @@ def is_reachable(handler: Handler) -> bool:
     return "<" not in getattr(handler.function, "__qualname__", "<")
 
 
-def encode_result(result: object, limit: int) -> Outcome:
+def encode_result(result: object, limit: int) -> RunOutcome:
     """A handler's return value. One that cannot be kept is the handler's fault, and trying again would not help."""
     try:
         data = encode_value(result, "result")
         check_size("result", data, limit)
     except InvalidTask as error:
-        return Outcome(error=str(error), permanent=True)
-    return Outcome(result=data)
+        return RunOutcome(error=str(error), permanent=True)
+    return RunOutcome(result=data)
 
 
-def outcome_of(error: BaseException, *, timeout: float | None = None) -> Outcome:
+def outcome_of(error: BaseException, *, timeout: float | None = None) -> RunOutcome:
     """`timeout` is given if the time was up, which is then what the error means. Never raises."""
     try:
         return _outcome_of(error, timeout)
     except TimedOut:  # while the error's own text was asked for
-        return Outcome(error=timed_out(timeout) if timeout is not None else _speechless(error))
+        return RunOutcome(error=timed_out(timeout) if timeout is not None else _speechless(error))
     except BaseException:  # noqa: BLE001 - what its __str__ raised is not of interest
-        return Outcome(error=_speechless(error))
+        return RunOutcome(error=_speechless(error))
 
 
 def _speechless(error: BaseException) -> str:
     return f"{type(error).__name__} (its text could not be made)"
 
 
-def _outcome_of(error: BaseException, timeout: float | None) -> Outcome:
+def _outcome_of(error: BaseException, timeout: float | None) -> RunOutcome:
     if timeout is not None and isinstance(error, TimedOut | asyncio.CancelledError):
-        return Outcome(error=timed_out(timeout))
+        return RunOutcome(error=timed_out(timeout))
     match error:
         case Retry():
             after = error.after if is_a(error.after, int, float) else None
-            return Outcome(error=str(error), after=after)
+            return RunOutcome(error=str(error), after=after)
         case Fail() | InvalidTask():
-            return Outcome(error=str(error) or "the handler gave up", permanent=True)
+            return RunOutcome(error=str(error) or "the handler gave up", permanent=True)
         case Exited():
-            return Outcome(error=describe(error, f"the handler called os._exit({error.code!r})"))
+            return RunOutcome(error=describe(error, f"the handler called os._exit({error.code!r})"))
         case SystemExit():
-            return Outcome(error=describe(error, f"the handler called sys.exit({error.code!r})"))
-    return Outcome(error=describe(error))
+            return RunOutcome(error=describe(error, f"the handler called sys.exit({error.code!r})"))
+    return RunOutcome(error=describe(error))
 
 
 def timed_out(timeout: float) -> str:
@@ -152,7 +152,7 @@ def describe(error: BaseException, summary: str = "") -> str:
     return kept.decode("utf-8", "ignore")
 
 
-def settlement(run: Run, outcome: Outcome, luck: Callable[[], float]) -> Change:
+def settlement(run: Run, outcome: RunOutcome, luck: Callable[[], float]) -> Change:
     """What the outcome makes of the task. The policy is the model's."""
     task, started_at = run.task, run.started_at
     if outcome.handed_back:

@@ -13,8 +13,8 @@ from qo.engine import Engine
 from qo.model import MAX_NAMES, Filter, Status, Task, cursor, reject
 from qo.notes import KNOWN_TYPES, KnownTypes, read_or
 from qo.transitions import Transitions
-from qo.worker.claiming import Claiming
-from qo.worker.rests import rest
+from qo.worker.claim_plan import ClaimPlan
+from qo.worker.idle_interval import rest
 
 log = logging.getLogger("qo.worker")
 _WARNING_INTERVAL = 60.0  # seconds
@@ -29,7 +29,7 @@ class UnknownTypes:
     def __init__(
         self,
         engine: Engine,
-        claiming: Claiming,
+        claiming: ClaimPlan,
         transitions: Transitions,
         *,
         fail_after: float | None,

@@ -14,21 +14,21 @@ from qo.clock import Clock, boot_clock, system_clock
 from qo.errors import InvalidSetting, StorageError
 from qo.model import ClaimRequest, Task, release
 from qo.tasks import Executor, Handler, Registry
-from qo.worker.bounded import abandon, bounded, ended
-from qo.worker.claiming import Claiming
+from qo.worker.bounded_wait import abandon, bounded, ended
+from qo.worker.claim_plan import ClaimPlan
 from qo.worker.drain_check import DrainCheck
 from qo.worker.executors import Executors, WorkerCancelled, WorkerStuck
-from qo.worker.exits import confined
-from qo.worker.held import Held
-from qo.worker.processes import check_reachable
+from qo.worker.exit_guard import confined
+from qo.worker.idle_interval import rest
+from qo.worker.lease_keeper import LeaseKeeper
+from qo.worker.leased_runs import LeasedRuns
+from qo.worker.process_executor import check_reachable
 from qo.worker.registration import Registration
-from qo.worker.rests import rest
-from qo.worker.run import HANDED_BACK, Outcome, Run
+from qo.worker.run import HANDED_BACK, Run, RunOutcome
 from qo.worker.run_table import RunTable
 from qo.worker.settings import WorkerSettings
-from qo.worker.settling import Settler
+from qo.worker.settler import Settler
 from qo.worker.unknown_types import UnknownTypes
-from qo.worker.upkeep import Upkeep
 
 log = logging.getLogger("qo.worker")
 _LOOK = 0.75  # seconds between two looks at the switches while there is work
@@ -62,11 +62,11 @@ class Worker:
         self._registry = registry
         self._settings = settings = settings or WorkerSettings()
         self._handlers = _handlers(registry, settings)
-        self._held, self._table = Held(table), table
+        self._held, self._table = LeasedRuns(table), table
         self._executors = Executors(settings, result_limit=self._limit, clock=clock, table=table)
         self._store_time = StoreTime(self._engine, wall_clock)
         self._registration = Registration(self._engine, settings, tuple(self._handlers), self._store_time)
-        self._claiming = Claiming(
+        self._claiming = ClaimPlan(
             self._engine,
             self._handlers,
             self._held,
@@ -140,7 +140,7 @@ class Worker:
             transitions=self._transitions,
             clock=self._clock,
         )
-        self._upkeep = Upkeep(
+        self._upkeep = LeaseKeeper(
             self._engine, self._held, self._executors, self._settler, lease=self._claiming.lease, clock=self._clock
         )
         listeners.listen(self)
@@ -151,7 +151,7 @@ class Worker:
             listeners.leave(self)
             await self._executors.close()
 
-    async def _work(self, upkeep: Upkeep) -> None:
+    async def _work(self, upkeep: LeaseKeeper) -> None:
         # Before anyone can see this worker and ask it to drain again.
         await self._unless_stopped(self._patiently(self._registration.forget_dismissal), 0.0)
         leases = upkeep.renew(), upkeep.tell_started(), upkeep.watch()
@@ -233,7 +233,7 @@ class Worker:
             run = Run(task, self._handlers[task.type], self._settler.report, received=now, lease_until=lease_until)
             self._claiming.limits.started(task.type)
             if self._is_running_already(task):
-                self._settler.report(run, Outcome(handed_back=True, after=_ANOTHER))
+                self._settler.report(run, RunOutcome(handed_back=True, after=_ANOTHER))
                 continue
             self._held.add(run)
             if self._claiming.is_held_back(task):

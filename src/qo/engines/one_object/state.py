@@ -32,10 +32,10 @@ from qo.model import (
     Added,
     Change,
     ClaimRequest,
+    CountKey,
     Counts,
     Event,
     Filter,
-    Lane,
     NewTask,
     Note,
     Position,
@@ -69,7 +69,7 @@ class State:
         self._records: dict[str, Record] = {}
         self._notes = {note.name: note for note in head.notes}
         self._followers = dict(head.followers)
-        self._counts: Counter[Lane] = Counter()
+        self._counts: Counter[CountKey] = Counter()
         self._ready = ReadyTasks(self._task)
         self._load([bytes(raw) for raw in head.tasks], known)
         for damaged_text in damaged:
@@ -263,5 +263,5 @@ def _place(task: Task) -> Position:
     return Position(task.created_at, task.id)
 
 
-def _lane(task: Task) -> Lane:
-    return Lane(task.queue, task.type, task.status, task.priority)
+def _lane(task: Task) -> CountKey:
+    return CountKey(task.queue, task.type, task.status, task.priority)

@@ -17,7 +17,7 @@ from qo.engines.patience import patiently
 from qo.engines.per_task.finding import Finding
 from qo.engines.per_task.keys import ENTRY_PREFIXES, Entry, Kind
 from qo.engines.per_task.store import Store
-from qo.model import FINISHED, UNREADABLE, Counts, Lane, Status, Task
+from qo.model import FINISHED, UNREADABLE, CountKey, Counts, Status, Task
 
 ROLLUP = "stats/finished.json"
 _REST = 100.0  # times as long as a count took, it is good for
@@ -38,9 +38,9 @@ class Counting:
     def __init__(self, store: Store, finding: Finding) -> None:
         self._bucket, self._documents, self._finding = store.bucket, store.documents, finding
         self._index, self._lanes, self._clock = store.index, store.lanes, store.clock
-        self._live, self._finished = Counter[Lane](), Counter[Lane]()
+        self._live, self._finished = Counter[CountKey](), Counter[CountKey]()
         self._live_until = self._finished_until = float("-inf")
-        self._known: dict[str, Lane] = {}  # finished tasks, so that each is read once
+        self._known: dict[str, CountKey] = {}  # finished tasks, so that each is read once
         self._ids_alive: set[str] = set()
         self._turn = asyncio.Lock()
 
@@ -86,10 +86,10 @@ class Counting:
         self._ids_alive = set(newest)
         self._live = Counter(lane for entry in newest.values() if (lane := self._lane(entry)))
 
-    def _lane(self, entry: Entry) -> Lane | None:
+    def _lane(self, entry: Entry) -> CountKey | None:
         names = self._lanes.names(entry)
         status = Status.RUNNING if entry.kind is Kind.LEASE else Status.PENDING
-        return None if names is None else Lane(names.queue, names.type, status, entry.priority)
+        return None if names is None else CountKey(names.queue, names.type, status, entry.priority)
 
     async def _count_finished(self) -> None:
         """Where there is much to read one process reads it, and tells the others."""
@@ -116,7 +116,7 @@ class Counting:
             return False
         if rollup is None or self._clock() - rollup.counted_at > _SHARED_FOR:
             return False
-        self._finished = Counter({Lane(*row[:-1]): row[-1] for row in rollup.lanes})
+        self._finished = Counter({CountKey(*row[:-1]): row[-1] for row in rollup.lanes})
         return True
 
     async def _share(self) -> None:
@@ -130,5 +130,5 @@ def _decode(data: bytes) -> Rollup:
     return msgspec.json.decode(data, type=Rollup)
 
 
-def _lane(task: Task) -> Lane:
-    return Lane(task.queue, task.type, task.status, task.priority)
+def _lane(task: Task) -> CountKey:
+    return CountKey(task.queue, task.type, task.status, task.priority)

@@ -10,7 +10,7 @@ from qo.engines.postgres.rows import STATUS
 from qo.engines.postgres.statements import COLUMNS, NOTE_TABLES, fill, of_note
 from qo.engines.postgres.table import PostgresTable
 from qo.errors import InvalidTask
-from qo.model import FINISHED, Counts, Event, Filter, Lane, Note, Status, Task, check_id, position
+from qo.model import FINISHED, CountKey, Counts, Event, Filter, Note, Status, Task, check_id, position
 
 _FEW = 1000  # pending tasks that are quicker gathered and sorted than looked for among all
 _MANY_SLOTS = 1000  # rows of counts worth gathering
@@ -65,11 +65,11 @@ class PostgresReader:
         if sum(slots for *_, slots in rows) > _MANY_SLOTS + 2 * len(rows):
             await self._line.write("fold", {})
         lanes = await self._table.lanes.look_up(lane for lane, *_ in rows)
-        counts: Counter[Lane] = Counter()
+        counts: Counter[CountKey] = Counter()
         for lane, status, number, _ in rows:
             if status in STATUS and lane in lanes:
                 queue, type_, _, priority = lanes[lane]
-                counts[Lane(queue, type_, STATUS[status], priority)] += number
+                counts[CountKey(queue, type_, STATUS[status], priority)] += number
         return dict(counts)
 
     async def history(self, task_id: str) -> list[Event]:

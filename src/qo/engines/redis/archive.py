@@ -13,7 +13,7 @@ from psycopg.rows import TupleRow
 from qo.codec import decode_task, encode_task
 from qo.engines.redis.task_fields import KeptTask
 from qo.errors import InvalidSetting, StorageError
-from qo.model import Counts, Event, Filter, Lane, Status, Task, position
+from qo.model import CountKey, Counts, Event, Filter, Status, Task, position
 
 _TABLE = """
 CREATE TABLE IF NOT EXISTS qo_archive (
@@ -139,7 +139,9 @@ class PostgresArchive:
             "SELECT queue, type, status, priority, count(*) FROM qo_archive WHERE prefix = %s GROUP BY 1, 2, 3, 4",
             (self._prefix,),
         )
-        return {Lane(queue, type_, Status(status), priority): number for queue, type_, status, priority, number in rows}
+        return {
+            CountKey(queue, type_, Status(status), priority): number for queue, type_, status, priority, number in rows
+        }
 
     async def drop(self, ids: Sequence[str]) -> set[str]:
         """Those that were there."""

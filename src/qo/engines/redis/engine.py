@@ -38,10 +38,10 @@ from qo.model import (
     Added,
     Change,
     ClaimRequest,
+    CountKey,
     Counts,
     Event,
     Filter,
-    Lane,
     NewTask,
     Note,
     Status,
@@ -148,11 +148,11 @@ class RedisEngine(Engine):
         return found
 
     async def count(self) -> Counts:
-        counts: Counter[Lane] = Counter()
+        counts: Counter[CountKey] = Counter()
         for (lane, status), number in (await counted(self._calls)).items():
             if (place := known_place(lane)) is not None:
                 queue, type_, _, priority = place
-                counts[Lane(queue, type_, status, priority)] += number
+                counts[CountKey(queue, type_, status, priority)] += number
         return dict(counts)
 
     async def history(self, task_id: str) -> list[Event]:

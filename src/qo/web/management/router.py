@@ -2,9 +2,9 @@
 
 from litestar import Router
 
-from qo.web.management.create import create_task
-from qo.web.management.look import get_task, list_managed, show_managed_stats
-from qo.web.management.steer import cancel_task, clean_up, delete_task, limit_rate, pause, resume, retry_task
+from qo.web.management.actions import cancel_task, clean_up, delete_task, limit_rate, pause, resume, retry_task
+from qo.web.management.read import get_task, list_managed, show_managed_stats
+from qo.web.management.submit import create_task
 
 router = Router(
     path="/api/tasks",

@@ -20,8 +20,8 @@ from qo.web.byte_budget import BoundedPage, claim_within, find_within, get_withi
 from qo.web.callers import Caller, Scope
 from qo.web.problems import STORE_AWAY
 from qo.web.remote import checks
-from qo.web.remote.answers import answers
 from qo.web.remote.port_actions import actions_in, controls_before
+from qo.web.remote.response_cache import answers
 
 log = logging.getLogger("qo.web")
 RETRY_AFTER = "1"  # seconds a client should wait for a store that is away

@@ -6,14 +6,16 @@ from qo.engine import Engine
 from qo.model import Filter, Status, Task, check_id, cursor, renew
 from qo.web.remote.checks import MOST
 from qo.web.remote.messages import LEASE, Heartbeat
-from qo.web.remote.roster import Roster, Seat, check_capacity
 from qo.web.remote.time_limits import TimeLimits
+from qo.web.remote.worker_registry import WorkerRegistry, WorkerSession, check_capacity
 
 _STEP = 32  # tasks read at once: they may have large payloads
 _GRACE = 15.0  # seconds beyond a task's time limit that a lease lasts: by then the server has ended the attempt
 
 
-async def beat(engine: Engine, roster: Roster, seat: Seat, asked: Heartbeat, limits: TimeLimits) -> list[str]:
+async def beat(
+    engine: Engine, roster: WorkerRegistry, seat: WorkerSession, asked: Heartbeat, limits: TimeLimits
+) -> list[str]:
     """Renew what the worker holds; the ids it should stop working on."""
     named = None if asked.current_tasks is None else {check_id(task_id) for task_id in asked.current_tasks[:MOST]}
     load = check_capacity("current_load", asked.current_load)

@@ -13,7 +13,7 @@ from qo.model import Change, Status, Task, after_error, check_id, check_number, 
 from qo.web.callers import Caller, Scope
 from qo.web.remote.checks import check_lease_id
 from qo.web.remote.messages import Failure, Recorded, Report, Result
-from qo.web.remote.roster import Seat
+from qo.web.remote.worker_registry import WorkerSession
 from qo.web.v1.words import task_word, word
 
 MOST = 1000
@@ -50,7 +50,7 @@ class Settled:
 
 
 async def record(
-    engine: Engine, seat: Seat, results: Sequence[Result], caller: Caller, *, result_limit: int
+    engine: Engine, seat: WorkerSession, results: Sequence[Result], caller: Caller, *, result_limit: int
 ) -> tuple[list[Recorded], list[Settled]]:
     """What became of each, and those that changed something."""
     found = await engine.get_without_values([check_id(result.task_id) for result in results])
@@ -75,7 +75,7 @@ async def record(
     return told, settled
 
 
-def _held(task: Task, seat: Seat, result: Result) -> Task:
+def _held(task: Task, seat: WorkerSession, result: Result) -> Task:
     """The task as this worker claims to hold it. Without a lease token, what the store says of the worker decides.
 
     A lease token of another worker's attempt settles nothing. A task that waits again names no worker.
@@ -103,7 +103,7 @@ def settlement(task: Task, result: Result, limit: int) -> Change:
     return after_error(task, message, luck=luck(), after=result.retry_after)
 
 
-def _recorded(task: Task, change: Change, seat: Seat) -> Recorded:
+def _recorded(task: Task, change: Change, seat: WorkerSession) -> Recorded:
     if task.status is not Status.RUNNING:  # the store recognised its own record
         return Recorded(task_id=task.id, status=task_word(task), repeated=True)
     now = word(change.to, change.failures or task.failures, task.max_retries)
@@ -116,7 +116,7 @@ def _recorded(task: Task, change: Change, seat: Seat) -> Recorded:
     return recorded
 
 
-def _refused(task: Task, result: Result, seat: Seat, caller: Caller) -> Recorded:
+def _refused(task: Task, result: Result, seat: WorkerSession, caller: Caller) -> Recorded:
     lease_id, before = seat.recorded.get(task.id, (None, None))
     same = result.lease_token is None or result.lease_token == lease_id
     if before is not None and same and (before.status == "completed") == (result.status == "completed"):

@@ -10,8 +10,8 @@ from qo.notes import WorkerNote
 from qo.web.access import LIMITED, READ, caller_of
 from qo.web.callers import AccessLimits
 from qo.web.problems import problems
-from qo.web.sampler import Sample
 from qo.web.server import Server, server_of
+from qo.web.stats.sampler import Sample
 from qo.web.task_access import visible_workers
 from qo.web.v1.views import WorkerView, worker_status, worker_view
 from qo.web.v1.words import LEVEL_WORDS

@@ -13,9 +13,9 @@ from qo.errors import InvalidTask
 from qo.ids import new_lease_id
 from qo.model import LEVELS, LevelWord, NewTask, RetryPolicy, Status, derived_id, due_at, effective_rank, rank
 from qo.web.access import CHECKED, SUBMIT, caller_of
-from qo.web.bodies import as_called_here, encode_read
 from qo.web.callers import Caller, Scope
-from qo.web.described import Instant, Key, Name, Retries, Seconds, TypeName
+from qo.web.json_body import as_called_here, encode_read
+from qo.web.openapi_types import Instant, Key, Name, Retries, Seconds, TypeName
 from qo.web.problems import problems
 from qo.web.server import Server, server_of, tell
 from qo.web.task_access import check_may_submit
@@ -31,7 +31,7 @@ _NAMES = {
 _TRACEPARENT = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}")
 
 
-class Submission(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class SubmitRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A task to run. `queue`, `max_retries`, `run_at` and `trace_id` may be left out like everything but its type."""
 
     task_type: TypeName
@@ -47,7 +47,7 @@ class Submission(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Bulk(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    tasks: Annotated[list[Submission], Meta(min_length=1, max_length=MOST)]
+    tasks: Annotated[list[SubmitRequest], Meta(min_length=1, max_length=MOST)]
 
 
 class Receipt(Struct, frozen=True, kw_only=True):
@@ -70,7 +70,7 @@ class BulkReceipts(Struct, frozen=True, kw_only=True):
 
 
 @post("/tasks", opt=SUBMIT | CHECKED, responses=problems(409, 413, 415))
-async def submit_task(request: Request[Any, Any, Any], data: JSONBody[Submission]) -> Response[Receipt]:
+async def submit_task(request: Request[Any, Any, Any], data: JSONBody[SubmitRequest]) -> Response[Receipt]:
     """Submit a task: 201 if it is new, 200 with what it is now if its idempotency key had made one before.
 
     409: the key belongs to a task with another payload."""
@@ -115,7 +115,7 @@ async def submit_tasks(request: Request[Any, Any, Any], data: JSONBody[Bulk]) ->
     return BulkReceipts(tasks=receipts, new=new)
 
 
-def new_task(server: Server, caller: Caller, given: Submission, trace_id: str, prefix: str = "") -> NewTask:
+def new_task(server: Server, caller: Caller, given: SubmitRequest, trace_id: str, prefix: str = "") -> NewTask:
     """A level's defaults, and what the submission says instead."""
     level = server.settings.levels[given.priority]
     try:

@@ -20,7 +20,7 @@ moved AS (
 SELECT count(*) FROM due
 
 -- name: claiming
--- First how many each lane gives (looking only; the order is that of `in_order` in model/order.py), then exactly so many are locked: what others have locked is passed over.
+-- First how many each lane gives (looking only; the order is that of `in_order` in model/ranking.py), then exactly so many are locked: what others have locked is passed over.
 -- Every answer carries when the next task that is not ready becomes due; if that has come already, nothing is claimed
 -- and `stage` goes first. The lock is for whoever asks for this claim again while it is still at work.
 WITH RECURSIVE clock AS MATERIALIZED (

@@ -63,7 +63,7 @@ local function is_open(place)
     and (#types == 0 or has_type[place.type]) and is_able(place.needs)
 end
 
--- The order of `in_order` in model/order.py: by effective rank, which is the rank, except for a promoted task.
+-- The order of `in_order` in model/ranking.py: by effective rank, which is the rank, except for a promoted task.
 local function effective_rank(lane, id, rank)
   if rank > now or slice(lane, -3) == ',0]' then return rank end
   local s = call('HGET', task_key(id), 's')

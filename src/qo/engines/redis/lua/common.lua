@@ -50,7 +50,7 @@ local function clock(given)
   return tonumber(time[1]) + tonumber(time[2]) / 1000000
 end
 
--- The instant a task begins to wait: see model/order.py.
+-- The instant a task begins to wait: see model/ranking.py.
 local function due_at(available_at, created_at) return math.max(available_at, created_at) end
 
 -- packing.py knows this layout too.

@@ -1,4 +1,4 @@
-// A task as it was at each transition, as far as the transition recorded it: the same as qo/web/board/versions.py. What
+// A task as it was at each transition, as far as the transition recorded it: the same as qo/web/dashboard_api/versions.py. What
 // is not known, such as the end of an earlier lease, is left out rather than guessed.
 
 import {FINISHED} from './rules.js';

@@ -1,4 +1,4 @@
-// Throughput as all processes count it in the store: the notes of qo/stats/archive.py, added up as qo/web/recent_stats.py
+// Throughput as all processes count it in the store: the notes of qo/stats/archive.py, added up as qo/web/stats/recent_stats.py
 // does it. A test compares the two.
 
 import {isStats} from './shapes.js';

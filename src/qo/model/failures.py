@@ -1,0 +1,81 @@
+"""What a failure makes of a task. Whoever holds the lease (or found it expired) asks here, then applies the answer."""
+
+from qo.model.change import Change, Guard
+from qo.model.task import LONGEST, Status, Task
+from qo.model.text import keepable
+
+LOST = "lost: "  # how the error of an attempt begins whose process did not live to report it
+
+
+def lost_its_process(task: Task) -> bool:
+    """The last attempt ended with its process, and perhaps ended it: a suspect."""
+    return task.error is not None and task.error.startswith(LOST)
+
+
+def after_error(
+    task: Task, error: str, *, luck: float, after: float | None = None, started_at: float | None = None
+) -> Change:
+    """The attempt failed: try again after the back-off (or `after` seconds), or give up."""
+    if task.failures >= task.max_retries:
+        return fail(task, error, started_at=started_at)
+    failures = task.failures + 1
+    return Change(
+        id=task.id,
+        guard=Guard.HELD,
+        lease_id=task.lease_id,
+        to=Status.PENDING,
+        failures=failures,
+        delay=task.retry.delay(failures, luck) if after is None else min(LONGEST, max(0.0, after)),  # NaN is 0 too
+        error=keepable(error),
+    )
+
+
+def fail(task: Task, error: str, *, started_at: float | None = None) -> Change:
+    """The attempt failed for good, whatever retries are left."""
+    return Change(
+        id=task.id,
+        guard=Guard.HELD,
+        lease_id=task.lease_id,
+        to=Status.FAILED,
+        failures=task.failures + 1,
+        error=keepable(error),
+        started_at=started_at,
+    )
+
+
+def reject(task: Task, error: str) -> Change:
+    """Fail a pending task that no worker will run. No attempt was made, so `attempt` and `failures` stay."""
+    return Change(id=task.id, guard=Guard.WAITING, to=Status.FAILED, error=keepable(error))
+
+
+def set_apart(task: Task, reason: str) -> Change:
+    """Hand back a task that ran in a process which died, perhaps by another's fault: it costs nothing, and the task
+    runs in a process of its own next time."""
+    return Change(
+        id=task.id,
+        guard=Guard.HELD,
+        lease_id=task.lease_id,
+        to=Status.PENDING,
+        delay=0.0,
+        error=keepable(f"{LOST}{reason}"),
+    )
+
+
+def after_expiry(task: Task, *, luck: float) -> Change:
+    """The worker went silent: a failure like any other, so a task that kills its workers ends too."""
+    return after_error(task, f"{LOST}worker {task.worker_id} let the lease of attempt {task.attempt} expire", luck=luck)
+
+
+def expire(task: Task, *, luck: float, grace: float) -> Change:
+    """As `after_expiry`, if the lease has been over for `grace` seconds by the store's clock."""
+    lost = after_expiry(task, luck=luck)
+    return Change(
+        id=lost.id,
+        guard=Guard.EXPIRED,
+        lease_id=lost.lease_id,
+        grace=grace,
+        to=lost.to,
+        failures=lost.failures,
+        delay=lost.delay,
+        error=lost.error,
+    )

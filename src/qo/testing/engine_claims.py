@@ -1,0 +1,121 @@
+"""What every engine promises about claiming."""
+
+import asyncio
+
+import pytest
+
+from qo.engine import Engine
+from qo.model import AGEING, Status, release
+from qo.testing.clock import ManualClock
+from qo.testing.samples import claim, claim_one, new, stored, task_id, want
+
+
+class ClaimContract:
+    async def test_a_claim_leases_the_task(self, engine: Engine, clock: ManualClock) -> None:
+        await engine.add([new()])
+        clock.advance(1)
+        task = await claim_one(engine, lease=30.0, lease_id="secret")
+        assert (task.status, task.worker_id, task.lease_id, task.attempt) == (Status.RUNNING, "w1", "secret", 1)
+        assert (task.started_at, task.lease_expires_at, task.version) == (clock.now, clock.now + 30, 2)
+        assert await stored(engine) == task
+
+    async def test_a_leased_task_is_not_claimed_again_even_when_its_lease_ran_out(
+        self, engine: Engine, clock: ManualClock
+    ) -> None:
+        await engine.add([new()])
+        await claim_one(engine, lease=30.0)
+        assert await claim(engine) == []
+        clock.advance(31)
+        assert await claim(engine) == []  # expiring is the monitor's decision, with back-off
+
+    async def test_a_delayed_task_waits_for_its_time(self, engine: Engine, clock: ManualClock) -> None:
+        await engine.add([new(delay=5.0)])
+        assert await claim(engine) == []
+        clock.advance(5)
+        assert (await claim_one(engine)).id == task_id(0)
+
+    async def test_lower_priority_numbers_go_first_then_older_tasks(self, engine: Engine, clock: ManualClock) -> None:
+        await engine.add([new(0, priority=9), new(1, priority=6)])
+        clock.advance(1)
+        await engine.add([new(2, priority=6), new(3, priority=0)])
+        order = [(await claim_one(engine)).id for _ in range(4)]
+        assert order == [task_id(n) for n in (3, 1, 2, 0)]
+
+    async def test_waiting_makes_up_for_priority(self, engine: Engine, clock: ManualClock) -> None:
+        await engine.add([new("medium", priority=6), new("low", priority=9)])
+        clock.advance(1199)
+        await engine.add([new("early high", priority=0)])
+        order = [(await claim_one(engine)).id]
+        clock.advance(2)
+        await engine.add([new("late high", priority=0)])
+        order += [(await claim_one(engine)).id for _ in range(2)]
+        clock.advance(600)
+        await engine.add([new("last high", priority=0)])
+        order += [(await claim_one(engine)).id for _ in range(2)]
+        assert order == [task_id(n) for n in ("early high", "medium", "late high", "low", "last high")]
+
+    async def test_ageing_can_be_strict_or_off(self, engine: Engine, clock: ManualClock) -> None:
+        await engine.add([new(0, priority=1, ageing=float("inf"))])
+        await engine.add([new(1, priority=9, ageing=0.0)])
+        clock.advance(1e7)
+        await engine.add([new(2, priority=0)])
+        assert [(await claim_one(engine)).id for _ in range(3)] == [task_id(n) for n in (1, 2, 0)]
+
+    @pytest.mark.parametrize("ageing", [AGEING, float("inf")])
+    async def test_a_batch_keeps_its_order(self, engine: Engine, ageing: float) -> None:
+        names = [5, 3, 9, 1, 8, 2]
+        await engine.add([new(n, priority=9, ageing=ageing) for n in names])
+        assert [(await claim_one(engine)).id for _ in names] == [task_id(n) for n in names]
+
+    async def test_a_claim_looks_only_at_what_is_wanted(self, engine: Engine) -> None:
+        await engine.add(
+            [
+                new(0, queue="x"),
+                new(1, queue="y"),
+                new(2, queue="x", type="other"),
+                new(3, queue="x", needs=("gpu",)),
+                new(4, queue="z", needs=("cpu", "gpu")),
+            ]
+        )
+        assert await claim(engine, queues=("nowhere",)) == await claim(engine, types=("nothing",)) == []
+        assert [task.id for task in await claim(engine, queues=("x",), types=("t",))] == [task_id(0)]
+        assert {task.id for task in await claim(engine)} == {task_id(1), task_id(2)}
+        assert [task.id for task in await claim(engine, capabilities=frozenset({"gpu"}))] == [task_id(3)]
+        assert [task.id for task in await claim(engine, capabilities=frozenset({"gpu", "cpu"}))] == [task_id(4)]
+
+    async def test_tasks_nobody_here_can_run_do_not_block_those_behind_them(self, engine: Engine) -> None:
+        await engine.add([new(n, type="foreign", priority=0) for n in range(60)])
+        await engine.add([new(100 + n, needs=("gpu",), priority=0) for n in range(60)])
+        await engine.add([new(200, priority=9)])
+        assert [task.id for task in await claim(engine, types=("t",), limit=1)] == [task_id(200)]
+
+    async def test_a_claim_takes_no_more_than_asked_for_in_all_and_by_type(self, engine: Engine) -> None:
+        await engine.add([new(n, type="a", priority=0) for n in range(5)] + [new(10 + n, type="b") for n in range(5)])
+        first = await claim(engine, limit=4, at_most={"a": 2})
+        assert sorted(task.type for task in first) == ["a", "a", "b", "b"]
+        assert [task.type for task in await claim(engine, limit=9, at_most={"a": 0, "b": 1})] == ["b"]
+        assert len(await claim(engine, limit=2)) == 2
+        assert await claim(engine, limit=0) == []
+
+    async def test_repeating_a_claim_gives_the_same_tasks(self, engine: Engine) -> None:
+        await engine.add([new(0), new(1), new(2)])
+        first = await claim(engine, lease_id="mine", limit=2)
+        again = await claim(engine, lease_id="mine", limit=2, again=True)
+        assert sorted(again, key=lambda task: task.id) == sorted(first, key=lambda task: task.id)
+        assert len(await claim(engine, lease_id="other", again=True)) == 1  # the first try never arrived
+
+    async def test_a_claim_whose_caller_left_hands_its_tasks_back(self, engine: Engine) -> None:
+        """Kept until its lease runs out, a task would wait, and count a failure that it had no part in."""
+        await engine.add([new()])
+        for steps in range(25):
+            leaving = asyncio.create_task(claim(engine, lease=600))
+            for _ in range(steps):
+                await asyncio.sleep(0)
+            leaving.cancel()
+            (left,) = await asyncio.gather(leaving, return_exceptions=True)
+            if isinstance(left, list):  # it was quicker
+                assert await engine.apply([release(task) for task in left]) == [True] * len(left)
+        async with asyncio.timeout(20):
+            while not (tasks := await claim(engine)):
+                await engine.wait(want(), 0.05)
+        assert [(task.id, task.failures) for task in tasks] == [(task_id(0), 0)]

@@ -1,0 +1,179 @@
+"""Acting on tasks: on some by their ids, or on all that match, a few thousand a request."""
+
+from collections.abc import Callable
+from typing import Annotated, Any, Literal
+
+import msgspec
+from litestar import Request, post
+from litestar.exceptions import PermissionDeniedException
+from litestar.params import JSONBody
+from msgspec import Meta, Struct
+from msgspec.structs import replace
+
+from qo.client import Client
+from qo.engine import Engine
+from qo.errors import InvalidTask
+from qo.model import FINISHED, Change, Filter, Guard, Status, Task, archive, cancel, replay
+from qo.model.change import STATUSES
+from qo.web.access import ADMIN, LIMITED, OPERATE, caller_of
+from qo.web.action_recorder import RequestedAction, describe_action
+from qo.web.callers import AccessLimits, Scope
+from qo.web.dashboard_api.filters import TaskFilter, search_of
+from qo.web.dashboard_api.search import Search, find
+from qo.web.dashboard_api.views import statuses
+from qo.web.problems import problems
+from qo.web.server import known_id, server_of, tell
+from qo.web.task_access import visible
+
+MOST = 10_000
+_BATCH = 500
+_TOLD = 20  # refusals told one by one
+
+Action = Literal["replay", "archive", "cancel", "delete"]
+
+
+class ActionKind(Struct, frozen=True):
+    change: Callable[[str], Change] | None  # None: delete
+    takes: frozenset[Status]
+
+
+KINDS: dict[Action, ActionKind] = {
+    "replay": ActionKind(replay, STATUSES[Guard.REPLAYABLE]),
+    "archive": ActionKind(archive, STATUSES[Guard.ENDED]),
+    "cancel": ActionKind(cancel, STATUSES[Guard.UNFINISHED]),
+    "delete": ActionKind(None, FINISHED),
+}
+
+
+class Act(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`ids` or `filter`, one of them. With a filter, `after` is the `next` of the answer before."""
+
+    action: Action
+    ids: Annotated[list[str], Meta(max_length=MOST)] | None = None
+    filter: TaskFilter | None = None
+    limit: Annotated[int, Meta(ge=1, le=MOST)] = 1000
+    after: str = ""
+
+
+class Refusal(Struct, frozen=True):
+    id: str
+    why: str
+
+
+class Acted(Struct, frozen=True, kw_only=True):
+    """How many it was, some of those that were refused, and where to go on if others may match."""
+
+    done: int
+    refused: list[Refusal]
+    next: str | None = None
+
+
+class Cleanup(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    older_than: Annotated[float, Meta(ge=0, le=3_200_000_000)]  # seconds since they ended
+    status: Annotated[list[Literal["completed", "failed", "cancelled", "archived"]], Meta(min_length=1)]
+
+
+class Cleaned(Struct, frozen=True):
+    deleted: int
+
+
+@post("/act", opt=OPERATE | LIMITED | {"note": "deleting needs `admin`"}, status_code=200, responses=problems(413, 415))
+async def act(request: Request[Any, Any, Any], data: JSONBody[Act]) -> Acted:
+    """Replay, archive, cancel or delete: the tasks named, or up to `limit` of those that match, newest first.
+
+    To delete needs the scope `admin`."""
+    queue, kind = server_of(request).queue, KINDS[data.action]
+    if data.action == "delete" and not caller_of(request).may(Scope.ADMIN):
+        raise PermissionDeniedException("to delete needs a token with the scope admin")
+    if (data.ids is None) == (data.filter is None):
+        raise InvalidTask("ids", "give ids or a filter, one of them")
+    action = describe_action(request, _in_words(data.filter))
+    action.verb = data.action
+    if data.ids is not None:
+        acted = await _change_named(request, kind, list(dict.fromkeys(known_id(each) for each in data.ids)), action)
+    else:
+        acted = await _change_matching(queue, kind, data, caller_of(request).limits, action)
+    tell(request, data.action, number=acted.done)
+    return acted
+
+
+@post("/cleanup", opt=ADMIN | LIMITED, status_code=200, responses=problems(413, 415))
+async def clean(request: Request[Any, Any, Any], data: JSONBody[Cleanup]) -> Cleaned:
+    """Delete what ended so long ago."""
+    ended = Filter(statuses=tuple(Status(word) for word in data.status), finished_for=data.older_than)
+    where = caller_of(request).limits.narrow(ended)
+    action = describe_action(request, f"older than {data.older_than:g} s", status=data.status)
+    action.verb = "delete"
+    deleted = 0 if where is None else await server_of(request).queue.delete_all(where, progress=action.count)
+    tell(request, "deleted", number=deleted)
+    return Cleaned(deleted)
+
+
+def _in_words(given: TaskFilter | None) -> str:
+    """A filter without what it leaves open."""
+    fields = msgspec.to_builtins(given or TaskFilter())
+    return ", ".join(
+        f"{name} {' '.join(value) if isinstance(value, list) else value}"
+        for name, value in fields.items()
+        if value not in ([], "", None)
+    )
+
+
+async def _change_named(
+    request: Request[Any, Any, Any], kind: ActionKind, ids: list[str], action: RequestedAction
+) -> Acted:
+    seen: set[str] = set()
+    for start in range(0, len(ids), _BATCH):
+        seen |= await visible(request, ids[start : start + _BATCH])
+    acted = await change(server_of(request).queue, kind, [each for each in ids if each in seen], action)
+    unseen = [Refusal(each, _why(None, kind)) for each in ids if each not in seen]
+    return replace(acted, refused=acted.refused + unseen)
+
+
+async def _change_matching(
+    queue: Client, kind: ActionKind, data: Act, limits: AccessLimits, action: RequestedAction
+) -> Acted:
+    given = data.filter or TaskFilter()
+    fit = [status for status in statuses(given.status) if status in kind.takes]
+    if not fit:
+        return Acted(done=0, refused=[])
+    asked = search_of(given, limits)
+    asked = replace(asked, where=replace(asked.where, statuses=tuple(fit)))
+    ids, following = await _matching(queue.engine, asked, data)
+    acted = await change(queue, kind, ids, action)
+    return replace(acted, next=following)
+
+
+async def _matching(engine: Engine, asked: Search, data: Act) -> tuple[list[str], str | None]:
+    """Their ids, of all before the first is changed: what is changed must not come again. Tasks may be large."""
+    ids: list[str] = []
+    after: str | None = data.after
+    while after is not None and len(ids) < data.limit:
+        found = await find(engine, asked, limit=min(_BATCH, data.limit - len(ids)), after=after)
+        ids += [task.id for task in found.tasks if task.status in asked.where.statuses]
+        after = found.next
+        if not found.tasks:
+            break  # thousands looked through and none fits: answer, and go on in the next request
+    return ids, after
+
+
+async def change(queue: Client, kind: ActionKind, ids: list[str], action: RequestedAction) -> Acted:
+    done, refused = 0, list[str]()
+    for start in range(0, len(ids), _BATCH):
+        some = ids[start : start + _BATCH]
+        if kind.change is None:
+            answers = await queue.engine.delete(some)
+        else:
+            answers = await queue.apply([kind.change(each) for each in some])
+        action.add(some, answers)
+        done += sum(answers)
+        refused += [each for each, done_ in zip(some, answers, strict=True) if not done_]
+    told = await queue.engine.get_without_values(refused[:_TOLD]) if refused else []
+    reasons = [Refusal(each, _why(task, kind)) for each, task in zip(refused, told, strict=False)]
+    return Acted(done=done, refused=reasons + [Refusal(each, "refused") for each in refused[_TOLD:]])
+
+
+def _why(task: Task | None, kind: ActionKind) -> str:
+    if task is None:
+        return "there is no such task"
+    return f"it is {task.status}; this takes {', '.join(sorted(kind.takes))}"

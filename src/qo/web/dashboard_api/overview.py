@@ -1,0 +1,164 @@
+"""Everything at a glance: one answer, out of samples that are taken anyway."""
+
+import asyncio
+from typing import Any
+
+from litestar import Request, get
+from msgspec import Struct
+
+from qo.client import Client
+from qo.clock import iso
+from qo.model import Counts, Filter, LevelWord, Status, Task
+from qo.notes import Control, WorkerNote
+from qo.web.access import LIMITED, READ, caller_of
+from qo.web.callers import AccessLimits
+from qo.web.dashboard_api.views import StatusWord, TaskDocument, WorkerState, brief, worker_state
+from qo.web.problems import problems
+from qo.web.server import Server, server_of
+from qo.web.stats.recent_stats import MinuteCount
+from qo.web.stats.sampler import Sample
+from qo.web.store_views import StoreView
+from qo.web.task_access import visible_workers
+from qo.web.v1.controls import SwitchesView, switches_seen, switches_view
+from qo.web.v1.words import LEVEL_WORDS
+
+FRESH = 3.0  # a sample serves everyone who asks for so many times as long as it took: dear stores are asked less
+_FAILURES_READ = 100
+_FAILURES_SHOWN = 10
+_GROUPS_MOST = 200  # types or queues shown, the largest first
+
+
+class QueueLine(Struct, frozen=True, kw_only=True):
+    queue: str
+    pending: int = 0
+    running: int = 0
+    completed: int = 0
+    failed: int = 0
+    cancelled: int = 0
+    archived: int = 0
+    oldest_age: float | None = None
+    paused: bool = False
+
+
+class TypeLine(Struct, frozen=True, kw_only=True):
+    type: str
+    pending: int = 0
+    running: int = 0
+    completed: int = 0
+    failed: int = 0
+    cancelled: int = 0
+    archived: int = 0
+
+
+class PriorityLine(Struct, frozen=True, kw_only=True):
+    priority: LevelWord
+    depth: int
+    oldest_age: float | None
+
+
+class MinuteLine(Struct, frozen=True, kw_only=True):
+    at: str
+    completed: int
+    failed: int
+
+
+class Overview(Struct, frozen=True, kw_only=True):
+    """`exact` is false while more wait than are read at once: depths and ages by priority are estimates then.
+    `throughput` is what every process has counted in the store; it may lag by some seconds. It is not counted by queue:
+    empty for a token that is limited to queues."""
+
+    at: str
+    counts: dict[StatusWord, int]
+    types: list[TypeLine]
+    queues: list[QueueLine]
+    priorities: list[PriorityLine]
+    exact: bool
+    workers: dict[WorkerState, int]
+    throughput: list[MinuteLine]
+    failures: list[TaskDocument]
+    switches: SwitchesView
+
+
+@get("/overview", opt=READ | LIMITED, responses=problems())
+async def show_overview(request: Request[Any, Any, Any]) -> Overview:
+    """Counts, ages, workers, the last hour's work, the latest failures, what is paused and limited."""
+    server = server_of(request)
+    now = server.clock()
+    limits = caller_of(request).limits
+    view = server.views.of(limits)
+    sample = await view.sampler.fresh(FRESH * view.sampler.cost)
+    control, workers, failures, minutes = await asyncio.gather(
+        server.queue.switches.in_force(),
+        visible_workers(request),
+        _failures(server.queue, limits),
+        _minutes(server, limits),
+    )
+    control = switches_seen(control, limits, sample.counts)
+    return Overview(
+        at=str(iso(now)),
+        counts=_total(sample.counts),
+        types=[TypeLine(type=name, **numbers) for name, numbers in _grouped(sample.counts, by_queue=False)],
+        queues=await _queues(view, sample, control, now),
+        priorities=_priorities(sample, now),
+        exact=sample.waiting.exact,
+        workers=_workers(server, workers, now),
+        throughput=[MinuteLine(at=str(iso(each.at)), completed=each.completed, failed=each.failed) for each in minutes],
+        failures=[brief(task, now) for task in failures],
+        switches=switches_view(control),
+    )
+
+
+async def _minutes(server: Server, limits: AccessLimits) -> list[MinuteCount]:
+    """Throughput is not counted by queue."""
+    return [] if limits.queues else await server.recent_stats.series(limits.types)
+
+
+async def _failures(queue: Client, limits: AccessLimits) -> list[Task]:
+    """The latest of the newest."""
+    where = limits.narrow(Filter(statuses=(Status.FAILED,)))
+    tasks = [] if where is None else await queue.engine.find_without_values(where, limit=_FAILURES_READ)
+    return sorted(tasks, key=lambda task: -(task.completed_at or 0.0))[:_FAILURES_SHOWN]
+
+
+async def _queues(view: StoreView, sample: Sample, control: Control, now: float) -> list[QueueLine]:
+    grouped = _grouped(sample.counts, by_queue=True)
+    oldest = await view.oldest.look([name for name, numbers in grouped if numbers["pending"]], now)
+    return [
+        QueueLine(queue=name, oldest_age=_age(oldest.get(name), now), paused=name in control.paused_queues, **numbers)
+        for name, numbers in grouped
+    ]
+
+
+def _total(counts: Counts) -> dict[StatusWord, int]:
+    total: dict[StatusWord, int] = {status.value: 0 for status in Status}
+    for lane, number in counts.items():
+        total[lane.status.value] += number
+    return total
+
+
+def _grouped(counts: Counts, *, by_queue: bool) -> list[tuple[str, dict[StatusWord, int]]]:
+    groups: dict[str, dict[StatusWord, int]] = {}
+    for lane, number in counts.items():
+        group = groups.setdefault(lane.queue if by_queue else lane.type, {status.value: 0 for status in Status})
+        group[lane.status.value] += number
+    kept = [(name, numbers) for name, numbers in groups.items() if sum(numbers.values())]
+    return sorted(kept, key=lambda item: (-sum(item[1].values()), item[0]))[:_GROUPS_MOST]
+
+
+def _priorities(sample: Sample, now: float) -> list[PriorityLine]:
+    waiting = sample.waiting
+    return [
+        PriorityLine(priority=level, depth=waiting.depth[level], oldest_age=_age(waiting.oldest[level], now))
+        for level in LEVEL_WORDS
+    ]
+
+
+def _workers(server: Server, workers: list[WorkerNote], now: float) -> dict[WorkerState, int]:
+    states: dict[WorkerState, int] = {"busy": 0, "idle": 0, "draining": 0, "stale": 0}
+    for worker in workers:
+        states[worker_state(worker, now, server.settings.dead_after)] += 1
+    return states
+
+
+def _age(since: float | None, now: float) -> float | None:
+    return None if since is None else round(max(0.0, now - since), 3)

@@ -1,0 +1,179 @@
+"""Looking: who asks, tasks, one task, what happened to it, who works here."""
+
+from typing import Annotated, Any, Literal
+
+from litestar import Request, get
+from litestar.params import FromPath, FromQuery, QueryParameter
+from msgspec import UNSET, Struct, UnsetType
+
+from qo import __version__
+from qo.web.access import HIDDEN, LIMITED, READ, caller_of
+from qo.web.callers import Scope
+from qo.web.dashboard_api.filters import TaskFilter, count, search_of
+from qo.web.dashboard_api.search import find, find_sorted
+from qo.web.dashboard_api.versions import documents
+from qo.web.dashboard_api.views import StatusWord, TaskDocument, WorkerDocument, brief, whole, worker_document
+from qo.web.problems import problems
+from qo.web.server import server_of
+from qo.web.task_access import found, visible_workers
+
+MOST = 200
+
+Sort = Literal["newest", "updated", "rank", "available", "failures", "attempts"]
+
+
+class Abilities(Struct, frozen=True, kw_only=True):
+    write: bool
+    delete: bool
+    switches: bool
+    drain: bool
+    shards: bool
+    audit: bool
+
+
+class Session(Struct, frozen=True, kw_only=True):
+    """What the caller may do here, and of which queues and types: empty is all."""
+
+    title: str
+    version: str
+    scopes: list[Scope]
+    queues: list[str]
+    types: list[str]
+    can: Abilities
+    user: str | None  # a person who logged in
+    csrf_token: str | None  # what such a person's page sends with every action
+
+
+class DashboardPage(Struct, frozen=True, kw_only=True):
+    """`next` is what the next page comes `after`. `searched`: a text or a priority was looked for in so many tasks;
+    `window`: sorted among so many of the newest that match. `total` is null where it would have to be counted."""
+
+    tasks: list[TaskDocument]
+    next: str | None
+    total: int | None
+    searched: int | UnsetType = UNSET
+    window: int | UnsetType = UNSET
+
+
+class EventDocument(Struct, frozen=True, kw_only=True):
+    """`task` is the task as it was then, as far as the transition recorded it."""
+
+    version: int
+    at: str
+    status: StatusWord
+    attempt: int
+    failures: int
+    worker_id: str | None
+    error: str | None
+    available_at: str
+    task: dict[str, Any]
+
+
+class Events(Struct, frozen=True, kw_only=True):
+    id: str
+    events: list[EventDocument]
+
+
+class DashboardWorkers(Struct, frozen=True, kw_only=True):
+    workers: list[WorkerDocument]
+
+
+@get("/session", opt=READ | LIMITED, responses=problems())
+async def show_session(request: Request[Any, Any, Any]) -> Session:
+    """What the caller may do."""
+    server = server_of(request)
+    caller = caller_of(request)
+    operate = caller.may(Scope.OPERATE)
+    # Where an id's first digit is part of a task's place in the bucket, people look for it there.
+    can = Abilities(
+        write=operate,
+        delete=caller.may(Scope.ADMIN),
+        switches=operate,
+        drain=operate,
+        shards=bool(server.queue.engine.shards),
+        audit=caller.may(Scope.ADMIN) and caller.limits.is_whole,
+    )
+    return Session(
+        title=server.settings.title,
+        version=__version__,
+        scopes=sorted(caller.scopes),
+        queues=sorted(caller.limits.queues),
+        types=sorted(caller.limits.types),
+        can=can,
+        user=caller.name if caller.kind == "user" else None,
+        csrf_token=None if server.login is None else server.login.csrf_token(request, caller),
+    )
+
+
+@get("/tasks", opt=READ | LIMITED, responses=problems())
+async def list_documents(
+    *,
+    request: Request[Any, Any, Any],
+    status: FromQuery[list[StatusWord] | None] = None,
+    type: FromQuery[list[str] | None] = None,
+    queue: FromQuery[list[str] | None] = None,
+    worker: FromQuery[str | None] = None,
+    priority: Annotated[int | None, QueryParameter(ge=0, le=9)] = None,
+    text: FromQuery[str] = "",
+    shard: FromQuery[str] = "",
+    sort: FromQuery[Sort] = "newest",
+    limit: Annotated[int, QueryParameter(ge=1, le=MOST)] = 50,
+    after: FromQuery[str] = "",
+) -> DashboardPage:
+    """Tasks by any of these; without a status, all but the archived ones. `text` is looked for in the id, type, queue,
+    worker, idempotency key, trace id, needs, payload and error, in upper or lower case."""
+    server = server_of(request)
+    engine, now = server.queue.engine, server.clock()
+    given = TaskFilter(
+        status=status or [],
+        type=type or [],
+        queue=queue or [],
+        worker=worker,
+        priority=priority,
+        text=text,
+        shard=shard,
+    )
+    asked = search_of(given, caller_of(request).limits)
+    total = count(await engine.count(), asked) if asked.counted else None
+    if sort == "newest":
+        page = await find(engine, asked, limit=limit, after=after)
+        searched = UNSET if asked.counted else page.searched
+        return DashboardPage(
+            tasks=[brief(each, now) for each in page.tasks], next=page.next, total=total, searched=searched
+        )
+    ordered = await find_sorted(engine, asked, sort, limit=limit, now=now, after=after)
+    window = UNSET if ordered.window is None else ordered.window
+    return DashboardPage(
+        tasks=[brief(each, now) for each in ordered.tasks], next=ordered.next, total=total, window=window
+    )
+
+
+@get("/tasks/{task_id:str}", opt=READ | HIDDEN, responses=problems(404))
+async def show_document(request: Request[Any, Any, Any], task_id: FromPath[str]) -> TaskDocument:
+    """A whole task."""
+    server = server_of(request)
+    return whole(await found(request, task_id), server.clock())
+
+
+@get("/tasks/{task_id:str}/history", opt=READ | HIDDEN, responses=problems(404))
+async def show_versions(request: Request[Any, Any, Any], task_id: FromPath[str]) -> Events:
+    """Every transition of a task, oldest first, each with the task as it was then."""
+    server = server_of(request)
+    task = await found(request, task_id)
+    events = await server.queue.engine.history(task.id)
+    made = documents(task, events, server.clock())
+    return Events(id=task.id, events=[_event(document) for document in made])
+
+
+@get("/workers", opt=READ | LIMITED, responses=problems())
+async def list_worker_documents(request: Request[Any, Any, Any]) -> DashboardWorkers:
+    """Everyone registered here, the silent ones too; of limited tokens, who works for their queues and types."""
+    server = server_of(request)
+    now, silent = server.clock(), server.settings.dead_after
+    workers = sorted(await visible_workers(request), key=lambda worker: worker.worker_id)
+    return DashboardWorkers(workers=[worker_document(worker, now, silent) for worker in workers])
+
+
+def _event(document: dict[str, Any]) -> EventDocument:
+    same = ("version", "status", "attempt", "failures", "worker_id", "error", "available_at")
+    return EventDocument(at=document["updated_at"], task=document, **{name: document[name] for name in same})

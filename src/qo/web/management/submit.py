@@ -1,0 +1,64 @@
+"""Tasks in."""
+
+from typing import Any
+
+from litestar import Request, post
+from litestar.params import JSONBody
+from msgspec import Struct
+
+from qo.errors import InvalidTask
+from qo.model import SLOW_POLICY
+from qo.web.access import CHECKED, SUBMIT
+from qo.web.json_body import as_called_here, encode_read
+from qo.web.management.words import Word, word
+from qo.web.openapi_types import Attempts, Instant, TypeName
+from qo.web.problems import problems
+from qo.web.server import server_of, tell
+from qo.web.task_access import check_may_submit, found
+from qo.web.v1.submit import trace_of
+from qo.web.v1.views import iso_of
+
+MOST_ATTEMPTS = 10_000
+_NAMES = {"max_retries": "options.maxAttempts", "run_at": "options.runAfter"}
+
+
+class EnqueueOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
+    max_attempts: Attempts = 3
+    run_after: Instant | None = None
+
+
+class NewManagedTask(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
+    type: TypeName
+    payload: Any
+    options: EnqueueOptions = EnqueueOptions()
+
+
+class CreatedTask(Struct, frozen=True, kw_only=True, rename="camel"):
+    id: str
+    type: str
+    status: Word
+    created_at: str
+
+
+@post("/", opt=SUBMIT | CHECKED, responses=problems(409, 413, 415))
+async def create_task(request: Request[Any, Any, Any], data: JSONBody[NewManagedTask]) -> CreatedTask:
+    """Create a task."""
+    queue = server_of(request).queue
+    if not 1 <= data.options.max_attempts <= MOST_ATTEMPTS:
+        raise InvalidTask("options.maxAttempts", f"must be a whole number from 1 to {MOST_ATTEMPTS:,}")
+    try:
+        task = queue.new_task(
+            data.type,
+            encode_read(data.payload),
+            max_retries=data.options.max_attempts - 1,
+            retry=SLOW_POLICY,
+            run_at=data.options.run_after,
+            trace_id=trace_of(request),
+        )
+    except InvalidTask as error:
+        raise as_called_here(error, _NAMES) from error
+    check_may_submit(request, [task])
+    submitted = await queue.submit(task)
+    stored = await found(request, submitted.id)  # the store stamps the instant
+    tell(request, "queued", stored)
+    return CreatedTask(id=stored.id, type=stored.type, status=word(stored), created_at=iso_of(stored.created_at))

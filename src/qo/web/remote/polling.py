@@ -1,0 +1,139 @@
+"""A poll: which tasks a worker gets, under which lease, and for how long it may wait for one."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from hashlib import sha256
+
+from qo import notes
+from qo.clock import boot_clock
+from qo.codec import json_text
+from qo.engine import Engine
+from qo.errors import Conflict, InvalidTask, StorageError
+from qo.ids import new_lease_id
+from qo.model import ClaimRequest, Filter, Status, Task, check_names, check_number, release
+from qo.notes import Control
+from qo.web.byte_budget import claim_within
+from qo.web.callers import AccessLimits
+from qo.web.remote.messages import LEASE, HandedOut, Poll
+from qo.web.remote.worker_registry import WorkerSession, check_capacity
+
+log = logging.getLogger("qo.web")
+
+MOST_TASKS = 1000
+LONGEST_WAIT = 25.0  # seconds
+_LOOK = 1.0  # seconds the switches are remembered
+_REQUEST_ID = range(16, 129)  # its length: the lease is made of it, and must not be guessed
+
+
+class TaskPolling:
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._control = Control()
+        self._looked_at = float("-inf")
+
+    async def poll(
+        self, seat: WorkerSession, asked: Poll, limits: AccessLimits, check_caller: Callable[[], Awaitable[None]]
+    ) -> list[Task]:
+        """Tasks within the caller's limits. `check_caller` raises once it may not go on; asked after every wait."""
+        want, until = self._check(seat, asked, limits), boot_clock() + min(asked.wait, LONGEST_WAIT)
+        while True:
+            allowed = await self._allowed(seat, want)
+            tasks = await claim_within(self._engine, allowed) if allowed else []
+            left = until - boot_clock()
+            if tasks or left <= 0:
+                seat.rates.started(tasks)
+                return tasks
+            if allowed:
+                await self._engine.wait(allowed, left)
+            else:
+                await asyncio.sleep(min(left, _LOOK))  # paused, or out of tokens: look at the switches again
+            await check_caller()
+
+    async def release(self, tasks: list[Task]) -> None:
+        """Hand back tasks that were claimed for an answer that cannot be sent. It costs them neither time nor retries.
+
+        If the store is away, their leases run out.
+        """
+        try:
+            await self._engine.apply([release(task, None) for task in tasks])
+        except (StorageError, Conflict) as error:
+            log.warning("%d tasks claimed for a poll without an answer stay leased for now: %s", len(tasks), error)
+
+    def _check(self, seat: WorkerSession, asked: Poll, limits: AccessLimits) -> ClaimRequest:
+        check_number("wait", asked.wait)
+        note = seat.note
+        where = limits.narrow(Filter(queues=note.queues, types=note.types))  # a note lies where others can write
+        if where is None:
+            raise InvalidTask("worker_id", "was registered for none of the queues and types of this token")
+        given = note.capabilities if asked.capabilities is None else check_names("capabilities", asked.capabilities)
+        return ClaimRequest(
+            worker_id=note.worker_id,
+            lease_id=lease_of(note.worker_id, asked.request_id),
+            queues=where.queues,
+            types=where.types,
+            capabilities=frozenset(given),
+            limit=min(check_capacity("available_capacity", asked.available_capacity), MOST_TASKS),
+            lease=LEASE,
+            again=asked.request_id is not None,
+        )
+
+    async def _allowed(self, seat: WorkerSession, want: ClaimRequest) -> ClaimRequest | None:
+        """What the switches leave of it."""
+        control = await self._switches()
+        seat.rates.obey(control)
+        limit = seat.rates.total(want.limit)
+        draining = seat.note.status != "active" or seat.note.worker_id in control.draining
+        if control.paused or draining or limit <= 0:
+            return None
+        queues, types = want.queues, want.types
+        if control.paused_queues or control.paused_types:  # "all but these" must be spelled out
+            lanes = [lane for lane in await self._engine.count() if lane.status is Status.PENDING]
+            queues = tuple(sorted((set(queues) or {lane.queue for lane in lanes}) - control.paused_queues))
+            types = tuple(sorted((set(types) or {lane.type for lane in lanes}) - control.paused_types))
+            if not queues or not types:
+                return None
+        return ClaimRequest(
+            worker_id=want.worker_id,
+            lease_id=want.lease_id,
+            queues=queues,
+            types=types,
+            capabilities=want.capabilities,
+            limit=limit,
+            lease=want.lease,
+            at_most=seat.rates.at_most(),
+            again=want.again,
+        )
+
+    async def dismissed(self, seat: WorkerSession) -> bool:
+        """Someone asked the worker to finish what it has and leave."""
+        return seat.note.worker_id in (await self._switches()).draining
+
+    async def _switches(self) -> Control:
+        now = boot_clock()
+        if now - self._looked_at >= _LOOK:
+            self._control = await notes.read_or(self._engine, notes.CONTROL, Control, self._control)
+            self._looked_at = now
+        return self._control
+
+
+def lease_of(worker_id: str, request_id: str | None) -> str:
+    """The same poll, the same lease: so a repeat finds what the first got, on any server."""
+    if request_id is None:
+        return new_lease_id()
+    if len(request_id) not in _REQUEST_ID:
+        raise InvalidTask("request_id", "must be 16 to 128 characters, random, and new for every poll: a UUID will do")
+    return sha256(f"{worker_id} {request_id}".encode(errors="surrogatepass")).hexdigest()[:32]
+
+
+def handed_out(task: Task) -> HandedOut:
+    return HandedOut(
+        task_id=task.id,
+        task_type=task.type,
+        parameters=json_text(task.payload),
+        timeout_seconds=task.time_limit,
+        trace_id=task.trace_id or task.id,
+        attempt=task.attempt,
+        lease_token=task.lease_id or "",
+        lease_seconds=LEASE,
+    )

@@ -1,0 +1,164 @@
+"""The workers that speak HTTP: each has a seat here and a note in the store, so that any server knows it."""
+
+import asyncio
+
+import msgspec
+from litestar.exceptions import NotFoundException, PermissionDeniedException, TooManyRequestsException
+from msgspec.structs import replace
+
+from qo import notes
+from qo.clock import Clock, boot_clock
+from qo.engine import Engine
+from qo.errors import DamagedNote, InvalidTask
+from qo.ids import new_id
+from qo.model import ANY, check_name, check_names, check_types
+from qo.notes import WorkerNote
+from qo.web.callers import LOCAL_CALLER, Caller
+from qo.web.remote.messages import Recorded, Register
+from qo.web.remote.rates import Rates
+
+MOST_SEATS = 10_000
+MAX_REGISTERED = 10_000  # workers of a store, whoever registered them
+_REGISTRATION_SIZE = 64 * 1024  # bytes of a worker's note
+_COUNT_INTERVAL = 10.0  # seconds between two counts of the registered workers
+MOST_RECORDED = 1000  # results a seat remembers, for repeats that the store can no longer recognise
+MOST_CAPACITY = 10_000
+_STALE = 10.0  # seconds after which any request of a worker renews its sign of life
+_VERSION_LENGTH = 64
+
+
+class WorkerSession:
+    """What one server knows of one worker."""
+
+    def __init__(self, note: WorkerNote) -> None:
+        self.note = note
+        self.rates = Rates(boot_clock)
+        self.recorded: dict[str, tuple[str | None, Recorded]] = {}  # by task: the lease, and what was recorded
+
+    def remember(self, lease_id: str | None, recorded: Recorded) -> None:
+        self.recorded.pop(recorded.task_id, None)
+        self.recorded[recorded.task_id] = (lease_id, recorded)
+        if len(self.recorded) > MOST_RECORDED:
+            del self.recorded[next(iter(self.recorded))]
+
+
+class WorkerRegistry:
+    def __init__(self, engine: Engine, clock: Clock) -> None:
+        self._engine, self._clock = engine, clock
+        self._seats: dict[str, WorkerSession] = {}
+        self._known_types: set[str] = set()
+        self._writing = asyncio.Lock()
+        self._registered, self._count_again_at = 0, float("-inf")
+
+    async def register(self, asked: Register, caller: Caller) -> WorkerSession:
+        """A worker of this caller, for what it asks for within the caller's limits."""
+        now, limits = self._clock(), caller.limits
+        await self._check_room()
+        note = WorkerNote(
+            worker_id=new_id(self._clock),
+            started_at=now,
+            last_heartbeat=now,
+            queues=_inside("queues", check_names("queues", asked.queues), limits.queues),
+            types=_inside("types", check_types("types", asked.types), limits.types),
+            capabilities=check_names("capabilities", asked.capabilities),
+            capacity=check_capacity("capacity", asked.capacity, least=1),
+            version=_version(asked.version),
+            owner=_owner(caller),
+        )
+        if len(msgspec.json.encode(note)) > _REGISTRATION_SIZE:
+            raise InvalidTask("types", f"are too long together: a registration has up to {_REGISTRATION_SIZE:,} bytes")
+        await self.make_known(note.types)
+        await self._write(note)
+        self._registered += 1
+        return self._sit(note)
+
+    async def _check_room(self) -> None:
+        """Raises if too many workers are registered. They are counted again now and then, and before one is refused."""
+        if self._registered < MAX_REGISTERED and boot_clock() < self._count_again_at:
+            return
+        self._registered = len(await self._engine.notes(notes.WORKERS))
+        self._count_again_at = boot_clock() + _COUNT_INTERVAL
+        if self._registered >= MAX_REGISTERED:
+            raise TooManyRequestsException(
+                f"{self._registered:,} workers are registered, the limit is {MAX_REGISTERED:,};"
+                " let workers say that they leave, and run a monitor, which removes those that died"
+            )
+
+    async def seat(self, worker_id: str, caller: Caller) -> WorkerSession:
+        """The worker's seat. One that registered with another server gets it from its note.
+
+        A worker belongs to the token that registered it; another one is refused.
+        """
+        check_name("worker_id", worker_id)
+        seat = self._seats.get(worker_id) or await self._known(worker_id)
+        if seat.note.owner != _owner(caller):
+            raise PermissionDeniedException(
+                "this worker was registered with another token; register again with this one"
+            )
+        return seat
+
+    async def _known(self, worker_id: str) -> WorkerSession:
+        stored = await self._engine.read_note(notes.WORKERS + worker_id)
+        if stored is None:
+            raise NotFoundException(f"there is no worker {worker_id}; register first")
+        try:
+            return self._sit(notes.decode(stored, WorkerNote))
+        except DamagedNote as error:
+            await notes.set_aside(self._engine, error)
+            raise NotFoundException(f"what was known of worker {worker_id} is damaged; register again") from error
+
+    def _sit(self, note: WorkerNote) -> WorkerSession:
+        if len(self._seats) >= MOST_SEATS:
+            del self._seats[next(iter(self._seats))]  # it finds back by its note
+        seat = self._seats[note.worker_id] = WorkerSession(note)
+        return seat
+
+    async def sign_of_life(self, seat: WorkerSession) -> None:
+        """Any request is one; the note is rewritten now and then."""
+        if self._clock() - seat.note.last_heartbeat >= _STALE:
+            await self.announce(seat, seat.note)
+
+    async def announce(self, seat: WorkerSession, note: WorkerNote) -> None:
+        seat.note = replace(note, last_heartbeat=self._clock())
+        await self._write(seat.note)
+
+    async def leave(self, seat: WorkerSession) -> None:
+        self._seats.pop(seat.note.worker_id, None)
+        await self._engine.drop_note(notes.WORKERS + seat.note.worker_id)
+
+    async def make_known(self, types: tuple[str, ...], *, only_if_room: bool = False) -> None:
+        """So that no worker takes them for a mistake."""
+        if self._known_types.issuperset(types):
+            return
+        async with self._writing:  # many polls may bring the same news
+            now = await notes.make_types_known(self._engine, types, only_if_room=only_if_room)
+        if len(self._known_types) > 2 * notes.MAX_KNOWN_TYPES:
+            self._known_types.clear()
+        self._known_types |= now.types | set(types)  # those without room, too: they are not tried at every poll
+
+    async def _write(self, note: WorkerNote) -> None:
+        await self._engine.write_note(notes.WORKERS + note.worker_id, msgspec.json.encode(note), expected=ANY)
+
+
+def _owner(caller: Caller) -> str:
+    return "" if caller is LOCAL_CALLER else caller.id
+
+
+def _inside(field: str, names: tuple[str, ...], limit: frozenset[str]) -> tuple[str, ...]:
+    """What the worker asks for; if it asks for all, all that its token is for."""
+    if limit and not limit.issuperset(names):
+        outside = next(name for name in names if name not in limit)
+        raise PermissionDeniedException(f"this token is not for {outside!r} in `{field}`")
+    return names or tuple(sorted(limit))
+
+
+def check_capacity(field: str, capacity: int, *, least: int = 0) -> int:
+    if not least <= capacity <= MOST_CAPACITY:
+        raise InvalidTask(field, f"{capacity} is not a whole number from {least} to {MOST_CAPACITY:,}")
+    return capacity
+
+
+def _version(given: str) -> str:
+    if len(given) > _VERSION_LENGTH or not given.isprintable():
+        raise InvalidTask("version", f"must be at most {_VERSION_LENGTH} printable characters")
+    return given

@@ -1,0 +1,1 @@
+"""Figures about the queue that requests are answered from."""

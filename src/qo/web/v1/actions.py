@@ -1,0 +1,119 @@
+"""A hand on tasks: cancel, replay, archive."""
+
+from typing import Annotated, Any
+
+from litestar import Request, delete, post
+from litestar.params import FromPath, JSONBody
+from msgspec import Meta, Struct, field
+
+from qo.client import Client
+from qo.errors import WrongStatus
+from qo.model import Status, cursor, replay
+from qo.web.access import HIDDEN, LIMITED, OPERATE, caller_of
+from qo.web.action_recorder import describe_action
+from qo.web.callers import AccessLimits
+from qo.web.openapi_types import Name
+from qo.web.problems import problems
+from qo.web.server import server_of, tell
+from qo.web.task_access import check_visible, found
+from qo.web.v1.read import filter_of
+from qo.web.v1.words import Word, task_word
+
+_PAGE = 500
+_REPLAYABLE: list[Word] = ["failed", "dead_letter", "cancelled"]
+
+
+class Steered(Struct, frozen=True, kw_only=True):
+    """The task as it is now."""
+
+    task_id: str
+    status: Word
+
+
+class ReplayFilter(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which tasks to replay. An empty field means all that can be."""
+
+    status: list[Word] = field(default_factory=lambda: list(_REPLAYABLE))
+    type: list[Name] = []
+    queue: list[Name] = []
+    limit: Annotated[int, Meta(ge=1, le=10_000)] = 1000
+
+
+class Replayed(Struct, frozen=True, kw_only=True):
+    """`more`: there are others that match; ask again."""
+
+    replayed: int
+    more: bool
+
+
+@delete("/tasks/{task_id:str}", opt=OPERATE | HIDDEN, status_code=200, responses=problems(404, 409))
+async def cancel_task(request: Request[Any, Any, Any], task_id: FromPath[str]) -> Steered:
+    """End a task that has not ended. A worker running it finds its lease gone. Cancelling again changes nothing."""
+    queue = server_of(request).queue
+    task_id = await check_visible(request, task_id)
+    try:
+        await queue.cancel(task_id)
+    except WrongStatus:
+        task = await found(request, task_id)
+        if task.status is not Status.CANCELLED:
+            raise
+        describe_action(request).number = 0
+    else:
+        tell(request, "cancelled", task_id=task_id)
+    return Steered(task_id=task_id, status="cancelled")
+
+
+@post("/tasks/{task_id:str}/replay", opt=OPERATE | HIDDEN, status_code=200, responses=problems(404, 409))
+async def replay_task(request: Request[Any, Any, Any], task_id: FromPath[str]) -> Steered:
+    """Send a task that did not succeed back to the start, its retries reset."""
+    queue = server_of(request).queue
+    task_id = await check_visible(request, task_id)
+    await queue.replay(task_id)
+    tell(request, "replayed", task_id=task_id)
+    return Steered(task_id=task_id, status="queued")
+
+
+@post("/tasks/{task_id:str}/archive", opt=OPERATE | HIDDEN, status_code=200, responses=problems(404, 409))
+async def archive_task(request: Request[Any, Any, Any], task_id: FromPath[str]) -> Steered:
+    """Put a finished task out of the normal listing."""
+    queue = server_of(request).queue
+    task_id = await check_visible(request, task_id)
+    await queue.archive(task_id)
+    describe_action(request).count(1)
+    task = await found(request, task_id)
+    tell(request, "archived", task)
+    return Steered(task_id=task_id, status=task_word(task))
+
+
+@post("/tasks/replay", opt=OPERATE | LIMITED, status_code=200, responses=problems(413, 415))
+async def replay_tasks(request: Request[Any, Any, Any], data: JSONBody[ReplayFilter]) -> Replayed:
+    """Replay every task that matches, newest first, up to `limit`."""
+    queue = server_of(request).queue
+    ids, more = await _matching(queue, data, caller_of(request).limits)
+    action = describe_action(request, status=data.status, type=data.type, queue=data.queue)
+    replayed = 0
+    for start in range(0, len(ids), _PAGE):
+        some = ids[start : start + _PAGE]
+        action.add(some, answers := await queue.apply([replay(task_id) for task_id in some]))
+        replayed += sum(answers)
+    tell(request, "replayed", number=replayed)
+    return Replayed(replayed=replayed, more=more)
+
+
+async def _matching(queue: Client, given: ReplayFilter, limits: AccessLimits) -> tuple[list[str], bool]:
+    """The ids of all before the first is replayed, which must not come again; and whether there are more."""
+    words = set(given.status) & set(_REPLAYABLE)
+    where = limits.narrow(filter_of(sorted(words), given.type, given.queue)) if words else None
+    ids: list[str] = []
+    after = ""
+    while where is not None:
+        some = await queue.engine.find_without_values(where, limit=_PAGE, after=after)
+        for task in some:
+            if len(ids) == given.limit:
+                return ids, True
+            if task_word(task) in words:
+                ids.append(task.id)
+        if len(some) < _PAGE:
+            break
+        after = cursor(some[-1])
+    return ids, False

@@ -1,0 +1,148 @@
+"""Looking at tasks: one, a page of them, a history, a result."""
+
+import contextlib
+from typing import Annotated, Any
+
+from litestar import Request, Response, get
+from litestar.openapi import ResponseSpec
+from litestar.params import FromPath, FromQuery, QueryParameter
+from msgspec import Struct
+
+from qo.client import Client
+from qo.codec import json_text
+from qo.errors import ResultTimeout
+from qo.model import Filter, Status, Task, check_name, check_names, check_types, cursor, position
+from qo.web.access import HIDDEN, LIMITED, READ, caller_of
+from qo.web.byte_budget import ANSWER_BYTES, find_within, size_of
+from qo.web.problems import problems
+from qo.web.server import server_of
+from qo.web.task_access import check_visible, found
+from qo.web.v1.views import ErrorView, EventView, TaskView, error_view, event_view, task_view
+from qo.web.v1.words import STATUSES, Word, is_finished, task_word
+
+MOST = 500
+_READ_AT_MOST = 5_000  # tasks looked through for one page, where a word is narrower than a status
+
+
+class TaskPage(Struct, frozen=True, kw_only=True):
+    """`next` is what the next page comes `after`; null on the last one. A page may be short and still have a next."""
+
+    tasks: list[TaskView]
+    next: str | None
+
+
+class History(Struct, frozen=True, kw_only=True):
+    task_id: str
+    events: list[EventView]
+
+
+class TaskResult(Struct, frozen=True, kw_only=True):
+    task_id: str
+    status: Word
+    result: Any
+    error: ErrorView | None
+
+
+@get("/tasks/{task_id:str}", opt=READ | HIDDEN, responses=problems(404))
+async def show_task(request: Request[Any, Any, Any], task_id: FromPath[str]) -> TaskView:
+    """A task as it is now."""
+    server = server_of(request)
+    return task_view(await found(request, task_id), server.clock())
+
+
+@get("/tasks", opt=READ | LIMITED, responses=problems())
+async def list_tasks(
+    *,
+    request: Request[Any, Any, Any],
+    status: FromQuery[list[Word] | None] = None,
+    type: FromQuery[list[str] | None] = None,
+    queue: FromQuery[list[str] | None] = None,
+    worker: FromQuery[str | None] = None,
+    limit: Annotated[int, QueryParameter(ge=1, le=MOST)] = 50,
+    after: FromQuery[str] = "",
+    archived: FromQuery[bool] = False,
+) -> TaskPage:
+    """Tasks, newest first. Each filter may be repeated; `archived` shows those instead of the others."""
+    server = server_of(request)
+    where = caller_of(request).limits.narrow(filter_of(status, type, queue, worker, archived=archived))
+    tasks, following = await page(server.queue, where, set(status or STATUSES), limit=limit, after=after)
+    now = server.clock()
+    return TaskPage(tasks=[task_view(task, now) for task in tasks], next=following)
+
+
+@get("/tasks/{task_id:str}/history", opt=READ | HIDDEN, responses=problems(404))
+async def show_history(request: Request[Any, Any, Any], task_id: FromPath[str]) -> History:
+    """Every transition of a task, in order."""
+    task = await found(request, task_id)
+    events = await server_of(request).queue.engine.history(task.id)
+    return History(task_id=task.id, events=[event_view(event, task) for event in events])
+
+
+@get(
+    "/tasks/{task_id:str}/result",
+    opt=READ | HIDDEN,
+    responses={
+        **problems(404),
+        202: ResponseSpec(TaskResult, generate_examples=False, description="The task has not ended yet."),
+    },
+)
+async def show_result(
+    request: Request[Any, Any, Any], task_id: FromPath[str], wait: Annotated[float, QueryParameter(ge=0, le=3600)] = 0.0
+) -> Response[TaskResult]:
+    """What a task came to: 200 once it has ended, 202 if it has not within `wait` seconds (a minute at most)."""
+    server = server_of(request)
+    task_id = await check_visible(request, task_id)
+    with contextlib.suppress(ResultTimeout):  # its status says so
+        await server.queue.ended(task_id, timeout=min(wait, server.settings.longest_wait))
+    await server.gate.check_still_admitted(caller_of(request))
+    task = await found(request, task_id)
+    outcome = TaskResult(task_id=task.id, status=task_word(task), result=_result(task), error=error_view(task))
+    return Response(outcome, status_code=200 if is_finished(task) else 202)
+
+
+def _result(task: Task) -> Any:
+    return json_text(task.result) if task.result is not None and task_word(task) == "completed" else None
+
+
+def filter_of(
+    words: list[Word] | None,
+    types: list[str] | None,
+    queues: list[str] | None,
+    worker: str | None = None,
+    *,
+    archived: bool = False,
+) -> Filter:
+    statuses = tuple(dict.fromkeys(STATUSES[word] for word in words or STATUSES))
+    return Filter(
+        statuses=(Status.ARCHIVED,) if archived else statuses,
+        types=check_types("type", types or ()),
+        queues=check_names("queue", queues or ()),
+        worker_id=None if worker is None else check_name("worker", worker),
+    )
+
+
+async def page(
+    queue: Client, where: Filter | None, words: set[Word], *, limit: int, after: str
+) -> tuple[list[Task], str | None]:
+    """Up to `limit` tasks whose word is one of these, and where to go on. Reads one more, to know if there is more.
+
+    Fewer if they are large: see `byte_budget`. None as a filter: nothing can match."""
+    if after:
+        position(after)
+    if where is None:
+        return [], None
+    tasks: list[Task] = []
+    read = size = 0
+    while read < _READ_AT_MOST and size < ANSWER_BYTES:
+        batch = await find_within(queue.engine, where, limit=limit + 1, after=after, budget=ANSWER_BYTES - size)
+        read += len(batch.tasks)
+        for task in batch.tasks:
+            if len(tasks) == limit:
+                return tasks, after
+            after = cursor(task)
+            if task_word(task) in words:
+                tasks.append(task)
+                size += size_of(task)
+        if len(batch.tasks) <= limit and not batch.is_cut:
+            return tasks, None
+    return tasks, after

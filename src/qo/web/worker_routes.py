@@ -1,0 +1,143 @@
+"""Workers over HTTP: `/internal/workers` of docs/http.md, for any language, and the engine port, for ours.
+
+Register, then poll, report and send a heartbeat every 30 seconds. Every request may be repeated: a poll under its
+`request_id` gives the same leases, a result is recorded once and answered alike.
+"""
+
+from typing import Any
+
+import msgspec
+from litestar import Request, Response, Router, post
+from litestar.datastructures import State
+from litestar.openapi import ResponseSpec
+from litestar.params import FromPath, JSONBody
+
+from qo.client import Client
+from qo.clock import Clock, boot_clock, system_clock
+from qo.errors import LeaseLost, TaskNotFound
+from qo.transitions import log_started
+from qo.web.access import CHECKED, HIDDEN, LIMITED, WORK, Gate, caller_of
+from qo.web.callers import Caller
+from qo.web.json_body import StrictRequest
+from qo.web.problems import problems
+from qo.web.remote import messages
+from qo.web.remote.engine import engine_router
+from qo.web.remote.heartbeats import beat
+from qo.web.remote.polling import TaskPolling, handed_out, lease_of
+from qo.web.remote.response_cache import answers
+from qo.web.remote.results import record, results_of
+from qo.web.remote.time_limits import TimeLimits
+from qo.web.remote.worker_registry import WorkerRegistry
+
+BODY_LIMIT = 8 * 1024 * 1024  # bytes: results come in batches
+
+
+class WorkerApi:
+    """What this server keeps for workers over HTTP."""
+
+    def __init__(self, queue: Client, clock: Clock, limits: TimeLimits, gate: Gate | None) -> None:
+        self.queue, self.engine, self.limits = queue, queue.engine, limits
+        self.roster = WorkerRegistry(queue.engine, clock)
+        self.handing_out = TaskPolling(queue.engine)
+        self._gate = gate
+
+    async def check_still_admitted(self, caller: Caller) -> None:
+        """After a wait: raises if the caller's token was revoked or has expired meanwhile."""
+        if self._gate is not None:
+            await self._gate.check_still_admitted(caller)
+
+
+def desk_of(state: State) -> WorkerApi:
+    """The application's own; made when the first worker comes."""
+    desk: WorkerApi | None = state.get("workers_desk")
+    if desk is None:
+        limits = state.get("time_limits") or TimeLimits(state["queue"], elapsed=state.get("elapsed") or boot_clock)
+        desk = state["workers_desk"] = WorkerApi(
+            state["queue"], state.get("clock") or system_clock, limits, state.get("gate")
+        )
+    return desk
+
+
+@post("/register", opt=CHECKED, status_code=200, responses=problems(413, 415))
+async def register(request: Request[Any, Any, Any], data: JSONBody[messages.Register]) -> messages.Registered:
+    """Become a worker. The answer's `worker_id` goes into every later request."""
+    seat = await desk_of(request.app.state).roster.register(data, caller_of(request))
+    return messages.Registered(worker_id=seat.note.worker_id)
+
+
+_POLLED = {200: ResponseSpec(messages.Polled, generate_examples=False, description="Tasks, leased to this worker.")}
+
+
+@post("/{worker_id:str}/poll", status_code=200, responses=problems(404, 413, 415) | _POLLED)
+async def poll(
+    request: Request[Any, Any, Any], worker_id: FromPath[str], data: JSONBody[messages.Poll]
+) -> Response[bytes]:
+    """Take up to `available_capacity` tasks. With a `request_id`, a repeat gets the same tasks and leases."""
+    desk = desk_of(request.app.state)
+    caller = caller_of(request)
+    seat = await desk.roster.seat(worker_id, caller)
+    await desk.roster.sign_of_life(seat)
+
+    async def work() -> bytes:
+        tasks = await desk.handing_out.poll(seat, data, caller.limits, lambda: desk.check_still_admitted(caller))
+        try:
+            await desk.roster.make_known(tuple({task.type for task in tasks}), only_if_room=True)
+            answer = msgspec.json.encode(messages.Polled(tasks=[handed_out(task) for task in tasks]))
+        except BaseException:  # no worker learns of these leases
+            await desk.handing_out.release(tasks)
+            raise
+        desk.limits.watch(tasks)
+        for task in tasks:
+            log_started(task)
+        return answer
+
+    if data.request_id is None:
+        answer = await work()
+    else:  # the same poll may still be waiting here on a line that was cut
+        name = f"poll {lease_of(seat.note.worker_id, data.request_id)}"
+        answer, _ = await answers(request.app.state).once(name, work)
+    return Response(answer, media_type="application/json", status_code=200)
+
+
+@post("/{worker_id:str}/result", opt=HIDDEN, status_code=200, responses=problems(404, 409, 413, 415))
+async def result(
+    request: Request[Any, Any, Any], worker_id: FromPath[str], data: JSONBody[messages.Report]
+) -> messages.Answered:
+    """Tell how a task ended, or many under `results`. Of many, each is answered on its own."""
+    desk = desk_of(request.app.state)
+    caller = caller_of(request)
+    seat = await desk.roster.seat(worker_id, caller)
+    results = results_of(data)
+    limit = desk.queue.settings.payload_limit
+    told, settled = await record(desk.engine, seat, results, caller, result_limit=limit)
+    desk.limits.forget(each.task.id for each in settled)
+    for each in settled:
+        desk.queue.transitions.settled(each.task, each.change)
+    if data.results is not None:
+        return messages.Answered(results=told)
+    (only,) = told
+    if not only.acknowledged:
+        raise (TaskNotFound if only.code == "not_found" else LeaseLost)(only.error)
+    return messages.Answered(task_id=only.task_id, status=only.status, repeated=only.repeated)
+
+
+@post("/{worker_id:str}/heartbeat", status_code=200, responses=problems(404, 413, 415))
+async def heartbeat(
+    request: Request[Any, Any, Any], worker_id: FromPath[str], data: JSONBody[messages.Heartbeat]
+) -> messages.Acknowledged:
+    """Still alive: keeps the worker's leases, within the time limits of their tasks."""
+    desk = desk_of(request.app.state)
+    seat = await desk.roster.seat(worker_id, caller_of(request))
+    lost = await beat(desk.engine, desk.roster, seat, data, desk.limits)
+    return messages.Acknowledged(lost=lost, drain=await desk.handing_out.dismissed(seat))
+
+
+workers_router = Router(
+    path="/workers",
+    route_handlers=[register, poll, result, heartbeat],
+    request_class=StrictRequest,
+    request_max_body_size=BODY_LIMIT,
+    opt=WORK | LIMITED,
+    tags=["workers"],
+)
+router = Router(path="/internal", route_handlers=[workers_router, engine_router])

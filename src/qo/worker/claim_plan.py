@@ -1,0 +1,189 @@
+"""What a worker asks for: its queues and types, less what is paused, full or out of tokens."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from itertools import count
+
+from qo.clock import Clock
+from qo.engine import Engine
+from qo.ids import new_lease_id
+from qo.model import MAX_NAMES, ClaimRequest, Status, Task
+from qo.notes import CONTROL, NO_HANDLER, Control, read_or
+from qo.tasks import Handler
+from qo.worker.lease_length import LeaseLength
+from qo.worker.leased_runs import LeasedRuns
+from qo.worker.limits import Limits
+from qo.worker.prefetch import Prefetch
+from qo.worker.settings import WorkerSettings
+from qo.worker.start_queue import StartQueue
+
+
+class ClaimPlan:
+    def __init__(
+        self,
+        engine: Engine,
+        handlers: Mapping[str, Handler],
+        held: LeasedRuns,
+        queue: StartQueue,
+        settings: WorkerSettings,
+        *,
+        worker_id: str,
+        clock: Clock,
+    ) -> None:
+        self._engine, self._handlers, self._settings = engine, handlers, settings
+        self._held, self._queue = held, queue
+        self._worker_id, self._clock = worker_id, clock
+        self.limits = Limits(clock)
+        self.lease = LeaseLength(settings.lease)
+        self.pace = Prefetch(settings.prefetch, settings.concurrency, clock)
+        self._control = Control()
+        self.obeyed_at = float("-inf")
+        self._reads, self._last_read = count(1), 0  # of the switches; two may be under way at once
+        self._queues = settings.queues
+        self._types = tuple(handlers)
+        self._caps: dict[str, int] = {}  # of the last want: how many of a type start soon; not what limits allow
+        self.limits.obey(self._control, handlers)
+
+    def want(self) -> ClaimRequest | None:
+        """What to claim now; None while there is no room for more."""
+        if self.is_paused:
+            return None
+        barred = self._queue.is_barred
+        if barred:  # exactly what comes first in the store, for the slots that wait for it
+            limit, self._caps = self.limits.total(self._queue.free_slots), {}
+        else:
+            ahead = self.pace.ahead()
+            room = self._settings.concurrency + ahead - len(self._held)
+            if room <= ahead // 2:  # a full worker waits until a claim is worth its trip
+                return None
+            # Half of what may be held: while one half runs, the other is on its way from or to the store.
+            limit = self.limits.total(min(room, max(self._settings.concurrency, ahead // 2)))
+            limit, self._caps = self._startable(limit)
+        at_most = dict(self._caps)
+        for type, most in self.limits.at_most(self._handlers, self._held.by_type).items():
+            at_most[type] = min(most, at_most.get(type, most))
+            if most <= self._caps.get(type, most):
+                self._caps.pop(type, None)
+        types = tuple(type for type in self._types if at_most.get(type, 1) > 0)
+        if limit <= 0 or not types:
+            if barred:
+                self._queue.unbar()
+            return None
+        return self._want(types, limit, {type: most for type, most in at_most.items() if 0 < most < limit})
+
+    def cut(self, tasks: Iterable[Task]) -> list[str]:
+        """Types of which the answer to the last want may have left some in the store because they start too late.
+
+        Others may not overtake them, as they may those of a type that a limit holds back.
+        """
+        got = Counter(task.type for task in tasks) if self._caps else Counter[str]()
+        return [type for type, most in self._caps.items() if got[type] >= most]
+
+    def _startable(self, limit: int) -> tuple[int, dict[str, int]]:
+        """How many tasks will start within a moment, in all and by type.
+
+        A task of any type starts at once in a slot that is free. More of a type are claimed only as far as they are
+        quick. While quick tasks are claimed ahead, slow types share the slots that slow tasks have not taken: these
+        become free within a moment, and slow tasks would never get one if only quick tasks were claimed ahead. A type
+        of which no task has ended yet counts as slow.
+        """
+        free, waiting = self._queue.free, self._queue.waiting()
+        quick = {type: self.pace.ahead_of(type) for type in self._types}
+        slow = [type for type, ahead in quick.items() if ahead <= 0]
+        if free > 0 and len(slow) > 1 and (limit <= free or len(slow) == len(quick)):
+            return min(limit, free), {}
+        at_most = {type: max(0, free + ahead - waiting[type]) for type, ahead in quick.items()}
+        if slow and (free <= 0 or len(slow) > 1):
+            left = self._settings.concurrency - sum(self._held.by_type[type] for type in slow)
+            share = max(1, left // len(slow)) if left > 0 else 0
+            at_most |= {type: max(0, share - waiting[type]) for type in slow}
+        return limit, at_most
+
+    def _want(self, types: tuple[str, ...], limit: int, at_most: Mapping[str, int]) -> ClaimRequest:
+        return ClaimRequest(
+            worker_id=self._worker_id,
+            lease_id=new_lease_id(),
+            queues=self._queues,
+            types=types,
+            capabilities=frozenset(self._settings.capabilities),
+            limit=limit,
+            lease=self.lease.seconds,
+            at_most=at_most,
+            is_prefetch=True,
+        )
+
+    @property
+    def dismissed(self) -> bool:
+        """Someone asked this very worker to finish and leave."""
+        return self._worker_id in self._control.draining
+
+    def refresh(self) -> None:
+        """The handlers or the switches changed."""
+        self.limits.obey(self._control, self._handlers)
+        self._types = tuple(type for type in self._handlers if type not in self._control.paused_types)
+
+    async def obey(self) -> None:
+        """Read the switches."""
+        self.obeyed_at = self._clock()  # a store that is away is asked again when these are stale, not at once
+        number = next(self._reads)
+        control = await read_or(self._engine, CONTROL, Control, self._control)
+        if number < self._last_read:  # a later read was answered first: this answer may be older than a pause
+            return
+        self._control, self._last_read = control, number
+        self.refresh()
+        self._queues = self._settings.queues
+        if control.paused_queues:
+            queues = self._settings.queues or await self._queues_with_tasks(control)
+            if number < self._last_read:
+                return
+            self._queues = tuple(queue for queue in queues if queue not in control.paused_queues)[:MAX_NAMES]
+            if not self._queues:
+                self._types = ()
+
+    async def _queues_with_tasks(self, control: Control) -> list[str]:
+        """Where tasks wait comes first: a server refuses a claim that lists too many queues."""
+        queues: dict[str, bool] = {}
+        for lane in await self._engine.count():
+            if lane.queue not in control.paused_queues:
+                queues[lane.queue] = queues.get(lane.queue, False) or lane.status is Status.PENDING
+        return sorted(queues, key=lambda queue: (not queues[queue], queue))
+
+    def is_held_back(self, task: Task) -> bool:
+        """A pause says that this task is not to start."""
+        control = self._control
+        return control.paused or task.type in control.paused_types or task.queue in control.paused_queues
+
+    @property
+    def types(self) -> tuple[str, ...]:
+        """The types it has handlers for, less those that are paused."""
+        return () if self._control.paused else self._types
+
+    def why_not(self, queue: str, type: str, *, is_handled: bool) -> str:
+        """Why pending tasks of this kind were left when nothing more could be claimed.
+
+        `is_handled`: some worker takes them, this one or another.
+        """
+        control = self._control
+        if control.paused:
+            return "paused"
+        if queue in control.paused_queues:
+            return f"queue {queue} paused"
+        if type in control.paused_types:
+            return "type paused"
+        if type in self._handlers:
+            return "not due yet, or for other workers"
+        return "no handler here" if is_handled else NO_HANDLER
+
+    def is_of_its_queues(self, queue: str) -> bool:
+        return not self._settings.queues or queue in self._settings.queues
+
+    @property
+    def is_paused(self) -> bool:
+        """Nothing this worker could run may be claimed."""
+        return self._control.paused or not self._types
+
+    def lacks_handler(self, queue: str, type: str) -> bool:
+        """This worker serves the queue, has no handler for the type, and neither is paused."""
+        control = self._control
+        is_held_back = control.paused or type in control.paused_types or queue in control.paused_queues
+        return type not in self._handlers and self.is_of_its_queues(queue) and not is_held_back
