@@ -80,6 +80,35 @@ def test_a_rate_is_limited_and_the_limit_lifted(seen: Seen):
     expect(page.locator(".notice")).to_contain_text("greet: no limit, whatever the code says.")
 
 
+def test_the_limit_on_types_is_shown_set_and_lifted(seen: Seen):
+    for type in ("greet", "explode"):
+        seen.queue.submit(type, {}, queue="typed", run_at="2099-01-01T00:00:00Z")
+    seen.go()
+    page = seen.page
+    types = page.locator('[data-queue="typed"] [data-types]')
+    expect(types).to_have_text("2 of 1,000")
+    page.get_by_role("button", name="Type limit").click()
+    field, problem = page.locator("dialog input"), page.locator("dialog [role=alert]")
+    expect(field).to_have_value("1000")
+    for wrong in ("", "-1", "2.5", "many", "10001"):
+        field.fill(wrong)
+        seen.dialog("Set")
+        expect(problem).to_have_text("A limit on types is a whole number from 0 to 10,000; 0 is no limit.")
+    seen.picture("type-limit-refused")
+    field.fill("2")
+    seen.dialog("Set")
+    seen.told("at most 2 types")
+    expect(types).to_have_text("2 of 2")
+    expect(types).to_have_class(re.compile("bad"))
+    assert seen.queue.get("overview")["switches"]["max_types"] == 2
+    seen.picture("type-limit")
+    page.get_by_role("button", name="Type limit").click()
+    field.fill("0")
+    seen.dialog("Set")
+    expect(types).to_have_text("2")
+    assert seen.queue.get("overview")["switches"]["max_types"] == 0
+
+
 def test_old_tasks_are_cleaned_up(seen: Seen):
     cancelled = seen.queue.submit("greet", {}, run_at="2099-01-01T00:00:00Z")
     seen.queue.client.delete(f"/api/v1/tasks/{cancelled}")

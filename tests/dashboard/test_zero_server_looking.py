@@ -22,6 +22,7 @@ from qo.clock import iso, system_clock
 from qo.engines.per_task.counting import ROLLUP, Rollup
 from qo.ids import new_id, new_lease_id
 from qo.model import ANY, ClaimRequest, NewTask, Status, cancel, complete
+from qo.notes import MAX_LIVE_TYPES
 from qo.stats.archive import note_name
 from qo.web.stats.recent_stats import RecentStats
 from tests.dashboard.chromium import FILES, Tab
@@ -122,7 +123,8 @@ async def test_the_overview_counts_as_the_engine_counts(queue: Client, source: S
     assert {line["type"]: line["pending"] for line in seen["types"]} == {
         kind: counts.get("pending", 0) for kind, counts in stats["by_type"].items()
     }
-    assert {line["queue"] for line in seen["queues"]} == {"main", "mail"}
+    assert {line["queue"]: line["live_types"] for line in seen["queues"]} == {"main": 4, "mail": 3}
+    assert seen["switches"]["max_types"] == MAX_LIVE_TYPES
     assert sum(line["depth"] for line in seen["priorities"]) == stats["pending"] and seen["exact"]
     assert seen["workers"] == {"busy": 1, "idle": 0, "draining": 0, "stale": 0}
     assert sums_of(seen["throughput"]) == (2, 1) and len(seen["throughput"]) == 60

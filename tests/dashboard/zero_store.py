@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from itertools import count
 from pathlib import Path
@@ -52,9 +53,11 @@ class Place(NamedTuple):
         return f"s3://{self.bucket}/{self.prefix}?endpoint={self.endpoint}&layout={self.layout}"
 
     def qo(self, *args: str, code: int = 0, keys: dict[str, str] | None = None) -> Any:
-        """A `qo dashboard` command's JSON answer, or its error's."""
+        """A `qo dashboard` command's JSON answer, or its error's. In a thread: the command starts an event loop."""
         environment = {**KEYS, "AWS_SESSION_TOKEN": None, **(keys or {})}
-        result = CliRunner().invoke(main, ["--url", self.url, "--json", "dashboard", *args], env=environment)
+        command = ["--url", self.url, "--json", "dashboard", *args]
+        with ThreadPoolExecutor(1) as thread:
+            result = thread.submit(CliRunner().invoke, main, command, env=environment).result()
         assert result.exit_code == code, f"{args}: {result.exit_code}\n{result.output}\n{result.exception!r}"
         return json.loads(result.stderr if code else result.stdout)
 

@@ -62,6 +62,7 @@ def test_an_overview_counts_everything(api: Served):
     }
     out = next(line for line in seen["queues"] if line["queue"] == "out")
     assert (out["pending"], out["completed"], out["paused"]) == (1, 1, True) and out["oldest_age"] >= 0
+    assert out["live_types"] == 1
     assert {line["type"]: line["failed"] for line in seen["types"]} == {"mail": 0, "crawl": 0, "bad": 1}
     assert [line["priority"] for line in seen["priorities"]] == ["high", "medium", "low"] and seen["exact"]
     assert [task["type"] for task in seen["failures"]] == ["bad"]

@@ -1,6 +1,7 @@
 """Everything at a glance: one answer, out of samples that are taken anyway."""
 
 import asyncio
+from collections import Counter
 from typing import Any
 
 from litestar import Request, get
@@ -8,7 +9,7 @@ from msgspec import Struct
 
 from qo.client import Client
 from qo.clock import iso
-from qo.model import Counts, Filter, LevelWord, Status, Task
+from qo.model import UNFINISHED, Counts, Filter, LevelWord, Status, Task
 from qo.notes import Control, WorkerNote
 from qo.web.access import LIMITED, READ, caller_of
 from qo.web.callers import AccessLimits
@@ -36,6 +37,7 @@ class QueueLine(Struct, frozen=True, kw_only=True):
     failed: int = 0
     cancelled: int = 0
     archived: int = 0
+    live_types: int = 0  # with unfinished tasks; `switches.max_types` limits them
     oldest_age: float | None = None
     paused: bool = False
 
@@ -123,10 +125,24 @@ async def _failures(queue: Client, limits: AccessLimits) -> list[Task]:
 async def _queues(view: StoreView, sample: Sample, control: Control, now: float) -> list[QueueLine]:
     grouped = _grouped(sample.counts, by_queue=True)
     oldest = await view.oldest.look([name for name, numbers in grouped if numbers["pending"]], now)
+    live_types = _live_types(sample.counts)
     return [
-        QueueLine(queue=name, oldest_age=_age(oldest.get(name), now), paused=name in control.paused_queues, **numbers)
+        QueueLine(
+            queue=name,
+            live_types=live_types[name],
+            oldest_age=_age(oldest.get(name), now),
+            paused=name in control.paused_queues,
+            **numbers,
+        )
         for name, numbers in grouped
     ]
+
+
+def _live_types(counts: Counts) -> Counter[str]:
+    """How many types of unfinished tasks each queue has."""
+    return Counter(
+        queue for queue, _ in {(lane.queue, lane.type) for lane, n in counts.items() if n and lane.status in UNFINISHED}
+    )
 
 
 def _total(counts: Counts) -> dict[StatusWord, int]:

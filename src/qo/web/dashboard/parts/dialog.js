@@ -3,14 +3,16 @@
 import {h} from './dom.js';
 import {icon} from './icons.js';
 
-// Resolves to what `confirm.value()` gives, or null if the person thought better of it.
+// Resolves to what `confirm.value()` gives, or null if the person thought better of it. If it throws, the dialog stays
+// open and shows the error.
 export function dialog({title, body, confirm}) {
   return new Promise((resolve) => {
     const before = document.activeElement;
+    const problem = h('p', {class: 'bad', role: 'alert', hidden: true});
     const form = h('form', {class: 'dialog-form', on: {submit: accept}},
       h('header', {}, h('h2', {id: 'dialog-title'}, title),
         h('button', {type: 'button', class: 'icon-button', 'aria-label': 'Close', on: {click: () => end(null)}}, icon('close'))),
-      h('div', {class: 'dialog-body'}, body),
+      h('div', {class: 'dialog-body'}, body, problem),
       confirm && h('footer', {},
         h('button', {type: 'button', class: 'button', on: {click: () => end(null)}}, 'Not now'),
         h('button', {type: 'submit', class: `button ${confirm.danger ? 'danger' : 'primary'}`}, confirm.label)));
@@ -21,9 +23,17 @@ export function dialog({title, body, confirm}) {
     document.body.append(element);
     element.showModal();
 
-    function accept(event) {
+    async function accept(event) {
       event.preventDefault();
-      end(confirm?.value ? confirm.value() : true);
+      const button = form.querySelector('[type=submit]');
+      button.disabled = true;
+      try {
+        end(confirm.value ? await confirm.value() : true);
+      } catch (error) {
+        problem.hidden = false;
+        problem.textContent = error.message;
+        button.disabled = false;
+      }
     }
 
     function end(value) {

@@ -2,8 +2,9 @@
 
 import {h} from './dom.js';
 import {dialog, field} from './dialog.js';
-import {plural} from './format.js';
+import {number, plural} from './format.js';
 import {complain, say} from './toast.js';
+import {DEFAULT_TYPE_LIMIT, typeLimitOf} from './type_limit.js';
 
 async function steer(source, action, options, done) {
   try {
@@ -49,6 +50,27 @@ export async function limitRate(source, {types, limit, limits, type = ''}) {
   if (!given) return false;
   const who = given.type ? `of ${given.type} ` : '';
   return steer(source, 'rate-limit', given, given.limit ? `Each worker starts at most ${given.limit} tasks ${who}a second.` : `No rate limit ${who}any more.`);
+}
+
+/** `queues`: the lines of the overview. A limit that is refused is told in the dialog, which stays open. */
+export async function limitTypes(source, {queues, limit}) {
+  const most = Math.max(0, ...queues.map((line) => line.live_types));
+  const input = h('input', {type: 'text', inputmode: 'numeric', value: String(limit), autocomplete: 'off'});
+  const given = await dialog({
+    title: 'Type limit',
+    body: [
+      h('p', {}, `Now: ${limit ? `at most ${plural(limit, 'type')}` : 'no limit'}. The queue with the most has unfinished tasks of ${plural(most, 'type')}.`),
+      field('Types of unfinished tasks in a queue', input, `0 is no limit. Unless set it is ${number(DEFAULT_TYPE_LIMIT)}. Producers heed it within a minute.`),
+    ],
+    confirm: {label: 'Set', value: async () => {
+      const wanted = typeLimitOf(input.value);
+      await source.steer('max-types', {max_types: wanted});
+      return {limit: wanted};
+    }},
+  });
+  if (!given) return false;
+  say(given.limit ? `A queue takes unfinished tasks of at most ${plural(given.limit, 'type')}.` : 'No limit on types any more.');
+  return true;
 }
 
 const AGES = [['3600', 'an hour ago'], ['86400', 'a day ago'], ['604800', 'a week ago'], ['2592000', '30 days ago'], ['0', 'at any time']];

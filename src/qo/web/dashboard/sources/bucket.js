@@ -1,5 +1,6 @@
 // The bucket itself as a source: no server, only signed requests from this page to the store.
 
+import {typeLimitOf} from '../parts/type_limit.js';
 import {AuditTrail, inWords} from './audit_trail.js';
 import {parseFragment} from './credentials.js';
 import {OneLayout} from './layout_one.js';
@@ -125,7 +126,8 @@ export class BucketSource {
       if (!isControl(control)) throw new StoreError('unreadable', 'The switches kept here are not ones this page knows.');
       return how(switchesIn(control), options);
     });
-    await this.#trail.record(NAMES[action] ?? action, {target: inWords(options)});
+    const target = action === 'max-types' ? `${options.max_types} types` : inWords(options);
+    await this.#trail.record(NAMES[action] ?? action, {target});
     return {done: 1};
   }
 
@@ -157,7 +159,7 @@ export class BucketSource {
   }
 }
 
-const NAMES = {'rate-limit': 'limit'}; // what the audit trail calls it
+const NAMES = {'rate-limit': 'limit', 'max-types': 'limit'}; // what the audit trail calls it
 
 // As in qo/queue/switches.py.
 const SWITCHES = {
@@ -182,6 +184,13 @@ const SWITCHES = {
       throw new StoreError('refused', 'A limit is a number of tasks a second, 0 for none.');
     }
     return type ? {...control, rate_limits: {...control.rate_limits, [type]: rate}} : {...control, rate_limit: rate};
+  },
+  'max-types': (control, {max_types: limit}) => {
+    try {
+      return {...control, max_types: typeLimitOf(limit)};
+    } catch (error) {
+      throw new StoreError('refused', error.message);
+    }
   },
 };
 

@@ -1,7 +1,8 @@
 // The overview without its throughput, made of rows, or, where there are too many to read, of counts by queue, type and
 // status beside them.
 
-import {STATUSES, dueAt} from './rules.js';
+import {DEFAULT_TYPE_LIMIT} from '../parts/type_limit.js';
+import {FINISHED, STATUSES, dueAt} from './rules.js';
 import {compare, rowView} from './rows.js';
 import {iso} from './values.js';
 
@@ -18,12 +19,14 @@ export function summarise({rows, lanes, now, control, workers, exact}) {
   }
   const waiting = rows.filter((row) => row.status === 'pending');
   const oldest = oldestBy(waiting, 'queue', now);
+  const liveTypes = liveTypesBy(counted);
   return {
     at: iso(now),
     counts,
     types: listed(types, 'type'),
     queues: listed(queues, 'queue').map((each) => ({
       ...each,
+      live_types: liveTypes.get(each.queue)?.size ?? 0,
       oldest_age: oldest.get(each.queue) ?? null,
       paused: control.paused || control.paused_queues.includes(each.queue),
     })),
@@ -37,6 +40,17 @@ export function summarise({rows, lanes, now, control, workers, exact}) {
       .map((row) => rowView(row, now)),
     switches: switchesOf(control),
   };
+}
+
+/** Types of unfinished tasks, by queue. */
+function liveTypesBy(counted) {
+  const types = new Map();
+  for (const [queue, type, status, , number] of counted) {
+    if (!number || FINISHED.has(status)) continue;
+    if (!types.has(queue)) types.set(queue, new Set());
+    types.get(queue).add(type);
+  }
+  return types;
 }
 
 function zero() {
@@ -85,6 +99,6 @@ function switchesOf(control) {
     paused: {all: control.paused, queues: control.paused_queues, types: control.paused_types},
     limit: control.rate_limit,
     limits: control.rate_limits,
-    max_types: control.max_types ?? 1000,
+    max_types: control.max_types ?? DEFAULT_TYPE_LIMIT,
   };
 }

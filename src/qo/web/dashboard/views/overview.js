@@ -2,12 +2,12 @@
 
 import {h, show} from '../parts/dom.js';
 import {sparkline, stacked, throughput} from '../parts/chart.js';
-import {age, firstLine, number, short} from '../parts/format.js';
+import {age, firstLine, number, plural, short} from '../parts/format.js';
 import {icon} from '../parts/icons.js';
 import {address, taskAddress} from '../parts/router.js';
 import {empty} from '../parts/states.js';
 import {STATUSES} from '../parts/status.js';
-import {cleanUp, limitRate, maySwitch, pause, resume} from '../parts/steering.js';
+import {cleanUp, limitRate, limitTypes, maySwitch, pause, resume} from '../parts/steering.js';
 import {ago} from '../parts/ticking.js';
 
 const RATE_OVER = 5; // minutes
@@ -36,7 +36,7 @@ export function open({source, refresh}) {
       show(notice, {...switches, remarks: seen.remarks ?? []}, drawNotice);
       show(cards, [seen.counts, seen.throughput], drawCards);
       show(chart, seen.throughput, throughput);
-      show(queues, seen.queues.map(rounded), drawQueues);
+      show(queues, [seen.queues.map(rounded), switches.max_types], drawQueues);
       show(aside, [seen.priorities.map(rounded), seen.exact, seen.workers, rate(seen)], drawAside);
       show(types, [seen.types, switches], drawTypes);
       show(failures, seen.failures, drawFailures);
@@ -50,6 +50,7 @@ export function open({source, refresh}) {
       !whole ? null : paused ? h('button', {type: 'button', class: 'button primary', 'data-do': 'resume', on: {click: () => then(resume(source))}}, icon('resume'), 'Resume')
         : h('button', {type: 'button', class: 'button', 'data-do': 'pause', on: {click: () => then(pause(source))}}, icon('pause'), 'Pause'),
       whole && h('button', {type: 'button', class: 'button', 'data-do': 'limit', on: {click: () => then(setLimit())}}, icon('gauge'), 'Rate limit'),
+      whole && h('button', {type: 'button', class: 'button', 'data-do': 'max-types', on: {click: () => then(limitTypes(source, {queues: seen.queues, limit: seen.switches.max_types}))}}, icon('gauge'), 'Type limit'),
       source.can.delete !== false && h('button', {type: 'button', class: 'button', 'data-do': 'cleanup', on: {click: () => then(cleanUp(source))}}, icon('broom'), 'Clean up'));
   }
 
@@ -77,15 +78,16 @@ export function open({source, refresh}) {
       status in (minutes[0] ?? {}) ? sparkline(minutes.map((each) => each[status]), status) : null));
   }
 
-  function drawQueues(lines) {
+  function drawQueues([lines, maxTypes]) {
     if (!lines.length) return empty('No tasks yet', 'Submit one: qo submit --type hello');
     return h('div', {class: 'scroll'}, h('table', {class: 'plain'},
-      h('thead', {}, h('tr', {}, ['Queue', 'Pending', 'Running', 'Failed', 'Longest wait', ''].map((name, at) => h('th', {class: at && at < 5 ? 'number' : null, scope: 'col'}, name || h('span', {class: 'unseen'}, 'Switch'))))),
+      h('thead', {}, h('tr', {}, ['Queue', 'Pending', 'Running', 'Failed', 'Longest wait', 'Types', ''].map((name, at) => h('th', {class: at && at < 6 ? 'number' : null, scope: 'col'}, name || h('span', {class: 'unseen'}, 'Switch'))))),
       h('tbody', {}, lines.map((line) => h('tr', {'data-queue': line.queue},
         h('th', {scope: 'row'}, h('a', {href: address('tasks', {queue: line.queue})}, line.queue)),
         figure(line.pending, {queue: line.queue, status: 'pending'}), figure(line.running, {queue: line.queue, status: 'running'}),
         figure(line.failed, {queue: line.queue, status: 'failed'}, 'bad'),
         h('td', {class: 'number'}, line.oldest_age === null ? '–' : age(line.oldest_age)),
+        liveTypes(line.live_types, maxTypes),
         h('td', {class: 'number'}, toggle(line.paused, {queue: line.queue})))))));
   }
 
@@ -134,6 +136,8 @@ export function open({source, refresh}) {
 const key = (status) => h('span', {class: `key ${status}`}, h('i'), status);
 const total = (line) => STATUSES.reduce((sum, status) => sum + line[status], 0);
 const figure = (value, params, kind) => h('td', {class: `number ${value && kind ? kind : ''}`}, value ? h('a', {href: address('tasks', params)}, short(value)) : h('span', {class: 'quiet'}, '0'));
+const liveTypes = (live, most) => h('td', {class: `number ${most && live >= most ? 'bad' : ''}`, 'data-types': live, title: `Unfinished tasks of ${plural(live, 'type')}; ${most ? `the limit is ${number(most)}` : 'no limit'}`},
+  number(live), most ? h('span', {class: 'quiet'}, ` of ${number(most)}`) : null);
 const rounded = (line) => ({...line, oldest_age: line.oldest_age === null ? null : Math.floor(line.oldest_age)});
 
 // A minute that has only begun says little: the ones before it tell the rate.
