@@ -64,7 +64,11 @@ class Place:
         quick = ["--heartbeat", "0.3", "--poll", "0.1", "--lease", "30", "--url", self.store]
         with (self.folder / f"{name}.log").open("wb") as log:
             process = subprocess.Popen(
-                [*command, *quick], cwd=ROOT, stdout=log, stderr=log, env={**os.environ, "PYTHONPATH": str(ROOT)}
+                [*command, *quick],
+                cwd=ROOT,
+                stdout=log,
+                stderr=log,
+                env={**os.environ, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"},
             )
         try:
             yield process

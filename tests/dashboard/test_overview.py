@@ -132,6 +132,6 @@ def test_news_arrives_by_itself_until_it_is_paused(seen: Seen):
     seen.queue.client.delete(f"/api/v1/tasks/{task}")
     expect(page.locator('.stat[data-status="cancelled"] b')).to_have_text(str(before + 1))
     page.locator(".live").click()
-    expect(page.locator(".live")).to_have_text("Paused")
+    expect(page.locator(".live")).to_have_text("Updates paused")
     page.locator(".live").click()
     expect(page.locator(".live")).to_have_text("Live")

@@ -38,9 +38,10 @@ def test_an_empty_queue_says_what_to_do(page: Page, nothing: Served):
     expect(page.locator("[data-state=empty]")).to_contain_text("qo submit --type hello")
     page.goto(f"{nothing.url}/ui/#/workers")
     expect(page.locator("h1")).to_have_text("Workers")
+    expect(page.locator("[data-state=empty]")).to_contain_text("No workers connected")
     expect(page.locator("[data-state=empty]")).to_contain_text("qo worker MODULE:APP")
     page.goto(f"{nothing.url}/ui/#/moon")
-    expect(page.locator("main")).to_contain_text("There is no such page")
+    expect(page.locator("main")).to_contain_text("Page not found")
 
 
 def test_loading_is_said_and_a_late_answer_is_shown(seen: Seen):

@@ -200,7 +200,7 @@ async def test_the_past_of_a_task_is_told_as_the_server_tells_it(modules: Page) 
     assert task is not None
     events = await engine.history(task_id)
     script = "m.history(...argument).map((each) => each.task)"
-    ours = await call(modules, "past.js", script, [task_view(task, clock()), [to_builtins(each) for each in events]])
+    ours = await call(modules, "history.js", script, [task_view(task, clock()), [to_builtins(each) for each in events]])
     assert ours == documents(task, events, clock())
 
 

@@ -4,7 +4,7 @@ import {frame} from './parts/frame.js';
 import {Live} from './parts/live.js';
 import {listen as listenToKeys} from './parts/keys.js';
 import {parse} from './parts/router.js';
-import {start as startTicking} from './parts/ticking.js';
+import {start as startClock} from './parts/clock.js';
 import {failure, loading} from './parts/states.js';
 
 // Each is fetched when it is first gone to.
@@ -35,7 +35,7 @@ class Page {
     window.addEventListener('hashchange', () => this.move());
     window.addEventListener('qo:moved', () => this.move());
     listenToKeys(() => this.view?.keys ?? {});
-    startTicking();
+    startClock();
     this.move();
     this.live.start();
   }
@@ -95,7 +95,7 @@ class Page {
     if (error.code === 'unauthorized' && this.source.authorize) {
       if (this.asking) return; // a form someone is typing in is left alone
       this.asking = true;
-      const {tokenForm} = await import('./views/token.js');
+      const {tokenForm} = await import('./views/secret_form.js');
       this.shown = false;
       this.frame.put(tokenForm(this.source.loginUrl, async (token) => {
         await this.source.authorize(token);
@@ -130,7 +130,7 @@ async function openSource(root) {
   const bucket = credentials !== null || config.source === 'bucket';
   const {open} = await (bucket ? import('./sources/bucket.js') : import('./sources/api.js'));
   if (!bucket || credentials !== null) return open({...config, credentials});
-  const {askForCode} = await import('./views/code.js');
+  const {askForCode} = await import('./views/secret_form.js');
   return askForCode(root, (code) => open({...config, credentials: code}));
 }
 

@@ -2,13 +2,14 @@
 
 import {h} from './dom.js';
 import {icon} from './icons.js';
+import {problemLine, submit} from './submit.js';
 
 // Resolves to what `confirm.value()` gives, or null if the person thought better of it. If it throws, the dialog stays
 // open and shows the error.
 export function dialog({title, body, confirm}) {
   return new Promise((resolve) => {
     const before = document.activeElement;
-    const problem = h('p', {class: 'bad', role: 'alert', hidden: true});
+    const problem = problemLine();
     const form = h('form', {class: 'dialog-form', on: {submit: accept}},
       h('header', {}, h('h2', {id: 'dialog-title'}, title),
         h('button', {type: 'button', class: 'icon-button', 'aria-label': 'Close', on: {click: () => end(null)}}, icon('close'))),
@@ -25,15 +26,7 @@ export function dialog({title, body, confirm}) {
 
     async function accept(event) {
       event.preventDefault();
-      const button = form.querySelector('[type=submit]');
-      button.disabled = true;
-      try {
-        end(confirm.value ? await confirm.value() : true);
-      } catch (error) {
-        problem.hidden = false;
-        problem.textContent = error.message;
-        button.disabled = false;
-      }
+      await submit(form.querySelector('[type=submit]'), problem, async () => end(confirm.value ? await confirm.value() : true));
     }
 
     function end(value) {

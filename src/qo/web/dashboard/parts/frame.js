@@ -10,7 +10,7 @@ const STATES = {
   live: ['Live', 'Changes are shown as they happen. Click to pause.'],
   polling: ['Every 5 s', 'The page asks every few seconds. Click to pause.'],
   away: ['Reconnecting', 'The connection is lost; trying again. Click to pause.'],
-  paused: ['Paused', 'The page stands still. Click to go on.'],
+  paused: ['Updates paused', 'This page does not update. Click to resume.'],
 };
 
 export function frame(source, live) {

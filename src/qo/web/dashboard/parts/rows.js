@@ -4,7 +4,7 @@ import {h} from './dom.js';
 import {firstLine, level, seconds, shortId} from './format.js';
 import {address, taskAddress} from './router.js';
 import {actionButton, allowed, badge} from './status.js';
-import {ago, countdown} from './ticking.js';
+import {ago, countdown} from './clock.js';
 
 export const COLUMNS = ['', 'Status', 'Task', 'Queue', 'Priority', 'Attempts', 'When', 'Worker', ''];
 
@@ -38,6 +38,6 @@ export function when(task) {
     const due = task.available_at > task.created_at ? task.available_at : task.created_at; // ISO 8601 sorts as text
     return ['waits for ', ago(due, {bare: true})];
   }
-  if (task.status === 'running') return ['lease ends in ', countdown(task.lease_expires_at ?? task.updated_at, 'overdue')];
+  if (task.status === 'running') return task.started_at ? ['running for ', ago(task.started_at, {bare: true})] : 'claimed, not started';
   return ago(task.completed_at ?? task.updated_at);
 }

@@ -11,13 +11,13 @@ export function loading() {
 const ADVICE = {
   unreachable: 'Is qo serve still running? The page tries again by itself.',
   store_unavailable: 'The server runs, its store does not answer. The page tries again by itself.',
-  not_found: 'It may have been deleted, or cleaned up.',
+  not_found: 'It may have been deleted.',
   forbidden: 'This token’s scopes do not cover it.',
 };
 
 export function failure(error, retry) {
   return h('div', {class: 'state', role: 'alert', 'data-state': 'error'},
-    h('h2', {}, error.code === 'not_found' ? 'Not here' : 'That did not work'),
+    h('h2', {}, error.code === 'not_found' ? 'Task not found' : 'Request failed'),
     h('p', {}, error.message || String(error)),
     ADVICE[error.code] && h('p', {class: 'quiet'}, ADVICE[error.code]),
     h('p', {}, h('button', {class: 'button', type: 'button', on: {click: retry}}, 'Try again')));

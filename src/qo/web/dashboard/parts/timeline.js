@@ -4,7 +4,7 @@ import {h, svg} from './dom.js';
 import {duration, firstLine, instant, seconds} from './format.js';
 import {address} from './router.js';
 import {badge} from './status.js';
-import {ago, countdown} from './ticking.js';
+import {ago, countdown} from './clock.js';
 
 const SLIVER = 1.2; // percent: what was short is still there
 
@@ -42,7 +42,7 @@ export function timeline(history) {
     const took = ended ? seconds(ended.at) - seconds(began.at) : null;
     items.push(h('li', {class: `moment ${ended ? outcome(ended) : 'running'}`},
       h('header', {}, h('b', {}, `Attempt ${number}`), badge(ended ? outcome(ended) : 'running'), h('span', {class: 'quiet'}, ago(began.at))),
-      h('p', {class: 'quiet'}, began.worker_id ? ['by ', h('a', {href: address('tasks', {worker: began.worker_id})}, began.worker_id), ', '] : null, took === null ? 'still running' : `took ${duration(took)}`),
+      h('p', {class: 'quiet'}, began.worker_id ? ['by ', h('a', {href: address('tasks', {worker: began.worker_id})}, began.worker_id), ', '] : null, took === null ? ['running for ', ago(began.at, {bare: true})] : `took ${duration(took)}`),
       ended?.error && ended.status !== 'completed' ? h('p', {class: 'error-line'}, firstLine(ended.error, 240)) : null,
       retry ? wait(retry) : null));
   }

@@ -4,13 +4,13 @@ import {h} from './dom.js';
 
 const STAYS = 6000; // milliseconds
 
-const shelf = h('div', {class: 'toasts', role: 'status', 'aria-live': 'polite'});
+const container = h('div', {class: 'toasts', role: 'status', 'aria-live': 'polite'});
 
-export const toasts = () => shelf;
+export const toasts = () => container;
 
 export function say(message, kind = 'good') {
   const toast = h('p', {class: `toast ${kind}`}, message);
-  shelf.append(toast);
+  container.append(toast);
   setTimeout(() => toast.remove(), STAYS);
 }
 

@@ -1,7 +1,7 @@
 // JSON as a tree that opens and closes. Branches are made when they are opened; long ones come in parts.
 
 import {h} from './dom.js';
-import {Exact} from './exact.js';
+import {LosslessInteger} from './lossless_json.js';
 import {plural} from './format.js';
 import {icon} from './icons.js';
 import {complain, say} from './toast.js';
@@ -31,7 +31,7 @@ export async function copy(text) {
   }
 }
 
-const isBranch = (value) => value !== null && typeof value === 'object' && !(value instanceof Exact);
+const isBranch = (value) => value !== null && typeof value === 'object' && !(value instanceof LosslessInteger);
 
 function node(key, value, depth, openTo) {
   const name = key === null ? null : [h('span', {class: 'key'}, key), h('span', {class: 'mark'}, ': ')];
@@ -62,7 +62,7 @@ function more(inside, entries, from, depth, openTo) {
 }
 
 function leaf(value) {
-  if (typeof value !== 'string') return h('span', {class: value === null ? 'null' : value instanceof Exact ? 'number' : typeof value}, String(value));
+  if (typeof value !== 'string') return h('span', {class: value === null ? 'null' : value instanceof LosslessInteger ? 'number' : typeof value}, String(value));
   const text = h('span', {class: 'string'}, JSON.stringify(value.length > LONG ? value.slice(0, LONG) : value));
   if (value.length <= LONG) return text;
   const button = h('button', {type: 'button', class: 'link', on: {click: () => {

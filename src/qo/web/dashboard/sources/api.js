@@ -1,6 +1,6 @@
 // A server's REST interface as a source. A token, where one is needed, lives in this module's memory and nowhere else.
 
-import {parse} from '../parts/exact.js';
+import {parse} from '../parts/lossless_json.js';
 import {listen} from './events.js';
 
 const ACTS_AT_ONCE = 5_000;

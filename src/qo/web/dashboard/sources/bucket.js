@@ -161,7 +161,7 @@ export class BucketSource {
 
 const NAMES = {'rate-limit': 'limit', 'max-types': 'limit'}; // what the audit trail calls it
 
-// As in qo/queue/switches.py.
+// As in qo/client/switches.py.
 const SWITCHES = {
   drain: (control, {worker}) => ({...control, draining: union(control.draining, worker)}),
   pause: (control, {queue, type}) => ({

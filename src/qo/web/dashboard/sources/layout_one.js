@@ -1,9 +1,9 @@
 // The layout `one`, the whole queue in one object: read whole, written whole, as in qo/engines/one_object.
 
 import {parsed, sealed} from './checksum.js';
-import {filled, referredBy} from './large.js';
+import {filled, referredBy} from './large_values.js';
 import {putDocument} from './own_writes.js';
-import {history} from './past.js';
+import {history} from './history.js';
 import {compare, comparer, matcher, rowOf, rowView, sorting} from './rows.js';
 import {ACTIONS, apply, eventOf, newWriteId, refusal, whole} from './rules.js';
 import {StoreError} from './s3.js';

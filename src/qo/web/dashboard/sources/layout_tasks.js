@@ -2,18 +2,18 @@
 // clean-up last, as in qo/engines/per_task/transitions.py.
 
 import {parsed, sealed} from './checksum.js';
-import {Alive} from './alive.js';
+import {LiveIndex} from './live_index.js';
 import {buried, decode, grown, isAlive, isOurs} from './documents.js';
 import {indexKey, isId, taskKey} from './keys.js';
-import {filled, referredBy} from './large.js';
+import {filled, referredBy} from './large_values.js';
 import {NoteObjects} from './note_objects.js';
 import {putDocument} from './own_writes.js';
 import {Paging} from './paging.js';
-import {history} from './past.js';
+import {history} from './history.js';
 import {ReadInterval} from './read_interval.js';
 import {ACTIONS, FINISHED, apply, refusal, whole} from './rules.js';
 import {isLane} from './shapes.js';
-import {Shelf} from './shelf.js';
+import {TaskCache} from './task_cache.js';
 import {readStats} from './stats.js';
 import {StoredFormat} from './stored_format.js';
 import {taskView} from './values.js';
@@ -30,9 +30,9 @@ export class TasksLayout {
 
   constructor(s3) {
     this.s3 = s3;
-    this.shelf = new Shelf(s3);
-    this.alive = new Alive(s3);
-    this.paging = new Paging(this.shelf, this.alive);
+    this.taskCache = new TaskCache(s3);
+    this.liveIndex = new LiveIndex(s3);
+    this.paging = new Paging(this.taskCache, this.liveIndex);
     this.format = new StoredFormat(s3);
     this.notes = new NoteObjects(s3, this.format);
     this.can = {shards: true, versions: true};
@@ -47,31 +47,31 @@ export class TasksLayout {
   /** {rows, lanes, exact, remarks}: all tasks if they are few; else the latest ones, and counts of all. */
   async survey() {
     await this.format.check();
-    await this.shelf.list();
-    const {shelf} = this;
-    const ids = [...shelf.keys.keys()].sort((a, b) => shelf.updatedAt(b) - shelf.updatedAt(a));
-    await shelf.load(ids, BUDGET);
-    const rows = ids.map((id) => shelf.row(id)).filter(Boolean);
-    const unread = ids.filter((id) => shelf.row(id) === undefined).length;
-    if (!unread && shelf.isComplete) return {rows, lanes: null, exact: true, remarks: []};
-    await this.alive.read();
+    await this.taskCache.list();
+    const {taskCache} = this;
+    const ids = [...taskCache.keys.keys()].sort((a, b) => taskCache.updatedAt(b) - taskCache.updatedAt(a));
+    await taskCache.load(ids, BUDGET);
+    const rows = ids.map((id) => taskCache.row(id)).filter(Boolean);
+    const unread = ids.filter((id) => taskCache.row(id) === undefined).length;
+    if (!unread && taskCache.isComplete) return {rows, lanes: null, exact: true, remarks: []};
+    await this.liveIndex.read();
     return {rows, ...(await this.#counted(ids, rows)), exact: false};
   }
 
   /** Live tasks off the index; finished ones as a worker or monitor counted them, else those read so far. */
   async #counted(ids, rows) {
-    const {entries} = this.alive;
+    const {entries} = this.liveIndex;
     const remarks = [];
-    if (!this.shelf.isComplete || !this.alive.isComplete) remarks.push('There are more tasks than this page lists.');
+    if (!this.taskCache.isComplete || !this.liveIndex.isComplete) remarks.push('There are more tasks than this page lists.');
     const rollup = await this.#rollup();
     if (rollup) {
       remarks.push(`Finished tasks as counted at ${new Date(rollup.counted_at * 1000).toISOString()}.`);
-      return {lanes: [...this.alive.lanes(), ...rollup.lanes], remarks};
+      return {lanes: [...this.liveIndex.lanes(), ...rollup.lanes], remarks};
     }
     const finished = rows.filter((row) => FINISHED.has(row.status) && !entries.has(row.id));
-    const unread = ids.filter((id) => !entries.has(id) && this.shelf.row(id) === undefined).length;
+    const unread = ids.filter((id) => !entries.has(id) && this.taskCache.row(id) === undefined).length;
     if (unread) remarks.push(`${unread} finished tasks have not been read yet, and are not counted.`);
-    return {lanes: [...this.alive.lanes(), ...finished.map((row) => [row.queue, row.type, row.status, row.priority, 1])], remarks};
+    return {lanes: [...this.liveIndex.lanes(), ...finished.map((row) => [row.queue, row.type, row.status, row.priority, 1])], remarks};
   }
 
   /** As of readStats. */
@@ -156,7 +156,7 @@ export class TasksLayout {
       }
     };
     await Promise.all(Array.from({length: AT_ONCE}, work));
-    this.alive.forget();
+    this.liveIndex.forget();
     return sum;
   }
 
@@ -185,7 +185,7 @@ export class TasksLayout {
       const asOurs = (stored) => isOurs(stored, next);
       const text = sealed(JSON.stringify(next));
       const etag = await putDocument(this.s3, taskKey(task.id), text, {over: kept.etag, isOurs: asOurs});
-      this.shelf.keep(task.id, next, etag);
+      this.taskCache.keep(task.id, next, etag);
     } catch (error) {
       if (error.code !== 'conflict') throw error;
       if (needed) litter.push(needed);

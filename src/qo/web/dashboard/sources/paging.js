@@ -1,4 +1,4 @@
-// One page of tasks from the shelf. Tasks are looked at in order and read as needed, a bounded number for each page: a
+// One page of tasks from the cache. Tasks are looked at in order and read as needed, a bounded number for each page: a
 // page may come back short, with a cursor that goes on behind the last task looked at.
 
 import {isId} from './keys.js';
@@ -13,13 +13,13 @@ export class Paging {
   #orders = new Map(); // by name: a task's exact place is known once it is read, and must not move between two pages
   #named = 0;
 
-  constructor(shelf, alive) {
-    this.shelf = shelf;
-    this.alive = alive;
+  constructor(taskCache, liveIndex) {
+    this.taskCache = taskCache;
+    this.liveIndex = liveIndex;
   }
 
   async page(filter, now) {
-    await this.shelf.list();
+    await this.taskCache.list();
     const {field} = sorting(filter.sort);
     if (field !== 'created_at' && field !== 'updated_at') return this.#sorted(filter, now);
     const [name, offset] = (filter.cursor ?? '').split(':');
@@ -30,9 +30,9 @@ export class Paging {
 
   /** By what the listing tells: an id its time, an entry its last change. */
   async #order(filter, field) {
-    const {shelf} = this;
+    const {taskCache} = this;
     const {ids, total} = await this.#candidates(filter);
-    const at = field === 'updated_at' ? (id) => shelf.updatedAt(id) : (id) => shelf.createdAt(id);
+    const at = field === 'updated_at' ? (id) => taskCache.updatedAt(id) : (id) => taskCache.createdAt(id);
     const places = ids.map((id) => ({id, at: at(id)}));
     places.sort((a, b) => compare(b.at, a.at) || compare(b.id, a.id));
     this.#named += 1;
@@ -45,37 +45,37 @@ export class Paging {
     if (this.#orders.size > KEPT) this.#orders.delete(this.#orders.keys().next().value);
   }
 
-  /** Which tasks to look at: all of the shard; only what the index knows to be alive, if that is what is wanted. */
+  /** Which tasks to look at: all of the shard; only what the index knows to be unfinished, if that is what is wanted. */
   async #candidates(filter) {
-    const {shelf, alive} = this;
-    let ids = [...shelf.keys.keys()];
+    const {taskCache, liveIndex} = this;
+    let ids = [...taskCache.keys.keys()];
     const named = (filter.text ?? '').trim().toLowerCase();
     if (isId(named)) return {ids: ids.filter((id) => id === named), total: null}; // a pasted id: that task
     if (filter.shard) ids = ids.filter((id) => id.startsWith(filter.shard));
     const statuses = listed(filter.status);
     const live = statuses.length && statuses.every((status) => status === 'pending' || status === 'running');
-    const unread = ids.reduce((sum, id) => sum + (shelf.row(id) === undefined), 0);
+    const unread = ids.reduce((sum, id) => sum + (taskCache.row(id) === undefined), 0);
     if (!live || unread <= BUDGET) return {ids, total: null};
-    await alive.read();
-    if (!alive.isComplete) return {ids, total: null};
-    const found = ids.filter((id) => fits(alive, alive.entries.get(id), filter, statuses));
+    await liveIndex.read();
+    if (!liveIndex.isComplete) return {ids, total: null};
+    const found = ids.filter((id) => fits(liveIndex, liveIndex.entries.get(id), filter, statuses));
     const exact = !filter.text && !filter.worker && (filter.priority ?? '') === '';
     return {ids: found, total: exact ? found.length : null};
   }
 
   async #walk(order, start, filter, now) {
-    const {shelf} = this;
+    const {taskCache} = this;
     const limit = filter.limit ?? 50;
     const matches = matcher(filter);
     const ids = order.ids.slice(start);
     const rows = [];
     let [looked, read] = [0, 0];
     while (looked < ids.length && rows.length < limit && read < BUDGET) {
-      const chunk = ids.slice(looked, looked + Math.max(CHUNK, limit - rows.length)).filter((id) => shelf.keys.has(id));
-      read += await shelf.load(chunk, BUDGET - read);
+      const chunk = ids.slice(looked, looked + Math.max(CHUNK, limit - rows.length)).filter((id) => taskCache.keys.has(id));
+      read += await taskCache.load(chunk, BUDGET - read);
       const before = looked;
       while (looked < ids.length && rows.length < limit) {
-        const row = shelf.keys.has(ids[looked]) ? shelf.row(ids[looked]) : null;
+        const row = taskCache.keys.has(ids[looked]) ? taskCache.row(ids[looked]) : null;
         if (row === undefined) break; // not read yet
         looked += 1;
         if (row && matches(row)) rows.push(row);
@@ -94,12 +94,12 @@ export class Paging {
 
   /** By what only a task itself tells: among the newest. The cursor is how many came before. */
   async #sorted(filter, now) {
-    const {shelf} = this;
+    const {taskCache} = this;
     const {ids} = await this.#candidates(filter);
-    const newest = ids.sort((a, b) => shelf.createdAt(b) - shelf.createdAt(a)).slice(0, WINDOW);
-    await shelf.load(newest, WINDOW);
+    const newest = ids.sort((a, b) => taskCache.createdAt(b) - taskCache.createdAt(a)).slice(0, WINDOW);
+    await taskCache.load(newest, WINDOW);
     const matches = matcher(filter);
-    const rows = newest.map((id) => shelf.row(id)).filter((row) => row && matches(row));
+    const rows = newest.map((id) => taskCache.row(id)).filter((row) => row && matches(row));
     rows.sort(comparer(sorting(filter.sort), now));
     const start = Number(filter.cursor ?? 0) || 0;
     const end = start + (filter.limit ?? 50);
@@ -113,9 +113,9 @@ export class Paging {
   }
 }
 
-function fits(alive, entry, filter, statuses) {
+function fits(liveIndex, entry, filter, statuses) {
   if (!entry || !statuses.includes(entry.status)) return false;
-  const {queue, type} = alive.names(entry);
+  const {queue, type} = liveIndex.names(entry);
   const [queues, types] = [listed(filter.queue), listed(filter.type)];
   return (!queues.length || queues.includes(queue)) && (!types.length || types.includes(type));
 }

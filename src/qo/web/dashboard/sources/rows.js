@@ -1,6 +1,6 @@
 // Tasks as a listing keeps them: small, searchable, without payload, result or lease.
 
-import {dueAt, effectivePriority, effectiveRank, isClaimedOnly, whole} from './rules.js';
+import {effectivePriority, effectiveRank, waitedUntil, whole} from './rules.js';
 import {bytesOf, iso} from './values.js';
 
 const SEARCHED = 2000; // bytes of a payload that a search for text looks at
@@ -27,10 +27,9 @@ function beginning(payload) {
 }
 
 export function rowView({text, etag, rank, ...row}, now) {
-  const until = row.status === 'pending' || isClaimedOnly(row) ? now : (row.started_at ?? dueAt(row));
   return {
     ...row,
-    effective_priority: effectivePriority({...row, rank}, until),
+    effective_priority: effectivePriority({...row, rank}, waitedUntil(row, now)),
     available_at: iso(row.available_at),
     lease_expires_at: iso(row.lease_expires_at),
     created_at: iso(row.created_at),

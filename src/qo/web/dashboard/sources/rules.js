@@ -79,10 +79,10 @@ export function eventOf(task) {
   };
 }
 
-/** The instant a task begins to wait. A task that asks for an instant in the past waits from its creation on. */
-// A worker holds it and has not said that its handler began.
-export const isClaimedOnly = (task) => task.status === 'running' && (task.started_at ?? null) === null;
+/** A worker holds it and has not said that its handler began. */
+const isClaimedOnly = (task) => task.status === 'running' && (task.started_at ?? null) === null;
 
+/** The instant a task begins to wait. A task that asks for an instant in the past waits from its creation on. */
 export function dueAt(task) {
   return Math.max(task.available_at, task.created_at);
 }
@@ -90,6 +90,11 @@ export function dueAt(task) {
 /** The rank at `now`: a task that has waited long enough goes before all that became due after it. */
 export function effectiveRank(task, now) {
   return task.rank <= now ? dueAt(task) : task.rank;
+}
+
+/** Until when a task has waited: now, or the start of its attempt. */
+export function waitedUntil(task, now) {
+  return task.status === 'pending' || isClaimedOnly(task) ? now : (task.started_at ?? dueAt(task));
 }
 
 /** The level a task competes at after waiting until `until`. */

@@ -1,7 +1,7 @@
 // Stored bytes and instants as people see them: the same as qo/codec.py. A lease id never leaves this file.
 
-import {parse} from '../parts/exact.js';
-import {dueAt, effectivePriority, isClaimedOnly, whole} from './rules.js';
+import {parse} from '../parts/lossless_json.js';
+import {effectivePriority, waitedUntil, whole} from './rules.js';
 
 const decoder = new TextDecoder('utf-8', {fatal: true});
 
@@ -49,7 +49,6 @@ export function iso(seconds) {
 
 export function taskView(stored, now) {
   const task = whole(stored);
-  const waitedUntil = task.status === 'pending' || isClaimedOnly(task) ? now : (task.started_at ?? dueAt(task));
   return {
     id: task.id,
     queue: task.queue,
@@ -59,7 +58,7 @@ export function taskView(stored, now) {
     result: task.result === null ? null : valueOf(task.result),
     error: task.error,
     priority: task.priority,
-    effective_priority: effectivePriority(task, waitedUntil),
+    effective_priority: effectivePriority(task, waitedUntil(task, now)),
     needs: task.needs,
     timeout: task.timeout,
     max_retries: task.max_retries,

@@ -5,7 +5,7 @@ import {number, plural, shortId} from '../parts/format.js';
 import {icon} from '../parts/icons.js';
 import {address, go, taskAddress} from '../parts/router.js';
 import {empty} from '../parts/states.js';
-import {ago} from '../parts/ticking.js';
+import {ago} from '../parts/clock.js';
 
 const LIMIT = 50;
 const IDS_SHOWN = 3;

@@ -1,6 +1,7 @@
 // Where a person lands whom the identity provider, or this server, did not let in: what happened, and the way back.
 
 import {h} from '../parts/dom.js';
+import {loginButton} from './secret_form.js';
 
 // The address holds one of these names and nothing else, so nobody can put words into this page's mouth.
 const PROBLEMS = {
@@ -18,7 +19,7 @@ export function open({source, to}) {
   const [title, advice] = PROBLEMS[to.params.get('problem')] ?? ['You are logged out', ''];
   const element = h('div', {class: 'state', role: 'alert', 'data-problem': to.params.get('problem') ?? 'none'},
     h('h2', {}, title), h('p', {}, advice),
-    h('p', {}, source.loginUrl ? h('button', {type: 'button', class: 'button primary', 'data-do': 'login', on: {click: () => location.assign(source.loginUrl)}}, 'Log in') : null,
+    h('p', {}, source.loginUrl ? loginButton(source.loginUrl) : null,
       ' ', h('a', {class: 'button', href: '#/'}, 'To the overview')));
   return {element, refresh: async () => {}};
 }

@@ -3,7 +3,7 @@
 import {h} from '../parts/dom.js';
 
 export function open() {
-  const element = h('div', {class: 'state'}, h('h2', {}, 'There is no such page'), h('p', {}, h('a', {href: '#/'}, 'To the overview')));
+  const element = h('div', {class: 'state'}, h('h2', {}, 'Page not found'), h('p', {}, h('a', {href: '#/'}, 'To the overview')));
   document.title = 'qo';
   return {element, refresh: async () => {}};
 }

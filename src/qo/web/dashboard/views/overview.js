@@ -8,7 +8,7 @@ import {address, taskAddress} from '../parts/router.js';
 import {empty} from '../parts/states.js';
 import {STATUSES} from '../parts/status.js';
 import {cleanUp, limitRate, limitTypes, maySwitch, pause, resume} from '../parts/steering.js';
-import {ago} from '../parts/ticking.js';
+import {ago} from '../parts/clock.js';
 
 const RATE_OVER = 5; // minutes
 

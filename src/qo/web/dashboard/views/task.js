@@ -1,14 +1,14 @@
 // One task: where it stands, how it came there, what went in, what came out.
 
 import {h, show} from '../parts/dom.js';
-import {act} from '../parts/acts.js';
+import {act} from '../parts/actions.js';
 import {diffTable} from '../parts/diff.js';
 import {duration, instant, level, seconds} from '../parts/format.js';
 import {icon} from '../parts/icons.js';
 import {machine} from '../parts/machine.js';
 import {address, go} from '../parts/router.js';
 import {ACTIONS, actionButton, allowed, badge} from '../parts/status.js';
-import {ago, countdown, fuse} from '../parts/ticking.js';
+import {ago, countdown, fuse} from '../parts/clock.js';
 import {strip, timeline} from '../parts/timeline.js';
 import {copy, jsonTree} from '../parts/tree.js';
 

@@ -1,7 +1,7 @@
 // The list: filters, order, pages, a selection, and what can be done to it.
 
 import {h, keyed, show} from '../parts/dom.js';
-import {act as actOn} from '../parts/acts.js';
+import {act as actOn} from '../parts/actions.js';
 import {FIELDS, filterBar} from '../parts/filters.js';
 import {number, plural} from '../parts/format.js';
 import {icon} from '../parts/icons.js';

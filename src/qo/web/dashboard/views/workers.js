@@ -1,4 +1,4 @@
-// Who works here: what they run, what they can, what they did, and a way to let one go.
+// Workers: their tasks, capabilities and counters, and a button to drain one.
 
 import {h, keyed, show} from '../parts/dom.js';
 import {meter} from '../parts/chart.js';
@@ -8,7 +8,7 @@ import {address, go, taskAddress} from '../parts/router.js';
 import {empty} from '../parts/states.js';
 import {badge} from '../parts/status.js';
 import {drain} from '../parts/steering.js';
-import {ago} from '../parts/ticking.js';
+import {ago} from '../parts/clock.js';
 
 const STATES = ['busy', 'idle', 'draining', 'stale'];
 const TASKS_SHOWN = 8;
@@ -36,12 +36,12 @@ export function open({source, to, refresh}) {
       show(chips, [counts, wanted], () => STATES.map((state) => chip(state, counts[state], wanted)));
       keyed(list, shown, {key: (worker) => worker.id, stamp: (worker) => [worker, source.can.drain], build: card});
       show(nothing, [workers.length, shown.length], ([known, some]) => (some ? null : known
-        ? empty('No worker is in this state', 'Choose another one above.')
-        : empty('Nobody works here', 'Start a worker: qo worker MODULE:APP', 'Tasks are kept until someone comes.')));
-      const alive = workers.filter((worker) => worker.status !== 'stale');
-      const load = alive.reduce((sum, worker) => sum + worker.load, 0);
-      const capacity = alive.reduce((sum, worker) => sum + worker.capacity, 0);
-      summary.textContent = workers.length ? `${plural(alive.length, 'worker')} alive, ${number(load)} of ${number(capacity)} places taken` : '';
+        ? empty('No workers in this state', 'Choose another state above.')
+        : empty('No workers connected', 'Start one: qo worker MODULE:APP', 'Tasks stay pending until a worker connects.')));
+      const connected = workers.filter((worker) => worker.status !== 'stale');
+      const load = connected.reduce((sum, worker) => sum + worker.load, 0);
+      const capacity = connected.reduce((sum, worker) => sum + worker.capacity, 0);
+      summary.textContent = workers.length ? `${plural(connected.length, 'worker')} connected, ${number(load)} of ${number(capacity)} places taken` : '';
     },
   };
 
@@ -64,7 +64,7 @@ export function open({source, to, refresh}) {
         worker.waiting ? fact('Claimed, not started', number(worker.waiting)) : null,
         fact('Completed', short(completed)), fact('Failed', h('span', {class: failed ? 'bad' : ''}, short(failed))),
         fact('Host', worker.host || '–'), fact('Version', worker.version || '–'),
-        fact('Queues', names(worker.queues)), fact('Types', names(worker.types)), fact('Can', worker.capabilities.length ? names(worker.capabilities) : 'nothing special')),
+        fact('Queues', names(worker.queues)), fact('Types', names(worker.types)), fact('Capabilities', names(worker.capabilities, 'none'))),
       worker.current.length ? h('div', {class: 'current-tasks'}, h('h3', {}, 'Running'),
         h('ul', {}, worker.current.slice(0, TASKS_SHOWN).map((id) => h('li', {}, h('a', {href: taskAddress(id)}, h('code', {}, shortId(id)))))),
         worker.current.length > TASKS_SHOWN ? h('a', {href: address('tasks', {worker: worker.id, status: 'running'})}, `and ${worker.current.length - TASKS_SHOWN} more`) : null) : null);
@@ -72,4 +72,4 @@ export function open({source, to, refresh}) {
 }
 
 const fact = (name, value) => h('div', {}, h('dt', {}, name), h('dd', {}, value));
-const names = (list) => (list.length ? list.map((name) => h('span', {class: 'tag'}, name)) : 'all');
+const names = (list, empty = 'all') => (list.length ? list.map((name) => h('span', {class: 'tag'}, name)) : empty);

@@ -1,6 +1,6 @@
 // Integers beyond 2^53 as they were written: a payload may hold them, and JavaScript's numbers would round them.
 
-export class Exact {
+export class LosslessInteger {
   constructor(source) {
     this.source = source;
   }
@@ -16,5 +16,5 @@ export class Exact {
 
 export function parse(text) {
   return JSON.parse(text, (key, value, context) => (typeof value === 'number' && !Number.isSafeInteger(value) && /^-?\d+$/.test(context?.source ?? '')
-    ? new Exact(context.source) : value));
+    ? new LosslessInteger(context.source) : value));
 }

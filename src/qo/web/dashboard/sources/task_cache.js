@@ -10,7 +10,7 @@ import {whole} from './rules.js';
 const PAGES = 12; // of 1,000 keys, a shard: beyond that a listing is incomplete, and says so
 const EPOCH = 1.6e9; // no task is older; ids made from idempotency keys tell any time
 
-export class Shelf {
+export class TaskCache {
   #interval = new ReadInterval();
   #listing = null;
 

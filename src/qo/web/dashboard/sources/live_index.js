@@ -8,7 +8,7 @@ import {compare} from './rows.js';
 const PAGES = 25; // of 1,000 entries, for each index
 const MOST_LANES = 200; // not met before, looked up in one reading
 
-export class Alive {
+export class LiveIndex {
   #interval = new ReadInterval();
   #lanes = new Map(); // hash: {queue, type, needs}
 

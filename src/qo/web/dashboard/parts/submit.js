@@ -1,0 +1,20 @@
+// Sending what a form holds: once at a time, and an error is shown in the form, which stays as it is.
+
+import {h} from './dom.js';
+
+export const problemLine = () => h('p', {class: 'bad', role: 'alert', hidden: true});
+
+/** Whether `send` succeeded. */
+export async function submit(button, problem, send) {
+  button.disabled = true;
+  try {
+    await send();
+    return true;
+  } catch (error) {
+    problem.hidden = false;
+    problem.textContent = error.message;
+    return false;
+  } finally {
+    button.disabled = false;
+  }
+}
