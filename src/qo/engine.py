@@ -100,8 +100,10 @@ class Engine(Protocol):
     async def get(self, ids: Sequence[str]) -> list[Task | None]:
         """The tasks as they are now. None: no task has this id."""
 
-    async def find(self, where: Filter, *, limit: int, after: str = "") -> list[Task]:
-        """One page, newest first.
+    async def find(
+        self, where: Filter, *, limit: int, after: str = "", created_before: float | None = None
+    ) -> list[Task]:
+        """One page, newest first: of all tasks that match, or of those created before an instant.
 
         The page starts behind the task whose `cursor` is `after`. A cursor is opaque: it is made by `cursor` and read
         only by engines. Raises InvalidSetting for anything else.
@@ -119,9 +121,11 @@ class Engine(Protocol):
         """As `get`, for callers that look at neither payloads nor results: these may be references to other places."""
         return await self.get(ids)
 
-    async def find_without_values(self, where: Filter, *, limit: int, after: str = "") -> list[Task]:
+    async def find_without_values(
+        self, where: Filter, *, limit: int, after: str = "", created_before: float | None = None
+    ) -> list[Task]:
         """As `find`, for callers that look at neither payloads nor results."""
-        return await self.find(where, limit=limit, after=after)
+        return await self.find(where, limit=limit, after=after, created_before=created_before)
 
     async def with_values(self, tasks: Sequence[Task]) -> list[Task]:
         """Tasks that were read without values, with their payloads and results."""

@@ -56,8 +56,10 @@ class ForwardingEngine(Engine):
     async def get(self, ids: Sequence[str]) -> list[Task | None]:
         return await self.engine.get(ids)
 
-    async def find(self, where: Filter, *, limit: int, after: str = "") -> list[Task]:
-        return await self.engine.find(where, limit=limit, after=after)
+    async def find(
+        self, where: Filter, *, limit: int, after: str = "", created_before: float | None = None
+    ) -> list[Task]:
+        return await self.engine.find(where, limit=limit, after=after, created_before=created_before)
 
     async def snapshot(self) -> Snapshot:
         return await self.engine.snapshot()
@@ -65,8 +67,10 @@ class ForwardingEngine(Engine):
     async def get_without_values(self, ids: Sequence[str]) -> list[Task | None]:
         return await self.engine.get_without_values(ids)
 
-    async def find_without_values(self, where: Filter, *, limit: int, after: str = "") -> list[Task]:
-        return await self.engine.find_without_values(where, limit=limit, after=after)
+    async def find_without_values(
+        self, where: Filter, *, limit: int, after: str = "", created_before: float | None = None
+    ) -> list[Task]:
+        return await self.engine.find_without_values(where, limit=limit, after=after, created_before=created_before)
 
     async def with_values(self, tasks: Sequence[Task]) -> list[Task]:
         return await self.engine.with_values(tasks)

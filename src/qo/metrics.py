@@ -143,8 +143,10 @@ class Measured(ForwardingEngine):
                 self._meters.settled(task, change)
         return answers
 
-    async def find(self, where: Filter, *, limit: int, after: str = "") -> list[Task]:
-        found = await self.engine.find(where, limit=limit, after=after)
+    async def find(
+        self, where: Filter, *, limit: int, after: str = "", created_before: float | None = None
+    ) -> list[Task]:
+        found = await self.engine.find(where, limit=limit, after=after, created_before=created_before)
         if where.expired_for is not None:
             self._expired = {task.id: task for task in found}
         return found
@@ -157,8 +159,10 @@ class Measured(ForwardingEngine):
                 self._meters.silent.inc()
             raise
 
-    async def find_without_values(self, where: Filter, *, limit: int, after: str = "") -> list[Task]:
-        found = await self.engine.find_without_values(where, limit=limit, after=after)
+    async def find_without_values(
+        self, where: Filter, *, limit: int, after: str = "", created_before: float | None = None
+    ) -> list[Task]:
+        found = await self.engine.find_without_values(where, limit=limit, after=after, created_before=created_before)
         if where.statuses == (Status.PENDING,):
             self._waiting = {task.id: task for task in found}
         return found

@@ -30,6 +30,7 @@ class Find(Struct, frozen=True, kw_only=True):
     where: Filter
     limit: int
     after: str = ""
+    created_before: float | None = None
 
 
 class Wait(Struct, frozen=True, kw_only=True):

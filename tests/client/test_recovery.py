@@ -114,8 +114,10 @@ async def test_requeue_stale_never_ends_a_lease_that_runs(clock: ManualClock) ->
 
 
 class Unlisted(MemoryEngine):
-    async def find(self, where: Filter, *, limit: int, after: str = "") -> list[Task]:
-        raise qo.StorageError(f"no listing of {limit} {where} {after}")
+    async def find(
+        self, where: Filter, *, limit: int, after: str = "", created_before: float | None = None
+    ) -> list[Task]:
+        raise qo.StorageError(f"no listing of {limit} {where} {after} {created_before}")
 
 
 async def test_a_look_that_fails_does_not_fail_the_claim() -> None:

@@ -19,7 +19,7 @@ from qo.engines.postgres.pool import PostgresPool
 from qo.engines.postgres.reader import query
 from qo.engines.postgres.statements import fill, statement
 from qo.errors import InvalidSetting, OutcomeUnknown, StorageError
-from qo.model import Filter, Status, after_error, archive, cancel, complete, fail, release
+from qo.model import Filter, Position, Status, after_error, archive, cancel, complete, fail, release
 from qo.testing import EngineContract, ManualClock
 from qo.testing.samples import claim, claim_one, new, stored, task_id, want
 from tests.engines.damage import damage_postgres
@@ -183,7 +183,7 @@ async def test_no_statement_reads_a_whole_table(
     ]
     for where in FILTERS:
         for many in (True, False):
-            sql, values = query(where, 50, f"1e9~{task_id(1)}", many_pending=many)
+            sql, values = query(where, 50, Position(1e9, task_id(1)), many_pending=many)
             statements.append((fill(sql, schema), values | stamp))
     for sql, values in statements:
         text = await plan(engine, sql, values)

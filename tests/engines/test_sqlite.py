@@ -18,7 +18,7 @@ from qo.engines.sqlite import SqliteEngine
 from qo.engines.sqlite.address import path_of
 from qo.engines.sqlite.watch import FileWatch, slower
 from qo.errors import Conflict, InvalidSetting, StorageError
-from qo.model import ANY, Filter, Status, after_error, archive, cancel, complete, release
+from qo.model import ANY, Filter, Position, Status, after_error, archive, cancel, complete, release
 from qo.sqlite_tables.reader import SqliteReader
 from qo.sqlite_tables.table import SqliteTable
 from qo.testing import EngineContract, ManualClock
@@ -137,11 +137,11 @@ def plan(db: apsw.Connection, sql: str, values: tuple[Any, ...]) -> str:
 )
 async def test_a_search_uses_the_index_made_for_it(engine: SqliteEngine, where: Filter, indexes: list[str]) -> None:
     reading = SqliteReader(connection(engine, 1))
-    sql, values = reading.query(where, 10, "", 1e9)
+    sql, values = reading.query(where, 10, None, 1e9)
     used = plan(connection(engine, 1), sql, values)
     assert all(index in used for index in indexes), used
     assert "SCAN tasks\n" not in used + "\n", used
-    later, values = reading.query(where, 10, f"1.5~{task_id(0)}", 1e9)
+    later, values = reading.query(where, 10, Position(1.5, task_id(0)), 1e9)
     assert all(index.partition(" ")[0] in plan(connection(engine, 1), later, values) for index in indexes)
 
 

@@ -4,7 +4,7 @@ import pytest
 from msgspec.structs import replace
 
 from qo.errors import InvalidSetting
-from qo.model import Filter, Position, Status, cursor, cursor_at, eligible, is_retrying, position
+from qo.model import Filter, Position, Status, check_cursor, cursor, eligible, is_retrying, page_start
 from tests.model.samples import ID, NOW, pending, running, wanted
 
 
@@ -58,7 +58,7 @@ def test_pending_tasks_are_told_apart_by_whether_an_attempt_failed() -> None:
 
 def test_a_cursor_names_a_place_exactly() -> None:
     task = pending(NOW + 0.1)
-    assert position(cursor(task)) == Position(NOW + 0.1, ID)
+    assert page_start(cursor(task), None) == Position(NOW + 0.1, ID)
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_a_cursor_names_a_place_exactly() -> None:
 )
 def test_a_cursor_nobody_gave_is_refused(nonsense: str) -> None:
     with pytest.raises(InvalidSetting, match="not a place in a listing"):
-        position(nonsense)
+        check_cursor(nonsense)
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,13 @@ def test_a_worker_needs_every_capability_a_task_needs() -> None:
     ]
 
 
-def test_a_place_may_be_an_instant_and_is_behind_every_task_created_then() -> None:
+def test_a_page_starts_behind_a_task_and_before_an_instant() -> None:
     task = pending()
-    assert position(cursor(task)) < position(cursor_at(task.created_at))
-    assert position(cursor_at(task.created_at)) < position(cursor(replace(task, created_at=task.created_at + 0.001)))
+    behind, before = page_start(cursor(task), None), page_start("", task.created_at)
+    assert behind is not None
+    assert before is not None
+    assert before < behind < (page_start("", task.created_at + 0.001) or before)
+    assert page_start(cursor(task), task.created_at) == before
+    assert page_start(cursor(task), task.created_at + 1) == behind
+    assert page_start("", None) is None
+    assert check_cursor("") == ""

@@ -32,8 +32,10 @@ class Watched(MemoryEngine):
 
     largest = 0
 
-    async def find(self, where: Filter, *, limit: int, after: str = "") -> list[Task]:
-        return self._weighed(await super().find(where, limit=limit, after=after))
+    async def find(
+        self, where: Filter, *, limit: int, after: str = "", created_before: float | None = None
+    ) -> list[Task]:
+        return self._weighed(await super().find(where, limit=limit, after=after, created_before=created_before))
 
     async def get(self, ids: Sequence[str]) -> list[Task | None]:
         tasks = await super().get(ids)
@@ -184,15 +186,21 @@ class Apart(MemoryEngine):
 
     read = 0
 
-    async def find(self, where: Filter, *, limit: int, after: str = "") -> list[Task]:
-        return await self.with_values(await super().find(where, limit=limit, after=after))
+    async def find(
+        self, where: Filter, *, limit: int, after: str = "", created_before: float | None = None
+    ) -> list[Task]:
+        return await self.with_values(
+            await super().find(where, limit=limit, after=after, created_before=created_before)
+        )
 
     async def get(self, ids: Sequence[str]) -> list[Task | None]:
         self.read += len(ids)
         return await super().get(ids)
 
-    async def find_without_values(self, where: Filter, *, limit: int, after: str = "") -> list[Task]:
-        return await super().find(where, limit=limit, after=after)
+    async def find_without_values(
+        self, where: Filter, *, limit: int, after: str = "", created_before: float | None = None
+    ) -> list[Task]:
+        return await super().find(where, limit=limit, after=after, created_before=created_before)
 
     async def get_without_values(self, ids: Sequence[str]) -> list[Task | None]:
         return await super().get(ids)

@@ -79,8 +79,10 @@ class MemoryEngine(Engine):
     async def get(self, ids: Sequence[str]) -> list[Task | None]:
         return self._table.get(ids)
 
-    async def find(self, where: Filter, *, limit: int, after: str = "") -> list[Task]:
-        return self._table.find(where, limit=limit, after=after, now=self._clock())
+    async def find(
+        self, where: Filter, *, limit: int, after: str = "", created_before: float | None = None
+    ) -> list[Task]:
+        return self._table.find(where, limit=limit, after=after, created_before=created_before, now=self._clock())
 
     async def count(self) -> Counts:
         return self._table.count()

@@ -38,7 +38,7 @@ from qo.model.check import (
 from qo.model.claim_request import EXPIRY_GRACE, LEASE, ClaimRequest, eligibility, eligible
 from qo.model.event import Event, event_of
 from qo.model.failures import LOST, after_error, after_expiry, expire, fail, lost_its_process, reject, set_apart
-from qo.model.filter import CountKey, Counts, Filter, Position, cursor, cursor_at, is_retrying, position
+from qo.model.filter import CountKey, Counts, Filter, Position, check_cursor, cursor, is_retrying, page_start
 from qo.model.idempotency import derived_id
 from qo.model.json_depth import DEEPEST, UNREADABLE, check_depth, is_too_deep
 from qo.model.lane_heads import LaneHead, LaneHeads, LaneIdentity
@@ -133,6 +133,7 @@ __all__ = [
     "apply",
     "archive",
     "cancel",
+    "check_cursor",
     "check_depth",
     "check_described",
     "check_distinct",
@@ -151,7 +152,6 @@ __all__ = [
     "complete",
     "created",
     "cursor",
-    "cursor_at",
     "derived_id",
     "due_at",
     "effective_priority",
@@ -171,7 +171,7 @@ __all__ = [
     "level",
     "level_word",
     "lost_its_process",
-    "position",
+    "page_start",
     "rank",
     "reject",
     "release",

@@ -67,7 +67,7 @@ class CountKey(NamedTuple):
 Counts = dict[CountKey, int]
 
 
-_LAST_ID = "ffffffff-ffff-ffff-ffff-ffffffffffff"  # no id is higher, and every store takes it for one
+_LOWEST_ID = "00000000-0000-0000-0000-000000000000"  # no id is lower, and every store takes it for one
 
 
 class Position(NamedTuple):
@@ -78,17 +78,26 @@ class Position(NamedTuple):
 
 
 def cursor(task: Task) -> str:
-    """Names a task's place in the listing, for the next page to start behind."""
+    """Names a task's place in the listing, for the next page to start behind. Opaque: only engines read it."""
     return f"{task.created_at!r}~{task.id}"
 
 
-def cursor_at(instant: float) -> str:
-    """A place in the listing that is no task's: the next page starts with the newest task created by `instant`."""
-    return f"{instant!r}~{_LAST_ID}"
+def check_cursor(cursor: str) -> str:
+    """Raises InvalidSetting for what is no cursor; the empty text starts a listing."""
+    if cursor:
+        _position(cursor)
+    return cursor
 
 
-def position(cursor: str) -> Position:
-    """Raises InvalidSetting for what is no cursor."""
+def page_start(after: str, created_before: float | None) -> Position | None:
+    """For engines: a page of `find` holds the tasks below this position; None: it starts with the newest task."""
+    starts = [_position(after)] if after else []
+    if created_before is not None:
+        starts.append(Position(created_before, _LOWEST_ID))
+    return min(starts, default=None)
+
+
+def _position(cursor: str) -> Position:
     created_at, _, task_id = cursor.partition("~")
     try:
         found = Position(float(created_at), check_id(task_id))

@@ -11,7 +11,7 @@ from qo.model.change import Change
 from qo.model.check import check_distinct
 from qo.model.claim_request import ClaimRequest, eligibility
 from qo.model.event import Event, event_of
-from qo.model.filter import CountKey, Counts, Filter, Position, position
+from qo.model.filter import CountKey, Counts, Filter, Position, page_start
 from qo.model.note import ANY, NEW, Note
 from qo.model.ranking import in_order
 from qo.model.task import FINISHED, NewTask, Status, Task, admit, lane_of, stamps
@@ -97,11 +97,13 @@ class Table:
     def get(self, ids: Sequence[str]) -> list[Task | None]:
         return [self.tasks.get(task_id) for task_id in ids]
 
-    def find(self, where: Filter, *, limit: int, after: str, now: float) -> list[Task]:
+    def find(
+        self, where: Filter, *, limit: int, after: str, now: float, created_before: float | None = None
+    ) -> list[Task]:
         matches = where.matcher(now)
         found = sorted(self.tasks.values(), key=_place, reverse=True)
-        if after:
-            found = [task for task in found if _place(task) < position(after)]
+        if (start := page_start(after, created_before)) is not None:
+            found = [task for task in found if _place(task) < start]
         return [task for task in found if matches(task)][:limit]
 
     def count(self) -> Counts:

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import apsw
 
-from qo.model import FINISHED, CountKey, Counts, Event, Filter, Note, Status, Task, position
+from qo.model import FINISHED, CountKey, Counts, Event, Filter, Note, Position, Status, Task
 from qo.sqlite_tables.lanes import Lanes
 from qo.sqlite_tables.rows import BY_ID, BY_N, STATUS, encode_list, read_tasks
 from qo.sqlite_tables.statements import SQL
@@ -30,18 +30,18 @@ class SqliteReader:
         found = {task.id: task for task in read_tasks(self._db, BY_ID, list(ids), self._lanes).values()}
         return [found.get(task_id) for task_id in ids]
 
-    def find(self, where: Filter, limit: int, after: str, now: float) -> list[Task]:
+    def find(self, where: Filter, limit: int, start: Position | None, now: float) -> list[Task]:
         if not _searched(where):
             return []
         with self._db:  # one moment for both steps
-            sql, values = self.query(where, limit, after, now)
+            sql, values = self.query(where, limit, start, now)
             numbers = [n for (n,) in self._db.execute(sql, values)]
             tasks = read_tasks(self._db, BY_N, numbers, self._lanes).values()
         return sorted(tasks, key=lambda task: (task.created_at, task.id), reverse=True)
 
-    def query(self, where: Filter, limit: int, after: str, now: float) -> tuple[str, tuple[Any, ...]]:
+    def query(self, where: Filter, limit: int, start: Position | None, now: float) -> tuple[str, tuple[Any, ...]]:
         """The numbers of one page: arms that each come newest first out of an index, merged."""
-        narrow, narrowing = self._narrow(where, after, now)
+        narrow, narrowing = self._narrow(where, start, now)
         parts, values = list[str](), list[Any]()
         for arm in self._arms(where):
             parts.append(
@@ -51,7 +51,7 @@ class SqliteReader:
         arms = " UNION ALL ".join(parts)
         return f"SELECT n FROM ({arms} ORDER BY created_at DESC, id DESC LIMIT ?)", (*values, max(limit, 0))  # noqa: S608
 
-    def _narrow(self, where: Filter, after: str, now: float) -> tuple[str, list[Any]]:
+    def _narrow(self, where: Filter, start: Position | None, now: float) -> tuple[str, list[Any]]:
         tests: list[tuple[str, Any]] = []
         if where.queues or where.types:
             queues, types = frozenset(where.queues), frozenset(where.types)
@@ -71,8 +71,8 @@ class SqliteReader:
             tests.append(("substr(id, 1, 1) IN (SELECT value FROM json_each(?))", (encode_list(where.shards),)))
         if where.retrying is not None:
             tests.append(("(status <> 'pending' OR (failures > 0) = ?)", (int(where.retrying),)))
-        if after:
-            tests.append(("(created_at, id) < (?, ?)", position(after)))
+        if start is not None:
+            tests.append(("(created_at, id) < (?, ?)", start))
         return "".join(f" AND {test}" for test, _ in tests), [value for _, values in tests for value in values]
 
     def _arms(self, where: Filter) -> list[_SqliteBranch]:

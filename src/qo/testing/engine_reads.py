@@ -6,7 +6,7 @@ import pytest
 
 from qo.engine import Engine
 from qo.errors import BadBatch
-from qo.model import CountKey, Filter, Status, after_error, cancel, complete, cursor, cursor_at, fail, release, replay
+from qo.model import CountKey, Filter, Status, after_error, cancel, complete, cursor, fail, release, replay
 from qo.testing.clock import ManualClock
 from qo.testing.samples import claim, claim_one, new, stored, task_id, want
 
@@ -56,13 +56,18 @@ class ReadContract:
         assert [task.id for task in rest] == [task_id(n) for n in (1, 3)]
         assert await engine.find(Filter(), limit=4, after=cursor(rest[-1])) == []
 
-    async def test_a_page_may_start_at_any_instant(self, engine: Engine, clock: ManualClock) -> None:
+    async def test_a_page_holds_only_tasks_created_before_an_instant(self, engine: Engine, clock: ManualClock) -> None:
         for name in (3, 1, 2):
             await engine.add([new(name)])
             clock.advance(1)
         for where in (Filter(), Filter(statuses=(Status.PENDING,)), Filter(queues=("q",), statuses=(Status.PENDING,))):
-            older = await engine.find(where, limit=4, after=cursor_at(clock.now - 1.5))
-            assert [task.id for task in older] == [task_id(n) for n in (1, 3)]
+            for find in (engine.find, engine.find_without_values):
+                older = await find(where, limit=4, created_before=clock.now - 1)
+                assert [task.id for task in older] == [task_id(n) for n in (1, 3)]
+                assert [task.id for task in await find(where, limit=1, created_before=clock.now)] == [task_id(2)]
+                rest = await find(where, limit=4, after=cursor(older[0]), created_before=clock.now)
+                assert [task.id for task in rest] == [task_id(3)]
+                assert await find(where, limit=4, created_before=clock.now - 3) == []
 
     async def test_find_filters(self, engine: Engine, clock: ManualClock) -> None:
         await engine.add(

@@ -29,14 +29,20 @@ def size_of(task: Task) -> int:
 
 
 async def find_within(
-    engine: Engine, where: Filter, *, limit: int, after: str = "", budget: int = ANSWER_BYTES
+    engine: Engine,
+    where: Filter,
+    *,
+    limit: int,
+    after: str = "",
+    created_before: float | None = None,
+    budget: int = ANSWER_BYTES,
 ) -> BoundedPage:
     """As `Engine.find`, up to the budget."""
     tasks: list[Task] = []
     size, step = 0, _FIRST_STEP
     while len(tasks) < limit:
         asked = min(step, limit - len(tasks))
-        batch = await engine.find_without_values(where, limit=asked, after=after)
+        batch = await engine.find_without_values(where, limit=asked, after=after, created_before=created_before)
         for part in _parts(batch, _FIRST_STEP if _keeps_inline(engine) else _LARGE_STEP):
             whole = await engine.with_values(part)
             tasks += whole

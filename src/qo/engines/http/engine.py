@@ -127,10 +127,14 @@ class HttpEngine(Engine):
                 answered += len(some)
         return tasks
 
-    async def find(self, where: Filter, *, limit: int, after: str = "") -> list[Task]:
+    async def find(
+        self, where: Filter, *, limit: int, after: str = "", created_before: float | None = None
+    ) -> list[Task]:
         found: list[Task] = []
         while True:
-            reply = await self._ask("find", wire.Find(where=where, limit=limit - len(found), after=after))
+            reply = await self._ask(
+                "find", wire.Find(where=where, limit=limit - len(found), after=after, created_before=created_before)
+            )
             found += reply.data
             if not reply.is_cut or not reply.data:
                 return found

@@ -204,8 +204,12 @@ class LargeValuesEngine(ForwardingEngine):
     async def get(self, ids: Sequence[str]) -> list[Task | None]:
         return await in_parallel(self._shown, await self.engine.get(ids), most=MAX_TRANSFERS)
 
-    async def find(self, where: Filter, *, limit: int, after: str = "") -> list[Task]:
-        return await self.with_values(await self.engine.find(where, limit=limit, after=after))
+    async def find(
+        self, where: Filter, *, limit: int, after: str = "", created_before: float | None = None
+    ) -> list[Task]:
+        return await self.with_values(
+            await self.engine.find(where, limit=limit, after=after, created_before=created_before)
+        )
 
     async def snapshot(self) -> Snapshot:
         found = await self.engine.snapshot()
@@ -214,8 +218,10 @@ class LargeValuesEngine(ForwardingEngine):
     async def get_without_values(self, ids: Sequence[str]) -> list[Task | None]:
         return await self.engine.get(ids)
 
-    async def find_without_values(self, where: Filter, *, limit: int, after: str = "") -> list[Task]:
-        return await self.engine.find(where, limit=limit, after=after)
+    async def find_without_values(
+        self, where: Filter, *, limit: int, after: str = "", created_before: float | None = None
+    ) -> list[Task]:
+        return await self.engine.find(where, limit=limit, after=after, created_before=created_before)
 
     async def with_values(self, tasks: Sequence[Task]) -> list[Task]:
         shown = await in_parallel(self._shown, tasks, most=MAX_TRANSFERS)

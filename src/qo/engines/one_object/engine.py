@@ -26,6 +26,7 @@ from qo.model import (
     Status,
     Task,
     check_distinct,
+    page_start,
     release,
 )
 
@@ -99,13 +100,16 @@ class OneObjectEngine(Engine):
     async def get(self, ids: Sequence[str]) -> list[Task | None]:
         return await self._committing.ask(lambda state: state.get(ids))
 
-    async def find(self, where: Filter, *, limit: int, after: str = "") -> list[Task]:
-        return await self._committing.ask(lambda state: state.find(where, limit=limit, after=after, now=self._clock()))
+    async def find(
+        self, where: Filter, *, limit: int, after: str = "", created_before: float | None = None
+    ) -> list[Task]:
+        start = page_start(after, created_before)
+        return await self._committing.ask(lambda state: state.find(where, limit=limit, start=start, now=self._clock()))
 
     async def snapshot(self) -> Snapshot:
         blob = await self._bucket.get(self._key)
         state = State(blob.data if blob else b"")
-        return Snapshot(state.find(Filter(), limit=sys.maxsize, after="", now=await self.now()), state.version)
+        return Snapshot(state.find(Filter(), limit=sys.maxsize, start=None, now=await self.now()), state.version)
 
     async def count(self) -> Counts:
         return await self._committing.ask(State.count)

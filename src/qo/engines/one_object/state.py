@@ -48,7 +48,6 @@ from qo.model import (
     in_order,
     is_repeat,
     lane_of,
-    position,
     stamps,
 )
 
@@ -208,10 +207,10 @@ class State:
     def get(self, ids: Sequence[str]) -> list[Task | None]:
         return [self._task(task_id) for task_id in ids]
 
-    def find(self, where: Filter, *, limit: int, after: str, now: float) -> list[Task]:
-        behind, matches = position(after) if after else None, where.matcher(now)
+    def find(self, where: Filter, *, limit: int, start: Position | None, now: float) -> list[Task]:
+        matches = where.matcher(now)
         tasks = (record.task for record in self._records.values())
-        fitting = (task for task in tasks if (behind is None or _place(task) < behind) and matches(task))
+        fitting = (task for task in tasks if (start is None or _place(task) < start) and matches(task))
         return nlargest(limit, fitting, key=_place)
 
     def count(self) -> Counts:

@@ -196,8 +196,10 @@ class PerTaskEngine(Engine):
         await self._tell_of_damage()
         return [None if kept is None else kept.task for kept in found]
 
-    async def find(self, where: Filter, *, limit: int, after: str = "") -> list[Task]:
-        found = await self._finding.find(where, limit, after)
+    async def find(
+        self, where: Filter, *, limit: int, after: str = "", created_before: float | None = None
+    ) -> list[Task]:
+        found = await self._finding.find(where, limit, after, created_before)
         await self._tell_of_damage()
         return found
 

@@ -8,7 +8,7 @@ from qo.engines.per_task.documents import Kept
 from qo.engines.per_task.keys import LATER, LEASES, READY, SHARDS, TASKS, Entry, is_stale, task_id_in
 from qo.engines.per_task.places import Places
 from qo.engines.per_task.store import Store
-from qo.model import UNFINISHED, Filter, Position, Status, Task, cursor, position
+from qo.model import UNFINISHED, Filter, Position, Status, Task, cursor, page_start
 
 _SCAN = 1000  # tasks read before those of no interest are let go of
 
@@ -19,13 +19,13 @@ class Finding:
         self._lanes, self._quarantine, self._clock = store.lanes, store.quarantine, store.clock
         self._places = Places()
 
-    async def find(self, where: Filter, limit: int, after: str) -> list[Task]:
-        behind = position(after) if after else None
+    async def find(self, where: Filter, limit: int, after: str, created_before: float | None) -> list[Task]:
+        start = page_start(after, created_before)
         places = self._places.take(where, after) if after else None
         seen: dict[str, Kept] = {}
         if places is None:
             places = await (self._live(where, seen) if _is_live(where) else self._scan(where, seen))
-        places = [place for place in places if behind is None or place < behind]
+        places = [place for place in places if start is None or place < start]
         return await self._page(where, places, limit, seen)
 
     async def _page(self, where: Filter, places: list[Position], limit: int, seen: dict[str, Kept]) -> list[Task]:

@@ -22,7 +22,20 @@ from qo.engines.postgres.table import PostgresTable, answers
 from qo.engines.postgres.watch import PostgresWatch
 from qo.engines.schemas import Schema
 from qo.errors import StorageError
-from qo.model import Added, Change, ClaimRequest, Counts, Event, Filter, NewTask, Note, Task, check_distinct, release
+from qo.model import (
+    Added,
+    Change,
+    ClaimRequest,
+    Counts,
+    Event,
+    Filter,
+    NewTask,
+    Note,
+    Task,
+    check_distinct,
+    page_start,
+    release,
+)
 
 Wanted = tuple[tuple[str, ...], tuple[str, ...], frozenset[str]]
 
@@ -144,8 +157,10 @@ class PostgresEngine(Engine):
     async def get(self, ids: Sequence[str]) -> list[Task | None]:
         return await self._at_work().reading.get(ids)
 
-    async def find(self, where: Filter, *, limit: int, after: str = "") -> list[Task]:
-        return await self._at_work().reading.find(where, limit, after)
+    async def find(
+        self, where: Filter, *, limit: int, after: str = "", created_before: float | None = None
+    ) -> list[Task]:
+        return await self._at_work().reading.find(where, limit, page_start(after, created_before))
 
     async def count(self) -> Counts:
         return await self._at_work().reading.count()

@@ -10,7 +10,7 @@ from qo.engines.postgres.rows import STATUS
 from qo.engines.postgres.statements import COLUMNS, NOTE_TABLES, fill, of_note
 from qo.engines.postgres.table import PostgresTable
 from qo.errors import InvalidTask
-from qo.model import FINISHED, CountKey, Counts, Event, Filter, Note, Status, Task, check_id, position
+from qo.model import FINISHED, CountKey, Counts, Event, Filter, Note, Position, Status, Task, check_id
 
 _FEW = 1000  # pending tasks that are quicker gathered and sorted than looked for among all
 _MANY_SLOTS = 1000  # rows of counts worth gathering
@@ -47,9 +47,9 @@ class PostgresReader:
         found = {task.id: task for task in (await self._table.read_tasks(rows)).tasks}
         return [found.get(task_id) for task_id in ids]
 
-    async def find(self, where: Filter, limit: int, after: str) -> list[Task]:
+    async def find(self, where: Filter, limit: int, start: Position | None) -> list[Task]:
         many = Status.PENDING in (where.statuses or Status) and await self._many_pending()
-        sql, values = query(where, limit, after, many_pending=many)
+        sql, values = query(where, limit, start, many_pending=many)
         filled = fill(sql, self._line.address.schema)
         while True:
             rows = await self._line.persist(lambda _: self._line.execute(filled, values | {"now": self._table.now()}))
@@ -103,9 +103,9 @@ class PostgresReader:
         return sorted([Note(*row) for place in places for row in await self._line.read(place, {"prefix": prefix})])
 
 
-def query(where: Filter, limit: int, after: str, *, many_pending: bool) -> tuple[str, dict[str, Any]]:
+def query(where: Filter, limit: int, start: Position | None, *, many_pending: bool) -> tuple[str, dict[str, Any]]:
     """One page: arms that each come out of one index, merged. A fence keeps the planner from looking elsewhere."""
-    narrow, values = _narrow(where, after)
+    narrow, values = _narrow(where, start)
     order = "ORDER BY created_at DESC, id DESC LIMIT %(limit)s"
     arms = [
         f"(SELECT tasks.* FROM {arm.place} WHERE {arm.test}{narrow} {order if arm.in_order else 'OFFSET 0'})"  # noqa: S608 - ours
@@ -118,7 +118,7 @@ def query(where: Filter, limit: int, after: str, *, many_pending: bool) -> tuple
     )
 
 
-def _narrow(where: Filter, after: str) -> tuple[str, dict[str, Any]]:
+def _narrow(where: Filter, start: Position | None) -> tuple[str, dict[str, Any]]:
     tests, values = list[str](), dict[str, Any]()
     if where.queues or where.types:
         tests.append(
@@ -143,9 +143,9 @@ def _narrow(where: Filter, after: str) -> tuple[str, dict[str, Any]]:
     if where.retrying is not None:
         tests.append("(status <> 'pending' OR (failures > 0) = %(retrying)s)")
         values["retrying"] = where.retrying
-    if after:
-        tests.append("(created_at, id) < (%(after_at)s::float8, %(after_id)s::uuid)")
-        values["after_at"], values["after_id"] = position(after)
+    if start is not None:
+        tests.append("(created_at, id) < (%(before_at)s::float8, %(before_id)s::uuid)")
+        values["before_at"], values["before_id"] = float(start.created_at), start.id
     return "".join(f" AND {test}" for test in tests), values
 
 

@@ -13,7 +13,7 @@ from psycopg.rows import TupleRow
 from qo.codec import decode_task, encode_task
 from qo.engines.redis.task_fields import KeptTask
 from qo.errors import InvalidSetting, StorageError
-from qo.model import CountKey, Counts, Event, Filter, Status, Task, position
+from qo.model import CountKey, Counts, Event, Filter, Position, Status, Task
 
 _TABLE = """
 CREATE TABLE IF NOT EXISTS qo_archive (
@@ -69,7 +69,7 @@ class Archive(Protocol):
     async def get(self, ids: Sequence[str]) -> dict[str, Task]: ...
     async def history(self, task_id: str) -> list[Event]: ...
     async def rest(self, task_id: str) -> bytes | None: ...
-    async def find(self, where: Filter, *, limit: int, after: str, now: float) -> list[Task]: ...
+    async def find(self, where: Filter, *, limit: int, start: Position | None, now: float) -> list[Task]: ...
     async def count(self) -> Counts: ...
     async def drop(self, ids: Sequence[str]) -> set[str]: ...
 
@@ -116,10 +116,10 @@ class PostgresArchive:
         rows = await self._run("SELECT rest FROM qo_archive WHERE prefix = %s AND id = %s", (self._prefix, task_id))
         return rows[0][0] if rows else None
 
-    async def find(self, where: Filter, *, limit: int, after: str, now: float) -> list[Task]:
+    async def find(self, where: Filter, *, limit: int, start: Position | None, now: float) -> list[Task]:
         if where.expired_for is not None:
             return []
-        created_at, last_id = position(after) if after else (float("inf"), _HIGHEST)
+        created_at, last_id = start or (float("inf"), _HIGHEST)
         values = {
             "prefix": self._prefix,
             "created_at": created_at,

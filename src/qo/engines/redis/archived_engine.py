@@ -29,6 +29,7 @@ from qo.model import (
     allows,
     check_distinct,
     is_repeat,
+    page_start,
 )
 
 log = logging.getLogger("qo.archive")
@@ -137,9 +138,11 @@ class ArchivingEngine(ForwardingEngine):
         kept = await self._archive.get(missing) if missing else {}
         return [task or kept.get(task_id) for task_id, task in zip(ids, found, strict=True)]
 
-    async def find(self, where: Filter, *, limit: int, after: str = "") -> list[Task]:
-        kept = await self._archive.find(where, limit=limit, after=after, now=self._clock())
-        here = await self._redis.find(where, limit=limit, after=after)
+    async def find(
+        self, where: Filter, *, limit: int, after: str = "", created_before: float | None = None
+    ) -> list[Task]:
+        kept = await self._archive.find(where, limit=limit, start=page_start(after, created_before), now=self._clock())
+        here = await self._redis.find(where, limit=limit, after=after, created_before=created_before)
         stale = [task for task in await self._redis.get([task.id for task in kept]) if task]
         moved = {task.id: task for task in kept}
         for task in stale:
@@ -153,8 +156,10 @@ class ArchivingEngine(ForwardingEngine):
     async def get_without_values(self, ids: Sequence[str]) -> list[Task | None]:
         return await self.get(ids)
 
-    async def find_without_values(self, where: Filter, *, limit: int, after: str = "") -> list[Task]:
-        return await self.find(where, limit=limit, after=after)
+    async def find_without_values(
+        self, where: Filter, *, limit: int, after: str = "", created_before: float | None = None
+    ) -> list[Task]:
+        return await self.find(where, limit=limit, after=after, created_before=created_before)
 
     async def count(self) -> Counts:
         return dict(Counter(await self._redis.count()) + Counter(await self._archive.count()))

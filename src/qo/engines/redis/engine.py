@@ -47,7 +47,7 @@ from qo.model import (
     Status,
     Task,
     check_distinct,
-    position,
+    page_start,
 )
 
 _APART = (ADMIN_NOTES, AUDIT_NOTES)  # notes with keys of their own
@@ -129,8 +129,10 @@ class RedisEngine(Engine):
         found = {task.id: task for one in read for task in one.tasks}
         return [found.get(task_id) for task_id in ids]
 
-    async def find(self, where: Filter, *, limit: int, after: str = "") -> list[Task]:
-        created_at, last_id = position(after) if after else (None, None)
+    async def find(
+        self, where: Filter, *, limit: int, after: str = "", created_before: float | None = None
+    ) -> list[Task]:
+        created_at, last_id = page_start(after, created_before) or (None, None)
         statuses = _statuses(where)
         found: list[Task] = []
         while len(found) < limit and statuses:
@@ -138,13 +140,13 @@ class RedisEngine(Engine):
             place, ages = (page, created_at, last_id), (where.worker_id, where.expired_for, where.finished_for)
             lanes = (where.queues, where.types)
             asked = (*place, *ages, statuses, "".join(where.shards) or None, where.retrying, *lanes)
-            created_before, id_before, *rows = await self._calls.one("find", self._now(), pack(asked))
+            next_created_at, next_id, *rows = await self._calls.one("find", self._now(), pack(asked))
             tasks, damage = tasks_of(rows)
             await self._calls.set_aside(damage)
             found += tasks
-            if created_before is None:
+            if next_created_at is None:
                 break
-            created_at, last_id = float(created_before), id_before.decode()
+            created_at, last_id = float(next_created_at), next_id.decode()
         return found
 
     async def count(self) -> Counts:

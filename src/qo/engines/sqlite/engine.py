@@ -21,7 +21,20 @@ from qo.engines.sqlite.file_locks import FileLocks, acquire_locks, release_locks
 from qo.engines.sqlite.open_file import OpenFile
 from qo.engines.sqlite.watch import FileWatch
 from qo.errors import StorageError
-from qo.model import Added, Change, ClaimRequest, Counts, Event, Filter, NewTask, Note, Task, check_distinct, release
+from qo.model import (
+    Added,
+    Change,
+    ClaimRequest,
+    Counts,
+    Event,
+    Filter,
+    NewTask,
+    Note,
+    Task,
+    check_distinct,
+    page_start,
+    release,
+)
 from qo.sqlite_tables.damage import BadRow, around_damage
 from qo.sqlite_tables.driver_errors import to_qo_error
 from qo.sqlite_tables.reader import SqliteReader
@@ -205,8 +218,11 @@ class SqliteEngine(Engine):
     async def get(self, ids: Sequence[str]) -> list[Task | None]:
         return await self._read(lambda reading: reading.get(ids))
 
-    async def find(self, where: Filter, *, limit: int, after: str = "") -> list[Task]:
-        return await self._read(lambda reading: reading.find(where, limit, after, self._clock()))
+    async def find(
+        self, where: Filter, *, limit: int, after: str = "", created_before: float | None = None
+    ) -> list[Task]:
+        start = page_start(after, created_before)
+        return await self._read(lambda reading: reading.find(where, limit, start, self._clock()))
 
     async def count(self) -> Counts:
         return await self._read(SqliteReader.count)

@@ -26,6 +26,7 @@ from qo.model import (
     Status,
     Task,
     check_distinct,
+    page_start,
     release,
 )
 from qo.sqlite_tables.damage import BadRow, around_damage
@@ -176,8 +177,11 @@ class SqliteObjectEngine(Engine):
     async def get(self, ids: Sequence[str]) -> list[Task | None]:
         return await self._read(lambda image: image.reading.get(ids))
 
-    async def find(self, where: Filter, *, limit: int, after: str = "") -> list[Task]:
-        return await self._read(lambda image: image.reading.find(where, limit, after, self._clock()))
+    async def find(
+        self, where: Filter, *, limit: int, after: str = "", created_before: float | None = None
+    ) -> list[Task]:
+        start = page_start(after, created_before)
+        return await self._read(lambda image: image.reading.find(where, limit, start, self._clock()))
 
     async def count(self) -> Counts:
         return await self._read(lambda image: image.reading.count())

@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from qo.engine import Engine
 from qo.errors import InvalidSetting, InvalidTask
-from qo.model import Filter, Task, check_id, cursor, effective_rank, position
+from qo.model import Filter, Task, check_cursor, check_id, cursor, effective_rank
 from qo.web.byte_budget import BoundedPage, find_within
 from qo.web.callers import WHOLE_STORE, AccessLimits
 
@@ -72,8 +72,7 @@ def folded(text: str) -> str:
 
 async def find(engine: Engine, search: Search, *, limit: int, after: str = "") -> Found:
     """One page, newest first. It may be short, even empty, and still have a next."""
-    if after:
-        position(after)
+    check_cursor(after)
     if search.is_empty:
         return Found(tasks=[], next=None, searched=0)
     if (named := await _named(engine, search.text)) is not None and search.limits.includes_task(named):

@@ -15,6 +15,7 @@ from qo.model import (
     ClaimRequest,
     NewTask,
     Status,
+    check_cursor,
     check_depth,
     check_id,
     check_name,
@@ -24,10 +25,9 @@ from qo.model import (
     check_number_of_names,
     check_size,
     check_type,
-    position,
     show,
 )
-from qo.model.task import LONGEST
+from qo.model.task import LATEST, LONGEST
 from qo.notes import WORKERS
 
 MOST = 10_000  # items in a batch, tasks in a claim or a page
@@ -90,8 +90,9 @@ def check_find(asked: wire.Find) -> wire.Find:
         value = getattr(where, field)
         if value is not None:
             check_number(field, value)
-    if asked.after:
-        position(asked.after)
+    check_cursor(asked.after)
+    if asked.created_before is not None:
+        check_number("created_before", asked.created_before, most=LATEST)
     return replace(asked, limit=_clamp(asked.limit))
 
 

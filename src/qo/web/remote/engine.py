@@ -66,7 +66,9 @@ async def _get(queue: Client, ids: list[str]) -> Any:
 
 async def _find(queue: Client, asked: wire.Find) -> Any:
     asked = checks.check_find(asked)
-    return await find_within(queue.engine, asked.where, limit=asked.limit, after=asked.after)
+    return await find_within(
+        queue.engine, asked.where, limit=asked.limit, after=asked.after, created_before=asked.created_before
+    )
 
 
 async def _count(queue: Client, _: None) -> wire.CountRows:

@@ -1,13 +1,13 @@
 """Since when the task waiting longest has been due, queue by queue, without reading the queue.
 
-A listing may begin at any instant, so its end is found by steps that double and then shrink. The task found is asked
-after at each look, and as long as it waits it is the answer.
+A listing may begin at any instant, so its end is found by steps that double and then shrink. The task found is read
+again at each look, and as long as it waits it is the answer.
 """
 
 from collections.abc import Iterable
 
 from qo.engine import Engine
-from qo.model import Filter, Status, Task, cursor, cursor_at
+from qo.model import Filter, Status, Task, cursor
 from qo.web.callers import WHOLE_STORE, AccessLimits
 
 PAGE = 100  # a shorter queue is read whole
@@ -53,7 +53,7 @@ class OldestTasks:
         """The last page of the listing, as near as the steps come."""
         step, oldest = _FIRST_STEP, last
         for _ in range(_STEPS):
-            found = await self._engine.find_without_values(where, limit=1, after=cursor_at(oldest.created_at - step))
+            found = await self._engine.find_without_values(where, limit=1, created_before=oldest.created_at - step)
             if found:
                 oldest, step = found[0], step * 2
             elif len(rest := await self._engine.find_without_values(where, limit=PAGE, after=cursor(oldest))) < PAGE:

@@ -1,10 +1,11 @@
 """How long tasks have been waiting, by level: exact for a short queue, from pages spread over a long one."""
 
 from collections.abc import Mapping, Sequence
+from math import inf, nextafter
 
 from qo.engine import Engine
 from qo.metrics import LEVELS
-from qo.model import Filter, Status, Task, cursor_at, level_word
+from qo.model import Filter, Status, Task, level_word
 
 PERCENTILES: Mapping[str, float] = {"p50": 0.50, "p95": 0.95, "p99": 0.99}
 PAGE = 200
@@ -28,12 +29,12 @@ async def look(engine: Engine, oldest: Sequence[float], now: float) -> Ages:
 
 
 async def _spread(engine: Engine, newest: list[Task], oldest: float) -> list[Task]:
-    """Tasks from all ages alike. A cursor is an instant and an id, so a search may begin at any instant."""
+    """Tasks from all ages alike: a listing may begin at any instant."""
     found = {task.id: task for task in newest[:_SHARE]}
     start = newest[0].created_at
     for step in range(1, _STEPS + 1):
-        instant = start - (start - oldest) * step / _STEPS
-        page = await engine.find_without_values(_PENDING, limit=_SHARE, after=cursor_at(instant))
+        instant = nextafter(start - (start - oldest) * step / _STEPS, inf)  # so that the oldest task is included
+        page = await engine.find_without_values(_PENDING, limit=_SHARE, created_before=instant)
         found.update((task.id, task) for task in page)
     return [*found.values()]
 

@@ -11,7 +11,7 @@ from msgspec import Struct
 from qo.client import Client
 from qo.codec import json_text
 from qo.errors import ResultTimeout
-from qo.model import Filter, Status, Task, check_name, check_names, check_types, cursor, position
+from qo.model import Filter, Status, Task, check_cursor, check_name, check_names, check_types, cursor
 from qo.web.access import HIDDEN, LIMITED, READ, caller_of
 from qo.web.byte_budget import ANSWER_BYTES, find_within, size_of
 from qo.web.problems import problems
@@ -127,8 +127,7 @@ async def page(
     """Up to `limit` tasks whose word is one of these, and where to go on. Reads one more, to know if there is more.
 
     Fewer if they are large: see `byte_budget`. None as a filter: nothing can match."""
-    if after:
-        position(after)
+    check_cursor(after)
     if where is None:
         return [], None
     tasks: list[Task] = []
