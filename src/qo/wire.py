@@ -3,6 +3,7 @@
 A room of its own because both ends read it: `engines.http` asks, `web.remote` answers, neither imports the other.
 """
 
+from collections.abc import Callable
 from typing import Any, Final
 
 import msgspec
@@ -12,17 +13,19 @@ from qo import errors
 from qo.errors import InvalidTask, QoError
 from qo.model import Added, Change, ClaimRequest, CountKey, Counts, Event, Filter, NewTask, Note, Status, Task
 
-PROTOCOL: Final = 1
+PROTOCOL: Final = 2
 PATH: Final = "/internal/engine"
 MEDIA_TYPE: Final = "application/msgpack"
-BODY_LIMIT: Final = 8 * 1024 * 1024  # bytes a server reads
-BATCH_BYTES: Final = BODY_LIMIT // 2  # bytes a client puts into one batch, give or take its last task
+MAX_PAYLOAD_LIMIT: Final = 16 * 1024 * 1024  # bytes of one value that a server takes, if its store keeps as many
+BODY_LIMIT: Final = MAX_PAYLOAD_LIMIT + 1024 * 1024  # bytes a server reads
+BATCH_BYTES: Final = 4 * 1024 * 1024  # bytes a client puts into one batch of more than one item
 BATCH_ITEMS: Final = 5000
 LONGEST_WAIT: Final = 25.0  # seconds a server keeps a caller waiting; proxies cut the line not much later
 
 REQUEST: Final = "Qo-Request"  # names a write, so that its repeat is recognised
 AGAIN: Final = "Qo-Again"  # the request is a repeat: an earlier answer may have been lost
 CUT: Final = "Qo-Cut"  # the answer ends early, because it would be too large: ask for the rest
+PAYLOAD_LIMIT: Final = "Qo-Payload-Limit"  # bytes of one value that the server and its store take
 REMEMBERED: Final = "Qo-Remembered"  # the answer is the one that was given, or would have been, the first time
 
 
@@ -60,7 +63,30 @@ class Trouble(Struct, frozen=True, kw_only=True):
     field: str = ""
 
 
-CountRows = list[tuple[str, str, Status, int, int]]  # the last is how many
+class AddedRecord(Struct, frozen=True, kw_only=True):
+    """`Added`, with names: the records of the port are tuples, and a tuple would travel without them."""
+
+    id: str
+    new: bool
+
+
+class NoteRecord(Struct, frozen=True, kw_only=True):
+    """`Note`, with names."""
+
+    name: str
+    data: bytes
+    version: str
+
+
+class CountRecord(Struct, frozen=True, kw_only=True):
+    """One entry of `Counts`."""
+
+    queue: str
+    type: str
+    status: Status
+    priority: int
+    tasks: int
+
 
 # What is asked and what is answered. Order matters to nobody; the names are the port's.
 REQUESTS: Final[dict[str, Any]] = {
@@ -81,18 +107,18 @@ REQUESTS: Final[dict[str, Any]] = {
 }
 ANSWERS: Final[dict[str, Any]] = {
     "hello": Hello,
-    "add": list[Added],
+    "add": list[AddedRecord],
     "claim": list[Task],
     "apply": list[bool],
     "delete": list[bool],
     "get": list[Task | None],
     "find": list[Task],
-    "count": CountRows,
+    "count": list[CountRecord],
     "history": list[Event],
     "wait": None,
-    "read_note": Note | None,
+    "read_note": NoteRecord | None,
     "write_note": str,
-    "notes": list[Note],
+    "notes": list[NoteRecord],
     "drop_note": None,
 }
 WRITES: Final = frozenset({"add", "claim", "apply", "delete", "write_note"})  # whose answers a server remembers
@@ -116,20 +142,54 @@ _answers = {name: msgspec.msgpack.Decoder(kind) for name, kind in ANSWERS.items(
 _trouble = msgspec.msgpack.Decoder(Trouble)
 
 
+def encode_answer(call: str, answer: Any) -> bytes:
+    """What an engine answered to a call, as it travels."""
+    to_records = _TO_RECORDS.get(call)
+    return encode(answer if to_records is None else to_records(answer))
+
+
 def decode_request(call: str, body: bytes) -> Any:
     return _requests[call].decode(body)
 
 
 def decode_answer(call: str, body: bytes) -> Any:
-    return _answers[call].decode(body)
+    """What an engine at the other end answered to a call. Raises ValueError if it is no such answer."""
+    answer = _answers[call].decode(body)
+    from_records = _FROM_RECORDS.get(call)
+    return answer if from_records is None else from_records(answer)
 
 
-def rows_of(counts: Counts) -> CountRows:
-    return [(*lane, number) for lane, number in counts.items()]
+def _note_record(note: Note | None) -> NoteRecord | None:
+    return None if note is None else NoteRecord(name=note.name, data=note.data, version=note.version)
 
 
-def counts_of(rows: CountRows) -> Counts:
-    return {CountKey(queue, type, status, priority): number for queue, type, status, priority, number in rows}
+def _note(record: NoteRecord | None) -> Note | None:
+    return None if record is None else Note(name=record.name, data=record.data, version=record.version)
+
+
+def _counts(records: list[CountRecord]) -> Counts:
+    return {CountKey(each.queue, each.type, each.status, each.priority): each.tasks for each in records}
+
+
+def _count_records(counts: Counts) -> list[CountRecord]:
+    return [
+        CountRecord(queue=key.queue, type=key.type, status=key.status, priority=key.priority, tasks=number)
+        for key, number in counts.items()
+    ]
+
+
+_TO_RECORDS: Final[dict[str, Callable[[Any], Any]]] = {
+    "add": lambda answer: [AddedRecord(id=added.id, new=added.new) for added in answer],
+    "count": _count_records,
+    "read_note": _note_record,
+    "notes": lambda answer: [_note_record(note) for note in answer],
+}
+_FROM_RECORDS: Final[dict[str, Callable[[Any], Any]]] = {
+    "add": lambda answer: [Added(id=added.id, new=added.new) for added in answer],
+    "count": _counts,
+    "read_note": _note,
+    "notes": lambda answer: [_note(note) for note in answer],
+}
 
 
 def trouble_of(error: QoError) -> Trouble:

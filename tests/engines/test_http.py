@@ -1,15 +1,18 @@
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from qo import wire
+from qo.client import Client
 from qo.engine import Engine
 from qo.engines.http import HttpEngine
 from qo.engines.http.address import address_of
 from qo.engines.memory import MemoryEngine
 from qo.engines.sqlite import SqliteEngine
 from qo.errors import InvalidTask
-from qo.model import ANY, complete
+from qo.model import ANY, Added, CountKey, Note, Status, complete
 from qo.testing import EngineContract, ManualClock
 from qo.testing.samples import claim_one, new, task_id
 from tests.engines.damage import damage_sqlite
@@ -88,3 +91,38 @@ class TestHttpOverSqlite(AdminNotesStayWithTheServer, EngineContract):
         await other.open()
         await damage_sqlite(other, task_id, "retry = '{\"half'")
         await other.close()
+
+
+class _Roomy(MemoryEngine):
+    payload_limit = 600_000
+
+
+async def test_the_payload_limit_is_that_of_the_servers_store(served: Server) -> None:
+    async with served.serving(_Roomy()), Client(HttpEngine(address_of(served.url))) as client:
+        receipt = await client.enqueue("t", "x" * 500_000)  # nothing is known of the server yet
+        assert client.payload_limit == 600_000
+        with pytest.raises(InvalidTask, match="the limit is 600,000"):
+            await client.enqueue("t", "x" * 600_000)
+        (task,) = await client.dequeue("t")
+        assert task.id == receipt.id
+        await client.ack(task, "y" * 500_000)
+        stored = await client.get(task.id)
+        assert stored is not None and len(stored.result or b"") > 500_000
+    async with served.serving(MemoryEngine()), Client(HttpEngine(address_of(served.url))) as client:
+        with pytest.raises(InvalidTask, match="the limit is 262,144"):  # the server says so
+            await client.enqueue("t", "x" * 300_000)
+
+
+def test_records_travel_with_the_names_of_their_fields() -> None:
+    answers: dict[str, object] = {
+        "add": [Added(task_id(1), new=True)],
+        "count": {CountKey("q", "t", Status.PENDING, 3): 7},
+        "read_note": Note("n", b"data", "1"),
+        "notes": [Note("n", b"data", "1")],
+    }
+    for call, answer in answers.items():
+        sent = msgspec.msgpack.decode(wire.encode_answer(call, answer))
+        record = sent[0] if isinstance(sent, list) else sent
+        assert isinstance(record, dict), call
+        assert wire.decode_answer(call, wire.encode_answer(call, answer)) == answer
+    assert wire.decode_answer("read_note", wire.encode_answer("read_note", None)) is None

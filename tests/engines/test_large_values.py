@@ -214,7 +214,7 @@ async def test_a_queue_takes_what_its_store_has_room_for(tmp_path: Path) -> None
         with pytest.raises(InvalidTask, match="300,003 bytes, the limit is 300,000"):
             await queue.enqueue("t", "x" * 300_001)
     async with connect(f"file://{tmp_path}?layout=one") as queue:
-        assert queue.settings.payload_limit == DEFAULT_PAYLOAD_LIMIT
+        assert queue.payload_limit == DEFAULT_PAYLOAD_LIMIT
 
 
 @pytest.mark.parametrize("url", ["memory://", "sqlite:///{}/qo.db"])

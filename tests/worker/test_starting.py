@@ -326,9 +326,9 @@ async def test_types_that_have_no_tasks_do_not_keep_quick_ones_from_being_claime
 
 async def test_any_number_of_blocked_event_loops_are_closed_together(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(executors, "FAREWELL", 0.5)
-    several, free = executors.Executors(WorkerSettings(), result_limit=1000), threading.Event()
+    several, free = executors.Executors(WorkerSettings(), result_limit=lambda: 1000), threading.Event()
     for _ in range(20):
-        loop = LoopExecutor(several.queue, result_limit=1000)
+        loop = LoopExecutor(several.queue, result_limit=lambda: 1000)
         loop._loop.call_soon_threadsafe(free.wait, 60)
         several._stalled.append(loop)
     began = boot_clock()

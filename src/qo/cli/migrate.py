@@ -1,7 +1,6 @@
 """`qo migrate`: the tables of a store, brought to what this qo knows."""
 
 import asyncio
-from urllib.parse import urlsplit
 
 import click
 
@@ -43,7 +42,7 @@ def command(call: Invocation, store: str | None, tokens: str | None, *, check: b
     before = asyncio.run(schema_of(url))
     after = before if check or before is None else asyncio.run(_migrate(url, before))
     behind = after is not None and not after.is_current
-    old = None if behind or _is_elsewhere(url) else asyncio.run(_settle_tokens(url, tokens))
+    old = None if behind else asyncio.run(_settle_tokens(url, tokens))
     if call.json:
         call.answer(_view(url, before, after) | _tokens_view(old, tokens))
     else:
@@ -62,13 +61,11 @@ async def _migrate(url: str, before: Schema) -> Schema | None:
     return after
 
 
-def _is_elsewhere(url: str) -> bool:
-    """Behind a server its own administrator moves the tokens, and memory holds none of an earlier version."""
-    return urlsplit(url).scheme in ("http", "https", "memory")
-
-
 async def _settle_tokens(url: str, what: str | None) -> list[OldToken] | None:
+    """None: there are none, or they are behind a server, whose own administrator moves them."""
     async with Client(open_engine(url)) as queue:
+        if queue.engine.is_remote:
+            return None
         if what is None:
             return await find_old_tokens(queue.engine)
         async with audited(queue, "migrate", f"old tokens: {what}") as doing:

@@ -3,8 +3,6 @@
 from types import TracebackType
 from typing import Self
 
-from msgspec.structs import replace
-
 from qo.client.describe import Settings
 from qo.client.live_types import LiveTypes
 from qo.client.recovery import LeaseExpiry
@@ -23,7 +21,7 @@ class Opened:
         self.engine = engine
         self.switches = Switches(engine)
         self.live_types = LiveTypes(engine)
-        self.settings = _settled(settings or Settings(), engine)
+        self.settings = settings or Settings()
         self._clock = clock
         self.recorder = StatsRecorder(engine, clock=clock)
         self.transitions = Transitions(self.recorder, clock=clock)
@@ -32,6 +30,11 @@ class Opened:
         self.held: dict[str, Task] = {}  # dequeued here and not settled, by id
         self._adding: GroupCommit[NewTask, Added] = GroupCommit(engine.add)
         self._applying: GroupCommit[Change, bool] = GroupCommit(engine.apply)
+
+    @property
+    def payload_limit(self) -> int:
+        """The most bytes of one payload or result: of the settings, or else of the store."""
+        return self.settings.payload_limit or self.engine.payload_limit
 
     async def open(self) -> Self:
         try:
@@ -55,8 +58,3 @@ class Opened:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
-
-
-def _settled(settings: Settings, engine: Engine) -> Settings:
-    """With a limit for payloads: the settings' own, or what the store has room for."""
-    return replace(settings, payload_limit=settings.payload_limit or engine.payload_limit)

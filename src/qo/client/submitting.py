@@ -25,7 +25,7 @@ class Submitting(Looking):  # what it hands out looks for its result
         return await self.submit(self.new_task(type, encode_value(payload), **options), connection=connection)
 
     async def submit(self, new: NewTask, *, connection: Any = None) -> Submitted:
-        check_size("payload", new.payload, self.settings.payload_limit)
+        check_size("payload", new.payload, self.payload_limit)
         check_depth("payload", new.payload)
         await self.live_types.check((new,))
         with tracing.submitting((new,)) as span:
@@ -48,7 +48,7 @@ class Submitting(Looking):  # what it hands out looks for its result
 
         KeyReused: some keys belong to tasks with other payloads. The other tasks are stored.
         """
-        check_size("payload", max((task.payload for task in tasks), key=len, default=b""), self.settings.payload_limit)
+        check_size("payload", max((task.payload for task in tasks), key=len, default=b""), self.payload_limit)
         first: dict[str, NewTask] = {}
         for task in tasks:
             check_depth("payload", task.payload)

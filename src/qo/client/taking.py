@@ -116,7 +116,7 @@ class Taking(Opened):
     async def ack(self, task: Task | str, result: object = None) -> None:
         """The task is done; keep its result."""
         data = encode_value(result, "result")
-        check_size("result", data, self.settings.payload_limit)
+        check_size("result", data, self.payload_limit)
         await self._settle(task, lambda held: complete(held, data))
 
     async def nack(self, task: Task | str, error: str = "nack", *, delay: Seconds | None = None) -> None:

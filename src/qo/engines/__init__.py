@@ -66,6 +66,12 @@ async def schema_of(url: str) -> Schema | None:
     return schema
 
 
+def is_missing(url: str) -> bool:
+    """Whether opening this store would create it. False also where that cannot be told without opening it."""
+    look = getattr(_module(url), "is_missing", None)
+    return look is not None and bool(look(url))
+
+
 def with_options(url: str, options: Mapping[str, str]) -> str:
     """The URL of a bucket, with these options of its layout instead of what it says of them."""
     parts = urlsplit(url)

@@ -108,7 +108,7 @@ async def result(
     caller = caller_of(request)
     seat = await desk.roster.seat(worker_id, caller)
     results = results_of(data)
-    limit = desk.queue.settings.payload_limit
+    limit = desk.queue.payload_limit
     told, settled = await record(desk.engine, seat, results, caller, result_limit=limit)
     desk.limits.forget(each.task.id for each in settled)
     for each in settled:

@@ -5,6 +5,7 @@ import logging
 import os
 import threading
 from collections import deque
+from collections.abc import Callable
 from functools import partial
 from typing import NoReturn
 
@@ -24,7 +25,7 @@ STALL = 2.0  # seconds without a tick after which a loop gets no new runs
 class LoopExecutor:
     kind = Executor.ASYNC
 
-    def __init__(self, queue: StartQueue, *, result_limit: int, clock: Clock = boot_clock) -> None:
+    def __init__(self, queue: StartQueue, *, result_limit: Callable[[], int], clock: Clock = boot_clock) -> None:
         self._queue, self._limit, self._clock = queue, result_limit, clock
         self._handed: deque[Run] = deque()  # taken from the queue with their slots, for the loop to start
         self._started: set[Run] = set()
@@ -73,7 +74,7 @@ class LoopExecutor:
             args, kwargs = run.handler.arguments.decode(run.task.payload)
             with tracing.running(run.task):
                 result = await run.handler.function(*args, **kwargs)
-            outcome = encode_result(result, self._limit)
+            outcome = encode_result(result, self._limit())
         except BaseException as error:  # noqa: BLE001 - sys.exit must not end the loop; the outcome goes to the store
             outcome = self._cancelled_by_another(run, error) or run.outcome_of(error)
         if os.getpid() != self._pid:

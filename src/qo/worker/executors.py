@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 from qo.clock import Clock, boot_clock, monotonic_clock
 from qo.errors import QoError
@@ -33,7 +33,7 @@ class Executors:
         self,
         settings: WorkerSettings,
         *,
-        result_limit: int,
+        result_limit: Callable[[], int],  # bytes; a server tells it with its first answer
         clock: Clock = boot_clock,
         table: RunTable | None = None,
     ) -> None:

@@ -63,7 +63,7 @@ class ProcessExecutor(ThreadExecutor):
     kind = Executor.PROCESS
 
     def __init__(
-        self, queue: StartQueue, *, result_limit: int, tasks_per_process: int, clock: Clock = boot_clock
+        self, queue: StartQueue, *, result_limit: Callable[[], int], tasks_per_process: int, clock: Clock = boot_clock
     ) -> None:
         super().__init__(queue, result_limit=result_limit, clock=clock)
         self._tasks_per_process = tasks_per_process
@@ -92,7 +92,7 @@ class ProcessExecutor(ThreadExecutor):
             self._children.pop(run, None)
             return RunOutcome()
         try:
-            outcome = _converse(child, run, self._limit)
+            outcome = _converse(child, run, self._limit())
         finally:
             self._children.pop(run, None)
         if outcome is None or child.ran >= self._tasks_per_process:

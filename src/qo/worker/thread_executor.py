@@ -5,6 +5,7 @@ import logging
 import os
 import threading
 from collections import deque
+from collections.abc import Callable
 from contextvars import copy_context
 
 from qo import tracing
@@ -25,7 +26,7 @@ class ThreadExecutor:
 
     kind = Executor.THREAD
 
-    def __init__(self, queue: StartQueue, *, result_limit: int, clock: Clock = boot_clock) -> None:
+    def __init__(self, queue: StartQueue, *, result_limit: Callable[[], int], clock: Clock = boot_clock) -> None:
         self._queue, self._limit, self._clock = queue, result_limit, clock
         self._handed: deque[Run] = deque()  # for threads that are idle
         self._wake = threading.Condition(threading.Lock())
@@ -133,7 +134,7 @@ class ThreadExecutor:
         if not self._queue.begin(run):
             return RunOutcome()
         args, kwargs = run.handler.arguments.decode(run.task.payload)
-        return encode_result(context.run(tracing.call, run.task, run.handler.function, args, kwargs), self._limit)
+        return encode_result(context.run(tracing.call, run.task, run.handler.function, args, kwargs), self._limit())
 
     def cancel(self, run: Run) -> None:
         """Throw into the thread. It hears it at its next step of Python; a call that blocks in C ends first."""

@@ -57,13 +57,13 @@ class Worker:
         wall_clock: Clock = system_clock,
         table: RunTable | None = None,
     ) -> None:
-        self._engine, self._limit, self._clock = queue.engine, queue.settings.payload_limit, clock
+        self._engine, self._clock = queue.engine, clock
         self._transitions = queue.transitions
         self._registry = registry
         self._settings = settings = settings or WorkerSettings()
         self._handlers = _handlers(registry, settings)
         self._held, self._table = LeasedRuns(table), table
-        self._executors = Executors(settings, result_limit=self._limit, clock=clock, table=table)
+        self._executors = Executors(settings, result_limit=lambda: queue.payload_limit, clock=clock, table=table)
         self._store_time = StoreTime(self._engine, wall_clock)
         self._registration = Registration(self._engine, settings, tuple(self._handlers), self._store_time)
         self._claiming = ClaimPlan(

@@ -15,11 +15,12 @@ def cut(items: Sequence[Item]) -> Iterator[list[Item]]:
     batch: list[Item] = []
     size = 0
     for item in items:
-        batch.append(item)
-        size += _size(item)
-        if size >= wire.BATCH_BYTES or len(batch) == wire.BATCH_ITEMS:
+        more = _size(item)
+        if batch and (size + more > wire.BATCH_BYTES or len(batch) == wire.BATCH_ITEMS):
             yield batch
             batch, size = [], 0
+        batch.append(item)
+        size += more
     if batch:
         yield batch
 

@@ -45,6 +45,7 @@ class HttpClient:
     def __init__(self, address: HttpAddress) -> None:
         self._address = address
         self._pid = os.getpid()
+        self.payload_limit: int | None = None  # bytes, as the server's last answer said
         headers = {"Content-Type": wire.MEDIA_TYPE, "Accept": wire.MEDIA_TYPE}
         if address.token:
             headers["Authorization"] = f"Bearer {address.token}"
@@ -103,6 +104,8 @@ class HttpClient:
         url, status = self._address.url, response.status
         doubtful = again and wire.REMEMBERED not in response.headers
         if status == 200:  # noqa: PLR2004 - OK
+            limit = response.headers.get(wire.PAYLOAD_LIMIT, "")
+            self.payload_limit = int(limit) if limit.isdecimal() else None
             try:
                 return Reply(wire.decode_answer(call, data), doubtful, wire.CUT in response.headers)
             except ValueError as error:  # cut short, or another version's

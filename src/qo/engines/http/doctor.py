@@ -21,9 +21,7 @@ async def examine(url: str) -> list[Finding]:
         Finding("server", True, f"{address.url} answers" + (f", version {hello.version}" if hello.version else "")),
         _protocol(hello.protocol),
         _token(address.token),
-        Finding(
-            "store", True, f"the server's store answers and counts {sum(wire.counts_of(counted).values()):,} tasks"
-        ),
+        Finding("store", True, f"the server's store answers and counts {sum(counted.values()):,} tasks"),
     ]
 
 

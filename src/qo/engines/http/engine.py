@@ -34,6 +34,12 @@ _MARGIN = 10.0  # seconds a long-poll may be late
 class HttpEngine(Engine):
     is_remote = True
 
+    @property
+    def payload_limit(self) -> int:
+        """What the server says that it and its store take; before its first answer, the most that any server takes."""
+        told = None if self._line is None else self._line.payload_limit
+        return wire.MAX_PAYLOAD_LIMIT if told is None else told
+
     def __init__(self, address: HttpAddress) -> None:
         self._address = address
         self._line: HttpClient | None = None
@@ -141,7 +147,8 @@ class HttpEngine(Engine):
             after = cursor(found[-1])
 
     async def count(self) -> Counts:
-        return wire.counts_of((await self._ask("count", None)).data)
+        counts: Counts = (await self._ask("count", None)).data
+        return counts
 
     async def history(self, task_id: str) -> list[Event]:
         events: list[Event] = (await self._ask("history", task_id)).data

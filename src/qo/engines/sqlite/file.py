@@ -9,6 +9,7 @@ from pathlib import Path
 import apsw
 
 from qo.clock import boot_clock
+from qo.engines.sqlite.address import path_of
 from qo.errors import StorageError
 from qo.ids import luck
 from qo.sqlite_tables.driver_errors import to_qo_error
@@ -41,6 +42,10 @@ def check_file(path: Path) -> bool:
     if header is not None and header.version > VERSION:
         _check_newer(path)
     return header is not None
+
+
+def is_missing(url: str) -> bool:
+    return not check_file(path_of(url))
 
 
 def _check_newer(path: Path) -> None:

@@ -40,7 +40,7 @@ async def _hello(queue: Client, _: None) -> wire.Hello:
 
 async def _add(queue: Client, tasks: list[NewTask]) -> Any:
     checks.check_batch(tasks)
-    checked = [checks.check_task(task, queue.settings.payload_limit) for task in tasks]
+    checked = [checks.check_task(task, queue.payload_limit) for task in tasks]
     await queue.live_types.check(checked)
     return await queue.engine.add(checked)
 
@@ -51,7 +51,7 @@ async def _claim(queue: Client, want: ClaimRequest) -> Any:
 
 async def _apply(queue: Client, changes: list[Change]) -> Any:
     checks.check_batch(changes)
-    return await queue.engine.apply([checks.check_change(each, queue.settings.payload_limit) for each in changes])
+    return await queue.engine.apply([checks.check_change(each, queue.payload_limit) for each in changes])
 
 
 async def _delete(queue: Client, ids: list[str]) -> Any:
@@ -71,8 +71,8 @@ async def _find(queue: Client, asked: wire.Find) -> Any:
     )
 
 
-async def _count(queue: Client, _: None) -> wire.CountRows:
-    return wire.rows_of(await queue.engine.count())
+async def _count(queue: Client, _: None) -> Any:
+    return await queue.engine.count()
 
 
 async def _history(queue: Client, task_id: str) -> Any:
@@ -133,16 +133,16 @@ async def serve(request: Request[Any, Any, Any]) -> Response[bytes]:
         return _trouble(400, InvalidSetting(f"the body is not a request to {call}: {error}"))
 
     async def work() -> bytes:
-        return wire.encode(await _recorded(request, call, asked))
+        return wire.encode_answer(call, await _recorded(request, call, asked))
 
     name = request.headers.get(wire.REQUEST, "")
     if call not in wire.WRITES or not 0 < len(name) <= _LONGEST_NAME:
         answer = await _recorded(request, call, asked)
         if isinstance(answer, BoundedPage):
-            return _answer(wire.encode(answer.tasks), {wire.CUT: "1"} if answer.is_cut else {})
-        return _answer(wire.encode(answer))
+            return _answer(request, wire.encode(answer.tasks), {wire.CUT: "1"} if answer.is_cut else {})
+        return _answer(request, wire.encode_answer(call, answer))
     data, remembered = await answers(request.app.state).once(f"{call} {name}", work)
-    return _answer(data, {wire.REMEMBERED: "1"} if remembered else {})
+    return _answer(request, data, {wire.REMEMBERED: "1"} if remembered else {})
 
 
 async def _recorded(request: Request[Any, Any, Any], call: str, asked: Any) -> Any:
@@ -160,7 +160,10 @@ async def _recorded(request: Request[Any, Any, Any], call: str, asked: Any) -> A
     return answer
 
 
-def _answer(data: bytes, headers: dict[str, str] | None = None) -> Response[bytes]:
+def _answer(request: Request[Any, Any, Any], data: bytes, headers: dict[str, str] | None = None) -> Response[bytes]:
+    queue: Client = request.app.state.queue
+    limit = min(queue.payload_limit, wire.MAX_PAYLOAD_LIMIT)
+    headers = {wire.PAYLOAD_LIMIT: str(limit), **(headers or {})}
     return Response(data, media_type=wire.MEDIA_TYPE, status_code=200, headers=headers)
 
 
