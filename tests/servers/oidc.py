@@ -1,4 +1,4 @@
-"""A real OpenID Connect provider. In an environment of its own: it brings a web framework."""
+"""A real OpenID Connect provider, which checks PKCE. In an environment of its own: it brings a web framework."""
 
 import sys
 from collections.abc import Iterator
@@ -39,7 +39,9 @@ def oidc_provider(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LoginPla
         missing("the OpenID provider", "python -m venv .venv/oidc && .venv/oidc/bin/pip install oidc-provider-mock")
     (port,) = free_ports(1)
     issuer = f"http://localhost:{port}"
-    command = [program, "--port", str(port), "--require-nonce", "True"]
+    python = Path(program).resolve().parent / "python"  # of the environment the package is in
+    script = Path(__file__).with_name("oidc_provider.py")
+    command = [str(python), str(script), "--port", str(port), "--require-nonce", "True"]
     with running(command, tmp_path_factory.mktemp("oidc"), f"{issuer}/.well-known/openid-configuration"):
         place = LoginPlace(issuer)
         yield place

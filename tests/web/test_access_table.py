@@ -1,4 +1,6 @@
-"""Every route with every kind of token: who gets in, and what a limited token sees and changes outside its limits."""
+"""Every route with every kind of token, and with people of limited roles: who gets in, and what a limited caller sees
+and changes outside its limits.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -12,11 +14,14 @@ from litestar import Litestar
 
 from qo import wire
 from qo.client import Client
+from qo.model import Filter, Status
 from qo.testing import ManualClock
 from qo.web import WebSettings, access_table, create_app
 from qo.web.access import Outside
 from qo.web.access_table import RouteAccess, routes_of
 from qo.web.callers import Caller, Scope
+from qo.web.oidc.sessions import CSRF_HEADER, SessionStore, csrf_token_of
+from qo.web.oidc.settings import OidcSettings, parse_roles
 from qo.web.tokens import create_token, revoke_token
 from tests.web.route_cases import CASES, CONTROL, FOREIGN_WORKER, MINE, SECRET, TYPE, Case, World
 
@@ -27,10 +32,22 @@ LIMITS: dict[str, dict[str, Any]] = {
     "type": {"types": [TYPE]},
     "elsewhere": {"queues": ["elsewhere"]},
 }
+PERSON = "session "  # how the secret of a person's session begins here
+ROLES = parse_roles(
+    [
+        f"operate-queue=operate,submit;queue={MINE}",
+        f"operate-type=operate;type={TYPE}",
+        f"admin-queue=admin;queue={MINE}",
+        "read-elsewhere=read;queue=elsewhere",
+        "read-whole=read",
+        f"work-both=operate;queue={MINE};type={TYPE}",
+    ]
+)
+LOGIN = OidcSettings(issuer="http://127.0.0.1:9", client_id="qo", roles=ROLES.roles, limited_roles=ROLES.limited_roles)
 
 
 class Bearer(NamedTuple):
-    """A kind of token. Without a caller it is none that is let in anywhere."""
+    """A kind of token, or a person who logged in. Without a caller it is none that is let in anywhere."""
 
     name: str
     secret: str | None
@@ -49,7 +66,11 @@ async def call(app: Litestar, method: str, path: str, body: Any, secret: str | N
     kind = wire.MEDIA_TYPE if isinstance(body, bytes) else "application/json"
     parts = urlsplit(path)
     headers = [(b"host", b"localhost"), (b"content-type", kind.encode()), (b"content-length", str(len(data)).encode())]
-    if secret is not None:
+    if secret is not None and secret.startswith(PERSON):
+        session = secret.removeprefix(PERSON)
+        headers += [(b"cookie", f"qo-session={session}".encode())]
+        headers += [(CSRF_HEADER.lower().encode(), csrf_token_of(session).encode())]
+    elif secret is not None:
         headers.append((b"authorization", f"Bearer {secret}".encode()))
     scope: dict[str, Any] = {
         "type": "http",
@@ -90,7 +111,7 @@ async def new_site() -> AsyncIterator[Site]:
     """The application over a store in memory, with a token of each kind."""
     world, clock = World(), ManualClock()
     queue = Client(world.engine, clock=clock)
-    app = create_app(queue, settings=WebSettings(), clock=clock)
+    app = create_app(queue, settings=WebSettings(oidc=LOGIN), clock=clock)
     async with app.lifespan():
         bearers = [Bearer("none", None), Bearer("unknown", "qo_" + "0" * 64)]
         revoked = await create_token(world.engine, "revoked", [Scope.ADMIN], now=clock())
@@ -102,7 +123,20 @@ async def new_site() -> AsyncIterator[Site]:
                 if scope is not Scope.ENGINE or not named:
                     made = await create_token(world.engine, f"{scope}-{limits}", [scope], now=clock(), **named)
                     bearers.append(Bearer(made.token.name, made.secret, made.token.caller(), limits))
+        bearers += [await person(world, clock, group) for group in ROLES.limited_roles if group != "work-both"]
         yield Site(app, world, bearers)
+
+
+async def person(world: World, clock: ManualClock, *groups: str) -> Bearer:
+    """Somebody who logged in. The limits are those of the last group."""
+    store = SessionStore(world.engine, clock, LOGIN)
+    opened = await store.open(subject="s", name="person", groups=groups, lifetime=3600)
+    return Bearer(
+        f"person-{'-'.join(groups)}",
+        PERSON + opened.secret,
+        opened.session.caller(LOGIN),
+        groups[-1].rpartition("-")[2],
+    )
 
 
 def expected(route: RouteAccess, case: Case, bearer: Bearer) -> tuple[int, ...]:
@@ -110,7 +144,7 @@ def expected(route: RouteAccess, case: Case, bearer: Bearer) -> tuple[int, ...]:
     caller = bearer.caller
     if caller is None:
         return (401,)
-    if not route.admits(caller) or (case.scope is not None and not caller.may(case.scope)):
+    if not route.admits(caller) or (case.scope is not None and caller.within(case.scope) is None):
         return (403,)
     if bearer.limits == "whole" or bearer.limits in case.inside:
         return (200, 201, 202, 204)
@@ -123,7 +157,7 @@ async def test_each_route_answers_each_kind_of_token_as_the_table_says():
     async with new_site() as site:
         routes = {(route.method, route.path): route for route in routes_of(site.app) if route.scope is not None}
         assert {(case.method, case.path) for case in CASES} == routes.keys(), "add it to tests/web/route_cases.py"
-        for case in CASES:
+        for case in sorted(CASES, key=lambda case: case.path == "/auth/logout"):  # that last: it ends sessions
             for bearer in site.bearers:
                 wrong += await _check(site, routes[case.method, case.path], case, bearer)
     assert not wrong, "\n".join(wrong)
@@ -167,6 +201,56 @@ async def test_every_kind_of_token_is_refused_for_the_worker_of_another():
             path, body = await FOREIGN_WORKER.make(site.world, "")
             reply = await call(site.app, "POST", path, body, bearer.secret)
             assert reply.status == (401 if bearer.caller is None else 403), bearer.name
+
+
+async def test_a_person_may_do_what_any_of_the_groups_may_and_where_it_may():
+    """Looks everywhere, and acts in one queue; the limits of two groups are joined where lists can say it."""
+    async with new_site() as site:
+        world, clock = site.world, ManualClock()
+        await world.rebuild()
+        (foreign,) = await world.engine.find(Filter(statuses=(Status.PENDING,), queues=(SECRET,)), limit=9)
+        mixed = await person(world, clock, "read-whole", "admin-queue")
+        both = await person(world, clock, "operate-queue", "operate-type")
+        exact = await person(world, clock, "operate-queue", "work-both")
+
+        async def answer(bearer: Bearer, method: str, path: str, body: Any = None) -> Reply:
+            return await call(site.app, method, path, body, bearer.secret)
+
+        seen = await answer(mixed, "GET", f"/api/v1/tasks/{foreign.id}")
+        assert seen.status == 200 and "secret-" in seen.body
+        known = msgspec.json.decode((await answer(mixed, "GET", "/api/v1/dashboard/session")).body)
+        assert (known["scopes"], known["queues"]) == (["admin", "read"], [])
+        assert known["can"]["delete"] and not known["can"]["audit"]
+        mine = await world.add("pending")
+        for bearer, path in ((mixed, "/api/v1/tasks"), (exact, "/api/v1/tasks")):
+            assert (await answer(bearer, "DELETE", f"{path}/{foreign.id}")).status == 404
+        acted = await answer(mixed, "POST", "/api/v1/dashboard/act", {"action": "cancel", "ids": [mine, foreign.id]})
+        assert acted.status == 200 and msgspec.json.decode(acted.body)["done"] == 1
+        acted = await answer(mixed, "POST", "/api/v1/dashboard/act", {"action": "delete", "ids": [mine, foreign.id]})
+        assert acted.status == 200 and msgspec.json.decode(acted.body)["done"] == 1
+        assert (await answer(mixed, "POST", "/api/v1/switches/pause", {})).status == 403
+        assert (await answer(mixed, "POST", "/api/v1/switches/pause", {"queue": MINE})).status == 200
+        assert (await answer(mixed, "GET", "/api/v1/audit")).status == 403
+        assert await world.engine.get([foreign.id]) == [foreign]
+        # Queue or type cannot be said with one list of each: the group named first counts.
+        elsewhere = await world.add("pending", queue=SECRET)
+        assert (await answer(both, "GET", f"/api/v1/tasks/{elsewhere}")).status == 404
+        other_type = await world.add("pending", type="other")
+        assert (await answer(exact, "DELETE", f"/api/v1/tasks/{other_type}")).status == 200  # the wider one counts
+
+
+async def test_a_role_that_is_taken_from_a_group_ends_its_sessions():
+    async with new_site() as site:
+        clock = ManualClock()
+        opened = await SessionStore(site.world.engine, clock, LOGIN).open(
+            subject="s", name="n", groups=["read-whole", "admin-queue"], lifetime=60
+        )
+        for kept, scopes in ((("read-whole",), {Scope.READ}), ((), None)):
+            changed = msgspec.structs.replace(
+                LOGIN, roles={group: LOGIN.roles[group] for group in kept}, limited_roles={}
+            )
+            caller = await SessionStore(site.world.engine, clock, changed).caller(opened.secret)
+            assert (None if caller is None else caller.scopes) == scopes and not (caller and caller.limited_roles)
 
 
 async def test_public_routes_need_no_token():

@@ -205,6 +205,42 @@ def test_what_the_provider_refuses_is_said(api: Served, oidc_provider: LoginPlac
     assert come_back(api, f"/auth/callback?code=made-up&state={state}") == "../ui/#/login?problem=invalid"
 
 
+class AttemptWithVerifier(LoginAttempt):
+    """One that redeems its code with another verifier than the login began with."""
+
+    verifier = ""
+
+    @property
+    def code_verifier(self) -> str:
+        return self.verifier
+
+
+@pytest.mark.parametrize(
+    ("verifier", "said"),
+    [("0" * 64, "Code challenge failed"), ("", "Missing 'code_verifier'")],
+    ids=["wrong", "missing"],
+)
+async def test_a_code_is_worth_nothing_without_the_verifier_of_its_login(
+    oidc_provider: LoginPlace, verifier: str, said: str
+) -> None:
+    """The provider checks it: whoever sees a code on its way cannot redeem it."""
+    oidc_provider.make_user("pkce@example.com", groups=["ops"])
+    provider, there = OidcProvider(oidc(oidc_provider), system_clock), "http://localhost/auth/callback"
+
+    async def code_of(attempt: LoginAttempt) -> str:
+        url = oidc_provider.approve(await provider.login_url(attempt, there), "pkce@example.com")
+        return parse_qs(urlsplit(url).query)["code"][0]
+
+    attempt = new_attempt("/")
+    stolen = AttemptWithVerifier(*attempt)
+    stolen.verifier = verifier
+    with pytest.raises(LoginRefused, match=said) as refused:
+        await provider.identify(await code_of(attempt), stolen, there)
+    assert refused.value.problem == "invalid"
+    attempt = new_attempt("/")
+    assert (await provider.identify(await code_of(attempt), attempt, there)).groups == ("ops",)
+
+
 @pytest.mark.parametrize("issuer", ["http://127.0.0.1:9", "{}/"], ids=["away", "another name"])
 def test_a_provider_that_cannot_be_used_is_said_and_tokens_go_on(
     oidc_provider: LoginPlace, issuer: str, caplog: pytest.LogCaptureFixture
@@ -378,8 +414,9 @@ async def test_an_id_token_that_is_not_meant_for_this_login_is_refused(
 
 async def test_sessions_are_bounded_and_damage_ends_them_all() -> None:
     engine = MemoryEngine()
-    store = SessionStore(engine, system_clock)
-    opened = [await store.open(subject="s", name="n", scopes=frozenset({Scope.READ}), lifetime=60) for _ in range(3)]
+    settings = oidc(LoginPlace("http://localhost"))
+    store = SessionStore(engine, system_clock, settings)
+    opened = [await store.open(subject="s", name="n", groups=["staff"], lifetime=60) for _ in range(3)]
     for each in opened:
         caller = await store.caller(each.secret)
         assert caller is not None and await store.is_open(caller)
@@ -387,9 +424,9 @@ async def test_sessions_are_bounded_and_damage_ends_them_all() -> None:
     assert note is not None and all(each.secret.encode() not in note.data for each in opened)
     assert await store.caller("x") is None and await store.caller("0" * 64) is None
     await engine.write_note(SESSIONS, b"garbage", expected=note.version)
-    other = SessionStore(engine, system_clock)
+    other = SessionStore(engine, system_clock, settings)
     assert await other.caller(opened[0].secret) is None
-    again = await other.open(subject="s", name="n", scopes=frozenset({Scope.READ}), lifetime=60)
+    again = await other.open(subject="s", name="n", groups=["staff"], lifetime=60)
     assert await other.caller(again.secret) is not None
     assert MAX_SESSIONS == 1000
 
@@ -432,8 +469,9 @@ def test_people_from_elsewhere_need_a_public_url() -> None:
 def test_settings_are_checked() -> None:
     made = oidc_settings(GIVEN)
     assert made is not None and made.roles["CN=a,OU=b"] == {Scope.ADMIN, Scope.SUBMIT}
-    assert made.scopes_of(["ops"]) == {Scope.OPERATE} and not made.scopes_of(["x"])
-    assert not check_oidc(oidc(LoginPlace("http://localhost"), roles={"a": frozenset({Scope.SUBMIT})})).scopes_of(["a"])
+    assert made.rights_of(["ops"]) == (frozenset({Scope.OPERATE}), ()) and not made.rights_of(["x"]).may_look
+    only_submits = check_oidc(oidc(LoginPlace("http://localhost"), roles={"a": frozenset({Scope.SUBMIT})}))
+    assert not only_submits.rights_of(["a"]).may_look
     assert oidc_settings(GIVEN | {"oidc_issuer": None, "oidc_client_id": None, "oidc_roles": ()}) is None
     for wrong in (
         {"oidc_issuer": "http://login.example"},
@@ -447,6 +485,13 @@ def test_settings_are_checked() -> None:
     ):
         with pytest.raises(InvalidSetting, match="--"):
             oidc_settings(GIVEN | wrong)
-    for role in ("ops", "ops=", "=read", "ops=engine", "ops=work", "ops=root"):
+    limited = parse_roles(["a;b=read;queue=mail;queue=sms;type=send@2", "a;b=operate;type=send"])
+    assert not limited.roles
+    assert str(oidc(LoginPlace("http://localhost"), limited_roles=limited.limited_roles).rights_of(["a;b"])) == (
+        "read (queue mail, queue sms, type send@2); operate (type send)"
+    )
+    with pytest.raises(InvalidSetting, match="queue"):
+        parse_roles(["a=read;queue=not a name"])
+    for role in ("ops", "ops=", "=read", "ops=engine", "ops=work", "ops=root", "ops;queue=a", "ops=read;colour=red"):
         with pytest.raises(InvalidSetting, match="GROUP=ROLE"):
             parse_roles([role])

@@ -34,6 +34,7 @@ COMMANDS = {  # in the order in which one meets them
     "limit": "Limit how many tasks a worker starts a second.",
     "serve": "Answer over HTTP.",
     "token": "Say who may call the server.",
+    "session": "Show who is logged in, and log people out.",
     "audit": "Show who did what.",
     "doctor": "Check that a store can be trusted.",
     "migrate": "Create or update a store's tables.",

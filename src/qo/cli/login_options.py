@@ -26,8 +26,8 @@ def login_options(function: Function) -> Function:
                 "oidc_roles",
                 multiple=True,
                 var="QO_OIDC_ROLES",
-                metavar="GROUP=ROLE[,ROLE]",
-                help="What members of a group may do: read, submit, operate, admin; repeat.",
+                metavar="GROUP=ROLE[,ROLE][;queue=NAME][;type=NAME]",
+                help="What members of a group may do, and where: read, submit, operate, admin; repeat.",
             ),
             option(
                 "--oidc-groups-claim",

@@ -51,6 +51,7 @@ def oidc_settings(given: dict[str, Any]) -> OidcSettings | None:
         if given["oidc_client_id"] or given["oidc_roles"]:
             raise InvalidSetting("--oidc-client-id and --oidc-role need --oidc-issuer, the URL of the provider")
         return None
+    mapped = parse_roles(given["oidc_roles"])
     return check_oidc(
         OidcSettings(
             issuer=given["oidc_issuer"],
@@ -59,7 +60,8 @@ def oidc_settings(given: dict[str, Any]) -> OidcSettings | None:
             public_url=(given["public_url"] or "").rstrip("/"),
             scopes=tuple(given["oidc_scopes"]),
             groups_claim=given["oidc_groups_claim"],
-            roles=parse_roles(given["oidc_roles"]),
+            roles=mapped.roles,
+            limited_roles=mapped.limited_roles,
             session_lifetime=given["oidc_session"],
         )
     )

@@ -83,9 +83,10 @@ class Gate:
         if user is None and secret is None and self._is_open(known, connection):
             caller = LOCAL_CALLER
         else:
-            caller = user or self._caller(known, secret)
-            if not caller.may(scope):
+            admitted = (user or self._caller(known, secret)).within(scope)
+            if admitted is None:
                 raise PermissionDeniedException(f"this needs a token with the scope {scope}")
+            caller = admitted
             if not limited and not caller.limits.is_whole:
                 raise PermissionDeniedException("this is for tokens that are not limited to queues or types")
         put_caller(connection, caller)

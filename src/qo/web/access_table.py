@@ -34,7 +34,8 @@ class RouteAccess(Struct, frozen=True, kw_only=True):
         """Whether the caller is let in. The handler then keeps to its limits."""
         if self.scope is None:
             return True
-        return caller.may(self.scope) and (self.outside is not None or caller.limits.is_whole)
+        admitted = caller.within(self.scope)
+        return admitted is not None and (self.outside is not None or admitted.limits.is_whole)
 
     @property
     def family(self) -> str:

@@ -85,8 +85,8 @@ async def create_token(
         name=check_name("name", name),
         digest=digest_of(secret),
         scopes=frozenset(scopes),
-        queues=_limit("queue", check_names("queue", queues)),
-        types=_limit("type", check_types("type", types)),
+        queues=check_limit("queue", check_names("queue", queues)),
+        types=check_limit("type", check_types("type", types)),
         created_at=now,
         created_by=created_by,
         expires_at=None if lifetime is None else now + lifetime,
@@ -110,9 +110,9 @@ async def create_token(
     return Created(token, secret)
 
 
-def _limit(field: str, names: tuple[str, ...]) -> frozenset[str]:
+def check_limit(field: str, names: tuple[str, ...]) -> frozenset[str]:
     if len(names) > _MAX_LIMITS:
-        raise InvalidSetting(f"a token names at most {_MAX_LIMITS} {field}s, this one {len(names)}")
+        raise InvalidSetting(f"a token or role names at most {_MAX_LIMITS} {field}s, this one {len(names)}")
     return frozenset(names)
 
 

@@ -83,20 +83,21 @@ async def show_session(request: Request[Any, Any, Any]) -> Session:
     """What the caller may do."""
     server = server_of(request)
     caller = caller_of(request)
-    operate = caller.may(Scope.OPERATE)
+    operate = caller.may_somewhere(Scope.OPERATE)
+    admin = caller.within(Scope.ADMIN)
     # Where an id's first digit is part of a task's place in the bucket, people look for it there.
     can = Abilities(
         write=operate,
-        delete=caller.may(Scope.ADMIN),
+        delete=caller.may_somewhere(Scope.ADMIN),
         switches=operate,
         drain=operate,
         shards=bool(server.queue.engine.shards),
-        audit=caller.may(Scope.ADMIN) and caller.limits.is_whole,
+        audit=admin is not None and admin.limits.is_whole,
     )
     return Session(
         title=server.settings.title,
         version=__version__,
-        scopes=sorted(caller.scopes),
+        scopes=sorted(caller.scopes.union(*(role.scopes for role in caller.limited_roles))),
         queues=sorted(caller.limits.queues),
         types=sorted(caller.limits.types),
         can=can,

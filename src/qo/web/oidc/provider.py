@@ -24,7 +24,8 @@ from qo.web.oidc.settings import OidcSettings
 
 # Signatures that only the provider can make. Not `none`, and none that is made with the client's own secret.
 _ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
-_TIMEOUT = 10.0  # seconds for one request to the provider
+_TIMEOUT = 10.0  # seconds without a sign of the provider
+_TOTAL_TIMEOUT = 20.0  # seconds for all requests of one step: a provider that sends a byte now and then ends it, too
 _LEEWAY = 60  # seconds by which the clocks may differ
 _METADATA_LIFETIME = 3600.0  # seconds
 MAX_LOGINS = 50  # that wait for the provider at once: anyone can begin one, and each takes a connection meanwhile
@@ -56,7 +57,12 @@ class OidcProvider:
     async def identify(self, code: str, attempt: LoginAttempt, redirect_uri: str) -> Identity:
         """Who the code stands for. Raises LoginRefused."""
         with self._one_more_login():
-            return self._identity(await self._redeem(code, attempt, redirect_uri))
+            try:
+                async with asyncio.timeout(_TOTAL_TIMEOUT):
+                    claims = await self._redeem(code, attempt, redirect_uri)
+            except TimeoutError as error:
+                raise LoginRefused("provider_down", f"{self._settings.issuer} took too long") from error
+        return self._identity(claims)
 
     async def _redeem(self, code: str, attempt: LoginAttempt, redirect_uri: str) -> dict[str, Any]:
         """What the provider says of the person for this code."""
@@ -75,7 +81,8 @@ class OidcProvider:
             except httpx2.HTTPError as error:
                 raise LoginRefused("provider_down", f"{self._settings.issuer} did not answer: {error!r}") from error
             except (AuthlibBaseError, JoseError, ValueError, KeyError, TypeError) as error:
-                raise LoginRefused("invalid", f"{self._settings.issuer} gave no valid identity: {error!r}") from error
+                detail = f"{self._settings.issuer} gave no valid identity: {type(error).__name__}: {error}"
+                raise LoginRefused("invalid", detail) from error
         return claims
 
     async def logout_url(self, redirect_uri: str) -> str | None:
@@ -164,8 +171,9 @@ class OidcProvider:
 
     async def _read(self) -> None:
         try:
-            await self._discover()
-        except (httpx2.HTTPError, JoseError, ValueError, KeyError, TypeError) as error:
+            async with asyncio.timeout(_TOTAL_TIMEOUT):
+                await self._discover()
+        except (TimeoutError, httpx2.HTTPError, JoseError, ValueError, KeyError, TypeError) as error:
             raise LoginRefused("provider_down", f"{self._settings.issuer} cannot be used: {error!r}") from error
         self._read_at = self._clock()
 

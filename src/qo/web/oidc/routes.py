@@ -4,8 +4,10 @@ A browser comes here by its address bar, so what goes wrong is not answered in J
 whose page says what happened (`#/login?problem=...`).
 """
 
+import asyncio
 import hmac
 import logging
+from contextlib import suppress
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -26,6 +28,7 @@ log = logging.getLogger("qo.web")
 _CALLBACK: Final = "/auth/callback"
 _NOT_SET_UP: Final = "../ui/#/login?problem=not_set_up"
 _MAX_QUERY = 4_096  # characters of a code or state
+_STORE_TIMEOUT = 10.0  # seconds to store a session
 
 
 class LoggedOut(Struct, frozen=True, kw_only=True):
@@ -60,13 +63,17 @@ async def come_back(request: Request[Any, Any, Any]) -> Response[bytes]:
     attempt = attempt_in(read_cookie(request, "login", secure=service.settings.is_secure))
     try:
         identity = await _identify(request, service, attempt)
-        opened = await service.open_session(identity)
+        async with asyncio.timeout(_STORE_TIMEOUT):
+            opened = await service.open_session(identity)
     except LoginRefused as error:
         return _refused(service, error.problem, str(error))
-    except QoError as error:
-        return _refused(service, "store", str(error))
-    session = opened.session
-    await server.action_recorder.record(request.scope, "login", caller=session.caller(), target=_roles(session.scopes))
+    except (QoError, TimeoutError) as error:
+        return _refused(service, "store", str(error) or f"the store did not answer within {_STORE_TIMEOUT:g} s")
+    rights = opened.session.rights(service.settings)
+    caller = opened.session.caller(service.settings)
+    with suppress(TimeoutError):  # it goes on being recorded, or is logged
+        async with asyncio.timeout(_STORE_TIMEOUT):
+            await server.action_recorder.record(request.scope, "login", caller=caller, target=str(rights))
     secure, view = service.settings.is_secure, "/" if attempt is None else attempt.view
     return _redirect(
         f"../ui/#{quote(view, safe='/?=&%+:,.~-')}",
@@ -125,10 +132,6 @@ def _refused(service: LoginService, problem: LoginProblem, detail: str) -> Respo
     log.warning("nobody was logged in (%s): %s", problem, detail, extra={"problem": problem})
     gone = make_cookie("login", "", secure=service.settings.is_secure, lifetime=0)
     return _redirect(f"../ui/#/login?problem={problem}", [gone])
-
-
-def _roles(scopes: frozenset[str]) -> str:
-    return ", ".join(sorted(scopes))
 
 
 router = Router(path="/auth", route_handlers=[log_in, come_back, log_out], tags=["auth"])

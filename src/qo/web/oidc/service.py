@@ -25,7 +25,7 @@ class LoginProvider(Protocol):
 class LoginService:
     def __init__(self, engine: Engine, settings: OidcSettings, clock: Clock) -> None:
         self.settings = check_oidc(settings)
-        self.sessions = SessionStore(engine, clock)
+        self.sessions = SessionStore(engine, clock, self.settings)
         self.provider: LoginProvider = _provider(settings, clock)
 
     def session_secret(self, connection: ASGIConnection[Any, Any, Any, Any]) -> str:
@@ -38,12 +38,14 @@ class LoginService:
 
     async def open_session(self, identity: Identity) -> OpenedSession:
         """Raises LoginRefused for somebody whose groups may do nothing here."""
-        scopes = self.settings.scopes_of(identity.groups)
-        if not scopes:
+        if not self.settings.rights_of(identity.groups).may_look:
             groups = ", ".join(identity.groups) or "none"
             raise LoginRefused("no_role", f"{identity.name!r} has no role here; groups: {groups:.500}")
         return await self.sessions.open(
-            subject=identity.subject, name=identity.name, scopes=scopes, lifetime=self.settings.session_lifetime
+            subject=identity.subject,
+            name=identity.name,
+            groups=[group for group in identity.groups if self.settings.knows(group)],
+            lifetime=self.settings.session_lifetime,
         )
 
 

@@ -1,11 +1,15 @@
 """Sessions of people who logged in. The store keeps them by the hash of their secret, so all servers know them, they
 survive a restart, and logging out ends them everywhere. One note holds them all, as one holds the tokens: whatever a
 request sends as its cookie, the store is read once a second at most.
+
+A session keeps the groups of its person, and each server derives from its own settings what they may do. So a session
+ends with the last role of its groups.
 """
 
 import asyncio
 import hmac
 import math
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from msgspec import Struct
@@ -16,6 +20,7 @@ from qo.engine import Engine
 from qo.ids import new_lease_id
 from qo.model import ADMIN_NOTES
 from qo.web.callers import Caller, Scope
+from qo.web.oidc.settings import GroupRights, OidcSettings
 from qo.web.tokens import digest_of
 
 SESSIONS = f"{ADMIN_NOTES}sessions"
@@ -28,16 +33,30 @@ class UserSession(Struct, frozen=True, kw_only=True):
     digest: str  # SHA-256 of the secret, in hex
     subject: str  # as the provider calls the person, for ever
     name: str
-    scopes: frozenset[Scope]
+    scopes: frozenset[Scope]  # on the whole store, at login: for servers that know no groups, or sessions without
+    groups: tuple[str, ...] = ()  # those that had a role at login
     created_at: float
     expires_at: float
 
-    def caller(self) -> Caller:
+    @property
+    def id(self) -> str:
+        """What people call it by. It says nothing about the secret."""
+        return self.digest[:16]
+
+    def rights(self, settings: OidcSettings) -> GroupRights:
+        return settings.rights_of(self.groups) if self.groups else GroupRights(self.scopes, ())
+
+    def caller(self, settings: OidcSettings) -> Caller | None:
+        """None: none of its groups has a role any more."""
+        rights = self.rights(settings)
+        if not rights.may_look:
+            return None
         return Caller(
-            id=f"user-{self.digest[:16]}",
+            id=f"user-{self.id}",
             name=self.name,
             kind="user",
-            scopes=self.scopes,
+            scopes=rights.scopes,
+            limited_roles=rights.limited_roles,
             expires_at=self.expires_at,
         )
 
@@ -63,21 +82,41 @@ def is_csrf_token(given: str, secret: str) -> bool:
     return hmac.compare_digest(given.encode(), csrf_token_of(secret).encode())
 
 
+async def read_sessions(engine: Engine, now: float) -> list[UserSession]:
+    """Those that have not ended, the oldest first."""
+    stored = await notes.read(engine, SESSIONS, UserSessions)
+    return [each for each in stored.sessions if each.expires_at > now]
+
+
+async def end_sessions(engine: Engine, is_chosen: Callable[[UserSession], bool]) -> list[UserSession]:
+    """End the chosen ones on every server; which they were. A server heeds it within a second."""
+    ended: list[UserSession] = []
+
+    def without(before: UserSessions) -> UserSessions:
+        ended[:] = [each for each in before.sessions if is_chosen(each)]
+        return UserSessions(sessions=tuple(each for each in before.sessions if each not in ended))
+
+    if await engine.read_note(SESSIONS) is not None:
+        await notes.change(engine, SESSIONS, UserSessions, without)
+    return ended
+
+
 class SessionStore:
-    def __init__(self, engine: Engine, clock: Clock, *, elapsed: Clock = boot_clock) -> None:
-        self._engine, self._clock, self._elapsed = engine, clock, elapsed
+    def __init__(self, engine: Engine, clock: Clock, settings: OidcSettings, *, elapsed: Clock = boot_clock) -> None:
+        self._engine, self._clock, self._settings, self._elapsed = engine, clock, settings, elapsed
         self._callers: dict[str, Caller] = {}  # by digest
         self._ids: frozenset[str] = frozenset()
         self._read_at = -math.inf
         self._reading = asyncio.Lock()
 
-    async def open(self, *, subject: str, name: str, scopes: frozenset[Scope], lifetime: float) -> OpenedSession:
+    async def open(self, *, subject: str, name: str, groups: Sequence[str], lifetime: float) -> OpenedSession:
         secret, now = new_lease_id() + new_lease_id(), self._clock()  # 256 bits
         session = UserSession(
             digest=digest_of(secret),
             subject=subject,
             name=name,
-            scopes=scopes,
+            scopes=self._settings.rights_of(groups).scopes,
+            groups=tuple(groups),
             created_at=now,
             expires_at=now + lifetime,
         )
@@ -92,19 +131,18 @@ class SessionStore:
 
     async def close(self, secret: str) -> None:
         digest = digest_of(secret)
-
-        def closed(before: UserSessions) -> UserSessions:
-            return UserSessions(sessions=tuple(each for each in before.sessions if each.digest != digest))
-
-        await notes.change(self._engine, SESSIONS, UserSessions, closed)
+        await end_sessions(self._engine, lambda each: each.digest == digest)
         self._read_at = -math.inf
 
     async def caller(self, secret: str) -> Caller | None:
         """The person whose session this is; None: it has ended, or there was none."""
         if len(secret) != _FORM:
             return None
+        digest, asked_at = digest_of(secret), self._elapsed()
         await self._read()
-        caller = self._callers.get(digest_of(secret))
+        if digest not in self._callers and self._read_at < asked_at:
+            await self._read(since=asked_at)  # the session may have begun at another server a moment ago
+        caller = self._callers.get(digest)
         return caller if caller is not None and self._is_live(caller) else None
 
     async def is_open(self, caller: Caller) -> bool:
@@ -114,13 +152,20 @@ class SessionStore:
     def _is_live(self, caller: Caller) -> bool:
         return caller.expires_at is not None and self._clock() < caller.expires_at
 
-    async def _read(self) -> None:
-        if self._elapsed() - self._read_at < _FRESH:
+    async def _read(self, *, since: float = -math.inf) -> None:
+        """Read what is stored, unless that was done `since` then and a moment ago. At most once in `_FRESH` seconds."""
+        if self._is_fresh(since):
             return
         async with self._reading:
-            if self._elapsed() - self._read_at < _FRESH:
+            if self._is_fresh(since):
                 return
+            await asyncio.sleep(self._read_at + _FRESH - self._elapsed())
+            began_at = self._elapsed()
             stored = await notes.read_or(self._engine, SESSIONS, UserSessions, UserSessions())
-            self._callers = {each.digest: each.caller() for each in stored.sessions}
+            found = {each.digest: each.caller(self._settings) for each in stored.sessions}
+            self._callers = {digest: caller for digest, caller in found.items() if caller is not None}
             self._ids = frozenset(caller.id for caller in self._callers.values())
-            self._read_at = self._elapsed()
+            self._read_at = began_at
+
+    def _is_fresh(self, since: float) -> bool:
+        return self._read_at >= since and self._elapsed() - self._read_at < _FRESH

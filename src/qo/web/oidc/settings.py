@@ -1,16 +1,48 @@
 """Which provider people log in at, and what their groups may do. Imports nothing of the extra `oidc`."""
 
 from collections.abc import Iterable
+from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from msgspec import Struct
 
-from qo.errors import InvalidSetting
-from qo.web.callers import IMPLIED, Scope
+from qo.errors import InvalidSetting, InvalidTask
+from qo.model import check_names, check_types
+from qo.web.callers import AccessLimits, LimitedRole, Scope, allows
+from qo.web.tokens import check_limit
 
 # A person at the dashboard is no worker, and the engine port has no page.
 ROLES = (Scope.READ, Scope.SUBMIT, Scope.OPERATE, Scope.ADMIN)
 MAX_SESSION = 7 * 86_400.0  # seconds
+
+
+class GroupRights(NamedTuple):
+    """What members of some groups may do: on the whole store, and within limits."""
+
+    scopes: frozenset[Scope]
+    limited_roles: tuple[LimitedRole, ...]
+
+    @property
+    def may_look(self) -> bool:
+        """Whether there is anything to see. If not, logging in makes no sense."""
+        granted = self.scopes.union(*(role.scopes for role in self.limited_roles))
+        return allows(granted, Scope.READ)
+
+    def __str__(self) -> str:
+        return "; ".join(
+            [
+                *([", ".join(sorted(self.scopes))] if self.scopes else []),
+                *(_in_words(role) for role in self.limited_roles),
+            ]
+        )
+
+
+def _in_words(role: LimitedRole) -> str:
+    limits = [
+        *(f"queue {name}" for name in sorted(role.limits.queues)),
+        *(f"type {name}" for name in sorted(role.limits.types)),
+    ]
+    return f"{', '.join(sorted(role.scopes))} ({', '.join(limits)})"
 
 
 class OidcSettings(Struct, frozen=True, kw_only=True):
@@ -20,7 +52,8 @@ class OidcSettings(Struct, frozen=True, kw_only=True):
     public_url: str = ""  # where browsers reach this server; empty: http and the name they call
     scopes: tuple[str, ...] = ("openid", "profile", "email")
     groups_claim: str = "groups"
-    roles: dict[str, frozenset[Scope]] = {}  # by group
+    roles: dict[str, frozenset[Scope]] = {}  # by group, on the whole store
+    limited_roles: dict[str, tuple[LimitedRole, ...]] = {}  # by group, within queues and types
     session_lifetime: float = 8 * 3600.0  # seconds
 
     @property
@@ -28,11 +61,15 @@ class OidcSettings(Struct, frozen=True, kw_only=True):
         """Whether browsers speak https to this server."""
         return self.public_url.startswith("https://")
 
-    def scopes_of(self, groups: Iterable[str]) -> frozenset[Scope]:
-        """What a member of these groups may do; empty: nothing."""
-        granted = frozenset(scope for group in groups for scope in self.roles.get(group, ()))
-        may_look = any(Scope.READ in (scope, *IMPLIED.get(scope, ())) for scope in granted)
-        return granted if may_look else frozenset()
+    def knows(self, group: str) -> bool:
+        return group in self.roles or group in self.limited_roles
+
+    def rights_of(self, groups: Iterable[str]) -> GroupRights:
+        """What a member of these groups may do: whatever any of them may."""
+        known = frozenset(groups)
+        scopes = frozenset[Scope]().union(*(granted for group, granted in self.roles.items() if group in known))
+        limited = [role for group, roles in self.limited_roles.items() if group in known for role in roles]
+        return GroupRights(scopes, tuple(limited))
 
 
 def check_oidc(settings: OidcSettings) -> OidcSettings:
@@ -42,7 +79,7 @@ def check_oidc(settings: OidcSettings) -> OidcSettings:
         _check_url("--public-url", settings.public_url)
     if not settings.client_id:
         raise InvalidSetting("--oidc-issuer needs --oidc-client-id, the name of this server at the provider")
-    if not settings.roles:
+    if not settings.roles and not settings.limited_roles:
         raise InvalidSetting("nobody could log in: say what a group may do, such as --oidc-role ops=operate")
     if "openid" not in settings.scopes:
         raise InvalidSetting("--oidc-scope must include openid")
@@ -61,16 +98,47 @@ def _check_url(option: str, url: str) -> None:
         raise InvalidSetting(f"{option} {url!r:.100} must be https; http is for this machine only")
 
 
-def parse_roles(given: Iterable[str]) -> dict[str, frozenset[Scope]]:
-    """`ops=operate` or `admins=admin,submit`, one for each group."""
+class GroupRoles(NamedTuple):
+    roles: dict[str, frozenset[Scope]]
+    limited_roles: dict[str, tuple[LimitedRole, ...]]
+
+
+def parse_roles(given: Iterable[str]) -> GroupRoles:
+    """`ops=operate`, `admins=admin,submit` or `mail=operate;queue=emails;type=send`, one or more for each group."""
     roles: dict[str, frozenset[Scope]] = {}
+    limited: dict[str, tuple[LimitedRole, ...]] = {}
     for each in given:
-        group, _, names = each.rpartition("=")
+        mapping, limits = _split_limits(each)
+        group, _, names = mapping.rpartition("=")
         try:
             granted = frozenset(Scope(name.strip()) for name in names.split(",") if name.strip())
         except ValueError:
             granted = frozenset()
         if not group or not granted or not granted <= set(ROLES):
-            raise InvalidSetting(f"--oidc-role {each!r:.100} is not GROUP=ROLE; roles are {', '.join(ROLES)}")
-        roles[group] = roles.get(group, frozenset()) | granted
-    return roles
+            raise InvalidSetting(
+                f"--oidc-role {each!r:.100} is not GROUP=ROLE or GROUP=ROLE;queue=NAME;type=NAME; "
+                f"roles are {', '.join(ROLES)}"
+            )
+        if limits.is_whole:
+            roles[group] = roles.get(group, frozenset()) | granted
+        else:
+            limited[group] = (*limited.get(group, ()), LimitedRole(scopes=granted, limits=limits))
+    return GroupRoles(roles, limited)
+
+
+def _split_limits(given: str) -> tuple[str, AccessLimits]:
+    """The group with its roles, and the limits after it. A group may have semicolons in its name."""
+    names: dict[str, list[str]] = {"queue": [], "type": []}
+    while True:
+        rest, _, last = given.rpartition(";")
+        kind, _, name = last.partition("=")
+        if not rest or kind not in names:
+            break
+        given = rest
+        names[kind].append(name)
+    try:
+        queues = check_limit("queue", check_names("queue", names["queue"]))
+        types = check_limit("type", check_types("type", names["type"]))
+    except InvalidTask as error:
+        raise InvalidSetting(f"--oidc-role {given!r:.100}: {error}") from error
+    return given, AccessLimits(queues=queues, types=types)
