@@ -4,13 +4,18 @@ Code above `engines/` calls only what `Engine` declares. It never asks which eng
 is a member with a default, and an engine that differs overrides it.
 """
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import Any, NamedTuple, Protocol
+
+from msgspec.structs import replace
 
 from qo.errors import InvalidSetting
 from qo.model import PAYLOAD_LIMIT, Added, Change, ClaimRequest, Counts, Event, Filter, NewTask, Note, Task, cursor
 
 _SNAPSHOT_PAGE_SIZE = 500  # tasks
+_STEP_BYTES = 8 * 1024 * 1024  # of values that one step reads, as far as their sizes are known
+_FIRST_STEP, _FIRST_STEP_OF_LARGE = 32, 2  # tasks, whose sizes are not known yet
+_STEP_GROWTH = 8  # how many times as many tasks the next step may read
 
 
 class Snapshot(NamedTuple):
@@ -118,8 +123,14 @@ class Engine(Protocol):
         return Snapshot(tasks)
 
     async def get_without_values(self, ids: Sequence[str]) -> list[Task | None]:
-        """As `get`, for callers that look at neither payloads nor results: these may be references to other places."""
-        return await self.get(ids)
+        """As `get`, for callers that look at neither payloads nor results: these may be left out, or be references.
+
+        However many ids are given, only a few values are in memory at once.
+        """
+        found: list[Task | None] = []
+        async for some in get_in_steps(self, ids):
+            found += [None if task is None else replace(task, payload=b"null", result=None) for task in some]
+        return found
 
     async def find_without_values(
         self, where: Filter, *, limit: int, after: str = "", created_before: float | None = None
@@ -128,7 +139,7 @@ class Engine(Protocol):
         return await self.find(where, limit=limit, after=after, created_before=created_before)
 
     async def with_values(self, tasks: Sequence[Task]) -> list[Task]:
-        """Tasks that were read without values, with their payloads and results."""
+        """Tasks that `find_without_values` found, with their payloads and results."""
         return list(tasks)
 
     async def count(self) -> Counts:
@@ -161,3 +172,15 @@ class Engine(Protocol):
 
     async def drop_note(self, name: str) -> None:
         """Remove a note, whatever its version; it may be gone already."""
+
+
+async def get_in_steps(engine: Engine, ids: Sequence[str]) -> AsyncIterator[list[Task | None]]:
+    """As `Engine.get`, a few tasks at a time: many at once only while their values are small."""
+    step = _FIRST_STEP if engine.payload_limit <= PAYLOAD_LIMIT else _FIRST_STEP_OF_LARGE
+    at = 0
+    while at < len(ids):
+        some = await engine.get(ids[at : at + step])
+        yield some
+        at += step
+        size = sum(len(task.payload) + len(task.result or b"") for task in some if task is not None)
+        step = max(1, min(step * _STEP_GROWTH, _STEP_BYTES * len(some) // max(size, 1)))

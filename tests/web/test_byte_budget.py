@@ -13,6 +13,7 @@ from qo import wire
 from qo.client import Client
 from qo.engines import open_engine
 from qo.engines.memory import MemoryEngine
+from qo.errors import KeyReused
 from qo.model import ClaimRequest, Filter, Task
 from qo.testing.samples import new, task_id
 from qo.web.byte_budget import ANSWER_BYTES, ClaimSizes
@@ -234,3 +235,58 @@ async def test_what_needs_no_values_reads_none() -> None:
             assert answer.status_code == 200
             assert told is None or answer.json() | told == answer.json()
             assert engine.read == 0, (path, body)
+
+
+async def test_what_looks_at_many_tasks_holds_few_payloads(engine: Watched) -> None:
+    """A batch of results, acting on many tasks by their ids, and submitting many keys again."""
+    ids = [task_id(n) for n in range(NUMBER)]
+    made = await create_token(engine, "ours", [Scope.ADMIN], now=0.0, queues=["default"])
+    async with in_process(Client(engine)) as http:
+        http.headers["authorization"] = f"Bearer {made.secret}"
+        worker = (await http.post("/internal/workers/register", json={})).json()["worker_id"]
+        results = [{"task_id": each, "status": "completed"} for each in ids]
+        for path, body in (
+            (f"/internal/workers/{worker}/result", {"results": results}),
+            ("/api/v1/dashboard/act", {"action": "cancel", "ids": ids}),
+            ("/api/v1/dashboard/act", {"action": "cancel", "ids": ids}),
+        ):
+            engine.largest = 0
+            assert (await http.post(path, json=body)).status_code == 200
+            assert 0 < engine.largest <= LARGE, (path, body)
+
+
+async def test_submitting_known_keys_again_holds_few_payloads(engine: Watched) -> None:
+    client = Client(engine)
+    tasks = [client.new_task("t", VALUE, idempotency_key=str(n)) for n in range(NUMBER)]
+    first = await client.submit_many(tasks)
+    engine.largest = 0
+    again = await client.submit_many(tasks)
+    assert [each.id for each in again] == [each.id for each in first] and not any(each.new for each in again)
+    assert 0 < engine.largest <= LARGE
+    other = [*tasks[:-1], client.new_task("t", b"1", idempotency_key=str(NUMBER - 1))]
+    with pytest.raises(KeyReused):
+        await client.submit_many(other)
+    async with in_process(client) as http:
+        engine.largest = 0
+        known = [{"task_type": "t", "parameters": {}, "idempotency_key": f"k{n}"} for n in range(NUMBER)]
+        for new in (NUMBER, 0):
+            answer = await http.post("/api/v1/tasks/bulk", json={"tasks": known})
+            assert answer.json()["new"] == new
+        assert engine.largest <= LARGE
+
+
+async def test_small_values_are_read_many_at_a_time() -> None:
+    """One by one would cost a trip each."""
+
+    class Counting(MemoryEngine):
+        reads = 0
+
+        async def get(self, ids: Sequence[str]) -> list[Task | None]:
+            self.reads += 1
+            return await super().get(ids)
+
+    engine = Counting()
+    await engine.add([new(n, queue="default") for n in range(1000)])
+    found = await engine.get_without_values([task_id(n) for n in range(1200)])
+    assert [task and task.id for task in found] == [*(task_id(n) for n in range(1000)), *[None] * 200]
+    assert engine.reads == 3

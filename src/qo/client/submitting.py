@@ -8,6 +8,7 @@ from qo.client.describe import describe
 from qo.client.handles import Producer, Submitted
 from qo.client.looking import Looking
 from qo.codec import encode_value, same_value
+from qo.engine import get_in_steps
 from qo.errors import KeyReused
 from qo.model import Added, NewTask, Task, check_depth, check_name, check_size
 
@@ -64,14 +65,17 @@ class Submitting(Looking):  # what it hands out looks for its result
         self.transitions.queued(distinct, answers)
         last = dict(zip(first, answers, strict=True))
         repeated = [task for task in first.values() if task.idempotency_key and not last[task.id].new]
-        for new, existing in zip(repeated, await self._get_many([last[new.id].id for new in repeated]), strict=True):
-            if existing is not None:
-                _check_repeat(new, existing)
+        await self._check_repeats(repeated, [last[new.id].id for new in repeated])
         fresh = {task_id: added.new for task_id, added in last.items()}
         return [Submitted(last[task.id].id, fresh.pop(task.id, False), self) for task in tasks]
 
-    async def _get_many(self, ids: Sequence[str]) -> list[Task | None]:
-        return [task for at in range(0, len(ids), BULK) for task in await self.engine.get(ids[at : at + BULK])]
+    async def _check_repeats(self, repeated: Sequence[NewTask], ids: Sequence[str]) -> None:
+        """Raises KeyReused. Only a few of the stored payloads are in memory at once."""
+        news = iter(repeated)
+        async for some in get_in_steps(self.engine, ids):
+            for existing, new in zip(some, news, strict=False):
+                if existing is not None:
+                    _check_repeat(new, existing)
 
     def new_task(self, type: str, payload: bytes, **options: Any) -> NewTask:
         """A checked description of a task, ready to submit. Options: see `describe`."""

@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from qo.engine import Engine
 from qo.errors import BadBatch
@@ -44,6 +45,17 @@ class ReadContract:
         await engine.add([new(0), new(1)])
         found = await engine.get([task_id(1), task_id(9), task_id(0), task_id(1)])
         assert [task and task.id for task in found] == [task_id(1), None, task_id(0), task_id(1)]
+
+    async def test_get_without_values_answers_as_get_does(self, engine: Engine) -> None:
+        """But for payloads and results. More tasks than are read in the first step."""
+        await engine.add([new(n) for n in range(34)])
+        await engine.apply([complete(task, b"1") for task in await claim(engine, limit=2)])
+        asked = [task_id(n) for n in range(36)]
+        some, whole = await engine.get_without_values(asked), await engine.get(asked)
+        assert [task and replace(task, payload=b"", result=None) for task in some] == [
+            task and replace(task, payload=b"", result=None) for task in whole
+        ]
+        assert [task is None for task in some] == [False] * 34 + [True] * 2
 
     async def test_find_pages_newest_first(self, engine: Engine, clock: ManualClock) -> None:
         for name in (3, 1, 4, 2):

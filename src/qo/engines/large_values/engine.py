@@ -216,7 +216,7 @@ class LargeValuesEngine(ForwardingEngine):
         return found._replace(tasks=await self.with_values(found.tasks))
 
     async def get_without_values(self, ids: Sequence[str]) -> list[Task | None]:
-        return await self.engine.get(ids)
+        return await self.engine.get_without_values(ids)
 
     async def find_without_values(
         self, where: Filter, *, limit: int, after: str = "", created_before: float | None = None

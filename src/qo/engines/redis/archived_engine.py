@@ -154,7 +154,7 @@ class ArchivingEngine(ForwardingEngine):
         return await Engine.snapshot(self)  # of both, page by page
 
     async def get_without_values(self, ids: Sequence[str]) -> list[Task | None]:
-        return await self.get(ids)
+        return await Engine.get_without_values(self, ids)  # of both, a few at a time
 
     async def find_without_values(
         self, where: Filter, *, limit: int, after: str = "", created_before: float | None = None
