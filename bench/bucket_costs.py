@@ -13,8 +13,8 @@ from qo.bucket import Blob, Bucket
 from qo.buckets.memory import MemoryBucket
 from qo.buckets.request_counter import CountingBucket
 from qo.engine import Engine
+from qo.engines.object_per_task import ObjectPerTaskEngine
 from qo.engines.one_object import CommitMode, OneObjectEngine
-from qo.engines.per_task import PerTaskEngine
 from qo.engines.sqlite_object import SqliteObjectEngine
 from qo.ids import new_id, new_lease_id
 from qo.model import ClaimRequest, NewTask, complete
@@ -27,7 +27,7 @@ PRICES = {"put": 5.0, "list": 5.0, "get": 0.4, "delete": 0.0}  # dollars a milli
 KINDS = ("put", "get", "delete", "list")
 
 LAYOUTS: dict[str, Callable[[Bucket], Engine]] = {
-    "tasks": PerTaskEngine,
+    "tasks": ObjectPerTaskEngine,
     "one": OneObjectEngine,
     "one, direct": lambda bucket: OneObjectEngine(bucket, mode=CommitMode.DIRECT),
     "sqlite": SqliteObjectEngine,

@@ -16,8 +16,8 @@ from pathlib import Path
 from qo.buckets.memory import MemoryBucket
 from qo.engine import Engine
 from qo.engines import open_engine
+from qo.engines.object_per_task import ObjectPerTaskEngine
 from qo.engines.one_object import OneObjectEngine
-from qo.engines.per_task import PerTaskEngine
 from qo.engines.sqlite_object import SqliteObjectEngine
 from qo.ids import new_id, new_lease_id
 from qo.model import ClaimRequest, Filter, NewTask
@@ -28,7 +28,7 @@ REPEATS = 30
 FEW, MANY = 10, 10_000
 LISTED = ("t1", "t5", "t9")
 LAYOUTS: dict[str, Callable[[], Engine]] = {
-    "layout tasks": lambda: PerTaskEngine(MemoryBucket()),
+    "layout tasks": lambda: ObjectPerTaskEngine(MemoryBucket()),
     "layout one": lambda: OneObjectEngine(MemoryBucket()),
     "layout sqlite": lambda: SqliteObjectEngine(MemoryBucket()),
 }

@@ -21,7 +21,7 @@ from qo.destinations import DEFAULT_URL, destination
 from qo.errors import InvalidSetting
 from qo.model import Filter, NewTask, RetryPolicy, Task
 from qo.sync import LoopThread
-from qo.tasks import Handler, Options, Registry, make_handler, make_options
+from qo.tasks import Handler, HandlerOptions, Registry, make_handler, make_options
 
 __all__ = ["DEFAULT_URL", "App", "Enqueuer", "Submission", "TaskFunction"]
 
@@ -205,11 +205,11 @@ class App:
         executor: str | None = ...,
     ) -> _Declare: ...
     def task(self, *functions: Any, **options: Any) -> Any:
-        """Declare a type of task. The name is the function's unless given; see `qo.tasks.Options` for the rest."""
+        """Declare a type of task. The name defaults to the function's; see `qo.tasks.HandlerOptions` for the rest."""
         name = options.pop("name", None)
 
         def declare(function: Callable[..., Any]) -> TaskFunction[Any, Any, Any]:
-            made: Options = make_options(function, **options)
+            made: HandlerOptions = make_options(function, **options)
             handler = make_handler(function, type=name or function.__name__, options=made)
             self.registry.add(handler)
             return TaskFunction(self, handler)

@@ -67,7 +67,7 @@ class LoopThread:
             return self._loop
 
 
-class Waiting:
+class LoopWait:
     """Something whose coroutine methods wait, and so do those of the handles it hands out."""
 
     def __init__(self, thread: LoopThread, inner: Any) -> None:
@@ -90,7 +90,7 @@ class Waiting:
 
 def _here(thread: LoopThread, value: Any) -> Any:
     if isinstance(value, _HANDLES):
-        return Waiting(thread, value)
+        return LoopWait(thread, value)
     if isinstance(value, list):
         return [_here(thread, item) for item in value]
     return _each(thread, value) if inspect.isasyncgen(value) else value
@@ -110,7 +110,7 @@ def _each(thread: LoopThread, items: AsyncGenerator[Any, Any]) -> Iterator[Any]:
         thread.run(stop())
 
 
-class SyncClient(Waiting):
+class SyncClient(LoopWait):
     """A Client whose methods wait. `with qo.sync.connect(url) as queue: queue.enqueue(...)`"""
 
     def __init__(self, queue: Client) -> None:

@@ -26,7 +26,7 @@ from qo.errors import InvalidSetting
 from qo.model import SLOW_POLICY, RetryPolicy, check_retry, check_type
 from qo.monitor import Monitor, MonitorSettings
 from qo.notes import Control
-from qo.tasks import Handler, Options, PayloadArguments, Registry, decode_payload, make_options
+from qo.tasks import Handler, HandlerOptions, PayloadArguments, Registry, decode_payload, make_options
 from qo.worker import Worker, WorkerSettings
 from qo.worker.process_executor import in_child
 
@@ -211,7 +211,7 @@ class TaskQueue:
             self._options[type] = self._options.get(type, {}) | options
             handler = self.registry.get(type)
             if handler is not None:
-                changed: Options = replace(handler.options, **options)
+                changed: HandlerOptions = replace(handler.options, **options)
                 self.registry.replace(replace(handler, options=changed))
                 self._serve()
 

@@ -48,7 +48,7 @@ class Executor(StrEnum):
     PROCESS = "process"  # in a child process, which is killed when the time is up
 
 
-class Options(Struct, frozen=True, kw_only=True):
+class HandlerOptions(Struct, frozen=True, kw_only=True):
     """How tasks of a type are submitted and run, unless a call says otherwise."""
 
     queue: str = "default"
@@ -77,7 +77,7 @@ class Handler(Struct, frozen=True, kw_only=True):
 
     type: str
     function: Callable[..., Any]
-    options: Options
+    options: HandlerOptions
     arguments: Any  # Arguments; Any because a Struct keeps no protocols
     returns: Any = Any
 
@@ -122,7 +122,7 @@ class Registry:
 _FIELDS = {"retries": "max_retries"}  # what a decorator calls it, and what a task calls it
 
 
-def make_options(function: Callable[..., Any], **given: Any) -> Options:
+def make_options(function: Callable[..., Any], **given: Any) -> HandlerOptions:
     """Options as people write them, checked where they are written: at import, not at three in the morning."""
     given = {_FIELDS.get(name, name): value for name, value in given.items() if value is not None}
     if isinstance(given.get("timeout"), timedelta):
@@ -141,7 +141,7 @@ def make_options(function: Callable[..., Any], **given: Any) -> Options:
     check_number("rate_limit", given.get("rate_limit", 0.0))
     check_whole("max_retries", given.get("max_retries", MAX_RETRIES))
     check_whole("concurrency", given.get("concurrency", 0))
-    return Options(**given | {"executor": executor})
+    return HandlerOptions(**given | {"executor": executor})
 
 
 def _executor(name: str) -> Executor:
@@ -151,7 +151,7 @@ def _executor(name: str) -> Executor:
         raise InvalidSetting(f"executor={name!r:.80} is not one of: {', '.join(Executor)}") from None
 
 
-def make_handler(function: Callable[..., Any], *, type: str, options: Options) -> Handler:
+def make_handler(function: Callable[..., Any], *, type: str, options: HandlerOptions) -> Handler:
     return Handler(
         type=check_type("type", type),
         function=function,

@@ -169,7 +169,7 @@ def test_a_conflict_before_any_doubt_is_final_and_costs_no_read() -> None:
     bucket = Scripted()
     simulate(bucket.put("doc", b"theirs", expected=NEW), 0)
     with pytest.raises(Conflict):
-        put(bucket, b"1", NEW, lambda _: pytest.fail("there was no doubt"))
+        put(bucket, b"1", NEW, lambda _: pytest.fail("there was no suspect"))
 
 
 def test_a_write_of_ours_that_others_built_upon_landed_but_is_no_longer_ours_to_replace() -> None:

@@ -15,8 +15,8 @@ from qo.audit import AuditRecord, compact_audit, read_audit
 from qo.checksum import check_seal, sealed
 from qo.client import Client
 from qo.clock import system_clock
-from qo.engines.per_task import PerTaskEngine
-from qo.engines.per_task.keys import index_key, task_key
+from qo.engines.object_per_task import ObjectPerTaskEngine
+from qo.engines.object_per_task.keys import index_key, task_key
 from qo.errors import LeaseLost
 from qo.model import FINISHED, Status, Task
 from qo.model.life_cycle import GONE, REFUSED, STEPS, outcome
@@ -62,7 +62,7 @@ async def check(place: Place, queue: Client, tasks: list[Task]) -> None:
     if place.layout != "tasks":
         return
     engine = getattr(queue.engine, "engine", queue.engine)  # itself, or behind one that keeps large values aside
-    assert isinstance(engine, PerTaskEngine)
+    assert isinstance(engine, ObjectPerTaskEngine)
     assert await engine.repair() == 0
     assert not engine.quarantined
     entries = {key for key in place.objects() if key.startswith(("ready/", "leases/"))}

@@ -19,7 +19,7 @@ from click.testing import CliRunner
 from qo.cli import main
 from qo.client import Client
 from qo.clock import iso, system_clock
-from qo.engines.per_task.counting import ROLLUP, Rollup
+from qo.engines.object_per_task.task_counts import ROLLUP, FinishedRollup
 from qo.ids import new_id, new_lease_id
 from qo.model import ANY, ClaimRequest, NewTask, Status, cancel, complete
 from qo.notes import MAX_LIVE_TYPES
@@ -216,7 +216,7 @@ async def test_a_long_queue_costs_no_more_than_a_bounded_number_of_requests(many
     async with opened(many) as queue:
         done = [await task_in(queue, Status.FAILED, type="done", name="other") for _ in range(3)]
         await mixed(queue, MANY)
-        counted = Rollup(counted_at=queue._clock(), lanes=[("other", "done", Status.FAILED, 6, len(done))])
+        counted = FinishedRollup(counted_at=queue._clock(), lanes=[("other", "done", Status.FAILED, 6, len(done))])
         many.put(ROLLUP, msgspec.json.encode(counted))
         stats = await queue.stats()
     answer = await source.ask("return source.overview();")

@@ -16,7 +16,7 @@ from qo.client import Client
 from qo.clock import iso
 from qo.codec import encode_task, encode_value, task_view
 from qo.engines.memory import MemoryEngine
-from qo.engines.per_task.keys import entry_of, index_key, task_key
+from qo.engines.object_per_task.keys import entry_of, index_key, task_key
 from qo.ids import luck, new_id, new_lease_id
 from qo.model import (
     ANY,

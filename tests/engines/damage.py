@@ -10,10 +10,10 @@ from qo.buckets.memory import MemoryBucket
 from qo.engine import Engine
 from qo.engines.large_values import LargeValuesEngine
 from qo.engines.note_objects import key_of
+from qo.engines.object_per_task import ObjectPerTaskEngine
+from qo.engines.object_per_task.keys import task_key
 from qo.engines.one_object import OneObjectEngine, StorageBucket
 from qo.engines.patience import patiently
-from qo.engines.per_task import PerTaskEngine
-from qo.engines.per_task.keys import task_key
 from qo.engines.postgres import PostgresEngine
 from qo.engines.redis import RedisEngine
 from qo.engines.sqlite import SqliteEngine
@@ -38,7 +38,7 @@ class DamagedLayouts:
 
     async def damage(self, engine: Engine, task_id: str) -> None:
         below = engine.engine if isinstance(engine, LargeValuesEngine) else engine
-        if isinstance(below, PerTaskEngine):
+        if isinstance(below, ObjectPerTaskEngine):
             await truncate(below._store.bucket, task_key(task_id))
         elif isinstance(below, SqliteObjectEngine):
             await damage_sqlite(below, task_id, "retry = '{\"half'")
@@ -48,7 +48,7 @@ class DamagedLayouts:
 
     async def damage_note(self, engine: Engine, name: str) -> None:
         below = engine.engine if isinstance(engine, LargeValuesEngine) else engine
-        if isinstance(below, PerTaskEngine):
+        if isinstance(below, ObjectPerTaskEngine):
             await truncate(below._store.bucket, key_of(name))
         else:
             await engine.write_note(name, b'{"half": ', expected=ANY)

@@ -6,24 +6,24 @@ from qo.bucket import Bucket
 from qo.engine import Engine
 from qo.engines import sqlite_object
 from qo.engines.large_values import LargeValuesEngine
+from qo.engines.object_per_task import ObjectPerTaskEngine, TasksOptions
 from qo.engines.one_object import CommitMode, OneObjectEngine
-from qo.engines.per_task import Options, PerTaskEngine
 from qo.engines.sqlite_object import SqliteObjectEngine
 from qo.testing import ManualClock
 
 Layout = Callable[[Bucket, ManualClock], Engine]
 
 LAYOUTS: dict[str, Layout] = {
-    "tasks": lambda bucket, clock: PerTaskEngine(bucket, clock=clock),
+    "tasks": lambda bucket, clock: ObjectPerTaskEngine(bucket, clock=clock),
     "one": lambda bucket, clock: OneObjectEngine(bucket, clock=clock),
     "sqlite": lambda bucket, clock: SqliteObjectEngine(bucket, clock=clock),
 }
 EVERYTHING_ASIDE: Layout = lambda bucket, clock: LargeValuesEngine(  # noqa: E731 - as the others
-    PerTaskEngine(bucket, clock=clock), bucket, inline=0, clock=clock
+    ObjectPerTaskEngine(bucket, clock=clock), bucket, inline=0, clock=clock
 )
 VARIANTS: dict[str, Layout] = LAYOUTS | {
-    "tasks in small pages": lambda bucket, clock: PerTaskEngine(
-        bucket, Options(ready_page_size=3, promotion_interval=0), clock=clock
+    "tasks in small pages": lambda bucket, clock: ObjectPerTaskEngine(
+        bucket, TasksOptions(ready_page_size=3, promotion_interval=0), clock=clock
     ),
     "tasks with values aside": EVERYTHING_ASIDE,
     "sqlite synced behind": lambda bucket, clock: SqliteObjectEngine(

@@ -12,9 +12,9 @@ from qo.bucket import ANY, Bucket
 from qo.buckets import open_bucket
 from qo.engine import Engine
 from qo.engines.large_values import LargeValuesEngine
+from qo.engines.object_per_task import ObjectPerTaskEngine
+from qo.engines.object_per_task import stored_format as per_task
 from qo.engines.one_object import record as one_object
-from qo.engines.per_task import PerTaskEngine
-from qo.engines.per_task import stored_format as per_task
 from qo.engines.postgres import schema
 from qo.engines.redis.scripts import FORMAT
 from qo.engines.redis.task_fields import Description
@@ -110,7 +110,7 @@ class NewerRedis(NewerBuild):
 class NewerTasks(NewerBuild):
     def forget_checks(self, engine: Engine) -> None:
         below = engine.engine if isinstance(engine, LargeValuesEngine) else engine
-        assert isinstance(below, PerTaskEngine)
+        assert isinstance(below, ObjectPerTaskEngine)
         below._format.checked_at -= per_task.CHECK_INTERVAL
 
     async def upgrade(self, *, is_additive: bool) -> None:
@@ -129,7 +129,7 @@ class NewerTasks(NewerBuild):
     async def unknown(self) -> list[Any]:
         bucket = open_bucket(self.url.partition("?")[0])
         documents = [await _json(bucket, key) async for key in bucket.keys("tasks/")]
-        return [document for document in documents if not document.get("grave") and _is_kept(document)]
+        return [document for document in documents if not document.get("tombstone") and _is_kept(document)]
 
 
 class NewerOne(NewerBuild):

@@ -16,9 +16,9 @@ from qo.buckets.memory import MemoryBucket
 from qo.engine import Engine
 from qo.engines import examine, open_engine
 from qo.engines.memory import MemoryEngine
+from qo.engines.object_per_task import ObjectPerTaskEngine, stored_format
+from qo.engines.object_per_task.keys import task_key
 from qo.engines.one_object import OneObjectEngine
-from qo.engines.per_task import PerTaskEngine, stored_format
-from qo.engines.per_task.keys import task_key
 from qo.errors import Refused, StorageError
 from qo.formats import Format, check_format, format_of
 from qo.model import ANY, Filter, Status, archive, complete, release, renew
@@ -180,7 +180,7 @@ def test_the_first_write_of_a_newer_build_raises_the_format_of_the_layout_tasks(
     async def upgrade() -> None:
         bucket = MemoryBucket(fast_time.loop_clock)
         await bucket.put(stored_format.KEY, b'{"format": 1, "since": 1, "qo": "0.0.9"}', expected=ANY)
-        engine = PerTaskEngine(bucket)
+        engine = ObjectPerTaskEngine(bucket)
         await engine.open()
         assert await _recorded(bucket) == Format(format=1, since=1, qo="0.0.9"), "opening changes nothing"
         began = bucket.now()

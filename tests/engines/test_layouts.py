@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from qo.engine import Engine
-from qo.engines.per_task import IndexMode, Options, PerTaskEngine
+from qo.engines.object_per_task import IndexMode, ObjectPerTaskEngine, TasksOptions
 from qo.testing import EngineContract, ManualClock
 from tests.engines.damage import DamagedLayouts
 from tests.engines.layout_buckets import BUCKETS
@@ -20,11 +20,11 @@ PLACES = EVERY if os.environ.get("QO_TORTURE") else [place for place in EVERY if
 WAYS: dict[str, Layout] = {
     name: layout for name, layout in VARIANTS.items() if name not in LAYOUTS and layout is not EVERYTHING_ASIDE
 } | {
-    "tasks by their index alone": lambda bucket, clock: PerTaskEngine(
-        bucket, Options(index_mode=IndexMode.INDEX_ONLY), clock=clock
+    "tasks by their index alone": lambda bucket, clock: ObjectPerTaskEngine(
+        bucket, TasksOptions(index_mode=IndexMode.INDEX_ONLY), clock=clock
     ),
-    "tasks without their index": lambda bucket, clock: PerTaskEngine(
-        bucket, Options(index_mode=IndexMode.LOG_SCAN, log_scan_page_size=7), clock=clock
+    "tasks without their index": lambda bucket, clock: ObjectPerTaskEngine(
+        bucket, TasksOptions(index_mode=IndexMode.LOG_SCAN, log_scan_page_size=7), clock=clock
     ),
 }
 

@@ -6,7 +6,7 @@ from collections import Counter
 
 from qo.buckets.memory import MemoryBucket
 from qo.buckets.request_counter import CountingBucket
-from qo.engines.per_task import Options, PerTaskEngine
+from qo.engines.object_per_task import ObjectPerTaskEngine, TasksOptions
 from qo.model import Filter, Status, cancel, complete
 from qo.testing import ManualClock
 from qo.testing.samples import claim, new, task_id, want
@@ -17,7 +17,7 @@ TASKS = 320
 CROWD = 60 * 32  # the fewer there are for each worker, the more often two meet at one
 
 
-async def _live(engine: PerTaskEngine, worker: str, batch: int, done: Counter[str]) -> None:
+async def _live(engine: ObjectPerTaskEngine, worker: str, batch: int, done: Counter[str]) -> None:
     while tasks := await claim(engine, limit=batch, worker_id=worker):
         assert await engine.apply([complete(task) for task in tasks]) == [True] * len(tasks)
         done.update(task.id for task in tasks)
@@ -27,7 +27,7 @@ async def _live(engine: PerTaskEngine, worker: str, batch: int, done: Counter[st
 def test_a_task_costs_five_puts_one_get_and_two_deletes_through_its_life() -> None:
     async def lives() -> Counter[str]:
         bucket = CountingBucket(MemoryBucket())
-        producer, worker = PerTaskEngine(bucket), PerTaskEngine(bucket)
+        producer, worker = ObjectPerTaskEngine(bucket), ObjectPerTaskEngine(bucket)
         await producer.add([new(n) for n in range(TASKS)])
         done: Counter[str] = Counter()
         await _live(worker, "w1", 32, done)
@@ -45,9 +45,9 @@ def test_thirty_two_workers_seldom_reach_for_the_same_task() -> None:
     async def lives() -> Counter[str]:
         store = MemoryBucket(loop_clock)
         bucket = CountingBucket(SlowBucket(store))
-        await PerTaskEngine(store).add([new(n << 20) for n in range(CROWD)])
+        await ObjectPerTaskEngine(store).add([new(n << 20) for n in range(CROWD)])
         done: Counter[str] = Counter()
-        engines = [PerTaskEngine(bucket) for _ in range(32)]
+        engines = [ObjectPerTaskEngine(bucket) for _ in range(32)]
         await asyncio.gather(*(_live(engine, f"w{n}", 4, done) for n, engine in enumerate(engines)))
         assert done == Counter(task_id(n << 20) for n in range(CROWD))  # all of them, each once
         return bucket.requests
@@ -62,7 +62,7 @@ def test_thirty_two_workers_seldom_reach_for_the_same_task() -> None:
 def test_an_idle_wait_lists_ever_more_rarely() -> None:
     async def waits() -> int:
         bucket = CountingBucket(MemoryBucket())
-        await PerTaskEngine(bucket).wait(want(), 60)
+        await ObjectPerTaskEngine(bucket).wait(want(), 60)
         assert set(bucket.requests) == {"list"}
         return bucket.requests["list"]
 
@@ -73,11 +73,11 @@ def test_tasks_not_yet_due_cost_a_claim_nothing() -> None:
     async def claims() -> Counter[str]:
         clock = ManualClock()
         store = MemoryBucket(clock)
-        engine = PerTaskEngine(store, clock=clock)
+        engine = ObjectPerTaskEngine(store, clock=clock)
         await engine.add([new(n, delay=3600.0) for n in range(3000)])
         await engine.add([new(5000)])
         bucket = CountingBucket(store)
-        assert len(await claim(PerTaskEngine(bucket, clock=clock))) == 1
+        assert len(await claim(ObjectPerTaskEngine(bucket, clock=clock))) == 1
         return bucket.requests
 
     requests = run(claims())
@@ -88,9 +88,9 @@ def test_a_deep_queue_is_read_once_for_many_claims() -> None:
     async def claims() -> Counter[str]:
         clock = ManualClock()
         store = MemoryBucket(clock)
-        await PerTaskEngine(store, clock=clock).add([new(n << 20) for n in range(2000)])
+        await ObjectPerTaskEngine(store, clock=clock).add([new(n << 20) for n in range(2000)])
         bucket = CountingBucket(store)
-        engine = PerTaskEngine(bucket, Options(ready_page_size=100), clock=clock)
+        engine = ObjectPerTaskEngine(bucket, TasksOptions(ready_page_size=100), clock=clock)
         for n in range(50):
             assert [task.id for task in await claim(engine, limit=1)] == [task_id(n << 20)]
         await engine.close()
@@ -102,13 +102,13 @@ def test_a_deep_queue_is_read_once_for_many_claims() -> None:
 def test_finished_tasks_are_read_by_one_process_and_not_by_all() -> None:
     async def counts() -> Counter[str]:
         store = MemoryBucket()
-        engine = PerTaskEngine(store)
+        engine = ObjectPerTaskEngine(store)
         await engine.add([new(n) for n in range(600)])
         await engine.apply([cancel(task_id(n)) for n in range(600)])
         await engine.close()
-        first, bucket = PerTaskEngine(store), CountingBucket(store)
+        first, bucket = ObjectPerTaskEngine(store), CountingBucket(store)
         assert list((await first.count()).values()) == [600]
-        assert list((await PerTaskEngine(bucket).count()).values()) == [600]
+        assert list((await ObjectPerTaskEngine(bucket).count()).values()) == [600]
         return bucket.requests
 
     assert run(counts())["get"] == 1
@@ -117,14 +117,14 @@ def test_finished_tasks_are_read_by_one_process_and_not_by_all() -> None:
 def test_a_listing_of_one_shard_reads_only_that_shard() -> None:
     async def lists() -> tuple[Counter[str], Counter[str]]:
         store = MemoryBucket()
-        engine = PerTaskEngine(store)
+        engine = ObjectPerTaskEngine(store)
         await engine.add([new(n << 24) for n in range(256)])  # 16 in each shard
         await engine.apply([complete(task) for task in await claim(engine, limit=256)])
         await engine.add([new((n << 24) + 1) for n in range(256)])
         await engine.close()
         live, every = CountingBucket(store), CountingBucket(store)
-        pending = await PerTaskEngine(live).find(Filter(shards=("3",), statuses=(Status.PENDING,)), limit=100)
-        both = await PerTaskEngine(every).find(Filter(shards=("3",)), limit=100)
+        pending = await ObjectPerTaskEngine(live).find(Filter(shards=("3",), statuses=(Status.PENDING,)), limit=100)
+        both = await ObjectPerTaskEngine(every).find(Filter(shards=("3",)), limit=100)
         assert (len(pending), len(both)) == (16, 32)
         return live.requests, every.requests
 
@@ -136,11 +136,11 @@ def test_a_listing_of_one_shard_reads_only_that_shard() -> None:
 def test_a_history_the_task_remembers_whole_is_one_request() -> None:
     async def asks() -> Counter[str]:
         store = MemoryBucket()
-        engine = PerTaskEngine(store)
+        engine = ObjectPerTaskEngine(store)
         await engine.add([new()])
         await engine.apply([complete(task) for task in await claim(engine)])
         bucket = CountingBucket(store)
-        assert len(await PerTaskEngine(bucket).history(task_id(0))) == 3
+        assert len(await ObjectPerTaskEngine(bucket).history(task_id(0))) == 3
         return bucket.requests
 
     assert run(asks()) == {"get": 1}
@@ -148,7 +148,7 @@ def test_a_history_the_task_remembers_whole_is_one_request() -> None:
 
 def test_a_claim_of_a_deep_queue_looks_only_at_what_comes_first() -> None:
     async def calls_of_a_claim() -> int:
-        engine = PerTaskEngine(MemoryBucket(), Options(ready_page_size=100), clock=ManualClock())
+        engine = ObjectPerTaskEngine(MemoryBucket(), TasksOptions(ready_page_size=100), clock=ManualClock())
         await engine.add([new(n << 20, type=f"t{n}", priority=n % 10) for n in range(2000)])
         await claim(engine, limit=1)  # lists what there is
         calls = 0

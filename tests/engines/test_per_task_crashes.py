@@ -9,15 +9,15 @@ import pytest
 from qo.bucket import Bucket
 from qo.buckets.memory import MemoryBucket
 from qo.engines.large_values import MIN_ORPHAN_AGE, LargeValuesEngine
-from qo.engines.per_task import PerTaskEngine
-from qo.engines.per_task.keys import task_key
+from qo.engines.object_per_task import ObjectPerTaskEngine
+from qo.engines.object_per_task.keys import task_key
 from qo.model import Filter, Status, Task, after_error, cancel, complete, expire, release, renew, replay
 from qo.testing import ManualClock
 from qo.testing.samples import claim, claim_one, new, stored, task_id, want
 from tests.engines.bucket_troubles import DyingBucket, Killed
 from tests.engines.fast_time import run
 
-Step = Callable[[PerTaskEngine, Task], Awaitable[object]]
+Step = Callable[[ObjectPerTaskEngine, Task], Awaitable[object]]
 
 STEPS: dict[str, Step] = {
     "claim": lambda engine, _: engine.claim(want()),
@@ -57,13 +57,13 @@ async def _die(step: str, lives: int, *, warm: bool) -> bool:
     clock = ManualClock()
     store = MemoryBucket(clock)
     bucket = DyingBucket(store, lives=10_000)
-    engine = PerTaskEngine(bucket, clock=clock)
+    engine = ObjectPerTaskEngine(bucket, clock=clock)
     await engine.add([new()])
     task = await stored(engine) if step == "claim" else await claim_one(engine)
     clock.advance(31 if step == "expire" else 1)
     await engine.close()
     if not warm:
-        engine = PerTaskEngine(bucket, clock=clock)
+        engine = ObjectPerTaskEngine(bucket, clock=clock)
     bucket.lives = lives
     died = await _dies(STEPS[step](engine, task)) or await _dies(engine.close())
     await _work_goes_on(store, clock)
@@ -80,7 +80,7 @@ async def _dies(work: Awaitable[object]) -> bool:
 
 async def _work_goes_on(store: MemoryBucket, clock: ManualClock) -> None:
     """Another process does what workers and monitors do, and the task ends."""
-    other = PerTaskEngine(store, clock=clock)
+    other = ObjectPerTaskEngine(store, clock=clock)
     for _ in range(4):
         clock.advance(120)  # leases run out, back-offs end
         lost = await other.find(Filter(expired_for=0), limit=9)
@@ -98,10 +98,10 @@ def test_a_submission_that_died_half_way_can_be_repeated() -> None:
     async def submit(lives: int) -> bool:
         clock = ManualClock()
         store = MemoryBucket(clock)
-        engine = PerTaskEngine(DyingBucket(store, lives), clock=clock)
+        engine = ObjectPerTaskEngine(DyingBucket(store, lives), clock=clock)
         died = await _dies(engine.add([new()]))
         clock.advance(1)
-        other = PerTaskEngine(store, clock=clock)
+        other = ObjectPerTaskEngine(store, clock=clock)
         ((_, added),) = await other.add([new()])
         assert [task.id for task in await claim(other)] == [task_id(0)]
         assert await claim(other) == []
@@ -139,20 +139,20 @@ def test_a_submission_after_the_window_that_died_half_way_blocks_nothing(again: 
 
 
 def _aside(bucket: Bucket, blobs: Bucket, clock: ManualClock) -> LargeValuesEngine:
-    return LargeValuesEngine(PerTaskEngine(bucket, clock=clock), blobs, inline=10, clock=clock)
+    return LargeValuesEngine(ObjectPerTaskEngine(bucket, clock=clock), blobs, inline=10, clock=clock)
 
 
 def test_a_submission_that_was_taken_for_dead_adds_no_second_task() -> None:
     async def submit() -> None:
         clock = ManualClock()
         store = MemoryBucket(clock)
-        other = PerTaskEngine(store, clock=clock)
+        other = ObjectPerTaskEngine(store, clock=clock)
         keyed: dict[str, Any] = {"idempotency_key": "k", "window": 10.0}
         await other.add([new(**keyed)])
         await other.apply([complete(await claim_one(other))])
         clock.advance(10)
         stalled = _StalledBucket(store, task_key(task_id(1)))
-        slow = asyncio.create_task(PerTaskEngine(stalled, clock=clock).add([new(next_id=task_id(1), **keyed)]))
+        slow = asyncio.create_task(ObjectPerTaskEngine(stalled, clock=clock).add([new(next_id=task_id(1), **keyed)]))
         await stalled.arrived.wait()
         assert await other.add([new(next_id=task_id(2), **keyed)]) == [(task_id(2), True)]
         stalled.gate.set()
@@ -167,14 +167,14 @@ def test_a_replay_that_died_half_way_can_be_repeated() -> None:
     async def again(lives: int) -> None:
         clock = ManualClock()
         store = MemoryBucket(clock)
-        engine = PerTaskEngine(store, clock=clock)
+        engine = ObjectPerTaskEngine(store, clock=clock)
         await engine.add([new()])
         await engine.apply([cancel(task_id(0))])
         await engine.close()
         clock.advance(1)
-        await _dies(PerTaskEngine(DyingBucket(store, lives), clock=clock).apply([replay(task_id(0))]))
+        await _dies(ObjectPerTaskEngine(DyingBucket(store, lives), clock=clock).apply([replay(task_id(0))]))
         clock.advance(1)
-        other = PerTaskEngine(store, clock=clock)
+        other = ObjectPerTaskEngine(store, clock=clock)
         await other.apply([replay(task_id(0))])
         assert len(await claim(other)) == 1
         await other.close()

@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from qo.buckets.memory import MemoryBucket
+from qo.engines.object_per_task import ObjectPerTaskEngine
 from qo.engines.one_object import OneObjectEngine
-from qo.engines.per_task import PerTaskEngine
 from qo.errors import OutcomeUnknown
 from qo.model import Status, cancel, complete
 from qo.testing import ManualClock
@@ -31,7 +31,7 @@ class Overtaken(MemoryBucket):
 
 
 def test_a_submission_that_was_claimed_before_it_was_read_back_is_new() -> None:
-    async def submit(kind: type[PerTaskEngine | OneObjectEngine], prefix: str) -> None:
+    async def submit(kind: type[ObjectPerTaskEngine | OneObjectEngine], prefix: str) -> None:
         clock = ManualClock()
         bucket = Overtaken(clock)
         bucket.prefix = prefix
@@ -39,12 +39,12 @@ def test_a_submission_that_was_claimed_before_it_was_read_back_is_new() -> None:
         assert await kind(bucket, clock=clock).add([new()]) == [(task_id(0), True)]
         assert (await stored(kind(bucket, clock=clock))).status is Status.RUNNING
 
-    run(submit(PerTaskEngine, "tasks/"))
+    run(submit(ObjectPerTaskEngine, "tasks/"))
     run(submit(OneObjectEngine, "queue.json"))
 
 
 def test_a_claim_that_was_cancelled_before_it_was_read_back_cannot_be_completed() -> None:
-    async def work(kind: type[PerTaskEngine | OneObjectEngine], prefix: str) -> None:
+    async def work(kind: type[ObjectPerTaskEngine | OneObjectEngine], prefix: str) -> None:
         clock = ManualClock()
         bucket = Overtaken(clock)
         engine = kind(bucket, clock=clock)
@@ -57,7 +57,7 @@ def test_a_claim_that_was_cancelled_before_it_was_read_back_cannot_be_completed(
         assert (ended.status, ended.version) == (Status.CANCELLED, 3)
         await engine.close()
 
-    run(work(PerTaskEngine, "tasks/"))
+    run(work(ObjectPerTaskEngine, "tasks/"))
     run(work(OneObjectEngine, "queue.json"))
 
 

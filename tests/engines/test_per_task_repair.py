@@ -7,7 +7,7 @@ import pytest
 
 from qo.bucket import ANY
 from qo.buckets.memory import MemoryBucket
-from qo.engines.per_task import IndexMode, Options, PerTaskEngine, counting
+from qo.engines.object_per_task import IndexMode, ObjectPerTaskEngine, TasksOptions, task_counts
 from qo.model import Filter, Status, cancel, complete
 from qo.testing import ManualClock
 from qo.testing.samples import claim, claim_one, new, stored, task_id
@@ -25,18 +25,18 @@ async def _keys(bucket: MemoryBucket, prefix: str = "") -> list[str]:
 async def test_a_tenth_of_the_index_may_go_missing(seed: int) -> None:
     clock, dice = ManualClock(), random.Random(seed)
     bucket = MemoryBucket(clock)
-    engine = PerTaskEngine(bucket, clock=clock)
+    engine = ObjectPerTaskEngine(bucket, clock=clock)
     await engine.add([new(n, delay=dice.choice([0.0, 0.0, 50.0])) for n in range(200)])
     await claim(engine, limit=60, lease=20.0)
     await engine.close()
     entries = await _keys(bucket, "ready/") + await _keys(bucket, "leases/")
     for key in dice.sample(entries, len(entries) // 10):
         await bucket.delete(key)
-    monitor = PerTaskEngine(bucket, clock=clock)
+    monitor = ObjectPerTaskEngine(bucket, clock=clock)
     assert await monitor.repair() == len(entries) // 10
     await monitor.repair()
     clock.advance(60)
-    other = PerTaskEngine(bucket, clock=clock)
+    other = ObjectPerTaskEngine(bucket, clock=clock)
     running = await other.find(Filter(expired_for=0), limit=999)
     waiting = await claim(other, limit=999)
     assert len({task.id for task in [*running, *waiting]}) == 200
@@ -46,19 +46,19 @@ async def test_a_tenth_of_the_index_may_go_missing(seed: int) -> None:
 async def test_the_sweeper_removes_what_is_stale_and_leaves_what_is_young() -> None:
     clock = ManualClock()
     bucket = MemoryBucket(clock)
-    engine = PerTaskEngine(bucket, clock=clock)
+    engine = ObjectPerTaskEngine(bucket, clock=clock)
     await engine.add([new(0), new(1)])
     orphan, stale = await _keys(bucket, "ready/")
     await engine.apply([complete(await claim_one(engine))])
     await engine.close()
     await bucket.put(orphan, b"{}", expected=ANY)  # a clean-up that did not happen
     await bucket.delete("tasks/0/" + task_id(1) + ".json")  # a submission under way: its entry comes first
-    sweeper = PerTaskEngine(bucket, clock=clock)
+    sweeper = ObjectPerTaskEngine(bucket, clock=clock)
     await sweeper.repair()
     await sweeper.close()
     assert stale in await _keys(bucket, "ready/")
     clock.advance(HOUR)
-    sweeper = PerTaskEngine(bucket, clock=clock)
+    sweeper = ObjectPerTaskEngine(bucket, clock=clock)
     await sweeper.repair()
     await sweeper.close()
     assert stale not in await _keys(bucket, "ready/")
@@ -67,7 +67,7 @@ async def test_the_sweeper_removes_what_is_stale_and_leaves_what_is_young() -> N
 async def test_a_deleted_task_leaves_a_grave_for_an_hour_and_its_place_can_be_taken() -> None:
     clock = ManualClock()
     bucket = MemoryBucket(clock)
-    engine = PerTaskEngine(bucket, clock=clock)
+    engine = ObjectPerTaskEngine(bucket, clock=clock)
     await engine.add([new(0), new(1)])
     await engine.apply([cancel(task_id(0)), cancel(task_id(1))])
     assert await engine.delete([task_id(0), task_id(1)]) == [True, True]
@@ -77,7 +77,7 @@ async def test_a_deleted_task_leaves_a_grave_for_an_hour_and_its_place_can_be_ta
     assert await engine.add([new(1)]) == [(task_id(1), True)]
     assert [event.status for event in await engine.history(task_id(1))] == [Status.PENDING]
     clock.advance(HOUR)
-    assert await PerTaskEngine(bucket, clock=clock).repair() == 1
+    assert await ObjectPerTaskEngine(bucket, clock=clock).repair() == 1
     assert await _keys(bucket, "tasks/") == [f"tasks/0/{task_id(1)}.json"]
     assert (await stored(engine, 1)).version == 1
     assert await engine.add([new(0)]) == [(task_id(0), True)]
@@ -88,7 +88,7 @@ async def test_a_deleted_task_leaves_a_grave_for_an_hour_and_its_place_can_be_ta
 async def test_what_cannot_be_read_is_left_alone(junk: bytes, caplog: pytest.LogCaptureFixture) -> None:
     clock = ManualClock()
     bucket = MemoryBucket(clock)
-    engine = PerTaskEngine(bucket, clock=clock)
+    engine = ObjectPerTaskEngine(bucket, clock=clock)
     await engine.add([new(0), new(1)])
     foreign = ["tasks/readme.txt", "ready/x", "leases/0/1/2", "ready/later/junk", f"tasks/5/{task_id(0)}.json"]
     damaged = f"tasks/0/{task_id(0)}.json"
@@ -112,19 +112,19 @@ async def test_what_cannot_be_read_is_left_alone(junk: bytes, caplog: pytest.Log
 async def test_a_hybrid_engine_finds_tasks_the_index_does_not_know() -> None:
     clock = ManualClock()
     bucket = MemoryBucket(clock)
-    await PerTaskEngine(bucket, clock=clock).add([new(0)])
+    await ObjectPerTaskEngine(bucket, clock=clock).add([new(0)])
     for key in await _keys(bucket, "ready/"):
         await bucket.delete(key)
-    assert await claim(PerTaskEngine(bucket, Options(index_mode=IndexMode.INDEX_ONLY), clock=clock)) == []
-    assert await claim(PerTaskEngine(bucket, Options(), clock=clock)) == []  # not yet: looking is expensive
-    assert len(await claim(PerTaskEngine(bucket, Options(scan_interval=0.0), clock=clock))) == 1
+    assert await claim(ObjectPerTaskEngine(bucket, TasksOptions(index_mode=IndexMode.INDEX_ONLY), clock=clock)) == []
+    assert await claim(ObjectPerTaskEngine(bucket, TasksOptions(), clock=clock)) == []  # not yet: looking is expensive
+    assert len(await claim(ObjectPerTaskEngine(bucket, TasksOptions(scan_interval=0.0), clock=clock))) == 1
 
 
 @pytest.mark.parametrize("after", [0.0, 0.02, 0.04, 0.06, 0.09, 0.105])
 def test_a_cancelled_claim_keeps_nothing(after: float) -> None:
     async def cancelled() -> None:
         bucket = MemoryBucket()
-        engine = PerTaskEngine(SlowBucket(bucket))
+        engine = ObjectPerTaskEngine(SlowBucket(bucket))
         await engine.add([new(0), new(1)])
         claiming = asyncio.create_task(claim(engine))
         await asyncio.sleep(after)
@@ -132,22 +132,22 @@ def test_a_cancelled_claim_keeps_nothing(after: float) -> None:
         await asyncio.wait([claiming])
         await engine.close()
         for name in (0, 1):
-            task = await stored(PerTaskEngine(bucket), name)
+            task = await stored(ObjectPerTaskEngine(bucket), name)
             assert (task.status, task.failures) == (Status.PENDING, 0)
 
     run(cancelled())
 
 
 async def test_a_flipped_bit_in_counts_that_another_process_shares_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(counting, "_COSTLY", 3)
+    monkeypatch.setattr(task_counts, "_COSTLY", 3)
     clock = ManualClock()
     bucket = MemoryBucket(clock)
-    first = PerTaskEngine(bucket, clock=clock)
+    first = ObjectPerTaskEngine(bucket, clock=clock)
     await first.add([new(n) for n in range(3)])
     await first.apply([complete(task) for task in await claim(first)])
-    assert sum((await PerTaskEngine(bucket, clock=clock).count()).values()) == 3
-    shared = await bucket.get(counting.ROLLUP)
+    assert sum((await ObjectPerTaskEngine(bucket, clock=clock).count()).values()) == 3
+    shared = await bucket.get(task_counts.ROLLUP)
     assert shared is not None
-    assert sum((await PerTaskEngine(bucket, clock=clock).count()).values()) == 3, "what was shared is used"
-    await bucket.put(counting.ROLLUP, shared.data.replace(b",3]", b",7]"), expected=ANY)
-    assert sum((await PerTaskEngine(bucket, clock=clock).count()).values()) == 3
+    assert sum((await ObjectPerTaskEngine(bucket, clock=clock).count()).values()) == 3, "what was shared is used"
+    await bucket.put(task_counts.ROLLUP, shared.data.replace(b",3]", b",7]"), expected=ANY)
+    assert sum((await ObjectPerTaskEngine(bucket, clock=clock).count()).values()) == 3

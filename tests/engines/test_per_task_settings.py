@@ -8,8 +8,8 @@ import pytest
 from qo.engines import open_engine, with_options
 from qo.engines.large_values import LargeValuesEngine
 from qo.engines.layouts import parse
+from qo.engines.object_per_task import ObjectPerTaskEngine
 from qo.engines.one_object import OneObjectEngine
-from qo.engines.per_task import PerTaskEngine
 from qo.errors import InvalidSetting
 from qo.testing.samples import claim, new, task_id
 
@@ -51,7 +51,7 @@ def test_what_makes_no_sense_is_refused(query: str, tmp_path: Path) -> None:
 
 
 async def test_two_engines_on_one_folder_share_its_tasks(tmp_path: Path) -> None:
-    for query, kind in (("", PerTaskEngine), ("?layout=one", OneObjectEngine)):
+    for query, kind in (("", ObjectPerTaskEngine), ("?layout=one", OneObjectEngine)):
         url = f"file://{tmp_path}{query}"
         one, other = open_engine(url), open_engine(url)
         assert isinstance(one, LargeValuesEngine)

@@ -98,7 +98,7 @@ def test_a_worker_that_gets_faster_claims_further_ahead_at_once() -> None:
     _end(pace, 1000)
     assert pace.ahead() == 200
     clock.advance(0.5)
-    assert pace.ahead() == 100  # one that gets slower is given the benefit of the doubt
+    assert pace.ahead() == 100  # one that gets slower is given the benefit of the suspect
 
 
 def test_a_worker_holds_enough_to_work_on_during_a_slow_claim() -> None:

@@ -7,7 +7,7 @@ import pytest
 from qo.bucket import Blob
 from qo.buckets.memory import MemoryBucket
 from qo.client import Client
-from qo.engines.per_task import PerTaskEngine
+from qo.engines.object_per_task import ObjectPerTaskEngine
 from qo.model import Status
 from qo.tasks import Registry, make_handler, make_options
 from qo.worker import Worker, WorkerSettings
@@ -37,7 +37,7 @@ async def test_tasks_run_although_a_claim_takes_longer_than_a_lease() -> None:
 
     registry = Registry()
     registry.add(make_handler(quick, type="quick", options=make_options(quick)))
-    async with Client(PerTaskEngine(bucket)) as queue, asyncio.timeout(60):
+    async with Client(ObjectPerTaskEngine(bucket)) as queue, asyncio.timeout(60):
         ids = [(await queue.enqueue("quick", {"n": n}, max_retries=0)).id for n in range(3)]
         bucket.latency = 0.3
         worker = Worker(queue, registry, WorkerSettings(lease=0.9, concurrency=2, poll=0.1, grace=10.0))

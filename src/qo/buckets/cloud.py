@@ -54,7 +54,7 @@ class CloudBucket:
         for pause in _PAUSES:
             try:
                 return await self._call(send, key, writing=True)
-            except Busy:  # refused, not done: trying again raises no doubt
+            except Busy:  # refused, not done: trying again raises no suspect
                 await asyncio.sleep(pause * (0.5 + luck() / 2))
         return await self._call(send, key, writing=True)
 

@@ -64,7 +64,7 @@ class _Undecidable(OutcomeUnknown):
 
 
 class _Attempt:
-    """The same bytes, as often as it takes. In doubt once any of them may have arrived without our knowing."""
+    """The same bytes, as often as it takes. In suspect once any of them may have arrived without our knowing."""
 
     def __init__(self, bucket: Bucket, key: str, data: bytes, expected: str, is_ours: IsOurs) -> None:
         self._bucket, self._key, self._data, self._expected = bucket, key, data, expected

@@ -112,7 +112,7 @@ def parse(url: str, variables: Mapping[str, str]) -> tuple[str, dict[str, str], 
 
 
 def _tasks(bucket: Bucket, options: Mapping[str, str], clock: Clock | None) -> Engine:
-    from qo.engines.per_task import IndexMode, Options, PerTaskEngine  # noqa: PLC0415
+    from qo.engines.object_per_task import IndexMode, ObjectPerTaskEngine, TasksOptions  # noqa: PLC0415
 
     def chosen(name: str, value: str) -> Any:
         match name:
@@ -124,7 +124,9 @@ def _tasks(bucket: Bucket, options: Mapping[str, str], clock: Clock | None) -> E
                 return _digits(name, value)
         return _number(name, value, _LARGEST_PAGE)
 
-    return PerTaskEngine(bucket, Options(**{name: chosen(name, value) for name, value in options.items()}), clock=clock)
+    return ObjectPerTaskEngine(
+        bucket, TasksOptions(**{name: chosen(name, value) for name, value in options.items()}), clock=clock
+    )
 
 
 def _one(bucket: Bucket, options: Mapping[str, str], clock: Clock | None) -> Engine:

@@ -184,9 +184,9 @@ class Monitor:
         if silent > self._settings.forget_workers:
             await self._engine.drop_note(note.name)
         elif silent > self._settings.worker_health_threshold and worker.status != "dead":
-            buried = msgspec.structs.replace(worker, status="dead")
+            as_tombstone = msgspec.structs.replace(worker, status="dead")
             with contextlib.suppress(Conflict):  # it came back
-                await self._engine.write_note(note.name, msgspec.json.encode(buried), expected=note.version)
+                await self._engine.write_note(note.name, msgspec.json.encode(as_tombstone), expected=note.version)
                 log.warning("worker %s has been silent for %.0f s", worker.worker_id, silent)
                 return True
         return False

@@ -16,19 +16,19 @@ Key = tuple[str, str, tuple[str, ...], int]
 _list = msgspec.json.Decoder(tuple[str, ...])
 
 
-class Lane(NamedTuple):
+class SqliteLane(NamedTuple):
     queue: str
     type: str
     needs: tuple[str, ...]
     priority: int
 
 
-class Lanes:
+class SqliteLanes:
     """What one connection knows of the lanes. The highest number tells if it knows all; no number is given twice."""
 
     def __init__(self, db: apsw.Connection) -> None:
         self._db = db
-        self._lanes: dict[int, Lane] = {}
+        self._lanes: dict[int, SqliteLane] = {}
         self._numbers: dict[Key, int] = {}
 
     def forget(self) -> None:
@@ -46,14 +46,14 @@ class Lanes:
                 "SELECT n, queue, type, needs, priority FROM lanes WHERE n > ?", (known,)
             ):
                 try:
-                    self._remember(n, Lane(queue, type_, _list.decode(needs), priority))
+                    self._remember(n, SqliteLane(queue, type_, _list.decode(needs), priority))
                 except (ValueError, TypeError) as error:  # its tasks are set aside when they are met
                     log.warning("lane %s is damaged and left alone: %s", n, error)
 
     def __contains__(self, number: int) -> bool:
         return number in self._lanes
 
-    def __getitem__(self, number: int) -> Lane:
+    def __getitem__(self, number: int) -> SqliteLane:
         if number not in self._lanes:
             self.refresh()
         return self._lanes[number]
@@ -62,19 +62,19 @@ class Lanes:
         """The lane's number; a lane never seen gets one. Only inside a transaction that refreshed."""
         key = (queue, type_, needs, priority)
         number = self._numbers.get(key)
-        return self._create(Lane(*key)) if number is None else number
+        return self._create(SqliteLane(*key)) if number is None else number
 
-    def _create(self, lane: Lane) -> int:
+    def _create(self, lane: SqliteLane) -> int:
         row = (lane.queue, lane.type, msgspec.json.encode(lane.needs).decode(), lane.priority)
         insert = "INSERT INTO lanes (queue, type, needs, priority) VALUES (?, ?, ?, ?) RETURNING n"
         number: int = self._db.execute(insert, row).get
         self._remember(number, lane)
         return number
 
-    def _remember(self, number: int, lane: Lane) -> None:
+    def _remember(self, number: int, lane: SqliteLane) -> None:
         self._lanes[number] = lane
         self._numbers[lane] = number
 
-    def where(self, test: Callable[[Lane], bool]) -> set[int]:
+    def where(self, test: Callable[[SqliteLane], bool]) -> set[int]:
         self.refresh()
         return {number for number, lane in self._lanes.items() if test(lane)}

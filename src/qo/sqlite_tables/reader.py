@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import apsw
 
 from qo.model import FINISHED, CountKey, Counts, Event, Filter, Note, Position, Status, Task
-from qo.sqlite_tables.lanes import Lanes
+from qo.sqlite_tables.lanes import SqliteLanes
 from qo.sqlite_tables.rows import BY_ID, BY_N, STATUS, encode_list, read_tasks
 from qo.sqlite_tables.statements import SQL
 
@@ -24,7 +24,7 @@ class _SqliteBranch(NamedTuple):
 class SqliteReader:
     def __init__(self, db: apsw.Connection) -> None:
         self._db = db
-        self._lanes = Lanes(db)
+        self._lanes = SqliteLanes(db)
 
     def get(self, ids: Sequence[str]) -> list[Task | None]:
         found = {task.id: task for task in read_tasks(self._db, BY_ID, list(ids), self._lanes).values()}

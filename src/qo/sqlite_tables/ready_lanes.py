@@ -6,7 +6,7 @@ import apsw
 import msgspec
 
 from qo.model import ClaimRequest, LaneHead, LaneHeads, LaneIdentity
-from qo.sqlite_tables.lanes import Lanes
+from qo.sqlite_tables.lanes import SqliteLanes
 from qo.sqlite_tables.rows import encode_list
 from qo.sqlite_tables.statements import SQL
 
@@ -16,7 +16,7 @@ _heads = msgspec.json.Decoder(list[tuple[int, tuple[float, int, float] | None]])
 class ReadyLanes:
     """The first ready task of each lane. Those of lanes that have changed since the last look are read again."""
 
-    def __init__(self, db: apsw.Connection, lanes: Lanes) -> None:
+    def __init__(self, db: apsw.Connection, lanes: SqliteLanes) -> None:
         self._db, self._lanes = db, lanes
         self._heads: LaneHeads[int] = LaneHeads()
         self.known = -1  # the last change that was read

@@ -14,7 +14,7 @@ from msgspec import Meta
 
 from qo.model import UNREADABLE, RetryPolicy, Status, Task
 from qo.sqlite_tables.damage import BadRow, DamageFound, all_numbers
-from qo.sqlite_tables.lanes import Lanes
+from qo.sqlite_tables.lanes import SqliteLanes
 
 _COLUMNS = (
     "n, id, lane, status, available_at, rank, attempt, failures, version, created_at, updated_at, started_at, "
@@ -136,7 +136,9 @@ def _brief(row: tuple[Any, ...]) -> Brief:
     return Brief(n, lane, status, task)
 
 
-def read_tasks(db: apsw.Connection, sql: str, keys: Sequence[int] | Sequence[str], lanes: Lanes) -> dict[int, Task]:
+def read_tasks(
+    db: apsw.Connection, sql: str, keys: Sequence[int] | Sequence[str], lanes: SqliteLanes
+) -> dict[int, Task]:
     """The tasks that some numbers or ids name, by number. Raises DamageFound."""
     found: dict[int, Task] = {}
     for start in range(0, len(keys), _MOST):
@@ -149,7 +151,9 @@ def read_tasks(db: apsw.Connection, sql: str, keys: Sequence[int] | Sequence[str
     return found
 
 
-def _read_tasks(db: apsw.Connection, sql: str, keys: Sequence[int] | Sequence[str], lanes: Lanes) -> dict[int, Task]:
+def _read_tasks(
+    db: apsw.Connection, sql: str, keys: Sequence[int] | Sequence[str], lanes: SqliteLanes
+) -> dict[int, Task]:
     found: dict[int, Task] = {}
     rows, payloads, results = db.execute(sql, (encode_list(keys),)).get
     at = until = 0
@@ -176,7 +180,7 @@ def _found(db: apsw.Connection, column: str, keys: Sequence[Any], read: Callable
     return DamageFound(bad)
 
 
-def damaged_rows(db: apsw.Connection, lanes: Lanes) -> list[BadRow]:
+def damaged_rows(db: apsw.Connection, lanes: SqliteLanes) -> list[BadRow]:
     """Every row that is no task, by reading all of them."""
     bad: list[BadRow] = []
     numbers = all_numbers(db)
@@ -188,7 +192,7 @@ def damaged_rows(db: apsw.Connection, lanes: Lanes) -> list[BadRow]:
     return bad
 
 
-def _task(row: tuple[Any, ...], payload: bytes, result: bytes | None, lanes: Lanes) -> Task:
+def _task(row: tuple[Any, ...], payload: bytes, result: bytes | None, lanes: SqliteLanes) -> Task:
     queue, type_, needs, _ = lanes[row[2]]
     return Task(
         id=row[1],

@@ -33,7 +33,7 @@ from qo.model import (
 )
 from qo.sqlite_tables.damage import BadRow, DamageFound
 from qo.sqlite_tables.header import VERSION
-from qo.sqlite_tables.lanes import Lanes
+from qo.sqlite_tables.lanes import SqliteLanes
 from qo.sqlite_tables.ready_lanes import ReadyLanes
 from qo.sqlite_tables.rows import (
     BY_ID,
@@ -75,7 +75,7 @@ class SqliteTable:
         self._changed: set[int] = set()  # lanes whose ready tasks this transaction has changed
         self._own_changes: set[int] = set()  # the same since the last claim
         self._thinned: set[int] = set()  # lanes from which tasks were deleted
-        self.lanes = Lanes(db)
+        self.lanes = SqliteLanes(db)
         self._ready = ReadyLanes(db, self.lanes)
         self.tally: Counter[tuple[int, str]] = Counter()  # what this transaction adds to the counts
         self.claimable = False  # this transaction made or scheduled work

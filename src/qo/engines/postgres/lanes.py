@@ -12,22 +12,22 @@ from qo.engines.postgres.pool import PostgresPool
 Key = tuple[str, str, tuple[str, ...], int]
 
 
-class Lane(NamedTuple):
+class PostgresLane(NamedTuple):
     queue: str
     type: str
     needs: tuple[str, ...]
     priority: int
 
 
-class Lanes:
+class PostgresLanes:
     """What this process knows of the lanes. They are only ever added, each in a transaction of its own."""
 
     def __init__(self, line: PostgresPool) -> None:
         self._line = line
-        self._lanes: dict[int, Lane] = {}
+        self._lanes: dict[int, PostgresLane] = {}
         self.numbers: dict[Key, int] = {}
 
-    async def look_up(self, numbers: Iterable[int]) -> dict[int, Lane]:
+    async def look_up(self, numbers: Iterable[int]) -> dict[int, PostgresLane]:
         """All lanes, these among them."""
         if not self._lanes.keys() >= set(numbers):
             await self._learn()
@@ -53,7 +53,7 @@ class Lanes:
         # All of them: one with a lower number may be committed after one with a higher.
         rows: list[tuple[Any, ...]] = await self._line.read("lanes", {})
         for n, queue, type_, needs, priority in rows:
-            lane = Lane(queue, type_, tuple(needs), priority)
+            lane = PostgresLane(queue, type_, tuple(needs), priority)
             self._lanes[n] = lane
             self.numbers[lane] = n
 

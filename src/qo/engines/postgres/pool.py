@@ -85,20 +85,20 @@ class PostgresPool:
 
     async def persist(self, step: Callable[[bool], Awaitable[T]], kind: type[StorageError] = OutcomeUnknown) -> T:
         """Take a step again when the line was cut in it. It is told if an earlier try may have been committed."""
-        doubt: Cut | None = None
+        suspect: Cut | None = None
         for _ in range(_TRIES):
             try:
-                return await step(doubt is not None)
+                return await step(suspect is not None)
             except Cut as error:
-                doubt = error
+                suspect = error
             except OutcomeUnknown:
                 raise
             except StorageError as error:
-                if doubt is None:
+                if suspect is None:
                     raise
                 raise kind(str(error)) from error.__cause__
-        assert doubt is not None  # noqa: S101 - for the type checker
-        raise kind(str(doubt)) from doubt.__cause__
+        assert suspect is not None  # noqa: S101 - for the type checker
+        raise kind(str(suspect)) from suspect.__cause__
 
     async def once(self, name: str, values: Mapping[str, Any]) -> Rows:
         return await self.execute(statement(name, self.address.schema), values)

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from qo.engines.postgres.lanes import Lane
+from qo.engines.postgres.lanes import PostgresLane
 from qo.model import RetryPolicy, Status, Task
 
 LANE, STATUS_COLUMN = 1, 2  # the places of `lane` and `status` among the columns of a task
@@ -24,7 +24,7 @@ def encode_retry(policy: RetryPolicy) -> str | None:
     return None if policy == DEFAULT_RETRY else msgspec.json.encode(policy).decode()
 
 
-def task_of(row: tuple[Any, ...], lane: Lane) -> Task:
+def task_of(row: tuple[Any, ...], lane: PostgresLane) -> Task:
     (
         id_, _, status, payload, result, error, priority, timeout, max_retries, retry, attempt, failures, available_at,
         lease_expires_at, worker_id, created_at, updated_at, started_at, completed_at, idempotency_key, trace_id,

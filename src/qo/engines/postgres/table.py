@@ -8,7 +8,7 @@ from qo.clock import Clock
 from qo.damage import Damage, DamageLog, check_known_format, check_stored, encode_damage, note_name
 from qo.engines.postgres.arrays import texts, uuids
 from qo.engines.postgres.batches import Batch, columns, completions, is_ordinary, wanted
-from qo.engines.postgres.lanes import Lanes
+from qo.engines.postgres.lanes import PostgresLanes
 from qo.engines.postgres.pool import Known, PostgresPool, Rows
 from qo.engines.postgres.rows import DAMAGED_STATUS, LANE, STATUS_COLUMN, task_of
 from qo.engines.postgres.schema import VERSION
@@ -45,7 +45,7 @@ class PostgresTable:
     def __init__(self, line: PostgresPool, clock: Clock | None) -> None:
         self._line = line
         self._clock = clock
-        self.lanes = Lanes(line)
+        self.lanes = PostgresLanes(line)
         self._damage_log = DamageLog()
         self.due_in: float | None = None  # seconds from the last claim to the next task that was not ready then
 

@@ -1,4 +1,4 @@
-"""The engine: the two rules as scripts, one call a batch. The key map is in `lua/common.lua`."""
+"""The engine: the two rules as scripts, one call a batch. The key map is in `lua/prelude.lua`."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -10,7 +10,7 @@ from qo.clock import Clock, system_clock
 from qo.engine import Engine
 from qo.engines.patience import patiently_opened
 from qo.engines.redis.address import RedisAddress
-from qo.engines.redis.claiming import CHUNK, Claiming
+from qo.engines.redis.claims import CHUNK, RedisClaims
 from qo.engines.redis.lane_counts import counted
 from qo.engines.redis.pool import RedisPool
 from qo.engines.redis.scripts import ScriptRunner
@@ -61,7 +61,7 @@ class RedisEngine(Engine):
         self._lines = RedisPool(address)
         self._calls = ScriptRunner(self._lines, address.prefix)
         self._watch = RedisWatch(self._lines, address.prefix)
-        self._claiming = Claiming(self._calls, self._watch, self._now, self.apply, self._calls.set_aside)
+        self._claiming = RedisClaims(self._calls, self._watch, self._now, self.apply, self._calls.set_aside)
 
     async def open(self) -> None:
         self._lines.is_open = True
@@ -221,7 +221,7 @@ class RedisEngine(Engine):
         await self._calls.one("drop_note", name)
 
     def _notes(self, name: str) -> str:
-        """The key that holds this note, or notes of this prefix: `note_place` in lua/common.lua."""
+        """The key that holds this note, or notes of this prefix: `note_place` in lua/prelude.lua."""
         folder = next((start.rstrip("/") for start in _APART if name.startswith(start)), "notes")
         return f"{{{self._address.prefix}}}:{folder}"
 

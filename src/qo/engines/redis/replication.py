@@ -3,7 +3,7 @@
 `min-replicas-to-write` does not help here: it asks how replicas did a moment ago, not whether they have this write.
 So each write is followed by WAIT. Sentinels may promote any replica, therefore all that are there must have it; and
 if one that was there is gone, it may just have been promoted behind our back, so the sentinels are asked before the
-others suffice. Whatever is not confirmed is in doubt, and the call is made again where the primary is by then.
+others suffice. Whatever is not confirmed is in suspect, and the call is made again where the primary is by then.
 """
 
 from collections.abc import Awaitable, Callable, Sequence

@@ -39,7 +39,7 @@ class Script(NamedTuple):
 @cache
 def script(name: str) -> Script:
     folder = files("qo.engines.redis") / "lua"
-    parts = ["common", *(part for part, users in _PARTS.items() if name in users), name]
+    parts = ["prelude", *(part for part, users in _PARTS.items() if name in users), name]
     found = format_of(FORMAT, additive=ADDITIVE)
     text = "\n".join((folder / f"{part}.lua").read_text("utf-8") for part in parts)
     for word, value in (("{format}", found.format), ("{since}", found.since), ("{qo}", found.qo)):
@@ -94,19 +94,19 @@ class ScriptRunner:
         self, commands: Sequence[tuple[Any, ...]], script: Script | None = None, *, writing: bool = False
     ) -> list[Any]:
         loop = asyncio.get_running_loop()
-        until, pause, doubt = loop.time() + _PATIENCE, _SHORTEST, False
+        until, pause, suspect = loop.time() + _PATIENCE, _SHORTEST, False
         while True:
             try:
                 replies = await self._once(commands, script, writing=writing)
             except Unsent as error:
-                if not doubt:
+                if not suspect:
                     raise self._lines.error(_cause(error)) from error
                 last = _cause(error)
             except Doubtful as error:
-                doubt, last = True, _cause(error)
+                suspect, last = True, _cause(error)
             else:
                 refusal = next((reply for reply in replies if isinstance(reply, RedisError)), None)
-                if refusal is None or not doubt:
+                if refusal is None or not suspect:
                     return replies
                 last = refusal  # it says nothing about the first try
             if loop.time() + pause > until:

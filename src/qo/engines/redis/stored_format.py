@@ -1,4 +1,4 @@
-"""The format of a queue in Redis, kept beside its tasks. Every script checks it again: see `lua/common.lua`."""
+"""The format of a queue in Redis, kept beside its tasks. Every script checks it again: see `lua/prelude.lua`."""
 
 from contextlib import suppress
 from typing import Any

@@ -1,4 +1,4 @@
-"""Between tasks and the strings a task's hash holds. `common.lua` knows the layout of state and event too."""
+"""Between tasks and the strings a task's hash holds. `prelude.lua` knows the layout of state and event too."""
 
 import logging
 import struct

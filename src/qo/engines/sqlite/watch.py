@@ -11,7 +11,7 @@ import apsw
 from qo.clock import Clock
 from qo.model import ClaimRequest
 from qo.sqlite_tables.driver_errors import to_qo_error
-from qo.sqlite_tables.lanes import Lanes
+from qo.sqlite_tables.lanes import SqliteLanes
 from qo.sqlite_tables.ready_lanes import ReadyLanes
 from qo.sqlite_tables.statements import SQL
 
@@ -30,7 +30,7 @@ class FileWatch:
         self._path = path
         self._db = db
         self._clock = clock
-        self._ready = ReadyLanes(db, Lanes(db))
+        self._ready = ReadyLanes(db, SqliteLanes(db))
         self._lock = Lock()  # a connection serves one thread at a time, and loops may live in several
         self._sleepers: dict[asyncio.AbstractEventLoop, set[asyncio.Future[None]]] = {}
         self._told = 0

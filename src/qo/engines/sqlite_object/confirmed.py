@@ -31,7 +31,7 @@ class Confirmed:
         self.data, self.version, self._number = data, version, number
         self._adoptions += 1
 
-    def doubt(self) -> None:
+    def suspect(self) -> None:
         """Look again before the next use."""
         self.version = ""
 
@@ -41,7 +41,7 @@ class Confirmed:
             await asyncio.wait(looks)
 
     def close(self) -> None:
-        self.doubt()
+        self.suspect()
         self._forget_image()
         self.data = b""
 

@@ -182,7 +182,7 @@ class Durable:
     def _forget(self) -> None:
         """What was done to the tables never happened, or someone has gone on from it: download afresh."""
         self._drop_image()
-        self._confirmed.doubt()
+        self._confirmed.suspect()
 
     def _drop_image(self) -> None:
         if self._image is not None:

@@ -12,7 +12,7 @@ from qo.errors import StorageError
 from qo.ids import new_lease_id as new_write_id
 from qo.model import ClaimRequest
 from qo.sqlite_tables.header import HEADER, parse_header
-from qo.sqlite_tables.lanes import Lanes
+from qo.sqlite_tables.lanes import SqliteLanes
 from qo.sqlite_tables.reader import SqliteReader
 from qo.sqlite_tables.ready_lanes import ReadyLanes
 from qo.sqlite_tables.schema import migrate
@@ -39,7 +39,7 @@ class Image:
     def __init__(self, key: str, data: bytes, clock: Clock, *, is_ours: bool = False) -> None:
         self._clock = clock
         self._db = _load(key, data, is_ours=is_ours)
-        self._ready = ReadyLanes(self._db, Lanes(self._db))
+        self._ready = ReadyLanes(self._db, SqliteLanes(self._db))
         self._writer = Writer(key, self._db, clock, lambda: None)
         self.reading = SqliteReader(self._db)
 

@@ -109,7 +109,7 @@ class Local:
             self._version = upload.version
             self._tell_unconfirmed(changes, landed=True)
             if upload.version == SUPERSEDED:
-                self._confirmed.doubt()
+                self._confirmed.suspect()
                 if not self._unsynced:
                     self._drop_image()
             else:
@@ -144,7 +144,7 @@ class Local:
         if lost:
             log.error("%s: %d unsynced changes are lost, and it is downloaded afresh: %s", self._key, lost, error)
         self._drop_image()
-        self._confirmed.doubt()
+        self._confirmed.suspect()
         self._tell_unconfirmed(self._changes, landed=False)
 
     async def finish(self, patience: float) -> None:

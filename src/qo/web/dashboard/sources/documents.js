@@ -1,4 +1,4 @@
-// A task's object in the layout `tasks`: the same as qo/engines/per_task/document.py. What is not understood is kept.
+// A task's object in the layout `tasks`: the same as qo/engines/object_per_task/task_document.py. What is not understood is kept.
 
 import {parsed} from './checksum.js';
 import {eventOf, newWriteId} from './rules.js';
@@ -21,7 +21,7 @@ export function decode(text, id) {
 }
 
 export function isAlive(document) {
-  return !document.grave;
+  return !document.tombstone;
 }
 
 /** The next version. */
@@ -30,8 +30,8 @@ export function grown(document, task) {
 }
 
 /** Forgotten, but its place is not free for a late write to take; the sweeper clears it away after an hour. */
-export function buried(document) {
-  return {...document, writes: signed(document), grave: 'deleted'};
+export function as_tombstone(document) {
+  return {...document, writes: signed(document), tombstone: 'deleted'};
 }
 
 /** Whether our write is part of what is stored; null if it may have been and is forgotten. */

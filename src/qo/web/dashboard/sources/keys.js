@@ -1,4 +1,4 @@
-// Names of objects in the layout `tasks`: the same as qo/engines/per_task/keys.py, and a test compares the two.
+// Names of objects in the layout `tasks`: the same as qo/engines/object_per_task/keys.py, and a test compares the two.
 
 import {dueAt} from './rules.js';
 import {sha256} from './sigv4.js';

@@ -1,9 +1,9 @@
 // The layout `tasks`, one object per task: read through listings and the index, written index first, state second,
-// clean-up last, as in qo/engines/per_task/transitions.py.
+// clean-up last, as in qo/engines/object_per_task/task_changes.py.
 
 import {parsed, sealed} from './checksum.js';
 import {LiveIndex} from './live_index.js';
-import {buried, decode, grown, isAlive, isOurs} from './documents.js';
+import {as_tombstone, decode, grown, isAlive, isOurs} from './documents.js';
 import {indexKey, isId, taskKey} from './keys.js';
 import {filled, referredBy} from './large_values.js';
 import {NoteObjects} from './note_objects.js';
@@ -177,7 +177,7 @@ export class TasksLayout {
   /** False: someone else wrote first. The entry written for the new state is litter then. */
   async #write(kept, changed, litter) {
     const {task} = kept.document;
-    const next = changed ? grown(kept.document, changed) : buried(kept.document);
+    const next = changed ? grown(kept.document, changed) : as_tombstone(kept.document);
     const former = await indexKey(task);
     const needed = changed && (await indexKey(changed));
     if (needed && needed !== former) await this.s3.put(needed, laneOf(task));
@@ -192,9 +192,9 @@ export class TasksLayout {
       return false;
     }
     const values = changed ? [] : referredBy(task);
-    const rubbish = [former, ...litter, ...values].filter((key) => key && key !== needed);
+    const stale = [former, ...litter, ...values].filter((key) => key && key !== needed);
     // What stays is harmless, and removed by whoever meets it.
-    await Promise.all(rubbish.map((key) => this.s3.delete(key).catch(() => {})));
+    await Promise.all(stale.map((key) => this.s3.delete(key).catch(() => {})));
     return true;
   }
 }

@@ -8,15 +8,15 @@ const FIRST_PAUSE = 100; // milliseconds
 
 /** The new ETag. Throws `conflict`: it did not land and never will; `unknown`: nobody can say. */
 export async function putDocument(s3, key, text, {over, isOurs}) {
-  let doubt = false;
+  let suspect = false;
   for (let attempt = 1; ; attempt += 1) {
     try {
-      const etag = doubt ? await look(s3, key, text, over, isOurs) : null;
+      const etag = suspect ? await look(s3, key, text, over, isOurs) : null;
       return etag ?? (await s3.put(key, text, {over}));
     } catch (error) {
-      if (error.code === 'conflict' && doubt && !error.seen) continue; // an earlier try may have landed meanwhile
-      if (!['busy', 'no_answer'].includes(error.code) || attempt === TRIES) throw lastWord(error, key, doubt);
-      doubt ||= !error.certain;
+      if (error.code === 'conflict' && suspect && !error.seen) continue; // an earlier try may have landed meanwhile
+      if (!['busy', 'no_answer'].includes(error.code) || attempt === TRIES) throw lastWord(error, key, suspect);
+      suspect ||= !error.certain;
     }
     await new Promise((go) => setTimeout(go, FIRST_PAUSE * 2 ** (attempt - 1) * (0.5 + Math.random() / 2)));
   }
@@ -35,8 +35,8 @@ async function look(s3, key, text, over, isOurs) {
   throw Object.assign(new StoreError('conflict', `${key} was written by someone else`), {seen: true});
 }
 
-function lastWord(error, key, doubt) {
-  const certain = error.certain !== false && !doubt;
+function lastWord(error, key, suspect) {
+  const certain = error.certain !== false && !suspect;
   if (certain || error.code === 'conflict' || error.code === 'unknown') return error;
   return new StoreError('unknown', `whether ${key} was written is not known: ${error.message}`);
 }

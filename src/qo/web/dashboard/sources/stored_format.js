@@ -1,4 +1,4 @@
-// The format of the layout `tasks`, as in qo/engines/per_task/stored_format.py: looked at again once it was read a while ago.
+// The format of the layout `tasks`, as in qo/engines/object_per_task/stored_format.py: looked at again once it was read a while ago.
 
 import {StoreError} from './s3.js';
 

@@ -70,7 +70,7 @@ export class TaskCache {
   /** What was read or written just now. */
   keep(id, document, etag) {
     if (document !== null && isAlive(document)) this.rows.set(id, rowOf(whole(document.task), etag));
-    else this.rows.set(id, {etag, gone: true}); // a grave, or not one of ours
+    else this.rows.set(id, {etag, gone: true}); // a tombstone, or not one of ours
     this.keys.set(id, {etag, at: document?.task.updated_at ?? this.keys.get(id)?.at ?? 0});
   }
 

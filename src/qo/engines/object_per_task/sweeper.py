@@ -2,22 +2,22 @@
 
 from collections import defaultdict
 
+from qo.engines.object_per_task.keys import ENTRY_PREFIXES, Entry, index_key, is_stale, task_key
+from qo.engines.object_per_task.layout import TasksLayout
+from qo.engines.object_per_task.listing import TaskListing
+from qo.engines.object_per_task.task_counts import TaskCounts
+from qo.engines.object_per_task.task_document import REMOVING, as_tombstone
+from qo.engines.object_per_task.task_store import StoredTask
 from qo.engines.parallel import in_parallel
 from qo.engines.patience import patiently
-from qo.engines.per_task.counting import Counting
-from qo.engines.per_task.document import REMOVING, buried
-from qo.engines.per_task.documents import Kept
-from qo.engines.per_task.finding import Finding
-from qo.engines.per_task.keys import ENTRY_PREFIXES, Entry, index_key, is_stale, task_key
-from qo.engines.per_task.store import Store
 from qo.errors import Conflict
 from qo.model import FINISHED
 
 YOUNGEST = 3600.0  # seconds: nothing younger is removed, or a late write could bring it back, or find it gone
 
 
-class Sweeping:
-    def __init__(self, store: Store, finding: Finding, counting: Counting) -> None:
+class IndexSweeper:
+    def __init__(self, store: TasksLayout, finding: TaskListing, counting: TaskCounts) -> None:
         self._bucket, self._documents, self._index = store.bucket, store.documents, store.index
         self._lanes, self._clock = store.lanes, store.clock
         self._finding, self._counting = finding, counting
@@ -54,7 +54,7 @@ class Sweeping:
             self._index.remove(entry.key)
         return len(stale) + await self._complete(kept, {entry.key for entry in entries})
 
-    async def _complete(self, kept: Kept, present: set[str]) -> int:
+    async def _complete(self, kept: StoredTask, present: set[str]) -> int:
         """Write the entry the task needs. If the task changes meanwhile, it is one more stale entry."""
         needed = index_key(kept.task)
         if needed is None or needed in present:
@@ -74,14 +74,14 @@ class Sweeping:
         blob = await patiently(lambda: self._bucket.get(entry.key))
         return blob is not None and blob.written_at <= self._clock() - YOUNGEST
 
-    async def _remove(self, kept: Kept) -> int:
-        """Clear an old grave away. It is marked first: from then on nobody writes there, so nothing can be lost."""
+    async def _remove(self, kept: StoredTask) -> int:
+        """Clear an old tombstone away. It is marked first: from then on nobody writes there, so nothing can be lost."""
         if kept.written_at > self._clock() - YOUNGEST:
             return 0
         if kept.document.successor and await self._documents.is_occupied(kept.document.successor):
             return 0  # it says which task holds their idempotency key
         try:
-            await self._documents.write(buried(kept.document, REMOVING), kept)
+            await self._documents.write(as_tombstone(kept.document, REMOVING), kept)
         except Conflict:
             return 0
         await patiently(lambda: self._bucket.delete(task_key(kept.task.id)))

@@ -1,13 +1,13 @@
 """A task's transitions: from every version the store kept, or from what the present one remembers."""
 
 from qo.bucket import Bucket
+from qo.engines.object_per_task.keys import task_key
+from qo.engines.object_per_task.task_store import TaskStore
 from qo.engines.patience import patiently
-from qo.engines.per_task.documents import Documents
-from qo.engines.per_task.keys import task_key
 from qo.model import Event
 
 
-async def history(bucket: Bucket, documents: Documents, task_id: str) -> list[Event]:
+async def history(bucket: Bucket, documents: TaskStore, task_id: str) -> list[Event]:
     present = await documents.read_living(task_id)
     if present is None:
         return []

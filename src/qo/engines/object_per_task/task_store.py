@@ -6,17 +6,17 @@ from typing import NamedTuple
 from qo.bucket import NEW, Blob, Bucket
 from qo.buckets.own_writes import SUPERSEDED, put_document
 from qo.damage import check_stored
+from qo.engines.object_per_task.keys import is_id, task_key
+from qo.engines.object_per_task.task_document import StoredDocument, decode, encode, is_ours
 from qo.engines.patience import patiently
-from qo.engines.per_task.document import Document, decode, encode, is_ours
-from qo.engines.per_task.keys import is_id, task_key
 from qo.engines.quarantine import Quarantine
 from qo.model import UNREADABLE, Status, Task
 
 _MOST_HELD = 20_000
 
 
-class Kept(NamedTuple):
-    document: Document
+class StoredTask(NamedTuple):
+    document: StoredDocument
     version: str  # the bucket's
     written_at: float
 
@@ -26,15 +26,15 @@ class Kept(NamedTuple):
 
     @property
     def is_alive(self) -> bool:
-        return not self.document.grave
+        return not self.document.tombstone
 
 
-class Documents:
+class TaskStore:
     def __init__(self, bucket: Bucket, quarantine: Quarantine) -> None:
         self._bucket, self._quarantine = bucket, quarantine
-        self._held: OrderedDict[str, Kept] = OrderedDict()  # running tasks this process wrote last
+        self._held: OrderedDict[str, StoredTask] = OrderedDict()  # running tasks this process wrote last
 
-    async def read(self, task_id: str) -> Kept | None:
+    async def read(self, task_id: str) -> StoredTask | None:
         """The object as it is now; None if there is none that can be read."""
         if not is_id(task_id):
             return None
@@ -45,7 +45,7 @@ class Documents:
             return None
         return self.decoded(task_id, blob)
 
-    def decoded(self, task_id: str, blob: Blob) -> Kept | None:
+    def decoded(self, task_id: str, blob: Blob) -> StoredTask | None:
         try:
             document = decode(blob.data)
             check_stored(document.task)
@@ -58,17 +58,17 @@ class Documents:
             )
             return None
         self._quarantine.release_task(task_key(task_id), task_id)
-        return Kept(document, blob.version, blob.written_at)
+        return StoredTask(document, blob.version, blob.written_at)
 
-    async def read_living(self, task_id: str) -> Kept | None:
+    async def read_living(self, task_id: str) -> StoredTask | None:
         kept = await self.read(task_id)
         return kept if kept is not None and kept.is_alive else None
 
-    def held(self, task_id: str) -> Kept | None:
+    def held(self, task_id: str) -> StoredTask | None:
         """What this process wrote last, so that settling needs no read. It may be outdated: a write finds out."""
         return self._held.get(task_id)
 
-    async def write(self, document: Document, over: Kept | None) -> None:
+    async def write(self, document: StoredDocument, over: StoredTask | None) -> None:
         """Write over what was read, or where nothing is. Conflict: someone else wrote first."""
         task = document.task
         self._held.pop(task.id, None)
@@ -80,7 +80,7 @@ class Documents:
             is_ours=lambda data: _is_ours(data, document),
         )
         if task.status is Status.RUNNING and version != SUPERSEDED:
-            self._held[task.id] = Kept(document, version, 0.0)
+            self._held[task.id] = StoredTask(document, version, 0.0)
             if len(self._held) > _MOST_HELD:
                 self._held.popitem(last=False)
 
@@ -101,7 +101,7 @@ class Documents:
         return task_key(task_id) not in self._quarantine.keys
 
 
-def _is_ours(data: bytes, document: Document) -> bool | None:
+def _is_ours(data: bytes, document: StoredDocument) -> bool | None:
     try:
         return is_ours(decode(data), document)
     except UNREADABLE:

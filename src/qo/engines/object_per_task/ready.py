@@ -9,12 +9,12 @@ from collections import OrderedDict
 from functools import partial
 from typing import TypeAlias
 
+from qo.engines.object_per_task.keys import LATER, READY, SHARDS, Entry, KeyKind, lane_of
+from qo.engines.object_per_task.layout import TasksLayout
+from qo.engines.object_per_task.listed_entries import ListedEntries
+from qo.engines.object_per_task.options import TasksOptions
+from qo.engines.object_per_task.promoted import Promoted
 from qo.engines.parallel import in_parallel
-from qo.engines.per_task.keys import LATER, READY, SHARDS, Entry, Kind, lane_of
-from qo.engines.per_task.listed_entries import ListedEntries
-from qo.engines.per_task.options import Options
-from qo.engines.per_task.promoted import Promoted
-from qo.engines.per_task.store import Store
 from qo.ids import luck
 from qo.model import ClaimRequest, eligibility, eligible, in_order
 
@@ -45,7 +45,7 @@ class Sweep:
 
 
 class Ready:
-    def __init__(self, store: Store, options: Options) -> None:
+    def __init__(self, store: TasksLayout, options: TasksOptions) -> None:
         self._index, self._lanes, self._clock = store.index, store.lanes, store.clock
         self._page, self._shards = options.ready_page_size, "".join(options.shards) or SHARDS
         self._promoted = Promoted(store.index, interval=options.promotion_interval, max_read=_MOST_READ)
@@ -155,6 +155,6 @@ class Ready:
         for (queues, types, capabilities), sweep in self._sweeps.items():
             names = self._lanes.names(entry)
             wanted = ClaimRequest(worker_id="", lease_id="", queues=queues, types=types, capabilities=capabilities)
-            ours = entry.kind is not Kind.LEASE and entry.id[0] in self._shards
+            ours = entry.kind is not KeyKind.LEASE and entry.id[0] in self._shards
             if ours and names and eligible(wanted, names.queue, names.type, names.needs):
                 sweep.entries.put((entry,))

@@ -2,33 +2,33 @@
 
 from collections.abc import AsyncIterator, Iterable
 
+from qo.engines.object_per_task.keys import LATER, LEASES, READY, SHARDS, TASKS, Entry, is_stale, task_id_in
+from qo.engines.object_per_task.layout import TasksLayout
+from qo.engines.object_per_task.page_cache import PageCache
+from qo.engines.object_per_task.task_store import StoredTask
 from qo.engines.parallel import MOST, in_parallel
 from qo.engines.patience import patiently
-from qo.engines.per_task.documents import Kept
-from qo.engines.per_task.keys import LATER, LEASES, READY, SHARDS, TASKS, Entry, is_stale, task_id_in
-from qo.engines.per_task.places import Places
-from qo.engines.per_task.store import Store
 from qo.model import UNFINISHED, Filter, Position, Status, Task, cursor, page_start
 
 _SCAN = 1000  # tasks read before those of no interest are let go of
 
 
-class Finding:
-    def __init__(self, store: Store) -> None:
+class TaskListing:
+    def __init__(self, store: TasksLayout) -> None:
         self._bucket, self._documents, self._index = store.bucket, store.documents, store.index
         self._lanes, self._quarantine, self._clock = store.lanes, store.quarantine, store.clock
-        self._places = Places()
+        self._places = PageCache()
 
     async def find(self, where: Filter, limit: int, after: str, created_before: float | None) -> list[Task]:
         start = page_start(after, created_before)
         places = self._places.take(where, after) if after else None
-        seen: dict[str, Kept] = {}
+        seen: dict[str, StoredTask] = {}
         if places is None:
             places = await (self._live(where, seen) if _is_live(where) else self._scan(where, seen))
         places = [place for place in places if start is None or place < start]
         return await self._page(where, places, limit, seen)
 
-    async def _page(self, where: Filter, places: list[Position], limit: int, seen: dict[str, Kept]) -> list[Task]:
+    async def _page(self, where: Filter, places: list[Position], limit: int, seen: dict[str, StoredTask]) -> list[Task]:
         """Read from the newest on until the page is full; the places behind it serve the next page."""
         matches, page = where.matcher(self._clock()), list[Task]()
         start = 0
@@ -44,15 +44,15 @@ class Finding:
             self._places.keep(where, cursor(page[-1]), places[start:])
         return page
 
-    async def _read(self, places: list[Position], seen: dict[str, Kept]) -> list[Kept | None]:
-        async def read(place: Position) -> Kept | None:
+    async def _read(self, places: list[Position], seen: dict[str, StoredTask]) -> list[StoredTask | None]:
+        async def read(place: Position) -> StoredTask | None:
             return seen.get(place.id) or await self._documents.read_living(place.id)
 
         return await in_parallel(read, places)
 
     # --- through the index
 
-    async def _live(self, where: Filter, seen: dict[str, Kept]) -> list[Position]:
+    async def _live(self, where: Filter, seen: dict[str, StoredTask]) -> list[Position]:
         entries: list[Entry] = []
         if _asks_for(where, Status.PENDING) and where.expired_for is None:
             entries += await self._ready(where)
@@ -66,7 +66,7 @@ class Finding:
         pages = await in_parallel(self._index.read, prefixes)
         return [entry for page in pages for entry in page.entries if not (where.retrying and entry.version == 1)]
 
-    async def _leases(self, where: Filter, seen: dict[str, Kept]) -> list[Entry]:
+    async def _leases(self, where: Filter, seen: dict[str, StoredTask]) -> list[Entry]:
         """All, or those that ran out so long ago: they come first in every shard."""
         if where.expired_for is None:
             pages = await in_parallel(self._index.read, [f"{LEASES}{shard}/" for shard in where.shards] or [LEASES])
@@ -80,8 +80,8 @@ class Finding:
         )
         return await self._true([entry for page in pages for entry in page.entries], seen)
 
-    async def _true(self, entries: list[Entry], seen: dict[str, Kept]) -> list[Entry]:
-        """Old leases are seldom true: rubbish met on the way is removed."""
+    async def _true(self, entries: list[Entry], seen: dict[str, StoredTask]) -> list[Entry]:
+        """Old leases are seldom true: stale met on the way is removed."""
 
         async def look(entry: Entry) -> bool:
             kept = await self._documents.read(entry.id)
@@ -105,7 +105,7 @@ class Finding:
 
     # --- by reading everything
 
-    async def _scan(self, where: Filter, seen: dict[str, Kept]) -> list[Position]:
+    async def _scan(self, where: Filter, seen: dict[str, StoredTask]) -> list[Position]:
         matches, found = where.matcher(self._clock()), list[Position]()
         ids = await self.ids(where.shards)
         for start in range(0, len(ids), _SCAN):

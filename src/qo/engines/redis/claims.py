@@ -23,7 +23,7 @@ Apply = Callable[[Sequence[Change]], Awaitable[list[bool]]]
 SetAside = Callable[[Damage], Awaitable[None]]
 
 
-class Claiming:
+class RedisClaims:
     def __init__(
         self, calls: ScriptRunner, watch: RedisWatch, now: Callable[[], str], apply: Apply, set_aside: SetAside
     ) -> None:

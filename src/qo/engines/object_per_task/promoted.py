@@ -5,9 +5,9 @@ far behind the entries that a claim reads. Tasks are promoted in the order of th
 where the last one ended to the rank that is now.
 """
 
+from qo.engines.object_per_task.index import Index
+from qo.engines.object_per_task.keys import READY, SHARDS, Entry, KeyKind
 from qo.engines.parallel import in_parallel
-from qo.engines.per_task.index import Index
-from qo.engines.per_task.keys import READY, SHARDS, Entry, Kind
 
 _MAX_REMEMBERED = 4096  # those waiting longest; the others are found when their rank comes
 
@@ -33,7 +33,7 @@ class Promoted:
         )
         self._cursors[shard] = page.last or self._cursors[shard]
         for entry in page.entries:
-            if entry.kind is Kind.READY and entry.due_at < entry.rank:
+            if entry.kind is KeyKind.READY and entry.due_at < entry.rank:
                 self._entries[entry.key] = entry
 
     def _forget(self) -> None:

@@ -9,8 +9,8 @@ from typing import TypeVar
 
 from qo.bucket import ANY, Bucket
 from qo.clock import boot_clock
+from qo.engines.object_per_task.keys import Entry, entry_of
 from qo.engines.patience import patiently
-from qo.engines.per_task.keys import Entry, entry_of
 from qo.engines.quarantine import Quarantine
 from qo.errors import StorageError
 
@@ -46,7 +46,7 @@ class Index:
             self.on_write(entry)
 
     def remove(self, key: str) -> None:
-        """Soon. If it fails the entry is rubbish: harmless, and removed by whoever meets it."""
+        """Soon. If it fails the entry is stale: harmless, and removed by whoever meets it."""
         if key in self._removals:
             return
         self.disregard(key)
@@ -64,14 +64,14 @@ class Index:
             try:
                 await patiently(lambda: self._bucket.delete(key))
             except StorageError as error:
-                log.warning("%s could not be removed and stays as rubbish: %s", key, error)
+                log.warning("%s could not be removed and stays as stale: %s", key, error)
 
     async def finish(self) -> None:
         """Wait until everything removed is gone."""
         while self._removals:
             await asyncio.wait(list(self._removals.values()))
 
-    def doubt(self, key: str, *, is_damaged: bool = False) -> None:
+    def suspect(self, key: str, *, is_damaged: bool = False) -> None:
         """Its task is not there: the submission is under way, or ended half-way. Ever rarer looks will tell.
 
         A damaged task stays so until somebody restores it: looks at many of these must not hold up the others.
@@ -92,12 +92,14 @@ class Index:
 
     async def read(
         self, prefix: str, *, after: str = "", most: int | None = None, until: Callable[[Entry], bool] | None = None
-    ) -> "Page":
+    ) -> "IndexPage":
         """Entries in order: at most so many, and none behind the first for which `until` holds."""
         return await patiently(lambda: self._read(prefix, after, most, until))
 
-    async def _read(self, prefix: str, after: str, most: int | None, until: Callable[[Entry], bool] | None) -> "Page":
-        page = Page()
+    async def _read(
+        self, prefix: str, after: str, most: int | None, until: Callable[[Entry], bool] | None
+    ) -> "IndexPage":
+        page = IndexPage()
         async with _closing(self._bucket.keys(prefix, after=after)) as keys:
             async for key in keys:
                 entry = entry_of(key)
@@ -117,7 +119,7 @@ class Index:
         return page
 
 
-class Page:
+class IndexPage:
     def __init__(self) -> None:
         self.entries: list[Entry] = []
         self.read = 0

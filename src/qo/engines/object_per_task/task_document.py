@@ -17,30 +17,30 @@ _MOST_EVENTS = 64
 _MOST_BYTES = 64 * 1024  # of events: errors can be long
 
 
-class Document(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class StoredDocument(Struct, frozen=True, kw_only=True, omit_defaults=True):
     task: Task
     nonce: str  # of the submission that began this life; others may write before it is read back
     writes: tuple[str, ...]  # ids of the last writes, this one's last
     events: tuple[Event, ...]  # the last transitions; a store that keeps versions has them all
     successor: str = ""  # of a first task under an idempotency key: the id of the last one under it
-    grave: str = ""  # DELETED or REMOVING: forgotten, but its place is not free for a late write to take
+    tombstone: str = ""  # DELETED or REMOVING: forgotten, but its place is not free for a late write to take
     unknown: Any = None  # fields that a newer qo wrote, kept as they are; no field of the document itself
 
 
 DELETED = "deleted"
 REMOVING = "removing"  # the object is about to be removed, so nobody may write it
 
-_decoder = msgspec.json.Decoder(Document)
-_SHAPE = Shape(Document, but=("unknown",), task=Shape(Task, retry=Shape(RetryPolicy)), events=Shape(Event))
+_decoder = msgspec.json.Decoder(StoredDocument)
+_SHAPE = Shape(StoredDocument, but=("unknown",), task=Shape(Task, retry=Shape(RetryPolicy)), events=Shape(Event))
 
 
-def encode(document: Document) -> bytes:
+def encode(document: StoredDocument) -> bytes:
     if not document.unknown:
         return sealed(msgspec.json.encode(document))
     return sealed(put_back(msgspec.json.encode(replace(document, unknown=None)), document.unknown, _SHAPE))
 
 
-def decode(data: bytes) -> Document:
+def decode(data: bytes) -> StoredDocument:
     """Raises one of UNREADABLE."""
     check_seal(data)
     document = _decoder.decode(data)
@@ -48,27 +48,27 @@ def decode(data: bytes) -> Document:
     return replace(document, unknown=unknown) if unknown else document
 
 
-def born(task: Task) -> Document:
+def born(task: Task) -> StoredDocument:
     write = new_write_id()
-    return Document(task=task, nonce=write, writes=(write,), events=(event_of(task),))
+    return StoredDocument(task=task, nonce=write, writes=(write,), events=(event_of(task),))
 
 
-def grown(document: Document, task: Task) -> Document:
+def grown(document: StoredDocument, task: Task) -> StoredDocument:
     """The next version. Renewals are no transitions and leave no event."""
     renewed = task.status is document.task.status is Status.RUNNING
     events = document.events if renewed else _bounded((*document.events, event_of(task)))
     return replace(document, task=task, writes=_signed(document), events=events)
 
 
-def followed(document: Document, successor: str) -> Document:
+def followed(document: StoredDocument, successor: str) -> StoredDocument:
     return replace(document, writes=_signed(document), successor=successor)
 
 
-def buried(document: Document, grave: str) -> Document:
-    return replace(document, writes=_signed(document), grave=grave)
+def as_tombstone(document: StoredDocument, tombstone: str) -> StoredDocument:
+    return replace(document, writes=_signed(document), tombstone=tombstone)
 
 
-def is_ours(stored: Document, ours: Document) -> bool | None:
+def is_ours(stored: StoredDocument, ours: StoredDocument) -> bool | None:
     """Whether our write is part of what is stored; None if it may have been and is forgotten."""
     if ours.writes[-1] in stored.writes or (len(ours.writes) == 1 and ours.nonce == stored.nonce):
         return True
@@ -78,7 +78,7 @@ def is_ours(stored: Document, ours: Document) -> bool | None:
     return False if stored.nonce == ours.nonce and passed < REMEMBERED - _BURIALS else None
 
 
-def _signed(document: Document) -> tuple[str, ...]:
+def _signed(document: StoredDocument) -> tuple[str, ...]:
     return (*document.writes, new_write_id())[-REMEMBERED:]
 
 

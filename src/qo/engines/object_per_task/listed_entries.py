@@ -8,9 +8,9 @@ from collections import Counter, deque
 from collections.abc import Iterable, Iterator
 from heapq import heappop, heappush
 
-from qo.engines.per_task.index import Index
-from qo.engines.per_task.keys import Entry, lane_of
-from qo.engines.per_task.lanes import Lanes
+from qo.engines.object_per_task.index import Index
+from qo.engines.object_per_task.keys import Entry, lane_of
+from qo.engines.object_per_task.lanes import LaneDirectory
 from qo.model import ClaimRequest, in_order
 
 _MAX_UNSORTED = 256  # entries that each claim puts in order beside the others
@@ -19,7 +19,7 @@ _MAX_UNSORTED = 256  # entries that each claim puts in order beside the others
 class ListedEntries:
     """Of one kind of want."""
 
-    def __init__(self, index: Index, lanes: Lanes) -> None:
+    def __init__(self, index: Index, lanes: LaneDirectory) -> None:
         self._index, self._lanes = index, lanes
         self._entries: dict[str, Entry] = {}
         self._by_shard: dict[str, deque[Entry]] = {}  # those read in the order of the index

@@ -4,12 +4,12 @@ import asyncio
 from contextlib import suppress
 
 from qo.clock import Clock
+from qo.engines.object_per_task.ready import Ready
 from qo.engines.pauses import Pauses
-from qo.engines.per_task.ready import Ready
 from qo.model import ClaimRequest
 
 
-class Waiting:
+class ClaimWait:
     def __init__(self, ready: Ready, clock: Clock) -> None:
         self._ready, self._clock = ready, clock
         self._news = asyncio.Event()

@@ -2,7 +2,7 @@
 
 from math import ceil
 
-from qo.engines.per_task.keys import Entry
+from qo.engines.object_per_task.keys import Entry
 from qo.ids import luck
 
 _WIDEST = 256.0
@@ -11,7 +11,7 @@ _SHARE = 64  # of the candidates, at most one in so many is reached for at once 
 _CALMER = 0.97  # with every claim that met nobody
 
 
-class Spread:
+class ClaimSpread:
     def __init__(self) -> None:
         self._width = 1.0  # how many times more candidates than wanted are looked at
 

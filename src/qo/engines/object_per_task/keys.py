@@ -34,7 +34,7 @@ _LATER = re.compile(rf"ready/later/[0-9]{{9}}/{_NUMBER}_{_NUMBER}_{_TAIL}")
 _LEASE = re.compile(rf"leases/[0-9a-f]/[0-9]{{9}}/{_NUMBER}_([0-9a-f]{{12}})_{_TAIL}")
 
 
-class Kind(Enum):
+class KeyKind(Enum):
     READY = 1
     LATER = 2
     LEASE = 3
@@ -44,7 +44,7 @@ class Entry(NamedTuple):
     """What an index entry's name says."""
 
     key: str
-    kind: Kind
+    kind: KeyKind
     at: float  # when it matters: a lease's end, the instant a later task is available; 0 if that has come
     rank: float
     holder: str  # of a lease
@@ -116,17 +116,17 @@ def _lease_key(task: Task) -> str:
 def entry_of(key: str) -> Entry | None:
     """None: not one of ours. A deep queue lists the same names again and again."""
     if found := _READY.fullmatch(key):
-        return _entry(key, Kind.READY, found.groups()[1:-1], rank=found[1], due=found[7])
+        return _entry(key, KeyKind.READY, found.groups()[1:-1], rank=found[1], due=found[7])
     if found := _LATER.fullmatch(key):
-        return _entry(key, Kind.LATER, found.groups()[2:], at=found[1], rank=found[2], due=found[1])
+        return _entry(key, KeyKind.LATER, found.groups()[2:], at=found[1], rank=found[2], due=found[1])
     if found := _LEASE.fullmatch(key):
-        return _entry(key, Kind.LEASE, found.groups()[2:], at=found[1], holder=found[2])
+        return _entry(key, KeyKind.LEASE, found.groups()[2:], at=found[1], holder=found[2])
     return None
 
 
 def _entry(
     key: str,
-    kind: Kind,
+    kind: KeyKind,
     tail: tuple[str | Any, ...],
     *,
     at: str = "",

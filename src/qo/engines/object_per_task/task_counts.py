@@ -12,11 +12,11 @@ from msgspec import Struct
 from qo.bucket import ANY
 from qo.checksum import check_seal, sealed
 from qo.clock import boot_clock
+from qo.engines.object_per_task.keys import ENTRY_PREFIXES, Entry, KeyKind
+from qo.engines.object_per_task.layout import TasksLayout
+from qo.engines.object_per_task.listing import TaskListing
 from qo.engines.parallel import in_parallel
 from qo.engines.patience import patiently
-from qo.engines.per_task.finding import Finding
-from qo.engines.per_task.keys import ENTRY_PREFIXES, Entry, Kind
-from qo.engines.per_task.store import Store
 from qo.model import FINISHED, UNREADABLE, CountKey, Counts, Status, Task
 
 ROLLUP = "stats/finished.json"
@@ -27,15 +27,15 @@ _SHARED_FOR = 900.0  # seconds
 _MOST_KNOWN = 500_000
 
 
-class Rollup(Struct, frozen=True, kw_only=True):
+class FinishedRollup(Struct, frozen=True, kw_only=True):
     """Finished tasks as some process counted them."""
 
     counted_at: float
     lanes: list[tuple[str, str, Status, int, int]]  # the last is how many
 
 
-class Counting:
-    def __init__(self, store: Store, finding: Finding) -> None:
+class TaskCounts:
+    def __init__(self, store: TasksLayout, finding: TaskListing) -> None:
         self._bucket, self._documents, self._finding = store.bucket, store.documents, finding
         self._index, self._lanes, self._clock = store.index, store.lanes, store.clock
         self._live, self._finished = Counter[CountKey](), Counter[CountKey]()
@@ -88,7 +88,7 @@ class Counting:
 
     def _lane(self, entry: Entry) -> CountKey | None:
         names = self._lanes.names(entry)
-        status = Status.RUNNING if entry.kind is Kind.LEASE else Status.PENDING
+        status = Status.RUNNING if entry.kind is KeyKind.LEASE else Status.PENDING
         return None if names is None else CountKey(names.queue, names.type, status, entry.priority)
 
     async def _count_finished(self) -> None:
@@ -121,13 +121,13 @@ class Counting:
 
     async def _share(self) -> None:
         lanes = [(*lane, number) for lane, number in self._finished.items()]
-        data = sealed(msgspec.json.encode(Rollup(counted_at=self._clock(), lanes=lanes)))
+        data = sealed(msgspec.json.encode(FinishedRollup(counted_at=self._clock(), lanes=lanes)))
         await patiently(lambda: self._bucket.put(ROLLUP, data, expected=ANY))
 
 
-def _decode(data: bytes) -> Rollup:
+def _decode(data: bytes) -> FinishedRollup:
     check_seal(data)
-    return msgspec.json.decode(data, type=Rollup)
+    return msgspec.json.decode(data, type=FinishedRollup)
 
 
 def _lane(task: Task) -> CountKey:

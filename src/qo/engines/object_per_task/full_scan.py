@@ -1,16 +1,16 @@
 """Claims without the index: the tasks themselves are read, all of them or a page at a time."""
 
 from qo.clock import boot_clock
+from qo.engines.object_per_task.keys import Entry, entry_of, index_key, lane_of
+from qo.engines.object_per_task.layout import TasksLayout
+from qo.engines.object_per_task.listing import TaskListing
+from qo.engines.object_per_task.options import TasksOptions
 from qo.engines.parallel import in_parallel
-from qo.engines.per_task.finding import Finding
-from qo.engines.per_task.keys import Entry, entry_of, index_key, lane_of
-from qo.engines.per_task.options import Options
-from qo.engines.per_task.store import Store
 from qo.model import ClaimRequest, eligible, in_order, is_due
 
 
-class Scanning:
-    def __init__(self, store: Store, finding: Finding, options: Options) -> None:
+class FullScan:
+    def __init__(self, store: TasksLayout, finding: TaskListing, options: TasksOptions) -> None:
         self._documents, self._lanes, self._finding, self._clock = store.documents, store.lanes, finding, store.clock
         self._page, self._interval = options.log_scan_page_size, options.scan_interval
         self._next_at = boot_clock() + self._interval

@@ -7,10 +7,10 @@ import msgspec
 from msgspec import Struct
 
 from qo.bucket import Bucket
+from qo.engines.object_per_task.keys import Entry, lane_hash
+from qo.engines.object_per_task.task_store import TaskStore
 from qo.engines.parallel import in_parallel
 from qo.engines.patience import patiently
-from qo.engines.per_task.documents import Documents
-from qo.engines.per_task.keys import Entry, lane_hash
 from qo.model import UNREADABLE, Task
 
 _MOST = 100_000
@@ -22,8 +22,8 @@ class LaneNames(Struct, frozen=True, kw_only=True):
     needs: tuple[str, ...] = ()
 
 
-class Lanes:
-    def __init__(self, bucket: Bucket, documents: Documents) -> None:
+class LaneDirectory:
+    def __init__(self, bucket: Bucket, documents: TaskStore) -> None:
         self._bucket, self._documents = bucket, documents
         self._names: dict[str, LaneNames] = {}
         self._asking: dict[str, asyncio.Lock] = {}  # shards are read side by side, and most show the same lanes

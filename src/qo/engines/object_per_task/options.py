@@ -11,7 +11,7 @@ class IndexMode(StrEnum):
     LOG_SCAN = "log-scan"  # claims read the tasks themselves: slow, for when the index is not to be trusted
 
 
-class Options(Struct, frozen=True, kw_only=True):
+class TasksOptions(Struct, frozen=True, kw_only=True):
     index_mode: IndexMode = IndexMode.HYBRID
     ready_page_size: int = 1000  # entries read at a time; a store answers up to a thousand in one request
     log_scan_page_size: int = 50  # tasks read by one look behind the index

@@ -8,21 +8,21 @@ from qo.clock import Clock
 from qo.damage import encode_damage, note_name
 from qo.engine import Engine
 from qo.engines.note_objects import NoteObjects
+from qo.engines.object_per_task.claim_wait import ClaimWait
+from qo.engines.object_per_task.claims import TaskClaims
+from qo.engines.object_per_task.full_scan import FullScan
+from qo.engines.object_per_task.history import history
+from qo.engines.object_per_task.keys import READY, SHARDS
+from qo.engines.object_per_task.layout import store
+from qo.engines.object_per_task.listing import TaskListing
+from qo.engines.object_per_task.options import IndexMode, TasksOptions
+from qo.engines.object_per_task.ready import Ready
+from qo.engines.object_per_task.stored_format import FormatCheckedBucket, StoredFormat
+from qo.engines.object_per_task.sweeper import IndexSweeper
+from qo.engines.object_per_task.task_changes import TaskChanges
+from qo.engines.object_per_task.task_counts import TaskCounts
 from qo.engines.parallel import in_parallel
 from qo.engines.patience import patiently_opened
-from qo.engines.per_task.claiming import Claiming
-from qo.engines.per_task.counting import Counting
-from qo.engines.per_task.finding import Finding
-from qo.engines.per_task.history import history
-from qo.engines.per_task.keys import READY, SHARDS
-from qo.engines.per_task.options import IndexMode, Options
-from qo.engines.per_task.ready import Ready
-from qo.engines.per_task.scanning import Scanning
-from qo.engines.per_task.store import store
-from qo.engines.per_task.stored_format import FormatCheckedBucket, StoredFormat
-from qo.engines.per_task.sweeping import Sweeping
-from qo.engines.per_task.transitions import Transitions
-from qo.engines.per_task.waiting import Waiting
 from qo.errors import Conflict, DamagedTask, StorageError
 from qo.model import (
     NEW,
@@ -44,25 +44,25 @@ from qo.model import (
 )
 
 
-class PerTaskEngine(Engine):
+class ObjectPerTaskEngine(Engine):
     """Time is the bucket's unless a clock is given."""
 
     shards = SHARDS
 
-    def __init__(self, bucket: Bucket, options: Options | None = None, *, clock: Clock | None = None) -> None:
-        self._options = options = options or Options()
+    def __init__(self, bucket: Bucket, options: TasksOptions | None = None, *, clock: Clock | None = None) -> None:
+        self._options = options = options or TasksOptions()
         self._format = StoredFormat(bucket)
         checked = FormatCheckedBucket(bucket, self._format)
         self._store = here = store(checked, clock)
         self._clock = here.clock
-        self._finding = Finding(here)
-        self._counting = Counting(here, self._finding)
-        self._transitions = Transitions(here, self._counting.moved)
+        self._finding = TaskListing(here)
+        self._counting = TaskCounts(here, self._finding)
+        self._transitions = TaskChanges(here, self._counting.moved)
         self._ready = Ready(here, options)
-        self._scanning = Scanning(here, self._finding, options)
-        self._claiming = Claiming(here, self._transitions)
-        self._sweeping = Sweeping(here, self._finding, self._counting)
-        self._waiting = Waiting(self._ready, self._clock)
+        self._scanning = FullScan(here, self._finding, options)
+        self._claiming = TaskClaims(here, self._transitions)
+        self._sweeping = IndexSweeper(here, self._finding, self._counting)
+        self._waiting = ClaimWait(self._ready, self._clock)
         self._notes = NoteObjects(checked, here.quarantine)
         self._hand_backs: set[asyncio.Task[None]] = set()
 

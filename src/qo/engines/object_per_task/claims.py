@@ -1,12 +1,12 @@
 """Claims: candidates from the index, then one guarded write each."""
 
+from qo.engines.object_per_task.claim_spread import ClaimSpread, shuffled
+from qo.engines.object_per_task.keys import LEASES, Entry, holder_hash, index_key, is_stale
+from qo.engines.object_per_task.layout import TasksLayout
+from qo.engines.object_per_task.task_changes import TaskChanges
+from qo.engines.object_per_task.task_document import grown
+from qo.engines.object_per_task.task_store import StoredTask
 from qo.engines.parallel import in_parallel
-from qo.engines.per_task.document import grown
-from qo.engines.per_task.documents import Kept
-from qo.engines.per_task.keys import LEASES, Entry, holder_hash, index_key, is_stale
-from qo.engines.per_task.spread import Spread, shuffled
-from qo.engines.per_task.store import Store
-from qo.engines.per_task.transitions import Transitions
 from qo.errors import Conflict, StorageError
 from qo.model import ClaimRequest, Status, Task, claim, eligible, in_order, is_due, lane_of
 
@@ -14,11 +14,11 @@ _PATIENCE = 2  # tasks lost to others
 _CANDIDATES, _SPARE_CANDIDATES = 8, 64  # for each task wanted, and beside these
 
 
-class Claiming:
-    def __init__(self, store: Store, transitions: Transitions) -> None:
+class TaskClaims:
+    def __init__(self, store: TasksLayout, transitions: TaskChanges) -> None:
         self._documents, self._index, self._lanes = store.documents, store.index, store.lanes
         self._transitions, self._clock = transitions, store.clock
-        self.spread = Spread()
+        self.spread = ClaimSpread()
         self.damage_met = 0  # damaged tasks that claims have reached for
         self._taking: set[str] = set()  # by claims of this process that are under way
 
@@ -60,7 +60,7 @@ class Claiming:
         return _PATIENCE if self.spread.is_crowded else want.limit + _PATIENCE
 
     def _wave(self, line: list[Entry], left: dict[str, int], size: int) -> tuple[list[Entry], list[Entry]]:
-        """Who to reach for now, and who is next. Of several entries of one task the others wait: one may be rubbish."""
+        """Who to reach for now, and who is next. Of several entries of one task the others wait: one may be stale."""
         wave: dict[str, Entry] = {}
         waiting: list[Entry] = []
         for number, entry in enumerate(line):
@@ -103,7 +103,7 @@ class Claiming:
         if kept is None:
             is_damaged = not self._documents.is_readable(entry.id)
             self.damage_met += is_damaged
-            self._index.doubt(entry.key, is_damaged=is_damaged)
+            self._index.suspect(entry.key, is_damaged=is_damaged)
             return None
         if not self._is_meant(entry, kept, want, now):
             return None
@@ -115,10 +115,10 @@ class Claiming:
             return None
         return task
 
-    def _is_meant(self, entry: Entry, kept: Kept, want: ClaimRequest, now: float) -> bool:
-        """The entry stands for the task as it is. One that does not is rubbish, or ahead of a write under way."""
+    def _is_meant(self, entry: Entry, kept: StoredTask, want: ClaimRequest, now: float) -> bool:
+        """The entry stands for the task as it is. One that does not is stale, or ahead of a write under way."""
         if entry.age > (kept.task.created_at, kept.task.version):
-            self._index.doubt(entry.key)
+            self._index.suspect(entry.key)
             return False
         if is_stale(entry, kept.task):
             self._index.disregard(entry.key)

@@ -10,10 +10,18 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from qo.engines.per_task.document import DELETED, REMOVING, Document, born, buried, followed, grown
-from qo.engines.per_task.documents import Kept
-from qo.engines.per_task.keys import index_key, task_key
-from qo.engines.per_task.store import Store
+from qo.engines.object_per_task.keys import index_key, task_key
+from qo.engines.object_per_task.layout import TasksLayout
+from qo.engines.object_per_task.task_document import (
+    DELETED,
+    REMOVING,
+    StoredDocument,
+    as_tombstone,
+    born,
+    followed,
+    grown,
+)
+from qo.engines.object_per_task.task_store import StoredTask
 from qo.errors import Conflict, DamagedTask, StorageError
 from qo.ids import luck
 from qo.model import FINISHED, Added, NewTask, Status, Task, admit, created
@@ -26,20 +34,20 @@ _RESPITE = 600.0  # seconds after which a removal that did not happen is taken t
 Moved = Callable[[Task | None, Task | None], None]
 
 
-class Outcome(NamedTuple):
+class ChangeResult(NamedTuple):
     changed: Task | None  # None: the rule refused
     seen: Task | None  # what it refused; None: there is no such task
 
 
-class Transitions:
-    def __init__(self, store: Store, moved: Moved) -> None:
+class TaskChanges:
+    def __init__(self, store: TasksLayout, moved: Moved) -> None:
         self._documents, self._index, self._lanes = store.documents, store.index, store.lanes
         self._clock, self._moved = store.clock, moved
 
-    async def write(self, document: Document, over: Kept | None) -> None:
-        """Index, state, clean-up. Conflict: the state was another; the index entry is litter then."""
+    async def write(self, document: StoredDocument, over: StoredTask | None) -> None:
+        """Index, state, clean-up. Conflict: the state was another; the index entry is stale_keys then."""
         before = over.task if over is not None and over.is_alive else None
-        after = None if document.grave else document.task
+        after = None if document.tombstone else document.task
         former = index_key(before) if before is not None else None
         needed = index_key(after) if after is not None else None
         if needed is not None and needed != former:
@@ -53,41 +61,41 @@ class Transitions:
 
     async def add(self, new: NewTask, now: float) -> Added:
         """The common case asks nothing first: if there is such a task the write is refused."""
-        litter: list[str] = []
-        kept: Kept | None = None
+        stale_keys: list[str] = []
+        kept: StoredTask | None = None
         for attempt in range(_TRIES):
-            added = await self._add_over(kept, new, now, litter, may_take_over=attempt >= _PATIENT_TRIES)
+            added = await self._add_over(kept, new, now, stale_keys, may_take_over=attempt >= _PATIENT_TRIES)
             if added is not None:
                 return added
             await _pause(attempt)
-            kept = await self._free_place(new.id, litter)
+            kept = await self._free_place(new.id, stale_keys)
         raise _too_busy(new.id)
 
     async def _add_over(
-        self, kept: Kept | None, new: NewTask, now: float, litter: list[str], *, may_take_over: bool
+        self, kept: StoredTask | None, new: NewTask, now: float, stale_keys: list[str], *, may_take_over: bool
     ) -> Added | None:
         """None: look again, because what was read has changed."""
         if kept is not None and kept.document.successor and new.idempotency_key is not None:
-            last = await self._free_place(kept.document.successor, litter)
+            last = await self._free_place(kept.document.successor, stale_keys)
             if last is None or last.is_alive:
                 added = await self._add_behind(kept, last, new, now, may_take_over=may_take_over)
                 if added is not None:
-                    self.clear(litter, kept.task)
+                    self.clear(stale_keys, kept.task)
                 return added
         if kept is None or not kept.is_alive:
             document = born(created(new, now))
             if kept is not None and new.idempotency_key is None:  # the key that others follow under is not this task's
                 document = replace(document, successor=kept.document.successor)
-            landed = await self._attempt(document, kept, litter)
+            landed = await self._attempt(document, kept, stale_keys)
             return Added(new.id, new=True) if landed else None
         task = admit(kept.task, new, now)
         if task is not None and not await self._follow(kept, task.id):
             return None
-        self.clear(litter, kept.task)
+        self.clear(stale_keys, kept.task)
         return Added(new.id, new=False)
 
     async def _add_behind(
-        self, first: Kept, last: Kept | None, new: NewTask, now: float, *, may_take_over: bool
+        self, first: StoredTask, last: StoredTask | None, new: NewTask, now: float, *, may_take_over: bool
     ) -> Added | None:
         """Add under a key whose first task others follow.
 
@@ -101,14 +109,14 @@ class Transitions:
                 return Added(name, new=True) if await self._attempt(born(named), None, []) else None
             if may_take_over:
                 ended = replace(named, status=Status.CANCELLED, completed_at=now, payload=b"")
-                await self._attempt(buried(born(ended), DELETED), None, [])
+                await self._attempt(as_tombstone(born(ended), DELETED), None, [])
             return None
         task = admit(last.task, new, now)
         if task is not None and not await self._follow(first, task.id):
             return None
         return Added(name, new=False)
 
-    async def _follow(self, first: Kept, successor: str) -> bool:
+    async def _follow(self, first: StoredTask, successor: str) -> bool:
         """Name the next task under a key in the document of the first, before it is created. Of several, one wins.
 
         Answers whether such a task exists: then an earlier try of the same submission made it.
@@ -119,60 +127,60 @@ class Transitions:
                 await self._documents.write(followed(first.document, successor), first)
         return taken is not None and taken.is_alive
 
-    async def _free_place(self, task_id: str, litter: list[str]) -> Kept | None:
+    async def _free_place(self, task_id: str, stale_keys: list[str]) -> StoredTask | None:
         """What is there. A place that is being cleared away is not written before that is over."""
         for attempt in range(_TRIES):
             kept = await self._documents.read(task_id)
             if kept is None and not self._documents.is_readable(task_id):
-                for key in litter:  # or the task that never was would be counted
+                for key in stale_keys:  # or the task that never was would be counted
                     self._index.remove(key)
                 raise DamagedTask(task_id, f"{task_key(task_id)} holds something that is not a task")
-            if kept is None or kept.document.grave != REMOVING or kept.written_at < self._clock() - _RESPITE:
+            if kept is None or kept.document.tombstone != REMOVING or kept.written_at < self._clock() - _RESPITE:
                 return kept
             await _pause(attempt)
         raise _too_busy(task_id)
 
-    async def change(self, task_id: str, rule: Callable[[Task], Task | None]) -> Outcome:
+    async def change(self, task_id: str, rule: Callable[[Task], Task | None]) -> ChangeResult:
         """Write what the rule makes of the task. What this process wrote last is believed until a write fails."""
-        litter: list[str] = []
+        stale_keys: list[str] = []
         held = self._documents.held(task_id)
         changed = rule(held.task) if held is not None else None
-        if held and changed and await self._attempt(grown(held.document, changed), held, litter):
-            return Outcome(changed, None)
+        if held and changed and await self._attempt(grown(held.document, changed), held, stale_keys):
+            return ChangeResult(changed, None)
         for attempt in range(_TRIES):
             kept = await self._documents.read_living(task_id)
             changed = rule(kept.task) if kept is not None else None
             if kept is None or changed is None:
-                self.clear(litter, kept.task if kept else None)
-                return Outcome(None, kept.task if kept else None)
-            if await self._attempt(grown(kept.document, changed), kept, litter):
-                return Outcome(changed, None)
+                self.clear(stale_keys, kept.task if kept else None)
+                return ChangeResult(None, kept.task if kept else None)
+            if await self._attempt(grown(kept.document, changed), kept, stale_keys):
+                return ChangeResult(changed, None)
             await _pause(attempt)
         raise _too_busy(task_id)
 
     async def delete(self, task_id: str) -> bool:
-        """Forget a finished task. A grave stays for a while, so that no late write can take the place."""
+        """Forget a finished task. A tombstone stays for a while, so that no late write can take the place."""
         for attempt in range(_TRIES):
             kept = await self._documents.read_living(task_id)
             if kept is None or kept.task.status not in FINISHED:
                 return False
-            if await self._attempt(buried(kept.document, DELETED), kept, []):
+            if await self._attempt(as_tombstone(kept.document, DELETED), kept, []):
                 return True
             await _pause(attempt)
         raise _too_busy(task_id)
 
-    async def _attempt(self, document: Document, over: Kept | None, litter: list[str]) -> bool:
+    async def _attempt(self, document: StoredDocument, over: StoredTask | None, stale_keys: list[str]) -> bool:
         try:
             await self.write(document, over)
         except Conflict:
-            litter += filter(None, [index_key(document.task)])
+            stale_keys += filter(None, [index_key(document.task)])
             return False
-        self.clear(litter, document.task)
+        self.clear(stale_keys, document.task)
         return True
 
-    def clear(self, litter: list[str], task: Task | None) -> None:
+    def clear(self, stale_keys: list[str], task: Task | None) -> None:
         """Remove entries of writes that lost, unless the task as it is now needs just these."""
-        for key in litter:
+        for key in stale_keys:
             if task is not None and key != index_key(task):
                 self._index.remove(key)
 

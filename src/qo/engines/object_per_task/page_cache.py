@@ -8,7 +8,7 @@ _MOST = 16
 _MOST_PLACES = 200_000
 
 
-class Places:
+class PageCache:
     def __init__(self) -> None:
         self._rest: OrderedDict[tuple[bytes, str], list[Position]] = OrderedDict()
 

@@ -5,7 +5,7 @@ ready/, leases/            indexes: entries are written before the state that ne
 workers/, notes/, admin/   notes (engines/note_objects.py)
 """
 
-from qo.engines.per_task.engine import PerTaskEngine
-from qo.engines.per_task.options import IndexMode, Options
+from qo.engines.object_per_task.engine import ObjectPerTaskEngine
+from qo.engines.object_per_task.options import IndexMode, TasksOptions
 
-__all__ = ["IndexMode", "Options", "PerTaskEngine"]
+__all__ = ["IndexMode", "ObjectPerTaskEngine", "TasksOptions"]
