@@ -59,8 +59,8 @@ async def timed(call: Callable[[], Awaitable[object]], repeats: int = REPEATS) -
 
 def claiming(engine: Engine, limit: int, types: tuple[str, ...] = ()) -> Callable[[], Awaitable[object]]:
     async def claim() -> object:
-        want = ClaimRequest(worker_id="bench", lease_id=new_lease_id(), types=types, limit=limit, lease=3600.0)
-        claimed = await engine.claim(want)
+        request = ClaimRequest(worker_id="bench", lease_id=new_lease_id(), types=types, limit=limit, lease=3600.0)
+        claimed = await engine.claim(request)
         assert len(claimed) == limit, (len(claimed), limit)
         return claimed
 

@@ -81,7 +81,7 @@ class Engine(Protocol):
         """
         raise InvalidSetting("connection= joins a transaction of yours, and only a postgresql:// store has those")
 
-    async def claim(self, want: ClaimRequest) -> list[Task]:
+    async def claim(self, request: ClaimRequest) -> list[Task]:
         """Lease the due and eligible tasks that come first, and answer in this order (`in_order`).
 
         Competing claims may leave gaps: a task that another claim is about to take is passed over.
@@ -148,7 +148,7 @@ class Engine(Protocol):
     async def history(self, task_id: str) -> list[Event]:
         """Every transition of a task, in order."""
 
-    async def wait(self, want: ClaimRequest, timeout: float) -> None:
+    async def wait(self, request: ClaimRequest, timeout: float) -> None:
         """Return when a claim may succeed, or after `timeout`. Returning early is always allowed."""
 
     async def now(self) -> float:

@@ -44,8 +44,8 @@ class ForwardingEngine(Engine):
     async def add_on(self, connection: Any, tasks: Sequence[NewTask]) -> list[Added]:
         return await self.engine.add_on(connection, tasks)
 
-    async def claim(self, want: ClaimRequest) -> list[Task]:
-        return await self.engine.claim(want)
+    async def claim(self, request: ClaimRequest) -> list[Task]:
+        return await self.engine.claim(request)
 
     async def apply(self, changes: Sequence[Change]) -> list[bool]:
         return await self.engine.apply(changes)
@@ -81,8 +81,8 @@ class ForwardingEngine(Engine):
     async def history(self, task_id: str) -> list[Event]:
         return await self.engine.history(task_id)
 
-    async def wait(self, want: ClaimRequest, timeout: float) -> None:
-        await self.engine.wait(want, timeout)
+    async def wait(self, request: ClaimRequest, timeout: float) -> None:
+        await self.engine.wait(request, timeout)
 
     async def now(self) -> float:
         return await self.engine.now()

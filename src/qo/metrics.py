@@ -99,11 +99,11 @@ class Meters:
         elif change.to is not Status.FAILED:
             self.retries.labels(level, why).inc()
 
-    def measured(self, queue: Client) -> Client:
+    def measured(self, client: Client) -> Client:
         """The same queue, seen through these meters."""
-        measured = Client(Measured(queue.engine, self), queue.settings)
-        measured.recorder, measured.transitions = queue.recorder, queue.transitions  # closed with the queue
-        queue.transitions.on_run = lambda type_, seconds: self.run.labels(type_).observe(seconds)
+        measured = Client(Measured(client.engine, self), client.settings)
+        measured.recorder, measured.transitions = client.recorder, client.transitions  # closed with the queue
+        client.transitions.on_run = lambda type_, seconds: self.run.labels(type_).observe(seconds)
         return measured
 
     def serve(self, port: int, host: str = "127.0.0.1") -> None:
@@ -121,8 +121,8 @@ class Measured(ForwardingEngine):
         self._expired: dict[str, Task] = {}  # the last page of lost tasks that a monitor looked at
         self._waiting: dict[str, Task] = {}  # the last page of pending tasks that a worker looked at
 
-    async def claim(self, want: ClaimRequest) -> list[Task]:
-        tasks = await self.engine.claim(want)
+    async def claim(self, request: ClaimRequest) -> list[Task]:
+        tasks = await self.engine.claim(request)
         self._meters.claimed(tasks)
         self._held.update((task.id, task) for task in tasks)
         return tasks

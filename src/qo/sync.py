@@ -113,8 +113,8 @@ def _each(thread: LoopThread, items: AsyncGenerator[Any, Any]) -> Iterator[Any]:
 class SyncClient(LoopWait):
     """A Client whose methods wait. `with qo.sync.connect(url) as queue: queue.enqueue(...)`"""
 
-    def __init__(self, queue: Client) -> None:
-        super().__init__(LoopThread("qo-sync"), queue)
+    def __init__(self, client: Client) -> None:
+        super().__init__(LoopThread("qo-sync"), client)
 
     def __enter__(self) -> Self:
         try:

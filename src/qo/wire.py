@@ -37,7 +37,7 @@ class Find(Struct, frozen=True, kw_only=True):
 
 
 class Wait(Struct, frozen=True, kw_only=True):
-    want: ClaimRequest
+    request: ClaimRequest
     timeout: float
 
 

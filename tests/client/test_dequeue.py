@@ -248,8 +248,8 @@ class SlowToAnswer(MemoryEngine):
         super().__init__(clock)
         self.claimed, self.answer = asyncio.Event(), asyncio.Event()
 
-    async def claim(self, want: ClaimRequest) -> list[Task]:
-        tasks = await super().claim(want)
+    async def claim(self, request: ClaimRequest) -> list[Task]:
+        tasks = await super().claim(request)
         self.claimed.set()
         await self.answer.wait()
         return tasks

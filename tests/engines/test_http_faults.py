@@ -21,7 +21,7 @@ from qo.engines.sqlite import SqliteEngine
 from qo.errors import Conflict, InvalidSetting, InvalidTask, OutcomeUnknown, StorageError
 from qo.model import ANY, NEW, Added, ClaimRequest, Filter, NewTask, Note, Status, cancel, complete
 from qo.notes import TOKENS
-from qo.testing.samples import claim_one, new, stored, task_id, want
+from qo.testing.samples import claim_one, claim_request, new, stored, task_id
 from tests.engines.http_faults import FaultyLine
 from tests.engines.http_server import Server, server
 
@@ -90,7 +90,7 @@ async def test_a_server_that_forgot_says_what_landed_and_admits_what_it_cannot_k
     task = await claim_one(engine)
     served.app.state["answers"]._known = Forgetful()
     line.lose = 1
-    assert len(await engine.claim(want(limit=1))) == 1
+    assert len(await engine.claim(claim_request(limit=1))) == 1
     line.lose = 1
     assert await engine.apply([complete(task)]) == [True]
     for write in (
@@ -108,10 +108,10 @@ async def test_a_server_that_forgot_says_what_landed_and_admits_what_it_cannot_k
 
 async def test_a_first_try_that_arrives_late_claims_nothing_more(served: Server, queue: Client) -> None:
     await served.there(_add(queue, 4))
-    asked = want(limit=2)
+    asked = claim_request(limit=2)
     headers = {"Content-Type": wire.MEDIA_TYPE, wire.REQUEST: asked.lease_id}
     async with httpx.AsyncClient(base_url=served.url + wire.PATH) as http:
-        repeat = await http.post("/claim", content=wire.encode(replace(asked, again=True)), headers=headers)
+        repeat = await http.post("/claim", content=wire.encode(replace(asked, is_repeat=True)), headers=headers)
         late = await http.post("/claim", content=wire.encode(asked), headers=headers)
     assert late.content == repeat.content and wire.REMEMBERED in late.headers
     assert len(await served.there(queue.engine.find(Filter(statuses=(Status.RUNNING,)), limit=9))) == 2
@@ -123,7 +123,7 @@ async def _add(queue: Client, number: int) -> None:
 
 async def test_tasks_claimed_for_a_caller_who_left_are_handed_back(engine: HttpEngine) -> None:
     await engine.add([new(0)])
-    claiming = asyncio.create_task(engine.claim(want()))
+    claiming = asyncio.create_task(engine.claim(claim_request()))
     await asyncio.sleep(0)
     claiming.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -139,7 +139,7 @@ async def test_tasks_claimed_for_a_caller_who_left_are_handed_back(engine: HttpE
 async def test_a_server_that_is_away_is_a_storage_error_with_a_sentence(unused_tcp_port: int) -> None:
     engine = HttpEngine(address_of(f"http://127.0.0.1:{unused_tcp_port}"))
     await engine.open()
-    for call in (engine.count(), engine.add([new()]), engine.wait(want(), 1)):
+    for call in (engine.count(), engine.add([new()]), engine.wait(claim_request(), 1)):
         with pytest.raises(StorageError, match=f"127.0.0.1:{unused_tcp_port} cannot be reached") as caught:
             await call
         assert not isinstance(caught.value, OutcomeUnknown)  # nothing was sent
@@ -219,17 +219,17 @@ async def test_a_server_that_is_not_ours_is_named(status: int) -> None:
         ("read_note", "../secret"),
         ("read_note", "workers/../../x"),
         ("notes", "../"),
-        ("claim", want(limit=1, lease=float("nan"))),
-        ("claim", want(worker_id="a/b")),
-        ("claim", want(queues=("x" * 99,))),
-        ("claim", want(lease_id="")),
+        ("claim", claim_request(limit=1, lease=float("nan"))),
+        ("claim", claim_request(worker_id="a/b")),
+        ("claim", claim_request(queues=("x" * 99,))),
+        ("claim", claim_request(lease_id="")),
         ("get", ["1"]),
         ("history", "x"),
         ("apply", [replace(cancel(task_id(0)), error="x" * 20_000)]),
         ("apply", [replace(cancel(task_id(0)), delay=-1.0)]),
         ("add", [new(payload=b"x" * 300_000)]),
         ("add", [new(timeout=float("inf"))]),
-        ("wait", wire.Wait(want=want(), timeout=float("nan"))),
+        ("wait", wire.Wait(request=claim_request(), timeout=float("nan"))),
         ("find", {"where": {}, "limit": "x"}),
         ("claim", 5),
         ("add", {"a": 1}),
@@ -287,7 +287,7 @@ def test_batches_are_cut_by_size_and_by_number() -> None:
 async def test_a_batch_of_large_tasks_arrives(engine: HttpEngine) -> None:
     added = await engine.add([new(n, payload=b"x" * 250_000) for n in range(40)])
     assert all(each.new for each in added) and len(added) == 40
-    assert sum([len(task.payload) for task in await engine.claim(want(limit=40))]) == 40 * 250_000
+    assert sum([len(task.payload) for task in await engine.claim(claim_request(limit=40))]) == 40 * 250_000
 
 
 async def test_doctor_knows_a_server(served: Server, queue: Client, unused_tcp_port: int) -> None:
@@ -300,7 +300,7 @@ async def test_doctor_knows_a_server(served: Server, queue: Client, unused_tcp_p
 
 
 async def test_everything_of_the_port_travels_unchanged() -> None:
-    sample: ClaimRequest = want(at_most={"a": 1}, capabilities=frozenset({"x"}), again=True)
+    sample: ClaimRequest = claim_request(per_type_limits={"a": 1}, capabilities=frozenset({"x"}), is_repeat=True)
     assert wire.decode_request("claim", wire.encode(sample)) == sample
     task = NewTask(id=task_id(0), queue="q", type="t", ageing=float("inf"), run_at=1.5, payload=b"\x00\xff")
     assert wire.decode_request("add", wire.encode([task])) == [task]

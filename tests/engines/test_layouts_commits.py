@@ -11,7 +11,7 @@ from qo.engine import Engine
 from qo.errors import BadBatch, Conflict, InvalidSetting
 from qo.model import Filter, Status, complete
 from qo.testing import ManualClock
-from qo.testing.samples import claim, new, stored, task_id, want
+from qo.testing.samples import claim, claim_request, new, stored, task_id
 from tests.engines.bucket_troubles import SlowBucket
 from tests.engines.fast_time import run
 from tests.engines.layouts import VARIANTS, Layout
@@ -72,7 +72,7 @@ async def test_an_empty_poll_writes_nothing(layout: Layout) -> None:
     engine = layout(bucket, clock)
     for _ in range(3):
         assert await claim(engine) == []
-    await engine.wait(want(), 0.01)
+    await engine.wait(claim_request(), 0.01)
     assert "put" not in bucket.requests
 
 

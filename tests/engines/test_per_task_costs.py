@@ -9,7 +9,7 @@ from qo.buckets.request_counter import CountingBucket
 from qo.engines.object_per_task import ObjectPerTaskEngine, TasksOptions
 from qo.model import Filter, Status, cancel, complete
 from qo.testing import ManualClock
-from qo.testing.samples import claim, new, task_id, want
+from qo.testing.samples import claim, claim_request, new, task_id
 from tests.engines.bucket_troubles import SlowBucket
 from tests.engines.fast_time import loop_clock, run
 
@@ -62,7 +62,7 @@ def test_thirty_two_workers_seldom_reach_for_the_same_task() -> None:
 def test_an_idle_wait_lists_ever_more_rarely() -> None:
     async def waits() -> int:
         bucket = CountingBucket(MemoryBucket())
-        await ObjectPerTaskEngine(bucket).wait(want(), 60)
+        await ObjectPerTaskEngine(bucket).wait(claim_request(), 60)
         assert set(bucket.requests) == {"list"}
         return bucket.requests["list"]
 

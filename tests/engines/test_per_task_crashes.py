@@ -13,14 +13,14 @@ from qo.engines.object_per_task import ObjectPerTaskEngine
 from qo.engines.object_per_task.keys import task_key
 from qo.model import Filter, Status, Task, after_error, cancel, complete, expire, release, renew, replay
 from qo.testing import ManualClock
-from qo.testing.samples import claim, claim_one, new, stored, task_id, want
+from qo.testing.samples import claim, claim_one, claim_request, new, stored, task_id
 from tests.engines.bucket_troubles import DyingBucket, Killed
 from tests.engines.fast_time import run
 
 Step = Callable[[ObjectPerTaskEngine, Task], Awaitable[object]]
 
 STEPS: dict[str, Step] = {
-    "claim": lambda engine, _: engine.claim(want()),
+    "claim": lambda engine, _: engine.claim(claim_request()),
     "complete": lambda engine, task: engine.apply([complete(task)]),
     "retry": lambda engine, task: engine.apply([after_error(task, "e", luck=0.5)]),
     "release": lambda engine, task: engine.apply([release(task)]),

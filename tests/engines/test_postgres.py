@@ -21,7 +21,7 @@ from qo.engines.postgres.statements import fill, statement
 from qo.errors import InvalidSetting, OutcomeUnknown, StorageError
 from qo.model import Filter, Position, Status, after_error, archive, cancel, complete, fail, release
 from qo.testing import EngineContract, ManualClock
-from qo.testing.samples import claim, claim_one, new, stored, task_id, want
+from qo.testing.samples import claim, claim_one, claim_request, new, stored, task_id
 from tests.engines.damage import damage_postgres
 from tests.servers.postgres import PostgresServer, postgres_server, url
 from tests.web.serving import served
@@ -168,7 +168,7 @@ async def test_no_statement_reads_a_whole_table(
         await engine.apply([complete(task) if n % 2 else fail(task, "e") for n, task in enumerate(tasks[:2_000])])
     table, schema = engine._rooms.table, "test"  # type: ignore[union-attr]
     stamp = {"now": table.now(), "channel": "c"}
-    asked = wanted(want()) | stamp | {"staged": False}
+    asked = wanted(claim_request()) | stamp | {"staged": False}
     batch = [new(n, idempotency_key="k") for n in range(99)]
     steering = [cancel(task_id(n)) for n in range(99)] + [release(tasks[-1])]
     statements: list[tuple[str, dict[str, Any]]] = [
@@ -192,7 +192,7 @@ async def test_no_statement_reads_a_whole_table(
 
 async def _blocks(engine: PostgresEngine) -> int:
     """Pages a claim of ten tasks looks at. The claim is not undone: the next one meets what it left behind."""
-    asked = wanted(want(types=("t",))) | {"now": engine._rooms.table.now(), "staged": False}  # type: ignore[union-attr]
+    asked = wanted(claim_request(types=("t",))) | {"now": engine._rooms.table.now(), "staged": False}  # type: ignore[union-attr]
     text = await plan(engine, statement("claim", "test"), asked, "EXPLAIN (ANALYZE, BUFFERS, COSTS OFF, TIMING OFF)")
     assert re.search(r"rows=10(\.00)? ", text.splitlines()[0])
     return sum(int(number) for number in re.findall(r"(?:hit|read)=(\d+)", text.split("CTE", 1)[0]))
@@ -321,7 +321,7 @@ async def test_waiting_ends_when_the_callers_transaction_commits(
 
 
 async def _until_claimed(engine: PostgresEngine) -> list[Any]:
-    asked = want()
+    asked = claim_request()
     while not (tasks := await engine.claim(asked)):
         await engine.wait(asked, 60)
     return tasks
@@ -333,7 +333,7 @@ async def _until_claimed(engine: PostgresEngine) -> list[Any]:
 async def test_waiting_after_an_empty_claim_asks_the_server_nothing(
     engine: PostgresEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked, statements = want(), list[str]()
+    asked, statements = claim_request(), list[str]()
     await _listening(engine)
     assert await engine.claim(asked) == []
     execute = PostgresPool.execute
@@ -393,7 +393,9 @@ async def test_a_call_that_is_cancelled_at_any_moment_leaves_nothing_open(url: s
         rooms = engine._at_work()
         await rooms.line.close()  # the call begins by connecting
         await rooms.watch.close()
-        calls = [asyncio.create_task(trip) for trip in (engine.count(), claim(engine), engine.wait(want(), 60))]
+        calls = [
+            asyncio.create_task(trip) for trip in (engine.count(), claim(engine), engine.wait(claim_request(), 60))
+        ]
         for _ in range(steps):
             await asyncio.sleep(0)
         for one in calls:

@@ -11,7 +11,7 @@ import pytest
 from qo.engines.postgres import PostgresEngine
 from qo.errors import Conflict, OutcomeUnknown
 from qo.model import ANY, NEW, Change, Status, Task, archive, cancel, complete, fail, release, replay
-from qo.testing.samples import claim_one, new, task_id, want
+from qo.testing.samples import claim_one, claim_request, new, task_id
 from tests.servers.postgres import PostgresServer, url
 from tests.servers.postgres_proxy import cut_everywhere, nothing
 
@@ -44,7 +44,7 @@ async def test_claiming(postgres: PostgresServer, url: str) -> None:
     held = {}
 
     async def step(engine: PostgresEngine, turn: int) -> None:
-        tasks = await engine.claim(want(limit=1))
+        tasks = await engine.claim(claim_request(limit=1))
         assert [(task.id, task.attempt) for task in tasks] == [(task_id(turn), 1)]
         held[turn] = tasks[0]
 
@@ -60,7 +60,7 @@ async def test_applying(postgres: PostgresServer, url: str, *, ordinary: bool) -
 
     async def hold(engine: PostgresEngine, turn: int) -> None:
         await engine.add([new(turn)])
-        (held[turn],) = await engine.claim(want(limit=1))
+        (held[turn],) = await engine.claim(claim_request(limit=1))
 
     async def step(engine: PostgresEngine, turn: int) -> None:
         change = complete(held[turn], b"1" if ordinary else b"2")
@@ -123,7 +123,7 @@ async def test_settling_otherwise(postgres: PostgresServer, url: str, how: Calla
 
     async def hold(engine: PostgresEngine, turn: int) -> None:
         await engine.add([new(turn)])
-        (held[turn],) = await engine.claim(want(types=("t",), limit=1))
+        (held[turn],) = await engine.claim(claim_request(types=("t",), limit=1))
 
     async def step(engine: PostgresEngine, turn: int) -> None:
         assert await engine.apply([how(held[turn])]) == [True]

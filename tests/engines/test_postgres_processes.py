@@ -15,7 +15,7 @@ from qo.errors import StorageError
 from qo.model import Status
 from qo.monitor import Monitor, MonitorSettings
 from qo.tasks import Registry, make_handler, make_options
-from qo.testing.samples import want
+from qo.testing.samples import claim_request
 from qo.worker import Worker, WorkerSettings
 from tests.engines.busy_process import start
 from tests.engines.killing import check, ended, kill_again_and_again, kills
@@ -46,7 +46,7 @@ def test_many_processes_may_create_the_schema_at_once(url: str, tmp_path: Path) 
 async def test_news_from_another_process_ends_the_waiting(url: str, tmp_path: Path) -> None:
     engine = PostgresEngine(address_of(url))
     await engine.open()
-    looks, asked = 0, want(limit=1)
+    looks, asked = 0, claim_request(limit=1)
     process = start(url, tmp_path / "log", rounds=40)
     async with asyncio.timeout(30):
         while not await engine.claim(asked):

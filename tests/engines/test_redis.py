@@ -20,7 +20,7 @@ from qo.errors import InvalidSetting, StorageError
 from qo.model import NEW, Filter, RetryPolicy, after_error, apply, cancel, complete, created, fail
 from qo.testing import EngineContract, ManualClock
 from qo.testing.engine_damage import DamageContract
-from qo.testing.samples import claim, claim_one, new, stored, task_id, want
+from qo.testing.samples import claim, claim_one, claim_request, new, stored, task_id
 from tests.engines.damage import damage_redis
 from tests.engines.redis_engines import opened
 from tests.servers.redis import Server, running
@@ -133,9 +133,9 @@ async def test_prefixes_keep_queues_apart(redis_server: Server) -> None:
     async with opened(fresh(redis_server)) as mine, opened(fresh(redis_server)) as yours:
         await mine.add([new()])
         await mine.write_note("n", b"1", expected=NEW)
-        assert await yours.claim(want()) == await yours.find(Filter(), limit=9) == []
+        assert await yours.claim(claim_request()) == await yours.find(Filter(), limit=9) == []
         assert (await yours.notes(""), await yours.count()) == ([], {})
-        assert len(await mine.claim(want())) == 1
+        assert len(await mine.claim(claim_request())) == 1
 
 
 async def test_all_keys_lie_in_one_slot_of_a_cluster(engine: RedisEngine, redis_server: Server) -> None:
@@ -237,7 +237,7 @@ async def test_a_batch_may_be_larger_than_one_trip(engine: RedisEngine) -> None:
 
 async def test_at_most_holds_over_a_large_claim(engine: RedisEngine) -> None:
     await engine.add([new(n, type="a" if n % 2 else "b") for n in range(600)])
-    tasks = await claim(engine, limit=500, at_most={"a": 130})
+    tasks = await claim(engine, limit=500, per_type_limits={"a": 130})
     assert Counter(task.type for task in tasks) == {"a": 130, "b": 300}
 
 
@@ -270,7 +270,7 @@ async def test_a_claim_costs_as_much_with_many_lanes_as_with_few(
         with contextlib.closing(Redis(port=redis_server.port)) as client:
             before = sum(stats["calls"] for stats in client.info("commandstats").values())
             assert len(await claim(engine, limit=2, types=types)) == 2
-            await engine.wait(want(types=types), 0)
+            await engine.wait(claim_request(types=types), 0)
             after = sum(stats["calls"] for stats in client.info("commandstats").values())
             return int(after - before)
 
@@ -319,7 +319,7 @@ async def test_a_damaged_task_that_becomes_due_while_a_worker_waits_is_set_aside
     await engine.add([new(0, delay=60.0)])
     await damage_redis(engine, task_id(0), "s")
     clock.advance(60)
-    await engine.wait(want(), 0.0)
+    await engine.wait(claim_request(), 0.0)
     assert await claim(engine) == []
     assert [note.name for note in await engine.notes("quarantine/")] == [f"quarantine/tasks/{task_id(0)}"]
 
@@ -355,14 +355,14 @@ async def test_waiting_ends_when_a_delayed_task_is_due(redis_server: Server) -> 
     async with opened(fresh(redis_server)) as engine:
         await engine.add([new(delay=0.15)])
         assert await claim(engine) == []
-        await asyncio.wait_for(engine.wait(want(), 60), 10)
+        await asyncio.wait_for(engine.wait(claim_request(), 60), 10)
         assert len(await claim(engine)) == 1
 
 
 async def test_waiting_ends_for_an_earlier_delay_than_the_one_waited_for(redis_server: Server) -> None:
     async with opened(fresh(redis_server)) as engine:
         await engine.add([new(0, delay=900.0)])
-        waiting = asyncio.create_task(engine.wait(want(), 60))
+        waiting = asyncio.create_task(engine.wait(claim_request(), 60))
         await settled(engine)
         await engine.add([new(1, delay=0.1)])
         await asyncio.wait_for(waiting, 10)
@@ -370,7 +370,7 @@ async def test_waiting_ends_for_an_earlier_delay_than_the_one_waited_for(redis_s
 
 async def test_waiting_is_not_ended_by_what_cannot_run_here(redis_server: Server) -> None:
     async with opened(fresh(redis_server)) as engine:
-        waiting = asyncio.create_task(engine.wait(want(types=("mine",)), 60))
+        waiting = asyncio.create_task(engine.wait(claim_request(types=("mine",)), 60))
         await settled(engine)
         told = engine._watch.told
         await engine.add([new(0, type="theirs"), new(1, type="mine", needs=("gpu",))])
@@ -385,7 +385,7 @@ async def test_waiting_ends_when_another_process_adds(redis_server: Server) -> N
     url = fresh(redis_server)
     code = "import asyncio, sys; from tests.engines.redis_worker import add_one; asyncio.run(add_one(sys.argv[1]))"
     async with opened(url) as engine:
-        waiting = asyncio.create_task(engine.wait(want(), 60))
+        waiting = asyncio.create_task(engine.wait(claim_request(), 60))
         await settled(engine)
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-c", code, url, env=os.environ | {"PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"}
@@ -397,12 +397,12 @@ async def test_waiting_ends_when_another_process_adds(redis_server: Server) -> N
 
 async def test_waiting_with_nothing_to_do_asks_the_server_nothing(redis_server: Server) -> None:
     async with opened(fresh(redis_server)) as engine:
-        await engine.wait(want(), 0.01)
+        await engine.wait(claim_request(), 0.01)
         with contextlib.closing(Redis(port=redis_server.port)) as client:
             before = client.info("stats")["total_commands_processed"]
             for _ in range(5):
                 assert await claim(engine) == []
-                await engine.wait(want(), 0.02)
+                await engine.wait(claim_request(), 0.02)
             after = client.info("stats")["total_commands_processed"]
         inside = 7  # commands of one claim's script are counted too
         assert after - before <= 5 * inside + 1

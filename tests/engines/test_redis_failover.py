@@ -12,7 +12,7 @@ from qo.client import Client, connect
 from qo.engines.redis import scripts
 from qo.errors import OutcomeUnknown, StorageError
 from qo.model import Filter, Status, complete
-from qo.testing.samples import claim_one, new, stored, task_id, want
+from qo.testing.samples import claim_one, claim_request, new, stored, task_id
 from tests.engines.redis_engines import opened
 from tests.engines.redis_load import under_load, until
 from tests.servers.redis import AT_ONCE, Sentinels, Server, program, running
@@ -28,7 +28,7 @@ async def test_the_rights_we_advise_are_enough() -> None:
         async with opened(primary.url.replace("//", "//me:sesame@") + "?prefix=mine&replicas=1") as engine:
             await engine.add([new(0)])
             await engine.apply([complete(await claim_one(engine))])
-            await engine.wait(want(), 0.01)
+            await engine.wait(claim_request(), 0.01)
             assert len(await engine.history(task_id(0))) == 3
             assert sum((await engine.count()).values()) == len(await engine.find(Filter(), limit=9)) == 1
 

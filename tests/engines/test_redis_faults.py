@@ -18,7 +18,7 @@ from qo.engines.redis.scripts import script
 from qo.errors import OutcomeUnknown, StorageError
 from qo.model import NEW, Filter, Status, archive, cancel, complete, release, replay
 from qo.testing import ManualClock, random_history
-from qo.testing.samples import claim, claim_one, new, stored, task_id, want
+from qo.testing.samples import claim, claim_one, claim_request, new, stored, task_id
 from tests.engines.redis_engines import opened
 from tests.servers.redis import Server
 from tests.servers.redis_proxy import Loss, Proxy
@@ -124,7 +124,7 @@ async def test_a_server_that_is_away_is_a_storage_error(redis_server: Server) ->
         await engine.add([new()])
         await engine._lines.close()
         await proxy.cut()
-        for trip in (engine.add([new(1)]), engine.claim(want()), engine.get([task_id(0)]), engine.open()):
+        for trip in (engine.add([new(1)]), engine.claim(claim_request()), engine.get([task_id(0)]), engine.open()):
             with pytest.raises(StorageError, match="cannot be reached") as refused:
                 await trip
             assert not isinstance(refused.value, OutcomeUnknown)
@@ -177,13 +177,13 @@ async def test_a_server_that_forgot_the_scripts_is_taught_again(redis_server: Se
 
 async def test_a_waiter_hears_again_after_the_channel_was_cut(redis_server: Server) -> None:
     async with Proxy(redis_server.port) as proxy, behind(proxy) as engine:
-        waiting = asyncio.create_task(engine.wait(want(), 60))
+        waiting = asyncio.create_task(engine.wait(claim_request(), 60))
         while not engine._watch._sleepers:
             await asyncio.sleep(0.001)
         for wire in list(proxy._wires):
             wire.close()
         await asyncio.wait_for(waiting, 10)  # told to look again once it hears again
-        waiting = asyncio.create_task(engine.wait(want(), 60))
+        waiting = asyncio.create_task(engine.wait(claim_request(), 60))
         while not engine._watch._sleepers:
             await asyncio.sleep(0.001)
         await engine.add([new()])
@@ -194,7 +194,9 @@ async def test_a_call_that_is_cancelled_at_any_moment_leaves_nothing_open(redis_
     async with Proxy(redis_server.port) as proxy, behind(proxy) as engine:
         for steps in range(40):
             await engine._lines.close()  # the call begins by connecting
-            calls = [asyncio.create_task(trip) for trip in (engine.count(), claim(engine), engine.wait(want(), 60))]
+            calls = [
+                asyncio.create_task(trip) for trip in (engine.count(), claim(engine), engine.wait(claim_request(), 60))
+            ]
             for _ in range(steps):
                 await asyncio.sleep(0)
             for one in calls:

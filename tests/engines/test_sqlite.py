@@ -22,7 +22,7 @@ from qo.model import ANY, Filter, Position, Status, after_error, archive, cancel
 from qo.sqlite_tables.reader import SqliteReader
 from qo.sqlite_tables.table import SqliteTable
 from qo.testing import EngineContract, ManualClock
-from qo.testing.samples import claim, claim_one, new, stored, task_id, want
+from qo.testing.samples import claim, claim_one, claim_request, new, stored, task_id
 from tests.engines.damage import damage_sqlite
 
 
@@ -114,7 +114,7 @@ async def test_a_claim_costs_the_same_at_any_depth(engine: SqliteEngine) -> None
     await engine.add([new(200_000 + n, type="foreign", priority=0) for n in range(20_000)])
     assert await claim_steps(engine) < 1.5 * shallow
     with statements(connection(engine, 2)) as seen:
-        await engine.wait(want(types=("t",)), 0)
+        await engine.wait(claim_request(types=("t",)), 0)
     assert sum(steps for _, steps in seen) < shallow
 
 
@@ -206,7 +206,7 @@ async def test_what_one_engine_wrote_another_finds(engine: SqliteEngine, clock: 
     await engine.add([new(0, type="seen")])
     await other.add([new(1, type="unseen by the first")])
     assert {task.type for task in await engine.find(Filter(), limit=9)} == {"seen", "unseen by the first"}
-    assert len(await engine.claim(want())) == 2
+    assert len(await engine.claim(claim_request())) == 2
     await other.close()
     with pytest.raises(StorageError, match="not open"):
         await other.count()
@@ -235,7 +235,7 @@ async def test_a_bad_call_fails_alone(engine: SqliteEngine) -> None:
         engine.write_note("n", b"x", expected="never was"),
         engine.write_note("n", b"y", expected=ANY),
         engine.add([new(3, trace_id="\ud800")]),
-        engine.claim(want(worker_id=bad)),
+        engine.claim(claim_request(worker_id=bad)),
     ]
     together = asyncio.gather(*calls, return_exceptions=True)
     await asyncio.sleep(0)
@@ -258,7 +258,7 @@ async def test_a_caller_who_left_before_the_transaction_gets_nothing_done(engine
     connection(engine).set_progress_handler(lambda: hold.wait(5) and False, 1)
     busy = asyncio.create_task(engine.write_note("n", b"", expected=ANY))
     await asyncio.sleep(0.01)
-    leaving = asyncio.create_task(engine.claim(want()))
+    leaving = asyncio.create_task(engine.claim(claim_request()))
     await asyncio.sleep(0)
     leaving.cancel()
     hold.set()
@@ -277,7 +277,7 @@ async def leave_during_claim(engine: SqliteEngine, then: Callable[[], Any] = lam
         return hold.wait(5) and False
 
     connection(engine).set_progress_handler(progress, 1)
-    leaving = asyncio.create_task(engine.claim(want(**fields)))
+    leaving = asyncio.create_task(engine.claim(claim_request(**fields)))
     await asyncio.to_thread(begun.wait, 10)
     leaving.cancel()
     await asyncio.gather(leaving, return_exceptions=True)
@@ -301,7 +301,7 @@ async def test_a_caller_who_left_and_asks_again_keeps_the_tasks(engine: SqliteEn
     await engine.add([new()])
     again = await leave_during_claim(
         engine,
-        lambda: asyncio.create_task(engine.claim(want(lease_id="mine", again=True))),
+        lambda: asyncio.create_task(engine.claim(claim_request(lease_id="mine", is_repeat=True))),
         lease_id="mine",
     )
     (task,) = await again
@@ -315,7 +315,7 @@ async def test_a_caller_who_left_and_asks_again_keeps_the_tasks(engine: SqliteEn
 
 async def waited(engine: SqliteEngine, timeout: float = 20, **fields: Any) -> float:
     start = time.perf_counter()
-    await engine.wait(want(**fields), timeout)
+    await engine.wait(claim_request(**fields), timeout)
     return time.perf_counter() - start
 
 
@@ -327,7 +327,7 @@ async def test_waiting_ends_at_once_when_something_can_be_claimed(engine: Sqlite
 
 
 async def test_waiting_does_not_end_for_tasks_that_are_not_wanted(engine: SqliteEngine) -> None:
-    waiting = asyncio.create_task(waited(engine, 0.2, types=("t",), at_most={"full": 0}))
+    waiting = asyncio.create_task(waited(engine, 0.2, types=("t",), per_type_limits={"full": 0}))
     await asyncio.sleep(0.01)
     await engine.add([new(0, type="u"), new(1, type="full"), new(2, type="t", needs=("gpu",))])
     assert await waiting >= 0.2
@@ -363,7 +363,7 @@ async def test_waiting_ends_when_a_task_becomes_due(tmp_path: Path) -> None:
 
 
 async def test_waiting_at_an_engine_that_is_closed_is_told_so(engine: SqliteEngine) -> None:
-    waiting = asyncio.create_task(engine.wait(want(), 30))
+    waiting = asyncio.create_task(engine.wait(claim_request(), 30))
     await asyncio.sleep(0.01)
     await engine.close()
     with pytest.raises(StorageError):
@@ -405,7 +405,7 @@ async def test_a_forked_child_is_told_to_open_its_own(engine: SqliteEngine) -> N
     child = os.fork()
     if child == 0:  # pragma: no cover - another process
         answers = []
-        for call in (engine.count(), engine.claim(want()), engine.wait(want(), 1)):
+        for call in (engine.count(), engine.claim(claim_request()), engine.wait(claim_request(), 1)):
             try:
                 call.send(None)
                 answers.append("no error")

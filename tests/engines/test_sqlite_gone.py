@@ -12,7 +12,7 @@ import pytest
 from qo.engines.sqlite import SqliteEngine, file_locks
 from qo.errors import OutcomeUnknown, StorageError
 from qo.model import Filter, complete, renew
-from qo.testing.samples import claim, new, stored, task_id, want
+from qo.testing.samples import claim, claim_request, new, stored, task_id
 from tests.engines.file_users import file_users, look
 
 
@@ -76,7 +76,7 @@ async def test_nothing_is_acknowledged_into_a_file_that_is_not_there(
     says = r"qo\.db(-wal|-shm)? was deleted(, moved)? or replaced while this process had it open"
     for attempt in (
         lambda: engine.add([new(1)]),
-        lambda: engine.claim(want()),
+        lambda: engine.claim(claim_request()),
         lambda: engine.apply([complete(held)]),
         lambda: engine.apply([renew(held, 30.0)]),
         lambda: engine.delete([task_id("before")]),

@@ -17,7 +17,7 @@ from qo.errors import StorageError
 from qo.model import Filter, Status, complete
 from qo.sqlite_tables.header import APPLICATION_ID
 from qo.testing import ManualClock
-from qo.testing.samples import claim, new, stored, task_id, want
+from qo.testing.samples import claim, claim_request, new, stored, task_id
 
 KEY = "queue.sqlite"
 
@@ -156,13 +156,18 @@ async def test_claims_made_together_get_a_task_each_under_a_lease_each() -> None
     clock = ManualClock()
     engine = SqliteObjectEngine(MemoryBucket(clock), clock=clock)
     await engine.add([new(n, type="a" if n % 2 else "b") for n in range(12)])
-    wants = [want(lease_id=f"l{n}", worker_id=f"w{n}", limit=n % 3, lease=10.0 + n) for n in range(6)]
-    wants += [want(lease_id="b", types=("b",), limit=2), want(lease_id="few", limit=9, at_most={"a": 1, "b": 0})]
-    got = dict(zip((each.lease_id for each in wants), await asyncio.gather(*map(engine.claim, wants)), strict=True))
+    requests = [claim_request(lease_id=f"l{n}", worker_id=f"w{n}", limit=n % 3, lease=10.0 + n) for n in range(6)]
+    requests += [
+        claim_request(lease_id="b", types=("b",), limit=2),
+        claim_request(lease_id="few", limit=9, per_type_limits={"a": 1, "b": 0}),
+    ]
+    got = dict(
+        zip((each.lease_id for each in requests), await asyncio.gather(*map(engine.claim, requests)), strict=True)
+    )
     assert {name: len(tasks) for name, tasks in got.items()} == {
         "l0": 0, "l1": 1, "l2": 2, "l3": 0, "l4": 1, "l5": 2, "b": 2, "few": 1,
     }  # fmt: skip
-    for each in wants:
+    for each in requests:
         for task in got[each.lease_id]:
             assert (task.lease_id, task.worker_id, task.attempt) == (each.lease_id, each.worker_id, 1)
             assert (task.lease_expires_at, task.started_at) == (clock.now + each.lease, clock.now)

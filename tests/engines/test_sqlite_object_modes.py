@@ -13,7 +13,7 @@ from qo.engines.layouts import parse
 from qo.engines.sqlite_object import DurabilityMode, SqliteObjectEngine
 from qo.errors import Conflict, InvalidSetting, OutcomeUnknown, StorageError
 from qo.model import Filter, Status
-from qo.testing.samples import claim, new, stored, task_id, want
+from qo.testing.samples import claim, claim_request, new, stored, task_id
 from tests.engines.fast_time import run
 from tests.engines.gated_bucket import GatedBucket
 
@@ -306,7 +306,7 @@ async def test_a_waiting_local_engine_sees_what_others_wrote() -> None:
     await SqliteObjectEngine(store).add([new()])
     async with asyncio.timeout(10):
         while not await claim(engine):
-            await engine.wait(want(), 5)
+            await engine.wait(claim_request(), 5)
     await engine.close()
 
 

@@ -13,7 +13,7 @@ from qo.engines import examine
 from qo.engines.sqlite import SqliteEngine
 from qo.engines.sqlite.file import connect, prepare
 from qo.sqlite_tables.header import APPLICATION_ID
-from qo.testing.samples import new, want
+from qo.testing.samples import claim_request, new
 from tests.engines.busy_process import start
 from tests.engines.killing import check, ended, kill_again_and_again, kills
 
@@ -74,7 +74,7 @@ def test_whoever_waited_for_the_first_to_create_the_file_finds_it_made(tmp_path:
 async def test_waiting_ends_when_another_process_adds(tmp_path: Path) -> None:
     engine = SqliteEngine(tmp_path / "qo.db")
     await engine.open()
-    waiting = asyncio.create_task(engine.wait(want(), 60))
+    waiting = asyncio.create_task(engine.wait(claim_request(), 60))
     process = start(f"sqlite:///{tmp_path}/qo.db", tmp_path / "log", rounds=40)
     await asyncio.wait_for(waiting, 30)
     assert await asyncio.to_thread(ended, process) == 0

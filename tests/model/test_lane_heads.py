@@ -13,16 +13,16 @@ def wanted(limit: int = 5, types: tuple[str, ...] = (), **fields: object) -> Cla
     return ClaimRequest(worker_id="w", lease_id="l", limit=limit, types=types, **fields)  # type: ignore[arg-type]
 
 
-def expected(lanes: dict[int, tuple[LaneIdentity, LaneHead]], want: ClaimRequest, now: float) -> list[int]:
+def expected(lanes: dict[int, tuple[LaneIdentity, LaneHead]], request: ClaimRequest, now: float) -> list[int]:
     heads = sorted(
         (effective_rank(head.rank, head.due_at, now), head.rank, head.id, key, name.type)
         for key, (name, head) in lanes.items()
-        if eligible(want, *name)
+        if eligible(request, *name)
     )
     first: list[int] = []
     for *_, key, type_ in heads:
         of_type = sum(lanes[other][0].type == type_ for other in first)
-        if of_type < want.at_most.get(type_, want.limit) and len(first) < want.limit:
+        if of_type < request.per_type_limits.get(type_, request.limit) and len(first) < request.limit:
             first.append(key)
     return first
 
@@ -32,13 +32,13 @@ def test_the_first_lanes_are_those_that_sorting_would_show(seed: int) -> None:
     dice = Random(seed)
     heads: LaneHeads[int] = LaneHeads()
     lanes: dict[int, tuple[LaneIdentity, LaneHead]] = {}
-    wants = [
+    requests = [
         wanted(),
         wanted(limit=0),
         wanted(queues=("x",), capabilities=frozenset({"gpu"})),
         wanted(types=("t1", "t2", "none")),
         wanted(types=(*TYPES, *TYPES)),
-        wanted(at_most={type_: n % 2 for n, type_ in enumerate(TYPES)}),
+        wanted(per_type_limits={type_: n % 2 for n, type_ in enumerate(TYPES)}),
     ]
     now = 0.0
     for step in range(600):
@@ -52,11 +52,11 @@ def test_the_first_lanes_are_those_that_sorting_would_show(seed: int) -> None:
             heads.put(key, name, head)
             lanes[key] = (name, head)
         if step % 3 == 0:
-            want = dice.choice(wants)
-            assert heads.first(want, now) == expected(lanes, want, now)
+            request = dice.choice(requests)
+            assert heads.first(request, now) == expected(lanes, request, now)
     assert len(heads) == len(lanes)
     heads.clear()
-    assert heads.first(wants[0], now) == [] and len(heads) == 0
+    assert heads.first(requests[0], now) == [] and len(heads) == 0
 
 
 def test_a_view_does_not_grow_with_what_was_there_before() -> None:

@@ -75,15 +75,15 @@ def test_claims_go_by_rank_and_stop_at_their_limit() -> None:
 
 def test_a_claim_takes_at_most_so_many_of_a_type_and_fills_up_with_others() -> None:
     table = filled({"type": "a"}, {"type": "a"}, {"type": "b"}, {"type": "c"}, {"type": "b"})
-    taken = table.claim(wanted(limit=3, at_most={"a": 1, "c": 0}), NOW)
+    taken = table.claim(wanted(limit=3, per_type_limits={"a": 1, "c": 0}), NOW)
     assert [task.type for task in taken] == ["a", "b", "b"]
 
 
 def test_repeating_a_claim_gives_what_it_got_and_else_claims() -> None:
     table = filled({}, {}, {})
     first = table.claim(wanted(lease_id="L", limit=2), NOW)
-    assert table.claim(wanted(lease_id="L", limit=2, again=True), NOW + 1) == first
-    assert len(table.claim(wanted(lease_id="M", limit=2, again=True), NOW + 1)) == 1
+    assert table.claim(wanted(lease_id="L", limit=2, is_repeat=True), NOW + 1) == first
+    assert len(table.claim(wanted(lease_id="M", limit=2, is_repeat=True), NOW + 1)) == 1
 
 
 def test_a_change_to_an_unknown_task_is_refused() -> None:

@@ -91,7 +91,7 @@ USUAL: dict[str, list[Any]] = {
     "grace": [0.0, 5.0],
     "expired_for": [None, 1.0],
     "finished_for": [None, 1.0],
-    "at_most": [{}, {"t": 1}],
+    "per_type_limits": [{}, {"t": 1}],
 }
 NAMELESS: dict[str, list[Any]] = {"history": IDS, "read_note": USUAL["name"], "notes": ["", "workers/", "stats/"]}
 

@@ -51,10 +51,10 @@ class World:
         new = NewTask(id=task_id, queue=queue, type=type, payload=payload, max_retries=0, trace_id=f"{word}-trace")
         await self.engine.add([new])
         if state != "pending":
-            want = ClaimRequest(
+            request = ClaimRequest(
                 worker_id=f"{word}-worker", lease_id=f"{word}-lease-{task_id}", queues=(queue,), types=(type,)
             )
-            (task,) = await self.engine.claim(want)
+            (task,) = await self.engine.claim(request)
             if state == "failed":
                 await self.engine.apply([fail(task, f"{word}-error")])
             elif state == "completed":
@@ -252,7 +252,7 @@ ASKED: dict[str, Callable[[str], Any]] = {
     "find": lambda _: wire.Find(where=Filter(), limit=10),
     "count": lambda _: None,
     "history": lambda task_id: task_id,
-    "wait": lambda _: wire.Wait(want=WANT, timeout=0.0),
+    "wait": lambda _: wire.Wait(request=WANT, timeout=0.0),
     "read_note": lambda _: "control",
     "write_note": lambda _: wire.WriteNote(name="some", data=b"{}", expected=ANY),
     "notes": lambda _: "",

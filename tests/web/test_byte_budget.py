@@ -43,8 +43,8 @@ class Watched(MemoryEngine):
         self._weighed([task for task in tasks if task])
         return tasks
 
-    async def claim(self, want: ClaimRequest) -> list[Task]:
-        return self._weighed(await super().claim(want))
+    async def claim(self, claim_request: ClaimRequest) -> list[Task]:
+        return self._weighed(await super().claim(claim_request))
 
     def _weighed(self, tasks: list[Task]) -> list[Task]:
         self.largest = max(self.largest, sum(len(task.payload) for task in tasks))

@@ -120,10 +120,10 @@ def test_a_worker_told_to_stop_during_a_claim_does_not_wait_for_a_task(
             await asyncio.sleep(QUIET)
             claim, claimed = it.queue.engine.claim, asyncio.Event()
 
-            async def stop_and_claim(want: ClaimRequest) -> list[Task]:
+            async def stop_and_claim(request: ClaimRequest) -> list[Task]:
                 it.worker.stop()
                 claimed.set()
-                return await claim(want)
+                return await claim(request)
 
             monkeypatch.setattr(it.queue.engine, "claim", stop_and_claim)
             await claimed.wait()

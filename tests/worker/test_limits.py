@@ -49,14 +49,14 @@ def test_limits_hold_by_type_and_for_the_whole_worker() -> None:
     limits = Limits(clock)
     limits.obey(Control(rate_limit=5), handlers)
     assert limits.total(100) == 5
-    assert limits.at_most(handlers, {}) == {"a": 2}
+    assert limits.per_type_limits(handlers, {}) == {"a": 2}
     for _ in range(2):
         limits.started("a")
-    assert (limits.total(100), limits.at_most(handlers, {"a": 2})) == (3, {"a": 0})
+    assert (limits.total(100), limits.per_type_limits(handlers, {"a": 2})) == (3, {"a": 0})
     clock.advance(10)
-    assert limits.at_most(handlers, {"a": 2}) == {"a": 1}
+    assert limits.per_type_limits(handlers, {"a": 2}) == {"a": 1}
     limits.obey(Control(rate_limits={"a": 0.0, "b": 1.0}), handlers)  # the switch goes before the code
-    assert (limits.total(100), limits.at_most(handlers, {})) == (100, {"a": 3, "b": 1})
+    assert (limits.total(100), limits.per_type_limits(handlers, {})) == (100, {"a": 3, "b": 1})
 
 
 def _end(pace: Prefetch, number: int) -> None:
@@ -206,13 +206,13 @@ class _Away:
     def __getattr__(self, name: str) -> object:
         return getattr(self._engine, name)
 
-    async def claim(self, want: ClaimRequest) -> list[Task]:
+    async def claim(self, request: ClaimRequest) -> list[Task]:
         if self._hangs:
             await asyncio.Event().wait()
         if self.failures:
             self.failures -= 1
             raise StorageError("the disk is on holiday")
-        tasks: list[Task] = await self._engine.claim(want)  # type: ignore[attr-defined]
+        tasks: list[Task] = await self._engine.claim(request)  # type: ignore[attr-defined]
         return tasks
 
 
@@ -248,8 +248,8 @@ class _Unhurried(MemoryEngine):
 
     worker: Worker | None = None
 
-    async def claim(self, want: ClaimRequest) -> list[Task]:
-        tasks = await super().claim(want)
+    async def claim(self, request: ClaimRequest) -> list[Task]:
+        tasks = await super().claim(request)
         while not tasks and self.worker is not None and len(self.worker._held):
             await asyncio.sleep(0.001)
         return tasks

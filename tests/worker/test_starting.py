@@ -79,9 +79,9 @@ async def test_a_task_held_ahead_waits_for_a_claim_that_may_bring_tasks_before_i
     order: list[str] = []
     claim = bench.queue.engine.claim
 
-    async def from_afar(want: ClaimRequest) -> list[Task]:
+    async def from_afar(request: ClaimRequest) -> list[Task]:
         await asyncio.sleep(0.05)  # a slot becomes free while a claim is under way
-        return await claim(want)
+        return await claim(request)
 
     monkeypatch.setattr(bench.queue.engine, "claim", from_afar)
 
@@ -316,11 +316,11 @@ async def test_types_that_have_no_tasks_do_not_keep_quick_ones_from_being_claime
     for _ in range(800):
         claiming.pace.ended("quick", 0.0005)
     clock.advance(0.1)
-    want = claiming.want()
-    assert want is not None
-    assert want.limit == 400  # half of what ran in the last 0.1 s
-    assert want.at_most.get("quick", want.limit) == 400
-    of_unknown_speed = [want.at_most[name] for name in names if name != "quick"]
+    request = claiming.request()
+    assert request is not None
+    assert request.limit == 400  # half of what ran in the last 0.1 s
+    assert request.per_type_limits.get("quick", request.limit) == 400
+    of_unknown_speed = [request.per_type_limits[name] for name in names if name != "quick"]
     assert len(of_unknown_speed) == unused and sum(of_unknown_speed) <= 8
 
 

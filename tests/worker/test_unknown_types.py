@@ -101,9 +101,9 @@ async def test_a_worker_claims_only_what_it_knows_however_much_else_waits_in_fro
     asked: list[ClaimRequest] = []
 
     class Watched(MemoryEngine):
-        async def claim(self, want: ClaimRequest) -> list[Task]:
-            asked.append(want)
-            return await super().claim(want)
+        async def claim(self, request: ClaimRequest) -> list[Task]:
+            asked.append(request)
+            return await super().claim(request)
 
     async with Client(Watched()) as queue:
         bench = Bench(queue)
@@ -114,7 +114,7 @@ async def test_a_worker_claims_only_what_it_knows_however_much_else_waits_in_fro
             await bench.ended(await bench.submit("known", priority=9))
             asked.clear()
             await bench.ended(await bench.submit("known", priority=9))
-        assert {want.types for want in asked} == {("known",)} and len(asked) < 20
+        assert {request.types for request in asked} == {("known",)} and len(asked) < 20
         assert (await queue.stats())["pending"] == len(many)
 
 

@@ -11,7 +11,7 @@ from qo.tasks import Registry, make_handler, make_options
 from qo.worker import Watchdog, Worker, WorkerSettings
 
 class Blocking(MemoryEngine):
-    async def claim(self, want):
+    async def claim(self, request):
         threading.Event().wait()
 
 async def fine(): ...

@@ -6,7 +6,7 @@ import threading
 from qo.errors import Fail, Retry
 from qo.model import RetryPolicy, Status
 from qo.tasks import current_task
-from qo.web.remote.checks import check_want
+from qo.web.remote.checks import check_claim_request
 from qo.worker import Worker, WorkerSettings
 from tests.worker.bench import Bench
 
@@ -93,9 +93,9 @@ async def test_a_server_takes_what_a_worker_asks_for_however_many_types_and_queu
     worker = Worker(bench.queue, bench.registry, WorkerSettings())
     await bench.queue.switches.pause(queues=["q0"])
     await worker._claiming.obey()
-    want = worker._claiming.want()
-    assert want is not None and check_want(want) == want
-    assert "q0" not in want.queues and len(want.queues) == 1000
+    request = worker._claiming.request()
+    assert request is not None and check_claim_request(request) == request
+    assert "q0" not in request.queues and len(request.queues) == 1000
 
 
 async def test_draining_ends_when_nothing_is_due_and_no_retry_is_waiting(bench: Bench) -> None:

@@ -17,8 +17,8 @@ _NUMBERS = ("completed", "retried", "failed", "dead_lettered", "lost", "cancelle
 
 
 def show_activity(call: Invocation, since: float) -> None:
-    async def work(queue: Client) -> list[Interval]:
-        return await queue.activity(since)
+    async def work(client: Client) -> list[Interval]:
+        return await client.activity(since)
 
     intervals = call.ask(work)
     by_type = _by_type(add_up(intervals))

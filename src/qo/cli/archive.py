@@ -11,8 +11,8 @@ from qo.client import Client
 from qo.model import STATUSES, Guard, Status, archive
 
 
-async def _many(queue: Client, ids: Sequence[str]) -> list[bool]:
-    return await queue.apply([archive(task_id) for task_id in ids])
+async def _many(client: Client, ids: Sequence[str]) -> list[bool]:
+    return await client.apply([archive(task_id) for task_id in ids])
 
 
 VERB = Verb(

@@ -55,11 +55,11 @@ def command(call: Invocation, **given: Any) -> None:
             and (not task or task in record.task_ids)
         )
 
-    async def work(queue: Client) -> AuditPage:
+    async def work(client: Client) -> AuditPage:
         since = None if given["since"] is None else now - given["since"]
-        page = await read_audit(queue.engine, now=now, since=since, limit=given["limit"], matches=matches)
+        page = await read_audit(client.engine, now=now, since=since, limit=given["limit"], matches=matches)
         with suppress(QoError):  # credentials that may only look; a monitor or a server does it, too
-            await compact_audit(queue.engine, now)
+            await compact_audit(client.engine, now)
         return page
 
     page = call.ask(work)

@@ -26,7 +26,7 @@ class CliAction:
 
 
 @asynccontextmanager
-async def audited(queue: Client, action: str, target: str = "") -> AsyncIterator[CliAction]:
+async def audited(client: Client, action: str, target: str = "") -> AsyncIterator[CliAction]:
     """Record the action once it is done, also one that failed half-way. One that changed nothing is not recorded."""
     doing = CliAction(target)
     failed = False
@@ -39,7 +39,7 @@ async def audited(queue: Client, action: str, target: str = "") -> AsyncIterator
     finally:
         changed = not failed if doing.number is None else doing.number > 0
         if changed or doing.is_unknown:
-            await _record(queue, action, doing)
+            await _record(client, action, doing)
 
 
 @contextmanager
@@ -66,15 +66,15 @@ def audited_bucket(url: str, action: str, *, dry_run: bool = False) -> Iterator[
 
 
 async def _record_in(url: str, action: str, doing: CliAction) -> None:
-    async with asyncio.timeout(_TIMEOUT), connect(url) as queue:
-        await _record(queue, action, doing)
+    async with asyncio.timeout(_TIMEOUT), connect(url) as client:
+        await _record(client, action, doing)
 
 
-async def _record(queue: Client, action: str, doing: CliAction) -> None:
-    clock = StoreTime(queue.engine, system_clock)
+async def _record(client: Client, action: str, doing: CliAction) -> None:
+    clock = StoreTime(client.engine, system_clock)
     with suppress(StorageError):  # else by this machine's clock; the trail says if the store is away
         await clock.look()
-    trail = AuditTrail(queue.engine, clock=clock)
+    trail = AuditTrail(client.engine, clock=clock)
     await trail.record(
         new_record(
             at=clock(),

@@ -51,10 +51,10 @@ def submit(call: Invocation, file: str, *, carry_on: bool) -> int:
     if file != "-":
         check(file, call.settings, tally, carry_on=carry_on)
 
-    async def work(queue: Client) -> None:
+    async def work(client: Client) -> None:
         with _open(file) as stream, _progress("submitting", file) as progress:
-            async for batch, end in _batches(stream, queue.settings, tally, carry_on=carry_on, told=file != "-"):
-                await _send(queue, batch, tally)
+            async for batch, end in _batches(stream, client.settings, tally, carry_on=carry_on, told=file != "-"):
+                await _send(client, batch, tally)
                 progress.update(progress.task_ids[0], completed=end, tasks=tally.submitted + tally.already_there)
 
     try:
@@ -108,8 +108,8 @@ async def _batches(
         yield batch, end
 
 
-async def _send(queue: Client, batch: list[NewTask], tally: Tally) -> None:
-    for submitted in await queue.submit_many(batch):
+async def _send(client: Client, batch: list[NewTask], tally: Tally) -> None:
+    for submitted in await client.submit_many(batch):
         tally.submitted += submitted.new
         tally.already_there += not submitted.new
         if tally.ids is not None:

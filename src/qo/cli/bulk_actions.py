@@ -87,12 +87,12 @@ def _by_id(call: Invocation, verb: Verb, ids: tuple[str, ...]) -> int:
     for task_id in ids:
         check_id(task_id)  # a slip of the pen is told before anything is done
 
-    async def work(queue: Client) -> None:
-        async with audited(queue, verb.name) as action:
+    async def work(client: Client) -> None:
+        async with audited(client, verb.name) as action:
             action.number = 0
             for task_id in ids:
                 try:
-                    await verb.one(queue, task_id)
+                    await verb.one(client, task_id)
                 except QoError as error:
                     refused.append((task_id, error))
                     if not isinstance(error, OutcomeUnknown):
@@ -123,15 +123,15 @@ def _show(call: Invocation, verb: Verb, done: list[str], refused: list[tuple[str
 def _by_filter(call: Invocation, verb: Verb, chosen: Chosen, *, yes: bool) -> int:
     where, since = _filter(verb, chosen)
 
-    async def find(queue: Client) -> list[str]:
-        return [task.id async for task in queue.all(where) if since is None or task.created_at <= since]
+    async def find(client: Client) -> list[str]:
+        return [task.id async for task in client.all(where) if since is None or task.created_at <= since]
 
-    async def change(queue: Client) -> int:
-        async with audited(queue, verb.name, _in_words(where, chosen)) as action:
+    async def change(client: Client) -> int:
+        async with audited(client, verb.name, _in_words(where, chosen)) as action:
             action.number = 0
             for at in range(0, len(ids), PAGE):
                 some = ids[at : at + PAGE]
-                answers = await verb.many(queue, some)
+                answers = await verb.many(client, some)
                 action.number += sum(answers)
                 action.task_ids += [each for each, changed in zip(some, answers, strict=True) if changed]
             return action.number

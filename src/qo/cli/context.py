@@ -65,8 +65,8 @@ class Invocation:
 
         if not create:
             require_store(self.url)
-        async with connect(self.url) as queue:
-            return await work(queue)
+        async with connect(self.url) as client:
+            return await work(client)
 
 
 def common(function: Function) -> Function:

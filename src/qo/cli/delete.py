@@ -11,8 +11,8 @@ from qo.client import Client
 from qo.model import FINISHED, Status
 
 
-async def _many(queue: Client, ids: Sequence[str]) -> list[bool]:
-    return await queue.engine.delete(list(ids))
+async def _many(client: Client, ids: Sequence[str]) -> list[bool]:
+    return await client.engine.delete(list(ids))
 
 
 VERB = Verb(

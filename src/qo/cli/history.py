@@ -21,9 +21,9 @@ def command(call: Invocation, task_id: str) -> None:
     """Show every transition of a task, in order."""
     (task_id,) = unique((task_id,))
 
-    async def work(queue: Client) -> list[Event]:
-        events = await queue.history(task_id)
-        if not events and await queue.get(task_id) is None:
+    async def work(client: Client) -> list[Event]:
+        events = await client.history(task_id)
+        if not events and await client.get(task_id) is None:
             raise TaskNotFound(f"there is no task {task_id}", task_id=task_id)
         return events
 

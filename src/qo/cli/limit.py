@@ -31,14 +31,14 @@ def command(call: Invocation, rate: float | None, type_: str | None, max_types: 
     if rate is None and (max_types is None or type_ is not None):
         raise click.UsageError("name a RATE, or --max-types")
 
-    async def work(queue: Client) -> Control:
+    async def work(client: Client) -> Control:
         control = Control()
         if max_types is not None:
-            async with audited(queue, "limit", f"{max_types} types"):
-                control = await queue.switches.limit_types(max_types)
+            async with audited(client, "limit", f"{max_types} types"):
+                control = await client.switches.limit_types(max_types)
         if rate is not None:
-            async with audited(queue, "limit", f"{rate:g} a second" + (f", type {type_}" if type_ else "")):
-                control = await queue.switches.limit_rate(rate, type=type_)
+            async with audited(client, "limit", f"{rate:g} a second" + (f", type {type_}" if type_ else "")):
+                control = await client.switches.limit_rate(rate, type=type_)
         return control
 
     answer(call, call.ask(work))

@@ -53,9 +53,9 @@ def command(
     """
     where = _filter(shards=tuple(sorted(shards or ())), **given)
 
-    async def work(queue: Client) -> tuple[Page, Lanes]:
-        page = await pages(queue, where, most=None if all_pages else limit, after=after)
-        return page, await find_unhandled_of(queue, page[0])
+    async def work(client: Client) -> tuple[Page, Lanes]:
+        page = await pages(client, where, most=None if all_pages else limit, after=after)
+        return page, await find_unhandled_of(client, page[0])
 
     (tasks, following), unhandled = call.ask(work)
     if call.json:
@@ -79,11 +79,11 @@ def _filter(
     )
 
 
-async def pages(queue: Client, where: Filter, *, most: int | None, after: str) -> Page:
+async def pages(client: Client, where: Filter, *, most: int | None, after: str) -> Page:
     """Up to `most` tasks, and where the next page starts. Reads one more, so a full last page names no next."""
     found: list[Task] = []
     size = 500 if most is None else most + 1
-    while page := await queue.list(where, limit=size, after=after):
+    while page := await client.list(where, limit=size, after=after):
         for task in page:
             if most is not None and len(found) == most:
                 return found, cursor(found[-1])

@@ -53,23 +53,23 @@ def command(call: Invocation, store: str | None, tokens: str | None, *, check: b
 
 
 async def _migrate(url: str, before: Schema) -> Schema | None:
-    async with Client(open_engine(url)) as queue:
+    async with Client(open_engine(url)) as client:
         after = await schema_of(url)
         if after is not None and after.found != before.found:
-            async with audited(queue, "migrate", f"schema {before.found or 'none'} to {after.found}"):
+            async with audited(client, "migrate", f"schema {before.found or 'none'} to {after.found}"):
                 pass
     return after
 
 
 async def _settle_tokens(url: str, what: str | None) -> list[OldToken] | None:
     """None: there are none, or they are behind a server, whose own administrator moves them."""
-    async with Client(open_engine(url)) as queue:
-        if queue.engine.is_remote:
+    async with Client(open_engine(url)) as client:
+        if client.engine.is_remote:
             return None
         if what is None:
-            return await find_old_tokens(queue.engine)
-        async with audited(queue, "migrate", f"old tokens: {what}") as doing:
-            settled = await (move_old_tokens if what == "move" else discard_old_tokens)(queue.engine)
+            return await find_old_tokens(client.engine)
+        async with audited(client, "migrate", f"old tokens: {what}") as doing:
+            settled = await (move_old_tokens if what == "move" else discard_old_tokens)(client.engine)
             doing.number = len(settled)
     return settled
 

@@ -41,8 +41,8 @@ def command(call: Invocation, *, once: bool, log_level: str, log_json: bool, **g
     start_logging(log_level, as_json=log_json or call.json)
     settings = monitor_settings(given)
 
-    async def work(queue: Client) -> Checked | None:
-        monitor = Monitor(queue, settings, id=new_worker_id(f"monitor-{socket.gethostname()}"))
+    async def work(client: Client) -> Checked | None:
+        monitor = Monitor(client, settings, id=new_worker_id(f"monitor-{socket.gethostname()}"))
         if once:
             return await monitor.check_once()
         await _until_stopped(monitor)

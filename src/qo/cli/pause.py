@@ -20,9 +20,9 @@ def command(call: Invocation, queues: tuple[tuple[str, ...], ...], types: tuple[
     Workers notice within a second or two.
     """
 
-    async def work(queue: Client) -> Control:
+    async def work(client: Client) -> Control:
         some = {"queues": together(queues), "types": together(types)}
-        async with audited(queue, "pause", names_in_words(**some)):
-            return await queue.switches.pause(**some)
+        async with audited(client, "pause", names_in_words(**some)):
+            return await client.switches.pause(**some)
 
     answer(call, call.ask(work))

@@ -15,17 +15,17 @@ _MOST_SHOWN = 20
 
 async def damage_finding(url: str) -> Finding:
     """Reads the newest tasks, so that damage which nobody has met yet is met here."""
-    async with Client(open_engine(url)) as queue:
+    async with Client(open_engine(url)) as client:
         for where in (Filter(), Filter(statuses=(Status.PENDING, Status.RUNNING))):
             after = ""
             for _ in range(_MOST_PAGES):
-                page = await queue.engine.find(where, limit=_PAGE, after=after)
+                page = await client.engine.find(where, limit=_PAGE, after=after)
                 if not page:
                     break
                 after = cursor(page[-1])
-        names = [note.name for note in await queue.engine.notes(QUARANTINE)]
+        names = [note.name for note in await client.engine.notes(QUARANTINE)]
         tasks = [name.removeprefix(DAMAGED_TASKS) for name in names if name.startswith(DAMAGED_TASKS)]
-        damaged = [task_id for task_id in tasks if not await _is_restored(queue, task_id)]
+        damaged = [task_id for task_id in tasks if not await _is_restored(client, task_id)]
     notes = [name.removeprefix(QUARANTINE) for name in names if not name.startswith(DAMAGED_TASKS)]
     if damaged:
         text = (
@@ -39,15 +39,15 @@ async def damage_finding(url: str) -> Finding:
     return Finding("damage", True, "no task and no note is set aside")
 
 
-async def _is_restored(queue: Client, task_id: str) -> bool:
+async def _is_restored(client: Client, task_id: str) -> bool:
     try:
-        (task,) = await queue.engine.get([check_id(task_id)])
+        (task,) = await client.engine.get([check_id(task_id)])
     except InvalidTask:  # not even its id could be read
         return False
     if task is None:
         return False
     with suppress(StorageError):  # whoever may only read leaves the note to others
-        await queue.engine.drop_note(note_name(task_id))  # or the task would count as damaged once it is deleted
+        await client.engine.drop_note(note_name(task_id))  # or the task would count as damaged once it is deleted
     return True
 
 

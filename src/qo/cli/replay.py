@@ -11,8 +11,8 @@ from qo.client import Client
 from qo.model import STATUSES, Guard, Status, replay
 
 
-async def _many(queue: Client, ids: Sequence[str]) -> list[bool]:
-    return await queue.apply([replay(task_id) for task_id in ids])
+async def _many(client: Client, ids: Sequence[str]) -> list[bool]:
+    return await client.apply([replay(task_id) for task_id in ids])
 
 
 VERB = Verb(

@@ -20,9 +20,9 @@ def command(call: Invocation, queues: tuple[tuple[str, ...], ...], types: tuple[
     Workers notice within a second or two.
     """
 
-    async def work(queue: Client) -> Control:
+    async def work(client: Client) -> Control:
         some = {"queues": together(queues), "types": together(types)}
-        async with audited(queue, "resume", names_in_words(**some)):
-            return await queue.switches.resume(**some)
+        async with audited(client, "resume", names_in_words(**some)):
+            return await client.switches.resume(**some)
 
     answer(call, call.ask(work))

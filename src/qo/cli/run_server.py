@@ -73,8 +73,8 @@ def _public_hosts(oidc: OidcSettings | None) -> tuple[str, ...]:
     return () if host is None or is_loopback(host) else (in_header(host),)
 
 
-async def tokens_of(queue: Client) -> Tokens:
-    return await read_tokens(queue.engine)
+async def tokens_of(client: Client) -> Tokens:
+    return await read_tokens(client.engine)
 
 
 def check_address(host: str, *, tokens: bool, login: bool = False) -> None:

@@ -65,8 +65,8 @@ def command(call: Invocation, *, host: str, port: int, **given: Any) -> None:
     start_logging(given["log_level"], as_json=given["log_json"] or call.json)
     settings = run_server.settings_of(host, title, given, None if given["no_monitor"] else monitor_settings(given))
 
-    async def work(queue: Client) -> Any:
-        return await run_server.tokens_of(queue)
+    async def work(client: Client) -> Any:
+        return await run_server.tokens_of(client)
 
     tokens = call.ask(work, create=True)
     run_server.check_address(host, tokens=bool(tokens.tokens), login=settings.oidc is not None)

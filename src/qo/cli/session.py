@@ -39,8 +39,8 @@ def list_(call: Invocation) -> None:
     """List who is logged in, the oldest session first."""
     now = system_clock()
 
-    async def work(queue: Client) -> list[UserSession]:
-        return await read_sessions(queue.engine, now)
+    async def work(client: Client) -> list[UserSession]:
+        return await read_sessions(client.engine, now)
 
     sessions = call.ask(work)
     if call.json:
@@ -78,9 +78,9 @@ def end(call: Invocation, which: tuple[str, ...], groups: tuple[str, ...], *, ev
         named = {session.name, session.subject, session.id}
         return everyone or not named.isdisjoint(which) or not set(groups).isdisjoint(session.groups)
 
-    async def work(queue: Client) -> list[UserSession]:
-        async with audited(queue, "session.end") as action:
-            ended = await end_sessions(queue.engine, is_chosen)
+    async def work(client: Client) -> list[UserSession]:
+        async with audited(client, "session.end") as action:
+            ended = await end_sessions(client.engine, is_chosen)
             action.target = ", ".join(dict.fromkeys(session.name for session in ended))
             if not ended:
                 raise InvalidSetting("nobody who is logged in matches; see `qo session list`")

@@ -36,8 +36,8 @@ def command(call: Invocation, since: float | None) -> None:
         show_activity(call, since)
         return
 
-    async def work(queue: Client) -> dict[str, Any]:
-        return await queue.stats() | {"unhandled": by_type(await find_unhandled(queue.engine, system_clock()))}
+    async def work(client: Client) -> dict[str, Any]:
+        return await client.stats() | {"unhandled": by_type(await find_unhandled(client.engine, system_clock()))}
 
     stats = call.ask(work)
     if call.json:

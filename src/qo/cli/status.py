@@ -31,15 +31,15 @@ def command(call: Invocation, ids: tuple[str, ...]) -> int:
 
     damaged: list[DamagedTask] = []
 
-    async def work(queue: Client) -> tuple[list[Task | None], Lanes]:
-        answers = await queue.engine.get(wanted)
+    async def work(client: Client) -> tuple[list[Task | None], Lanes]:
+        answers = await client.engine.get(wanted)
         for task_id, task in zip(wanted, answers, strict=True):
             if task is None:
                 try:
-                    await queue.check_not_damaged(task_id)
+                    await client.check_not_damaged(task_id)
                 except DamagedTask as error:
                     damaged.append(error)
-        return answers, await find_unhandled_of(queue, answers)
+        return answers, await find_unhandled_of(client, answers)
 
     answers, unhandled = call.ask(work)
     found = [task for task in answers if task is not None]

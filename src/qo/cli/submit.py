@@ -90,15 +90,15 @@ def _options(given: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in options.items() if value is not None}
 
 
-async def _submit(call: Invocation, queue: Client, new: NewTask, wait: float | None) -> int:
-    submitted = await queue.submit(new)
+async def _submit(call: Invocation, client: Client, new: NewTask, wait: float | None) -> int:
+    submitted = await client.submit(new)
     if not call.json:
         _show_submitted(call, submitted, new)
     elif wait is None:
         call.answer({"id": submitted.id, "new": submitted.new})
     if wait is None:
         return Exit.CLEAN
-    task = await queue.ended(submitted.id, timeout=None if wait == FOREVER else wait)
+    task = await client.ended(submitted.id, timeout=None if wait == FOREVER else wait)
     if call.json:
         call.answer(task_view(task, system_clock()) | {"new": submitted.new})
     else:

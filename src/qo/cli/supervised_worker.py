@@ -68,10 +68,10 @@ def work(plan: Plan, table: RunTable) -> int:
     return ending.worked(DISMISSED if dismissed else FINISHED)
 
 
-def measured(queue: Client, place: tuple[str, int] | None) -> Client:
+def measured(client: Client, place: tuple[str, int] | None) -> Client:
     """The queue with meters on it, shown at a port; as it is if nobody asked."""
     if place is None:
-        return queue
+        return client
     try:
         from qo.metrics import Meters  # noqa: PLC0415 - prometheus-client is an extra
     except ImportError as error:
@@ -82,18 +82,18 @@ def measured(queue: Client, place: tuple[str, int] | None) -> Client:
         meters.serve(port, host)
     except OSError as error:
         raise InvalidSetting(f"cannot show metrics at {host}:{port}: {error.strerror}") from error
-    return meters.measured(queue)
+    return meters.measured(client)
 
 
 @contextlib.asynccontextmanager
-async def _watched(queue: Client, plan: Plan) -> AsyncIterator[None]:
+async def _watched(client: Client, plan: Plan) -> AsyncIterator[None]:
     """A monitor beside the block."""
     if plan.monitor is None:
         yield
         return
     # Whoever asks for a short lease wants lost tasks back soon.
     interval = min(plan.monitor.check_interval, plan.settings.lease / 2)
-    monitor = Monitor(queue, replace(plan.monitor, check_interval=interval), id=plan.id)
+    monitor = Monitor(client, replace(plan.monitor, check_interval=interval), id=plan.id)
     watching = asyncio.create_task(monitor.run())
     watching.add_done_callback(_tell_broken)
     try:

@@ -78,10 +78,10 @@ def create(
 ) -> None:
     """Create a token and print it, once: only its hash is kept."""
 
-    async def work(queue: Client) -> Created:
-        async with audited(queue, "token.create", _rights_in_words(name, scopes, **limits)):
+    async def work(client: Client) -> Created:
+        async with audited(client, "token.create", _rights_in_words(name, scopes, **limits)):
             return await create_token(
-                queue.engine, name, scopes, now=system_clock(), lifetime=expires, created_by=cli_user(), **limits
+                client.engine, name, scopes, now=system_clock(), lifetime=expires, created_by=cli_user(), **limits
             )
 
     token, secret = call.ask(work, create=True)
@@ -102,9 +102,9 @@ def _rights_in_words(name: str, scopes: frozenset[Scope], queues: tuple[str, ...
 def list_(call: Invocation) -> None:
     """List tokens, without the tokens themselves."""
 
-    async def work(queue: Client) -> tuple[tuple[Token, ...], bool, dict[str, float]]:
-        tokens = await read_tokens(queue.engine)
-        return tokens.tokens, tokens.existed, (await read_token_uses(queue.engine)).used_at
+    async def work(client: Client) -> tuple[tuple[Token, ...], bool, dict[str, float]]:
+        tokens = await read_tokens(client.engine)
+        return tokens.tokens, tokens.existed, (await read_token_uses(client.engine)).used_at
 
     (tokens, existed, used_at), now = call.ask(work), system_clock()
     if call.json:
@@ -138,9 +138,9 @@ def revoke(call: Invocation, which: str) -> None:
     After the last one servers stay shut, until there is a new one.
     """
 
-    async def work(queue: Client) -> Token:
-        async with audited(queue, "token.revoke", which) as action:
-            revoked = await revoke_token(queue.engine, which)
+    async def work(client: Client) -> Token:
+        async with audited(client, "token.revoke", which) as action:
+            revoked = await revoke_token(client.engine, which)
             action.target = f"{revoked.name} ({revoked.id})"
             return revoked
 
@@ -162,9 +162,9 @@ def reset(call: Invocation, yes: bool) -> None:  # noqa: FBT001 - click passes i
     if not yes:
         click.confirm("Forget every token, and serve this machine without one again?", abort=True, err=True)
 
-    async def work(queue: Client) -> int:
-        async with audited(queue, "token.reset"):
-            return await forget_tokens(queue.engine)
+    async def work(client: Client) -> int:
+        async with audited(client, "token.reset"):
+            return await forget_tokens(client.engine)
 
     forgotten = call.ask(work)
     if call.json:

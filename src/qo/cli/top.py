@@ -44,9 +44,9 @@ def command(call: Invocation, *, interval: float, once: bool, threshold: float) 
         call.ask(lambda queue: _watch(call, queue, max(SHORTEST, interval), threshold))
 
 
-async def _watch(call: Invocation, queue: Client, interval: float, threshold: float) -> None:
+async def _watch(call: Invocation, client: Client, interval: float, threshold: float) -> None:
     ended, pulse, out = asyncio.Event(), Pulse(), call.out
-    seen = await look(queue)
+    seen = await look(client)
     with _keys(ended.set), Live(console=out, screen=True, auto_refresh=False) as live:
         while not ended.is_set():
             pulse.feel(seen.stats, boot_clock())
@@ -54,13 +54,13 @@ async def _watch(call: Invocation, queue: Client, interval: float, threshold: fl
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(interval):
                     await ended.wait()
-            seen = await _again(queue, seen)
+            seen = await _again(client, seen)
 
 
-async def _again(queue: Client, before: QueueSnapshot) -> QueueSnapshot:
+async def _again(client: Client, before: QueueSnapshot) -> QueueSnapshot:
     """A fresh look; while the store is away, the last one with the reason."""
     try:
-        return await look(queue)
+        return await look(client)
     except StorageError as error:
         return before.with_trouble(str(error))
 

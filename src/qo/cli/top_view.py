@@ -55,13 +55,13 @@ class Pulse:
         self._last = (done, now)
 
 
-async def look(queue: Client) -> QueueSnapshot:
+async def look(client: Client) -> QueueSnapshot:
     return QueueSnapshot(
         at=system_clock(),
-        stats=await queue.stats() | {"unhandled": by_type(await find_unhandled(queue.engine, system_clock()))},
-        workers=await queue.workers(),
-        failures=await queue.list(Filter(statuses=(Status.FAILED,)), limit=RECENT),
-        control=await queue.switches.in_force(),
+        stats=await client.stats() | {"unhandled": by_type(await find_unhandled(client.engine, system_clock()))},
+        workers=await client.workers(),
+        failures=await client.list(Filter(statuses=(Status.FAILED,)), limit=RECENT),
+        control=await client.switches.in_force(),
     )
 
 

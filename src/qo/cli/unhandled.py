@@ -29,11 +29,11 @@ def unhandled_note(types: Mapping[str, int]) -> Text:
     return Text(f"{NO_HANDLER}: {shown}{more}", style="yellow")
 
 
-async def find_unhandled_of(queue: Client, tasks: Iterable[Task | None]) -> Lanes:
+async def find_unhandled_of(client: Client, tasks: Iterable[Task | None]) -> Lanes:
     """As `find_unhandled`, if one of these tasks is pending: else nobody is asked."""
     if not any(task is not None and task.status is Status.PENDING for task in tasks):
         return {}
-    return await find_unhandled(queue.engine, system_clock())
+    return await find_unhandled(client.engine, system_clock())
 
 
 def is_unhandled(task: Task, lanes: Lanes) -> bool:

@@ -42,8 +42,8 @@ def command(call: Invocation, threshold: float) -> None:
         context.find_root().obj = call  # what stands before `drain` holds for it
         return
 
-    async def work(queue: Client) -> list[WorkerNote]:
-        return await queue.workers()
+    async def work(client: Client) -> list[WorkerNote]:
+        return await client.workers()
 
     workers, now = call.ask(work), system_clock()
     if call.json:
@@ -63,13 +63,13 @@ def drain(call: Invocation, workers: tuple[str, ...]) -> None:
     They notice within a second or two. A worker of the same name that is started later works as usual.
     """
 
-    async def work(queue: Client) -> None:
-        known = {worker.worker_id for worker in await queue.workers()}
+    async def work(client: Client) -> None:
+        known = {worker.worker_id for worker in await client.workers()}
         strangers = [worker for worker in workers if worker not in known]
         if strangers:
             raise InvalidSetting(f"there is no worker called {', '.join(strangers)}; see qo workers")
-        async with audited(queue, "drain", names_in_words(worker=workers)):
-            await queue.switches.drain(workers)
+        async with audited(client, "drain", names_in_words(worker=workers)):
+            await client.switches.drain(workers)
 
     call.ask(work)
     if call.json:

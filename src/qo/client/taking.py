@@ -54,7 +54,7 @@ class Taking(Opened):
         """
         if not is_a(batch_size, int) or batch_size < 1:
             raise InvalidTask("batch_size", f"{show(batch_size)} is not a whole number from 1 on")
-        want = ClaimRequest(
+        request = ClaimRequest(
             worker_id=self._worker_id,
             lease_id=new_lease_id(),
             queues=() if queue is None else (check_name("queue", queue),),
@@ -66,7 +66,7 @@ class Taking(Opened):
         until = boot_clock() + seconds(wait)
         while True:
             await self._recover()
-            tasks = await self._claim(want)
+            tasks = await self._claim(request)
             left = until - boot_clock()
             if tasks or left <= 0:
                 tasks = [plain_task(task) for task in tasks]
@@ -74,7 +74,7 @@ class Taking(Opened):
                 for task in tasks:
                     log_started(task)
                 return tasks
-            await self.engine.wait(want, min(left, max(_SHORTEST_WAIT, self.settings.recovery_interval)))
+            await self.engine.wait(request, min(left, max(_SHORTEST_WAIT, self.settings.recovery_interval)))
 
     async def _recover(self) -> None:
         """Look for expired leases now and then, because no monitor need run beside code that dequeues."""
@@ -102,8 +102,8 @@ class Taking(Opened):
         """
         return len(await self._expiry.expire(timeout=_any("timeout", timeout)))
 
-    async def _claim(self, want: ClaimRequest) -> list[Task]:
-        claiming = asyncio.ensure_future(self.engine.claim(want))
+    async def _claim(self, request: ClaimRequest) -> list[Task]:
+        claiming = asyncio.ensure_future(self.engine.claim(request))
         try:
             return await asyncio.shield(claiming)
         except asyncio.CancelledError:

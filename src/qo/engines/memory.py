@@ -32,8 +32,8 @@ class _IndexedTable(Table):
         super().__init__()
         self.ready = ReadyTasks(self.tasks.get)
 
-    def _due(self, want: ClaimRequest, now: float) -> Iterable[Task]:
-        return self.ready.take(want, now)
+    def _due(self, request: ClaimRequest, now: float) -> Iterable[Task]:
+        return self.ready.take(request, now)
 
     def _write(self, task: Task, *, quietly: bool = False) -> None:
         super()._write(task, quietly=quietly)
@@ -57,8 +57,8 @@ class MemoryEngine(Engine):
         self._news.set()
         return [added.get(task.id, Added(task.id, new=False)) for task in tasks]
 
-    async def claim(self, want: ClaimRequest) -> list[Task]:
-        return self._table.claim(want, self._clock())
+    async def claim(self, request: ClaimRequest) -> list[Task]:
+        return self._table.claim(request, self._clock())
 
     async def apply(self, changes: Sequence[Change]) -> list[bool]:
         applied = self._table.apply(changes, self._clock())
@@ -90,10 +90,10 @@ class MemoryEngine(Engine):
     async def history(self, task_id: str) -> list[Event]:
         return self._table.history(task_id)
 
-    async def wait(self, want: ClaimRequest, timeout: float) -> None:
+    async def wait(self, request: ClaimRequest, timeout: float) -> None:
         self._news.clear()
         now = self._clock()
-        if self._table.ready.has(want, now):
+        if self._table.ready.has(request, now):
             return
         coming = self._table.ready.next_at()
         try:

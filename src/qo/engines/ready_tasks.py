@@ -43,14 +43,14 @@ class ReadyTasks:
             heappop(self._later)
         return self._later[0].at if self._later else None
 
-    def take(self, want: ClaimRequest, now: float) -> Iterator[Task]:
+    def take(self, request: ClaimRequest, now: float) -> Iterator[Task]:
         """Due and eligible tasks, in the order of `in_order`. Each is taken out of its lane: it is to be claimed."""
         self._stage(now)
-        left, arms = dict(want.at_most), list[tuple[float, _Place, LaneKey]]()
-        for lane in self._heads.first(want, now):
+        left, arms = dict(request.per_type_limits), list[tuple[float, _Place, LaneKey]]()
+        for lane in self._heads.first(request, now):
             self._changed.add(lane)
             self._open(arms, lane, now, reached=0.0)
-        for _ in range(want.limit):
+        for _ in range(request.limit):
             arm = self._next(arms, left)
             if arm is None:
                 return
@@ -79,9 +79,9 @@ class ReadyTasks:
                 return arm
         return None
 
-    def has(self, want: ClaimRequest, now: float) -> bool:
+    def has(self, request: ClaimRequest, now: float) -> bool:
         self._stage(now)
-        return bool(self._heads.first(replace(want, limit=1), now))
+        return bool(self._heads.first(replace(request, limit=1), now))
 
     def _stage(self, now: float) -> None:
         while self._later and self._later[0].at <= now:

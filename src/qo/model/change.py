@@ -58,15 +58,15 @@ def is_due(task: Task, now: float) -> bool:
     return task.status is Status.PENDING and task.available_at <= now
 
 
-def claim(task: Task, want: ClaimRequest, now: float) -> Task:
+def claim(task: Task, request: ClaimRequest, now: float) -> Task:
     return replace(
         task,
         status=Status.RUNNING,
         attempt=task.attempt + 1,
-        lease_id=want.lease_id,
-        worker_id=want.worker_id,
-        lease_expires_at=now + want.lease,
-        started_at=None if want.is_prefetch else now,
+        lease_id=request.lease_id,
+        worker_id=request.worker_id,
+        lease_expires_at=now + request.lease,
+        started_at=None if request.is_prefetch else now,
         updated_at=now,
         version=task.version + 1,
     )

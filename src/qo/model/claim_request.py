@@ -18,22 +18,22 @@ class ClaimRequest(Struct, frozen=True, kw_only=True):
     capabilities: frozenset[str] = frozenset()
     limit: int = 1
     lease: float = LEASE
-    at_most: Mapping[str, int] = {}  # for some types, fewer than `limit`
+    per_type_limits: Mapping[str, int] = {}  # for some types, fewer than `limit`
     is_prefetch: bool = False  # handlers start later: `started_at` stays empty until a change sets it
-    again: bool = False  # the answer to this claim was lost: give what it got, if it got anything
+    is_repeat: bool = False  # the answer to this claim was lost: give what it got, if it got anything
 
 
-def eligibility(want: ClaimRequest) -> Callable[[str, str, Collection[str]], bool]:
+def eligibility(request: ClaimRequest) -> Callable[[str, str, Collection[str]], bool]:
     """As `eligible`, for many tasks: however many names the worker lists, each task costs the same."""
-    queues, types, capabilities = frozenset(want.queues), frozenset(want.types), want.capabilities
+    queues, types, capabilities = frozenset(request.queues), frozenset(request.types), request.capabilities
     return lambda queue, type_, needs: (
         (not queues or queue in queues) and (not types or type_ in types) and capabilities.issuperset(needs)
     )
 
 
-def eligible(want: ClaimRequest, queue: str, type: str, needs: Collection[str]) -> bool:
+def eligible(request: ClaimRequest, queue: str, type: str, needs: Collection[str]) -> bool:
     return (
-        (not want.queues or queue in want.queues)
-        and (not want.types or type in want.types)
-        and want.capabilities.issuperset(needs)
+        (not request.queues or queue in request.queues)
+        and (not request.types or type in request.types)
+        and request.capabilities.issuperset(needs)
     )

@@ -38,9 +38,9 @@ class LaneHead(NamedTuple):
 class _View(Generic[Key]):
     """The heads that workers of one kind may take. Entries of former heads stay until they come up."""
 
-    def __init__(self, want: ClaimRequest) -> None:
-        self._queues, self._types = frozenset(want.queues), frozenset(want.types)
-        self._capabilities = want.capabilities
+    def __init__(self, request: ClaimRequest) -> None:
+        self._queues, self._types = frozenset(request.queues), frozenset(request.types)
+        self._capabilities = request.capabilities
         self._waiting: list[tuple[float, Any, Key, LaneHead]] = []  # by rank
         self._promoted: list[tuple[float, float, Any, Key, LaneHead]] = []  # by the instant since which they wait
 
@@ -125,41 +125,41 @@ class LaneHeads(Generic[Key]):
         if not self._typed[name.type]:
             del self._typed[name.type]
 
-    def first(self, want: ClaimRequest, now: float) -> list[Key]:
+    def first(self, request: ClaimRequest, now: float) -> list[Key]:
         """The lanes that hold the first `limit` tasks of a claim, in the order of their heads."""
         taken: Counter[str] = Counter()  # lanes of each type
         first: list[Key] = []
-        if want.limit <= 0:
+        if request.limit <= 0:
             return first
-        with closing(self._eligible(want, now)) as eligible:
+        with closing(self._eligible(request, now)) as eligible:
             for key in eligible:
                 type_ = self._names[key].type
-                if taken[type_] >= want.at_most.get(type_, want.limit):
+                if taken[type_] >= request.per_type_limits.get(type_, request.limit):
                     continue
                 taken[type_] += 1
                 first.append(key)
-                if len(first) == want.limit:
+                if len(first) == request.limit:
                     break
         return first
 
-    def _eligible(self, want: ClaimRequest, now: float) -> Generator[Key, None, None]:
-        if want.types and sum(len(self._typed.get(type_, ())) for type_ in want.types) <= _MAX_LOOKED_UP:
-            view = _View[Key](want)
-            self._fill(view, want)
+    def _eligible(self, request: ClaimRequest, now: float) -> Generator[Key, None, None]:
+        if request.types and sum(len(self._typed.get(type_, ())) for type_ in request.types) <= _MAX_LOOKED_UP:
+            view = _View[Key](request)
+            self._fill(view, request)
             return view.in_order(now, self._heads.get)
-        return self._view(want).in_order(now, self._heads.get)
+        return self._view(request).in_order(now, self._heads.get)
 
-    def _fill(self, view: _View[Key], want: ClaimRequest) -> None:
-        typed = (key for type_ in frozenset(want.types) for key in self._typed.get(type_, ()))
-        keys = typed if want.types else iter(self._heads)
+    def _fill(self, view: _View[Key], request: ClaimRequest) -> None:
+        typed = (key for type_ in frozenset(request.types) for key in self._typed.get(type_, ()))
+        keys = typed if request.types else iter(self._heads)
         view.fill((key, self._heads[key]) for key in keys if view.takes(self._names[key]))
 
-    def _view(self, want: ClaimRequest) -> _View[Key]:
-        kind = (want.queues, want.types, want.capabilities)
+    def _view(self, request: ClaimRequest) -> _View[Key]:
+        kind = (request.queues, request.types, request.capabilities)
         view = self._views.get(kind)
         if view is None:
-            view = _View[Key](want)
-            self._fill(view, want)
+            view = _View[Key](request)
+            self._fill(view, request)
             self._views[kind] = view
             if len(self._views) > _MAX_VIEWS:
                 self._views.popitem(last=False)

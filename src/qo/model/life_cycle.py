@@ -150,8 +150,8 @@ def outcome(step: LifeCycleStep, status: Status) -> str:
         return REFUSED if changed is None else changed.status.value
     if step.name == "delete":
         return GONE if status in FINISHED else REFUSED
-    want = ClaimRequest(worker_id="worker", lease_id="fresh")
-    return claim(task, want, NOW).status.value if is_due(task, NOW) else REFUSED
+    request = ClaimRequest(worker_id="worker", lease_id="fresh")
+    return claim(task, request, NOW).status.value if is_due(task, NOW) else REFUSED
 
 
 def guard(step: LifeCycleStep) -> Guard | None:

@@ -48,22 +48,24 @@ class Table:
             self._followers[new.id] = task.id
         return Added(task.id, new=True)
 
-    def claim(self, want: ClaimRequest, now: float) -> list[Task]:
-        if want.again and (mine := [task for task in self.tasks.values() if _held_under(task, want.lease_id)]):
+    def claim(self, request: ClaimRequest, now: float) -> list[Task]:
+        if request.is_repeat and (
+            mine := [task for task in self.tasks.values() if _held_under(task, request.lease_id)]
+        ):
             return in_order(mine, now, lane_of)
-        left, claimed = dict(want.at_most), list[Task]()
-        for task in in_order(self._due(want, now), now, lane_of):
-            if len(claimed) == want.limit:
+        left, claimed = dict(request.per_type_limits), list[Task]()
+        for task in in_order(self._due(request, now), now, lane_of):
+            if len(claimed) == request.limit:
                 break
             if left.get(task.type, 1) > 0:
-                left[task.type] = left.get(task.type, want.limit + 1) - 1
-                claimed.append(rules.claim(task, want, now))
+                left[task.type] = left.get(task.type, request.limit + 1) - 1
+                claimed.append(rules.claim(task, request, now))
         for task in claimed:
             self._write(task)
         return claimed
 
-    def _due(self, want: ClaimRequest, now: float) -> Iterable[Task]:
-        takes = eligibility(want)
+    def _due(self, request: ClaimRequest, now: float) -> Iterable[Task]:
+        takes = eligibility(request)
         return (
             task for task in self.tasks.values() if rules.is_due(task, now) and takes(task.queue, task.type, task.needs)
         )

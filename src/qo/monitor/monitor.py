@@ -56,22 +56,22 @@ class _Term(NamedTuple):
 class Monitor:
     def __init__(
         self,
-        queue: Client,
+        client: Client,
         settings: MonitorSettings | None = None,
         *,
         id: str,
         clock: Clock = system_clock,
         elapsed: Clock | None = None,  # that nobody sets
     ) -> None:
-        self._engine: Engine = queue.engine
+        self._engine: Engine = client.engine
         self._settings = settings or MonitorSettings()
-        self._id, self._clock = id, StoreTime(queue.engine, clock)
+        self._id, self._clock = id, StoreTime(client.engine, clock)
         self._elapsed = elapsed or unset_clock(clock)
         self._unchanged = _Unchanged(self._elapsed)
         awake = elapsed or unset_clock(clock, monotonic_clock)
-        self._expiry = LeaseExpiry(queue.engine, queue.transitions, awake, looks_ahead=True)
+        self._expiry = LeaseExpiry(client.engine, client.transitions, awake, looks_ahead=True)
         self._stopping = asyncio.Event()
-        self._retention = _retention(queue, self._settings)
+        self._retention = _retention(client, self._settings)
         self._swept_at = {"repair": float("-inf"), "tidy": float("-inf"), "compact": float("-inf")}
         self._next = self._settings.check_interval  # seconds until the next check
         self._term: _Term | None = None  # while this monitor leads
@@ -221,12 +221,12 @@ class Monitor:
         return True
 
 
-def _retention(queue: Client, settings: MonitorSettings) -> Retention:
+def _retention(client: Client, settings: MonitorSettings) -> Retention:
     """The monitor's own; if that leaves it to the store, what the program beside it has said for such a store."""
     finished = settings.retention
-    if finished is None and queue.engine.default_retention:
-        finished = queue.settings.retention
-    return Retention(finished=finished, failed=settings.failed_retention, window=queue.settings.window)
+    if finished is None and client.engine.default_retention:
+        finished = client.settings.retention
+    return Retention(finished=finished, failed=settings.failed_retention, window=client.settings.window)
 
 
 class _Unchanged:

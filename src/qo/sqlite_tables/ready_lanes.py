@@ -27,7 +27,7 @@ class ReadyLanes:
         self._heads.clear()
         self.known = -1
 
-    def first(self, want: ClaimRequest, now: float, own_changes: Iterable[int] = ()) -> list[int]:
+    def first(self, request: ClaimRequest, now: float, own_changes: Iterable[int] = ()) -> list[int]:
         """The lanes that hold the first tasks of a claim. `own_changes`: lanes that this transaction has changed."""
         own = encode_list(sorted(own_changes))
         encoded, last, removals = self._db.execute(SQL["changed_heads"], (self.known, own)).get
@@ -44,4 +44,4 @@ class ReadyLanes:
                 queue, type_, needs, _ = self._lanes[number]
                 self._heads.put(number, LaneIdentity(queue, type_, needs), LaneHead(*head))
         self.known = last
-        return self._heads.first(want, now)
+        return self._heads.first(request, now)

@@ -200,18 +200,20 @@ class SqliteTable:
             moved = self._db.changes()
         self._staged = True
 
-    def claim(self, want: ClaimRequest) -> list[Task]:
-        if want.again:
-            held = _numbers.decode(self._db.execute(SQL["held_under"], (want.lease_id,)).get)
+    def claim(self, request: ClaimRequest) -> list[Task]:
+        if request.is_repeat:
+            held = _numbers.decode(self._db.execute(SQL["held_under"], (request.lease_id,)).get)
             if held:
                 return in_order(read_tasks(self._db, BY_N, held, self.lanes).values(), self._now, lane_of)
         self.stage()
-        chosen = self._choose(want)
+        chosen = self._choose(request)
         if not chosen:
             return []
         now, numbers = self._now, encode_list(chosen)
-        started_at = None if want.is_prefetch else now
-        self._db.execute(SQL["claim"], (want.lease_id, want.worker_id, now + want.lease, now, numbers, started_at))
+        started_at = None if request.is_prefetch else now
+        self._db.execute(
+            SQL["claim"], (request.lease_id, request.worker_id, now + request.lease, now, numbers, started_at)
+        )
         self._record(numbers)
         tasks = read_tasks(self._db, BY_N, chosen, self.lanes)
         return [tasks[n] for n in chosen]
@@ -223,15 +225,15 @@ class SqliteTable:
         except apsw.ConstraintError as error:
             raise DamageFound([]) from error
 
-    def claim_each(self, wants: Sequence[ClaimRequest]) -> list[list[Task]]:
+    def claim_each(self, requests: Sequence[ClaimRequest]) -> list[list[Task]]:
         """Claims that are alike in all but their leases: tasks are looked for once, and dealt out in order."""
         self.stage()
-        chosen = self._choose(replace(wants[0], limit=sum(max(0, want.limit) for want in wants)))
+        chosen = self._choose(replace(requests[0], limit=sum(max(0, request.limit) for request in requests)))
         now, left = self._now, iter(chosen)
-        hands = [list(islice(left, max(0, want.limit))) for want in wants]
+        hands = [list(islice(left, max(0, request.limit))) for request in requests]
         rows = [
-            (n, want.lease_id, want.worker_id, now + want.lease, now, None if want.is_prefetch else now)
-            for want, hand in zip(wants, hands, strict=True)
+            (n, request.lease_id, request.worker_id, now + request.lease, now, None if request.is_prefetch else now)
+            for request, hand in zip(requests, hands, strict=True)
             for n in hand
         ]
         write_rows(self._db, "claim_each", rows)
@@ -239,30 +241,30 @@ class SqliteTable:
         tasks = read_tasks(self._db, BY_N, chosen, self.lanes)
         return [[tasks[n] for n in hand] for hand in hands]
 
-    def _choose(self, want: ClaimRequest) -> list[int]:
+    def _choose(self, request: ClaimRequest) -> list[int]:
         """The numbers of the tasks that come first among all eligible lanes, in order. Raises DamageFound."""
         try:
-            return self._first(want)
+            return self._first(request)
         except msgspec.DecodeError as error:  # a lane or rank is no number
             bad = damaged_rows(self._db, self.lanes)
             if not bad:
                 raise
             raise DamageFound(bad) from error
 
-    def _first(self, want: ClaimRequest) -> list[int]:
-        lanes = self._ready.first(want, self._now, self._own_changes)
+    def _first(self, request: ClaimRequest) -> list[int]:
+        lanes = self._ready.first(request, self._now, self._own_changes)
         self._own_changes.clear()
         if not lanes:
             return []
-        size = want.limit if len(lanes) == 1 else max(_LEAST_READ, 2 * want.limit // len(lanes))
+        size = request.limit if len(lanes) == 1 else max(_LEAST_READ, 2 * request.limit // len(lanes))
         promoted = self._now if len(lanes) > 1 else float("-inf")  # within a lane the ranks say it all
         heads = self._heads(lanes, size, promoted)
-        first = self._fitting(heads, want)
-        last = first[-1] if len(first) == want.limit else None
+        first = self._fitting(heads, request)
+        last = first[-1] if len(first) == request.limit else None
         # A lane of which all that was read comes first may hold more that does.
         short = [lane for lane, some in heads.items() if len(some) == size and (last is None or some[-1] <= last)]
-        if short and size < want.limit:
-            first = self._fitting(heads | self._heads(short, want.limit, promoted), want)
+        if short and size < request.limit:
+            first = self._fitting(heads | self._heads(short, request.limit, promoted), request)
         taken = Counter(lane for *_, lane in first)
         for lane, number in taken.items():
             self.tally[lane, _PENDING] -= number
@@ -278,19 +280,19 @@ class SqliteTable:
             heads[lane] = [(highest, rank, n, lane) for highest, (_, rank, n) in zip(reached, some, strict=True)]
         return heads
 
-    def _fitting(self, heads: Mapping[int, list[_Head]], want: ClaimRequest) -> list[_Head]:
+    def _fitting(self, heads: Mapping[int, list[_Head]], request: ClaimRequest) -> list[_Head]:
         """The first of all, without those that would be too many of their type."""
         first = sorted(head for some in heads.values() for head in some)
-        if want.at_most:
+        if request.per_type_limits:
             taken: Counter[str] = Counter()
             fitting = []
             for head in first:
                 type_ = self.lanes[head[3]].type
                 taken[type_] += 1
-                if taken[type_] <= want.at_most.get(type_, taken[type_]):
+                if taken[type_] <= request.per_type_limits.get(type_, taken[type_]):
                     fitting.append(head)
             first = fitting
-        return first[: want.limit]
+        return first[: request.limit]
 
     # --- apply
 

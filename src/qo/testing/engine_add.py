@@ -55,7 +55,7 @@ class AddContract:
         assert [(await stored(engine, number)).type for number in range(len(types))] == types
         for number, type_ in enumerate(types):
             (found,) = await engine.find(Filter(types=(type_,)), limit=9)
-            task = await claim_one(engine, types=(type_, "d" * 255), at_most={type_: 1})
+            task = await claim_one(engine, types=(type_, "d" * 255), per_type_limits={type_: 1})
             assert (found.id, task.id, task.type) == (task_id(number), task_id(number), type_)
             assert await engine.apply([complete(task)]) == [True]
             assert len(await engine.history(task.id)) == 3

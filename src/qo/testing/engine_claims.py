@@ -7,7 +7,7 @@ import pytest
 from qo.engine import Engine
 from qo.model import AGEING, Status, release
 from qo.testing.clock import ManualClock
-from qo.testing.samples import claim, claim_one, new, stored, task_id, want
+from qo.testing.samples import claim, claim_one, claim_request, new, stored, task_id
 
 
 class ClaimContract:
@@ -91,18 +91,18 @@ class ClaimContract:
 
     async def test_a_claim_takes_no_more_than_asked_for_in_all_and_by_type(self, engine: Engine) -> None:
         await engine.add([new(n, type="a", priority=0) for n in range(5)] + [new(10 + n, type="b") for n in range(5)])
-        first = await claim(engine, limit=4, at_most={"a": 2})
+        first = await claim(engine, limit=4, per_type_limits={"a": 2})
         assert sorted(task.type for task in first) == ["a", "a", "b", "b"]
-        assert [task.type for task in await claim(engine, limit=9, at_most={"a": 0, "b": 1})] == ["b"]
+        assert [task.type for task in await claim(engine, limit=9, per_type_limits={"a": 0, "b": 1})] == ["b"]
         assert len(await claim(engine, limit=2)) == 2
         assert await claim(engine, limit=0) == []
 
     async def test_repeating_a_claim_gives_the_same_tasks(self, engine: Engine) -> None:
         await engine.add([new(0), new(1), new(2)])
         first = await claim(engine, lease_id="mine", limit=2)
-        again = await claim(engine, lease_id="mine", limit=2, again=True)
+        again = await claim(engine, lease_id="mine", limit=2, is_repeat=True)
         assert sorted(again, key=lambda task: task.id) == sorted(first, key=lambda task: task.id)
-        assert len(await claim(engine, lease_id="other", again=True)) == 1  # the first try never arrived
+        assert len(await claim(engine, lease_id="other", is_repeat=True)) == 1  # the first try never arrived
 
     async def test_a_claim_whose_caller_left_hands_its_tasks_back(self, engine: Engine) -> None:
         """Kept until its lease runs out, a task would wait, and count a failure that it had no part in."""
@@ -117,5 +117,5 @@ class ClaimContract:
                 assert await engine.apply([release(task) for task in left]) == [True] * len(left)
         async with asyncio.timeout(20):
             while not (tasks := await claim(engine)):
-                await engine.wait(want(), 0.05)
+                await engine.wait(claim_request(), 0.05)
         assert [(task.id, task.failures) for task in tasks] == [(task_id(0), 0)]

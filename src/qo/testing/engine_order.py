@@ -5,7 +5,7 @@ import asyncio
 from qo.engine import Engine
 from qo.model import NewTask, Table, Task, after_error, release, replay
 from qo.testing.clock import ManualClock
-from qo.testing.samples import claim, claim_one, new, stored, task_id, want
+from qo.testing.samples import claim, claim_one, claim_request, new, stored, task_id
 
 _YEAR = 365 * 86_400.0
 
@@ -36,7 +36,7 @@ class ClaimOrderContract:
         expected = [task_id(n) for first in (1, 2, 0) for n in range(first, 30, 3)]
         claimed = await claim(engine, limit=20, lease_id="mine")
         assert [task.id for task in claimed] == expected[:20]
-        again = await claim(engine, limit=20, lease_id="mine", again=True)
+        again = await claim(engine, limit=20, lease_id="mine", is_repeat=True)
         assert [task.id for task in again] == expected[:20]
         assert [task.id for task in await claim(engine, limit=20)] == expected[20:]
 
@@ -58,7 +58,7 @@ class ClaimOrderContract:
         async with asyncio.timeout(20):
             while {task.id for task in tasks} != {task_id("first"), task_id("second")}:
                 await engine.apply([release(task, None) for task in tasks])
-                await engine.wait(want(limit=2), 0.05)
+                await engine.wait(claim_request(limit=2), 0.05)
                 tasks = await claim(engine, limit=2)
         assert [task.id for task in tasks] == [task_id("first"), task_id("second")]
 
@@ -106,18 +106,20 @@ class ClaimOrderContract:
             assert await engine.add(batch) == table.add(batch, clock.now)
             clock.advance(200.0)
         asked = (
-            want(limit=7, lease=3e9),
-            want(limit=7, lease=3e9, queues=("y",), capabilities=frozenset({"gpu"})),
-            want(limit=7, lease=3e9, types=("t4", "t7", "t96", "none")),
-            want(limit=7, lease=3e9, types=tuple(f"t{n}" for n in range(2, 90)), at_most={"t2": 0, "t3": 1}),
-            want(limit=3, lease=3e9, types=("t95",), queues=("x",), capabilities=frozenset({"gpu"})),
-            want(limit=7, lease=3e9, at_most={f"t{n}": n % 2 for n in range(40)}),
+            claim_request(limit=7, lease=3e9),
+            claim_request(limit=7, lease=3e9, queues=("y",), capabilities=frozenset({"gpu"})),
+            claim_request(limit=7, lease=3e9, types=("t4", "t7", "t96", "none")),
+            claim_request(
+                limit=7, lease=3e9, types=tuple(f"t{n}" for n in range(2, 90)), per_type_limits={"t2": 0, "t3": 1}
+            ),
+            claim_request(limit=3, lease=3e9, types=("t95",), queues=("x",), capabilities=frozenset({"gpu"})),
+            claim_request(limit=7, lease=3e9, per_type_limits={f"t{n}": n % 2 for n in range(40)}),
         )
         for one in asked:
             expected = [task.id for task in table.claim(one, clock.now)]
             assert [task.id for task in await engine.claim(one)] == expected
         left = 140 - sum(task.attempt for task in table.tasks.values())
-        rest = want(limit=140, lease=3e9, capabilities=frozenset({"gpu"}))
+        rest = claim_request(limit=140, lease=3e9, capabilities=frozenset({"gpu"}))
         expected = [task.id for task in table.claim(rest, clock.now)]
         assert len(expected) == left
         assert [task.id for task in await engine.claim(rest)] == expected
@@ -133,7 +135,7 @@ class ClaimOrderContract:
         await engine.add([new(10 + n, type=f"other{n}") for n in range(300)])
         clock.advance(1)
         await engine.add([new(400 + n, type=types[n]) for n in range(70)])
-        claimed = await claim(engine, types=types, limit=9, at_most={"wanted1": 1})
+        claimed = await claim(engine, types=types, limit=9, per_type_limits={"wanted1": 1})
         assert [task.id for task in claimed] == [task_id(n) for n in (0, 1, 2, 400, 402, 403, 404, 405, 406)]
         assert len(await claim(engine, types=types, limit=70)) == 64
 
@@ -154,5 +156,5 @@ class ClaimOrderContract:
         await add(*(new(100 + n, type=f"t{n}", priority=9) for n in range(70)))
         clock.advance(100)
         for limit in (4, 5, 60):
-            one = want(limit=limit, lease=3e9)
+            one = claim_request(limit=limit, lease=3e9)
             assert [task.id for task in await engine.claim(one)] == [task.id for task in table.claim(one, clock.now)]

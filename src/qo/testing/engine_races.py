@@ -8,15 +8,15 @@ from qo.engine import Engine
 from qo.model import Filter, Status, cancel, complete
 from qo.testing.clock import ManualClock
 from qo.testing.histories import random_history
-from qo.testing.samples import claim, claim_one, new, stored, task_id, want
+from qo.testing.samples import claim, claim_one, claim_request, new, stored, task_id
 
 
 class RaceContract:
     async def test_waiting_ends_by_itself(self, engine: Engine) -> None:
-        await asyncio.wait_for(engine.wait(want(), 0.01), 5)
+        await asyncio.wait_for(engine.wait(claim_request(), 0.01), 5)
 
     async def test_waiting_ends_when_a_task_arrives(self, engine: Engine) -> None:
-        waiting = asyncio.create_task(engine.wait(want(), 30))
+        waiting = asyncio.create_task(engine.wait(claim_request(), 30))
         await asyncio.sleep(0.02)
         await engine.add([new()])
         await asyncio.wait_for(waiting, 10)

@@ -9,7 +9,7 @@ from qo.engine import Engine
 from qo.errors import BadBatch
 from qo.model import CountKey, Filter, Status, after_error, cancel, complete, cursor, fail, release, replay
 from qo.testing.clock import ManualClock
-from qo.testing.samples import claim, claim_one, new, stored, task_id, want
+from qo.testing.samples import claim, claim_one, claim_request, new, stored, task_id
 
 
 class ReadContract:
@@ -166,7 +166,7 @@ class ReadContract:
     async def test_counts_by_priority(self, engine: Engine) -> None:
         await engine.add([new(n, priority=n, idempotency_key=str(n), window=0.0) for n in range(10)])
         await engine.add([new(10, priority=9, delay=60.0), new(11, priority=0)])
-        first, *_ = await engine.claim(want(limit=2, types=("t",)))
+        first, *_ = await engine.claim(claim_request(limit=2, types=("t",)))
         waiting = {
             lane.priority: n for lane, n in (await engine.count()).items() if n and lane.status is Status.PENDING
         }

@@ -23,7 +23,7 @@ from qo.model import (
     withdraw,
 )
 from qo.testing.clock import ManualClock
-from qo.testing.samples import new, task_id, want
+from qo.testing.samples import claim_request, new, task_id
 
 NAMES = range(15)
 
@@ -70,14 +70,14 @@ class _History:
 
     async def claim(self) -> None:
         dice = self.dice
-        wanted = want(
+        wanted = claim_request(
             worker_id=dice.choice(["w1", "w2"]),
             limit=dice.choice([1, 2, 5]),
             lease=dice.choice([3.0, 10.0]),
             queues=dice.choice([(), ("x",), ("x", "y")]),
             types=dice.choice([(), ("a",), ("a", "b")]),
             capabilities=dice.choice([frozenset[str](), frozenset({"gpu"})]),
-            at_most=dice.choice([{}, {}, {"a": 1}, {"a": 0, "b": 2}]),
+            per_type_limits=dice.choice([{}, {}, {"a": 1}, {"a": 0, "b": 2}]),
             is_prefetch=dice.choice([False, True]),
         )
         expected = self.table.claim(wanted, self.clock.now)

@@ -19,17 +19,17 @@ def new(name: int | str = 0, **fields: Any) -> NewTask:
     return NewTask(**described)
 
 
-def want(**fields: Any) -> ClaimRequest:
+def claim_request(**fields: Any) -> ClaimRequest:
     described: dict[str, Any] = {"worker_id": "w1", "lease_id": new_lease_id(), "limit": 10, "lease": 30.0} | fields
     return ClaimRequest(**described)
 
 
 async def claim(engine: Engine, **fields: Any) -> list[Task]:
-    return await engine.claim(want(**fields))
+    return await engine.claim(claim_request(**fields))
 
 
 async def claim_one(engine: Engine, **fields: Any) -> Task:
-    (task,) = await engine.claim(want(limit=1, **fields))
+    (task,) = await engine.claim(claim_request(limit=1, **fields))
     return task
 
 

@@ -117,12 +117,12 @@ class ClaimSizes:
 _sizes: WeakKeyDictionary[Engine, ClaimSizes] = WeakKeyDictionary()
 
 
-async def claim_within(engine: Engine, want: ClaimRequest) -> list[Task]:
+async def claim_within(engine: Engine, request: ClaimRequest) -> list[Task]:
     """As `Engine.claim`, of about as many tasks as the budget allows."""
     sizes = _sizes.get(engine)
     if sizes is None:
         sizes = _sizes[engine] = ClaimSizes(engine)
-    limit = sizes.limit(want.limit)
-    tasks = await engine.claim(want if limit == want.limit else replace(want, limit=limit))
+    limit = sizes.limit(request.limit)
+    tasks = await engine.claim(request if limit == request.limit else replace(request, limit=limit))
     sizes.claimed(tasks)
     return tasks

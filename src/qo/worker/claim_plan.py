@@ -41,10 +41,10 @@ class ClaimPlan:
         self._reads, self._last_read = count(1), 0  # of the switches; two may be under way at once
         self._queues = settings.queues
         self._types = tuple(handlers)
-        self._caps: dict[str, int] = {}  # of the last want: how many of a type start soon; not what limits allow
+        self._caps: dict[str, int] = {}  # of the last request: how many of a type start soon; not what limits allow
         self.limits.obey(self._control, handlers)
 
-    def want(self) -> ClaimRequest | None:
+    def request(self) -> ClaimRequest | None:
         """What to claim now; None while there is no room for more."""
         if self.is_paused:
             return None
@@ -59,20 +59,22 @@ class ClaimPlan:
             # Half of what may be held: while one half runs, the other is on its way from or to the store.
             limit = self.limits.total(min(room, max(self._settings.concurrency, ahead // 2)))
             limit, self._caps = self._startable(limit)
-        at_most = dict(self._caps)
-        for type, most in self.limits.at_most(self._handlers, self._held.by_type).items():
-            at_most[type] = min(most, at_most.get(type, most))
+        per_type_limits = dict(self._caps)
+        for type, most in self.limits.per_type_limits(self._handlers, self._held.by_type).items():
+            per_type_limits[type] = min(most, per_type_limits.get(type, most))
             if most <= self._caps.get(type, most):
                 self._caps.pop(type, None)
-        types = tuple(type for type in self._types if at_most.get(type, 1) > 0)
+        types = tuple(type for type in self._types if per_type_limits.get(type, 1) > 0)
         if limit <= 0 or not types:
             if barred:
                 self._queue.unbar()
             return None
-        return self._want(types, limit, {type: most for type, most in at_most.items() if 0 < most < limit})
+        return self._build_request(
+            types, limit, {type: most for type, most in per_type_limits.items() if 0 < most < limit}
+        )
 
     def cut(self, tasks: Iterable[Task]) -> list[str]:
-        """Types of which the answer to the last want may have left some in the store because they start too late.
+        """Types of which the answer to the last request may have left some in the store because they start too late.
 
         Others may not overtake them, as they may those of a type that a limit holds back.
         """
@@ -92,14 +94,14 @@ class ClaimPlan:
         slow = [type for type, ahead in quick.items() if ahead <= 0]
         if free > 0 and len(slow) > 1 and (limit <= free or len(slow) == len(quick)):
             return min(limit, free), {}
-        at_most = {type: max(0, free + ahead - waiting[type]) for type, ahead in quick.items()}
+        per_type_limits = {type: max(0, free + ahead - waiting[type]) for type, ahead in quick.items()}
         if slow and (free <= 0 or len(slow) > 1):
             left = self._settings.concurrency - sum(self._held.by_type[type] for type in slow)
             share = max(1, left // len(slow)) if left > 0 else 0
-            at_most |= {type: max(0, share - waiting[type]) for type in slow}
-        return limit, at_most
+            per_type_limits |= {type: max(0, share - waiting[type]) for type in slow}
+        return limit, per_type_limits
 
-    def _want(self, types: tuple[str, ...], limit: int, at_most: Mapping[str, int]) -> ClaimRequest:
+    def _build_request(self, types: tuple[str, ...], limit: int, per_type_limits: Mapping[str, int]) -> ClaimRequest:
         return ClaimRequest(
             worker_id=self._worker_id,
             lease_id=new_lease_id(),
@@ -108,7 +110,7 @@ class ClaimPlan:
             capabilities=frozenset(self._settings.capabilities),
             limit=limit,
             lease=self.lease.seconds,
-            at_most=at_most,
+            per_type_limits=per_type_limits,
             is_prefetch=True,
         )
 

@@ -38,9 +38,9 @@ def change_of(task: Task, report: CrashReport) -> Change:
     return set_apart(task, f"{reason} while {len(report.suspects)} tasks ran there")
 
 
-async def settle(queue: Client, report: CrashReport) -> Told:
+async def settle(client: Client, report: CrashReport) -> Told:
     """Charge, set apart or hand back every task that the dead process held."""
-    engine, leases, told, after = queue.engine, set(report.leases), Told(), ""
+    engine, leases, told, after = client.engine, set(report.leases), Told(), ""
     where = Filter(statuses=(Status.RUNNING,), worker_id=report.worker_id)
     held: list[Task] = []
     while page := await engine.find(where, limit=_PAGE, after=after):
@@ -51,7 +51,7 @@ async def settle(queue: Client, report: CrashReport) -> Told:
         changes = [change_of(task, report) for task in some]
         for task, change, landed in zip(some, changes, await engine.apply(changes), strict=True):
             if landed:
-                queue.transitions.settled(task, change)
+                client.transitions.settled(task, change)
                 told = _counted(told, change)
     return told
 

@@ -15,16 +15,16 @@ class DrainCheck:
     def __init__(self, engine: Engine, claiming: ClaimPlan, clock: Clock, shards: tuple[str, ...] = ()) -> None:
         self._engine, self._claiming, self._clock, self._shards = engine, claiming, clock, shards
 
-    async def is_over(self, want: ClaimRequest) -> bool:
-        """Nothing was due for `want`; is there also no retry waiting, no task lost by its worker, and none without a
+    async def is_over(self, request: ClaimRequest) -> bool:
+        """Nothing was due for `request`; is there also no retry waiting, no task lost by its worker, and none without a
         token? A type that is out of tokens was not asked for.
         """
-        ours = Filter(types=want.types, queues=want.queues, shards=self._shards)
+        ours = Filter(types=request.types, queues=request.queues, shards=self._shards)
         if await self._engine.find(replace(ours, statuses=(Status.PENDING,), retrying=True), limit=1):
             return False
         if await self._engine.find(replace(ours, expired_for=0.0), limit=1):
             return False
-        limited = tuple(set(self._claiming.types) - set(want.types))
+        limited = tuple(set(self._claiming.types) - set(request.types))
         waiting = replace(ours, types=limited, statuses=(Status.PENDING,))
         return not limited or not await self._engine.find(waiting, limit=1)
 

@@ -53,7 +53,7 @@ class Limits:
         bucket = self._buckets.get(WHOLE)
         return room if bucket is None else min(room, bucket.available(self._clock()))
 
-    def at_most(self, handlers: Mapping[str, Handler], held: Mapping[str, int]) -> dict[str, int]:
+    def per_type_limits(self, handlers: Mapping[str, Handler], held: Mapping[str, int]) -> dict[str, int]:
         """For the types that have a limit of their own, how many more may be claimed."""
         now, most = self._clock(), {}
         for type, handler in handlers.items():

@@ -49,7 +49,7 @@ _CANCELLATION = 0.5  # seconds cancelled background work has to end
 class Worker:
     def __init__(
         self,
-        queue: Client,
+        client: Client,
         registry: Registry,
         settings: WorkerSettings | None = None,
         *,
@@ -57,13 +57,13 @@ class Worker:
         wall_clock: Clock = system_clock,
         table: RunTable | None = None,
     ) -> None:
-        self._engine, self._clock = queue.engine, clock
-        self._transitions = queue.transitions
+        self._engine, self._clock = client.engine, clock
+        self._transitions = client.transitions
         self._registry = registry
         self._settings = settings = settings or WorkerSettings()
         self._handlers = _handlers(registry, settings)
         self._held, self._table = LeasedRuns(table), table
-        self._executors = Executors(settings, result_limit=lambda: queue.payload_limit, clock=clock, table=table)
+        self._executors = Executors(settings, result_limit=lambda: client.payload_limit, clock=clock, table=table)
         self._store_time = StoreTime(self._engine, wall_clock)
         self._registration = Registration(self._engine, settings, tuple(self._handlers), self._store_time)
         self._claiming = ClaimPlan(
@@ -181,36 +181,36 @@ class Worker:
     async def _claim_and_start(self) -> None:
         while not self._stopping.is_set():
             self._freed.clear()  # before looking for room: what becomes free while a claim is under way counts
-            want = self._claiming.want()
+            request = self._claiming.request()
             if self._settings.drain and self._claiming.is_paused and not len(self._held):
                 await self._patiently(self._end_drain)
                 continue
-            if want is None:
+            if request is None:
                 await self._wait_for_room()
                 continue
             if self._is_out_of_date():
                 await self._patiently(self._obey)
                 continue
             sent = self._clock()
-            tasks = await self._claim(want)
+            tasks = await self._claim(request)
             if tasks:
                 self._busy_until = self._clock() + _BUSY
-            self._start(tasks, want, sent + want.lease)
+            self._start(tasks, request, sent + request.lease)
             if tasks or self._executors.queue.is_barred:
                 continue
             if self._settings.drain and not len(self._held):
-                await self._patiently(partial(self._stop_if_drained, want))
+                await self._patiently(partial(self._stop_if_drained, request))
             else:
-                await self._idle(want)
+                await self._idle(request)
 
-    async def _claim(self, want: ClaimRequest) -> list[Task]:
+    async def _claim(self, request: ClaimRequest) -> list[Task]:
         began = self._clock()
         try:
             async with asyncio.timeout(self._settings.stuck_after):
                 if self._table is not None:
-                    self._table.claim(want.lease_id)
+                    self._table.claim(request.lease_id)
                 await self._upkeep.renew_overdue()
-                tasks = await self._engine.claim(want)
+                tasks = await self._engine.claim(request)
         except StorageError as error:
             await self._away(error)
             return []
@@ -226,7 +226,7 @@ class Worker:
         await self._patiently(lambda: self._engine.apply(removed))
         return [task for task in tasks if task.type in self._handlers]
 
-    def _start(self, tasks: list[Task], want: ClaimRequest, lease_until: float) -> None:
+    def _start(self, tasks: list[Task], request: ClaimRequest, lease_until: float) -> None:
         now = self._clock()
         runs = []
         for task in tasks:
@@ -240,7 +240,7 @@ class Worker:
                 self._settler.report(run, HANDED_BACK)
             else:
                 runs.append(run)
-        self._executors.start(runs, cut=self._claiming.cut(tasks), is_full=len(tasks) >= want.limit)
+        self._executors.start(runs, cut=self._claiming.cut(tasks), is_full=len(tasks) >= request.limit)
 
     def _is_running_already(self, task: Task) -> bool:
         """The handler of an earlier attempt still runs here: that attempt has lost its lease."""
@@ -269,14 +269,14 @@ class Worker:
             async with asyncio.timeout(self._claiming.limits.wait(self._settings.poll or _QUICK)):
                 await self._freed.wait()
 
-    async def _idle(self, want: ClaimRequest) -> None:
+    async def _idle(self, request: ClaimRequest) -> None:
         """Wait for a task to claim, for room, or for the end."""
         if self._freed.is_set():
             return
         longest = self._settings.poll or rest(self._claim_took, _QUICK, _SLOW)
-        longest = self._claiming.limits.next_token(longest)  # `want` leaves out the types that have none
+        longest = self._claiming.limits.next_token(longest)  # `request` leaves out the types that have none
         waits = [
-            asyncio.ensure_future(self._engine.wait(want, longest)),
+            asyncio.ensure_future(self._engine.wait(request, longest)),
             asyncio.ensure_future(self._freed.wait()),
         ]
         try:
@@ -291,13 +291,13 @@ class Worker:
         elif isinstance(waited, Exception):
             raise waited
 
-    async def _stop_if_drained(self, want: ClaimRequest) -> None:
+    async def _stop_if_drained(self, request: ClaimRequest) -> None:
         if self._settings.fail_unknown_types is not None:
             await self._handle_unknown_types()
-        if await self._drain.is_over(want):
+        if await self._drain.is_over(request):
             await self._end_drain()
         else:
-            await self._idle(want)
+            await self._idle(request)
 
     async def _end_drain(self) -> None:
         if left := await self._drain.left():

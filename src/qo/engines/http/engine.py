@@ -85,9 +85,9 @@ class HttpEngine(Engine):
             answers += reply.data
         return answers
 
-    async def claim(self, want: ClaimRequest) -> list[Task]:
+    async def claim(self, request: ClaimRequest) -> list[Task]:
         """A caller who leaves before the answer comes gets no tasks: they are handed back."""
-        claiming = asyncio.ensure_future(self._claim(want))
+        claiming = asyncio.ensure_future(self._claim(request))
         try:
             return await asyncio.shield(claiming)
         except asyncio.CancelledError:
@@ -96,9 +96,9 @@ class HttpEngine(Engine):
             handing_back.add_done_callback(self._abandoned.discard)
             raise
 
-    async def _claim(self, want: ClaimRequest) -> list[Task]:
-        again = wire.encode(replace(want, again=True))
-        reply = await self._at_work().ask("claim", wire.encode(want), repeat=again, name=want.lease_id)
+    async def _claim(self, request: ClaimRequest) -> list[Task]:
+        again = wire.encode(replace(request, is_repeat=True))
+        reply = await self._at_work().ask("claim", wire.encode(request), repeat=again, name=request.lease_id)
         tasks: list[Task] = reply.data
         return tasks
 
@@ -169,9 +169,9 @@ class HttpEngine(Engine):
 
     # --- waiting, asking
 
-    async def wait(self, want: ClaimRequest, timeout: float) -> None:
+    async def wait(self, request: ClaimRequest, timeout: float) -> None:
         timeout = min(timeout, wire.LONGEST_WAIT)
-        body = wire.encode(wire.Wait(want=want, timeout=timeout))
+        body = wire.encode(wire.Wait(request=request, timeout=timeout))
         await self._at_work().ask("wait", body, timeout=timeout + _MARGIN)
 
     async def _ask(self, call: str, request: object) -> Reply:

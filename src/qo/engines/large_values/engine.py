@@ -172,8 +172,8 @@ class LargeValuesEngine(ForwardingEngine):
 
     # --- reading
 
-    async def claim(self, want: ClaimRequest) -> list[Task]:
-        claimed = await self.engine.claim(want)
+    async def claim(self, request: ClaimRequest) -> list[Task]:
+        claimed = await self.engine.claim(request)
         if not any(_is_marked(task) for task in claimed):
             return claimed
         try:

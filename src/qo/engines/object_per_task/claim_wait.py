@@ -19,7 +19,7 @@ class ClaimWait:
         self._pauses.start_over()
         self._news.set()
 
-    async def wait(self, want: ClaimRequest, timeout: float) -> None:
+    async def wait(self, request: ClaimRequest, timeout: float) -> None:
         self._news.clear()
         loop = asyncio.get_running_loop()
         until = loop.time() + timeout
@@ -30,7 +30,7 @@ class ClaimWait:
                     return
             if loop.time() >= until:
                 return
-            if self._due_in() <= 0 or await self._ready.candidates(want, number=1):
+            if self._due_in() <= 0 or await self._ready.candidates(request, number=1):
                 self._pauses.start_over()
                 return
             self._pauses.lengthen()

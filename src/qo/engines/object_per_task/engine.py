@@ -98,9 +98,9 @@ class ObjectPerTaskEngine(Engine):
         except DamagedTask:  # it keeps its place, and the others of the batch are added
             return Added(new.id, new=False)
 
-    async def claim(self, want: ClaimRequest) -> list[Task]:
+    async def claim(self, request: ClaimRequest) -> list[Task]:
         """A caller that is cancelled keeps nothing: what it got goes back as soon as it is known."""
-        work = asyncio.ensure_future(self._claim(want))
+        work = asyncio.ensure_future(self._claim(request))
         try:
             return await asyncio.shield(work)
         except asyncio.CancelledError:
@@ -109,12 +109,12 @@ class ObjectPerTaskEngine(Engine):
             hand_back.add_done_callback(self._hand_backs.discard)
             raise
 
-    async def _claim(self, want: ClaimRequest) -> list[Task]:
+    async def _claim(self, request: ClaimRequest) -> list[Task]:
         met = -1
         claimed: list[Task] = []
         while not claimed and met != self._claiming.damage_met:  # what was damaged stood before others
             met = self._claiming.damage_met
-            claimed = await self._claim_some(want)
+            claimed = await self._claim_some(request)
             await self._tell_of_damage()
         return claimed
 
@@ -132,17 +132,19 @@ class ObjectPerTaskEngine(Engine):
         except StorageError:
             self._store.quarantine.tell_later(task_id, problem)
 
-    async def _claim_some(self, want: ClaimRequest) -> list[Task]:
-        if want.again and (mine := await self._claiming.again(want)):
+    async def _claim_some(self, request: ClaimRequest) -> list[Task]:
+        if request.is_repeat and (mine := await self._claiming.again(request)):
             return mine
-        if want.limit <= 0:
+        if request.limit <= 0:
             return []
         if self._options.index_mode is IndexMode.LOG_SCAN:
-            return await self._claiming.claim(want, await self._scanning.all(want))
-        number, crowded = self._claiming.max_reached_for(want), self._claiming.spread.is_crowded
-        claimed = await self._claiming.claim(want, await self._ready.candidates(want, number=number, roughly=crowded))
+            return await self._claiming.claim(request, await self._scanning.all(request))
+        number, crowded = self._claiming.max_reached_for(request), self._claiming.spread.is_crowded
+        claimed = await self._claiming.claim(
+            request, await self._ready.candidates(request, number=number, roughly=crowded)
+        )
         if not claimed and self._options.index_mode is IndexMode.HYBRID:
-            claimed = await self._claiming.claim(want, await self._scanning.sometimes(want))
+            claimed = await self._claiming.claim(request, await self._scanning.sometimes(request))
         return claimed
 
     async def _hand_back(self, claiming: "asyncio.Future[list[Task]]") -> None:
@@ -209,8 +211,8 @@ class ObjectPerTaskEngine(Engine):
     async def history(self, task_id: str) -> list[Event]:
         return await history(self._store.bucket, self._store.documents, task_id)
 
-    async def wait(self, want: ClaimRequest, timeout: float) -> None:
-        await self._waiting.wait(want, timeout)
+    async def wait(self, request: ClaimRequest, timeout: float) -> None:
+        await self._waiting.wait(request, timeout)
 
     # --- notes
 

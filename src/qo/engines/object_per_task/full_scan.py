@@ -17,14 +17,14 @@ class FullScan:
         self._shards = options.shards
         self._cursor = ""
 
-    async def all(self, want: ClaimRequest) -> list[Entry]:
+    async def all(self, request: ClaimRequest) -> list[Entry]:
         found: list[Entry] = []
         ids = await self._finding.ids(self._shards)
         for start in range(0, len(ids), self._page):
-            found += await self._due(ids[start : start + self._page], want)
+            found += await self._due(ids[start : start + self._page], request)
         return in_order(found, self._clock(), lane_of)
 
-    async def sometimes(self, want: ClaimRequest) -> list[Entry]:
+    async def sometimes(self, request: ClaimRequest) -> list[Entry]:
         """The next page, if it is time for one. What the index lacked is put there."""
         if boot_clock() < self._next_at:
             return []
@@ -32,16 +32,16 @@ class FullScan:
         ids = await self._finding.ids(self._shards)
         page = [task_id for task_id in ids if task_id > self._cursor][: self._page]
         self._cursor = page[-1] if len(page) == self._page else ""
-        found = await self._due(page, want)
+        found = await self._due(page, request)
         return in_order(found, self._clock(), lane_of)
 
-    async def _due(self, ids: list[str], want: ClaimRequest) -> list[Entry]:
+    async def _due(self, ids: list[str], request: ClaimRequest) -> list[Entry]:
         found: list[Entry] = []
         for kept in await in_parallel(self._documents.read_living, ids):
             if kept is None or not is_due(kept.task, self._clock()):
                 continue
             task, key = kept.task, index_key(kept.task)
-            if key is not None and eligible(want, task.queue, task.type, task.needs):
+            if key is not None and eligible(request, task.queue, task.type, task.needs):
                 self._lanes.content(task)
                 found += filter(None, [entry_of(key)])
         return found

@@ -51,18 +51,18 @@ class ListedEntries:
     def has_believable(self) -> bool:
         return any(map(self._index.is_believable, self._entries))
 
-    def has_shown(self, shard: str, want: ClaimRequest) -> bool:
+    def has_shown(self, shard: str, request: ClaimRequest) -> bool:
         """The shard has shown as many as this claim could take at most."""
         listed = self._by_shard.get(shard, deque())
         while listed and self._index.is_removed(listed[0].key):
             listed.popleft()
-        return sum(1 for _ in self._within_limits(listed, want, want.limit)) >= want.limit
+        return sum(1 for _ in self._within_limits(listed, request, request.limit)) >= request.limit
 
     def all_due(self, now: float) -> list[Entry]:
         due = (entry for entry in self._entries.values() if entry.at <= now)
         return in_order((entry for entry in due if self._index.is_believable(entry.key)), now, lane_of)
 
-    def first_due(self, want: ClaimRequest, now: float, number: int) -> list[Entry]:
+    def first_due(self, request: ClaimRequest, now: float, number: int) -> list[Entry]:
         """The first so many; of types with a limit only as many as that."""
         while self._later and self._later[0][0] <= now:
             self._unsorted.append(self._entries[heappop(self._later)[1]])
@@ -70,17 +70,17 @@ class ListedEntries:
             self._sort(now)
         while self._in_order and self._index.is_removed(self._in_order[0].key):
             self._entries.pop(self._in_order.popleft().key, None)
-        first = list(self._within_limits(self._in_order, want, number))
+        first = list(self._within_limits(self._in_order, request, number))
         if not self._unsorted:
             return first
         merged = in_order([*first, *self._unsorted], now, lane_of)
-        return list(self._within_limits(merged, want, number))
+        return list(self._within_limits(merged, request, number))
 
     def _sort(self, now: float) -> None:
         kept = [entry for entry in (*self._in_order, *self._unsorted) if not self._index.is_removed(entry.key)]
         self._in_order, self._unsorted = deque(in_order(kept, now, lane_of)), []
 
-    def _within_limits(self, entries: Iterable[Entry], want: ClaimRequest, number: int) -> Iterator[Entry]:
+    def _within_limits(self, entries: Iterable[Entry], request: ClaimRequest, number: int) -> Iterator[Entry]:
         """The first so many that a claim could take."""
         by_type: Counter[str] = Counter()
         for entry in entries:
@@ -89,9 +89,9 @@ class ListedEntries:
             names = self._lanes.names(entry)
             if names is None or not self._index.is_believable(entry.key):
                 continue
-            if names.type in want.at_most:
+            if names.type in request.per_type_limits:
                 by_type[names.type] += 1
-                if by_type[names.type] > want.at_most[names.type]:
+                if by_type[names.type] > request.per_type_limits[names.type]:
                     continue
             number -= 1
             yield entry

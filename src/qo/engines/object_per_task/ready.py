@@ -53,13 +53,15 @@ class Ready:
         self.next_at: float | None = None  # when the first task that is not due will be, as far as known
         store.index.on_write = self._hear
 
-    async def candidates(self, want: ClaimRequest, *, number: int | None = None, roughly: bool = False) -> list[Entry]:
+    async def candidates(
+        self, request: ClaimRequest, *, number: int | None = None, roughly: bool = False
+    ) -> list[Entry]:
         """Entries of due tasks this worker may take, first come first. Roughly so in a crowd, and from fewer shards.
 
         `number`: a deep queue shows no more than these.
         """
         now = self._clock()
-        wish = (want.queues, want.types, want.capabilities)
+        wish = (request.queues, request.types, request.capabilities)
         sweep = self._under_way(wish, now)
         if sweep is None:
             if not self._is_deep(wish):
@@ -67,20 +69,20 @@ class Ready:
                 if not page.is_full:
                     self._sweeps.clear()
                     self.next_at = page.stopped_at.at if page.stopped_at else None
-                    return in_order(await self._wanted(page.entries, want), now, lane_of)
+                    return in_order(await self._wanted(page.entries, request), now, lane_of)
             sweep = self._begin(wish, now)
         async with sweep.turn:
-            reading = [partial(self._fill, sweep, want, roughly=roughly)]
+            reading = [partial(self._fill, sweep, request, roughly=roughly)]
             if sweep.is_new:
-                reading.append(partial(self._read_later, sweep, want, now))
-                reading.append(partial(self._read_promoted, sweep, want, now))
+                reading.append(partial(self._read_later, sweep, request, now))
+                reading.append(partial(self._read_promoted, sweep, request, now))
             await in_parallel(lambda read: read(), reading)
             sweep.is_new = False
-        return sweep.entries.all_due(now) if number is None else sweep.entries.first_due(want, now, number)
+        return sweep.entries.all_due(now) if number is None else sweep.entries.first_due(request, now, number)
 
-    async def _wanted(self, entries: list[Entry], want: ClaimRequest) -> list[Entry]:
+    async def _wanted(self, entries: list[Entry], request: ClaimRequest) -> list[Entry]:
         await self._lanes.learn(entries)
-        takes = eligibility(want)
+        takes = eligibility(request)
         return [
             entry
             for entry in entries
@@ -91,14 +93,14 @@ class Ready:
 
     # --- when one page is not enough
 
-    async def _fill(self, sweep: Sweep, want: ClaimRequest, *, roughly: bool) -> None:
+    async def _fill(self, sweep: Sweep, request: ClaimRequest, *, roughly: bool) -> None:
         for _ in range(max(1, _MOST_READ // self._page)):
-            thin = self._thin(sweep, want)
+            thin = self._thin(sweep, request)
             if roughly:
-                thin = thin[:_FEW] if sweep.entries.count_believable() < _PLENTY * want.limit else []
+                thin = thin[:_FEW] if sweep.entries.count_believable() < _PLENTY * request.limit else []
             if not thin:
                 return
-            await in_parallel(lambda shard: self._advance(sweep, shard, want), thin)
+            await in_parallel(lambda shard: self._advance(sweep, shard, request), thin)
 
     def _under_way(self, wish: Wish, now: float) -> Sweep | None:
         """The sweep that is still good. One that has found nothing yet goes on, however old, or it never would."""
@@ -124,31 +126,33 @@ class Ready:
         seen = len(self._shards) - sum(not cursor for cursor in sweep.cursors.values())
         return sweep.entries.count_believable() * len(self._shards) > 2 * self._page * seen
 
-    def _thin(self, sweep: Sweep, want: ClaimRequest) -> list[str]:
+    def _thin(self, sweep: Sweep, request: ClaimRequest) -> list[str]:
         """Shards that may hold more than was read and have not shown enough: the first `limit` of all are in there."""
-        return [shard for shard in sweep.order if shard in sweep.cursors and not sweep.entries.has_shown(shard, want)]
+        return [
+            shard for shard in sweep.order if shard in sweep.cursors and not sweep.entries.has_shown(shard, request)
+        ]
 
-    async def _advance(self, sweep: Sweep, shard: str, want: ClaimRequest) -> None:
+    async def _advance(self, sweep: Sweep, shard: str, request: ClaimRequest) -> None:
         page = await self._index.read(f"{READY}{shard}/", after=sweep.cursors[shard], most=self._page)
-        sweep.entries.put_listed(shard, await self._wanted(page.entries, want))
+        sweep.entries.put_listed(shard, await self._wanted(page.entries, request))
         if page.is_full:
             sweep.cursors[shard] = page.last
         else:
             sweep.cursors.pop(shard, None)
 
-    async def _read_later(self, sweep: Sweep, want: ClaimRequest, now: float) -> None:
+    async def _read_later(self, sweep: Sweep, request: ClaimRequest, now: float) -> None:
         """Those due by the end of the sweep. If more came due at once than this reads, the earliest go first."""
         soon, after = now + _FRESH, ""
         for _ in range(_MOST_LATER):
             page = await self._index.read(LATER, after=after, most=self._page, until=lambda entry: entry.at > soon)
             self.next_at = page.stopped_at.at if page.stopped_at else None
-            sweep.entries.put(await self._wanted(page.entries, want))
+            sweep.entries.put(await self._wanted(page.entries, request))
             if not page.is_full:
                 break
             after = page.last
 
-    async def _read_promoted(self, sweep: Sweep, want: ClaimRequest, now: float) -> None:
-        sweep.entries.put(await self._wanted(await self._promoted.entries(now), want))
+    async def _read_promoted(self, sweep: Sweep, request: ClaimRequest, now: float) -> None:
+        sweep.entries.put(await self._wanted(await self._promoted.entries(now), request))
 
     def _hear(self, entry: Entry) -> None:
         """This process wrote an entry: a sweep under way should know it."""

@@ -74,9 +74,9 @@ class OneObjectEngine(Engine):
         self._waiting.wake()
         return added
 
-    async def claim(self, want: ClaimRequest) -> list[Task]:
+    async def claim(self, request: ClaimRequest) -> list[Task]:
         """A caller cancelled before the write claims nothing; one cancelled during it hands its tasks back."""
-        return await self._committing.ask(lambda state: state.claim(want, self._clock()), self._hand_back)
+        return await self._committing.ask(lambda state: state.claim(request, self._clock()), self._hand_back)
 
     def _hand_back(self, tasks: list[Task]) -> None:
         if tasks:
@@ -117,11 +117,11 @@ class OneObjectEngine(Engine):
     async def history(self, task_id: str) -> list[Event]:
         return await self._committing.ask(lambda state: state.history(task_id))
 
-    async def wait(self, want: ClaimRequest, timeout: float) -> None:
+    async def wait(self, request: ClaimRequest, timeout: float) -> None:
         def look(state: State) -> Look:
             now, next_at = self._clock(), state.next_at()
             due_in = float("inf") if next_at is None else max(0.0, next_at - now)
-            return Look(state.has_something_for(want, now), due_in)
+            return Look(state.has_something_for(request, now), due_in)
 
         await self._waiting.wait(lambda: self._committing.ask(look), timeout)
 

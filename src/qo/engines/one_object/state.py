@@ -158,10 +158,10 @@ class State:
             self._followers[new.id] = task.id
         return Added(task.id, new=True)
 
-    def claim(self, want: ClaimRequest, now: float) -> list[Task]:
-        if want.again and (mine := self._held_under(want.lease_id)):
+    def claim(self, request: ClaimRequest, now: float) -> list[Task]:
+        if request.is_repeat and (mine := self._held_under(request.lease_id)):
             return in_order(mine, now, lane_of)
-        claimed = [claim(task, want, now) for task in self._ready.take(want, now)]
+        claimed = [claim(task, request, now) for task in self._ready.take(request, now)]
         for task in claimed:
             self._write(task)
         return claimed
@@ -220,8 +220,8 @@ class State:
         record = self._records.get(task_id)
         return [] if record is None else [step.event() for step in record.events]
 
-    def has_something_for(self, want: ClaimRequest, now: float) -> bool:
-        return self._ready.has(want, now)
+    def has_something_for(self, request: ClaimRequest, now: float) -> bool:
+        return self._ready.has(request, now)
 
     def next_at(self) -> float | None:
         return self._ready.next_at()

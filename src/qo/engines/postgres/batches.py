@@ -65,19 +65,19 @@ def _if_any(values: list[T | None]) -> list[T | None]:
     return [] if values.count(None) == len(values) else values
 
 
-def wanted(want: ClaimRequest) -> dict[str, Any]:
+def wanted(request: ClaimRequest) -> dict[str, Any]:
     """What `claim` takes."""
     return {
-        "queues": texts(want.queues),
-        "types": texts(want.types),
-        "capabilities": texts(sorted(want.capabilities)),
-        "part": texts(list(want.at_most)),
-        "most": integers(list(want.at_most.values())),
-        "limit": max(want.limit, 0),
-        "lease": float(want.lease),
-        "lease_id": want.lease_id,
-        "worker_id": want.worker_id,
-        "is_prefetch": want.is_prefetch,
+        "queues": texts(request.queues),
+        "types": texts(request.types),
+        "capabilities": texts(sorted(request.capabilities)),
+        "part": texts(list(request.per_type_limits)),
+        "most": integers(list(request.per_type_limits.values())),
+        "limit": max(request.limit, 0),
+        "lease": float(request.lease),
+        "lease_id": request.lease_id,
+        "worker_id": request.worker_id,
+        "is_prefetch": request.is_prefetch,
     }
 
 

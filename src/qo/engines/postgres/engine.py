@@ -111,18 +111,18 @@ class PostgresEngine(Engine):
         except psycopg.Error as error:
             raise to_qo_error(self._address, error, doing=", on the connection you gave") from error
 
-    async def claim(self, want: ClaimRequest) -> list[Task]:
+    async def claim(self, request: ClaimRequest) -> list[Task]:
         """A caller cancelled on the way hands its tasks back: an expired lease would count as a failure of theirs."""
         rooms = self._at_work()
         heard = rooms.watch.heard
-        claiming = asyncio.create_task(rooms.table.claim(want))
+        claiming = asyncio.create_task(rooms.table.claim(request))
         try:
             tasks = await asyncio.shield(claiming)
         except asyncio.CancelledError:
             self._hand_back(rooms, claiming)
             raise
         if not tasks:
-            self._looks[_wanted(want)] = (heard, rooms.table.due_in)
+            self._looks[_wanted(request)] = (heard, rooms.table.due_in)
         return tasks
 
     def _hand_back(self, rooms: _Rooms, claiming: asyncio.Task[list[Task]]) -> None:
@@ -179,17 +179,17 @@ class PostgresEngine(Engine):
 
     # --- waiting
 
-    async def wait(self, want: ClaimRequest, timeout: float) -> None:
+    async def wait(self, request: ClaimRequest, timeout: float) -> None:
         """A claim that found nothing was a look too: after it, waiting asks the server nothing."""
         rooms = self._at_work()
-        look = self._looks.pop(_wanted(want), None) or await self._look(rooms, want)
+        look = self._looks.pop(_wanted(request), None) or await self._look(rooms, request)
         if look is not None:
             await rooms.watch.sleep(look[0], timeout, look[1])
 
-    async def _look(self, rooms: _Rooms, want: ClaimRequest) -> tuple[int, float | None] | None:
+    async def _look(self, rooms: _Rooms, request: ClaimRequest) -> tuple[int, float | None] | None:
         """None: there is something to claim."""
         heard = rooms.watch.heard
-        now_coming: Rows = await rooms.line.read("claimable", wanted(want) | {"now": rooms.table.now()})
+        now_coming: Rows = await rooms.line.read("claimable", wanted(request) | {"now": rooms.table.now()})
         ((now, coming, claimable),) = now_coming
         return None if claimable else (heard, None if coming is None else coming - now)
 
@@ -207,8 +207,8 @@ async def _run_on(
         return await (await async_cursor.execute(sql, values)).fetchall()
 
 
-def _wanted(want: ClaimRequest) -> Wanted:
-    return want.queues, want.types, want.capabilities
+def _wanted(request: ClaimRequest) -> Wanted:
+    return request.queues, request.types, request.capabilities
 
 
 async def schema_of(url: str) -> Schema:

@@ -82,21 +82,21 @@ class PostgresTable:
 
     # --- claim
 
-    async def claim(self, want: ClaimRequest) -> list[Task]:
+    async def claim(self, request: ClaimRequest) -> list[Task]:
         async def step(doubtful: bool) -> list[Task]:  # noqa: FBT001 - see persist
-            if doubtful or want.again:
-                await self._line.once("await_claim", {"lease_id": want.lease_id})
-                mine = await self._line.once("held_under", {"lease_id": want.lease_id, "now": self.now()})
+            if doubtful or request.is_repeat:
+                await self._line.once("await_claim", {"lease_id": request.lease_id})
+                mine = await self._line.once("held_under", {"lease_id": request.lease_id, "now": self.now()})
                 if mine:
                     tasks = (await self.read_tasks([row[1:] for row in mine])).tasks
                     return in_order(tasks, mine[0][0], lane_of)
-            return await self._claim(want)
+            return await self._claim(request)
 
         return await self._line.persist(step)
 
-    async def _claim(self, want: ClaimRequest) -> list[Task]:
-        values, staged = wanted(want), False
-        name = "claim" if want.types or want.at_most else "claim_any"
+    async def _claim(self, request: ClaimRequest) -> list[Task]:
+        values, staged = wanted(request), False
+        name = "claim" if request.types or request.per_type_limits else "claim_any"
         while True:
             rows = await self._line.once(name, values | {"now": self.now(), "staged": staged})
             now, coming, is_exact = rows[0][:_CLAIM_COLUMNS]

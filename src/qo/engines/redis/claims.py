@@ -33,13 +33,13 @@ class RedisClaims:
         self._returning: set[asyncio.Task[None]] = set()  # tasks of claims whose caller left, on their way back
         self._closing = False
 
-    async def claim(self, want: ClaimRequest) -> list[Task]:
+    async def claim(self, request: ClaimRequest) -> list[Task]:
         claimed: list[Task] = []
-        left, at_most = want.limit, dict(want.at_most)
+        left, per_type_limits = request.limit, dict(request.per_type_limits)
         while left > 0:
             limit = min(left, CHUNK)
             try:
-                tasks = await self._claim(want, limit, at_most)
+                tasks = await self._claim(request, limit, per_type_limits)
             except asyncio.CancelledError:
                 if claimed:
                     self._see_to(self._give_back(claimed))
@@ -49,29 +49,42 @@ class RedisClaims:
                     raise
                 break  # what was leased before must not be forgotten
             claimed += tasks
-            if len(tasks) < limit or want.again:
+            if len(tasks) < limit or request.is_repeat:
                 break
             left -= limit
             for type_, size in Counter(task.type for task in tasks).items():
-                if type_ in at_most:
-                    at_most[type_] -= size
+                if type_ in per_type_limits:
+                    per_type_limits[type_] -= size
         return claimed
 
-    async def _claim(self, want: ClaimRequest, limit: int, at_most: dict[str, int]) -> list[Task]:
+    async def _claim(self, request: ClaimRequest, limit: int, per_type_limits: dict[str, int]) -> list[Task]:
         """As often as nothing but damaged tasks is met: each time these are set aside."""
-        while (tasks := await self._claim_readable(want, limit, at_most)) is None:
+        while (tasks := await self._claim_readable(request, limit, per_type_limits)) is None:
             pass
         return tasks
 
-    async def _claim_readable(self, want: ClaimRequest, limit: int, at_most: dict[str, int]) -> list[Task] | None:
+    async def _claim_readable(
+        self, request: ClaimRequest, limit: int, per_type_limits: dict[str, int]
+    ) -> list[Task] | None:
         """None: only damaged tasks came first."""
         nonce, told = new_lease_id(), self._watch.told
-        asked = pack((limit, want.lease, want.worker_id, want.lease_id, at_most, want.again, False, want.is_prefetch))
+        asked = pack(
+            (
+                limit,
+                request.lease,
+                request.worker_id,
+                request.lease_id,
+                per_type_limits,
+                request.is_repeat,
+                False,
+                request.is_prefetch,
+            )
+        )
         try:
-            due_in, _, *rows = await self._calls.one("claim", nonce, self._now(), asked, _who(want))
+            due_in, _, *rows = await self._calls.one("claim", nonce, self._now(), asked, _who(request))
         except (asyncio.CancelledError, OutcomeUnknown):
             # Waiting for the lease to expire would count as a failure of the tasks.
-            self._see_to(self._recall(nonce, want))
+            self._see_to(self._recall(nonce, request))
             raise
         tasks, damage = tasks_of(rows)
         if damage:
@@ -82,9 +95,11 @@ class RedisClaims:
                 raise
             return tasks or None
         if not tasks:
-            self._looks[_kind(want)] = _look(told, due_in)
+            self._looks[_kind(request)] = _look(told, due_in)
         # What an earlier try got comes in the order of its leases; the last write was at the claim or after it.
-        return in_order(tasks, max(task.updated_at for task in tasks), lane_of) if want.again and tasks else tasks
+        return (
+            in_order(tasks, max(task.updated_at for task in tasks), lane_of) if request.is_repeat and tasks else tasks
+        )
 
     def _see_to(self, work: Coroutine[Any, Any, None]) -> None:
         returning = asyncio.get_running_loop().create_task(work)
@@ -95,12 +110,12 @@ class RedisClaims:
         with contextlib.suppress(StorageError):  # the lease expires then
             await self._apply([release(task, None) for task in tasks])
 
-    async def _recall(self, nonce: str, want: ClaimRequest) -> None:
-        asked = pack((0, want.lease, want.worker_id, want.lease_id, {}, False, True))
+    async def _recall(self, nonce: str, request: ClaimRequest) -> None:
+        asked = pack((0, request.lease, request.worker_id, request.lease_id, {}, False, True))
         until = asyncio.get_running_loop().time() + _RECALL
         while not self._closing and asyncio.get_running_loop().time() < until:
             try:
-                _, _, *rows = await self._calls.one("claim", nonce, self._now(), asked, _who(want))
+                _, _, *rows = await self._calls.one("claim", nonce, self._now(), asked, _who(request))
                 await self._apply([release(task, None) for task in tasks_of(rows).tasks])
             except StorageError:
                 await asyncio.sleep(_PAUSE)  # if this does not end well, the lease expires
@@ -109,18 +124,18 @@ class RedisClaims:
 
     # --- waiting
 
-    async def wait(self, want: ClaimRequest, timeout: float) -> None:
-        look = self._looks.pop(_kind(want), None)
+    async def wait(self, request: ClaimRequest, timeout: float) -> None:
+        look = self._looks.pop(_kind(request), None)
         if look is None or not self._watch.is_listening:
             await self._watch.listen()
             told = self._watch.told
-            asked = pack((0, 0.0, "", "", want.at_most, False))
-            due_in, claimable, *rows = await self._calls.one("claim", new_lease_id(), self._now(), asked, _who(want))
+            asked = pack((0, 0.0, "", "", request.per_type_limits, False))
+            due_in, claimable, *rows = await self._calls.one("claim", new_lease_id(), self._now(), asked, _who(request))
             await self._set_aside(tasks_of(rows).damage)  # what has become due and cannot be read
             if claimable:
                 return
             look = _look(told, due_in)
-        await self._watch.sleep(want, look, timeout)
+        await self._watch.sleep(request, look, timeout)
 
     async def close(self) -> None:
         self._closing = True
@@ -130,8 +145,8 @@ class RedisClaims:
         self._closing = False
 
 
-def _who(want: ClaimRequest) -> bytes:
-    return _pack_who(want.queues, want.types, want.capabilities)
+def _who(request: ClaimRequest) -> bytes:
+    return _pack_who(request.queues, request.types, request.capabilities)
 
 
 @lru_cache(64)
@@ -139,8 +154,8 @@ def _pack_who(queues: tuple[str, ...], types: tuple[str, ...], capabilities: fro
     return pack((queues, types, sorted(capabilities)))
 
 
-def _kind(want: ClaimRequest) -> object:
-    return (want.queues, want.types, want.capabilities)
+def _kind(request: ClaimRequest) -> object:
+    return (request.queues, request.types, request.capabilities)
 
 
 def _look(told: int, due_in: bytes | None) -> EmptyClaim:

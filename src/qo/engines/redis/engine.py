@@ -92,11 +92,11 @@ class RedisEngine(Engine):
         words = [word for answer in answers for word in answer.split()]
         return [Added(word[1:].decode() or new.id, new=word[0] == _YES) for new, word in zip(tasks, words, strict=True)]
 
-    async def claim(self, want: ClaimRequest) -> list[Task]:
-        return await self._claiming.claim(want)
+    async def claim(self, request: ClaimRequest) -> list[Task]:
+        return await self._claiming.claim(request)
 
-    async def wait(self, want: ClaimRequest, timeout: float) -> None:
-        await self._claiming.wait(want, timeout)
+    async def wait(self, request: ClaimRequest, timeout: float) -> None:
+        await self._claiming.wait(request, timeout)
 
     async def apply(self, changes: Sequence[Change]) -> list[bool]:
         check_distinct(change.id for change in changes)

@@ -51,7 +51,7 @@ class RedisWatch:
     def is_listening(self) -> bool:
         return self._listening.is_set()
 
-    async def sleep(self, want: ClaimRequest, look: EmptyClaim, timeout: float) -> None:
+    async def sleep(self, request: ClaimRequest, look: EmptyClaim, timeout: float) -> None:
         """Until something happened since the look, or becomes due."""
         loop = asyncio.get_running_loop()
         seconds = timeout if self.is_listening else min(timeout, _POLL)
@@ -61,7 +61,7 @@ class RedisWatch:
             return
         sleeper = loop.create_future()
         alarm = loop.call_later(seconds, _end, sleeper)
-        self._sleepers[sleeper] = want
+        self._sleepers[sleeper] = request
         try:
             await sleeper
         finally:
@@ -114,8 +114,8 @@ class RedisWatch:
     def _tell(self, data: bytes) -> None:
         self.told += 1
         due_in, places = _news.decode(data)
-        for sleeper, want in self._sleepers.items():
-            takes = eligibility(want)
+        for sleeper, request in self._sleepers.items():
+            takes = eligibility(request)
             if any(takes(*place[:3]) for place in places):
                 _end(sleeper)
             elif due_in is not None:

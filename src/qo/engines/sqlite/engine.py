@@ -172,21 +172,21 @@ class SqliteEngine(Engine):
         check_distinct(task.id for task in tasks)
         return await self._write(lambda table: table.add(tasks))
 
-    async def claim(self, want: ClaimRequest) -> list[Task]:
+    async def claim(self, request: ClaimRequest) -> list[Task]:
         """A caller cancelled before the transaction claims nothing; one cancelled after it hands its tasks back."""
-        if want.again:
-            self._repeating.add(want.lease_id)
+        if request.is_repeat:
+            self._repeating.add(request.lease_id)
         try:
-            return await self._write(lambda table: table.claim(want), self._hand_back(want))
+            return await self._write(lambda table: table.claim(request), self._hand_back(request))
         finally:
-            self._repeating.discard(want.lease_id)
+            self._repeating.discard(request.lease_id)
 
-    def _hand_back(self, want: ClaimRequest) -> Callable[[list[Task]], None]:
+    def _hand_back(self, request: ClaimRequest) -> Callable[[list[Task]], None]:
         """For a claim whose caller left: waiting for its lease to expire would count as a failure of the tasks."""
         writer = self._at_work().writer
 
         def hand_back(tasks: list[Task]) -> None:
-            if tasks and want.lease_id not in self._repeating:
+            if tasks and request.lease_id not in self._repeating:
                 changes = [release(task, None) for task in tasks]
                 done = writer.ask(lambda table: table.apply(changes))
                 done.add_done_callback(asyncio.Future.exception)  # if this fails too, the lease expires
@@ -244,8 +244,8 @@ class SqliteEngine(Engine):
 
     # --- waiting
 
-    async def wait(self, want: ClaimRequest, timeout: float) -> None:
-        await self._at_work().watch.wait(want, timeout, self._stage)
+    async def wait(self, request: ClaimRequest, timeout: float) -> None:
+        await self._at_work().watch.wait(request, timeout, self._stage)
 
     async def _stage(self) -> None:
         await self._write(SqliteTable.stage)

@@ -54,14 +54,14 @@ class FileWatch:
         for sleeper in self._sleepers.pop(loop, ()):
             _end(sleeper)
 
-    async def wait(self, want: ClaimRequest, timeout: float, stage: Callable[[], Awaitable[None]]) -> None:
+    async def wait(self, request: ClaimRequest, timeout: float, stage: Callable[[], Awaitable[None]]) -> None:
         loop = asyncio.get_running_loop()
         ends = loop.time() + timeout
         while True:
             told, seen = self._told, self._version()  # before looking, so that nothing falls in between
             if self._is_due():
                 await stage()
-            if self._is_claimable(want) or not await self._sleep(told, seen, ends):
+            if self._is_claimable(request) or not await self._sleep(told, seen, ends):
                 return
 
     async def _sleep(self, told: int, seen: int | None, ends: float) -> bool:
@@ -109,8 +109,8 @@ class FileWatch:
         coming = self._coming()
         return coming is not None and coming <= self._clock()
 
-    def _is_claimable(self, want: ClaimRequest) -> bool:
-        return bool(self._look(lambda _: self._ready.first(want, self._clock())))
+    def _is_claimable(self, request: ClaimRequest) -> bool:
+        return bool(self._look(lambda _: self._ready.first(request, self._clock())))
 
     def _look(self, read: Callable[[apsw.Connection], T]) -> T | None:
         with self._lock:

@@ -15,7 +15,7 @@ from qo.sqlite_tables.writer import WriterCall
 class PendingCall:
     work: Callable[[SqliteTable], Any]
     abandoned: Callable[[Any], None] | None = None  # told the answer if the caller has left
-    want: ClaimRequest | None = None  # it is a claim, of this
+    request: ClaimRequest | None = None  # it is a claim, of this
     answer: Any = None
     error: BaseException | None = None
     done: "asyncio.Future[Any]" = field(default_factory=lambda: asyncio.get_running_loop().create_future())
@@ -41,7 +41,7 @@ class Claims:
         self.error: BaseException | None = None
 
     def work(self, table: SqliteTable) -> list[list[Task]]:
-        return table.claim_each([call.want for call in self._calls if call.want is not None])
+        return table.claim_each([call.request for call in self._calls if call.request is not None])
 
     def deal(self) -> None:
         for number, call in enumerate(self._calls):
@@ -54,9 +54,9 @@ def gathered(calls: Sequence[PendingCall]) -> list[WriterCall]:
     jobs: list[WriterCall] = []
     alike = defaultdict[object, list[PendingCall]](list)
     for call in calls:
-        want = call.want
-        if want is None or want.again or want.at_most:
+        request = call.request
+        if request is None or request.is_repeat or request.per_type_limits:
             jobs.append(call)
         else:
-            alike[want.queues, want.types, want.capabilities].append(call)
+            alike[request.queues, request.types, request.capabilities].append(call)
     return jobs + [Claims(some) if len(some) > 1 else some[0] for some in alike.values()]

@@ -51,9 +51,9 @@ class Durable:
         self,
         work: Callable[[SqliteTable], Answer],
         abandoned: Callable[[Answer], None] | None = None,
-        want: ClaimRequest | None = None,
+        request: ClaimRequest | None = None,
     ) -> Answer:
-        call = PendingCall(work, abandoned, want)
+        call = PendingCall(work, abandoned, request)
         self._waiting.append(call)
         self._pace.count(len(self._waiting))
         if self._writer is None:

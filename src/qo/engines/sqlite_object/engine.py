@@ -126,9 +126,9 @@ class SqliteObjectEngine(Engine):
         self._waiting.wake()
         return added
 
-    async def claim(self, want: ClaimRequest) -> list[Task]:
+    async def claim(self, request: ClaimRequest) -> list[Task]:
         """A caller cancelled before the flush claims nothing; one cancelled during it hands its tasks back."""
-        return await self._ask(lambda table: table.claim(want), self._hand_back, want)
+        return await self._ask(lambda table: table.claim(request), self._hand_back, request)
 
     def _hand_back(self, tasks: list[Task]) -> None:
         if tasks:
@@ -162,9 +162,9 @@ class SqliteObjectEngine(Engine):
         self,
         work: Callable[[SqliteTable], Answer],
         abandoned: Callable[[Answer], None] | None = None,
-        want: ClaimRequest | None = None,
+        request: ClaimRequest | None = None,
     ) -> Answer:
-        return await around_damage(lambda: self._store.ask(work, abandoned, want), self._set_aside)
+        return await around_damage(lambda: self._store.ask(work, abandoned, request), self._set_aside)
 
     async def _set_aside(self, bad: list[BadRow]) -> None:
         self._damage_log.report(await self._store.ask(lambda table: table.set_aside(bad)))
@@ -198,13 +198,13 @@ class SqliteObjectEngine(Engine):
     async def notes(self, prefix: str) -> list[Note]:
         return await self._read(lambda image: image.reading.notes(prefix))
 
-    async def wait(self, want: ClaimRequest, timeout: float) -> None:
-        await self._waiting.wait(lambda: self._store.look(self._looking_for(want)), timeout)
+    async def wait(self, request: ClaimRequest, timeout: float) -> None:
+        await self._waiting.wait(lambda: self._store.look(self._looking_for(request)), timeout)
 
-    def _looking_for(self, want: ClaimRequest) -> Callable[[Image], Look]:
+    def _looking_for(self, request: ClaimRequest) -> Callable[[Image], Look]:
         def look(image: Image) -> Look:
             next_at = image.next_at()
             due_in = float("inf") if next_at is None else max(0.0, next_at - self._clock())
-            return Look(image.has_something_for(want), due_in)
+            return Look(image.has_something_for(request), due_in)
 
         return look

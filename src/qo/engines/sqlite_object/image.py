@@ -71,10 +71,10 @@ class Image:
         number: int = self._db.execute("SELECT max(n) FROM writes").get or 0
         return number
 
-    def has_something_for(self, want: ClaimRequest) -> bool:
+    def has_something_for(self, request: ClaimRequest) -> bool:
         coming = self.next_at()
         now = self._clock()
-        return (coming is not None and coming <= now) or bool(self._ready.first(want, now))
+        return (coming is not None and coming <= now) or bool(self._ready.first(request, now))
 
     def next_at(self) -> float | None:
         """When the next task that is not ready yet becomes due."""

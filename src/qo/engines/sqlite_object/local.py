@@ -55,9 +55,9 @@ class Local:
         self,
         work: Callable[[SqliteTable], Answer],
         abandoned: Callable[[Answer], None] | None = None,
-        want: ClaimRequest | None = None,
+        request: ClaimRequest | None = None,
     ) -> Answer:
-        call = PendingCall(work, abandoned, want)
+        call = PendingCall(work, abandoned, request)
         await self._catch_up()
         image = await self._present()
         if not self._unsynced:

@@ -33,7 +33,7 @@ from qo.notes import WORKERS
 MOST = 10_000  # items in a batch, tasks in a claim or a page
 _MAX_INTEGER = 2**31 - 1  # what every store can keep
 _NUMBERS = {"grace": LONGEST, "delay": LONGEST, "lease": LONGEST, "failures": _MAX_INTEGER, "started_at": 2 * LONGEST}
-_TYPE_FIELDS = ("types", "at_most")
+_TYPE_FIELDS = ("types", "per_type_limits")
 _NOTE_LIMIT = 1024 * 1024  # bytes
 _LEASE_ID = re.compile(r"[\x21-\x7e]{1,128}")
 _NOTE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,127}(/[A-Za-z0-9][A-Za-z0-9_.:-]{0,127}){0,3}")
@@ -60,18 +60,22 @@ def check_task(new: NewTask, payload_limit: int) -> NewTask:
     return new if needs == new.needs else replace(new, needs=needs)
 
 
-def check_want(want: ClaimRequest) -> ClaimRequest:
-    check_name("worker_id", want.worker_id)
-    check_lease_id(want.lease_id)
-    for field in ("queues", "types", "capabilities", "at_most"):
-        names = getattr(want, field)
+def check_claim_request(request: ClaimRequest) -> ClaimRequest:
+    check_name("worker_id", request.worker_id)
+    check_lease_id(request.lease_id)
+    for field in ("queues", "types", "capabilities", "per_type_limits"):
+        names = getattr(request, field)
         check_number_of_names(field, names)
         for name in names:
             (check_type if field in _TYPE_FIELDS else check_name)(field, name)
-    check_number("lease", want.lease, above=0.0)
-    if 0 <= want.limit <= MOST and all(0 <= most <= MOST for most in want.at_most.values()):
-        return want
-    return replace(want, limit=_clamp(want.limit), at_most={type: _clamp(most) for type, most in want.at_most.items()})
+    check_number("lease", request.lease, above=0.0)
+    if 0 <= request.limit <= MOST and all(0 <= most <= MOST for most in request.per_type_limits.values()):
+        return request
+    return replace(
+        request,
+        limit=_clamp(request.limit),
+        per_type_limits={type: _clamp(most) for type, most in request.per_type_limits.items()},
+    )
 
 
 def check_find(asked: wire.Find) -> wire.Find:

@@ -45,8 +45,8 @@ async def _add(queue: Client, tasks: list[NewTask]) -> Any:
     return await queue.engine.add(checked)
 
 
-async def _claim(queue: Client, want: ClaimRequest) -> Any:
-    return await claim_within(queue.engine, checks.check_want(want))
+async def _claim(queue: Client, request: ClaimRequest) -> Any:
+    return await claim_within(queue.engine, checks.check_claim_request(request))
 
 
 async def _apply(queue: Client, changes: list[Change]) -> Any:
@@ -81,7 +81,7 @@ async def _history(queue: Client, task_id: str) -> Any:
 
 async def _wait(queue: Client, asked: wire.Wait) -> None:
     check_number("timeout", asked.timeout)
-    await queue.engine.wait(checks.check_want(asked.want), min(asked.timeout, wire.LONGEST_WAIT))
+    await queue.engine.wait(checks.check_claim_request(asked.request), min(asked.timeout, wire.LONGEST_WAIT))
 
 
 async def _read_note(queue: Client, name: str) -> Any:

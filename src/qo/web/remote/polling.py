@@ -36,9 +36,9 @@ class TaskPolling:
         self, seat: WorkerSession, asked: Poll, limits: AccessLimits, check_caller: Callable[[], Awaitable[None]]
     ) -> list[Task]:
         """Tasks within the caller's limits. `check_caller` raises once it may not go on; asked after every wait."""
-        want, until = self._check(seat, asked, limits), boot_clock() + min(asked.wait, LONGEST_WAIT)
+        request, until = self._check(seat, asked, limits), boot_clock() + min(asked.wait, LONGEST_WAIT)
         while True:
-            allowed = await self._allowed(seat, want)
+            allowed = await self._allowed(seat, request)
             tasks = await claim_within(self._engine, allowed) if allowed else []
             left = until - boot_clock()
             if tasks or left <= 0:
@@ -75,18 +75,18 @@ class TaskPolling:
             capabilities=frozenset(given),
             limit=min(check_capacity("available_capacity", asked.available_capacity), MOST_TASKS),
             lease=LEASE,
-            again=asked.request_id is not None,
+            is_repeat=asked.request_id is not None,
         )
 
-    async def _allowed(self, seat: WorkerSession, want: ClaimRequest) -> ClaimRequest | None:
+    async def _allowed(self, seat: WorkerSession, request: ClaimRequest) -> ClaimRequest | None:
         """What the switches leave of it."""
         control = await self._switches()
         seat.rates.obey(control)
-        limit = seat.rates.total(want.limit)
+        limit = seat.rates.total(request.limit)
         draining = seat.note.status != "active" or seat.note.worker_id in control.draining
         if control.paused or draining or limit <= 0:
             return None
-        queues, types = want.queues, want.types
+        queues, types = request.queues, request.types
         if control.paused_queues or control.paused_types:  # "all but these" must be spelled out
             lanes = [lane for lane in await self._engine.count() if lane.status is Status.PENDING]
             queues = tuple(sorted((set(queues) or {lane.queue for lane in lanes}) - control.paused_queues))
@@ -94,15 +94,15 @@ class TaskPolling:
             if not queues or not types:
                 return None
         return ClaimRequest(
-            worker_id=want.worker_id,
-            lease_id=want.lease_id,
+            worker_id=request.worker_id,
+            lease_id=request.lease_id,
             queues=queues,
             types=types,
-            capabilities=want.capabilities,
+            capabilities=request.capabilities,
             limit=limit,
-            lease=want.lease,
-            at_most=seat.rates.at_most(),
-            again=want.again,
+            lease=request.lease,
+            per_type_limits=seat.rates.per_type_limits(),
+            is_repeat=request.is_repeat,
         )
 
     async def dismissed(self, seat: WorkerSession) -> bool:

@@ -25,7 +25,7 @@ class Rates:
         bucket = self._buckets.get(WHOLE)
         return room if bucket is None else min(room, bucket.available(self._clock()))
 
-    def at_most(self) -> dict[str, int]:
+    def per_type_limits(self) -> dict[str, int]:
         now = self._clock()
         return {type: max(0, bucket.available(now)) for type, bucket in self._buckets.items() if type != WHOLE}
 

@@ -1,9 +1,9 @@
--- ARGV = nonce, now or '', want, who
---   want: {limit, lease, worker_id, lease_id, at_most, again, recall, is_prefetch}
+-- ARGV = nonce, now or '', request, who
+--   request: {limit, lease, worker_id, lease_id, per_type_limits, is_repeat, recall, is_prefetch}
 --   who: {queues, types, capabilities}; no queues or no types: all of them
 -- Answers {seconds until something is due or nil, 1 if something can be claimed, then id, s, d, p, r, e of each task}.
-local nonce, now, want, who = ARGV[1], clock(ARGV[2]), cmsgpack.unpack(ARGV[3]), cmsgpack.unpack(ARGV[4])
-local limit, lease, worker_id, lease_id, at_most, again, recall, is_prefetch = unpack(want, 1, 8)
+local nonce, now, request, who = ARGV[1], clock(ARGV[2]), cmsgpack.unpack(ARGV[3]), cmsgpack.unpack(ARGV[4])
+local limit, lease, worker_id, lease_id, per_type_limits, is_repeat, recall, is_prefetch = unpack(request, 1, 8)
 local queues, types, capabilities = who[1], who[2], who[3]
 
 local rows = { false, 0 }
@@ -23,7 +23,7 @@ if recall then -- its caller has left: should the claim itself arrive after this
   sign(nonce, '')
   return rows
 end
-if again then -- rare, so leases are not indexed by their id
+if is_repeat then -- rare, so leases are not indexed by their id
   for _, id in ipairs(call('ZRANGE', P .. ':leases', 0, -1)) do append_held(id) end
   if #rows > 2 then return rows end
 end
@@ -59,7 +59,7 @@ local function is_able(needs)
 end
 
 local function is_open(place)
-  return place and (at_most[place.type] or 1) > 0 and (#queues == 0 or has_queue[place.queue])
+  return place and (per_type_limits[place.type] or 1) > 0 and (#queues == 0 or has_queue[place.queue])
     and (#types == 0 or has_type[place.type]) and is_able(place.needs)
 end
 
@@ -170,10 +170,10 @@ local function take_first(arms, is_only, size, max_passed)
         if passed > max_passed then return false end
       end
     end
-    local left = lane_arm and at_most[lane_arm.type]
+    local left = lane_arm and per_type_limits[lane_arm.type]
     if lane_arm and (not left or left > 0) then
       chosen[#chosen + 1] = lane_arm.id
-      if left then at_most[lane_arm.type] = left - 1 end
+      if left then per_type_limits[lane_arm.type] = left - 1 end
       lane_arm.taken = lane_arm.taken + 1
       used[lane_arm.lane] = lane_arm
       if #chosen < limit and forward(lane_arm, read, lane_arm.size) then push(arms, go_on(lane_arm, is_only), first) end
@@ -200,7 +200,7 @@ end
 
 local function start_over()
   for _, arm in pairs(used) do
-    if at_most[arm.type] then at_most[arm.type] = at_most[arm.type] + arm.taken end
+    if per_type_limits[arm.type] then per_type_limits[arm.type] = per_type_limits[arm.type] + arm.taken end
   end
   chosen, used = {}, {}
 end
