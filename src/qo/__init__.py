@@ -26,7 +26,7 @@ from qo.version import __version__
 
 if TYPE_CHECKING:
     from qo.app import App, Submission, TaskFunction
-    from qo.client import Client, Consumer, HeartbeatManager, Producer, QueueState, Settings, Submitted, connect
+    from qo.client import Client, Consumer, HeartbeatManager, Producer, QueueState, Settings, TaskHandle, connect
     from qo.codec import decode
     from qo.model import Event, Filter, PromotionTimes, RetryPolicy, Status, Task, cursor
     from qo.s3_store import S3Store
@@ -38,7 +38,7 @@ else:
         __name__,
         {
             "qo.app": "App Submission TaskFunction",
-            "qo.client": "Client Consumer HeartbeatManager Producer QueueState Settings Submitted connect",
+            "qo.client": "Client Consumer HeartbeatManager Producer QueueState Settings TaskHandle connect",
             "qo.codec": "decode",
             "qo.model": "Event Filter PromotionTimes RetryPolicy Status Task cursor",
             "qo.s3_store": "S3Store",
@@ -81,10 +81,10 @@ __all__ = [
     "Status",
     "StorageError",
     "Submission",
-    "Submitted",
     "Task",
     "TaskFailed",
     "TaskFunction",
+    "TaskHandle",
     "TaskNotFound",
     "WrongStatus",
     "__version__",

@@ -40,7 +40,7 @@ _TRIES = 50  # a note is written seldom: so many lost races in a row mean someth
 Instant = Annotated[float, Meta(ge=-62_135_596_800, le=253_402_300_799)]  # what ISO 8601 can show: years 1 to 9999
 
 
-class Control(Struct, frozen=True, kw_only=True):
+class Controls(Struct, frozen=True, kw_only=True):
     """What every worker obeys while it runs, and every producer."""
 
     paused: bool = False

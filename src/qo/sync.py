@@ -9,14 +9,15 @@ from concurrent.futures import Future
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from qo.client import Client, Consumer, Producer, Settings, Submitted, Switches
+from qo.client import Client, Consumer, Producer, Settings, TaskHandle
 from qo.client import connect as connect_client
 from qo.clock import monotonic_clock
+from qo.controls import ControlsClient
 from qo.errors import InvalidSetting
 from qo.storages import ObjectStorage
 
 T = TypeVar("T")
-_HANDLES = (Consumer, Producer, Submitted, Switches)  # what a queue hands out
+_HANDLES = (Consumer, Producer, TaskHandle, ControlsClient)  # what a queue hands out
 _END = object()
 
 

@@ -25,7 +25,7 @@ from qo.codec import encode_value
 from qo.errors import InvalidSetting
 from qo.model import SLOW_POLICY, RetryPolicy, check_retry, check_type
 from qo.monitor import Monitor, MonitorSettings
-from qo.notes import Control
+from qo.notes import Controls
 from qo.tasks import Handler, HandlerOptions, PayloadArguments, Registry, decode_payload, make_options
 from qo.worker import Worker, WorkerSettings
 from qo.worker.process_executor import in_child
@@ -152,14 +152,14 @@ class TaskQueue:
 
     def pause(self) -> None:
         """Let no worker of this store start another task; what runs goes on."""
-        self._run(lambda queue: queue.switches.pause())
+        self._run(lambda queue: queue.controls.pause())
 
     def resume(self) -> None:
-        self._run(lambda queue: queue.switches.resume())
+        self._run(lambda queue: queue.controls.resume())
 
     def is_paused(self) -> bool:
         """Whether the workers of this store were told not to start tasks, here or elsewhere."""
-        control: Control = self._run(lambda queue: queue.switches.read())
+        control: Controls = self._run(lambda queue: queue.controls.read())
         return control.paused
 
     def is_running(self) -> bool:

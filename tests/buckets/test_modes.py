@@ -64,7 +64,7 @@ async def test_a_folder_and_everything_in_it_is_private(tmp_path: Path, layout: 
             submitted = await queue.enqueue("t", LARGE)
             (task,) = await queue.dequeue("t")
             await queue.ack(task, LARGE)
-            await queue.switches.pause()
+            await queue.controls.pause()
             assert len(await submitted.result()) == len(LARGE)
     for name, mode in modes(tmp_path).items():
         assert mode == (0o700 if (tmp_path / name).is_dir() else 0o600), name

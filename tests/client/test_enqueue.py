@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from qo.client import Client, Settings, Submitted, connect
+from qo.client import Client, Settings, TaskHandle, connect
 from qo.codec import encode_value
 from qo.engines.memory import MemoryEngine
 from qo.errors import InvalidSetting, InvalidTask, KeyReused, QoError
@@ -176,7 +176,7 @@ async def test_a_reused_key_hurts_no_other_submission(queue: Client) -> None:
     others = [queue.enqueue("t", n) for n in range(5)]
     reused, *answers = await asyncio.gather(queue.enqueue("t", 1, idempotency_key="k"), *others, return_exceptions=True)
     assert isinstance(reused, KeyReused)
-    assert all(isinstance(answer, Submitted) and answer.new for answer in answers)
+    assert all(isinstance(answer, TaskHandle) and answer.new for answer in answers)
     bulk = [queue.new_task("t", encode_value(n), idempotency_key=key) for n, key in enumerate(("x", "k", "y"))]
     with pytest.raises(KeyReused):
         await queue.submit_many(bulk)

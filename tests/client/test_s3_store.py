@@ -95,7 +95,7 @@ def test_a_heartbeat_outlives_a_lost_race() -> None:
         await a.enqueue("t")
         (task,) = await a.dequeue()
         async with qo.HeartbeatManager(a, task, interval=10) as heartbeat:
-            await b.switches.pause()  # another node writes: the first beat comes too late
+            await b.controls.pause()  # another node writes: the first beat comes too late
             await asyncio.sleep(35)
         assert not heartbeat.lost
         renewed = await b.get(task.id)

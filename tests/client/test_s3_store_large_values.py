@@ -107,7 +107,7 @@ def test_a_local_delete_that_never_reached_the_bucket_keeps_the_large_values() -
         await store.delete(submitted.id)
         clock.advance(TERM)
         async with await qo.S3Store.create(bucket, clock=clock) as other:
-            await other.switches.pause()
+            await other.controls.pause()
         with pytest.raises(qo.ConflictError):
             await store.flush()
         await asyncio.sleep(1)

@@ -1,7 +1,7 @@
 """The store's time goes on evenly, whatever becomes of this machine's own clock."""
 
-from qo.client.store_time import StoreTime
 from qo.engines.memory import MemoryEngine
+from qo.store_time import StoreTime
 from qo.testing import ManualClock
 
 

@@ -45,8 +45,8 @@ def test_what_a_queue_hands_out_waits_too(url: str) -> None:
         assert (producer.name, consumer.dequeue().id) == ("mail", sent.id)
         consumer.ack(sent.id, 2)
         assert sent.result() == 2
-        assert queue.switches.pause(queues=["mail"]).paused_queues == {"mail"}
-        assert queue.switches.read().paused_queues == {"mail"}
+        assert queue.controls.pause(queues=["mail"]).paused_queues == {"mail"}
+        assert queue.controls.read().paused_queues == {"mail"}
 
 
 def test_a_bulk_and_every_page_of_it_come_as_plain_lists(url: str) -> None:

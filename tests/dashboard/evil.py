@@ -84,7 +84,7 @@ async def fill(path: Path) -> list[str]:
             )
             name = f"{notes.WORKERS}{number}"
             await engine.write_note(name, msgspec.json.encode(note), expected=ANY)
-        control = notes.Control(
+        control = notes.Controls(
             paused_queues=frozenset(SCRIPTS), paused_types=frozenset(SCRIPTS), rate_limits=dict.fromkeys(SCRIPTS, 1.0)
         )
         await engine.write_note(notes.CONTROL, msgspec.json.encode(control), expected=ANY)

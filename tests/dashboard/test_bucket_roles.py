@@ -91,7 +91,7 @@ async def test_each_role_can_do_its_work(place: Place) -> None:
             registration = Registration(queue.engine, WorkerSettings(id="w"), ("work",), system_clock)
             await registration.make_types_known()
             await registration.announce([], waiting=0)
-            await queue.switches.in_force()
+            await queue.controls.in_force()
             tasks = await queue.dequeue("work", batch_size=2)
             assert {task.id for task in tasks} == {first.id, second.id}
             for task in tasks:
@@ -111,7 +111,7 @@ async def test_each_role_can_do_its_work(place: Place) -> None:
     with acting_as(place, "operator"):
         async with qo.connect(place.url) as queue:
             await queue.archive(first.id)
-            await queue.switches.pause()
+            await queue.controls.pause()
             await queue.delete(second.id)
             now = system_clock()
             await AuditTrail(queue.engine, clock=system_clock).record(

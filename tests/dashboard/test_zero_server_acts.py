@@ -197,31 +197,31 @@ async def test_all_that_match_are_acted_upon_and_no_others(queue: Client, source
 
 async def test_switches_set_on_the_page_are_what_workers_obey(place: Place, queue: Client, tab: Tab) -> None:
     source = await Source.on(tab.page, place, place.narrow_link("--write"))
-    await queue.switches.pause(queues=["slow"])
+    await queue.controls.pause(queues=["slow"])
     await source.get("return source.steer('pause', {queue: 'mail'});")
     await source.get("return source.steer('pause', {type: 'constructor'});")
     await source.get("return source.steer('rate-limit', {type: 'crawl', limit: 2.5});")
     await source.get("return source.steer('rate-limit', {limit: 10});")
     await source.get("return source.steer('max-types', {max_types: 25});")
     await source.get("return source.steer('drain', {worker: 'crane-7'});")
-    control = await queue.switches.read()
+    control = await queue.controls.read()
     assert control.paused_queues == {"slow", "mail"} and control.paused_types == {"constructor"}
     assert control.rate_limits == {"crawl": 2.5} and control.rate_limit == 10 and not control.paused
     assert control.draining == {"crane-7"} and control.max_types == 25
     await source.get("return source.steer('pause');")
-    assert (await queue.switches.read()).paused
+    assert (await queue.controls.read()).paused
     await source.get("return source.steer('resume', {queue: 'slow'});")
-    control = await queue.switches.read()
+    control = await queue.controls.read()
     assert control.paused_queues == {"mail"} and control.paused
     await source.get("return source.steer('resume');")
-    control = await queue.switches.read()
+    control = await queue.controls.read()
     assert not control.paused and not control.paused_queues and not control.paused_types
     wrong = await source.ask("return source.steer('rate-limit', {limit: -1});")
     assert wrong.code == "refused"
     for number in (-1, 10_001, 2.5, "", None):
         wrong = await source.ask("return source.steer('max-types', {max_types: argument});", number)
         assert wrong.code == "refused" and "from 0 to 10,000" in wrong.message
-    assert (await queue.switches.read()).max_types == 25
+    assert (await queue.controls.read()).max_types == 25
     done = [(each.action, each.target) for each in await actions(queue)]  # with rights to create a record and no more
     assert sorted(done) == sorted(
         [

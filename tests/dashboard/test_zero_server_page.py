@@ -175,10 +175,10 @@ async def test_pausing_by_a_click_pauses_workers(place: Place, queue: Client, ta
     page = await open_page(tab, place.link("--write"))
     await page.locator("[data-do=pause]").click()
     await expect(page.locator(".notice")).to_contain_text("Everything is paused", timeout=PATIENCE)
-    assert (await queue.switches.read()).paused
+    assert (await queue.controls.read()).paused
     await page.locator("[data-do=resume]").click()
     await expect(page.locator("[data-do=pause]")).to_be_visible(timeout=PATIENCE)
-    assert not (await queue.switches.read()).paused
+    assert not (await queue.controls.read()).paused
 
 
 async def test_an_expired_link_says_so(place: Place, tab: Tab) -> None:

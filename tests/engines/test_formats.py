@@ -170,7 +170,7 @@ async def test_a_switch_that_this_build_does_not_know_survives_the_others() -> N
     engine = MemoryEngine()
     await engine.open()
     await engine.write_note("control", b'{"paused": true, "moonlit": [1, {"a": 2}]}', expected=ANY)
-    await notes.change(engine, "control", notes.Control, lambda control: replace(control, paused=False))
+    await notes.change(engine, "control", notes.Controls, lambda control: replace(control, paused=False))
     note = await engine.read_note("control")
     assert note is not None
     assert json.loads(note.data)["moonlit"] == [1, {"a": 2}] and not json.loads(note.data)["paused"]

@@ -49,7 +49,7 @@ async def test_each_role_can_do_its_work(url: str, login: Callable[[str], str]) 
         (failing,) = await queue.dequeue("type0")
         await queue.nack(failing, "no luck")
         assert (await Monitor(queue, id="m").check()).led
-        await queue.switches.pause()
+        await queue.controls.pause()
         await queue.cancel(second.id)
         await queue.delete(second.id)
         now = system_clock()
@@ -61,7 +61,7 @@ async def test_each_role_can_do_its_work(url: str, login: Callable[[str], str]) 
         assert len(await queue.list()) == 21
         assert len(await queue.history(first.id)) == 3
         assert (await queue.stats())["completed"] == 1
-        assert (await queue.switches.read()).paused
+        assert (await queue.controls.read()).paused
     async with qo.connect(url) as queue:  # the owner
         await compact_audit(queue.engine, now)
         (record,) = (await read_audit(queue.engine, now=now, limit=9)).records

@@ -49,7 +49,7 @@ async def test_each_user_can_do_its_work(login: Callable[[str], str]) -> None:
         (failing,) = await queue.dequeue("type0")
         await queue.nack(failing, "no luck")
         assert (await Monitor(queue, id="m").check()).led
-        await queue.switches.pause()
+        await queue.controls.pause()
         await queue.cancel(second.id)
         await queue.delete(second.id)
         now = system_clock()
@@ -60,7 +60,7 @@ async def test_each_user_can_do_its_work(login: Callable[[str], str]) -> None:
         assert len(await queue.list()) == 21
         assert len(await queue.history(first.id)) == 3
         assert (await queue.stats())["completed"] == 1
-        assert (await queue.switches.read()).paused
+        assert (await queue.controls.read()).paused
     async with qo.connect(login("qo-admin")) as queue:
         await compact_audit(queue.engine, now)
         (each,) = (await read_audit(queue.engine, now=now, limit=9)).records

@@ -179,7 +179,7 @@ async def test_no_foreign_bytes_are_taken_for_a_note(queue: Client, clock: Manua
         await queue.engine.write_note(name, data, expected=ANY)
     assert await queue.workers() == []
     assert (await monitor(queue, clock).check()).led
-    for kind, name in ((notes.Control, notes.CONTROL), (notes.KnownTypes, notes.KNOWN_TYPES)):
+    for kind, name in ((notes.Controls, notes.CONTROL), (notes.KnownTypes, notes.KNOWN_TYPES)):
         with pytest.raises(DamagedNote):
             await notes.read(queue.engine, name, kind)
 

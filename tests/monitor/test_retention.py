@@ -9,7 +9,6 @@ import qo
 from qo.bucket import Blob
 from qo.buckets.memory import MemoryBucket
 from qo.client import Client, Settings
-from qo.client.retention import FAILED_RETENTION, MAX_FINISHED
 from qo.engine import Engine
 from qo.engines.large_values import LargeValuesEngine
 from qo.engines.large_values.references import DATA
@@ -17,6 +16,7 @@ from qo.engines.memory import MemoryEngine
 from qo.metrics import Meters
 from qo.model import WINDOW, NewTask, Status, complete, fail
 from qo.monitor import Checked, Monitor, MonitorSettings
+from qo.sweep.retention import FAILED_RETENTION, MAX_FINISHED
 from qo.testing import ManualClock
 from qo.testing.samples import claim, claim_one, new, stored, task_id
 from tests.engines.layouts import LAYOUTS

@@ -11,13 +11,13 @@ from qo.codec import encode_value
 from qo.engines.memory import MemoryEngine
 from qo.ids import new_id
 from qo.model import ADMIN_NOTES, ANY, ClaimRequest, Filter, NewTask, Status, cancel, complete, fail
-from qo.notes import Control, WorkerNote
+from qo.notes import Controls, WorkerNote
 from qo.web.callers import Scope
 
 # Everything about the target begins with `mine-`, everything about the tasks of others with `secret-`.
 MINE, TYPE = "mine-queue", "mine-type"
 SECRET, SECRET_TYPE = "secret-queue", "secret-type"
-CONTROL = Control(
+CONTROL = Controls(
     paused_queues=frozenset({SECRET}), paused_types=frozenset({SECRET_TYPE}), rate_limits={SECRET_TYPE: 5.0}
 )
 ANYWAY = frozenset({"queue", "type"})
@@ -80,8 +80,8 @@ class World:
         archived = await self.engine.find(Filter(queues=queues, statuses=(Status.ARCHIVED,)), limit=10_000)
         return {task.id: task.version for task in (*live, *archived)}
 
-    async def control(self) -> Control:
-        return await notes.read(self.engine, notes.CONTROL, Control)
+    async def control(self) -> Controls:
+        return await notes.read(self.engine, notes.CONTROL, Controls)
 
 
 Made = tuple[str, Any]  # the path, and the body: JSON, or bytes for the engine port

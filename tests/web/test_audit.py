@@ -12,7 +12,7 @@ from qo import wire
 from qo.audit import PREFIX, AuditTrail, read_audit
 from qo.audit.archive import VERIFIED
 from qo.client import Client
-from qo.client.looking import PAGE
+from qo.client.client import PAGE_SIZE
 from qo.clock import system_clock
 from qo.engine import Engine
 from qo.engines.http import HttpEngine
@@ -167,10 +167,10 @@ async def test_the_engine_port_records_actions_and_not_work(api: Served, secrets
         await engine.apply([replay(rest[0]), archive(rest[1]), archive(task.id), replay(task_id(9))])
         await engine.delete([rest[1], task_id(9)])
         queue = Client(engine)
-        await queue.switches.pause(queues=["mail"])
-        await queue.switches.pause(queues=["mail"])  # changes nothing
-        await queue.switches.drain(["w"])
-        control = await queue.switches.read()
+        await queue.controls.pause(queues=["mail"])
+        await queue.controls.pause(queues=["mail"])  # changes nothing
+        await queue.controls.drain(["w"])
+        control = await queue.controls.read()
         left = msgspec.structs.replace(control, draining=frozenset())
         await engine.write_note(CONTROL, msgspec.json.encode(left), expected=ANY)  # as a worker leaves
         await engine.drop_note(CONTROL)
@@ -279,7 +279,7 @@ async def test_what_was_begun_is_recorded_although_its_time_is_up() -> None:
 def test_what_was_done_is_recorded_although_the_store_goes_away(api: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     engine: Engine = api.queue.engine
     first, second = submit(api), submit(api)
-    many = [new(n) for n in range(PAGE + 1)]
+    many = [new(n) for n in range(PAGE_SIZE + 1)]
     api.run(engine.add(many))
     api.run(engine.apply([cancel(task_id(n)) for n in range(len(many))] + [cancel(first)]))
     delete, apply, get = engine.delete, engine.apply, engine.get
@@ -319,7 +319,7 @@ def test_what_was_done_is_recorded_although_the_store_goes_away(api: Served, mon
         ("archive", 1, "done"),
         ("cancel", 1, "done"),
         ("retry", 1, "done"),
-        ("delete", PAGE, "done"),
+        ("delete", PAGE_SIZE, "done"),
     ]
 
 

@@ -49,7 +49,7 @@ def test_an_overview_counts_everything(api: Served):
     submit(api, "bad", max_retries=0)
     api.run(api.queue.nack(api.take("bad"), "ValueError: no\nTraceback"))
     api.complete(type="mail")
-    api.run(api.queue.switches.pause(queues=["out"]))
+    api.run(api.queue.controls.pause(queues=["out"]))
     looks = (api.client.get(f"{BOARD}/overview").json() for _ in range(100))
     seen = next(seen for seen in looks if seen["counts"]["completed"])  # a sample may be some milliseconds old
     assert seen["counts"] == {
@@ -254,7 +254,7 @@ def test_workers_and_draining_one(one_server: Served):
     }
     assert one_server.post("/api/v1/workers/nobody/drain").status_code == 404
     assert one_server.post("/api/v1/workers/i/drain").json() == {"worker_id": "i", "draining": True}
-    assert one_server.run(one_server.queue.switches.read()).draining == {"i"}
+    assert one_server.run(one_server.queue.controls.read()).draining == {"i"}
 
 
 def test_a_worker_over_http_is_told_to_drain(api: Served):

@@ -87,8 +87,8 @@ async def test_files_of_a_folder(tmp_path: Path, kind: str) -> None:
     _spoil(tmp_path, SPOILING[kind])
     await check_pages(Client(open_engine(url)), kind)
     async with Client(open_engine(url)) as queue:
-        assert (await queue.switches.pause()).paused
-        assert (await queue.switches.read()).paused
+        assert (await queue.controls.pause()).paused
+        assert (await queue.controls.read()).paused
         assert [note.name for note in await queue.engine.notes(QUARANTINE + "control")] == [QUARANTINE + "control"]
 
 

@@ -310,14 +310,14 @@ def test_pause_and_resume_say_how_it_is_now(api: Served):
     for path, paused in (("pause", True), ("pause", True), ("resume", False)):
         answer = api.post(f"/api/tasks/{path}")
         assert answer.status_code == 200 and answer.json() == {"paused": paused}
-        assert api.run(api.queue.switches.read()).paused is paused
+        assert api.run(api.queue.controls.read()).paused is paused
 
 
 def test_the_rate_limit_is_set_and_lifted(api: Served):
     for rate in (10, 0.5, 0):
         answer = api.post("/api/tasks/rate-limit", {"tasksPerSecond": rate})
         assert answer.status_code == 200 and answer.json() == {"tasksPerSecond": rate}
-        assert api.run(api.queue.switches.read()).rate_limit == rate
+        assert api.run(api.queue.controls.read()).rate_limit == rate
     for body in ({"tasksPerSecond": -1}, {"tasksPerSecond": "10"}, {}, {"tasksPerSecond": None}):
         answer = api.post("/api/tasks/rate-limit", body)
         assert answer.status_code == 400 and answer.json()["field"] == "tasksPerSecond"

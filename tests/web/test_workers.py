@@ -251,13 +251,13 @@ async def test_a_heartbeat_tells_what_was_cancelled(worker: HttpWorker, queue: C
 async def test_switches_are_obeyed(worker: HttpWorker, queue: Client, served: Server) -> None:
     await queue.enqueue("a")
     await queue.enqueue("b")
-    await queue.switches.pause(types=["a"])
+    await queue.controls.pause(types=["a"])
     assert [task["task_type"] for task in await worker.poll()] == ["b"]
     served.app.state.pop("workers_desk")  # the switches are remembered for a second
-    await queue.switches.pause()
+    await queue.controls.pause()
     assert await worker.poll() == []
     served.app.state.pop("workers_desk")
-    await queue.switches.resume()
+    await queue.controls.resume()
     assert [task["task_type"] for task in await worker.poll()] == ["a"]
 
 

@@ -104,7 +104,7 @@ def test_a_worker_settles_only_what_it_holds(api: Served):
 
 
 def test_a_poll_that_waits_ends_when_its_token_is_revoked(api: Served):
-    api.run(api.queue.switches.pause(queues=["quiet"]))  # a poll looks at the switches every second
+    api.run(api.queue.controls.pause(queues=["quiet"]))  # a poll looks at the switches every second
     api.app.state.pop("workers_desk", None)
     holder = Holder(api, "quiet")
     api.run(revoke_token(api.queue.engine, holder.name))  # the server still remembers it, as while a poll waits

@@ -8,7 +8,7 @@ import pytest
 from qo import notes
 from qo.client import Client
 from qo.model import NEW, Status
-from qo.notes import Control
+from qo.notes import Controls
 from qo.worker import Worker, WorkerSettings
 from tests.worker.bench import Bench
 
@@ -34,7 +34,7 @@ async def test_it_finishes_what_it_runs_and_leaves(bench: Bench, queue: Client) 
     running = asyncio.create_task(worker.run())
     first = await bench.submit("hold")
     await started.wait()
-    await queue.switches.drain([worker.id])
+    await queue.controls.drain([worker.id])
     while not worker.dismissed:
         await asyncio.sleep(0.01)
     second = await bench.submit("hold")
@@ -43,13 +43,13 @@ async def test_it_finishes_what_it_runs_and_leaves(bench: Bench, queue: Client) 
     ended, waiting = await queue.engine.get([first, second])
     assert ended and ended.status is Status.COMPLETED
     assert waiting and waiting.status is Status.PENDING
-    assert await queue.workers() == [] and (await queue.switches.read()).draining == frozenset()
+    assert await queue.workers() == [] and (await queue.controls.read()).draining == frozenset()
 
 
 @pytest.mark.timeout(30)
 async def test_the_next_worker_of_that_name_works_as_usual(bench: Bench, queue: Client) -> None:
     bench.handle(lambda: 1, name="t")
-    await queue.switches.drain(["w"])  # whoever it was meant for was killed before it could obey
+    await queue.controls.drain(["w"])  # whoever it was meant for was killed before it could obey
     async with bench.working(id="w") as worker:
         await bench.ended(await bench.submit("t"))
         assert not worker.dismissed
@@ -62,16 +62,16 @@ async def test_others_work_on(bench: Bench, queue: Client) -> None:
         leaves = Worker(queue, bench.registry)
         running = asyncio.create_task(leaves.run())
         await registered(queue, leaves)
-        await queue.switches.drain([leaves.id])
+        await queue.controls.drain([leaves.id])
         await running
         assert (await bench.ended(await bench.submit("t"))).worker_id == "stays" and not stays.dismissed
 
 
 async def test_the_note_forgets_workers_that_are_gone(queue: Client) -> None:
-    await queue.switches.drain(["gone"])
+    await queue.controls.drain(["gone"])
     await queue.engine.write_note(notes.WORKERS + "here", b"{}", expected=NEW)
-    assert (await queue.switches.drain(["here"])).draining == frozenset({"here"})
-    assert await queue.switches.read() == Control(draining=frozenset({"here"}))
+    assert (await queue.controls.drain(["here"])).draining == frozenset({"here"})
+    assert await queue.controls.read() == Controls(draining=frozenset({"here"}))
 
 
 @pytest.mark.timeout(60)
@@ -92,7 +92,7 @@ async def test_a_drain_ends_before_a_pause_and_says_what_is_left(
     bench.handle(lambda: 1, name="held")
     bench.handle(lambda: 1, name="free")
     ids = [await bench.submit(type, queue="night") for type in ["held"] * 3] + [await bench.submit("free")]
-    await bench.queue.switches.pause(**what)
+    await bench.queue.controls.pause(**what)
     with caplog.at_level(logging.INFO, "qo.worker"):
         await Worker(bench.queue, bench.registry, WorkerSettings(drain=True, poll=0.05)).run()
     tasks = await bench.queue.engine.get(ids)

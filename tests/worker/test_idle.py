@@ -80,13 +80,13 @@ def test_an_idle_worker_looks_at_the_switches_before_it_claims(layout: str) -> N
         async with Idle(layout, watched=False) as it:
             await asyncio.sleep(QUIET)
             other = Client(LAYOUTS[layout](it.bucket), clock=now)
-            await other.switches.pause()
+            await other.controls.pause()
             submitted = await other.enqueue("hello")
             await asyncio.sleep(QUIET)
             task = await other.get(submitted.id)
             assert task is not None
             assert (task.status, task.attempt) == (Status.PENDING, 0)
-            await other.switches.resume()
+            await other.controls.resume()
             async with asyncio.timeout(PATIENCE):
                 while task is not None and not task.attempt:
                     await asyncio.sleep(1)

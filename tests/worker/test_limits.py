@@ -9,7 +9,7 @@ from qo.client import Client
 from qo.engines.memory import MemoryEngine
 from qo.errors import InvalidSetting, StorageError
 from qo.model import ClaimRequest, Status, Task
-from qo.notes import Control
+from qo.notes import Controls
 from qo.tasks import Registry, make_handler, make_options
 from qo.testing import ManualClock
 from qo.worker import Worker, WorkerSettings, WorkerStuck
@@ -47,7 +47,7 @@ def test_limits_hold_by_type_and_for_the_whole_worker() -> None:
         "b": make_handler(b, type="b", options=make_options(b)),
     }
     limits = Limits(clock)
-    limits.obey(Control(rate_limit=5), handlers)
+    limits.obey(Controls(rate_limit=5), handlers)
     assert limits.total(100) == 5
     assert limits.per_type_limits(handlers, {}) == {"a": 2}
     for _ in range(2):
@@ -55,7 +55,7 @@ def test_limits_hold_by_type_and_for_the_whole_worker() -> None:
     assert (limits.total(100), limits.per_type_limits(handlers, {"a": 2})) == (3, {"a": 0})
     clock.advance(10)
     assert limits.per_type_limits(handlers, {"a": 2}) == {"a": 1}
-    limits.obey(Control(rate_limits={"a": 0.0, "b": 1.0}), handlers)  # the switch goes before the code
+    limits.obey(Controls(rate_limits={"a": 0.0, "b": 1.0}), handlers)  # the switch goes before the code
     assert (limits.total(100), limits.per_type_limits(handlers, {})) == (100, {"a": 3, "b": 1})
 
 
@@ -172,23 +172,23 @@ async def test_pausing_and_resuming_reach_a_running_worker(bench: Bench) -> None
 
     bench.handle(fine)
     bench.handle(other)
-    await bench.queue.switches.pause(types=["fine"])
+    await bench.queue.controls.pause(types=["fine"])
     paused = await bench.submit("fine")
     async with bench.working():
         await bench.ended(await bench.submit("other"))
         waiting = await bench.queue.get(paused)
         assert waiting is not None
         assert waiting.status is Status.PENDING
-        await bench.queue.switches.resume()
+        await bench.queue.controls.resume()
         assert (await bench.ended(paused)).status is Status.COMPLETED
-        await bench.queue.switches.pause()
+        await bench.queue.controls.pause()
 
 
 async def test_a_paused_queue_is_left_alone(bench: Bench) -> None:
     async def fine() -> None: ...
 
     bench.handle(fine)
-    await bench.queue.switches.pause(queues=["night"])
+    await bench.queue.controls.pause(queues=["night"])
     paused = await bench.submit("fine", queue="night")
     async with bench.working():
         await bench.ended(await bench.submit("fine", queue="day"))

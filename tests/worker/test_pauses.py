@@ -34,14 +34,14 @@ async def test_nothing_starts_after_pause_has_returned(bench: Bench, what: dict[
     async with bench.working(concurrency=4) as worker:
         while len(starts) < 20:
             await asyncio.sleep(0.01)
-        await bench.queue.switches.pause(**what)
+        await bench.queue.controls.pause(**what)
         begun = _begun(worker, ids, starts)
         while any(task and task.status is Status.RUNNING for task in await bench.queue.engine.get(ids)):
             await asyncio.sleep(0.01)  # what ran goes on, what was only held goes back
         assert set(starts) <= begun
         tasks = await bench.queue.engine.get(ids)
         assert {task.status for task in tasks if task} == {Status.COMPLETED, Status.PENDING}
-        await bench.queue.switches.resume()
+        await bench.queue.controls.resume()
         assert (await bench.ended(ids[-1])).status is Status.COMPLETED
 
 
@@ -55,7 +55,7 @@ async def test_a_pause_by_another_client_of_this_process_counts_at_once(bench: B
     bench.handle(quick)
     async with bench.working(concurrency=4) as worker:
         ids = [await bench.submit("quick", {"n": n}) for n in range(500)]
-        await Client(bench.queue.engine).switches.pause()
+        await Client(bench.queue.engine).controls.pause()
         begun = _begun(worker, ids, starts)
         while any(task and task.status is Status.RUNNING for task in await bench.queue.engine.get(ids)):
             await asyncio.sleep(0.01)
@@ -86,13 +86,13 @@ async def test_what_an_executor_took_before_the_pause_and_had_not_begun_goes_bac
         task_id = await bench.submit("second")
         while len(worker._executors.queue._taken) < 2:
             await asyncio.sleep(0.01)
-        await bench.queue.switches.pause(**what)
+        await bench.queue.controls.pause(**what)
         go.set()
         assert (await bench.ended(blocker)).status is Status.COMPLETED
         while any(task and task.status is Status.RUNNING for task in await bench.queue.engine.get([task_id])):
             await asyncio.sleep(0.01)
         assert starts == []
-        await bench.queue.switches.resume()
+        await bench.queue.controls.resume()
         assert (await bench.ended(task_id)).failures == 0
 
 
@@ -114,7 +114,7 @@ async def test_an_answer_that_is_older_than_the_pause_does_not_undo_it(
         slow.setattr(engine, "read_note", answer_late)
         earlier = asyncio.create_task(claiming.obey())
         await sent.wait()
-    await bench.queue.switches.pause()
+    await bench.queue.controls.pause()
     await claiming.obey()
     answer.set()
     await earlier
@@ -143,8 +143,8 @@ async def test_tasks_claimed_ahead_go_back_when_a_pause_is_seen(bench: Bench) ->
         await notes.change(
             bench.queue.engine,
             notes.CONTROL,
-            notes.Control,
-            lambda _: notes.Control(paused_types=frozenset({"second"})),
+            notes.Controls,
+            lambda _: notes.Controls(paused_types=frozenset({"second"})),
         )
         while any(task and task.status is Status.RUNNING for task in await bench.queue.engine.get(ids)):
             await asyncio.sleep(0.01)
@@ -158,9 +158,9 @@ async def test_a_pause_reaches_a_worker_that_is_ending(bench: Bench) -> None:
     running = asyncio.create_task(worker.run())
     await bench.ended(await bench.submit("t"))
     worker.stop()
-    await bench.queue.switches.pause()
+    await bench.queue.controls.pause()
     await asyncio.wait_for(running, 20)
-    await bench.queue.switches.resume()
+    await bench.queue.controls.resume()
 
 
 async def test_a_pause_elsewhere_holds_within_one_poll_interval(bench: Bench) -> None:
@@ -179,9 +179,9 @@ async def test_a_pause_elsewhere_holds_within_one_poll_interval(bench: Bench) ->
             seen = len(starts)
             while len(starts) < seen + 10:
                 await asyncio.sleep(0.01)
-            await notes.change(bench.queue.engine, notes.CONTROL, notes.Control, lambda _: notes.Control(paused=True))
+            await notes.change(bench.queue.engine, notes.CONTROL, notes.Controls, lambda _: notes.Controls(paused=True))
             before = len(starts)
             while any(task and task.status is Status.RUNNING for task in await bench.queue.engine.get(ids)):
                 await asyncio.sleep(0.01)
             assert len(starts) - before <= 3 * 0.1 / 0.02
-            await bench.queue.switches.resume()
+            await bench.queue.controls.resume()

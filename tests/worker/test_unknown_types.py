@@ -7,10 +7,10 @@ from collections.abc import AsyncIterator
 import pytest
 
 from qo.client import Client
-from qo.client.store_time import StoreTime
 from qo.engines.memory import MemoryEngine
 from qo.model import ANY, ClaimRequest, Status, Task
 from qo.notes import KNOWN_TYPES
+from qo.store_time import StoreTime
 from qo.testing.clock import ManualClock
 from qo.worker import Worker, WorkerSettings
 from qo.worker.unknown_types import UnknownTypes
@@ -173,13 +173,13 @@ async def test_each_task_waits_as_long_as_the_option_says(timed: Bench, clock: M
 
 async def test_it_is_left_alone_while_it_is_paused(bench: Bench) -> None:
     bench.handle(lambda: 1, name="known")
-    await bench.queue.switches.pause(types=["typo"])
+    await bench.queue.controls.pause(types=["typo"])
     paused, lost = await bench.submit("typo"), await bench.submit("mistake")
     async with bench.working(fail_unknown_types=0.0):
         assert (await bench.ended(lost)).status is Status.FAILED
         left = await stored(bench, paused)
         assert (left.status, left.attempt) == (Status.PENDING, 0)
-        await bench.queue.switches.resume(types=["typo"])
+        await bench.queue.controls.resume(types=["typo"])
         assert (await bench.ended(paused)).status is Status.FAILED
 
 

@@ -91,7 +91,7 @@ async def test_a_server_takes_what_a_worker_asks_for_however_many_types_and_queu
     tasks = [bench.queue.new_task(f"t{n}", b"{}", queue=f"q{n}") for n in range(1200)]
     await bench.queue.submit_many(tasks)
     worker = Worker(bench.queue, bench.registry, WorkerSettings())
-    await bench.queue.switches.pause(queues=["q0"])
+    await bench.queue.controls.pause(queues=["q0"])
     await worker._claiming.obey()
     request = worker._claiming.request()
     assert request is not None and check_claim_request(request) == request

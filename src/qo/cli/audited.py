@@ -7,9 +7,9 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 
 from qo.audit import AuditTrail, cli_user, new_record
 from qo.client import Client, connect
-from qo.client.store_time import StoreTime
 from qo.clock import system_clock
 from qo.errors import OutcomeUnknown, QoError, StorageError
+from qo.store_time import StoreTime
 
 log = logging.getLogger("qo.audit")
 _TIMEOUT = 10.0  # seconds to open a queue and write one record

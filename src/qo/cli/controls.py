@@ -7,10 +7,10 @@ from rich.text import Text
 
 from qo.cli.context import Invocation
 from qo.cli.output import clean
-from qo.notes import Control
+from qo.notes import Controls
 
 
-def answer(call: Invocation, control: Control) -> None:
+def answer(call: Invocation, control: Controls) -> None:
     if call.json:
         call.answer(control_view(control))
         return
@@ -18,12 +18,12 @@ def answer(call: Invocation, control: Control) -> None:
         call.out.print(line)
 
 
-def control_view(control: Control) -> dict[str, Any]:
+def control_view(control: Controls) -> dict[str, Any]:
     view: dict[str, Any] = msgspec.to_builtins(control)
     return view | {name: sorted(view[name]) for name in ("paused_queues", "paused_types", "draining")}
 
 
-def control_lines(control: Control) -> list[Text]:
+def control_lines(control: Controls) -> list[Text]:
     """What is switched off or limited, a line each."""
     lines = [Text("everything is paused", style="yellow")] if control.paused else []
     for name, paused in (("queues", control.paused_queues), ("types", control.paused_types)):

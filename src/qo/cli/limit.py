@@ -6,7 +6,7 @@ from qo.cli.audited import audited
 from qo.cli.context import Invocation, common, examples, option
 from qo.cli.controls import answer
 from qo.client import Client
-from qo.notes import Control
+from qo.notes import Controls
 
 _EXAMPLES = (
     "qo limit 100",
@@ -31,14 +31,14 @@ def command(call: Invocation, rate: float | None, type_: str | None, max_types: 
     if rate is None and (max_types is None or type_ is not None):
         raise click.UsageError("name a RATE, or --max-types")
 
-    async def work(client: Client) -> Control:
-        control = Control()
+    async def work(client: Client) -> Controls:
+        control = Controls()
         if max_types is not None:
             async with audited(client, "limit", f"{max_types} types"):
-                control = await client.switches.limit_types(max_types)
+                control = await client.controls.limit_types(max_types)
         if rate is not None:
             async with audited(client, "limit", f"{rate:g} a second" + (f", type {type_}" if type_ else "")):
-                control = await client.switches.limit_rate(rate, type=type_)
+                control = await client.controls.limit_rate(rate, type=type_)
         return control
 
     answer(call, call.ask(work))

@@ -7,7 +7,7 @@ from qo.cli.context import Invocation, common, examples, option
 from qo.cli.controls import answer
 from qo.cli.params import TYPES, Names, together
 from qo.client import Client
-from qo.notes import Control
+from qo.notes import Controls
 
 
 @click.command("pause", epilog=examples("qo pause", "qo pause --queue mail --type crawl"))
@@ -20,9 +20,9 @@ def command(call: Invocation, queues: tuple[tuple[str, ...], ...], types: tuple[
     Workers notice within a second or two.
     """
 
-    async def work(client: Client) -> Control:
+    async def work(client: Client) -> Controls:
         some = {"queues": together(queues), "types": together(types)}
         async with audited(client, "pause", names_in_words(**some)):
-            return await client.switches.pause(**some)
+            return await client.controls.pause(**some)
 
     answer(call, call.ask(work))

@@ -12,8 +12,8 @@ from qo.cli.logs import LEVELS, start_logging
 from qo.cli.monitor_options import monitor_options_with, monitor_settings
 from qo.cli.output import echo
 from qo.client import Client
-from qo.client.retention import FAILED_RETENTION
 from qo.errors import InvalidSetting
+from qo.sweep.retention import FAILED_RETENTION
 
 EXAMPLES = examples(
     "qo serve",

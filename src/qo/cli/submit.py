@@ -13,7 +13,7 @@ from qo.cli.output import clean_lines, compact
 from qo.cli.params import DURATION, PRIORITIES, Names, together
 from qo.cli.payload import NOTHING, encode_payload, read_input
 from qo.cli.rich_output import status_text
-from qo.client import Client, Submitted, describe
+from qo.client import Client, TaskHandle, describe
 from qo.clock import system_clock
 from qo.codec import task_view, to_json
 from qo.model import MAX_RETRIES, TIMEOUT, NewTask, Status, Task
@@ -106,7 +106,7 @@ async def _submit(call: Invocation, client: Client, new: NewTask, wait: float | 
     return Exit.CLEAN if task.status is Status.COMPLETED else Exit.ERROR
 
 
-def _show_submitted(call: Invocation, submitted: Submitted, new: NewTask) -> None:
+def _show_submitted(call: Invocation, submitted: TaskHandle, new: NewTask) -> None:
     """The id alone on stdout, so that `id=$(qo submit ...)` works."""
     if call.out.is_terminal:
         said = ("submitted ", "green") if submitted.new else ("already there: ", "yellow")

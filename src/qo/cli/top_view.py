@@ -20,7 +20,7 @@ from qo.client import Client
 from qo.clock import iso, system_clock
 from qo.codec import task_view
 from qo.model import Filter, Status, Task
-from qo.notes import Control, WorkerNote, find_unhandled
+from qo.notes import Controls, WorkerNote, find_unhandled
 
 RECENT = 10  # failures
 BLOCKS = "▁▂▃▄▅▆▇█"
@@ -34,7 +34,7 @@ class QueueSnapshot(Struct, frozen=True, kw_only=True):
     stats: dict[str, Any]
     workers: list[WorkerNote]
     failures: list[Task]
-    control: Control
+    control: Controls
     trouble: str = ""
 
     def with_trouble(self, reason: str) -> "QueueSnapshot":
@@ -61,7 +61,7 @@ async def look(client: Client) -> QueueSnapshot:
         stats=await client.stats() | {"unhandled": by_type(await find_unhandled(client.engine, system_clock()))},
         workers=await client.workers(),
         failures=await client.list(Filter(statuses=(Status.FAILED,)), limit=RECENT),
-        control=await client.switches.in_force(),
+        control=await client.controls.in_force(),
     )
 
 

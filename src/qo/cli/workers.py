@@ -69,7 +69,7 @@ def drain(call: Invocation, workers: tuple[str, ...]) -> None:
         if strangers:
             raise InvalidSetting(f"there is no worker called {', '.join(strangers)}; see qo workers")
         async with audited(client, "drain", names_in_words(worker=workers)):
-            await client.switches.drain(workers)
+            await client.controls.drain(workers)
 
     call.ask(work)
     if call.json:

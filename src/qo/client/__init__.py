@@ -1,10 +1,8 @@
-"""What an application calls: tasks in, tasks out, and a look at everything between."""
+"""What an application calls: the client of a store, and what it hands out."""
 
 from qo.client.client import Client, connect
 from qo.client.describe import Seconds, Settings, describe
-from qo.client.handles import Consumer, HeartbeatManager, Producer, Submitted
-from qo.client.looking import QueueState
-from qo.client.switches import Switches
+from qo.client.handles import Consumer, HeartbeatManager, Producer, QueueState, TaskHandle
 
 __all__ = [
     "Client",
@@ -14,8 +12,7 @@ __all__ = [
     "QueueState",
     "Seconds",
     "Settings",
-    "Submitted",
-    "Switches",
+    "TaskHandle",
     "connect",
     "describe",
 ]

@@ -1,31 +1,550 @@
-"""What an application calls: tasks in, tasks out, and a look at everything between.
+"""The client of a store: submit tasks, dequeue and settle them, look at them and change them.
 
-async with qo.connect("sqlite:///qo.db") as queue:
-    submitted = await queue.enqueue("send_email", {"to": "a@example.com"})
-    [task] = await queue.dequeue("send_email")
-    await queue.ack(task)
+async with qo.connect("sqlite:///qo.db") as client:
+    handle = await client.enqueue("send_email", {"to": "a@example.com"})
+    [task] = await client.dequeue("send_email")
+    await client.ack(task)
 """
 
-from typing import Literal
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import suppress
+from types import TracebackType
+from typing import Any, Literal, Self, TypeAlias
 
-from qo.client.describe import Settings
-from qo.client.steering import Steering
-from qo.client.submitting import Submitting
-from qo.client.taking import Taking
+from qo import notes, tracing
+from qo.client.describe import Seconds, Settings, describe, seconds
+from qo.client.handles import DEQUEUE_LEASE, Consumer, Producer, QueueState, TaskHandle
+from qo.client.live_types import LiveTypes
+from qo.clock import Clock, boot_clock, monotonic_clock, system_clock, unset_clock
+from qo.codec import decode_value, encode_value, plain_task, same_value
+from qo.controls import ControlsClient
+from qo.damage import decode_damage, note_name
+from qo.engine import Engine, get_in_steps
 from qo.engines import open_engine, open_storage
+from qo.errors import (
+    Conflict,
+    DamagedTask,
+    InvalidTask,
+    KeyReused,
+    LeaseLost,
+    ResultTimeout,
+    StorageError,
+    TaskFailed,
+    TaskNotFound,
+    WrongStatus,
+)
+from qo.group_commit import GroupCommit
+from qo.ids import luck, new_lease_id, new_worker_id
+from qo.model import (
+    FINISHED,
+    STATUSES,
+    Added,
+    Change,
+    ClaimRequest,
+    Event,
+    Filter,
+    NewTask,
+    Status,
+    Task,
+    after_error,
+    archive,
+    cancel,
+    check_depth,
+    check_id,
+    check_name,
+    check_names,
+    check_number,
+    check_size,
+    check_type,
+    complete,
+    cursor,
+    is_a,
+    release,
+    renew,
+    replay,
+    show,
+)
+from qo.stats import Interval, StatsRecorder, read_stats
 from qo.storages import ObjectStorage
+from qo.sweep import LeaseExpiry, Retention, lease_length
+from qo.transitions import Transitions, log_started
+
+log = logging.getLogger("qo.client")
+PAGE_SIZE = 500  # tasks in one request that reads or changes many
+BULK = 1000  # tasks in one request that submits many
+_FIRST_RESULT_POLL, _LONGEST_RESULT_POLL = 0.005, 0.25  # seconds between two looks for a result
+_SHORTEST_WAIT = 0.1  # seconds
+_RETENTION_INTERVAL = 60.0  # seconds between two removals of old finished tasks by `dequeue`
+
+# Inside the class `list` is a method.
+Tasks: TypeAlias = list[Task]
+Events: TypeAlias = list[Event]
+Intervals: TypeAlias = list[Interval]
+Workers: TypeAlias = list[notes.WorkerNote]
+Handles: TypeAlias = list[TaskHandle]
+Answers: TypeAlias = list[bool]
+Ids: TypeAlias = list[str]
+
+_VERBS = {Status.CANCELLED: "cancel", Status.PENDING: "replay", Status.ARCHIVED: "archive"}
 
 
-class Client(Submitting, Taking, Steering):
+class Client:
     """All queues of one store. Safe for any number of concurrent callers on one event loop."""
+
+    def __init__(self, engine: Engine, settings: Settings | None = None, *, clock: Clock = system_clock) -> None:
+        self.engine = engine
+        self.controls = ControlsClient(engine)
+        self.live_types = LiveTypes(engine)
+        self.settings = settings or Settings()
+        self._clock = clock
+        self.recorder = StatsRecorder(engine, clock=clock)
+        self.transitions = Transitions(self.recorder, clock=clock)
+        self._expiry = LeaseExpiry(engine, self.transitions, unset_clock(clock, monotonic_clock))
+        self._worker_id = new_worker_id("dequeue")
+        self.held: dict[str, Task] = {}  # dequeued here and not settled, by id
+        self._adding: GroupCommit[NewTask, Added] = GroupCommit(engine.add)
+        self._applying: GroupCommit[Change, bool] = GroupCommit(engine.apply)
+        self._recovers_at = self._tidies_at = float("-inf")  # by the boot clock
+
+    @property
+    def payload_limit(self) -> int:
+        """The most bytes of one payload or result: of the settings, or else of the store."""
+        return self.settings.payload_limit or self.engine.payload_limit
+
+    async def open(self) -> Self:
+        try:
+            await self.engine.open()
+        except BaseException:
+            await self.engine.close()  # `async with` does not close what it could not open
+            raise
+        return self
+
+    async def close(self) -> None:
+        await self.live_types.finish()
+        await self._adding.finish()
+        await self._applying.finish()
+        await self.recorder.close()
+        await self.engine.close()
+
+    async def __aenter__(self) -> Self:
+        return await self.open()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    # --- submitting
+
+    async def enqueue(self, type: str, payload: object = None, *, connection: Any = None, **options: Any) -> TaskHandle:
+        """Submit one task; returns when the store has it. Options: see `describe`.
+
+        With a psycopg `connection` of your own, it is part of your transaction: it exists if and only if you commit.
+        """
+        return await self.submit(self.new_task(type, encode_value(payload), **options), connection=connection)
+
+    async def submit(self, new: NewTask, *, connection: Any = None) -> TaskHandle:
+        """As `enqueue`, for a task that `new_task` described. Raises KeyReused if its key has another payload."""
+        check_size("payload", new.payload, self.payload_limit)
+        check_depth("payload", new.payload)
+        await self.live_types.check((new,))
+        with tracing.submitting((new,)) as span:
+            (new,) = span.marked((new,))
+            added = await (self._adding.commit(new) if connection is None else self._add_on(connection, new))
+        if connection is None:  # else the task exists only if the caller commits
+            self.transitions.queued((new,), (added,))
+        if not added.new and new.idempotency_key is not None:
+            (existing,) = await self.engine.get([added.id])
+            if existing is not None:
+                _check_repeat(new, existing)
+        return TaskHandle(added.id, added.new, self)
+
+    async def _add_on(self, connection: Any, new: NewTask) -> Added:
+        (added,) = await self.engine.add_on(connection, [new])
+        return added
+
+    async def submit_many(self, tasks: Sequence[NewTask]) -> Handles:
+        """Submit many tasks in as few requests as the store allows. Of one id, the first is taken.
+
+        KeyReused: some keys belong to tasks with other payloads. The other tasks are stored.
+        """
+        check_size("payload", max((task.payload for task in tasks), key=len, default=b""), self.payload_limit)
+        first: dict[str, NewTask] = {}
+        for task in tasks:
+            check_depth("payload", task.payload)
+            if task.idempotency_key is not None and task.id in first:
+                _check_repeat(task, first[task.id])
+            first.setdefault(task.id, task)
+        await self.live_types.check(tasks)
+        answers: list[Added] = []
+        with tracing.submitting([*first.values()]) as span:
+            distinct = span.marked([*first.values()])
+            for start in range(0, len(distinct), BULK):
+                answers += await self.engine.add(distinct[start : start + BULK])
+        self.transitions.queued(distinct, answers)
+        last = dict(zip(first, answers, strict=True))
+        repeated = [task for task in first.values() if task.idempotency_key and not last[task.id].new]
+        await self._check_repeats(repeated, [last[new.id].id for new in repeated])
+        fresh = {task_id: added.new for task_id, added in last.items()}
+        return [TaskHandle(last[task.id].id, fresh.pop(task.id, False), self) for task in tasks]
+
+    async def _check_repeats(self, repeated: Sequence[NewTask], ids: Sequence[str]) -> None:
+        """Raises KeyReused. Only a few of the stored payloads are in memory at once."""
+        news = iter(repeated)
+        async for some in get_in_steps(self.engine, ids):
+            for existing, new in zip(some, news, strict=False):
+                if existing is not None:
+                    _check_repeat(new, existing)
+
+    def new_task(self, type: str, payload: bytes, **options: Any) -> NewTask:
+        """A checked description of a task, ready to submit. Options: see `describe`."""
+        return describe(self.settings, type, payload, clock=self._clock, **options)
+
+    async def producer(self, name: str) -> Producer:
+        """A shorthand for submitting to one queue."""
+        return Producer(self, check_name("queue", name))
+
+    # --- reading
+
+    async def get(self, task_id: str) -> Task | None:
+        """The task as it is now; None if there is none. Raises DamagedTask if what is stored cannot be read."""
+        (task,) = await self.engine.get([check_id(task_id)])
+        if task is None:
+            await self.check_not_damaged(task_id)
+            return None
+        return plain_task(task)
+
+    async def check_not_damaged(self, task_id: str) -> None:
+        """For a task that is missing: raises DamagedTask if it was set aside because it cannot be read."""
+        note = await self.engine.read_note(note_name(task_id))
+        if note is not None:
+            raise decode_damage(task_id, note.data)
+
+    async def list(self, where: Filter | None = None, *, limit: int = 50, after: str = "") -> Tasks:
+        """One page of tasks, newest first. The next page starts `after=qo.cursor(page[-1])`."""
+        return [plain_task(task) for task in await self.engine.find(where or Filter(), limit=limit, after=after)]
+
+    async def all(self, where: Filter | None = None) -> AsyncIterator[Task]:
+        """Every matching task, newest first, page by page."""
+        after = ""
+        while page := await self.list(where, limit=PAGE_SIZE, after=after):
+            for task in page:
+                yield task
+            after = cursor(page[-1])
+
+    async def read_state(self) -> QueueState:
+        """Every task there is now, to look at. On a storage of one object it is one consistent read."""
+        found = await self.engine.snapshot()
+        return QueueState(tasks=tuple(plain_task(task) for task in found.tasks), version=found.version)
+
+    async def history(self, task_id: str) -> Events:
+        """Every transition of a task, in order."""
+        return await self.engine.history(check_id(task_id))
+
+    async def stats(self) -> dict[str, Any]:
+        """Counts by status, then the same by type and by queue."""
+        total: dict[str, int] = {status.value: 0 for status in Status}
+        by_type: dict[str, dict[str, int]] = {}
+        by_queue: dict[str, dict[str, int]] = {}
+        for lane, number in (await self.engine.count()).items():
+            for counts in (total, by_type.setdefault(lane.type, {}), by_queue.setdefault(lane.queue, {})):
+                counts[lane.status.value] = counts.get(lane.status.value, 0) + number
+        return {**total, "by_type": by_type, "by_queue": by_queue}
+
+    async def activity(self, since: Seconds = 3600.0) -> Intervals:
+        """What all processes have done with tasks in the last `since` seconds, oldest first.
+
+        Minutes for the last hour, hours for a week. Counts may lag by some seconds; `qo.stats.add_up` adds them up.
+        """
+        await self.recorder.flush()
+        now = self._clock()
+        return await read_stats(self.engine, now - seconds(since), now)
+
+    async def workers(self) -> Workers:
+        """Every registered worker, the silent ones too."""
+        return await notes.workers(self.engine)
+
+    async def result(
+        self,
+        task_id: str,
+        *,
+        timeout: Seconds | None = None,
+        decode: Callable[[bytes], Any] = decode_value,
+    ) -> Any:
+        """Wait for a task to end and return its result, or raise TaskFailed or ResultTimeout."""
+        task = await self.ended(task_id, timeout=timeout)
+        if task.result is None:
+            raise TaskFailed(f"task {task_id} is {task.status}: {task.error or 'it has no result'}", task_id=task_id)
+        return decode(task.result)
+
+    async def ended(self, task_id: str, *, timeout: Seconds | None = None) -> Task:
+        """Wait for a task to end."""
+        until = None if timeout is None else boot_clock() + seconds(timeout)
+        pause = _FIRST_RESULT_POLL
+        while True:
+            task = await self.get(task_id)
+            if task is None:
+                raise _not_found(task_id)
+            if task.status in FINISHED:
+                return task
+            left = pause if until is None else until - boot_clock()
+            if left <= 0:
+                raise ResultTimeout(f"task {task_id} is still {task.status}", task_id=task_id)
+            await asyncio.sleep(min(pause, left))
+            pause = min(pause * 1.5, _LONGEST_RESULT_POLL)
+
+    # --- dequeuing and settling
+
+    async def dequeue(
+        self,
+        type: str | None = None,
+        *,
+        queue: str | None = None,
+        batch_size: int = 1,
+        lease: Seconds = DEQUEUE_LEASE,
+        capabilities: Iterable[str] = (),
+        wait: Seconds = 0.0,
+    ) -> Tasks:
+        """Lease up to `batch_size` tasks; an empty list if none came within `wait` seconds.
+
+        `qo.decode(task.payload)` is the payload as it was submitted; bytes need no decoding.
+        """
+        if not is_a(batch_size, int) or batch_size < 1:
+            raise InvalidTask("batch_size", f"{show(batch_size)} is not a whole number from 1 on")
+        request = ClaimRequest(
+            worker_id=self._worker_id,
+            lease_id=new_lease_id(),
+            queues=() if queue is None else (check_name("queue", queue),),
+            types=() if type is None else (check_type("type", type),),
+            capabilities=frozenset(check_names("capabilities", capabilities)),
+            limit=batch_size,
+            lease=_positive("lease", lease),
+        )
+        until = boot_clock() + seconds(wait)
+        while True:
+            await self._recover()
+            tasks = await self._claim(request)
+            left = until - boot_clock()
+            if tasks or left <= 0:
+                tasks = [plain_task(task) for task in tasks]
+                self.held.update((task.id, task) for task in tasks)
+                for task in tasks:
+                    log_started(task)
+                return tasks
+            await self.engine.wait(request, min(left, max(_SHORTEST_WAIT, self.settings.recovery_interval)))
+
+    async def _claim(self, request: ClaimRequest) -> Tasks:
+        claiming = asyncio.ensure_future(self.engine.claim(request))
+        try:
+            return await asyncio.shield(claiming)
+        except asyncio.CancelledError:
+            # The store may have leased tasks although the caller is cancelled: hand them back.
+            await asyncio.wait([claiming])
+            if not claiming.cancelled() and claiming.exception() is None and (tasks := claiming.result()):
+                await self.engine.apply([release(task, None) for task in tasks])
+            raise
+
+    async def _recover(self) -> None:
+        """Look for expired leases now and then, because code that dequeues need not have a monitor beside it."""
+        if boot_clock() < self._recovers_at:
+            return
+        self._recovers_at = boot_clock() + self.settings.recovery_interval
+        try:
+            await self.requeue_stale()
+            if self.engine.default_retention and boot_clock() >= self._tidies_at:
+                self._tidies_at = boot_clock() + _RETENTION_INTERVAL
+                await Retention(finished=self.settings.retention, window=self.settings.window).tidy(self.engine)
+        except (StorageError, Conflict) as error:  # the claim that follows raises if the store is away
+            log.debug("did not look for expired leases: %s", error)
+
+    async def requeue_stale(self, timeout: Seconds = 0.0) -> int:
+        """Give the tasks of silent workers to others; how many there were.
+
+        These are tasks whose lease ran out at least five seconds ago (clocks may disagree) and whose last heartbeat is
+        at least `timeout` ago; a lease that still runs is never ended. A lost attempt is a failure: the task comes
+        again after its back-off, or ends when its retries are used up. `dequeue` does this by itself every
+        `Settings.recovery_interval` seconds.
+        """
+        return len(await self._expiry.expire(timeout=_not_negative("timeout", timeout)))
+
+    async def ack(self, task: Task | str, result: object = None) -> None:
+        """The task is done; keep its result."""
+        data = encode_value(result, "result")
+        check_size("result", data, self.payload_limit)
+        await self._settle(task, lambda held: complete(held, data))
+
+    async def nack(self, task: Task | str, error: str = "nack", *, delay: Seconds | None = None) -> None:
+        """The task failed: it comes again after its back-off (or `delay`), or ends when its retries are used up."""
+        after = None if delay is None else _not_negative("delay", delay)
+        await self._settle(task, lambda held: after_error(held, error, luck=luck(), after=after))
+
+    async def release(self, task: Task | str, *, delay: Seconds = 0.0) -> None:
+        """Hand a task back unfinished; it costs no retry."""
+        after = _not_negative("delay", delay)
+        await self._settle(task, lambda held: release(held, after))
+
+    async def heartbeat(self, task: Task | str, *, lease: Seconds | None = None) -> None:
+        """Still working: the lease now runs for `lease` seconds more, or as long as it was dequeued for."""
+        held = self._lease_of(task)
+        length = lease_length(held) if lease is None else _positive("lease", lease)
+        if not await self._applying.commit(renew(held, length)):
+            self._forget(held)
+            raise _lost(held)
+
+    async def _settle(self, task: Task | str, how: Callable[[Task], Change]) -> None:
+        held = self._lease_of(task)
+        change = how(held)
+        settled = await self._applying.commit(change)
+        self._forget(held)
+        if not settled:
+            raise _lost(held)
+        if self.transitions.is_first(change):
+            self.transitions.settled(held, change)
+
+    def _forget(self, held: Task) -> None:
+        known = self.held.get(held.id)
+        if known is not None and known.lease_id == held.lease_id:  # a later attempt may be held here by now
+            del self.held[held.id]
+
+    def _lease_of(self, task: Task | str) -> Task:
+        if isinstance(task, Task):
+            return task
+        held = self.held.get(task)
+        if held is None:
+            raise TaskNotFound(f"task {task} was not dequeued here, or is settled already", task_id=task)
+        return held
+
+    async def consumer(self, name: str) -> Consumer:
+        """A shorthand for taking tasks from one queue."""
+        return Consumer(self, check_name("queue", name))
+
+    # --- changing tasks by their ids
+
+    async def cancel(self, task_id: str) -> None:
+        await self._change(cancel(check_id(task_id)))
+
+    async def replay(self, task_id: str) -> None:
+        await self._change(replay(check_id(task_id)))
+
+    async def archive(self, task_id: str) -> None:
+        await self._change(archive(check_id(task_id)))
+
+    async def delete(self, task_id: str) -> None:
+        """Forget a finished task, or a damaged one."""
+        (deleted,) = await self.engine.delete([check_id(task_id)])
+        if not deleted:
+            try:
+                refusal = await self._refusal(task_id, "delete", FINISHED)
+            except DamagedTask:  # found to be so just now
+                (deleted,) = await self.engine.delete([task_id])
+                if not deleted:
+                    raise
+            else:
+                raise refusal
+
+    async def change_all(self, where: Filter, how: Callable[[str], Change]) -> int:
+        """Change every matching task with `cancel`, `replay` or `archive`; how many it was."""
+        ids = await self._ids(where)
+        return sum(await self.apply([how(task_id) for task_id in ids]))
+
+    async def apply(self, changes: Sequence[Change]) -> Answers:
+        """Change many tasks by their ids; which of them were changed."""
+        answers: Answers = []
+        for start in range(0, len(changes), PAGE_SIZE):
+            some = changes[start : start + PAGE_SIZE]
+            landed = await self.engine.apply(some)
+            await self._report([change for change, done in zip(some, landed, strict=True) if done])
+            answers += landed
+        return answers
+
+    async def delete_all(self, where: Filter, *, progress: Callable[[int], None] | None = None) -> int:
+        """Delete every matching task that is finished; how many it was. `progress` is told the number of each batch."""
+        ids = await self._ids(where)
+        deleted = 0
+        for start in range(0, len(ids), PAGE_SIZE):
+            number = sum(await self.engine.delete(ids[start : start + PAGE_SIZE]))
+            deleted += number
+            if progress is not None:
+                progress(number)
+        return deleted
+
+    async def _ids(self, where: Filter) -> Ids:
+        """Of every matching task. Values are not read: they may be large."""
+        ids: Ids = []
+        after = ""
+        while page := await self.engine.find_without_values(where, limit=PAGE_SIZE, after=after):
+            ids += [task.id for task in page]
+            after = cursor(page[-1])
+        return ids
+
+    async def _change(self, change: Change) -> None:
+        if not await self._applying.commit(change):
+            raise await self._refusal(change.id, _VERBS[change.to], STATUSES[change.guard])
+        await self._report([change])
+
+    async def _refusal(self, task_id: str, verb: str, allowed: Iterable[Status]) -> TaskNotFound | WrongStatus:
+        task = await self.get(task_id)
+        if task is None:
+            return _not_found(task_id)
+        names = ", ".join(sorted(allowed))
+        refusal = f"task {task_id} is {task.status}; {verb} takes a task that is one of: {names}"
+        return WrongStatus(refusal, task_id=task_id)
+
+    async def _report(self, changes: Sequence[Change]) -> None:
+        """Log and count tasks that were changed by their ids alone."""
+        cancelled = [change.id for change in changes if change.to is Status.CANCELLED]
+        replayed = [change.id for change in changes if change.to is Status.PENDING and self.transitions.tells_queued]
+        if not cancelled and not replayed:
+            return
+        with suppress(StorageError):  # the changes have landed: only their log lines and counts are missing
+            if cancelled:
+                self.transitions.cancelled(await self._existing(cancelled))
+            if replayed:
+                self.transitions.replayed(await self._existing(replayed))
+
+    async def _existing(self, ids: Sequence[str]) -> Tasks:
+        return [task for task in await self.engine.get_without_values(ids) if task is not None]
 
 
 def connect(
     url: str | ObjectStorage, settings: Settings | None = None, *, mode: Literal["group", "direct"] = "group"
 ) -> Client:
-    """The queue at a URL, as an async context manager.
+    """The client of the store at a URL, as an async context manager.
 
-    An object of yours with `read` and `write` in place of a URL keeps the whole queue as one JSON document; `mode` then
+    An object of yours with `read` and `write` in place of a URL keeps the whole store as one JSON document; `mode` then
     says whether concurrent calls share a write (`group`) or each makes its own (`direct`).
     """
     return Client(open_engine(url) if isinstance(url, str) else open_storage(url, mode), settings)
+
+
+def _check_repeat(new: NewTask, existing: Task | NewTask) -> None:
+    """A submission under a key that is taken gets the first task only if it has the same payload."""
+    if not same_value(new.payload, existing.payload):
+        raise KeyReused(
+            f"idempotency key {new.idempotency_key!r} of {new.type} in queue {new.queue} belongs to task {existing.id},"
+            " which has another payload; choose another key, or submit the payload of that task",
+            task_id=existing.id,
+        )
+
+
+def _positive(field: str, duration: Seconds) -> float:
+    check_number(field, given := seconds(duration), above=0.0)
+    return given
+
+
+def _not_negative(field: str, duration: Seconds) -> float:
+    check_number(field, given := seconds(duration))
+    return given
+
+
+def _not_found(task_id: str) -> TaskNotFound:
+    return TaskNotFound(f"there is no task {task_id}", task_id=task_id)
+
+
+def _lost(task: Task) -> LeaseLost:
+    return LeaseLost(
+        f"task {task.id} is no longer held by attempt {task.attempt}: its lease expired or it was cancelled",
+        task_id=task.id,
+    )

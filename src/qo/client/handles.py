@@ -1,4 +1,4 @@
-"""What a queue hands out: a submitted task, a producer, a consumer, a heartbeat."""
+"""What a client hands out: task handles, producers, consumers, heartbeats, and a view of all tasks."""
 
 import asyncio
 import inspect
@@ -10,45 +10,44 @@ from msgspec import Struct
 
 from qo.client.describe import Seconds, seconds
 from qo.errors import Conflict, InvalidSetting, StorageError
-from qo.model import Task, check_number
+from qo.model import Status, Task, check_number
+from qo.sweep import lease_length
 
 if TYPE_CHECKING:
-    from qo.client.looking import Looking
-    from qo.client.submitting import Submitting
-    from qo.client.taking import Taking
+    from qo.client.client import Client
 
 log = logging.getLogger("qo.client")
 DEQUEUE_LEASE = 300.0  # seconds; a consumer that works longer sends heartbeats
 
 
-class Submitted(Struct, frozen=True, eq=False, gc=False):
+class TaskHandle(Struct, frozen=True, eq=False, gc=False):
     """A task that the store has. `new` is False if its idempotency key had made one before."""
 
     id: str
     new: bool
-    _queue: "Looking"
+    _queue: "Client"
 
     async def result(self, timeout: Seconds | None = None) -> Any:
         return await self._queue.result(self.id, timeout=timeout)
 
     def __repr__(self) -> str:
-        return f"<Submitted {self.id}>"
+        return f"<TaskHandle {self.id}>"
 
 
 class Producer:
     """Submits to one queue; the type is the queue's name unless one is given."""
 
-    def __init__(self, queue: "Submitting", name: str) -> None:
+    def __init__(self, queue: "Client", name: str) -> None:
         self._queue, self.name = queue, name
 
-    async def enqueue(self, payload: object = None, *, type: str | None = None, **options: Any) -> Submitted:
+    async def enqueue(self, payload: object = None, *, type: str | None = None, **options: Any) -> TaskHandle:
         return await self._queue.enqueue(type or self.name, payload, queue=self.name, **options)
 
 
 class Consumer:
     """Takes tasks from one queue."""
 
-    def __init__(self, queue: "Taking", name: str) -> None:
+    def __init__(self, queue: "Client", name: str) -> None:
         self._queue, self.name, self.held = queue, name, queue.held
         self.ack, self.nack, self.release, self.heartbeat = queue.ack, queue.nack, queue.release, queue.heartbeat
 
@@ -57,9 +56,22 @@ class Consumer:
         return tasks[0] if tasks else None
 
 
-def lease_length(task: Task) -> float:
-    """Seconds: a claim or heartbeat is the last write of a running task, and sets its lease from then."""
-    return (task.lease_expires_at or 0.0) - task.updated_at
+class QueueState(Struct, frozen=True, kw_only=True):
+    """All tasks at one moment, newest first."""
+
+    tasks: tuple[Task, ...] = ()
+    version: int | None = None  # grows with every write, where the whole queue is one object
+
+    def pending(self, type: str | None = None) -> list[Task]:
+        """In the order they come."""
+        waiting = (task for task in self.tasks if task.status is Status.PENDING and type in (None, task.type))
+        return sorted(waiting, key=lambda task: (task.rank, task.created_at))
+
+    def running(self) -> list[Task]:
+        return [task for task in self.tasks if task.status is Status.RUNNING]
+
+    def find(self, task_id: str) -> Task | None:
+        return next((task for task in self.tasks if task.id == task_id), None)
 
 
 class Heartbeating(Protocol):

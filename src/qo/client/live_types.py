@@ -13,7 +13,7 @@ from qo.clock import boot_clock
 from qo.engine import Engine
 from qo.errors import InvalidTask
 from qo.model import UNFINISHED, NewTask
-from qo.notes import CONTROL, MAX_LIVE_TYPES, Control, read_or
+from qo.notes import CONTROL, MAX_LIVE_TYPES, Controls, read_or
 
 _FEW = 10  # types that a process brings into a queue without a look at the switches
 _MANY = 100  # types that a process brings into a queue without counting, unless the limit was set
@@ -28,7 +28,7 @@ class LiveTypes:
         self._engine = engine
         self._brought: _Types = {}  # submitted here
         self._allowed: _Types = {}  # the same since the last look at the switches
-        self._control = Control()
+        self._control = Controls()
         self._check_again_at = float("-inf")
         self._checks, self._checked = 0, asyncio.Event()
 
@@ -67,7 +67,7 @@ class LiveTypes:
 
     async def _check(self, new: _Types) -> None:
         if boot_clock() >= self._check_again_at:
-            self._control = await read_or(self._engine, CONTROL, Control, self._control)
+            self._control = await read_or(self._engine, CONTROL, Controls, self._control)
             self._check_again_at = boot_clock() + _RECHECK_INTERVAL
         limit = MAX_LIVE_TYPES if self._control.max_types is None else self._control.max_types
         if limit and (self._control.max_types is not None or self._brings_more_than(_MANY, new)):

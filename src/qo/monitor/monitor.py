@@ -15,9 +15,6 @@ from msgspec import Struct
 from qo import notes
 from qo.audit import compact_audit
 from qo.client import Client
-from qo.client.recovery import LeaseExpiry
-from qo.client.retention import Retention
-from qo.client.store_time import StoreTime
 from qo.clock import Clock, monotonic_clock, system_clock, unset_clock
 from qo.engine import Engine
 from qo.errors import Conflict, DamagedNote, Refused, StorageError
@@ -25,6 +22,9 @@ from qo.ids import luck
 from qo.model import NEW, Note
 from qo.monitor.settings import MonitorSettings
 from qo.stats import compact_stats
+from qo.store_time import StoreTime
+from qo.sweep.lease_expiry import LeaseExpiry
+from qo.sweep.retention import Retention
 
 log = logging.getLogger("qo.monitor")
 _LATE = 1.25, 2.0  # a check may come this much later than planned: a factor, and seconds

@@ -89,11 +89,11 @@ class NotesContract:
         assert (check.led, check.expired) == (True, 1)
         assert (await stored(engine)).status is Status.PENDING
         assert [worker.worker_id for worker in await queue.workers()] == ["a"]
-        assert await queue.switches.in_force() == notes.Control()
+        assert await queue.controls.in_force() == notes.Controls()
         with pytest.raises(DamagedNote, match="control"):
-            await queue.switches.read()
-        assert (await queue.switches.pause()).paused
-        assert (await queue.switches.read()).paused
+            await queue.controls.read()
+        assert (await queue.controls.pause()).paused
+        assert (await queue.controls.read()).paused
         known = await notes.make_types_known(engine, ["mine"])
         assert known.types == {"mine", "there"}  # or tasks of this type would be failed as unknown
         aside = await engine.notes(QUARANTINE)

@@ -14,10 +14,10 @@ from litestar.datastructures import State
 from litestar.types import ASGIApp, HTTPScope, Message, Receive, Send
 
 from qo.audit import ActionOutcome, ActorKind, AuditTrail, new_record
-from qo.client.store_time import StoreTime
 from qo.clock import Clock, system_clock
 from qo.engine import Engine
 from qo.errors import OutcomeUnknown, StorageError
+from qo.store_time import StoreTime
 from qo.web.callers import Caller, CallerKind, Scope
 
 _SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})

@@ -8,7 +8,7 @@ from qo.clock import Clock
 from qo.engine import Engine
 from qo.ids import new_lease_id
 from qo.model import MAX_NAMES, ClaimRequest, Status, Task
-from qo.notes import CONTROL, NO_HANDLER, Control, read_or
+from qo.notes import CONTROL, NO_HANDLER, Controls, read_or
 from qo.tasks import Handler
 from qo.worker.lease_length import LeaseLength
 from qo.worker.leased_runs import LeasedRuns
@@ -36,7 +36,7 @@ class ClaimPlan:
         self.limits = Limits(clock)
         self.lease = LeaseLength(settings.lease)
         self.pace = Prefetch(settings.prefetch, settings.concurrency, clock)
-        self._control = Control()
+        self._control = Controls()
         self.obeyed_at = float("-inf")
         self._reads, self._last_read = count(1), 0  # of the switches; two may be under way at once
         self._queues = settings.queues
@@ -128,7 +128,7 @@ class ClaimPlan:
         """Read the switches."""
         self.obeyed_at = self._clock()  # a store that is away is asked again when these are stale, not at once
         number = next(self._reads)
-        control = await read_or(self._engine, CONTROL, Control, self._control)
+        control = await read_or(self._engine, CONTROL, Controls, self._control)
         if number < self._last_read:  # a later read was answered first: this answer may be older than a pause
             return
         self._control, self._last_read = control, number
@@ -142,7 +142,7 @@ class ClaimPlan:
             if not self._queues:
                 self._types = ()
 
-    async def _queues_with_tasks(self, control: Control) -> list[str]:
+    async def _queues_with_tasks(self, control: Controls) -> list[str]:
         """Where tasks wait comes first: a server refuses a claim that lists too many queues."""
         queues: dict[str, bool] = {}
         for lane in await self._engine.count():

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from qo.clock import Clock
-from qo.notes import Control
+from qo.notes import Controls
 from qo.tasks import Handler
 
 WHOLE = ""  # no type's name: the bucket for the whole worker
@@ -37,7 +37,7 @@ class Limits:
         self._clock = clock
         self._buckets: dict[str, TokenBucket] = {}
 
-    def obey(self, control: Control, handlers: Mapping[str, Handler]) -> None:
+    def obey(self, control: Controls, handlers: Mapping[str, Handler]) -> None:
         """Take over rates; a bucket whose rate did not change keeps its tokens."""
         declared = {type: handler.options.rate_limit for type, handler in handlers.items()}
         rates = declared | control.rate_limits | {WHOLE: control.rate_limit}

@@ -72,14 +72,14 @@ class Registration:
 
     async def forget_dismissal(self) -> None:
         """It was meant for the worker of this name that ran then, not for the next one."""
-        control = await notes.read_or(self._engine, notes.CONTROL, notes.Control, notes.Control())
+        control = await notes.read_or(self._engine, notes.CONTROL, notes.Controls, notes.Controls())
         if self.worker_id not in control.draining:
             return
 
-        def without(now: notes.Control) -> notes.Control:
+        def without(now: notes.Controls) -> notes.Controls:
             return replace(now, draining=now.draining - {self.worker_id})
 
-        await notes.change(self._engine, notes.CONTROL, notes.Control, without)
+        await notes.change(self._engine, notes.CONTROL, notes.Controls, without)
 
 
 @cache

@@ -7,11 +7,11 @@ warns about them, and fails them only if its settings say so.
 import logging
 from collections import Counter
 
-from qo.client.store_time import StoreTime
 from qo.clock import Clock
 from qo.engine import Engine
 from qo.model import MAX_NAMES, Filter, Status, Task, cursor, reject
 from qo.notes import KNOWN_TYPES, KnownTypes, read_or
+from qo.store_time import StoreTime
 from qo.transitions import Transitions
 from qo.worker.claim_plan import ClaimPlan
 from qo.worker.idle_interval import rest

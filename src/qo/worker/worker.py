@@ -8,11 +8,12 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Any
 
-from qo.client import Client, listeners
-from qo.client.store_time import StoreTime
+from qo import controls
+from qo.client import Client
 from qo.clock import Clock, boot_clock, system_clock
 from qo.errors import InvalidSetting, StorageError
 from qo.model import ClaimRequest, Task, release
+from qo.store_time import StoreTime
 from qo.tasks import Executor, Handler, Registry
 from qo.worker.bounded_wait import abandon, bounded, ended
 from qo.worker.claim_plan import ClaimPlan
@@ -143,12 +144,12 @@ class Worker:
         self._upkeep = LeaseKeeper(
             self._engine, self._held, self._executors, self._settler, lease=self._claiming.lease, clock=self._clock
         )
-        listeners.listen(self)
+        controls.add_listener(self)
         try:
             with confined():
                 await self._work(self._upkeep)
         finally:
-            listeners.leave(self)
+            controls.remove_listener(self)
             await self._executors.close()
 
     async def _work(self, upkeep: LeaseKeeper) -> None:
@@ -319,7 +320,7 @@ class Worker:
                 pause = rest(self._clock() - began, _LOOK, _PAUSED) if paused else pause
             await asyncio.sleep(pause)
 
-    def switches_changed(self, *, hold: bool) -> "Future[None]":
+    def controls_changed(self, *, hold: bool) -> "Future[None]":
         """Obey the switches now, and start nothing before if `hold`. From any thread of this process."""
         obeyed: Future[None] = Future()
         if hold:

@@ -10,7 +10,7 @@ from msgspec import Struct
 from qo.client import Client
 from qo.clock import iso
 from qo.model import UNFINISHED, Counts, Filter, LevelWord, Status, Task
-from qo.notes import Control, WorkerNote
+from qo.notes import Controls, WorkerNote
 from qo.web.access import LIMITED, READ, caller_of
 from qo.web.callers import AccessLimits
 from qo.web.dashboard_api.views import StatusWord, TaskDocument, WorkerState, brief, worker_state
@@ -90,7 +90,7 @@ async def show_overview(request: Request[Any, Any, Any]) -> Overview:
     view = server.views.of(limits)
     sample = await view.sampler.fresh(FRESH * view.sampler.cost)
     control, workers, failures, minutes = await asyncio.gather(
-        server.queue.switches.in_force(),
+        server.queue.controls.in_force(),
         visible_workers(request),
         _failures(server.queue, limits),
         _minutes(server, limits),
@@ -122,7 +122,7 @@ async def _failures(queue: Client, limits: AccessLimits) -> list[Task]:
     return sorted(tasks, key=lambda task: -(task.completed_at or 0.0))[:_FAILURES_SHOWN]
 
 
-async def _queues(view: StoreView, sample: Sample, control: Control, now: float) -> list[QueueLine]:
+async def _queues(view: StoreView, sample: Sample, control: Controls, now: float) -> list[QueueLine]:
     grouped = _grouped(sample.counts, by_queue=True)
     oldest = await view.oldest.look([name for name, numbers in grouped if numbers["pending"]], now)
     live_types = _live_types(sample.counts)

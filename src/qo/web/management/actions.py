@@ -115,7 +115,7 @@ async def clean_up(request: Request[Any, Any, Any], olderThan: FromQuery[str]) -
 @post("/pause", opt=OPERATE, status_code=200, responses=problems())
 async def pause(request: Request[Any, Any, Any]) -> Paused:
     """Stop all workers from starting tasks."""
-    control = await server_of(request).queue.switches.pause()
+    control = await server_of(request).queue.controls.pause()
     tell(request, "paused")
     return Paused(control.paused)
 
@@ -123,7 +123,7 @@ async def pause(request: Request[Any, Any, Any]) -> Paused:
 @post("/resume", opt=OPERATE, status_code=200, responses=problems())
 async def resume(request: Request[Any, Any, Any]) -> Paused:
     """Let all workers start tasks again."""
-    control = await server_of(request).queue.switches.resume()
+    control = await server_of(request).queue.controls.resume()
     tell(request, "resumed")
     return Paused(control.paused)
 
@@ -133,7 +133,7 @@ async def limit_rate(request: Request[Any, Any, Any], data: JSONBody[RateLimit])
     """Let each worker start at most so many tasks a second; 0 lifts the limit."""
     describe_action(request, f"{data.tasks_per_second:g} a second")
     try:
-        await server_of(request).queue.switches.limit_rate(data.tasks_per_second)
+        await server_of(request).queue.controls.limit_rate(data.tasks_per_second)
     except InvalidTask as error:
         raise InvalidTask("tasksPerSecond", "must be a number from 0 on; 0 is no limit") from error
     tell(request, "limited", rate_limit=data.tasks_per_second)

@@ -12,7 +12,7 @@ from qo.engine import Engine
 from qo.errors import Conflict, InvalidTask, StorageError
 from qo.ids import new_lease_id
 from qo.model import ClaimRequest, Filter, Status, Task, check_names, check_number, release
-from qo.notes import Control
+from qo.notes import Controls
 from qo.web.byte_budget import claim_within
 from qo.web.callers import AccessLimits
 from qo.web.remote.messages import LEASE, HandedOut, Poll
@@ -29,7 +29,7 @@ _REQUEST_ID = range(16, 129)  # its length: the lease is made of it, and must no
 class TaskPolling:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._control = Control()
+        self._control = Controls()
         self._looked_at = float("-inf")
 
     async def poll(
@@ -109,10 +109,10 @@ class TaskPolling:
         """Someone asked the worker to finish what it has and leave."""
         return seat.note.worker_id in (await self._switches()).draining
 
-    async def _switches(self) -> Control:
+    async def _switches(self) -> Controls:
         now = boot_clock()
         if now - self._looked_at >= _LOOK:
-            self._control = await notes.read_or(self._engine, notes.CONTROL, Control, self._control)
+            self._control = await notes.read_or(self._engine, notes.CONTROL, Controls, self._control)
             self._looked_at = now
         return self._control
 

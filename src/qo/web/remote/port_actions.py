@@ -30,28 +30,28 @@ class PortAction(NamedTuple):
     target: str = ""
 
 
-async def controls_before(queue: Client, call: str, asked: Any) -> notes.Control | None:
+async def controls_before(queue: Client, call: str, asked: Any) -> notes.Controls | None:
     """What workers obey before a call that may change it; None: the call does not touch it."""
     if (call == "write_note" and asked.name == notes.CONTROL) or (call == "drop_note" and asked == notes.CONTROL):
         return await _controls(queue)
     return None
 
 
-async def _controls(queue: Client) -> notes.Control:
+async def _controls(queue: Client) -> notes.Controls:
     try:
-        return await queue.switches.read()
+        return await queue.controls.read()
     except DamagedNote:
-        return notes.Control()
+        return notes.Controls()
 
 
-def actions_in(call: str, asked: Any, answer: Any, before: notes.Control | None) -> list[PortAction]:
+def actions_in(call: str, asked: Any, answer: Any, before: notes.Controls | None) -> list[PortAction]:
     """The actions of a call that was answered so; with the answer None, of one whose outcome is not known."""
     if call == "delete":
         return _tasks("delete", asked, answer)
     if call == "apply":
         return _changes(asked, answer)
     if before is not None:
-        after = notes.Control() if call == "drop_note" else _written(asked)
+        after = notes.Controls() if call == "drop_note" else _written(asked)
         difference = controls_in_words(before, after)
         return [PortAction("controls", [], None, difference)] if difference else []
     return []
@@ -78,20 +78,20 @@ def _tasks(verb: str, ids: list[str], answer: list[bool] | None) -> list[PortAct
     return [PortAction(verb, changed, len(changed))] if changed else []
 
 
-def _written(asked: wire.WriteNote) -> notes.Control:
+def _written(asked: wire.WriteNote) -> notes.Controls:
     try:
-        return notes.decode(Note(asked.name, asked.data, ""), notes.Control)
+        return notes.decode(Note(asked.name, asked.data, ""), notes.Controls)
     except DamagedNote:
-        return notes.Control()
+        return notes.Controls()
 
 
-def controls_in_words(before: notes.Control, after: notes.Control) -> str:
+def controls_in_words(before: notes.Controls, after: notes.Controls) -> str:
     """What has changed; nothing if a worker that was asked to end has left, which it does on its own."""
     if structs.replace(before, draining=after.draining) == after and after.draining <= before.draining:
         return ""
     return ", ".join(
         f"{name} {_shown(getattr(before, name))} to {_shown(getattr(after, name))}"
-        for name in notes.Control.__struct_fields__
+        for name in notes.Controls.__struct_fields__
         if getattr(before, name) != getattr(after, name)
     )
 

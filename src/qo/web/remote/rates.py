@@ -2,7 +2,7 @@
 
 from qo.clock import Clock
 from qo.model import Task
-from qo.notes import Control
+from qo.notes import Controls
 from qo.worker.limits import WHOLE, TokenBucket
 
 
@@ -11,7 +11,7 @@ class Rates:
         self._clock = clock
         self._buckets: dict[str, TokenBucket] = {}
 
-    def obey(self, control: Control) -> None:
+    def obey(self, control: Controls) -> None:
         """Take over rates; a bucket whose rate did not change keeps its tokens."""
         rates = control.rate_limits | {WHOLE: control.rate_limit}
         now, old = self._clock(), self._buckets

@@ -60,7 +60,7 @@ class Draining(Struct, frozen=True):
 @get("/switches", opt=READ | LIMITED, responses=problems())
 async def show_switches(request: Request[Any, Any, Any]) -> SwitchesView:
     """What is paused and limited."""
-    return await _as_seen(request, await server_of(request).queue.switches.in_force())
+    return await _as_seen(request, await server_of(request).queue.controls.in_force())
 
 
 @post("/switches/pause", opt=OPERATE | CHECKED, status_code=200, responses=problems(413, 415))
@@ -70,7 +70,7 @@ async def pause_some(request: Request[Any, Any, Any], data: JSONBody[Which]) -> 
     403 if this would stop tasks that are outside the limits of the token."""
     _check_inside(request, data.queue, data.type)
     describe_action(request, **_which(data))
-    control = await server_of(request).queue.switches.pause(**_which(data))
+    control = await server_of(request).queue.controls.pause(**_which(data))
     tell(request, "paused", paused=_which(data))
     return await _as_seen(request, control)
 
@@ -80,7 +80,7 @@ async def resume_some(request: Request[Any, Any, Any], data: JSONBody[Which]) ->
     """Undo it: of a queue, of a type, or of everything."""
     _check_inside(request, data.queue, data.type)
     describe_action(request, **_which(data))
-    control = await server_of(request).queue.switches.resume(**_which(data))
+    control = await server_of(request).queue.controls.resume(**_which(data))
     tell(request, "resumed", resumed=_which(data))
     return await _as_seen(request, control)
 
@@ -90,7 +90,7 @@ async def limit_rate(request: Request[Any, Any, Any], data: JSONBody[Limit]) -> 
     """How many tasks each worker starts a second, of one type or in all."""
     _check_inside(request, None, data.type)
     describe_action(request, f"{data.tasks_per_second:g} a second", type=[data.type] if data.type else [])
-    control = await server_of(request).queue.switches.limit_rate(data.tasks_per_second, type=data.type)
+    control = await server_of(request).queue.controls.limit_rate(data.tasks_per_second, type=data.type)
     tell(request, "limited", rate=data.tasks_per_second)
     return await _as_seen(request, control)
 
@@ -100,7 +100,7 @@ async def limit_types(request: Request[Any, Any, Any], data: JSONBody[TypeLimit]
     """How many types of unfinished tasks a queue may have. Producers heed it within a minute."""
     _check_inside(request, None, None)
     describe_action(request, f"{data.max_types} types")
-    control = await server_of(request).queue.switches.limit_types(data.max_types)
+    control = await server_of(request).queue.controls.limit_types(data.max_types)
     tell(request, "limited", max_types=data.max_types)
     return await _as_seen(request, control)
 
@@ -111,7 +111,7 @@ async def drain_worker(request: Request[Any, Any, Any], worker_id: FromPath[str]
     queue = server_of(request).queue
     check_name("worker_id", worker_id)
     await _check_drainable(request, worker_id)
-    await queue.switches.drain([worker_id])
+    await queue.controls.drain([worker_id])
     tell(request, "draining", worker_id=worker_id)
     return Draining(worker_id, True)
 
@@ -139,7 +139,7 @@ def _check_inside(request: Request[Any, Any, Any], queue: str | None, type: str 
         raise PermissionDeniedException("this would concern tasks that this token is not for")
 
 
-async def _as_seen(request: Request[Any, Any, Any], control: notes.Control) -> SwitchesView:
+async def _as_seen(request: Request[Any, Any, Any], control: notes.Controls) -> SwitchesView:
     limits = caller_of(request).limits
     if limits.is_whole:
         return switches_view(control)
@@ -147,7 +147,7 @@ async def _as_seen(request: Request[Any, Any, Any], control: notes.Control) -> S
     return switches_view(switches_seen(control, limits, sample.counts))
 
 
-def switches_seen(control: notes.Control, limits: AccessLimits, counts: Counts) -> notes.Control:
+def switches_seen(control: notes.Controls, limits: AccessLimits, counts: Counts) -> notes.Controls:
     """Those that concern tasks of the caller. `counts` are its own."""
     if limits.is_whole:
         return control
@@ -161,7 +161,7 @@ def switches_seen(control: notes.Control, limits: AccessLimits, counts: Counts) 
     )
 
 
-def switches_view(control: notes.Control) -> SwitchesView:
+def switches_view(control: notes.Controls) -> SwitchesView:
     return SwitchesView(
         paused=PausedView(all=control.paused, queues=sorted(control.paused_queues), types=sorted(control.paused_types)),
         limit=control.rate_limit,

@@ -11,46 +11,46 @@ from qo.client import Client
 from qo.engines.memory import MemoryEngine
 from qo.errors import Conflict, InvalidTask, StorageError
 from qo.model import ANY, Filter, NewTask, cancel
-from qo.notes import Control, KnownTypes, WorkerNote
+from qo.notes import Controls, KnownTypes, WorkerNote
 from qo.testing import ManualClock
 
 
 async def test_nothing_is_paused_at_first(queue: Client) -> None:
-    assert await queue.switches.read() == Control()
+    assert await queue.controls.read() == Controls()
 
 
 async def test_everything_is_paused_and_resumed(queue: Client) -> None:
-    assert (await queue.switches.pause()).paused
-    assert (await queue.switches.read()).paused
-    assert await queue.switches.resume() == Control() == await queue.switches.read()
+    assert (await queue.controls.pause()).paused
+    assert (await queue.controls.read()).paused
+    assert await queue.controls.resume() == Controls() == await queue.controls.read()
 
 
 async def test_some_queues_and_types_are_paused_and_resumed(queue: Client) -> None:
-    await queue.switches.pause(queues=["a", "b"])
-    await queue.switches.pause(types=["t", "u"])
-    control = await queue.switches.resume(queues=["a"], types=["u"])
-    assert control == Control(paused_queues=frozenset("b"), paused_types=frozenset("t"))
+    await queue.controls.pause(queues=["a", "b"])
+    await queue.controls.pause(types=["t", "u"])
+    control = await queue.controls.resume(queues=["a"], types=["u"])
+    assert control == Controls(paused_queues=frozenset("b"), paused_types=frozenset("t"))
 
 
 async def test_pausing_some_does_not_resume_all(queue: Client) -> None:
-    await queue.switches.pause()
-    assert (await queue.switches.pause(queues=["a"])).paused
-    assert (await queue.switches.resume(queues=["a"])).paused
-    await queue.switches.pause(types=["t"])
-    assert await queue.switches.resume() == Control()
+    await queue.controls.pause()
+    assert (await queue.controls.pause(queues=["a"])).paused
+    assert (await queue.controls.resume(queues=["a"])).paused
+    await queue.controls.pause(types=["t"])
+    assert await queue.controls.resume() == Controls()
 
 
 async def test_rates_are_limited_in_all_and_by_type_and_the_limit_lifted(queue: Client) -> None:
-    await queue.switches.limit_rate(10)
-    await queue.switches.limit_rate(2.5, type="t")
-    assert await queue.switches.limit_rate(0) == Control(rate_limits={"t": 2.5})
+    await queue.controls.limit_rate(10)
+    await queue.controls.limit_rate(2.5, type="t")
+    assert await queue.controls.limit_rate(0) == Controls(rate_limits={"t": 2.5})
 
 
 async def test_a_queue_takes_so_many_types_of_unfinished_tasks(queue: Client) -> None:
     def some(types: range, into: str = "q") -> list[NewTask]:
         return [queue.new_task(f"t{n}", b"{}", queue=into) for n in types]
 
-    await queue.switches.limit_types(20)
+    await queue.controls.limit_types(20)
     await queue.submit_many(some(range(20)))
     with pytest.raises(InvalidTask, match=r"^type: queue q has unfinished tasks of 20 types, and 1 more \('t20'\)"):
         await queue.enqueue("t20", queue="q")
@@ -59,17 +59,17 @@ async def test_a_queue_takes_so_many_types_of_unfinished_tasks(queue: Client) ->
     await queue.submit_many(some(range(20, 35), into="other"))
     assert sum((await queue.engine.count()).values()) == 35  # nothing of the batch that was refused
     await queue.submit_many(some(range(20)))
-    await queue.switches.limit_types(0)
+    await queue.controls.limit_types(0)
     other = Client(queue.engine)
     await other.submit_many(some(range(20, 25)))
-    await queue.switches.limit_types(25)
+    await queue.controls.limit_types(25)
     assert await queue.change_all(Filter(types=("t0", "t1")), cancel) == 4
     third = Client(queue.engine)
     await third.submit_many(some(range(20, 27)) + some(range(2, 10)))
     with pytest.raises(InvalidTask, match=r"would pass the limit of 25"):
         await third.submit_many(some(range(1)))
     with pytest.raises(InvalidTask, match=r"max_types: -1 is not a whole number"):
-        await queue.switches.limit_types(-1)
+        await queue.controls.limit_types(-1)
 
 
 async def test_a_thousand_types_are_enough_unless_someone_says_otherwise(queue: Client) -> None:
@@ -82,18 +82,18 @@ async def test_a_thousand_types_are_enough_unless_someone_says_otherwise(queue: 
 @pytest.mark.parametrize("rate", [-1, float("nan"), float("inf")])
 async def test_a_rate_that_is_none_is_refused(queue: Client, rate: float) -> None:
     with pytest.raises(InvalidTask, match=r"^rate_limit: "):
-        await queue.switches.limit_rate(rate)
-    assert await queue.switches.read() == Control()
+        await queue.controls.limit_rate(rate)
+    assert await queue.controls.read() == Controls()
 
 
 async def test_names_that_are_none_are_refused(queue: Client) -> None:
     with pytest.raises(InvalidTask, match=r"^queue: .*is not a list of names"):
-        await queue.switches.pause(queues="mail")
+        await queue.controls.pause(queues="mail")
     with pytest.raises(InvalidTask, match=r"^type: "):
-        await queue.switches.resume(types=["a b"])
+        await queue.controls.resume(types=["a b"])
     with pytest.raises(InvalidTask, match=r"^type: "):
-        await queue.switches.limit_rate(1, type="a b")
-    assert await queue.switches.read() == Control()
+        await queue.controls.limit_rate(1, type="a b")
+    assert await queue.controls.read() == Controls()
 
 
 async def test_eight_racing_writers_lose_no_update(queue: Client) -> None:
@@ -111,9 +111,9 @@ async def test_eight_racing_writers_lose_no_update(queue: Client) -> None:
 
 
 async def test_a_change_that_changes_nothing_is_not_written(queue: Client) -> None:
-    await queue.switches.pause()
+    await queue.controls.pause()
     before = await queue.engine.read_note(notes.CONTROL)
-    await queue.switches.pause()
+    await queue.controls.pause()
     assert await queue.engine.read_note(notes.CONTROL) == before
 
 
@@ -128,13 +128,13 @@ class Contended(MemoryEngine):
 
 async def test_a_note_nobody_can_ever_write_is_an_error_and_not_an_endless_loop(clock: ManualClock) -> None:
     with pytest.raises(StorageError, match="'control' is written by others all the time"):
-        await Client(Contended(clock)).switches.pause()
+        await Client(Contended(clock)).controls.pause()
 
 
 async def test_a_note_that_is_not_ours_is_named(queue: Client) -> None:
     await queue.engine.write_note(notes.CONTROL, b"[1, 2", expected=ANY)
     with pytest.raises(StorageError, match="note 'control' cannot be read"):
-        await queue.switches.read()
+        await queue.controls.read()
 
 
 async def test_everyone_registered_is_listed(queue: Client, clock: ManualClock) -> None:

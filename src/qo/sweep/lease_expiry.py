@@ -1,14 +1,18 @@
 """Leases that ran out: their tasks fail like any other, with back-off, and for good in the end."""
 
-from qo.client.clock_steps import ClockSteps
-from qo.client.handles import lease_length
 from qo.clock import Clock
 from qo.engine import Engine
 from qo.ids import luck
 from qo.model import EXPIRY_GRACE, Change, Filter, Status, Task, after_expiry, cursor, expire
+from qo.sweep.clock_steps import ClockSteps
 from qo.transitions import Transitions
 
 PAGE_SIZE = 1000  # tasks in one request
+
+
+def lease_length(task: Task) -> float:
+    """Seconds: a claim or heartbeat is the last write of a running task, and sets its lease from then."""
+    return (task.lease_expires_at or 0.0) - task.updated_at
 
 
 class LeaseExpiry:

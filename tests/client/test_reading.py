@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from qo.client import Client
-from qo.client.looking import PAGE
+from qo.client.client import PAGE_SIZE
 from qo.errors import InvalidSetting, InvalidTask, ResultTimeout, TaskFailed, TaskNotFound, WrongStatus
 from qo.model import Filter, Status, archive, cancel, cursor, replay
 from qo.testing import ManualClock
@@ -65,7 +65,7 @@ async def test_a_cursor_nobody_gave_is_refused(queue: Client) -> None:
 
 
 async def test_all_goes_through_every_page(queue: Client) -> None:
-    size = 2 * PAGE + 3
+    size = 2 * PAGE_SIZE + 3
     await queue.submit_many([queue.new_task("t", b"null") for _ in range(size)])
     seen = [task.id async for task in queue.all()]
     assert len(seen) == len(set(seen)) == size
@@ -145,14 +145,14 @@ async def test_a_hand_on_an_unknown_task_is_told_so(queue: Client) -> None:
 
 
 async def test_everything_that_matches_is_steered_and_counted(queue: Client) -> None:
-    await queue.submit_many([queue.new_task("t", b"null") for _ in range(PAGE + 2)])
+    await queue.submit_many([queue.new_task("t", b"null") for _ in range(PAGE_SIZE + 2)])
     await queue.enqueue("other")
     where = Filter(types=("t",))
     assert await queue.change_all(where, replay) == 0
-    assert await queue.change_all(where, cancel) == PAGE + 2
+    assert await queue.change_all(where, cancel) == PAGE_SIZE + 2
     assert await queue.change_all(where, cancel) == 0
-    assert await queue.change_all(where, archive) == PAGE + 2
-    assert await queue.delete_all(Filter()) == PAGE + 2
+    assert await queue.change_all(where, archive) == PAGE_SIZE + 2
+    assert await queue.delete_all(Filter()) == PAGE_SIZE + 2
     assert [task.type for task in await queue.list()] == ["other"]
 
 
