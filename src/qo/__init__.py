@@ -25,23 +25,35 @@ from qo.lazy_names import lazy_names
 from qo.version import __version__
 
 if TYPE_CHECKING:
-    from qo.app import App, Submission, TaskFunction
-    from qo.client import Client, Consumer, HeartbeatManager, Producer, QueueState, Settings, TaskHandle, connect
+    from qo.app import App, TaskFunction
+    from qo.client import (
+        Client,
+        Consumer,
+        HeartbeatManager,
+        Producer,
+        QueueState,
+        Settings,
+        TaskHandle,
+        TaskOptions,
+        connect,
+    )
     from qo.codec import decode
     from qo.model import Event, Filter, PromotionTimes, RetryPolicy, Status, Task, cursor
     from qo.s3_store import S3Store
     from qo.storages import GCSStorage, InMemoryStorage, ObjectStorage, S3Storage
+    from qo.sync import SyncTaskHandle
     from qo.task_queue import tq
     from qo.tasks import current_task
 else:
     __getattr__ = lazy_names(
         __name__,
         {
-            "qo.app": "App Submission TaskFunction",
-            "qo.client": "Client Consumer HeartbeatManager Producer QueueState Settings TaskHandle connect",
+            "qo.app": "App TaskFunction",
+            "qo.client": "Client Consumer HeartbeatManager Producer QueueState Settings TaskHandle TaskOptions connect",
             "qo.codec": "decode",
             "qo.model": "Event Filter PromotionTimes RetryPolicy Status Task cursor",
             "qo.s3_store": "S3Store",
+            "qo.sync": "SyncTaskHandle",
             "qo.storages": "GCSStorage InMemoryStorage ObjectStorage S3Storage",
             "qo.tasks": "current_task",
             "qo.task_queue": "tq",
@@ -80,12 +92,13 @@ __all__ = [
     "Settings",
     "Status",
     "StorageError",
-    "Submission",
+    "SyncTaskHandle",
     "Task",
     "TaskFailed",
     "TaskFunction",
     "TaskHandle",
     "TaskNotFound",
+    "TaskOptions",
     "WrongStatus",
     "__version__",
     "connect",

@@ -2,64 +2,34 @@
 
 app = qo.App("sqlite:///qo.db")
 
-@app.task(retries=5)
+@app.task(max_retries=5)
 async def send_email(to: str, subject: str) -> dict: ...
 
 send_email.enqueue(to="a@example.com", subject="Hi")
 """
 
-import asyncio
 import atexit
 import inspect
-import os
 from collections.abc import Callable, Coroutine, Iterable
-from concurrent.futures import Future
-from typing import Any, Generic, ParamSpec, Protocol, TypeVar, overload
+from datetime import datetime
+from typing import Any, Generic, ParamSpec, Protocol, TypeVar, Unpack, overload
 
-from qo.client import Client, Seconds, Settings, connect, describe
+from qo.background import BackgroundClient
+from qo.client import Priority, Seconds, Settings, TaskOptions, connect, describe
+from qo.codec import encode_value
 from qo.destinations import DEFAULT_URL, destination
 from qo.errors import InvalidSetting
 from qo.model import Filter, NewTask, RetryPolicy, Task
-from qo.sync import LoopThread
-from qo.tasks import Handler, HandlerOptions, Registry, make_handler, make_options
+from qo.sync import SyncTaskHandle
+from qo.tasks import ExecutorName, Handler, HandlerOptions, Registry, make_handler, make_options
 
-__all__ = ["DEFAULT_URL", "App", "Enqueuer", "Submission", "TaskFunction"]
+__all__ = ["DEFAULT_URL", "App", "Enqueuer", "TaskFunction", "background_of"]
 
-_LAST_ANSWER = 5.0  # seconds a store has to let go when the program ends
+_CLOSE_TIMEOUT = 5.0  # seconds a store has to close when the program ends
 
 P = ParamSpec("P")
 R = TypeVar("R")
 C = TypeVar("C")
-T = TypeVar("T")
-
-
-class Submission(Generic[R]):
-    """A task the store has. Its result can be waited for, with or without an event loop."""
-
-    def __init__(self, app: "App", handler: Handler, task_id: str, *, new: bool) -> None:
-        self._app, self._handler, self.id, self.new = app, handler, task_id, new
-
-    def result(self, timeout: Seconds | None = None) -> R:
-        """Wait for the task to end; its result, or TaskFailed or ResultTimeout."""
-        return self._app.run(self._result(timeout))
-
-    async def aresult(self, timeout: Seconds | None = None) -> R:
-        return await self._app.arun(self._result(timeout))
-
-    def task(self) -> Task | None:
-        """The task as it is now; None if it was deleted."""
-        return self._app.run(self._task())
-
-    async def _result(self, timeout: Seconds | None) -> R:
-        queue = await self._app.queue()
-        result: R = await queue.result(self.id, timeout=timeout, decode=self._handler.decode_result)
-        return result
-
-    async def _task(self) -> Task | None:
-        return await (await self._app.queue()).get(self.id)
-
-    def __repr__(self) -> str:
-        return f"<Submission {self._handler.type} {self.id}>"
 
 
 class Enqueuer(Generic[P, R]):
@@ -68,36 +38,30 @@ class Enqueuer(Generic[P, R]):
     def __init__(self, app: "App", handler: Handler, given: dict[str, Any]) -> None:
         self._app, self.handler, self._given = app, handler, given
 
-    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Submission[R]:
+    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> SyncTaskHandle[R]:
         """Submit this call; returns when the store has it."""
-        return self._app.run(self._submit(self.describe(*args, **kwargs)))
+        background = background_of(self._app)
+        handle = background.submit(self.describe(*args, **kwargs), connection=self._connection())
+        return SyncTaskHandle(background, handle, self.handler.decode_result)
 
-    async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> Submission[R]:
-        return await self._app.arun(self._submit(self.describe(*args, **kwargs)))
+    async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> SyncTaskHandle[R]:
+        background = background_of(self._app)
+        handle = await background.asubmit(self.describe(*args, **kwargs), connection=self._connection())
+        return SyncTaskHandle(background, handle, self.handler.decode_result)
 
     def describe(self, *args: P.args, **kwargs: P.kwargs) -> NewTask:
         """The task this call would be: checked, not submitted."""
-        options = self.handler.options
-        described = {
-            "queue": options.queue,
-            "priority": options.priority,
-            "needs": options.needs,
-            "timeout": options.timeout,
-            "max_retries": options.max_retries,
-            "retry": options.retry,
-        }
         payload = self.handler.arguments.encode(args, kwargs)
         given = {name: value for name, value in self._given.items() if name != "connection"}
-        return self._app.new_task(self.handler.type, payload, **described | given)
+        return describe(self._app.settings, self.handler.type, payload, **_declared(self.handler) | given)
 
-    async def _submit(self, new: NewTask) -> Submission[R]:
+    def _connection(self) -> Any:
         connection = self._given.get("connection")
         if connection is not None and inspect.iscoroutinefunction(connection.commit):
             raise InvalidSetting(
                 "an async connection belongs to its own loop: use qo.connect(url) and its enqueue there"
             )
-        submitted = await (await self._app.queue()).submit(new, connection=connection)
-        return Submission(self._app, self.handler, submitted.id, new=submitted.new)
+        return connection
 
 
 class TaskFunction(Enqueuer[P, R], Generic[P, R, C]):
@@ -116,13 +80,13 @@ class TaskFunction(Enqueuer[P, R], Generic[P, R, C]):
         self,
         *,
         queue: str | None = None,
-        priority: int | str | None = None,
+        priority: Priority | None = None,
         needs: Iterable[str] | None = None,
         timeout: Seconds | None = None,
-        retries: int | None = None,
+        max_retries: int | None = None,
         retry: RetryPolicy | None = None,
         delay: Seconds | None = None,
-        run_at: Any = None,
+        run_at: datetime | float | None = None,
         idempotency_key: str | None = None,
         trace_id: str | None = None,
         connection: Any = None,
@@ -136,7 +100,7 @@ class TaskFunction(Enqueuer[P, R], Generic[P, R, C]):
             "priority": priority,
             "needs": needs,
             "timeout": timeout,
-            "max_retries": retries,
+            "max_retries": max_retries,
             "retry": retry,
             "delay": delay,
             "run_at": run_at,
@@ -166,10 +130,8 @@ class App:
         self._url = url
         self.settings = settings or Settings()
         self.registry = Registry()
-        self._thread = LoopThread("qo")
-        self._opened: asyncio.Task[Client] | None = None
-        self._pid = 0
-        atexit.register(self.close, timeout=_LAST_ANSWER)
+        self._background = BackgroundClient(lambda: connect(self.url, self.settings), "qo")
+        atexit.register(self.close, timeout=_CLOSE_TIMEOUT)
 
     @property
     def url(self) -> str:
@@ -181,7 +143,7 @@ class App:
 
     @url.setter
     def url(self, url: str) -> None:
-        if self._opened is not None:
+        if self._background.is_used:
             raise InvalidSetting("the app is in use; set its URL before the first task is submitted")
         self._url = url
 
@@ -195,14 +157,14 @@ class App:
         *,
         name: str | None = ...,
         queue: str | None = ...,
-        priority: int | str | None = ...,
+        priority: Priority | None = ...,
         needs: Iterable[str] | None = ...,
         timeout: Seconds | None = ...,
-        retries: int | None = ...,
+        max_retries: int | None = ...,
         retry: RetryPolicy | None = ...,
         rate_limit: float | None = ...,
         concurrency: int | None = ...,
-        executor: str | None = ...,
+        executor: ExecutorName | None = ...,
     ) -> _Declare: ...
     def task(self, *functions: Any, **options: Any) -> Any:
         """Declare a type of task. The name defaults to the function's; see `qo.tasks.HandlerOptions` for the rest."""
@@ -216,74 +178,85 @@ class App:
 
         return declare(*functions) if functions else declare
 
-    def new_task(self, type: str, payload: bytes, **options: Any) -> NewTask:
-        return describe(self.settings, type, payload, **options)
+    def enqueue(self, type: str, payload: object = None, **options: Unpack[TaskOptions]) -> SyncTaskHandle[Any]:
+        """Submit a task by the name of its type, which need not be declared here. Returns when the store has it.
 
-    async def queue(self) -> Client:
-        """The open queue; only on the app's own loop (see `run`)."""
-        if self._opened is None or self._pid != os.getpid():
-            self._pid = os.getpid()
-            self._opened = asyncio.create_task(connect(self.url, self.settings).open())
-        try:
-            return await asyncio.shield(self._opened)
-        except Exception:
-            self._opened = None  # the next caller tries again
-            raise
+        The payload of a task function is a dict of its arguments. If the type is declared here, its options hold.
+        """
+        background = self._background
+        return SyncTaskHandle(background, background.submit(self._describe(type, payload, options)))
 
-    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine on the app's own loop and wait for it."""
-        return self._thread.run(coroutine)
+    async def aenqueue(self, type: str, payload: object = None, **options: Unpack[TaskOptions]) -> SyncTaskHandle[Any]:
+        background = self._background
+        return SyncTaskHandle(background, await background.asubmit(self._describe(type, payload, options)))
 
-    async def arun(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        return await self._thread.arun(coroutine)
-
-    def spawn(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
-        """Start a coroutine on the app's own loop and go on."""
-        return self._thread.submit(coroutine)
-
-    def call(self, function: Callable[[], object]) -> None:
-        """Call a plain function on the app's own loop."""
-
-        async def there() -> None:
-            function()
-
-        self._thread.run(there())
+    def _describe(self, type: str, payload: object, options: TaskOptions) -> NewTask:
+        handler = self.registry.get(type)
+        data = encode_value(payload)
+        if handler is None:
+            return describe(self.settings, type, data, **options)
+        handler.arguments.decode(data)  # raises InvalidTask for what the function does not take
+        given: dict[str, Any] = {**_declared(handler), **options}
+        return describe(self.settings, type, data, **given)
 
     def submit(self, tasks: Iterable[NewTask]) -> list[str]:
-        """Submit many described tasks at once; their ids."""
-        return self.run(self._submit(list(tasks)))
+        """Submit many described tasks at once (`send_email.describe(...)`); their ids."""
+        described = list(tasks)
+        return [handle.id for handle in self._background.ask(lambda client: client.submit_many(described))]
 
-    async def _submit(self, tasks: list[NewTask]) -> list[str]:
-        return [submitted.id for submitted in await (await self.queue()).submit_many(tasks)]
+    async def asubmit(self, tasks: Iterable[NewTask]) -> list[str]:
+        described = list(tasks)
+        return [handle.id for handle in await self._background.aask(lambda client: client.submit_many(described))]
+
+    def get(self, task_id: str) -> Task | None:
+        """The task as it is now; None if there is none."""
+        return self._background.ask(lambda client: client.get(task_id))
+
+    async def aget(self, task_id: str) -> Task | None:
+        return await self._background.aask(lambda client: client.get(task_id))
 
     def tasks(self, where: Filter | None = None, *, limit: int = 50) -> list[Task]:
-        return self.run(self._tasks(where, limit))
+        """The newest tasks that match."""
+        return self._background.ask(lambda client: client.list(where, limit=limit))
 
-    async def _tasks(self, where: Filter | None, limit: int) -> list[Task]:
-        return await (await self.queue()).list(where, limit=limit)
+    async def atasks(self, where: Filter | None = None, *, limit: int = 50) -> list[Task]:
+        return await self._background.aask(lambda client: client.list(where, limit=limit))
+
+    def cancel(self, task_id: str) -> None:
+        """Raises WrongStatus if the task has ended, TaskNotFound if there is none."""
+        self._background.ask(lambda client: client.cancel(task_id))
+
+    async def acancel(self, task_id: str) -> None:
+        await self._background.aask(lambda client: client.cancel(task_id))
+
+    def replay(self, task_id: str) -> None:
+        """Send a finished task back to the start. Raises WrongStatus if it has not ended."""
+        self._background.ask(lambda client: client.replay(task_id))
+
+    async def areplay(self, task_id: str) -> None:
+        await self._background.aask(lambda client: client.replay(task_id))
 
     def close(self, *, timeout: float | None = None) -> None:
         """Let go of the store. The next use opens it again.
 
         A store that has not answered after `timeout` seconds is left to the end of the process.
         """
-        opened, self._opened = self._opened, None
-        if opened is None or self._pid != os.getpid():
-            return
-        closing = self._thread.submit(_close(opened))
-        try:
-            closing.result(timeout)
-        except TimeoutError:
-            if not closing.done():
-                self._thread = LoopThread("qo")  # the old loop still waits
-                return
-            raise
-        self._thread.stop()
+        self._background.close(timeout=timeout)
 
 
-async def _close(opened: asyncio.Task[Client]) -> None:
-    try:
-        queue = await opened
-    except Exception:  # noqa: BLE001 - whoever opened it was told
-        return
-    await queue.close()
+def background_of(app: App) -> BackgroundClient:
+    """The client of an app and the loop it runs on, for what is built on an app: the worker's command, `qo.tq`."""
+    return app._background  # noqa: SLF001 - no part of the public interface
+
+
+def _declared(handler: Handler) -> dict[str, Any]:
+    """The options of a type of task that concern its submission."""
+    options = handler.options
+    return {
+        "queue": options.queue,
+        "priority": options.priority,
+        "needs": options.needs,
+        "timeout": options.timeout,
+        "max_retries": options.max_retries,
+        "retry": options.retry,
+    }

@@ -62,6 +62,11 @@ class Engine(Protocol):
         """Whether a qo server stands before the store. The server keeps the audit trail and the tokens."""
         return False
 
+    @property
+    def adds_directly(self) -> bool:
+        """Whether `add_directly` works."""
+        return False
+
     async def open(self) -> None:
         """Connect and create whatever is missing. Calling it again changes nothing."""
 
@@ -80,6 +85,13 @@ class Engine(Protocol):
         Raises InvalidSetting if the store is no database that the caller can have a transaction in.
         """
         raise InvalidSetting("connection= joins a transaction of yours, and only a postgresql:// store has those")
+
+    def add_directly(self, tasks: Sequence[NewTask]) -> list[Added]:  # noqa: ARG002 - of overrides
+        """As `add`, in the calling thread, which may be any thread. Only where `adds_directly` is True.
+
+        For code without an event loop: a detour through the loop of another thread costs as much as the write.
+        """
+        raise InvalidSetting("this store takes tasks only through an event loop; use `add`")
 
     async def claim(self, request: ClaimRequest) -> list[Task]:
         """Lease the due and eligible tasks that come first, and answer in this order (`in_order`).

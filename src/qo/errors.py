@@ -21,6 +21,11 @@ Each has `task_id`, if it is about one task, and `cause`, the error of a driver 
 Two more are raised by handlers and caught by the worker: `Retry` and `Fail`.
 """
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from qo.model import Task
+
 
 class QoError(Exception):
     """Base of every error qo raises."""
@@ -72,6 +77,12 @@ class LeaseLost(QoError):
 
 class TaskFailed(QoError):
     """The awaited task ended without a result."""
+
+    def __init__(self, task: "Task", *, kind: str) -> None:
+        super().__init__(f"task {task.id} is {task.status}: {task.error or 'it has no result'}", task_id=task.id)
+        self.task = task
+        self.error = task.error  # of its last attempt; None if it was cancelled before any failed
+        self.kind = kind  # error, timeout, lost, unknown_type or cancelled
 
 
 class ResultTimeout(QoError):

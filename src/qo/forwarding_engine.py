@@ -32,6 +32,16 @@ class ForwardingEngine(Engine):
     def is_remote(self) -> bool:
         return self.engine.is_remote
 
+    @property
+    def adds_directly(self) -> bool:
+        """Only if the subclass leaves `add` as it is, or changes `add_directly` as well."""
+        own = type(self)
+        is_left = own.add is ForwardingEngine.add or own.add_directly is not ForwardingEngine.add_directly
+        return is_left and self.engine.adds_directly
+
+    def add_directly(self, tasks: Sequence[NewTask]) -> list[Added]:
+        return self.engine.add_directly(tasks)
+
     async def open(self) -> None:
         await self.engine.open()
 

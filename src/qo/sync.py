@@ -1,140 +1,333 @@
-"""The same queue for code without an event loop: one loop of our own in one thread, no twin of any class."""
+"""The client for code without an event loop: every method of `Client`, with the same arguments, blocks until done.
 
-import asyncio
-import inspect
-import os
-import threading
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
-from concurrent.futures import Future
+with qo.sync.connect("sqlite:///qo.db") as client:
+    handle = client.enqueue("send_email", {"to": "a@example.com"})
+    print(handle.status())
+"""
+
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Generic, Self, TypeAlias, TypeVar, Unpack
 
-from qo.client import Client, Consumer, Producer, Settings, TaskHandle
+from qo.background import BackgroundClient
+from qo.client import Client, QueueState, Seconds, Settings, TaskHandle, TaskOptions
 from qo.client import connect as connect_client
-from qo.clock import monotonic_clock
+from qo.client.handles import DEQUEUE_LEASE
+from qo.codec import decode_value, encode_value
 from qo.controls import ControlsClient
+from qo.engine import Engine
 from qo.errors import InvalidSetting
+from qo.model import Change, Event, Filter, NewTask, Status, Task
+from qo.notes import Controls, WorkerNote
+from qo.stats import Interval
 from qo.storages import ObjectStorage
 
-T = TypeVar("T")
-_HANDLES = (Consumer, Producer, TaskHandle, ControlsClient)  # what a queue hands out
+R = TypeVar("R")
 _END = object()
 
-
-class LoopThread:
-    """An event loop in a daemon thread, started when first needed. A forked child starts its own."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-        self._lock = threading.Lock()
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._pid = 0
-
-    def submit(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
-        return asyncio.run_coroutine_threadsafe(coroutine, self._running())
-
-    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Run to the end and return the result; from any thread but the loop's own."""
-        try:
-            running = asyncio.get_running_loop()
-        except RuntimeError:
-            running = None
-        if running is not None and running is self._loop:
-            coroutine.close()
-            raise InvalidSetting("this would wait for itself: await the async method instead")
-        return self.submit(coroutine).result()
-
-    async def arun(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Run there, wait here."""
-        return await asyncio.wrap_future(self.submit(coroutine))
-
-    def stop(self) -> None:
-        with self._lock:
-            loop, self._loop = self._loop, None
-            if loop is not None and self._pid == os.getpid():
-                loop.call_soon_threadsafe(loop.stop)
-                self._thread.join()
-                loop.close()
-
-    def _running(self) -> asyncio.AbstractEventLoop:
-        if self._pid != os.getpid():
-            self._lock = threading.Lock()  # another thread may have held it when this process was forked off
-        with self._lock:
-            if self._loop is None or self._pid != os.getpid():
-                self._loop, self._pid = asyncio.new_event_loop(), os.getpid()
-                self._loop.time = monotonic_clock  # type: ignore[method-assign]  # a handler may replace time.monotonic
-                self._thread = threading.Thread(target=self._loop.run_forever, name=self._name, daemon=True)
-                self._thread.start()
-            return self._loop
+# Inside the class `list` is a method.
+_Tasks: TypeAlias = list[Task]
+_Events: TypeAlias = list[Event]
+_Intervals: TypeAlias = list[Interval]
+_Workers: TypeAlias = list[WorkerNote]
+_Answers: TypeAlias = list[bool]
 
 
-class LoopWait:
-    """Something whose coroutine methods wait, and so do those of the handles it hands out."""
+class SyncTaskHandle(Generic[R]):
+    """A task that the store has. Each method blocks; its twin, which begins with `a`, is awaited on any event loop."""
 
-    def __init__(self, thread: LoopThread, inner: Any) -> None:
-        self._thread, self._inner = thread, inner
+    __slots__ = ("_background", "_decode", "id", "new")
 
-    def __getattr__(self, name: str) -> Any:
-        attribute = getattr(self._inner, name)
-        if not callable(attribute):
-            return _here(self._thread, attribute)
+    def __init__(
+        self,
+        background: BackgroundClient,
+        handle: TaskHandle,
+        decode: Callable[[bytes], Any] = decode_value,
+    ) -> None:
+        self._background, self._decode = background, decode
+        self.id = handle.id
+        self.new = handle.new  # False: its idempotency key had made the task before
 
-        def call(*args: Any, **kwargs: Any) -> Any:
-            answer = attribute(*args, **kwargs)
-            return _here(self._thread, self._thread.run(answer) if asyncio.iscoroutine(answer) else answer)
+    def status(self) -> Status:
+        return self.refresh().status
 
-        return call
+    async def astatus(self) -> Status:
+        return (await self.arefresh()).status
+
+    def refresh(self) -> Task:
+        """The task as it is now. Raises TaskNotFound if it was deleted."""
+        return self._background.ask(lambda client: TaskHandle(self.id, self.new, client).refresh())
+
+    async def arefresh(self) -> Task:
+        return await self._background.aask(lambda client: TaskHandle(self.id, self.new, client).refresh())
+
+    def cancel(self) -> None:
+        """Raises WrongStatus if the task has ended."""
+        self._background.ask(lambda client: client.cancel(self.id))
+
+    async def acancel(self) -> None:
+        await self._background.aask(lambda client: client.cancel(self.id))
+
+    def result(self, timeout: Seconds | None = None) -> R:
+        """Wait for the task to end; its result. Raises TaskFailed or ResultTimeout."""
+        result: R = self._background.ask(lambda client: client.result(self.id, timeout=timeout, decode=self._decode))
+        return result
+
+    async def aresult(self, timeout: Seconds | None = None) -> R:
+        result: R = await self._background.aask(
+            lambda client: client.result(self.id, timeout=timeout, decode=self._decode)
+        )
+        return result
 
     def __repr__(self) -> str:
-        return repr(self._inner)
+        return f"<SyncTaskHandle {self.id}>"
 
 
-def _here(thread: LoopThread, value: Any) -> Any:
-    if isinstance(value, _HANDLES):
-        return LoopWait(thread, value)
-    if isinstance(value, list):
-        return [_here(thread, item) for item in value]
-    return _each(thread, value) if inspect.isasyncgen(value) else value
+_Handles: TypeAlias = list[SyncTaskHandle[Any]]
 
 
-def _each(thread: LoopThread, items: AsyncGenerator[Any, Any]) -> Iterator[Any]:
-    async def following() -> Any:
-        return await anext(items, _END)
+class SyncProducer:
+    """Submits to one queue; the type is the queue's name unless one is given."""
 
-    async def stop() -> None:
-        await items.aclose()
+    def __init__(self, client: "SyncClient", name: str) -> None:
+        self._client, self.name = client, name
 
-    try:
-        while (item := thread.run(following())) is not _END:
-            yield item
-    finally:
-        thread.run(stop())
+    def enqueue(
+        self, payload: object = None, *, type: str | None = None, **options: Unpack[TaskOptions]
+    ) -> SyncTaskHandle[Any]:
+        options["queue"] = self.name
+        return self._client.enqueue(type or self.name, payload, **options)
 
 
-class SyncClient(LoopWait):
-    """A Client whose methods wait. `with qo.sync.connect(url) as queue: queue.enqueue(...)`"""
+class SyncConsumer:
+    """Takes tasks from one queue."""
+
+    def __init__(self, client: "SyncClient", name: str) -> None:
+        self._client, self.name = client, name
+        self.ack, self.nack, self.release, self.heartbeat = client.ack, client.nack, client.release, client.heartbeat
+
+    @property
+    def held(self) -> Mapping[str, Task]:
+        return self._client.held
+
+    def dequeue(self, *, batch_size: int = 1, lease: Seconds = DEQUEUE_LEASE, wait: Seconds = 0.0) -> list[Task]:
+        return self._client.dequeue(queue=self.name, batch_size=batch_size, lease=lease, wait=wait)
+
+
+class SyncControlsClient:
+    """Pauses, rate limits and drains; see `ControlsClient`."""
+
+    def __init__(self, background: BackgroundClient, controls: ControlsClient) -> None:
+        self._background, self._controls = background, controls
+
+    def read(self) -> Controls:
+        return self._background.run(self._controls.read())
+
+    def in_force(self) -> Controls:
+        return self._background.run(self._controls.in_force())
+
+    def pause(self, *, queues: Iterable[str] = (), types: Iterable[str] = ()) -> Controls:
+        return self._background.run(self._controls.pause(queues=queues, types=types))
+
+    def resume(self, *, queues: Iterable[str] = (), types: Iterable[str] = ()) -> Controls:
+        return self._background.run(self._controls.resume(queues=queues, types=types))
+
+    def drain(self, workers: Iterable[str]) -> Controls:
+        return self._background.run(self._controls.drain(workers))
+
+    def limit_types(self, number: int) -> Controls:
+        return self._background.run(self._controls.limit_types(number))
+
+    def limit_rate(self, tasks_per_second: float, *, type: str | None = None) -> Controls:
+        return self._background.run(self._controls.limit_rate(tasks_per_second, type=type))
+
+
+class SyncClient:
+    """As `Client`: each method does the same and blocks. Safe for any number of threads."""
 
     def __init__(self, client: Client) -> None:
-        super().__init__(LoopThread("qo-sync"), client)
+        self._client = client
+        self._is_open = False
+        self._background = BackgroundClient(self._connect, "qo-sync")
+        self.controls = SyncControlsClient(self._background, client.controls)
 
-    def __enter__(self) -> Self:
+    @property
+    def settings(self) -> Settings:
+        return self._client.settings
+
+    @property
+    def payload_limit(self) -> int:
+        return self._client.payload_limit
+
+    @property
+    def engine(self) -> Engine:
+        return self._client.engine
+
+    @property
+    def held(self) -> Mapping[str, Task]:
+        """Tasks that were dequeued here and are not settled, by id."""
+        return self._client.held
+
+    def _connect(self) -> Client:
+        if not self._is_open:
+            raise InvalidSetting("the client is not open; write `with qo.sync.connect(url) as client:`")
+        return self._client
+
+    def open(self) -> Self:
+        self._is_open = True
         try:
-            self._thread.run(self._inner.open())
+            self._background.run(self._background.client())
         except BaseException:
-            self._thread.stop()
+            self.close()
             raise
         return self
+
+    def close(self) -> None:
+        self._is_open = False
+        self._background.close()
+
+    def __enter__(self) -> Self:
+        return self.open()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.close()
+
+    # --- submitting
+
+    def enqueue(
+        self, type: str, payload: object = None, *, connection: Any = None, **options: Unpack[TaskOptions]
+    ) -> SyncTaskHandle[Any]:
+        """Submit one task; returns when the store has it."""
+        return self.submit(self.new_task(type, encode_value(payload), **options), connection=connection)
+
+    def submit(self, new: NewTask, *, connection: Any = None) -> SyncTaskHandle[Any]:
+        return SyncTaskHandle(self._background, self._background.submit(new, connection=connection))
+
+    def submit_many(self, tasks: Sequence[NewTask]) -> _Handles:
+        handles = self._background.ask(lambda client: client.submit_many(tasks))
+        return [SyncTaskHandle(self._background, handle) for handle in handles]
+
+    def new_task(self, type: str, payload: bytes, **options: Unpack[TaskOptions]) -> NewTask:
+        return self._client.new_task(type, payload, **options)
+
+    def producer(self, name: str) -> SyncProducer:
+        return SyncProducer(self, self._background.ask(lambda client: client.producer(name)).name)
+
+    # --- reading
+
+    def get(self, task_id: str) -> Task | None:
+        return self._background.ask(lambda client: client.get(task_id))
+
+    def check_not_damaged(self, task_id: str) -> None:
+        self._background.ask(lambda client: client.check_not_damaged(task_id))
+
+    def list(self, where: Filter | None = None, *, limit: int = 50, after: str = "") -> _Tasks:
+        return self._background.ask(lambda client: client.list(where, limit=limit, after=after))
+
+    def all(self, where: Filter | None = None) -> Iterator[Task]:
+        """Every matching task, newest first, page by page."""
+        tasks: AsyncIterator[Task] = self._client.all(where)
+
+        async def following() -> Any:
+            await self._background.client()
+            return await anext(tasks, _END)
+
+        async def stop() -> None:
+            await tasks.aclose()  # type: ignore[attr-defined]  # an async generator
+
         try:
-            self._thread.run(self._inner.close())
+            while (task := self._background.run(following())) is not _END:
+                yield task
         finally:
-            self._thread.stop()
+            self._background.run(stop())
+
+    def read_state(self) -> QueueState:
+        return self._background.ask(lambda client: client.read_state())
+
+    def history(self, task_id: str) -> _Events:
+        return self._background.ask(lambda client: client.history(task_id))
+
+    def stats(self) -> dict[str, Any]:
+        return self._background.ask(lambda client: client.stats())
+
+    def activity(self, since: Seconds = 3600.0) -> _Intervals:
+        return self._background.ask(lambda client: client.activity(since))
+
+    def workers(self) -> _Workers:
+        return self._background.ask(lambda client: client.workers())
+
+    def result(
+        self, task_id: str, *, timeout: Seconds | None = None, decode: Callable[[bytes], Any] = decode_value
+    ) -> Any:
+        return self._background.ask(lambda client: client.result(task_id, timeout=timeout, decode=decode))
+
+    def ended(self, task_id: str, *, timeout: Seconds | None = None) -> Task:
+        return self._background.ask(lambda client: client.ended(task_id, timeout=timeout))
+
+    # --- dequeuing and settling
+
+    def dequeue(
+        self,
+        type: str | None = None,
+        *,
+        queue: str | None = None,
+        batch_size: int = 1,
+        lease: Seconds = DEQUEUE_LEASE,
+        capabilities: Iterable[str] = (),
+        wait: Seconds = 0.0,
+    ) -> _Tasks:
+        return self._background.ask(
+            lambda client: client.dequeue(
+                type, queue=queue, batch_size=batch_size, lease=lease, capabilities=capabilities, wait=wait
+            )
+        )
+
+    def requeue_stale(self, timeout: Seconds = 0.0) -> int:
+        return self._background.ask(lambda client: client.requeue_stale(timeout))
+
+    def ack(self, task: Task | str, result: object = None) -> None:
+        self._background.ask(lambda client: client.ack(task, result))
+
+    def nack(self, task: Task | str, error: str = "nack", *, delay: Seconds | None = None) -> None:
+        self._background.ask(lambda client: client.nack(task, error, delay=delay))
+
+    def release(self, task: Task | str, *, delay: Seconds = 0.0) -> None:
+        self._background.ask(lambda client: client.release(task, delay=delay))
+
+    def heartbeat(self, task: Task | str, *, lease: Seconds | None = None) -> None:
+        self._background.ask(lambda client: client.heartbeat(task, lease=lease))
+
+    def consumer(self, name: str) -> SyncConsumer:
+        return SyncConsumer(self, self._background.ask(lambda client: client.consumer(name)).name)
+
+    # --- changing tasks by their ids
+
+    def cancel(self, task_id: str) -> None:
+        self._background.ask(lambda client: client.cancel(task_id))
+
+    def replay(self, task_id: str) -> None:
+        self._background.ask(lambda client: client.replay(task_id))
+
+    def archive(self, task_id: str) -> None:
+        self._background.ask(lambda client: client.archive(task_id))
+
+    def delete(self, task_id: str) -> None:
+        self._background.ask(lambda client: client.delete(task_id))
+
+    def change_all(self, where: Filter, how: Callable[[str], Change]) -> int:
+        return self._background.ask(lambda client: client.change_all(where, how))
+
+    def apply(self, changes: Sequence[Change]) -> _Answers:
+        return self._background.ask(lambda client: client.apply(changes))
+
+    def delete_all(self, where: Filter, *, progress: Callable[[int], None] | None = None) -> int:
+        return self._background.ask(lambda client: client.delete_all(where, progress=progress))
 
 
 def connect(
     url: str | ObjectStorage, settings: Settings | None = None, *, make: Callable[..., Client] = connect_client
 ) -> SyncClient:
+    """The client of the store at a URL, as a context manager."""
     return SyncClient(make(url, settings))

@@ -11,7 +11,7 @@ tq.stop()
 import asyncio
 import atexit
 import threading
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
 from datetime import datetime
 from typing import Any, Generic, Self, TypeVar, overload
@@ -19,8 +19,8 @@ from typing import Any, Generic, Self, TypeVar, overload
 from msgspec.structs import replace
 
 from qo import destinations
-from qo.app import App
-from qo.client import Client, Settings
+from qo.app import App, background_of
+from qo.client import Client, Settings, describe
 from qo.codec import encode_value
 from qo.errors import InvalidSetting
 from qo.model import SLOW_POLICY, RetryPolicy, check_retry, check_type
@@ -152,14 +152,14 @@ class TaskQueue:
 
     def pause(self) -> None:
         """Let no worker of this store start another task; what runs goes on."""
-        self._run(lambda queue: queue.controls.pause())
+        self._ask(lambda client: client.controls.pause())
 
     def resume(self) -> None:
-        self._run(lambda queue: queue.controls.resume())
+        self._ask(lambda client: client.controls.resume())
 
     def is_paused(self) -> bool:
         """Whether the workers of this store were told not to start tasks, here or elsewhere."""
-        control: Controls = self._run(lambda queue: queue.controls.read())
+        control: Controls = self._ask(lambda client: client.controls.read())
         return control.paused
 
     def is_running(self) -> bool:
@@ -168,7 +168,7 @@ class TaskQueue:
 
     def stats(self) -> dict[str, Any]:
         """Counts by status, then by type and queue."""
-        counts: dict[str, Any] = self._run(lambda queue: queue.stats())
+        counts: dict[str, Any] = self._ask(lambda client: client.stats())
         return counts
 
     def stop(self) -> None:
@@ -190,8 +190,8 @@ class TaskQueue:
         handler = self.registry.get(type)
         if handler is not None:
             handler.arguments.decode(payload)  # what it would refuse is refused here
-        new = self._home().new_task(type, payload, **options)
-        self._run(lambda queue: queue.submit(new))
+        app = self._home()
+        background_of(app).submit(describe(app.settings, type, payload, **options))
 
     def set_worker(self, type: str, function: Callable[..., Any]) -> None:
         with self._lock:
@@ -223,13 +223,8 @@ class TaskQueue:
                 self._app = App(destinations.redirect().tq or None)
             return self._app
 
-    def _run(self, how: Callable[[Client], Any]) -> Any:
-        app = self._home()
-
-        async def there() -> Any:
-            return await how(await app.queue())
-
-        return app.run(there())
+    def _ask(self, question: Callable[[Client], Awaitable[T]]) -> T:
+        return background_of(self._home()).ask(question)
 
     def _serve(self) -> None:
         """One worker serves all types; it is started with the first and told of every change.
@@ -239,16 +234,17 @@ class TaskQueue:
         if destinations.is_pinned() or in_child():
             return
         if self._worker is not None:
-            self._home().call(self._worker.refresh)
+            background_of(self._home()).call(self._worker.refresh)
             return
         app = self._home()
         destinations.serve_tq(app.url)
+        background = background_of(app)
         started: Future[Worker] = Future()
 
         async def work() -> None:
-            queue = await app.queue()
-            worker = Worker(queue, self.registry, replace(self._settings, concurrency=SLOTS))
-            monitor = Monitor(queue, MonitorSettings(), id=worker.id)
+            client = await background.client()
+            worker = Worker(client, self.registry, replace(self._settings, concurrency=SLOTS))
+            monitor = Monitor(client, MonitorSettings(), id=worker.id)
             watching = asyncio.create_task(monitor.run())
             started.set_result(worker)
             try:
@@ -261,13 +257,13 @@ class TaskQueue:
             if not started.done():
                 started.set_exception(ended.exception() or InvalidSetting("the worker did not start"))
 
-        self._working = app.spawn(work())
+        self._working = background.spawn(work())
         self._working.add_done_callback(failed)
         self._worker = started.result()
 
     def _stop_worker(self) -> None:
         if self._worker is not None and self._working is not None:
-            self._home().call(self._worker.stop)
+            background_of(self._home()).call(self._worker.stop)
             self._working.result()
 
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
 from datetime import timedelta
 from enum import StrEnum
-from typing import Any, ClassVar, Protocol, get_type_hints
+from typing import Any, ClassVar, Literal, Protocol, TypeAlias, get_type_hints
 
 import msgspec
 from msgspec import Struct
@@ -38,6 +38,9 @@ def current_task() -> Task:
         return plain_task(running.get())
     except LookupError:
         raise InvalidSetting("current_task() only means something inside a handler that a worker runs") from None
+
+
+ExecutorName: TypeAlias = Literal["async", "thread", "process"]
 
 
 class Executor(StrEnum):
@@ -119,12 +122,9 @@ class Registry:
         return len(self._handlers)
 
 
-_FIELDS = {"retries": "max_retries"}  # what a decorator calls it, and what a task calls it
-
-
 def make_options(function: Callable[..., Any], **given: Any) -> HandlerOptions:
-    """Options as people write them, checked where they are written: at import, not at three in the morning."""
-    given = {_FIELDS.get(name, name): value for name, value in given.items() if value is not None}
+    """HandlerOptions as people write them, checked where they are written: at import, not at three in the morning."""
+    given = {name: value for name, value in given.items() if value is not None}
     if isinstance(given.get("timeout"), timedelta):
         given["timeout"] = given["timeout"].total_seconds()
     given["priority"] = level(given.get("priority", MEDIUM))

@@ -168,10 +168,18 @@ def transition_of(change: Change) -> Transition:
 
 def reason_of(change: Change) -> str:
     """Why an attempt failed: one of `REASONS`."""
-    error = change.error or ""
+    return "lost" if change.guard is Guard.EXPIRED else _reason(change.error or "")
+
+
+def failure_kind(task: Task) -> str:
+    """Why a task ended without a result: one of `REASONS`, or cancelled."""
+    return "cancelled" if task.status is Status.CANCELLED else _reason(task.error or "")
+
+
+def _reason(error: str) -> str:
     if error.startswith("timed out"):
         return "timeout"
-    if change.guard is Guard.EXPIRED or error.startswith("lost"):
+    if error.startswith("lost"):
         return "lost"
     return "unknown_type" if error.startswith("unknown type") else "error"
 

@@ -8,21 +8,22 @@ import pytest
 HOSTILE = """
 import asyncio, re
 import qo
+from qo.app import background_of
 
 app = qo.App()
 
-@app.task(timeout=1, retries=1, retry=qo.RetryPolicy(initial=0.05, jitter=0.0))
+@app.task(timeout=1, max_retries=1, retry=qo.RetryPolicy(initial=0.05, jitter=0.0))
 def regex() -> None:
     re.match(r"(a+)+$", "a" * 40 + "b")
 
-@app.task(retries=1, retry=qo.RetryPolicy(initial=0.05, jitter=0.0))
+@app.task(max_retries=1, retry=qo.RetryPolicy(initial=0.05, jitter=0.0))
 def cancel_worker() -> None:
     async def cancel_all() -> None:
         for task in asyncio.all_tasks():
             task.cancel()
-    app.run(cancel_all())
+    background_of(app).run(cancel_all())
 
-@app.task(retries=0)
+@app.task(max_retries=0)
 def fine() -> str:
     return "fine"
 """

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 import qo
-from qo.app import DEFAULT_URL, App
-from qo.client import Settings
+from qo.app import DEFAULT_URL, App, background_of
+from qo.client import Client, Settings
 from qo.errors import InvalidSetting, InvalidTask, ResultTimeout, StorageError, TaskFailed
 from qo.model import Filter, RetryPolicy, Status, Task, derived_id
 from tests.client.scripts import run_script
@@ -34,18 +34,18 @@ def app(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[App]:
 
 async def _work(app: App) -> Task:
     """Run one task as a worker would, without one."""
-    queue = await app.queue()
-    (task,) = await queue.dequeue(wait=20)
+    client = await background_of(app).client()
+    (task,) = await client.dequeue(wait=20)
     handler = app.registry.get(task.type)
     assert handler is not None
     args, kwargs = handler.arguments.decode(task.payload)
     answer = handler.function(*args, **kwargs)
-    await queue.ack(task, await answer if inspect.isawaitable(answer) else answer)
+    await client.ack(task, await answer if inspect.isawaitable(answer) else answer)
     return task
 
 
 def work(app: App) -> Task:
-    return app.run(_work(app))
+    return background_of(app).run(_work(app))
 
 
 def test_calling_the_function_calls_the_function(app: App) -> None:
@@ -60,7 +60,7 @@ def test_calling_the_function_calls_the_function(app: App) -> None:
 
 
 async def test_awaiting_an_async_function_awaits_the_function(app: App) -> None:
-    @app.task(retries=2)
+    @app.task(max_retries=2)
     async def double(n: int) -> int:
         return 2 * n
 
@@ -76,8 +76,7 @@ def test_plain_code_submits_and_waits_for_the_result(app: App) -> None:
     submission = add.enqueue(1, b=2)
     assert submission.new
     assert submission.id in repr(submission)
-    task = submission.task()
-    assert task is not None
+    task = submission.refresh()
     assert (task.type, task.status, task.payload) == ("add", Status.PENDING, b'{"a":1,"b":2}')
     with pytest.raises(ResultTimeout):
         submission.result(timeout=0)
@@ -95,7 +94,7 @@ async def test_code_on_its_own_loop_submits_and_waits(app: App) -> None:
 
     submissions = await asyncio.gather(*(add.aenqueue(n, b=1) for n in range(10)))
     for _ in submissions:
-        await app.arun(_work(app))
+        await background_of(app).arun(_work(app))
     assert [await each.aresult(timeout=5) for each in submissions] == list(range(1, 11))
     await asyncio.to_thread(app.close)
 
@@ -144,19 +143,20 @@ def test_a_result_of_another_type_than_promised_is_named(app: App) -> None:
 
 
 def test_a_failed_task_raises_where_its_result_is_awaited(app: App) -> None:
-    @app.task(retries=0)
+    @app.task(max_retries=0)
     def fragile() -> None: ...
 
     submission = fragile.enqueue()
 
-    async def fail() -> None:
-        queue = await app.queue()
-        (task,) = await queue.dequeue()
-        await queue.nack(task, "broken")
+    async def fail(client: Client) -> None:
+        (task,) = await client.dequeue()
+        await client.nack(task, "broken")
 
-    app.run(fail())
-    with pytest.raises(TaskFailed, match="is failed: broken"):
+    background_of(app).ask(fail)
+    with pytest.raises(TaskFailed, match="is failed: broken") as caught:
         submission.result()
+    assert (caught.value.task, caught.value.error, caught.value.kind) == (submission.refresh(), "broken", "error")
+    assert caught.value.task_id == submission.id
 
 
 # --- options
@@ -165,8 +165,8 @@ def test_a_failed_task_raises_where_its_result_is_awaited(app: App) -> None:
 def test_what_the_decorator_says_reaches_the_task(app: App) -> None:
     policy = RetryPolicy(initial=9)
 
-    @app.task(name="mail.send", queue="mail", priority="high", needs={"gpu", "arm"}, timeout=5, retries=7, retry=policy,
-              rate_limit=10, concurrency=3)  # fmt: skip
+    @app.task(name="mail.send", queue="mail", priority="high", needs={"gpu", "arm"}, timeout=5, max_retries=7,
+              retry=policy, rate_limit=10, concurrency=3)  # fmt: skip
     def send(to: str) -> None: ...
 
     new = send.describe("a")
@@ -176,23 +176,23 @@ def test_what_the_decorator_says_reaches_the_task(app: App) -> None:
 
 
 def test_using_other_options_changes_this_submission_only(app: App) -> None:
-    @app.task(priority="low", retries=1)
+    @app.task(priority="low", max_retries=1)
     def send(to: str) -> None: ...
 
-    new = send.using(queue="q", priority=2, needs=["gpu"], timeout=3, retries=9, delay=60, trace_id="x",
+    new = send.using(queue="q", priority=2, needs=["gpu"], timeout=3, max_retries=9, delay=60, trace_id="x",
                      idempotency_key="k", retry=RetryPolicy(max=5)).describe("a")  # fmt: skip
     assert (new.queue, new.priority, new.needs, new.timeout, new.max_retries) == ("q", 2, ("gpu",), 3, 9)
     assert (new.delay, new.trace_id, new.idempotency_key, new.id) == (60, "x", "k", derived_id("q", "send", "k"))
     assert new.retry.max == 5
-    assert send.using(run_at="2030-01-01T00:00:00Z").describe("a").run_at == 1_893_456_000
+    assert send.using(run_at=datetime(2030, 1, 1, tzinfo=UTC)).describe("a").run_at == 1_893_456_000
     assert (send.describe("a").priority, send.describe("a").max_retries) == (9, 1)
 
 
 def test_zero_is_an_option_and_not_a_default(app: App) -> None:
-    @app.task(retries=5, priority=9)
+    @app.task(max_retries=5, priority=9)
     def send() -> None: ...
 
-    new = send.using(retries=0, priority=0, delay=0).describe()
+    new = send.using(max_retries=0, priority=0, delay=0).describe()
     assert (new.max_retries, new.priority, new.delay) == (0, 0, 0)
 
 
@@ -283,7 +283,7 @@ def plain() -> None: ...
         (plain, {"executor": "gpu"}, "executor='gpu' is not one of: async, thread, process"),
         (plain, {"timeout": 0}, "timeout: 0 must be above 0"),
         (plain, {"timeout": float("nan")}, "timeout: nan is not a finite number"),
-        (plain, {"retries": -1}, "max_retries: -1 is not a whole number"),
+        (plain, {"max_retries": -1}, "max_retries: -1 is not a whole number"),
         (plain, {"rate_limit": -1}, "rate_limit: -1 must be at least 0"),
         (plain, {"rate_limit": "10"}, "rate_limit: '10' is not a finite number"),
         (plain, {"concurrency": 1.5}, "concurrency: 1.5 is not a whole number"),
@@ -389,15 +389,16 @@ async def test_waiting_on_the_apps_own_loop_is_refused_instead_of_hanging(app: A
         task.enqueue()
 
     with pytest.raises(InvalidSetting, match="this would wait for itself"):
-        await app.arun(inside())
+        await background_of(app).arun(inside())
     await asyncio.to_thread(app.close)
 
 
 def test_functions_and_coroutines_run_on_the_apps_own_loop(app: App) -> None:
     seen: list[object] = []
-    app.call(lambda: seen.append(asyncio.get_running_loop()))
+    background_of(app).call(lambda: seen.append(asyncio.get_running_loop()))
     assert len(seen) == 1
-    assert app.spawn(app.queue()).result() is app.run(app.queue())
+    background = background_of(app)
+    assert background.spawn(background.client()).result() is background.run(background.client())
 
 
 # --- programs

@@ -206,21 +206,18 @@ async def test_concurrent_consumers_never_share_a_task(queue: Client) -> None:
     assert len(ids) == len(set(ids)) == 10
 
 
-async def test_a_consumer_takes_from_its_queue_one_by_one(queue: Client) -> None:
+async def test_a_consumer_takes_from_its_queue(queue: Client) -> None:
     await queue.enqueue("t", queue="mail")
     await queue.enqueue("t", queue="other")
     consumer = await queue.consumer("mail")
-    task = await consumer.dequeue()
-    assert task is not None
+    (task,) = await consumer.dequeue()
     await consumer.heartbeat(task)
     await consumer.nack(task, delay=0)
-    again = await consumer.dequeue(lease=5)
-    assert again is not None
+    (again,) = await consumer.dequeue(lease=5)
     await consumer.release(again)
-    last = await consumer.dequeue()
-    assert last is not None
+    (last,) = await consumer.dequeue()
     await consumer.ack(last.id, "done")
-    assert await consumer.dequeue() is None
+    assert await consumer.dequeue() == []
     with pytest.raises(InvalidTask, match=r"^queue: "):
         await queue.consumer("a/b")
 

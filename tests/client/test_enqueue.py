@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from qo.client import Client, Settings, TaskHandle, connect
+from qo.client import Client, Priority, Settings, TaskHandle, connect
 from qo.codec import encode_value
 from qo.engines.memory import MemoryEngine
 from qo.errors import InvalidSetting, InvalidTask, KeyReused, QoError
@@ -124,11 +124,12 @@ async def test_the_largest_payload_allowed_is_kept(queue: Client) -> None:
 async def test_the_times_of_promotion_can_be_set(clock: ManualClock) -> None:
     times = PromotionTimes(low_to_medium=60, medium_to_high=900)
     async with Client(MemoryEngine(clock), Settings(ageing=times), clock=clock) as queue:
-        for priority, waits in (("high", 0), ("medium", 900), ("low", 960), (3, 450)):
+        waiting: list[tuple[Priority, int]] = [("high", 0), ("medium", 900), ("low", 960), (3, 450)]
+        for priority, waits in waiting:
             task = await queue.get((await queue.enqueue("t", priority=priority)).id)
             assert task is not None and task.rank == pytest.approx(clock.now + waits)
         with pytest.raises(InvalidTask, match="priority"):
-            await queue.enqueue("t", priority=11)
+            await queue.enqueue("t", priority=11)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("settings", [Settings(ageing=float("nan")), Settings(ageing=-1), Settings(window=-1)], ids=str)

@@ -82,8 +82,7 @@ def test_a_beat_renews_for_as_long_as_was_asked_for(lease: float, by_id: bool) -
         async with Client(MemoryEngine(clock), clock=clock) as queue:
             await queue.enqueue("t", queue="jobs")
             consumer = await queue.consumer("jobs")
-            task = await consumer.dequeue(lease=lease)
-            assert task is not None
+            (task,) = await consumer.dequeue(lease=lease)
             async with qo.HeartbeatManager(consumer, task.id if by_id else task, interval=20) as heartbeat:
                 for _ in range(10):
                     await asyncio.sleep(16)

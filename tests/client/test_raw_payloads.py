@@ -48,8 +48,8 @@ def test_decode_names_what_it_cannot_read() -> None:
 async def test_consumers_and_stores_hand_out_bytes_too(tmp_path: Path) -> None:
     async with await qo.S3Store.create(f"file://{tmp_path}") as store:
         await (await store.producer("jobs")).enqueue(b"raw")
-        task = await (await store.consumer("jobs")).dequeue()
-        assert task is not None and task.payload == b"raw"
+        (task,) = await (await store.consumer("jobs")).dequeue()
+        assert task.payload == b"raw"
 
 
 def test_code_without_an_event_loop_gets_bytes_too(tmp_path: Path) -> None:

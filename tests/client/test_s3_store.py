@@ -26,8 +26,8 @@ async def test_the_durable_example(monkeypatch: pytest.MonkeyPatch) -> None:
         submitted = await producer.enqueue({"data": 1})
         other = await qo.S3Store.create(bucket="my-pgqrs-bucket", endpoint=server.endpoint)
         consumer = await other.consumer("jobs")
-        job = await consumer.dequeue()
-        assert job is not None and (job.id, job.payload) == (submitted.id, b'{"data":1}')
+        (job,) = await consumer.dequeue()
+        assert (job.id, job.payload) == (submitted.id, b'{"data":1}')
         await consumer.ack(job, "done")
         assert await store.result(submitted.id) == "done"
         await store.close()
@@ -55,8 +55,8 @@ async def test_the_local_example(tmp_path: Path) -> None:
     producer = await store.producer("jobs")
     consumer = await store.consumer("jobs")
     await producer.enqueue({"data": 2})
-    job = await consumer.dequeue()
-    assert job is not None and job.payload == b'{"data":2}'
+    (job,) = await consumer.dequeue()
+    assert job.payload == b'{"data":2}'
     await consumer.ack(job)
     assert not (tmp_path / "queue.sqlite=").exists()
     await store.flush()

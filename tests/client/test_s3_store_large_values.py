@@ -27,8 +27,8 @@ async def test_a_large_payload_and_result_come_back_as_they_went_in(mode: str, t
     async with await qo.S3Store.create(f"file://{tmp_path}", mode=mode) as store:  # type: ignore[arg-type]
         submitted = await (await store.producer("jobs")).enqueue({"data": LARGE})
         consumer = await store.consumer("jobs")
-        task = await consumer.dequeue()
-        assert task is not None and qo.decode(task.payload) == {"data": LARGE}
+        (task,) = await consumer.dequeue()
+        assert qo.decode(task.payload) == {"data": LARGE}
         await consumer.ack(task, LARGE)
         assert await submitted.result() == LARGE
     assert (tmp_path / "queue.sqlite=").stat().st_size < len(LARGE)

@@ -114,7 +114,7 @@ async def test_the_state_of_a_queue_can_be_read() -> None:
 async def test_a_priority_beyond_the_ten_levels_is_explained(priority: int) -> None:
     async with qo.connect("memory://") as queue:
         with pytest.raises(qo.InvalidTask, match=r"0\.\.9 \(0 goes first\); map a wider scale"):
-            await queue.enqueue("report", b"payload", priority=priority)
+            await queue.enqueue("report", b"payload", priority=priority)  # type: ignore[arg-type]
 
 
 class Broken:

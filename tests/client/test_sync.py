@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from qo import sync
+from qo.background import LoopThread
 from qo.codec import encode_value
 from qo.errors import InvalidSetting, InvalidTask, ResultTimeout, StorageError, TaskNotFound
 from qo.model import Filter, Status
-from qo.sync import LoopThread
 from tests.client.scripts import run_script
 
 
@@ -31,7 +31,7 @@ def test_plain_code_submits_works_and_looks(url: str) -> None:
         queue.heartbeat(task)
         queue.ack(task, "done")
         assert queue.result(submitted.id) == submitted.result(timeout=1) == "done"
-        assert (submitted.new, queue.get(task.id).status) == (True, Status.COMPLETED)
+        assert (submitted.new, submitted.status()) == (True, Status.COMPLETED)
         assert queue.stats()["completed"] == 1
         assert [event.status.value for event in queue.history(task.id)] == ["pending", "running", "completed"]
     assert threads() == []
@@ -42,7 +42,7 @@ def test_what_a_queue_hands_out_waits_too(url: str) -> None:
         producer, consumer = queue.producer("mail"), queue.consumer("mail")
         sent = producer.enqueue(1)
         assert sent.id in repr(sent)
-        assert (producer.name, consumer.dequeue().id) == ("mail", sent.id)
+        assert (producer.name, [task.id for task in consumer.dequeue()]) == ("mail", [sent.id])
         consumer.ack(sent.id, 2)
         assert sent.result() == 2
         assert queue.controls.pause(queues=["mail"]).paused_queues == {"mail"}
@@ -67,7 +67,7 @@ def test_errors_come_to_the_caller(url: str) -> None:
         with pytest.raises(TaskNotFound):
             queue.ack("unknown")
         with pytest.raises(AttributeError):
-            queue.no_such_method()
+            queue.no_such_method()  # type: ignore[attr-defined]
 
 
 def test_a_store_that_cannot_be_opened_leaves_no_thread_behind(tmp_path: Path) -> None:
@@ -126,7 +126,7 @@ def test_a_forked_child_starts_a_loop_of_its_own(tmp_path: Path) -> None:
     said = run_script(
         """
         import os
-        from qo.sync import LoopThread
+        from qo.background import LoopThread
 
         thread = LoopThread("mine")
 

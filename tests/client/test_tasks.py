@@ -163,7 +163,7 @@ def test_a_registry_lists_replaces_and_finds() -> None:
 def test_options_are_taken_as_people_write_them() -> None:
     def plain() -> None: ...
 
-    options = make_options(plain, timeout=timedelta(minutes=1), retries=2, priority="low", needs=["b", "a", "b"])
+    options = make_options(plain, timeout=timedelta(minutes=1), max_retries=2, priority="low", needs=["b", "a", "b"])
     assert (options.timeout, options.max_retries, options.priority, options.needs) == (60, 2, 9, ("a", "b"))
     assert (options.executor, make_options(_coroutine).executor) == ("thread", "async")
     assert make_options(plain, executor="process").executor == make_options(_coroutine, executor="process").executor

@@ -15,12 +15,12 @@ async def greet(name: str = "Ada", **more: Any) -> dict[str, Any]:
     return {"greeting": f"Hello {name}", "length": len(name), "more": more}
 
 
-@app.task(retries=0)
+@app.task(max_retries=0)
 async def explode(reason: str = "no reason") -> None:
     raise ValueError(reason)
 
 
-@app.task(retries=2, retry=qo.RetryPolicy(initial=0.05, max=0.1))
+@app.task(max_retries=2, retry=qo.RetryPolicy(initial=0.05, max=0.1))
 async def stumble(reason: str = "not yet") -> None:
     raise RuntimeError(reason)
 

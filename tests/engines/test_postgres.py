@@ -483,8 +483,8 @@ def test_an_app_enqueues_in_the_callers_transaction(postgres: PostgresServer, ur
         theirs.commit()
         lost = charge.using(connection=theirs).enqueue(2)
         theirs.rollback()
-    assert kept.task() is not None
-    assert lost.task() is None
+    assert app.get(kept.id) is not None
+    assert app.get(lost.id) is None
     app.close()
 
 

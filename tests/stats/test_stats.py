@@ -115,7 +115,7 @@ async def test_a_worker_counts_what_it_runs_and_what_nobody_can_run(tmp_path: Pa
 
     registry = Registry()
     for function in (good, bad):
-        registry.add(make_handler(function, type=function.__name__, options=make_options(function, retries=0)))
+        registry.add(make_handler(function, type=function.__name__, options=make_options(function, max_retries=0)))
     async with Client(open_engine(f"sqlite:///{tmp_path}/qo.db")) as queue:
         for type in ("good", "good", "bad", "nobody_knows_it"):
             await queue.enqueue(type, {}, max_retries=0)

@@ -18,16 +18,16 @@ quick = qo.RetryPolicy(initial=0.05, jitter=0.0)
 
 
 def declare(function: Any) -> None:
-    app.task(timeout=1.0, retries=1, retry=quick)(function)
+    app.task(timeout=1.0, max_retries=1, retry=quick)(function)
 
 
-@app.task(timeout=60.0, retries=0)
+@app.task(timeout=60.0, max_retries=0)
 def healthy(n: int) -> int:
     time.sleep(0.1)
     return n
 
 
-@app.task(timeout=60.0, retries=0)
+@app.task(timeout=60.0, max_retries=0)
 async def ahealthy(n: int) -> int:
     for _ in range(10):
         await asyncio.create_task(asyncio.sleep(0.01))

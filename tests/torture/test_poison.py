@@ -59,16 +59,15 @@ def test_healthy_tasks_complete_beside_every_kind_of_poison(
                 for n in range(5)
             ]
             bad.append(queue.enqueue(kind, {}, timeout=1, max_retries=1, retry=poison_program.quick))
-        ids = [task.id for task in (*good, *bad)]
 
         def ended() -> Any:
-            return all(queue.get(task_id).status in ("completed", "failed") for task_id in ids)
+            return all(task.status() in ("completed", "failed") for task in (*good, *bad))
 
         until(ended, patience=60.0 + 15.0 * len(kinds))
         assert worker.poll() is None
-        healthy = [queue.get(task.id) for task in good]
+        healthy = [task.refresh() for task in good]
         said = (tmp_path / "log").read_text()
         assert {(task.status, task.failures) for task in healthy} == {("completed", 0)}, said
-        assert {queue.get(one.id).status for one in bad} == {"failed"}, said
+        assert {one.status() for one in bad} == {"failed"}, said
         worker.send_signal(signal.SIGTERM)
         assert worker.wait(60) == 0, said

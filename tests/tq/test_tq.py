@@ -10,8 +10,9 @@ from typing import Any, TypedDict
 
 import pytest
 
+from qo.app import background_of
 from qo.errors import InvalidSetting, InvalidTask
-from qo.model import SLOW_POLICY, RetryPolicy, Task
+from qo.model import SLOW_POLICY, RetryPolicy
 from qo.task_queue import TaskQueue
 
 
@@ -194,14 +195,10 @@ def test_a_timeout_holds_for_tasks_from_anywhere(tq: TaskQueue) -> None:
     async def hang(_payload: int) -> None:
         await asyncio.Event().wait()
 
-    (task_id,) = tq.app.submit([tq.app.new_task("hang", b"1", timeout=300.0, max_retries=0)])
+    task_id = tq.app.enqueue("hang", 1, timeout=300.0, max_retries=0).id
     tq("hang").set_timeout(0.05).set_worker(hang)
-    ended = tq.app.run(_ended(tq, task_id))
+    ended = background_of(tq.app).ask(lambda client: client.ended(task_id, timeout=30))
     assert ended.status == "failed" and ended.error == "timed out after 0.05 s"
-
-
-async def _ended(tq: TaskQueue, task_id: str) -> Task:
-    return await (await tq.app.queue()).ended(task_id, timeout=30)
 
 
 def test_a_type_without_its_worker_waits(tq: TaskQueue) -> None:

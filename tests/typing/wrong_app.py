@@ -33,7 +33,7 @@ async def wrong() -> None:
     await send_email.using(delay=1).aenqueue(to=5)  # error: [arg-type]
     await send_email.using(delay=1).aenqueue("a", cc="b")  # error: [call-arg]
     number: int = await (await send_email.aenqueue("a")).aresult()  # error: [assignment]
-    other: int = await (await plain.using(retries=1).aenqueue(1)).aresult()  # error: [assignment]
+    other: int = await (await plain.using(max_retries=1).aenqueue(1)).aresult()  # error: [assignment]
     plain.aenqueue(1)  # error: [unused-coroutine]
     del number, other
 

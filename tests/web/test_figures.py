@@ -1,6 +1,8 @@
 """Depths are counted at any length; ages and places are exact for short queues, honest estimates for long ones."""
 
-from qo.client import Client
+from datetime import UTC, datetime
+
+from qo.client import Client, Priority
 from qo.codec import task_view
 from qo.engines.memory import MemoryEngine
 from qo.model import NewTask
@@ -12,7 +14,7 @@ from qo.web.stats.ready_survey import PAGE, ReadySurvey
 from qo.web.stats.sampler import Sampler
 
 
-async def fill(queue: Client, number: int, priority: str) -> None:
+async def fill(queue: Client, number: int, priority: Priority) -> None:
     tasks: list[NewTask] = [queue.new_task("t", b"null", priority=priority) for _ in range(number)]
     await queue.submit_many(tasks)
 
@@ -35,7 +37,7 @@ async def test_a_task_whose_run_at_lies_years_back_has_waited_since_it_was_submi
     clock = ManualClock()
     engine = MemoryEngine(clock)
     queue = Client(engine, clock=clock)
-    submitted = await queue.enqueue("t", priority="low", run_at="2001-01-01T00:00:00Z")
+    submitted = await queue.enqueue("t", priority="low", run_at=datetime(2001, 1, 1, tzinfo=UTC))
     clock.advance(50)
     waiting = await ReadySurvey(engine).look(await engine.count(), clock())
     assert waiting.oldest["low"] == clock() - 50

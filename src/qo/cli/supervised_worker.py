@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from rich.table import Table
 from rich.text import Text
 
-from qo.app import App
+from qo.app import App, background_of
 from qo.cli.app_loader import load_app
 from qo.cli.exit_codes import Exit
 from qo.cli.output import clean
@@ -42,15 +42,17 @@ def work(plan: Plan, table: RunTable) -> int:
     if plan.processes == 1:
         banner(plan, app)
 
+    background = background_of(app)
+
     async def both() -> bool:
-        queue = measured(await app.queue(), plan.metrics)
-        worker = Worker(queue, app.registry, plan.settings, table=table)
+        client = measured(await background.client(), plan.metrics)
+        worker = Worker(client, app.registry, plan.settings, table=table)
         ending.attach(worker)
         heartbeat = WorkerHeartbeat(worker, table)
         log.info("worker %s works", worker.id, extra={"worker_id": worker.id})
         watchdog = Watchdog(worker, after=plan.settings.stuck_after)
         try:
-            async with _watched(queue, plan):
+            async with _watched(client, plan):
                 await worker.run()
         finally:
             watchdog.stop()
@@ -59,7 +61,7 @@ def work(plan: Plan, table: RunTable) -> int:
         return worker.dismissed
 
     try:
-        dismissed = app.run(both())
+        dismissed = background.run(both())
     except CancelledError:
         raise WorkerCancelled("something cancelled the worker; restart it") from None
     app.close(timeout=_LAST_ANSWER)

@@ -1,18 +1,21 @@
 """What an application calls: the client of a store, and what it hands out."""
 
 from qo.client.client import Client, connect
-from qo.client.describe import Seconds, Settings, describe
+from qo.client.describe import Priority, Seconds, Settings, TaskOptions, describe, parse_instant
 from qo.client.handles import Consumer, HeartbeatManager, Producer, QueueState, TaskHandle
 
 __all__ = [
     "Client",
     "Consumer",
     "HeartbeatManager",
+    "Priority",
     "Producer",
     "QueueState",
     "Seconds",
     "Settings",
     "TaskHandle",
+    "TaskOptions",
     "connect",
     "describe",
+    "parse_instant",
 ]

@@ -11,10 +11,10 @@ import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import suppress
 from types import TracebackType
-from typing import Any, Literal, Self, TypeAlias
+from typing import Any, Literal, Self, TypeAlias, Unpack
 
 from qo import notes, tracing
-from qo.client.describe import Seconds, Settings, describe, seconds
+from qo.client.describe import Seconds, Settings, TaskOptions, describe, seconds
 from qo.client.handles import DEQUEUE_LEASE, Consumer, Producer, QueueState, TaskHandle
 from qo.client.live_types import LiveTypes
 from qo.clock import Clock, boot_clock, monotonic_clock, system_clock, unset_clock
@@ -69,7 +69,7 @@ from qo.model import (
 from qo.stats import Interval, StatsRecorder, read_stats
 from qo.storages import ObjectStorage
 from qo.sweep import LeaseExpiry, Retention, lease_length
-from qo.transitions import Transitions, log_started
+from qo.transitions import Transitions, failure_kind, log_started
 
 log = logging.getLogger("qo.client")
 PAGE_SIZE = 500  # tasks in one request that reads or changes many
@@ -138,8 +138,10 @@ class Client:
 
     # --- submitting
 
-    async def enqueue(self, type: str, payload: object = None, *, connection: Any = None, **options: Any) -> TaskHandle:
-        """Submit one task; returns when the store has it. Options: see `describe`.
+    async def enqueue(
+        self, type: str, payload: object = None, *, connection: Any = None, **options: Unpack[TaskOptions]
+    ) -> TaskHandle:
+        """Submit one task; returns when the store has it. Options: see `TaskOptions`.
 
         With a psycopg `connection` of your own, it is part of your transaction: it exists if and only if you commit.
         """
@@ -155,10 +157,27 @@ class Client:
             added = await (self._adding.commit(new) if connection is None else self._add_on(connection, new))
         if connection is None:  # else the task exists only if the caller commits
             self.transitions.queued((new,), (added,))
-        if not added.new and new.idempotency_key is not None:
-            (existing,) = await self.engine.get([added.id])
+        handle = TaskHandle(added.id, added.new, self)
+        await self.check_repeat(new, handle)
+        return handle
+
+    async def check_repeat(self, new: NewTask, handle: TaskHandle) -> None:
+        """Raises KeyReused if a task was there already under the key of `new`, with another payload."""
+        if not handle.new and new.idempotency_key is not None:
+            (existing,) = await self.engine.get([handle.id])
             if existing is not None:
                 _check_repeat(new, existing)
+
+    def submit_directly(self, new: NewTask) -> TaskHandle | None:
+        """As `submit`, in the calling thread, which may be any thread. None: use `submit`; nothing was stored."""
+        check_size("payload", new.payload, self.payload_limit)
+        check_depth("payload", new.payload)
+        if not self.engine.adds_directly or not self.live_types.is_known(new):
+            return None
+        with tracing.submitting((new,)) as span:
+            (new,) = span.marked((new,))
+            (added,) = self.engine.add_directly((new,))
+        self.transitions.queued((new,), (added,))
         return TaskHandle(added.id, added.new, self)
 
     async def _add_on(self, connection: Any, new: NewTask) -> Added:
@@ -198,8 +217,8 @@ class Client:
                 if existing is not None:
                     _check_repeat(new, existing)
 
-    def new_task(self, type: str, payload: bytes, **options: Any) -> NewTask:
-        """A checked description of a task, ready to submit. Options: see `describe`."""
+    def new_task(self, type: str, payload: bytes, **options: Unpack[TaskOptions]) -> NewTask:
+        """A checked description of a task, ready to submit. Options: see `TaskOptions`."""
         return describe(self.settings, type, payload, clock=self._clock, **options)
 
     async def producer(self, name: str) -> Producer:
@@ -276,7 +295,7 @@ class Client:
         """Wait for a task to end and return its result, or raise TaskFailed or ResultTimeout."""
         task = await self.ended(task_id, timeout=timeout)
         if task.result is None:
-            raise TaskFailed(f"task {task_id} is {task.status}: {task.error or 'it has no result'}", task_id=task_id)
+            raise TaskFailed(task, kind=failure_kind(task))
         return decode(task.result)
 
     async def ended(self, task_id: str, *, timeout: Seconds | None = None) -> Task:

@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Iterable
 from datetime import datetime, timedelta
+from typing import Literal, TypeAlias, TypedDict
 
 from msgspec import Struct
 
@@ -13,7 +14,6 @@ from qo.model import (
     AGEING,
     DEFAULT_POLICY,
     MAX_RETRIES,
-    MEDIUM,
     TIMEOUT,
     WINDOW,
     NewTask,
@@ -29,7 +29,23 @@ from qo.model import (
 )
 
 Seconds = float | timedelta
-Moment = float | str | datetime
+Priority: TypeAlias = Literal["high", "medium", "low", 0, 1, 2, 3, 4, 5, 6, 7, 8, 9]  # 0 goes first; high is 0
+
+
+class TaskOptions(TypedDict, total=False):
+    """What may be said of a task when it is submitted."""
+
+    id: str | None  # chosen by the caller; a task whose id exists already is not stored again
+    queue: str
+    priority: Priority
+    needs: Iterable[str]  # capabilities that a worker must have
+    timeout: Seconds  # for one attempt
+    max_retries: int
+    retry: RetryPolicy | None  # the back-off between attempts
+    delay: Seconds  # before the first attempt
+    run_at: datetime | float | None  # not before this instant; a float is seconds since the epoch
+    idempotency_key: str | None  # at most one task of this queue and type under the key
+    trace_id: str | None
 
 
 class Settings(Struct, frozen=True, kw_only=True):
@@ -52,13 +68,13 @@ def describe(
     *,
     id: str | None = None,
     queue: str = "default",
-    priority: int | str = MEDIUM,
+    priority: Priority = "medium",
     needs: Iterable[str] = (),
     timeout: Seconds = TIMEOUT,
     max_retries: int = MAX_RETRIES,
     retry: RetryPolicy | None = None,
     delay: Seconds = 0.0,
-    run_at: Moment | None = None,
+    run_at: datetime | float | None = None,
     idempotency_key: str | None = None,
     trace_id: str | None = None,
     clock: Clock = system_clock,
@@ -81,7 +97,7 @@ def describe(
             max_retries=max_retries,
             retry=DEFAULT_POLICY if retry is None else retry,
             delay=seconds(delay),
-            run_at=None if run_at is None else moment("run_at", run_at),
+            run_at=None if run_at is None else parse_instant("run_at", run_at),
             idempotency_key=idempotency_key,
             trace_id=trace_id,
             ageing=_ageing(settings.ageing, urgency),
@@ -100,7 +116,7 @@ def seconds(duration: Seconds) -> float:
     return duration.total_seconds() if isinstance(duration, timedelta) else duration
 
 
-def moment(field: str, given: Moment) -> float:
+def parse_instant(field: str, given: float | str | datetime) -> float:
     """An instant as people write it: seconds since the epoch, a datetime, or ISO 8601."""
     if isinstance(given, datetime):
         given = given.isoformat()

@@ -4,12 +4,12 @@ import asyncio
 import inspect
 import logging
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self, Unpack
 
 from msgspec import Struct
 
-from qo.client.describe import Seconds, seconds
-from qo.errors import Conflict, InvalidSetting, StorageError
+from qo.client.describe import Seconds, TaskOptions, seconds
+from qo.errors import Conflict, InvalidSetting, StorageError, TaskNotFound
 from qo.model import Status, Task, check_number
 from qo.sweep import lease_length
 
@@ -21,14 +21,29 @@ DEQUEUE_LEASE = 300.0  # seconds; a consumer that works longer sends heartbeats
 
 
 class TaskHandle(Struct, frozen=True, eq=False, gc=False):
-    """A task that the store has. `new` is False if its idempotency key had made one before."""
+    """A task that the store has. `new` is False if its idempotency key had made the task before."""
 
     id: str
     new: bool
-    _queue: "Client"
+    _client: "Client"
+
+    async def status(self) -> Status:
+        return (await self.refresh()).status
+
+    async def refresh(self) -> Task:
+        """The task as it is now. Raises TaskNotFound if it was deleted."""
+        task = await self._client.get(self.id)
+        if task is None:
+            raise TaskNotFound(f"there is no task {self.id}", task_id=self.id)
+        return task
+
+    async def cancel(self) -> None:
+        """Raises WrongStatus if the task has ended."""
+        await self._client.cancel(self.id)
 
     async def result(self, timeout: Seconds | None = None) -> Any:
-        return await self._queue.result(self.id, timeout=timeout)
+        """Wait for the task to end; its result. Raises TaskFailed or ResultTimeout."""
+        return await self._client.result(self.id, timeout=timeout)
 
     def __repr__(self) -> str:
         return f"<TaskHandle {self.id}>"
@@ -37,23 +52,25 @@ class TaskHandle(Struct, frozen=True, eq=False, gc=False):
 class Producer:
     """Submits to one queue; the type is the queue's name unless one is given."""
 
-    def __init__(self, queue: "Client", name: str) -> None:
-        self._queue, self.name = queue, name
+    def __init__(self, client: "Client", name: str) -> None:
+        self._client, self.name = client, name
 
-    async def enqueue(self, payload: object = None, *, type: str | None = None, **options: Any) -> TaskHandle:
-        return await self._queue.enqueue(type or self.name, payload, queue=self.name, **options)
+    async def enqueue(
+        self, payload: object = None, *, type: str | None = None, **options: Unpack[TaskOptions]
+    ) -> TaskHandle:
+        options["queue"] = self.name
+        return await self._client.enqueue(type or self.name, payload, **options)
 
 
 class Consumer:
     """Takes tasks from one queue."""
 
-    def __init__(self, queue: "Client", name: str) -> None:
-        self._queue, self.name, self.held = queue, name, queue.held
-        self.ack, self.nack, self.release, self.heartbeat = queue.ack, queue.nack, queue.release, queue.heartbeat
+    def __init__(self, client: "Client", name: str) -> None:
+        self._client, self.name, self.held = client, name, client.held
+        self.ack, self.nack, self.release, self.heartbeat = client.ack, client.nack, client.release, client.heartbeat
 
-    async def dequeue(self, *, lease: Seconds = DEQUEUE_LEASE, wait: Seconds = 0.0) -> Task | None:
-        tasks = await self._queue.dequeue(queue=self.name, lease=lease, wait=wait)
-        return tasks[0] if tasks else None
+    async def dequeue(self, *, batch_size: int = 1, lease: Seconds = DEQUEUE_LEASE, wait: Seconds = 0.0) -> list[Task]:
+        return await self._client.dequeue(queue=self.name, batch_size=batch_size, lease=lease, wait=wait)
 
 
 class QueueState(Struct, frozen=True, kw_only=True):

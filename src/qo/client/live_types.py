@@ -49,6 +49,15 @@ class LiveTypes:
                 self._checked.set()
         self._remember(new)
 
+    def is_known(self, task: NewTask) -> bool:
+        """Whether `check` would let this task pass without a look at the store. From any thread."""
+        types = self._brought.get(task.queue, ())
+        if task.type not in types:
+            return False
+        if len(types) <= _FEW:
+            return True
+        return task.type in self._allowed.get(task.queue, ()) and boot_clock() < self._check_again_at
+
     async def finish(self) -> None:
         """Wait until each check has an answer: its caller goes on to submit without another pause."""
         while self._checks:

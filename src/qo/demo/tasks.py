@@ -29,7 +29,7 @@ async def make_report(month: str) -> dict[str, str]:
     return {"month": month, "pages": "12"}
 
 
-@app.task(retries=3, retry=quick)
+@app.task(max_retries=3, retry=quick)
 def fetch_rates(currency: str) -> float:
     """A service that is down twice, then up."""
     if qo.current_task().failures < 2:  # noqa: PLR2004 - twice
@@ -37,7 +37,7 @@ def fetch_rates(currency: str) -> float:
     return 1.09 if currency == "EUR" else 1.0
 
 
-@app.task(retries=1, retry=quick)
+@app.task(max_retries=1, retry=quick)
 def charge_card(amount: int) -> str:
     """Fails until someone opens the bank."""
     if not Path(os.environ[FOLDER], "bank-is-open").exists():

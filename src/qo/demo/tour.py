@@ -1,18 +1,19 @@
 """The tour: each step does something real, waits until the store shows it, and says what happened."""
 
-import asyncio
 import os
 import shlex
 import shutil
 import socket
 import sys
 import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 from rich.console import Console
 from rich.text import Text
 
+from qo.app import background_of
 from qo.cli.output import clean, duration, plural
 from qo.cli.rich_output import STYLES
 from qo.clock import boot_clock
@@ -22,6 +23,7 @@ from qo.demo.workers import DemoWorkers
 from qo.errors import QoError
 from qo.model import Filter, Status, Task
 
+_POLL_INTERVAL = 0.03  # seconds
 PATIENCE = 30.0  # seconds for any one thing to happen; all of them together take about fifteen
 WIDTH = 80  # columns where there is no terminal to ask
 
@@ -112,7 +114,7 @@ class Tour:
         self._say("the bank opens")
         (self._folder / "bank-is-open").touch()
         self._code(f"qo replay {submission.id}")
-        tasks.app.run(_replay(submission.id))
+        tasks.app.replay(submission.id)
         self._until(submission.id, "completed", _is(Status.COMPLETED))
         self._say(f"completed: {submission.result(timeout=1)}", Status.COMPLETED)
         self._promises.append(Promise(submission.id, failures=0, attempt=3))
@@ -122,7 +124,7 @@ class Tour:
         submission = tasks.train_model.enqueue(seconds=1.5)
         self._code(self._workers.start("doomed", "--queues", "slow", "--no-monitor"))
         self._until(submission.id, "running", _is(Status.RUNNING))
-        pid = tasks.app.run(_pid("doomed"))
+        pid = _pid("doomed")
         self._workers.kill("doomed", pid)
         self._say(f"worker `doomed` runs it; kill -9 {pid}, and its supervisor", Status.RUNNING)
         self._workers.start("rescuer", "--queues", "slow")
@@ -160,38 +162,34 @@ class Tour:
 
     def _until(self, task_id: str, what: str, test: Tests) -> Task:
         """The task once it passes the test."""
-        return tasks.app.run(_until(task_id, what, test, self._workers.living))
+        return _until(task_id, what, test, self._workers.living)
 
     def _check(self, kept: bool, problem: str) -> None:  # noqa: FBT001 - what is checked
         if not kept:
             raise QoError(problem)
 
 
-async def _until(task_id: str, what: str, test: Tests, living: Callable[[], bool]) -> Task:
-    queue, until = await tasks.app.queue(), boot_clock() + PATIENCE
+def _until(task_id: str, what: str, test: Tests, living: Callable[[], bool]) -> Task:
+    until = boot_clock() + PATIENCE
     while boot_clock() < until:
-        task = await queue.get(task_id)
+        task = tasks.app.get(task_id)
         if task is not None and test(task):
             return task
         if not living():
             raise QoError("a worker ended unexpectedly")
-        await asyncio.sleep(0.03)
+        time.sleep(_POLL_INTERVAL)
     raise QoError(f"task {task_id} is not {what} after {PATIENCE:g} s")
 
 
-async def _pid(worker_id: str) -> int:
+def _pid(worker_id: str) -> int:
     """The process of a worker, once it has made itself known."""
-    queue, until = await tasks.app.queue(), boot_clock() + PATIENCE
+    until = boot_clock() + PATIENCE
     while boot_clock() < until:
-        for worker in await queue.workers():
+        for worker in background_of(tasks.app).ask(lambda client: client.workers()):
             if worker.worker_id == worker_id:
                 return worker.pid
-        await asyncio.sleep(0.03)
+        time.sleep(_POLL_INTERVAL)
     raise QoError(f"worker {worker_id} has not made itself known after {PATIENCE:g} s")
-
-
-async def _replay(task_id: str) -> None:
-    await (await tasks.app.queue()).replay(task_id)
 
 
 def _is(status: Status) -> Tests:

@@ -101,6 +101,8 @@ class Writer:
 
     def _do_all(self, jobs: Sequence[WriterCall], do: Callable[[WriterCall], None]) -> None:
         try:
+            if self._db.in_transaction:  # an exception from outside interrupted the thread that rolled back
+                self._roll_back()
             self._db.execute("BEGIN IMMEDIATE")
             check_version(self._db, self._place)  # a newer qo may have changed the tables since they were opened
             self._table.begin()

@@ -1,17 +1,24 @@
-"""A desk: one thread that owns one connection. Calls wait in its queue, and what waits together is done together."""
+"""The owner of one connection. Calls that wait for it together are served together.
+
+Calls from an event loop are served by a thread of their own. A call from plain code (`call`) is served in the thread
+that makes it: to hand it to another thread and back costs about as much as a commit. Whichever thread gets the
+connection serves every call that waits, so concurrent callers share a commit.
+"""
 
 import asyncio
-from collections import defaultdict
-from collections.abc import Callable
+from collections import defaultdict, deque
+from collections.abc import Callable, Sequence
 from queue import SimpleQueue
-from threading import Thread
+from threading import Lock, Thread, get_ident
 from typing import Any
 
-Work = Callable[[Any], Any]  # takes what the desk serves: a Table or a Reading
+from qo.errors import OutcomeUnknown, StorageError
+
+Work = Callable[[Any], Any]  # takes what the connection serves: a Table or a SqliteReader
 
 
 class ConnectionCall:
-    """One call on its way through a desk."""
+    """A call from an event loop."""
 
     __slots__ = ("abandoned", "answer", "error", "future", "loop", "work")
 
@@ -23,6 +30,10 @@ class ConnectionCall:
         self.answer: Any = None
         self.error: BaseException | None = None
 
+    @property
+    def is_cancelled(self) -> bool:
+        return self.future.cancelled()
+
     def resolve(self) -> None:
         if self.future.cancelled():
             if self.abandoned is not None and self.error is None and self.answer is not None:
@@ -33,42 +44,101 @@ class ConnectionCall:
             self.future.set_result(self.answer)
 
 
+class DirectCall:
+    """A call from plain code."""
+
+    __slots__ = ("answer", "error", "is_cancelled", "is_done", "work")
+
+    def __init__(self, work: Work) -> None:
+        self.work = work
+        self.is_done = self.is_cancelled = False
+        self.answer: Any = None
+        self.error: BaseException | None = None
+
+
 class ConnectionThread:
-    def __init__(self, name: str, serve: Callable[[list[ConnectionCall]], None]) -> None:
-        self._queue: SimpleQueue[ConnectionCall | None] = SimpleQueue()
+    def __init__(self, name: str, serve: Callable[[Sequence[ConnectionCall | DirectCall]], None]) -> None:
         self._serve = serve
+        self._waiting: deque[ConnectionCall | DirectCall] = deque()
+        self._lock = Lock()  # held by the thread that uses the connection
+        self._user = 0  # that thread, if it serves a direct call
+        self._is_stopped = False
+        self._wakeups: SimpleQueue[bool] = SimpleQueue()  # False: stop
         # A daemon: an engine that nobody closed must not keep the interpreter from leaving.
         self._thread = Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
     def ask(self, work: Work, abandoned: Callable[[Any], None] | None = None) -> asyncio.Future[Any]:
-        job = ConnectionCall(work, abandoned)
-        self._queue.put(job)
-        return job.future
+        call = ConnectionCall(work, abandoned)
+        self._waiting.append(call)
+        self._wakeups.put(True)
+        return call.future
+
+    def call(self, work: Work) -> Any:
+        """The answer, worked out in the calling thread unless another thread serves the call first."""
+        if self._user == get_ident():
+            raise StorageError("a signal handler or finalizer cannot write while it interrupts a write of its thread")
+        call = DirectCall(work)
+        self._waiting.append(call)
+        try:
+            with self._lock:
+                self._serve_here(call)
+        except BaseException:
+            call.is_cancelled = True  # an exception from outside, such as KeyboardInterrupt, before it was served
+            raise
+        if call.error is not None:
+            raise call.error
+        return call.answer
+
+    def _serve_here(self, call: DirectCall) -> None:
+        """With the lock held."""
+        if call.is_done:
+            return
+        if self._is_stopped:
+            raise StorageError("the store was closed; open it again")
+        self._user = get_ident()
+        try:
+            self._serve_waiting()
+        finally:
+            self._user = 0
 
     def stop(self) -> None:
         """Leave once everything asked for so far is done."""
-        self._queue.put(None)
+        self._wakeups.put(False)
 
     def join(self) -> None:
         self._thread.join()
 
     def _run(self) -> None:
-        queue, open_ = self._queue, True
-        while open_:
-            waiting = [queue.get()]
-            waiting += [queue.get_nowait() for _ in range(queue.qsize())]
-            open_ = None not in waiting
-            jobs = [job for job in waiting if job is not None]
-            self._serve([job for job in jobs if not job.future.cancelled()])
-            _answer(jobs)
+        wakeups, is_open = self._wakeups, True
+        while is_open:
+            is_open = all([wakeups.get(), *(wakeups.get_nowait() for _ in range(wakeups.qsize()))])
+            with self._lock:
+                self._is_stopped = not is_open
+                self._serve_waiting()
+
+    def _serve_waiting(self) -> None:
+        """With the lock held."""
+        calls = [self._waiting.popleft() for _ in range(len(self._waiting))]
+        live = [call for call in calls if not call.is_cancelled]
+        try:
+            self._serve(live)
+        except BaseException:  # raised into this thread from outside: the other callers must not wait for ever
+            for call in live:
+                call.error = OutcomeUnknown("the thread that served this call was interrupted; try again")
+            raise
+        finally:
+            _answer(calls)
 
 
-def _answer(jobs: list[ConnectionCall]) -> None:
+def _answer(calls: Sequence[ConnectionCall | DirectCall]) -> None:
     """Wake each event loop once, not once a call: waking is what costs."""
     by_loop = defaultdict[asyncio.AbstractEventLoop, list[ConnectionCall]](list)
-    for job in jobs:
-        by_loop[job.loop].append(job)
+    for call in calls:
+        if isinstance(call, DirectCall):
+            call.is_done = True
+        else:
+            by_loop[call.loop].append(call)
     for loop, some in by_loop.items():
         try:
             loop.call_soon_threadsafe(_resolve, some)
@@ -76,6 +146,6 @@ def _answer(jobs: list[ConnectionCall]) -> None:
             continue
 
 
-def _resolve(jobs: list[ConnectionCall]) -> None:
-    for job in jobs:
-        job.resolve()
+def _resolve(calls: list[ConnectionCall]) -> None:
+    for call in calls:
+        call.resolve()

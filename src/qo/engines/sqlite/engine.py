@@ -5,6 +5,7 @@ import os
 import weakref
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from operator import methodcaller
 from pathlib import Path
 from threading import Lock, Thread
 from typing import Any, TypeVar
@@ -15,7 +16,7 @@ from qo.clock import Clock, system_clock
 from qo.damage import DamageLog
 from qo.engine import Engine
 from qo.engines.sqlite.address import path_of
-from qo.engines.sqlite.connection_thread import ConnectionCall, ConnectionThread
+from qo.engines.sqlite.connection_thread import ConnectionCall, ConnectionThread, DirectCall
 from qo.engines.sqlite.file import check_file, connect, open_log, prepare
 from qo.engines.sqlite.file_locks import FileLocks, acquire_locks, release_locks
 from qo.engines.sqlite.open_file import OpenFile
@@ -35,7 +36,7 @@ from qo.model import (
     page_start,
     release,
 )
-from qo.sqlite_tables.damage import BadRow, around_damage
+from qo.sqlite_tables.damage import BadRow, DamageFound, around_damage
 from qo.sqlite_tables.driver_errors import to_qo_error
 from qo.sqlite_tables.reader import SqliteReader
 from qo.sqlite_tables.table import SqliteTable
@@ -112,8 +113,10 @@ def _lock(path: Path) -> FileLocks:
         first.close()
 
 
-def _reader(path: Path, reading: SqliteReader, file: OpenFile) -> Callable[[list[ConnectionCall]], None]:
-    def serve(jobs: list[ConnectionCall]) -> None:
+def _reader(
+    path: Path, reading: SqliteReader, file: OpenFile
+) -> Callable[[Sequence[ConnectionCall | DirectCall]], None]:
+    def serve(jobs: Sequence[ConnectionCall | DirectCall]) -> None:
         for job in jobs:
             try:
                 job.answer = job.work(reading)
@@ -171,6 +174,21 @@ class SqliteEngine(Engine):
     async def add(self, tasks: Sequence[NewTask]) -> list[Added]:
         check_distinct(task.id for task in tasks)
         return await self._write(lambda table: table.add(tasks))
+
+    @property
+    def adds_directly(self) -> bool:
+        return True
+
+    def add_directly(self, tasks: Sequence[NewTask]) -> list[Added]:
+        check_distinct(task.id for task in tasks)
+        writer = self._at_work().writer
+        while True:
+            try:
+                added: list[Added] = writer.call(lambda table: table.add(tasks))
+            except DamageFound as found:
+                self._damage_log.report(writer.call(methodcaller("set_aside", found.rows)))
+            else:
+                return added
 
     async def claim(self, request: ClaimRequest) -> list[Task]:
         """A caller cancelled before the transaction claims nothing; one cancelled after it hands its tasks back."""

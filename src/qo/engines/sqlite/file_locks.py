@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from threading import Lock
+from threading import Condition, Lock
 from typing import NamedTuple
 
 from qo.clock import boot_clock
@@ -52,7 +52,8 @@ class FileLocks:
     def __init__(self, path: Path) -> None:
         self.engines = 0
         self._path = path
-        self._writing = Lock()  # between engines of this process, which share the descriptor
+        self._writing = Condition()  # between engines of this process, which share the descriptor
+        self._writer: object = None  # the engine that writes
         self._descriptors: list[int] = []
         self._is_writable = False
         if _OFD:
@@ -81,15 +82,21 @@ class FileLocks:
                 self._descriptors.append(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
                 self._wait_for(self._descriptors[1], "RDLCK", _IN_USE_BYTE)
 
-    def begin_write(self) -> None:
-        """Until `end_write`, no other engine on the file writes."""
-        if not self._writing.acquire(timeout=_LOCK_DEADLINE):
-            raise StorageError(_busy(self._path))
+    def begin_write(self, engine: object) -> None:
+        """Until `end_write`, no other engine on the file writes.
+
+        An engine may begin again without an end: an exception from outside (KeyboardInterrupt) can arrive at any
+        instruction of the thread that writes.
+        """
+        with self._writing:
+            if not self._writing.wait_for(lambda: self._writer in {None, engine}, _LOCK_DEADLINE):
+                raise StorageError(_busy(self._path))
+            self._writer = engine
         if self._is_writable:  # else SQLite refuses the write, and says why
             try:
                 self._wait_for(self._descriptors[0], "WRLCK", _WRITE_BYTE)
             except BaseException:
-                self._writing.release()
+                self._free()
                 raise
 
     def end_write(self) -> None:
@@ -97,7 +104,12 @@ class FileLocks:
             if self._is_writable:
                 _lock(self._descriptors[0], "UNLCK", _WRITE_BYTE)
         finally:
-            self._writing.release()
+            self._free()
+
+    def _free(self) -> None:
+        with self._writing:
+            self._writer = None
+            self._writing.notify()
 
     def unlock(self) -> None:
         """Let SQLite delete the log as it closes."""

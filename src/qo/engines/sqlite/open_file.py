@@ -19,7 +19,7 @@ class OpenFile:
 
     def begin_write(self) -> None:
         """Alone among all engines on the file. Raises before anything is written if the file is not at its path."""
-        self._locks.begin_write()
+        self._locks.begin_write(self)
         trouble = self.trouble()
         if trouble:
             self._locks.end_write()

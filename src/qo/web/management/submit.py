@@ -6,6 +6,7 @@ from litestar import Request, post
 from litestar.params import JSONBody
 from msgspec import Struct
 
+from qo.client import parse_instant
 from qo.errors import InvalidTask
 from qo.model import SLOW_POLICY
 from qo.web.access import CHECKED, SUBMIT
@@ -52,7 +53,7 @@ async def create_task(request: Request[Any, Any, Any], data: JSONBody[NewManaged
             encode_read(data.payload),
             max_retries=data.options.max_attempts - 1,
             retry=SLOW_POLICY,
-            run_at=data.options.run_after,
+            run_at=None if data.options.run_after is None else parse_instant("run_at", data.options.run_after),
             trace_id=trace_of(request),
         )
     except InvalidTask as error:

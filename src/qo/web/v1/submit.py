@@ -9,9 +9,10 @@ from litestar.params import JSONBody
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
+from qo.client import parse_instant
 from qo.errors import InvalidTask
 from qo.ids import new_lease_id
-from qo.model import LEVELS, LevelWord, NewTask, RetryPolicy, Status, derived_id, due_at, effective_rank, rank
+from qo.model import LevelWord, NewTask, RetryPolicy, Status, derived_id, due_at, effective_rank, rank
 from qo.web.access import CHECKED, SUBMIT, caller_of
 from qo.web.callers import Caller, Scope
 from qo.web.json_body import as_called_here, encode_read
@@ -123,12 +124,12 @@ def new_task(server: Server, caller: Caller, given: SubmitRequest, trace_id: str
             given.task_type,
             encode_read(given.parameters),
             queue=given.queue,
-            priority=LEVELS[given.priority],
+            priority=given.priority,
             needs=tuple(given.required_capabilities),
             timeout=level.timeout_seconds if given.timeout_seconds is None else given.timeout_seconds,
             max_retries=level.max_retries if given.max_retries is None else given.max_retries,
             retry=_policy(server.settings.timeout_growth),
-            run_at=given.run_at,
+            run_at=None if given.run_at is None else parse_instant("run_at", given.run_at),
             idempotency_key=given.idempotency_key,
             trace_id=given.trace_id or trace_id,
         )

@@ -1,0 +1,165 @@
+"""A client on an event loop of its own, in a thread of its own: what code without an event loop stands on.
+
+A single submission does not go through that loop where the engine can write in the calling thread.
+"""
+
+import asyncio
+import os
+import threading
+from collections.abc import Awaitable, Callable, Coroutine
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+from qo.client import Client, TaskHandle
+from qo.clock import monotonic_clock
+from qo.errors import InvalidSetting
+from qo.model import NewTask
+
+T = TypeVar("T")
+
+
+class LoopThread:
+    """An event loop in a daemon thread, started when first needed. A forked child starts its own."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._lock = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._pid = 0
+
+    def submit(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
+        return asyncio.run_coroutine_threadsafe(coroutine, self._running())
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Run to the end and return the result; from any thread but the loop's own."""
+        if self.is_current():
+            coroutine.close()
+            raise InvalidSetting("this would wait for itself: await the async method instead")
+        return self.submit(coroutine).result()
+
+    def is_current(self) -> bool:
+        """Whether the caller runs on this loop."""
+        try:
+            return asyncio.get_running_loop() is self._loop
+        except RuntimeError:
+            return False
+
+    async def arun(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Run there, wait here."""
+        return await asyncio.wrap_future(self.submit(coroutine))
+
+    def stop(self) -> None:
+        with self._lock:
+            loop, self._loop = self._loop, None
+            if loop is not None and self._pid == os.getpid():
+                loop.call_soon_threadsafe(loop.stop)
+                self._thread.join()
+                loop.close()
+
+    def _running(self) -> asyncio.AbstractEventLoop:
+        if self._pid != os.getpid():
+            self._lock = threading.Lock()  # another thread may have held it when this process was forked off
+        with self._lock:
+            if self._loop is None or self._pid != os.getpid():
+                self._loop, self._pid = asyncio.new_event_loop(), os.getpid()
+                self._loop.time = monotonic_clock  # type: ignore[method-assign]  # a handler may replace time.monotonic
+                self._thread = threading.Thread(target=self._loop.run_forever, name=self._name, daemon=True)
+                self._thread.start()
+            return self._loop
+
+
+class BackgroundClient:
+    """Opened when first needed, and again after `close`. A forked child opens its own."""
+
+    def __init__(self, connect: Callable[[], Client], name: str) -> None:
+        self._connect, self._name = connect, name
+        self._thread = LoopThread(name)
+        self._opening: asyncio.Task[Client] | None = None
+        self._client: Client | None = None  # once it is open
+        self._pid = 0
+
+    @property
+    def is_used(self) -> bool:
+        return self._opening is not None
+
+    async def client(self) -> Client:
+        """The open client; only on the loop of this object."""
+        if self._opening is None or self._pid != os.getpid():
+            self._pid, self._client = os.getpid(), None
+            self._opening = asyncio.create_task(self._connect().open())
+        try:
+            self._client = await asyncio.shield(self._opening)
+        except Exception:
+            self._opening = None  # the next caller tries again
+            raise
+        return self._client
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine on the loop of this object and wait for it."""
+        return self._thread.run(coroutine)
+
+    async def arun(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        return await self._thread.arun(coroutine)
+
+    def spawn(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
+        """Start a coroutine on the loop of this object, and do not wait for it."""
+        return self._thread.submit(coroutine)
+
+    def call(self, function: Callable[[], object]) -> None:
+        """Call a plain function on the loop of this object."""
+
+        async def there() -> None:
+            function()
+
+        self._thread.run(there())
+
+    def ask(self, question: Callable[[Client], Awaitable[T]]) -> T:
+        """What a method of the client answers: `ask(lambda client: client.get(task_id))`."""
+        return self.run(self._ask(question))
+
+    async def aask(self, question: Callable[[Client], Awaitable[T]]) -> T:
+        return await self.arun(self._ask(question))
+
+    async def _ask(self, question: Callable[[Client], Awaitable[T]]) -> T:
+        return await question(await self.client())
+
+    def submit(self, new: NewTask, *, connection: Any = None) -> TaskHandle:
+        """Returns when the store has the task. In the calling thread, if the client is open and the engine can."""
+        client = self._client
+        if client is None or connection is not None or self._pid != os.getpid() or self._thread.is_current():
+            return self.ask(lambda client: client.submit(new, connection=connection))
+        handle = client.submit_directly(new)
+        if handle is None:
+            return self.ask(lambda client: client.submit(new))
+        if not handle.new and new.idempotency_key is not None:
+            self.run(client.check_repeat(new, handle))
+        return handle
+
+    async def asubmit(self, new: NewTask, *, connection: Any = None) -> TaskHandle:
+        return await self.aask(lambda client: client.submit(new, connection=connection))
+
+    def close(self, *, timeout: float | None = None) -> None:
+        """Let go of the store. A store that has not answered after `timeout` seconds is left to the process's end."""
+        opening, self._opening, self._client = self._opening, None, None
+        if self._pid != os.getpid():
+            return
+        if opening is None:  # the last attempt to open it failed
+            self._thread.stop()
+            return
+        closing = self._thread.submit(_close(opening))
+        try:
+            closing.result(timeout)
+        except TimeoutError:
+            if not closing.done():
+                self._thread = LoopThread(self._name)  # the old loop still waits
+                return
+            raise
+        self._thread.stop()
+
+
+async def _close(opening: asyncio.Task[Client]) -> None:
+    try:
+        client = await opening
+    except Exception:  # noqa: BLE001 - was raised where it was opened
+        return
+    await client.close()
