@@ -13,6 +13,7 @@ QoError
 ├── Conflict          a compare-and-set write lost its race; reload and try again
 └── StorageError      the store could not be reached, is full, or is not ours
     ├── Refused          the store will not do this, however often it is asked
+    │   ├── NewerFormat      a newer qo has written the store; this one must not touch it
     │   ├── DamagedTask      a stored task cannot be read; the others can
     │   └── DamagedNote      a stored note cannot be read; the others can
     └── OutcomeUnknown   the store may or may not have taken the write; repeating it is harmless
@@ -102,6 +103,10 @@ class StorageError(QoError):
 
 class Refused(StorageError):
     """The store will not do this, however often it is asked: wrong credentials, no permission, no such bucket."""
+
+
+class NewerFormat(Refused):
+    """A newer qo has written the store in a way that this one must not touch. Upgrade qo."""
 
 
 class DamagedTask(Refused):

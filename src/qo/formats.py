@@ -9,7 +9,7 @@ from collections.abc import Container
 
 from msgspec import Struct
 
-from qo.errors import Refused
+from qo.errors import NewerFormat
 from qo.version import __version__
 
 
@@ -28,10 +28,10 @@ def format_of(number: int, *, additive: Container[int] = ()) -> Format:
 
 
 def check_format(place: object, found: Format, known: int) -> None:
-    """Raise Refused for a store that this build must not touch."""
+    """Raise NewerFormat for a store that this build must not touch."""
     if (found.since or found.format) > known:
         needed = f"use qo {found.qo} or newer" if found.qo else "upgrade qo"
-        raise Refused(
+        raise NewerFormat(
             f"{place} was written by a newer qo (format {found.format}; this is qo {__version__}, which knows formats"
             f" up to {known}); {needed}"
         )

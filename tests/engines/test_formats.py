@@ -19,7 +19,7 @@ from qo.engines.memory import MemoryEngine
 from qo.engines.object_per_task import ObjectPerTaskEngine, stored_format
 from qo.engines.object_per_task.keys import task_key
 from qo.engines.one_object import OneObjectEngine
-from qo.errors import Refused, StorageError
+from qo.errors import NewerFormat, StorageError
 from qo.formats import Format, check_format, format_of
 from qo.model import ANY, Filter, Status, archive, complete, release, renew
 from qo.testing.samples import claim, claim_one, new, stored, task_id
@@ -145,7 +145,7 @@ async def test_a_format_that_shuts_this_build_out_is_refused_and_left_alone(newe
         await fill(running)
         held = await stored(running, "running")
         await newer.upgrade(is_additive=False)
-        with pytest.raises(Refused, match=rf"this is qo {__version__}, .* use qo 9\.9\.0 or newer"):
+        with pytest.raises(NewerFormat, match=rf"this is qo {__version__}, .* use qo 9\.9\.0 or newer"):
             async with opened(newer.url):
                 pass
         newer.forget_checks(running)
@@ -159,7 +159,7 @@ async def test_a_format_that_shuts_this_build_out_is_refused_and_left_alone(newe
             "drop_note": lambda: running.drop_note("n"),
         }
         answers = {name: (await asyncio.gather(write(), return_exceptions=True))[0] for name, write in writes.items()}
-        assert all(isinstance(answer, StorageError) for answer in answers.values()), answers
+        assert all(isinstance(answer, NewerFormat) for answer in answers.values()), answers
         assert all("9.9.0" in str(answer) for answer in answers.values()), answers
     findings = [finding for finding in await examine(newer.url) if finding.ok is False]
     assert "use qo 9.9.0 or newer" in str(findings)
@@ -222,5 +222,5 @@ def test_additive_steps_keep_the_oldest_usable_format() -> None:
 
 def test_a_format_without_a_name_is_refused_as_well() -> None:
     check_format("here", Format(format=5, since=4), 4)
-    with pytest.raises(Refused, match=r"here was written by a newer qo .*; upgrade qo"):
+    with pytest.raises(NewerFormat, match=r"here was written by a newer qo .*; upgrade qo"):
         check_format("here", Format(format=5), 4)

@@ -3,8 +3,12 @@
 import asyncio
 import threading
 
-from qo.errors import Fail, Retry
-from qo.model import RetryPolicy, Status
+import pytest
+
+from qo.client import Client
+from qo.engines.memory import MemoryEngine
+from qo.errors import Fail, NewerFormat, Retry
+from qo.model import ClaimRequest, RetryPolicy, Status, Task
 from qo.tasks import current_task
 from qo.web.remote.checks import check_claim_request
 from qo.worker import Worker, WorkerSettings
@@ -112,3 +116,19 @@ async def test_draining_ends_when_nothing_is_due_and_no_retry_is_waiting(bench: 
     task = await bench.queue.get(later)
     assert task is not None
     assert task.status is Status.PENDING
+
+
+async def test_a_worker_ends_when_a_newer_qo_has_upgraded_the_store() -> None:
+    """The store will not come back for this build, so the worker does not wait for it."""
+
+    class Upgraded(MemoryEngine):
+        async def claim(self, want: ClaimRequest) -> list[Task]:
+            raise NewerFormat(f"too new for {want.worker_id}")
+
+    async def fine() -> None: ...
+
+    bench = Bench(Client(Upgraded()))
+    bench.handle(fine)
+    with pytest.raises(NewerFormat, match="too new for w"):
+        async with asyncio.timeout(30):
+            await Worker(bench.queue, bench.registry, WorkerSettings(id="w")).run()

@@ -11,7 +11,7 @@ from typing import Any
 from qo import controls
 from qo.client import Client
 from qo.clock import Clock, boot_clock, system_clock
-from qo.errors import InvalidSetting, StorageError
+from qo.errors import InvalidSetting, NewerFormat, StorageError
 from qo.model import ClaimRequest, Task, release
 from qo.store_time import StoreTime
 from qo.tasks import Executor, Handler, Registry
@@ -398,6 +398,8 @@ class Worker:
             await self._away(error)
 
     async def _away(self, error: StorageError) -> None:
+        if isinstance(error, NewerFormat) and not self._stopping.is_set():
+            raise error  # the store stays as it is: this build has to go
         log.warning("the store is away, trying again in %.1f s: %s", self._pause, error)
         await asyncio.sleep(self._pause)
         self._pause = min(self._pause * 2, _LONGEST_PAUSE)

@@ -4,7 +4,7 @@ import psycopg
 from psycopg import errors
 
 from qo.engines.postgres.address import PostgresAddress
-from qo.errors import Refused, StorageError
+from qo.errors import NewerFormat, Refused, StorageError
 
 _ADVICE: tuple[tuple[type[Exception] | tuple[type[Exception], ...], str], ...] = (
     (
@@ -54,7 +54,7 @@ def to_qo_error(
     address: PostgresAddress, error: psycopg.Error, kind: type[StorageError] = StorageError, *, doing: str = ""
 ) -> StorageError:
     if error.sqlstate == _NEWER:
-        return Refused(f"{address.shown}: {error.diag.message_primary}")
+        return NewerFormat(f"{address.shown}: {error.diag.message_primary}")
     advice = next((text for known, text in _ADVICE if isinstance(error, known)), "Postgres refused the call")
     if kind is StorageError and is_final(error):
         kind = Refused

@@ -2,7 +2,7 @@
 
 import redis.exceptions as driver
 
-from qo.errors import Refused, StorageError
+from qo.errors import NewerFormat, Refused, StorageError
 
 _RIGHTS = "this user may not do this; the rights of each role are in docs/servers.md (Roles in Redis)"
 _ADVICE = (
@@ -27,10 +27,13 @@ _CODES: dict[type[BaseException], str] = {  # the driver takes these off the tex
     driver.OutOfMemoryError: "OOM",
     driver.ReadOnlyError: "READONLY",
 }
+_NEWER = "QOFORMAT "  # how the answer of a script begins that found the queue of a newer qo
 
 
 def to_qo_error(shown: str, error: BaseException, kind: type[StorageError] = StorageError) -> StorageError:
     text = _text(error)
+    if text.startswith(_NEWER):
+        return NewerFormat(f"{shown}: {text.removeprefix(_NEWER).partition(' script: ')[0]:.200}")
     if kind is StorageError and (isinstance(error, driver.AuthenticationError) or any(code in text for code in _FINAL)):
         kind = Refused
     advice = next((advice for code, advice in _ADVICE if code in text), _general(error))
