@@ -182,12 +182,14 @@ async def workers(engine: Engine) -> list[WorkerNote]:
     return found
 
 
-def unhandled_lanes(counts: Counts, workers: Iterable[WorkerNote], now: float) -> dict[tuple[str, str], int]:
+def unhandled_lanes(
+    counts: Counts, workers: Iterable[WorkerNote], now: float, *, dead_after: float = DEAD_AFTER
+) -> dict[tuple[str, str], int]:
     """Pending tasks by queue and type that no live worker takes, and of which none runs.
 
     Code that calls `dequeue()` registers nowhere; a task that runs shows that something takes the type.
     """
-    active = [worker for worker in workers if worker.status == "active" and not is_dead(worker, now)]
+    active = [worker for worker in workers if worker.status == "active" and not is_dead(worker, now, dead_after)]
     pending: Counter[tuple[str, str]] = Counter()
     running: set[tuple[str, str]] = set()
     for lane, number in counts.items():
@@ -206,12 +208,12 @@ def unhandled_lanes(counts: Counts, workers: Iterable[WorkerNote], now: float) -
     }
 
 
-async def find_unhandled(engine: Engine, now: float) -> dict[tuple[str, str], int]:
+async def find_unhandled(engine: Engine, now: float, *, dead_after: float = DEAD_AFTER) -> dict[tuple[str, str], int]:
     """Pending tasks, by queue and type, that no worker handles now."""
     counts = await engine.count()
     if not any(number > 0 and lane.status is Status.PENDING for lane, number in counts.items()):
         return {}
-    return unhandled_lanes(counts, await workers(engine), now)
+    return unhandled_lanes(counts, await workers(engine), now, dead_after=dead_after)
 
 
 async def make_types_known(engine: Engine, types: Iterable[str], *, only_if_room: bool = False) -> KnownTypes:

@@ -17,12 +17,13 @@ import pytest_asyncio
 from click.testing import CliRunner
 
 from qo.cli import main
+from qo.cli.unhandled import by_type
 from qo.client import Client
 from qo.clock import iso, system_clock
 from qo.engines.object_per_task.task_counts import ROLLUP, FinishedRollup
 from qo.ids import new_id, new_lease_id
 from qo.model import ANY, ClaimRequest, NewTask, Status, cancel, complete
-from qo.notes import MAX_LIVE_TYPES
+from qo.notes import MAX_LIVE_TYPES, find_unhandled
 from qo.stats.archive import note_name
 from qo.web.stats.recent_stats import RecentStats
 from tests.dashboard.chromium import FILES, Tab
@@ -125,6 +126,8 @@ async def test_the_overview_counts_as_the_engine_counts(queue: Client, source: S
     }
     assert {line["queue"]: line["live_types"] for line in seen["queues"]} == {"main": 4, "mail": 3}
     assert seen["switches"]["max_types"] == MAX_LIVE_TYPES
+    unhandled = by_type(await find_unhandled(queue.engine, system_clock()))
+    assert {line["type"]: line["unhandled"] for line in seen["types"] if line["unhandled"]} == unhandled
     assert sum(line["depth"] for line in seen["priorities"]) == stats["pending"] and seen["exact"]
     assert seen["workers"] == {"busy": 1, "idle": 0, "draining": 0, "stale": 0}
     assert sums_of(seen["throughput"]) == (2, 1) and len(seen["throughput"]) == 60

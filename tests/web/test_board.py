@@ -231,12 +231,33 @@ def test_switches(api: Served):
     }
 
 
-def worker_note(api: Served, worker_id: str, heartbeat: float, load: int = 0) -> None:
+def worker_note(api: Served, worker_id: str, heartbeat: float, *, load: int = 0, **handles: tuple[str, ...]) -> None:
     note = notes.WorkerNote(
-        worker_id=worker_id, started_at=0.0, last_heartbeat=heartbeat, capacity=4, current_load=load
+        worker_id=worker_id, started_at=0.0, last_heartbeat=heartbeat, capacity=4, current_load=load, **handles
     )
     data = msgspec.json.encode(note)
     api.run(api.queue.engine.write_note(notes.WORKERS + worker_id, data, expected=NEW))
+
+
+def test_what_no_worker_handles_is_shown_in_every_view():
+    with served(MemoryEngine()) as api:  # one of its own: answers are remembered for a second
+        now = system_clock()
+        worker_note(api, "mail", now, types=("mail",))
+        worker_note(api, "side", now, queues=("side",))
+        worker_note(api, "gone", now - 1000, types=("typo",))
+        typo, mail, side = submit(api, "typo"), submit(api, "mail"), submit(api, "typo", queue="side")
+        taken = submit(api, "dequeued")
+        submit(api, "dequeued")
+        assert api.take("dequeued").id == taken  # by code that does not register
+        for url in (BOARD, "/api/v1"):
+            tasks = api.client.get(f"{url}/tasks").json()["tasks"]
+            assert [task.get("id") or task["task_id"] for task in tasks if task["unhandled"]] == [typo], url
+            shown = {id: api.client.get(f"{url}/tasks/{id}").json()["unhandled"] for id in (typo, mail, side)}
+            assert shown == {typo: True, mail: False, side: False}, url
+        lines = api.client.get(f"{BOARD}/overview").json()["types"]
+        assert {line["type"]: line["unhandled"] for line in lines} == {"typo": 1, "mail": 0, "dequeued": 0}
+        assert api.client.get("/api/v1/queue/stats").json()["unhandled"] == {"typo": 1}
+        assert "tasks_unhandled 1.0" in api.client.get("/metrics").text
 
 
 def test_workers_and_draining_one(one_server: Served):

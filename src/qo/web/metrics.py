@@ -13,7 +13,7 @@ from qo.client import Client
 from qo.clock import Clock, boot_clock, system_clock
 from qo.errors import StorageError
 from qo.model import Status
-from qo.notes import DEAD_AFTER, WorkerNote, is_dead
+from qo.notes import DEAD_AFTER, WorkerNote, is_dead, unhandled_lanes
 from qo.web.access import READ
 from qo.web.stats.recent_stats import RecentStats
 from qo.web.stats.sampler import Sample, Sampler
@@ -49,6 +49,7 @@ class ServerMetrics:
             "queue_age_seconds", "How long waiting tasks have waited.", ["priority", "percentile"], registry=registry
         )
         self._states = Gauge("task_state_total", "Tasks by status.", ["status"], registry=registry)
+        self._unhandled = Gauge("tasks_unhandled", "Tasks waiting that no worker handles.", registry=registry)
         self._workers = Gauge("workers_total", "Workers by status.", ["status"], registry=registry)
         self._used = Gauge("worker_capacity_used_ratio", "Tasks held, as a share of capacity.", registry=registry)
         self._looked_at = float("-inf")
@@ -72,6 +73,8 @@ class ServerMetrics:
             self._counters.update(await self._recent.minutes())
             self._show_tasks(sample, ages)
             self._show_workers(workers, now)
+            unhandled = unhandled_lanes(sample.counts, workers, now, dead_after=self._dead_after)
+            self._unhandled.set(sum(unhandled.values()))
             self._looked_at = boot_clock()
 
     def _show_tasks(self, sample: Sample, ages: Ages) -> None:

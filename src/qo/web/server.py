@@ -23,6 +23,7 @@ from qo.web.settings import WebSettings
 from qo.web.stats.queue_position import QueuePosition
 from qo.web.stats.recent_stats import RecentStats
 from qo.web.store_views import StoreViews
+from qo.web.unhandled import UnhandledTypes
 
 
 class Server(Struct, frozen=True, kw_only=True):
@@ -41,6 +42,7 @@ class Server(Struct, frozen=True, kw_only=True):
     metrics: ServerMetrics
     action_recorder: ActionRecorder
     login: LoginService | None
+    unhandled: UnhandledTypes
 
     def state(self) -> State:
         """As an application keeps it: each part under its own name, and the whole."""
@@ -57,6 +59,7 @@ def new_server(queue: Client, settings: WebSettings, clock: Clock) -> Server:
     login = None if settings.oidc is None else LoginService(queue.engine, settings.oidc, clock)
     gate = Gate(queue.engine, settings, clock, login=login)
     recent = RecentStats(queue, clock)
+    unhandled = UnhandledTypes(queue.engine, clock, dead_after=settings.dead_after)
     return Server(
         queue=queue,
         settings=settings,
@@ -73,6 +76,7 @@ def new_server(queue: Client, settings: WebSettings, clock: Clock) -> Server:
         metrics=ServerMetrics(queue, sampler, recent, clock, dead_after=settings.dead_after),
         action_recorder=ActionRecorder(queue.engine, clock),
         login=login,
+        unhandled=unhandled,
     )
 
 

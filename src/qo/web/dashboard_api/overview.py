@@ -50,6 +50,7 @@ class TypeLine(Struct, frozen=True, kw_only=True):
     failed: int = 0
     cancelled: int = 0
     archived: int = 0
+    unhandled: int = 0  # of the pending ones: no worker handles this type
 
 
 class PriorityLine(Struct, frozen=True, kw_only=True):
@@ -89,17 +90,21 @@ async def show_overview(request: Request[Any, Any, Any]) -> Overview:
     limits = caller_of(request).limits
     view = server.views.of(limits)
     sample = await view.sampler.fresh(FRESH * view.sampler.cost)
-    control, workers, failures, minutes = await asyncio.gather(
+    control, workers, failures, minutes, unhandled = await asyncio.gather(
         server.queue.controls.in_force(),
         visible_workers(request),
         _failures(server.queue, limits),
         _minutes(server, limits),
+        server.unhandled.by_type(limits),
     )
     control = switches_seen(control, limits, sample.counts)
     return Overview(
         at=str(iso(now)),
         counts=_total(sample.counts),
-        types=[TypeLine(type=name, **numbers) for name, numbers in _grouped(sample.counts, by_queue=False)],
+        types=[
+            TypeLine(type=name, unhandled=unhandled.get(name, 0), **numbers)
+            for name, numbers in _grouped(sample.counts, by_queue=False)
+        ],
         queues=await _queues(view, sample, control, now),
         priorities=_priorities(sample, now),
         exact=sample.waiting.exact,

@@ -7,6 +7,7 @@ from litestar.params import FromPath, FromQuery, QueryParameter
 from msgspec import UNSET, Struct, UnsetType
 
 from qo import __version__
+from qo.model import Task
 from qo.web.access import HIDDEN, LIMITED, READ, caller_of
 from qo.web.callers import Scope
 from qo.web.dashboard_api.filters import TaskFilter, count, search_of
@@ -14,7 +15,7 @@ from qo.web.dashboard_api.search import find, find_sorted
 from qo.web.dashboard_api.versions import documents
 from qo.web.dashboard_api.views import StatusWord, TaskDocument, WorkerDocument, brief, whole, worker_document
 from qo.web.problems import problems
-from qo.web.server import server_of
+from qo.web.server import Server, server_of
 from qo.web.task_access import found, visible_workers
 
 MOST = 200
@@ -139,21 +140,24 @@ async def list_documents(
     if sort == "newest":
         page = await find(engine, asked, limit=limit, after=after)
         searched = UNSET if asked.counted else page.searched
-        return DashboardPage(
-            tasks=[brief(each, now) for each in page.tasks], next=page.next, total=total, searched=searched
-        )
+        shown = await _briefs(server, page.tasks, now)
+        return DashboardPage(tasks=shown, next=page.next, total=total, searched=searched)
     ordered = await find_sorted(engine, asked, sort, limit=limit, now=now, after=after)
     window = UNSET if ordered.window is None else ordered.window
-    return DashboardPage(
-        tasks=[brief(each, now) for each in ordered.tasks], next=ordered.next, total=total, window=window
-    )
+    return DashboardPage(tasks=await _briefs(server, ordered.tasks, now), next=ordered.next, total=total, window=window)
+
+
+async def _briefs(server: Server, tasks: list[Task], now: float) -> list[TaskDocument]:
+    unhandled = await server.unhandled.ids(tasks)
+    return [brief(task, now, unhandled=task.id in unhandled) for task in tasks]
 
 
 @get("/tasks/{task_id:str}", opt=READ | HIDDEN, responses=problems(404))
 async def show_document(request: Request[Any, Any, Any], task_id: FromPath[str]) -> TaskDocument:
     """A whole task."""
     server = server_of(request)
-    return whole(await found(request, task_id), server.clock())
+    task = await found(request, task_id)
+    return whole(task, server.clock(), unhandled=task.id in await server.unhandled.ids([task]))
 
 
 @get("/tasks/{task_id:str}/history", opt=READ | HIDDEN, responses=problems(404))

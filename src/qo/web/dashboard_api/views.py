@@ -16,7 +16,8 @@ WorkerState = Literal["busy", "idle", "draining", "stale"]
 
 
 class TaskDocument(Struct, frozen=True, kw_only=True):
-    """A task. In lists it has neither `payload` nor `result`, and of a long error only the beginning."""
+    """A task. In lists it has neither `payload` nor `result`, and of a long error only the beginning.
+    `unhandled`: it is pending, and no worker handles its type."""
 
     id: str
     queue: str
@@ -44,6 +45,7 @@ class TaskDocument(Struct, frozen=True, kw_only=True):
     trace_id: str | None
     run_at: str | None
     version: int
+    unhandled: bool | UnsetType = UNSET
 
 
 class WorkerDocument(Struct, frozen=True, kw_only=True):
@@ -65,17 +67,17 @@ class WorkerDocument(Struct, frozen=True, kw_only=True):
     version: str
 
 
-def whole(task: Task, now: float) -> TaskDocument:
-    return TaskDocument(**task_view(task, now, show=json_text))
+def whole(task: Task, now: float, *, unhandled: bool | UnsetType = UNSET) -> TaskDocument:
+    return TaskDocument(**task_view(task, now, show=json_text), unhandled=unhandled)
 
 
-def brief(task: Task, now: float) -> TaskDocument:
+def brief(task: Task, now: float, *, unhandled: bool | UnsetType = UNSET) -> TaskDocument:
     """A page of a hundred must stay small, whatever the tasks carry."""
     view = task_view(task, now, show=lambda _: None)
     del view["payload"], view["result"]
     if task.error is not None and len(task.error) > ERROR_SHOWN:
         view["error"] = task.error[:ERROR_SHOWN] + "…"
-    return TaskDocument(**view)
+    return TaskDocument(**view, unhandled=unhandled)
 
 
 def worker_document(worker: WorkerNote, now: float, silent_for: float) -> WorkerDocument:

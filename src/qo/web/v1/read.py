@@ -47,7 +47,8 @@ class TaskResult(Struct, frozen=True, kw_only=True):
 async def show_task(request: Request[Any, Any, Any], task_id: FromPath[str]) -> TaskView:
     """A task as it is now."""
     server = server_of(request)
-    return task_view(await found(request, task_id), server.clock())
+    task = await found(request, task_id)
+    return task_view(task, server.clock(), unhandled=task.id in await server.unhandled.ids([task]))
 
 
 @get("/tasks", opt=READ | LIMITED, responses=problems())
@@ -67,7 +68,8 @@ async def list_tasks(
     where = caller_of(request).limits.narrow(filter_of(status, type, queue, worker, archived=archived))
     tasks, following = await page(server.queue, where, set(status or STATUSES), limit=limit, after=after)
     now = server.clock()
-    return TaskPage(tasks=[task_view(task, now) for task in tasks], next=following)
+    unhandled = await server.unhandled.ids(tasks)
+    return TaskPage(tasks=[task_view(task, now, unhandled=task.id in unhandled) for task in tasks], next=following)
 
 
 @get("/tasks/{task_id:str}/history", opt=READ | HIDDEN, responses=problems(404))

@@ -37,12 +37,14 @@ class Throughput(Struct, frozen=True, kw_only=True):
 
 class QueueStats(Struct, frozen=True, kw_only=True):
     """Depths are counted. `exact` is false while more wait than are read at once: ages are lower bounds then.
-    `throughput` is not counted by queue: null for a token that is limited to queues."""
+    `throughput` is not counted by queue: null for a token that is limited to queues. `unhandled` counts, by type, the
+    queued tasks that no worker handles."""
 
     queues: dict[LevelWord, Depth]
     workers: WorkerCounts
     throughput: Throughput | None
     exact: bool
+    unhandled: dict[str, int]
 
 
 class WorkerList(Struct, frozen=True, kw_only=True):
@@ -60,6 +62,7 @@ async def show_stats(request: Request[Any, Any, Any]) -> QueueStats:
         workers=_worker_counts(server, await visible_workers(request)),
         throughput=await _throughput(server, limits),
         exact=sample.waiting.exact,
+        unhandled=await server.unhandled.by_type(limits),
     )
 
 

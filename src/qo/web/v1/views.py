@@ -2,7 +2,7 @@
 
 from typing import Any, Literal
 
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 
 from qo.clock import iso
 from qo.codec import json_text
@@ -23,7 +23,7 @@ class ErrorView(Struct, frozen=True, kw_only=True):
 
 
 class TaskView(Struct, frozen=True, kw_only=True):
-    """A task."""
+    """A task. `unhandled`: it is queued, and no worker handles its type."""
 
     task_id: str
     status: Word
@@ -46,6 +46,7 @@ class TaskView(Struct, frozen=True, kw_only=True):
     timeout_seconds: float
     idempotency_key: str | None
     trace_id: str | None
+    unhandled: bool | UnsetType = UNSET
 
 
 class BriefView(Struct, frozen=True, kw_only=True):
@@ -92,7 +93,7 @@ class WorkerView(Struct, frozen=True, kw_only=True):
     host: str
 
 
-def task_view(task: Task, now: float) -> TaskView:
+def task_view(task: Task, now: float, *, unhandled: bool | UnsetType = UNSET) -> TaskView:
     return TaskView(
         task_id=task.id,
         status=task_word(task),
@@ -117,6 +118,7 @@ def task_view(task: Task, now: float) -> TaskView:
         timeout_seconds=task.timeout if task.status in FINISHED else task.time_limit,
         idempotency_key=task.idempotency_key,
         trace_id=task.trace_id,
+        unhandled=unhandled,
     )
 
 

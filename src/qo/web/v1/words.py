@@ -6,7 +6,7 @@
 | `running`   | `executing`   | |
 | `completed` | `completed`   | |
 | `failed`    | `dead_letter` | its retries are used up |
-| `failed`    | `failed`      | it failed for good before that: `Fail`, an unknown type |
+| `failed`    | `failed`      | it failed for good before that: `Fail`, `reject` |
 | `cancelled` | `cancelled`   | |
 | `archived`  | what it was before, with `archived` true | told from its error and result |
 

@@ -3,7 +3,7 @@
 import {h} from './dom.js';
 import {firstLine, level, seconds, shortId} from './format.js';
 import {address, taskAddress} from './router.js';
-import {actionButton, allowed, badge} from './status.js';
+import {NO_HANDLER, actionButton, allowed, badge} from './status.js';
 import {ago, countdown} from './clock.js';
 
 export const COLUMNS = ['', 'Status', 'Task', 'Queue', 'Priority', 'Attempts', 'When', 'Worker', ''];
@@ -36,7 +36,7 @@ export function when(task) {
   if (task.status === 'pending') {
     if (seconds(task.available_at) * 1000 > Date.now()) return [task.failures ? 'retries in ' : 'due in ', countdown(task.available_at, 'now')];
     const due = task.available_at > task.created_at ? task.available_at : task.created_at; // ISO 8601 sorts as text
-    return ['waits for ', ago(due, {bare: true})];
+    return ['waits for ', ago(due, {bare: true}), task.unhandled ? [' · ', h('span', {class: 'unhandled'}, NO_HANDLER)] : null];
   }
   if (task.status === 'running') return task.started_at ? ['running for ', ago(task.started_at, {bare: true})] : 'claimed, not started';
   return ago(task.completed_at ?? task.updated_at);

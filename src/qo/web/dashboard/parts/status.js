@@ -3,6 +3,7 @@
 import {h} from './dom.js';
 import {icon} from './icons.js';
 
+export const NO_HANDLER = 'no worker handles this type';
 export const STATUSES = ['pending', 'running', 'completed', 'failed', 'cancelled', 'archived'];
 
 export const ACTIONS = {

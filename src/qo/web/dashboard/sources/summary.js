@@ -17,13 +17,14 @@ export function summarise({rows, lanes, now, control, workers, exact}) {
   for (const [queue, type, status, , number] of counted) {
     for (const sum of [counts, under(types, type), under(queues, queue)]) sum[status] += number;
   }
+  const unhandled = unhandledBy(counted, workers);
   const waiting = rows.filter((row) => row.status === 'pending');
   const oldest = oldestBy(waiting, 'queue', now);
   const liveTypes = liveTypesBy(counted);
   return {
     at: iso(now),
     counts,
-    types: listed(types, 'type'),
+    types: listed(types, 'type').map((each) => ({...each, unhandled: unhandled.get(each.type) ?? 0})),
     queues: listed(queues, 'queue').map((each) => ({
       ...each,
       live_types: liveTypes.get(each.queue)?.size ?? 0,
@@ -51,6 +52,21 @@ function liveTypesBy(counted) {
     types.get(queue).add(type);
   }
   return types;
+}
+
+/** Pending tasks by type that no active worker takes, and of which none runs. As `unhandled_lanes` in qo/notes.py. */
+function unhandledBy(counted, workers) {
+  const active = workers.filter(({status}) => status === 'busy' || status === 'idle');
+  const key = (queue, type) => JSON.stringify([queue, type]);
+  const running = new Set(counted.filter(([, , status, , number]) => status === 'running' && number > 0).map(([queue, type]) => key(queue, type)));
+  const takes = (names, name) => !names.length || names.includes(name);
+  const sums = new Map();
+  for (const [queue, type, status, , number] of counted) {
+    if (status !== 'pending' || number <= 0 || running.has(key(queue, type))) continue;
+    if (active.some((worker) => takes(worker.queues, queue) && takes(worker.types, type))) continue;
+    sums.set(type, (sums.get(type) ?? 0) + number);
+  }
+  return sums;
 }
 
 function zero() {

@@ -6,7 +6,7 @@ import {age, firstLine, number, plural, short} from '../parts/format.js';
 import {icon} from '../parts/icons.js';
 import {address, taskAddress} from '../parts/router.js';
 import {empty} from '../parts/states.js';
-import {STATUSES} from '../parts/status.js';
+import {NO_HANDLER, STATUSES} from '../parts/status.js';
 import {cleanUp, limitRate, limitTypes, maySwitch, pause, resume} from '../parts/steering.js';
 import {ago} from '../parts/clock.js';
 
@@ -118,7 +118,7 @@ export function open({source, refresh}) {
     const most = Math.max(...lines.map(total));
     return h('ul', {class: 'types'}, lines.map((line) => h('li', {'data-type': line.type},
       h('a', {href: address('tasks', {type: line.type})}, line.type),
-      h('span', {class: 'quiet number'}, limits[line.type] ? `≤ ${limits[line.type]}/s · ` : '', number(total(line))),
+      h('span', {class: 'quiet number'}, line.unhandled ? h('span', {class: 'unhandled', title: `${number(line.unhandled)} pending`}, NO_HANDLER, ' · ') : null, limits[line.type] ? `≤ ${limits[line.type]}/s · ` : '', number(total(line))),
       stacked(['completed', 'running', 'pending', 'failed', 'cancelled', 'archived'].map((kind) => ({kind, value: line[kind]})), most),
       h('span', {class: 'row-tools'}, toggle(paused.types.includes(line.type), {type: line.type}),
         maySwitch(source, {type: line.type}) && h('button', {type: 'button', class: 'icon-button', 'aria-label': `Limit ${line.type}`, title: `Limit ${line.type}`, on: {click: () => then(setLimit(line.type))}}, icon('gauge'))))));

@@ -7,7 +7,7 @@ import {duration, instant, level, seconds} from '../parts/format.js';
 import {icon} from '../parts/icons.js';
 import {machine} from '../parts/machine.js';
 import {address, go} from '../parts/router.js';
-import {ACTIONS, actionButton, allowed, badge} from '../parts/status.js';
+import {ACTIONS, NO_HANDLER, actionButton, allowed, badge} from '../parts/status.js';
 import {ago, countdown, fuse} from '../parts/clock.js';
 import {strip, timeline} from '../parts/timeline.js';
 import {copy, jsonTree} from '../parts/tree.js';
@@ -53,7 +53,7 @@ export function open({source, to, refresh}) {
   function draw() {
     document.title = `${task.type} · qo`;
     show(part.head, [task.type, task.status, source.can], drawHead);
-    show(part.lease, [task.status, task.lease_expires_at, task.available_at, task.worker_id], drawLease);
+    show(part.lease, [task.status, task.lease_expires_at, task.available_at, task.worker_id, task.unhandled], drawLease);
     show(part.path, [history.map((event) => event.status), task.status], () => [h('div', {class: 'scroll'}, machine(history, task.status)), strip(history)]);
     show(part.payload, task.payload, () => jsonTree(task.payload));
     result.hidden = task.result === null || task.result === undefined;
@@ -80,6 +80,7 @@ export function open({source, to, refresh}) {
     if (task.status === 'pending' && seconds(task.available_at) * 1000 > Date.now()) {
       return h('p', {class: 'lease pending'}, task.failures ? `Failed ${task.failures} of ${task.max_retries + 1} times; tried again in ` : 'Due in ', countdown(task.available_at, 'no time: due'), fuse(task.updated_at, task.available_at));
     }
+    if (task.unhandled) return h('p', {class: 'lease pending', 'data-unhandled': true}, `Waiting: ${NO_HANDLER}.`);
     return null;
   }
 
