@@ -74,8 +74,9 @@ class Engine(Protocol):
         """Let go of the store. Calling it again changes nothing."""
 
     async def add(self, tasks: Sequence[NewTask]) -> list[Added]:
-        """Store new tasks; the engine may choose their ids. Of equal rank, the batch's order is kept.
+        """Store new tasks; the engine may choose their ids. The batch's order is kept.
 
+        No two tasks of a batch have the same rank, also if they share a `run_at` (`created` in model/task.py).
         A task whose id exists already is left alone and answered with `new=False`, so a repeated call is harmless.
         """
 

@@ -10,6 +10,7 @@ from qo.model import (
     WINDOW,
     RetryPolicy,
     Status,
+    Table,
     Task,
     admit,
     check_id,
@@ -94,6 +95,18 @@ def test_without_a_key_an_id_is_never_used_again() -> None:
 def test_an_endless_window_never_makes_room() -> None:
     new = described(idempotency_key="k", window=float("inf"))
     assert admit(_ended(Status.COMPLETED), new, NOW + 1e9) is None
+
+
+def test_tasks_that_share_an_instant_are_ranked_in_the_order_of_their_batch() -> None:
+    table, at = Table(), NOW + 60
+    news = [described(id=f"{n:08x}-0000-8000-8000-000000000000", run_at=at) for n in (5, 3, 9, 1)]
+    table.add(news, NOW)
+    tasks = [table.tasks[new.id] for new in news]
+    assert [task.available_at for task in tasks] == [task.due_at for task in tasks] == [at] * 4
+    ranks = [task.rank for task in tasks]
+    assert ranks == sorted(set(ranks)) and ranks[-1] == created(news[-1], NOW).rank
+    early = created(described(run_at=NOW - 60), NOW, lead=1.0)
+    assert early.rank == created(described(), NOW).rank  # it waits from its creation on, which tells it apart already
 
 
 def test_the_first_submission_is_admitted() -> None:

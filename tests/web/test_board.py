@@ -231,7 +231,7 @@ def test_switches(api: Served):
     }
 
 
-def worker_note(api: Served, worker_id: str, heartbeat: float, *, load: int = 0, **handles: tuple[str, ...]) -> None:
+def worker_note(api: Served, worker_id: str, heartbeat: float, *, load: int = 0, **handles: Any) -> None:
     note = notes.WorkerNote(
         worker_id=worker_id, started_at=0.0, last_heartbeat=heartbeat, capacity=4, current_load=load, **handles
     )

@@ -84,7 +84,7 @@ class Task(Struct, frozen=True, kw_only=True, gc=False):
     trace_id: str | None = None
     run_at: float | None = None  # the instant its producer named; `available_at` moves on with every retry
     version: int = 1  # grows with every write
-    rank: float  # who comes first; minus `due_at` it is constant through the task's life
+    rank: float  # lower goes first; no two tasks of a batch have the same
     lease_id: str | None = None  # a capability: never shown. Kept after settling, so that a repeat is recognised
 
     @property
@@ -116,8 +116,13 @@ def stamps(now: float, size: int) -> list[float]:
     return [now - STAMP * behind for behind in range(size - 1, -1, -1)]
 
 
-def created(new: NewTask, now: float) -> Task:
+def created(new: NewTask, now: float, *, lead: float = 0.0) -> Task:
+    """The task as it is stored. `now` is its stamp, and `lead` how long that lies before the last one of its batch.
+
+    Tasks that share a `run_at` would have one rank. Each is ranked by its `lead` earlier, so a batch keeps its order.
+    """
     available_at = now + new.delay if new.run_at is None else new.run_at
+    ranked_at = available_at if new.run_at is None else new.run_at - lead
     return Task(
         id=new.id,
         queue=new.queue,
@@ -134,18 +139,18 @@ def created(new: NewTask, now: float) -> Task:
         idempotency_key=new.idempotency_key,
         trace_id=new.trace_id,
         run_at=new.run_at,
-        rank=rank(due_at(available_at, now), new.priority, new.ageing),
+        rank=rank(due_at(ranked_at, now), new.priority, new.ageing),
     )
 
 
-def admit(existing: Task | None, new: NewTask, now: float) -> Task | None:
+def admit(existing: Task | None, new: NewTask, now: float, *, lead: float = 0.0) -> Task | None:
     """The task to store for `new`, or None if `existing` stands, the last one under its idempotency key.
 
     When that one is finished and the key's window is over, the next task follows it, under an id of its own.
     """
     if existing is None:
-        return created(new, now)
+        return created(new, now, lead=lead)
     over = new.idempotency_key is not None and now - existing.created_at >= new.window
     if over and existing.status in FINISHED and new.next_id is not None:
-        return created(replace(new, id=new.next_id), now)
+        return created(replace(new, id=new.next_id), now, lead=lead)
     return None

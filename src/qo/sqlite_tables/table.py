@@ -137,7 +137,7 @@ class SqliteTable:
         keyed = [new.id for new in news if new.idempotency_key is not None]
         followers = self._followers(keyed) if keyed else {}
         plain_ones = [(new, instant) for new, instant in zip(news, at, strict=True) if new.id not in followers]
-        landed = self._insert([created(new, instant) for new, instant in plain_ones])
+        landed = self._insert([created(new, instant, lead=self._now - instant) for new, instant in plain_ones])
         if not followers and len(landed) == len(news):
             return [Added(new.id, new=True) for new in news]
         there = {new.id: followers.get(new.id, new.id) for new in news if new.id not in landed}
@@ -177,7 +177,8 @@ class SqliteTable:
 
     def _sort_out(self, new: NewTask, at: float, last: str, existing: Task | None) -> Added:
         """A task under this id, or one that follows it, was there already."""
-        task = None if existing is None else admit(existing, new, at)  # None: it is set aside, and keeps its place
+        # A task that is set aside does not exist, and keeps its place.
+        task = None if existing is None else admit(existing, new, at, lead=self._now - at)
         if task is None or not self._insert([task]):  # this very submission made it, in an earlier try
             return Added(last, new=False)
         self._db.execute(SQL["follow"], (new.id, task.id))

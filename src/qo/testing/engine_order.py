@@ -11,6 +11,29 @@ _YEAR = 365 * 86_400.0
 
 
 class ClaimOrderContract:
+    async def test_a_batch_keeps_its_order_also_of_tasks_that_share_an_instant(
+        self, engine: Engine, clock: ManualClock
+    ) -> None:
+        numbers = [5, 3, 9, 1, 14, 2, 13, 8]
+        at = clock.now + 60
+        for shared, fields in enumerate(
+            [{"delay": 30.0}, {"run_at": at}, {"run_at": at, "priority": 0}, {"run_at": at - 1e6}, {"ageing": 0.0}]
+        ):
+            batch = [new(100 * shared + n, queue=f"q{shared}", **fields) for n in numbers]
+            assert all(added.new for added in await engine.add(batch))
+        strict = [new(900 + n, queue="q5", run_at=at, priority=9, ageing=float("inf")) for n in numbers]
+        mixed = [new(1000 + n, queue="q6", run_at=at, type="ab"[n % 2], priority=(0, 6)[n % 2]) for n in numbers]
+        await engine.add(strict)
+        await engine.add(mixed)
+        clock.advance(61)
+        for shared in range(5):
+            half = await claim(engine, queues=(f"q{shared}",), limit=3)
+            rest = [await claim_one(engine, queues=(f"q{shared}",)) for _ in numbers[3:]]
+            assert [task.id for task in half + rest] == [task_id(100 * shared + n) for n in numbers]
+        assert [task.id for task in await claim(engine, queues=("q5",))] == [task.id for task in strict]
+        ids = [task.id for task in mixed if task.priority == 0] + [task.id for task in mixed if task.priority == 6]
+        assert [task.id for task in await claim(engine, queues=("q6",))] == ids
+
     async def test_a_run_at_in_the_past_is_kept_and_does_not_overtake(self, engine: Engine, clock: ManualClock) -> None:
         await engine.add([new("high", priority=0), new("early", priority=9, run_at=clock.now - 2 * _YEAR)])
         task = await stored(engine, "early")

@@ -86,15 +86,16 @@ class ObjectPerTaskEngine(Engine):
 
     async def add(self, tasks: Sequence[NewTask]) -> list[Added]:
         check_distinct(task.id for task in tasks)
-        stamped = list(zip(tasks, stamps(self._clock(), len(tasks)), strict=True))
-        answers = await in_parallel(lambda pair: self._add(*pair), stamped)
+        now = self._clock()
+        stamped = list(zip(tasks, stamps(now, len(tasks)), strict=True))
+        answers = await in_parallel(lambda pair: self._add(*pair, lead=now - pair[1]), stamped)
         self._waiting.wake()
         await self._tell_of_damage()
         return answers
 
-    async def _add(self, new: NewTask, at: float) -> Added:
+    async def _add(self, new: NewTask, at: float, *, lead: float) -> Added:
         try:
-            return await self._transitions.add(new, at)
+            return await self._transitions.add(new, at, lead=lead)
         except DamagedTask:  # it keeps its place, and the others of the batch are added
             return Added(new.id, new=False)
 

@@ -59,12 +59,13 @@ class TaskChanges:
             self._index.remove(former)
         self._moved(before, after)
 
-    async def add(self, new: NewTask, now: float) -> Added:
+    async def add(self, new: NewTask, now: float, *, lead: float) -> Added:
         """The common case asks nothing first: if there is such a task the write is refused."""
         stale_keys: list[str] = []
         kept: StoredTask | None = None
         for attempt in range(_TRIES):
-            added = await self._add_over(kept, new, now, stale_keys, may_take_over=attempt >= _PATIENT_TRIES)
+            may_take_over = attempt >= _PATIENT_TRIES
+            added = await self._add_over(kept, new, now, stale_keys, lead=lead, may_take_over=may_take_over)
             if added is not None:
                 return added
             await _pause(attempt)
@@ -72,18 +73,25 @@ class TaskChanges:
         raise _too_busy(new.id)
 
     async def _add_over(
-        self, kept: StoredTask | None, new: NewTask, now: float, stale_keys: list[str], *, may_take_over: bool
+        self,
+        kept: StoredTask | None,
+        new: NewTask,
+        now: float,
+        stale_keys: list[str],
+        *,
+        lead: float,
+        may_take_over: bool,
     ) -> Added | None:
         """None: look again, because what was read has changed."""
         if kept is not None and kept.document.successor and new.idempotency_key is not None:
             last = await self._free_place(kept.document.successor, stale_keys)
             if last is None or last.is_alive:
-                added = await self._add_behind(kept, last, new, now, may_take_over=may_take_over)
+                added = await self._add_behind(kept, last, new, now, lead=lead, may_take_over=may_take_over)
                 if added is not None:
                     self.clear(stale_keys, kept.task)
                 return added
         if kept is None or not kept.is_alive:
-            document = born(created(new, now))
+            document = born(created(new, now, lead=lead))
             if kept is not None and new.idempotency_key is None:  # the key that others follow under is not this task's
                 document = replace(document, successor=kept.document.successor)
             landed = await self._attempt(document, kept, stale_keys)
@@ -95,7 +103,7 @@ class TaskChanges:
         return Added(new.id, new=False)
 
     async def _add_behind(
-        self, first: StoredTask, last: StoredTask | None, new: NewTask, now: float, *, may_take_over: bool
+        self, first: StoredTask, last: StoredTask | None, new: NewTask, now: float, *, lead: float, may_take_over: bool
     ) -> Added | None:
         """Add under a key whose first task others follow.
 
@@ -104,7 +112,7 @@ class TaskChanges:
         """
         name = first.document.successor
         if last is None:
-            named = created(replace(new, id=name), now)
+            named = created(replace(new, id=name), now, lead=lead)
             if name == new.next_id:
                 return Added(name, new=True) if await self._attempt(born(named), None, []) else None
             if may_take_over:

@@ -143,14 +143,14 @@ class State:
 
     def add(self, tasks: Sequence[NewTask], now: float) -> list[Added]:
         check_distinct(task.id for task in tasks)
-        return [self._add(task, at) for task, at in zip(tasks, stamps(now, len(tasks)), strict=True)]
+        return [self._add(task, at, now - at) for task, at in zip(tasks, stamps(now, len(tasks)), strict=True)]
 
-    def _add(self, new: NewTask, now: float) -> Added:
+    def _add(self, new: NewTask, now: float, lead: float) -> Added:
         last = new.id if new.idempotency_key is None else self._followers.get(new.id, new.id)
         if note_name(last) in self._notes and last not in self._records:
             return Added(last, new=False)  # set aside
         last = last if last in self._records else new.id  # a page may have deleted it
-        task = admit(self._task(last), new, now)
+        task = admit(self._task(last), new, now, lead=lead)
         if task is None or task.id in self._records:  # this very submission made it, in an earlier try
             return Added(last, new=False)
         self._write(task)

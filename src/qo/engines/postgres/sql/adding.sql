@@ -20,13 +20,14 @@ ON CONFLICT DO NOTHING
 
 -- name: given
 -- The head of both additions. What many tasks have in common travels once: `kind` is a task's place in the lists of
--- lanes, priorities, ...
+-- lanes, priorities, ... Tasks that share a `run_at` are ranked apart by their stamps, so that a batch keeps its order: see
+-- `created` in model/task.py.
 WITH clock AS MATERIALIZED (
     SELECT coalesce(%(now)s::float8, extract(epoch FROM clock_timestamp())::float8) AS now FROM {allowed}
 ),
 given AS MATERIALIZED (
     SELECT g.id, g.next_id, g.payload, g.idempotency_key, g.trace_id, g.run_at, stamp.at AS created_at, due.at AS available_at,
-           greatest(due.at, stamp.at) + k.priority * k.ageing AS rank,
+           greatest(coalesce(g.run_at - (clock.now - stamp.at), due.at), stamp.at) + k.priority * k.ageing AS rank,
            k.lane, k.priority, k.timeout, k.max_retries, k.retry, k.room
     FROM clock,
          unnest(%(id)s::uuid[], %(kind)s::integer[], %(payload)s::bytea[], %(delay)s::float8[], %(run_at)s::float8[],

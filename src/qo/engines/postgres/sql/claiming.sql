@@ -169,7 +169,8 @@ SELECT FROM (SELECT pg_advisory_xact_lock(hashtextextended(%(lease_id)s, 0)) OFF
 
 -- name: held_under
 SELECT coalesce(%(now)s::float8, extract(epoch FROM clock_timestamp())::float8), {columns}
-FROM {schema}.leases AS l, unnest(l.ids) AS held (id) JOIN {schema}.tasks AS t USING (id)
+FROM {schema}.leases AS l, LATERAL (SELECT DISTINCT id FROM unnest(l.ids) AS twice (id)) AS held
+     JOIN {schema}.tasks AS t USING (id)
 WHERE l.lease_id = %(lease_id)s AND t.status = 'running' AND t.lease_id = %(lease_id)s
 
 -- name: claimable

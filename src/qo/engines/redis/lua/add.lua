@@ -1,6 +1,7 @@
 -- ARGV = nonce, now or '', behind, batch, payload...
 --   batch: per task {id, lane, description, timeout, delay, run_at, weight, window, next_id}; the last two only with a key
---   behind: steps of 3 microseconds the first task's stamp lies behind now, so that a batch keeps its order
+--   behind: steps of 3 microseconds the first task's stamp lies behind now, so that a batch keeps its order, also
+--   of tasks that share a run_at: see `created` in model/task.py
 -- Answers '1' (new), '0', or 'm' (moved to the archive a moment ago: look there) for each; with the id behind it if it is
 -- another one, the last under the key.
 local nonce, now, behind, batch = ARGV[1], clock(ARGV[2]), tonumber(ARGV[3]), cmsgpack.unpack(ARGV[4])
@@ -41,7 +42,7 @@ for i, new in ipairs(batch) do
     local available_at = run_at or at + delay
     local t = {
       status = PENDING, attempt = 0, failures = 0, version = 1, timeout = timeout, available_at = available_at,
-      rank = due_at(available_at, at) + weight, created_at = at, updated_at = at, lease_expires_at = NONE, started_at = NONE,
+      rank = due_at(run_at and run_at - (now - at) or available_at, at) + weight, created_at = at, updated_at = at, lease_expires_at = NONE, started_at = NONE,
       completed_at = NONE, lane = lane, worker_id = '', lease_id = '',
     }
     call('HSET', task_key(id), 's', encode(t), 'd', description, 'p', ARGV[4 + i], 'h1', event(t))
