@@ -22,6 +22,7 @@ _CHECK_INTERVAL = 5.0  # seconds between two checks, where they are cheap
 _MAX_CHECK_INTERVAL = 300.0  # seconds, where they are expensive and no type is unknown
 _MIN_CHECK_INTERVAL = 0.75  # seconds, for a worker that is to fail such tasks soon
 _PAGE_SIZE = 500
+_MARGIN = 1.0  # seconds, for clocks that disagree
 _MAX_SHOWN = 10  # types named in one warning
 
 
@@ -87,10 +88,13 @@ class UnknownTypes:
         failed, types = 0, sorted(self._pending)
         if types:
             await self._store_time.look()
+        created_before = self._store_time() - after + _MARGIN  # a younger task cannot have been due for so long
         for start in range(0, len(types), MAX_NAMES):
             where = Filter(statuses=(Status.PENDING,), types=tuple(types[start : start + MAX_NAMES]))
             position = ""
-            while page := await self._engine.find_without_values(where, limit=_PAGE_SIZE, after=position):
+            while page := await self._engine.find_without_values(
+                where, limit=_PAGE_SIZE, after=position, created_before=created_before
+            ):
                 due = [task for task in page if self._is_overdue(task, after)]
                 failed += await self._reject(due)
                 position = cursor(page[-1])
