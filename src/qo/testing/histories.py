@@ -88,7 +88,7 @@ class _History:
         claimed = await self.engine.claim(wanted)
         assert claimed == expected
         if claimed and dice.random() < 1 / 2:  # as if the answer had been lost
-            repeated = replace(wanted, again=True)
+            repeated = replace(wanted, is_repeat=True)
             assert await self.engine.claim(repeated) == self.table.claim(repeated, self.clock.now)
         self.seen += claimed
 
