@@ -18,7 +18,7 @@ from msgspec import Meta, Struct
 from qo.damage import QUARANTINE
 from qo.engine import Engine
 from qo.errors import Conflict, DamagedNote, StorageError
-from qo.model import ADMIN_NOTES, ANY, NEW, UNREADABLE, Counts, Note, Status
+from qo.model import ADMIN_NOTES, ANY, NEW, UNREADABLE, Counts, Note, Status, lane_matcher
 
 log = logging.getLogger("qo.notes")
 
@@ -199,12 +199,12 @@ def unhandled_lanes(
             running.add((lane.queue, lane.type))
     if not pending:
         return {}
-    takes = {(frozenset(worker.queues), frozenset(worker.types)) for worker in active}  # workers of one program agree
+    kinds = {(frozenset(worker.queues), frozenset(worker.types)) for worker in active}  # workers of one program agree
+    takes = [lane_matcher(queues, types) for queues, types in kinds]
     return {
         (queue, type_): number
         for (queue, type_), number in pending.items()
-        if (queue, type_) not in running
-        and not any((not queues or queue in queues) and (not types or type_ in types) for queues, types in takes)
+        if (queue, type_) not in running and not any(covers(queue, type_) for covers in takes)
     }
 
 

@@ -1,10 +1,12 @@
 """Which tasks a look shows, whom a claim serves, and where a page ends."""
 
+from typing import Any
+
 import pytest
 from msgspec.structs import replace
 
 from qo.errors import InvalidSetting
-from qo.model import Filter, Position, Status, check_cursor, cursor, eligible, is_retrying, page_start
+from qo.model import FINISHED, Filter, Position, Status, check_cursor, cursor, eligible, is_id, is_retrying, page_start
 from tests.model.samples import ID, NOW, pending, running, wanted
 
 
@@ -104,3 +106,36 @@ def test_a_page_starts_behind_a_task_and_before_an_instant() -> None:
     assert page_start(cursor(task), task.created_at + 1) == behind
     assert page_start("", None) is None
     assert check_cursor("") == ""
+
+
+@pytest.mark.parametrize(
+    ("fields", "possible"),
+    [
+        ({}, set(Status)),
+        ({"statuses": (Status.PENDING, Status.FAILED)}, {Status.PENDING, Status.FAILED}),
+        ({"expired_for": 0.0}, {Status.RUNNING}),
+        ({"expired_for": 0.0, "statuses": (Status.PENDING,)}, set()),
+        ({"finished_for": 0.0}, set(FINISHED)),
+        ({"finished_for": 0.0, "statuses": (Status.RUNNING, Status.FAILED)}, {Status.FAILED}),
+        ({"finished_for": 0.0, "expired_for": 0.0}, set()),
+    ],
+)
+def test_a_filter_knows_which_statuses_can_match(fields: dict[str, Any], possible: set[Status]) -> None:
+    assert Filter(**fields).possible_statuses == possible
+
+
+def test_a_filter_knows_which_lanes_it_covers() -> None:
+    lanes = [("q", "t"), ("q", "u"), ("r", "t")]
+    for where, covered in (
+        (Filter(), lanes),
+        (Filter(queues=("q",)), lanes[:2]),
+        (Filter(types=("t",)), [lanes[0], lanes[2]]),
+        (Filter(queues=("q", "s"), types=("u",)), [lanes[1]]),
+    ):
+        covers = where.lane_matcher()
+        assert [lane for lane in lanes if covers(*lane)] == covered
+
+
+def test_an_id_is_a_uuid_in_lower_case() -> None:
+    assert is_id(ID)
+    assert not any(is_id(text) for text in ("", "x", ID.upper(), ID + "\n", ID.replace("-", ""), f"../{ID}"))

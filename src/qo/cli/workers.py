@@ -16,7 +16,7 @@ from qo.cli.rich_output import data, table
 from qo.client import Client
 from qo.clock import iso, system_clock
 from qo.errors import InvalidSetting
-from qo.notes import WorkerNote
+from qo.notes import WorkerNote, is_dead
 
 STYLES = {"active": "green", "draining": "yellow", "stale": "red", "dead": "red"}
 
@@ -79,8 +79,8 @@ def drain(call: Invocation, workers: tuple[str, ...]) -> None:
 
 
 def health(worker: WorkerNote, now: float, threshold: float) -> str:
-    silent = now - worker.last_heartbeat > threshold
-    return "stale" if silent and worker.status != "dead" else worker.status
+    """The status that the worker or a monitor has written, or "stale" if it is dead and nobody has written so."""
+    return "stale" if worker.status != "dead" and is_dead(worker, now, threshold) else worker.status
 
 
 def worker_view(worker: WorkerNote, now: float, threshold: float) -> dict[str, Any]:

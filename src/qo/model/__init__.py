@@ -19,6 +19,7 @@ from qo.model.change import (
     withdraw,
 )
 from qo.model.check import (
+    ID_PATTERN,
     MAX_NAMES,
     PAYLOAD_LIMIT,
     check_described,
@@ -34,11 +35,22 @@ from qo.model.check import (
     check_type,
     check_types,
     check_whole,
+    is_id,
 )
 from qo.model.claim_request import EXPIRY_GRACE, LEASE, ClaimRequest, eligibility, eligible
 from qo.model.event import Event, event_of
 from qo.model.failures import LOST, after_error, after_expiry, expire, fail, lost_its_process, reject, set_apart
-from qo.model.filter import CountKey, Counts, Filter, Position, check_cursor, cursor, is_retrying, page_start
+from qo.model.filter import (
+    CountKey,
+    Counts,
+    Filter,
+    Position,
+    check_cursor,
+    cursor,
+    is_retrying,
+    lane_matcher,
+    page_start,
+)
 from qo.model.idempotency import derived_id
 from qo.model.json_depth import DEEPEST, UNREADABLE, check_depth, is_too_deep
 from qo.model.lane_heads import LaneHead, LaneHeads, LaneIdentity
@@ -90,6 +102,7 @@ __all__ = [
     "EXPIRY_GRACE",
     "FINISHED",
     "HIGH",
+    "ID_PATTERN",
     "LEASE",
     "LEVELS",
     "LOST",
@@ -164,9 +177,11 @@ __all__ = [
     "in_order",
     "is_a",
     "is_due",
+    "is_id",
     "is_repeat",
     "is_retrying",
     "is_too_deep",
+    "lane_matcher",
     "lane_of",
     "level",
     "level_word",

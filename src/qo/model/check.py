@@ -21,7 +21,8 @@ _sound = [DEFAULT_POLICY]  # the last policy found so; by identity, because to b
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,63}")
 _TYPE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:/@+-]{0,254}")
-_ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
+ID_PATTERN = "[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"  # a UUID in lower case, with dashes
+_ID = re.compile(ID_PATTERN)
 
 
 def check_name(field: str, name: str) -> str:
@@ -65,8 +66,13 @@ def check_types(field: str, given: Iterable[str]) -> tuple[str, ...]:
     return tuple(sorted({check_type(field, name) for name in types}))
 
 
+def is_id(task_id: str) -> bool:
+    """Whether a task may have this id. Such a text is safe as a part of a path and of a SQL value."""
+    return is_a(task_id, str) and _ID.fullmatch(task_id) is not None
+
+
 def check_id(task_id: str, field: str = "id") -> str:
-    if not is_a(task_id, str) or not _ID.fullmatch(task_id):
+    if not is_id(task_id):
         raise InvalidTask(field, f"{show(task_id)} is not a UUID in lower case with dashes")
     return task_id
 

@@ -4,6 +4,8 @@ from collections.abc import Callable, Collection, Mapping
 
 from msgspec import Struct
 
+from qo.model.filter import lane_matcher
+
 EXPIRY_GRACE = 5.0  # seconds a lease must be over before its task is taken away, because clocks disagree
 LEASE = 60.0  # seconds a worker may go silent before its tasks are given to others
 
@@ -25,15 +27,9 @@ class ClaimRequest(Struct, frozen=True, kw_only=True):
 
 def eligibility(request: ClaimRequest) -> Callable[[str, str, Collection[str]], bool]:
     """As `eligible`, for many tasks: however many names the worker lists, each task costs the same."""
-    queues, types, capabilities = frozenset(request.queues), frozenset(request.types), request.capabilities
-    return lambda queue, type_, needs: (
-        (not queues or queue in queues) and (not types or type_ in types) and capabilities.issuperset(needs)
-    )
+    covers, capabilities = lane_matcher(request.queues, request.types), request.capabilities
+    return lambda queue, type_, needs: covers(queue, type_) and capabilities.issuperset(needs)
 
 
 def eligible(request: ClaimRequest, queue: str, type: str, needs: Collection[str]) -> bool:
-    return (
-        (not request.queues or queue in request.queues)
-        and (not request.types or type in request.types)
-        and request.capabilities.issuperset(needs)
-    )
+    return eligibility(request)(queue, type, needs)

@@ -1,6 +1,6 @@
 """Which tasks to look at, how many there are, and where a page ends."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from msgspec import Struct
@@ -29,10 +29,9 @@ class Filter(Struct, frozen=True, kw_only=True):
 
     def matcher(self, now: float) -> Callable[[Task], bool]:
         """As `matches`, for many tasks: however many names the filter lists, each task costs the same."""
-        queues, types, statuses, shards = map(frozenset, (self.queues, self.types, self.statuses, self.shards))
+        covers, statuses, shards = self.lane_matcher(), frozenset(self.statuses), frozenset(self.shards)
         return lambda task: (
-            (not queues or task.queue in queues)
-            and (not types or task.type in types)
+            covers(task.queue, task.type)
             and (not statuses or task.status in statuses)
             and (self.worker_id is None or task.worker_id == self.worker_id)
             and (self.expired_for is None or _expired(task, now - self.expired_for))
@@ -40,6 +39,28 @@ class Filter(Struct, frozen=True, kw_only=True):
             and (not shards or task.id[0] in shards)
             and (self.retrying is None or task.status is not Status.PENDING or is_retrying(task) is self.retrying)
         )
+
+    def lane_matcher(self) -> Callable[[str, str], bool]:
+        """Whether tasks of a queue and a type may match."""
+        return lane_matcher(self.queues, self.types)
+
+    @property
+    def possible_statuses(self) -> frozenset[Status]:
+        """The statuses of tasks that may match; none if the filter contradicts itself."""
+        statuses = frozenset(self.statuses or Status)
+        if self.expired_for is not None:
+            statuses &= {Status.RUNNING}
+        if self.finished_for is not None:
+            statuses &= FINISHED
+        return statuses
+
+
+def lane_matcher(queues: Iterable[str], types: Iterable[str]) -> Callable[[str, str], bool]:
+    """Whether a queue and a type are among these; none listed means all. A call costs the same for any number."""
+    queues, types = frozenset(queues), frozenset(types)
+    if not queues and not types:
+        return lambda queue, type_: True  # noqa: ARG005 - all
+    return lambda queue, type_: (not queues or queue in queues) and (not types or type_ in types)
 
 
 def is_retrying(task: Task) -> bool:

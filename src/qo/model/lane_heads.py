@@ -11,7 +11,7 @@ from contextlib import closing
 from heapq import heapify, heappop, heappush
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
-from qo.model.claim_request import ClaimRequest
+from qo.model.claim_request import ClaimRequest, eligibility
 
 _MAX_LOOKED_UP = 64  # lanes that are looked up by their types; for more there is a view
 _MAX_VIEWS = 16
@@ -39,8 +39,7 @@ class _View(Generic[Key]):
     """The heads that workers of one kind may take. Entries of former heads stay until they come up."""
 
     def __init__(self, request: ClaimRequest) -> None:
-        self._queues, self._types = frozenset(request.queues), frozenset(request.types)
-        self._capabilities = request.capabilities
+        self._is_eligible = eligibility(request)
         self._waiting: list[tuple[float, Any, Key, LaneHead]] = []  # by rank
         self._promoted: list[tuple[float, float, Any, Key, LaneHead]] = []  # by the instant since which they wait
 
@@ -48,11 +47,7 @@ class _View(Generic[Key]):
         return len(self._waiting) + len(self._promoted)
 
     def takes(self, name: LaneIdentity) -> bool:
-        return (
-            (not self._queues or name.queue in self._queues)
-            and (not self._types or name.type in self._types)
-            and self._capabilities.issuperset(name.needs)
-        )
+        return self._is_eligible(name.queue, name.type, name.needs)
 
     def fill(self, heads: Iterable[tuple[Key, LaneHead]]) -> None:
         self._waiting = [(head.rank, head.id, key, head) for key, head in heads]

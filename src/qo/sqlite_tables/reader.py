@@ -31,7 +31,7 @@ class SqliteReader:
         return [found.get(task_id) for task_id in ids]
 
     def find(self, where: Filter, limit: int, start: Position | None, now: float) -> list[Task]:
-        if not _searched(where):
+        if not where.possible_statuses:
             return []
         with self._db:  # one moment for both steps
             sql, values = self.query(where, limit, start, now)
@@ -54,10 +54,8 @@ class SqliteReader:
     def _narrow(self, where: Filter, start: Position | None, now: float) -> tuple[str, list[Any]]:
         tests: list[tuple[str, Any]] = []
         if where.queues or where.types:
-            queues, types = frozenset(where.queues), frozenset(where.types)
-            lanes = self._lanes.where(
-                lambda lane: (not queues or lane.queue in queues) and (not types or lane.type in types)
-            )
+            covers = where.lane_matcher()
+            lanes = self._lanes.where(lambda lane: covers(lane.queue, lane.type))
             tests.append(("lane IN (SELECT value FROM json_each(?))", (encode_list(sorted(lanes)),)))
         if where.worker_id is not None:
             tests.append(("worker_id = ?", (where.worker_id,)))
@@ -76,7 +74,7 @@ class SqliteReader:
         return "".join(f" AND {test}" for test, _ in tests), [value for _, values in tests for value in values]
 
     def _arms(self, where: Filter) -> list[_SqliteBranch]:
-        statuses = _searched(where)
+        statuses = where.possible_statuses
         if Status.PENDING in statuses and (len(statuses) == len(Status) or self._many_pending()):
             listed = encode_list(sorted(statuses))
             return [_SqliteBranch("tasks_listed", "status IN (SELECT value FROM json_each(?))", (listed,))]
@@ -118,13 +116,3 @@ class SqliteReader:
 
     def notes(self, prefix: str) -> list[Note]:
         return [Note(*row) for row in self._db.execute(SQL["notes"], (prefix,))]
-
-
-def _searched(where: Filter) -> set[Status]:
-    """The statuses that a task may have to be found; none if what is asked for contradicts itself."""
-    statuses = set(where.statuses or Status)
-    if where.expired_for is not None:
-        statuses &= {Status.RUNNING}
-    if where.finished_for is not None:
-        statuses &= FINISHED
-    return statuses

@@ -11,7 +11,7 @@ from typing import Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
-from qo.model import Counts, Filter, NewTask, Task
+from qo.model import Counts, Filter, NewTask, Task, lane_matcher
 
 CallerKind = Literal["token", "local", "user"]
 
@@ -51,7 +51,7 @@ class AccessLimits(Struct, frozen=True, kw_only=True):
         return not self.queues and not self.types
 
     def includes(self, queue: str, type: str) -> bool:
-        return (not self.queues or queue in self.queues) and (not self.types or type in self.types)
+        return lane_matcher(self.queues, self.types)(queue, type)
 
     def includes_task(self, task: Task | NewTask) -> bool:
         return self.includes(task.queue, task.type)
@@ -81,7 +81,8 @@ class AccessLimits(Struct, frozen=True, kw_only=True):
         """The counts of what is inside."""
         if self.is_whole:
             return counts
-        return {lane: number for lane, number in counts.items() if self.includes(lane.queue, lane.type)}
+        covers = lane_matcher(self.queues, self.types)
+        return {lane: number for lane, number in counts.items() if covers(lane.queue, lane.type)}
 
 
 WHOLE_STORE = AccessLimits()

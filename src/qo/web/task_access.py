@@ -7,8 +7,8 @@ from litestar import Request
 from litestar.exceptions import PermissionDeniedException
 from msgspec.structs import replace
 
-from qo.errors import InvalidTask, TaskNotFound
-from qo.model import Filter, NewTask, Task, check_id
+from qo.errors import TaskNotFound
+from qo.model import Filter, NewTask, Task, is_id
 from qo.notes import WorkerNote
 from qo.web.access import caller_of
 from qo.web.callers import AccessLimits
@@ -68,7 +68,7 @@ async def visible_workers(request: Request[Any, Any, Any]) -> list[WorkerNote]:
     if limits.is_whole:
         return workers
     near = [(worker, where) for worker in workers if (where := limits.narrow(_work_of(worker))) is not None]
-    ids = {task_id for worker, _ in near for task_id in worker.current_tasks if _is_id(task_id)}
+    ids = {task_id for worker, _ in near for task_id in worker.current_tasks if is_id(task_id)}
     seen = await visible(request, sorted(ids)[:_MAX_CURRENT_TASKS])
     return [worker if is_inside(worker, limits) else _as_seen(worker, where, seen) for worker, where in near]
 
@@ -94,11 +94,3 @@ def _as_seen(worker: WorkerNote, where: Filter, seen: set[str]) -> WorkerNote:
         tasks_completed=0,
         tasks_failed=0,
     )
-
-
-def _is_id(text: str) -> bool:
-    try:
-        check_id(text)
-    except InvalidTask:
-        return False
-    return True

@@ -9,7 +9,6 @@ from qo.engines.large_values.references import (
     DATA,
     Kind,
     data_key,
-    is_id,
     is_intact,
     literal,
     own_key,
@@ -20,7 +19,7 @@ from qo.engines.large_values.references import (
 from qo.engines.parallel import in_parallel
 from qo.engines.patience import patiently
 from qo.errors import StorageError
-from qo.model import Task
+from qo.model import Task, is_id
 
 log = logging.getLogger("qo.engines")
 MAX_TRANSFERS = 16  # at once: blobs are large

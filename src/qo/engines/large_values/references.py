@@ -12,6 +12,7 @@ import re
 from typing import Literal
 
 from qo.checksum import checksum_of
+from qo.model import ID_PATTERN
 
 Kind = Literal["payload", "result"]
 
@@ -19,15 +20,9 @@ MARK = b"\x01qo\x01"
 DATA = "data/"
 _REFERENCE, _LITERAL = MARK + b"@", MARK + b"="
 _FOLLOWER_NAME = 64  # digits: an id and 128 random bits
-_ID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _KEY = re.compile(
-    rf"{DATA}([0-9a-f])/({_ID.pattern})/(payload_(?:[0-9a-f]{{32}}){{1,2}}|result_[0-9a-f]{{32}})", re.ASCII
+    rf"{DATA}([0-9a-f])/({ID_PATTERN})/(payload_(?:[0-9a-f]{{32}}){{1,2}}|result_[0-9a-f]{{32}})", re.ASCII
 )
-
-
-def is_id(task_id: str) -> bool:
-    """Fit to be part of a key."""
-    return _ID.fullmatch(task_id) is not None
 
 
 def data_key(task_id: str, kind: Kind, name: str) -> str:

@@ -6,7 +6,7 @@ from qo.engines.object_per_task.layout import TasksLayout
 from qo.engines.object_per_task.listing import TaskListing
 from qo.engines.object_per_task.options import TasksOptions
 from qo.engines.parallel import in_parallel
-from qo.model import ClaimRequest, eligible, in_order, is_due
+from qo.model import ClaimRequest, eligibility, in_order, is_due
 
 
 class FullScan:
@@ -36,12 +36,12 @@ class FullScan:
         return in_order(found, self._clock(), lane_of)
 
     async def _due(self, ids: list[str], request: ClaimRequest) -> list[Entry]:
-        found: list[Entry] = []
+        found, is_eligible = list[Entry](), eligibility(request)
         for kept in await in_parallel(self._documents.read_living, ids):
             if kept is None or not is_due(kept.task, self._clock()):
                 continue
             task, key = kept.task, index_key(kept.task)
-            if key is not None and eligible(request, task.queue, task.type, task.needs):
+            if key is not None and is_eligible(task.queue, task.type, task.needs):
                 self._lanes.content(task)
                 found += filter(None, [entry_of(key)])
         return found

@@ -18,15 +18,14 @@ from functools import lru_cache
 from hashlib import sha256
 from typing import Any, NamedTuple
 
-from qo.model import AGEING, MEDIUM, Status, Task
+from qo.model import AGEING, ID_PATTERN, MEDIUM, Status, Task
 
 SHARDS = "0123456789abcdef"
 TASKS, READY, LATER, LEASES = "tasks/", "ready/", "ready/later/", "leases/"
 ENTRY_PREFIXES = (READY, LEASES)
 _REMEMBERED = 16_384  # names kept read; some ten megabytes
 
-_ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
-_TASK = re.compile(rf"tasks/([0-9a-f])/(({_ID.pattern}))\.json")
+_TASK = re.compile(rf"tasks/([0-9a-f])/(({ID_PATTERN}))\.json")
 _NUMBER = "([0-9a-f]{16})"
 _TAIL = rf"([0-9a-f]{{12}})_{_NUMBER}_([0-9a-f]{{8}})_([0-9a-f]{{32}})(?:_([0-9]))?"  # once there was no priority
 _READY = re.compile(rf"ready/[0-9a-f]/[0-9]{{9}}/{_NUMBER}_{_TAIL}(?:_{_NUMBER})?")
@@ -63,10 +62,6 @@ class Entry(NamedTuple):
 
 def lane_of(entry: Entry) -> tuple[str, int]:
     return entry.lane, entry.priority
-
-
-def is_id(task_id: str) -> bool:
-    return _ID.fullmatch(task_id) is not None
 
 
 def task_key(task_id: str) -> str:

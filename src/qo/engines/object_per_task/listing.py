@@ -54,12 +54,18 @@ class TaskListing:
 
     async def _live(self, where: Filter, seen: dict[str, StoredTask]) -> list[Position]:
         entries: list[Entry] = []
-        if _asks_for(where, Status.PENDING) and where.expired_for is None:
+        if Status.PENDING in where.possible_statuses:
             entries += await self._ready(where)
-        if _asks_for(where, Status.RUNNING):
+        if Status.RUNNING in where.possible_statuses:
             entries += await self._leases(where, seen)
         await self._lanes.learn(entries)
-        return _newest_first(Position(entry.created_at, entry.id) for entry in entries if self._suits(entry, where))
+        shards, covers = frozenset(where.shards), where.lane_matcher()
+
+        def may_match(entry: Entry) -> bool:
+            names = self._lanes.names(entry)
+            return (not shards or entry.id[0] in shards) and (names is None or covers(names.queue, names.type))
+
+        return _newest_first(Position(entry.created_at, entry.id) for entry in entries if may_match(entry))
 
     async def _ready(self, where: Filter) -> list[Entry]:
         prefixes = [*(f"{READY}{shard}/" for shard in where.shards), LATER] if where.shards else [READY]
@@ -95,14 +101,6 @@ class TaskListing:
         answers = await in_parallel(look, entries)
         return [entry for entry, true in zip(entries, answers, strict=True) if true]
 
-    def _suits(self, entry: Entry, where: Filter) -> bool:
-        if where.shards and entry.id[0] not in where.shards:
-            return False
-        names = self._lanes.names(entry)
-        return names is None or (
-            (not where.queues or names.queue in where.queues) and (not where.types or names.type in where.types)
-        )
-
     # --- by reading everything
 
     async def _scan(self, where: Filter, seen: dict[str, StoredTask]) -> list[Position]:
@@ -136,13 +134,7 @@ class TaskListing:
 
 def _is_live(where: Filter) -> bool:
     """All it can find has an entry in the index."""
-    if where.finished_for is not None:
-        return False
-    return where.expired_for is not None or (bool(where.statuses) and UNFINISHED.issuperset(where.statuses))
-
-
-def _asks_for(where: Filter, status: Status) -> bool:
-    return not where.statuses or status in where.statuses
+    return UNFINISHED.issuperset(where.possible_statuses)
 
 
 def _newest_first(places: Iterable[Position]) -> list[Position]:

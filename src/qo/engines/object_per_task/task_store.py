@@ -6,11 +6,11 @@ from typing import NamedTuple
 from qo.bucket import NEW, Blob, Bucket
 from qo.buckets.own_writes import SUPERSEDED, put_document
 from qo.damage import check_stored
-from qo.engines.object_per_task.keys import is_id, task_key
+from qo.engines.object_per_task.keys import task_key
 from qo.engines.object_per_task.task_document import StoredDocument, decode, encode, is_ours
 from qo.engines.patience import patiently
 from qo.engines.quarantine import Quarantine
-from qo.model import UNREADABLE, Status, Task
+from qo.model import UNREADABLE, Status, Task, is_id
 
 _MOST_HELD = 20_000
 

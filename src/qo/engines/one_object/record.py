@@ -16,11 +16,11 @@ from qo.checksum import check_seal, sealed
 from qo.damage import QUARANTINE
 from qo.engines.unknown_fields import Shape, Unknown, put_back, unknown_fields
 from qo.formats import Format, check_format, format_of
-from qo.model import UNREADABLE, Event, RetryPolicy, Status, Task, is_too_deep
+from qo.model import ID_PATTERN, UNREADABLE, Event, RetryPolicy, Status, Task, is_too_deep
 
 FORMAT = 2  # 1: before `followers`
 ADDITIVE: frozenset[int] = frozenset()  # formats that only add what earlier builds may ignore and keep
-_ID = re.compile(rb"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_ID = re.compile(ID_PATTERN.encode())
 _MOST_EVENTS = 64
 
 

@@ -9,8 +9,7 @@ from qo.engines.postgres.pool import PostgresPool
 from qo.engines.postgres.rows import STATUS
 from qo.engines.postgres.statements import COLUMNS, NOTE_TABLES, fill, of_note
 from qo.engines.postgres.table import PostgresTable
-from qo.errors import InvalidTask
-from qo.model import FINISHED, CountKey, Counts, Event, Filter, Note, Position, Status, Task, check_id
+from qo.model import FINISHED, CountKey, Counts, Event, Filter, Note, Position, Status, Task, is_id
 
 _FEW = 1000  # pending tasks that are quicker gathered and sorted than looked for among all
 _MANY_SLOTS = 1000  # rows of counts worth gathering
@@ -43,12 +42,12 @@ class PostgresReader:
         self._table = table
 
     async def get(self, ids: Sequence[str]) -> list[Task | None]:
-        rows = await self._line.read("get", {"id": uuids([one for one in ids if _is_id(one)])})
+        rows = await self._line.read("get", {"id": uuids([one for one in ids if is_id(one)])})
         found = {task.id: task for task in (await self._table.read_tasks(rows)).tasks}
         return [found.get(task_id) for task_id in ids]
 
     async def find(self, where: Filter, limit: int, start: Position | None) -> list[Task]:
-        many = Status.PENDING in (where.statuses or Status) and await self._many_pending()
+        many = Status.PENDING in where.possible_statuses and await self._many_pending()
         sql, values = query(where, limit, start, many_pending=many)
         filled = fill(sql, self._line.address.schema)
         while True:
@@ -73,7 +72,7 @@ class PostgresReader:
         return dict(counts)
 
     async def history(self, task_id: str) -> list[Event]:
-        if not _is_id(task_id):
+        if not is_id(task_id):
             return []
         return [
             Event(
@@ -114,7 +113,7 @@ def query(where: Filter, limit: int, start: Position | None, *, many_pending: bo
     merged = " UNION ALL ".join(arms)
     return (
         f"SELECT {COLUMNS} FROM ({merged}) AS t ORDER BY t.created_at DESC, t.id DESC LIMIT %(limit)s",  # noqa: S608
-        values | {"limit": max(limit, 0), "statuses": texts(sorted(where.statuses or Status))},
+        values | {"limit": max(limit, 0), "statuses": texts(sorted(where.possible_statuses))},
     )
 
 
@@ -150,11 +149,7 @@ def _narrow(where: Filter, start: Position | None) -> tuple[str, dict[str, Any]]
 
 
 def _arms(where: Filter, *, many_pending: bool) -> list[_PostgresBranch]:
-    statuses = set(where.statuses or Status)
-    if where.expired_for is not None:
-        statuses &= {Status.RUNNING}
-    if where.finished_for is not None:
-        statuses &= FINISHED
+    statuses = where.possible_statuses
     if len(statuses) == len(Status) or (Status.PENDING in statuses and many_pending):
         return [_PostgresBranch("status = ANY (%(statuses)s::text[])")]
     arms = [_PostgresBranch(f"shelf = '{status.value}'") for status in sorted(statuses & _SHELVED)]
@@ -166,11 +161,3 @@ def _arms(where: Filter, *, many_pending: bool) -> list[_PostgresBranch]:
         early = "" if where.expired_for is None else f"WHERE expires_at <= {_NOW} - %(expired_for)s"
         arms.append(_PostgresBranch("status = 'running'", False, _HELD.replace("WHERE", early)))
     return arms or [_PostgresBranch("false")]
-
-
-def _is_id(task_id: str) -> bool:
-    try:
-        check_id(task_id)
-    except InvalidTask:
-        return False
-    return True

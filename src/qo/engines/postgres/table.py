@@ -13,7 +13,7 @@ from qo.engines.postgres.pool import Known, PostgresPool, Rows
 from qo.engines.postgres.rows import DAMAGED_STATUS, LANE, STATUS_COLUMN, task_of
 from qo.engines.postgres.schema import VERSION
 from qo.engines.postgres.statements import of_note
-from qo.errors import Conflict, InvalidTask, OutcomeUnknown, StorageError
+from qo.errors import Conflict, OutcomeUnknown, StorageError
 from qo.ids import new_lease_id
 from qo.model import (
     ANY,
@@ -26,8 +26,8 @@ from qo.model import (
     NewTask,
     Status,
     Task,
-    check_id,
     in_order,
+    is_id,
     lane_of,
     release,
 )
@@ -214,10 +214,4 @@ def _answer(task: NewTask, landed: set[str], last: dict[str, str]) -> Added:
 
 def _known(ids: Iterable[str]) -> set[str]:
     """Without what cannot be an id: no task has it."""
-    known = set()
-    for task_id in ids:
-        try:
-            known.add(check_id(task_id))
-        except InvalidTask:
-            continue
-    return known
+    return {task_id for task_id in ids if is_id(task_id)}

@@ -13,7 +13,7 @@ from psycopg.rows import TupleRow
 from qo.codec import decode_task, encode_task
 from qo.engines.redis.task_fields import KeptTask
 from qo.errors import InvalidSetting, StorageError
-from qo.model import CountKey, Counts, Event, Filter, Position, Status, Task
+from qo.model import FINISHED, CountKey, Counts, Event, Filter, Position, Status, Task
 
 _TABLE = """
 CREATE TABLE IF NOT EXISTS qo_archive (
@@ -117,7 +117,7 @@ class PostgresArchive:
         return rows[0][0] if rows else None
 
     async def find(self, where: Filter, *, limit: int, start: Position | None, now: float) -> list[Task]:
-        if where.expired_for is not None:
+        if FINISHED.isdisjoint(where.possible_statuses):
             return []
         created_at, last_id = start or (float("inf"), _HIGHEST)
         values = {

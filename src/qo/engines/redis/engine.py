@@ -34,7 +34,6 @@ from qo.ids import new_lease_id
 from qo.model import (
     ADMIN_NOTES,
     AUDIT_NOTES,
-    FINISHED,
     Added,
     Change,
     ClaimRequest,
@@ -44,7 +43,6 @@ from qo.model import (
     Filter,
     NewTask,
     Note,
-    Status,
     Task,
     check_distinct,
     page_start,
@@ -133,7 +131,7 @@ class RedisEngine(Engine):
         self, where: Filter, *, limit: int, after: str = "", created_before: float | None = None
     ) -> list[Task]:
         created_at, last_id = page_start(after, created_before) or (None, None)
-        statuses = _statuses(where)
+        statuses = [status for status in STATUSES if status in where.possible_statuses]
         found: list[Task] = []
         while len(found) < limit and statuses:
             page = min(limit - len(found), CHUNK)
@@ -234,15 +232,6 @@ class RedisEngine(Engine):
 
 def _chunks(batch: Sequence[T]) -> Iterator[tuple[int, Sequence[T]]]:
     return ((at, batch[at : at + CHUNK]) for at in range(0, len(batch), CHUNK))
-
-
-def _statuses(where: Filter) -> list[Status]:
-    wanted = set(where.statuses or Status)
-    if where.expired_for is not None:
-        wanted &= {Status.RUNNING}
-    if where.finished_for is not None:
-        wanted &= FINISHED
-    return [status for status in STATUSES if status in wanted]
 
 
 def _note(name: str, stored: bytes) -> Note:

@@ -48,10 +48,6 @@ def search_of(given: TaskFilter, limits: AccessLimits) -> Search:
 
 
 def count(counts: Counts, search: Search) -> int:
-    where = search.where
-    queues, types, statuses = frozenset(where.queues), frozenset(where.types), frozenset(where.statuses)
-    return sum(
-        number
-        for lane, number in search.limits.count(counts).items()
-        if lane.status in statuses and (not types or lane.type in types) and (not queues or lane.queue in queues)
-    )
+    covers, statuses = search.where.lane_matcher(), search.where.possible_statuses
+    counted = search.limits.count(counts).items()
+    return sum(number for lane, number in counted if lane.status in statuses and covers(lane.queue, lane.type))
