@@ -31,7 +31,7 @@ test: $(VENV)/developer  ## everything that must hold: style, types, architectur
 torture: $(VENV)/developer $(VENV)/servers  ## kills, clocks, partitions, damage, poison, fuzz for longer (ONLY=clock runs one of them, SEED=7 repeats a run)
 	QO_TORTURE=$(TORTURE) QO_SEED=$(SEED) \
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -rA \
-	$(if $(ONLY),$(wildcard tests/torture/test_$(ONLY).py tests/engines/test_$(ONLY)*.py),tests/torture tests/engines/test_layouts*.py)
+	$(if $(ONLY),$(wildcard tests/torture/test_$(ONLY).py tests/engines/test_$(ONLY)*.py),tests/torture $(wildcard tests/engines/test_layouts*.py tests/engines/test_*_processes.py))
 
 check: $(VENV)/developer  ## formatting, lint, types, architecture
 	$(BIN)/ruff format --check .

@@ -16,7 +16,7 @@ from tests.engines.killing import PATIENCE, Told, new_dice
 from tests.servers.process import ROOT
 
 QUICK = ("--lease", "1", "--heartbeat", "0.2", "--poll", "0.1", "--check-interval", "0.2", "--expiry-grace", "0.1")
-_FAST_TASKS = 240  # submit this many quickly, then slowly: a busy machine would take minutes to finish the backlog
+_FAST_TASKS = 96  # submit this many quickly, then slowly: a busy machine would take minutes to finish the backlog
 Worker = subprocess.Popen[bytes]
 
 
@@ -77,9 +77,9 @@ async def submit_until_it_hangs(queue: Client, log: Path) -> set[str]:
         while said(log) is None:
             await asyncio.sleep(0.01)
         while not said(log):
-            batch = [queue.new_task("count_up", b'{"n":%d}' % n, max_retries=100, retry=SOON) for n in range(12)]
+            batch = [queue.new_task("count_up", b'{"n":%d}' % n, max_retries=100, retry=SOON) for n in range(6)]
             added |= {submitted.id for submitted in await queue.submit_many(batch)}
-            await asyncio.sleep(0.05 if len(added) < _FAST_TASKS else 1.0)
+            await asyncio.sleep(0.1 if len(added) < _FAST_TASKS else 1.0)
     return added
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from qo.engine import Engine
 from qo.engines.object_per_task import IndexMode, ObjectPerTaskEngine, TasksOptions
-from qo.testing import EngineContract, ManualClock
+from qo.testing import EngineContract, ManualClock, random_history
 from tests.engines.damage import DamagedLayouts
 from tests.engines.layout_buckets import BUCKETS
 from tests.engines.layouts import EVERYTHING_ASIDE, LAYOUTS, VARIANTS, Layout
@@ -16,7 +16,10 @@ from tests.engines.layouts import EVERYTHING_ASIDE, LAYOUTS, VARIANTS, Layout
 EVERY = [f"{layout} on {bucket}" for layout in LAYOUTS for bucket in BUCKETS]
 # Only the layout `tasks` reads versions: the others are tried on such a folder by `make torture`.
 LATER = ("one on folder with versions", "sqlite on folder with versions")
-PLACES = EVERY if os.environ.get("QO_TORTURE") else [place for place in EVERY if place not in LATER]
+TORTURE = bool(os.environ.get("QO_TORTURE"))
+PLACES = EVERY if TORTURE else [place for place in EVERY if place not in LATER]
+# Histories on one bucket. Each bucket gets others, so a layout answers at least 12. `make torture` runs 12 on each.
+HISTORIES = 12 if TORTURE else 3
 WAYS: dict[str, Layout] = {
     name: layout for name, layout in VARIANTS.items() if name not in LAYOUTS and layout is not EVERYTHING_ASIDE
 } | {
@@ -34,10 +37,17 @@ class TestLayouts(DamagedLayouts, EngineContract):
     @pytest.fixture
     async def engine(self, clock: ManualClock, tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[Engine]:
         layout, _, bucket = request.param.partition(" on ")
+        self.first_seed = HISTORIES * [*BUCKETS].index(bucket)
         async with BUCKETS[bucket](clock, tmp_path) as place:
             engine = LAYOUTS[layout](place, clock)
             yield engine
             await engine.close()
+
+    @pytest.mark.parametrize("seed", range(HISTORIES))
+    async def test_random_histories_are_answered_as_the_model_answers(
+        self, engine: Engine, clock: ManualClock, seed: int
+    ) -> None:
+        await random_history(engine, clock, self.first_seed + seed)
 
 
 @pytest.mark.parametrize("engine", WAYS, indirect=True)
@@ -49,3 +59,9 @@ class TestWays(DamagedLayouts, EngineContract):
             await engine.open()
             yield engine
             await engine.close()
+
+    @pytest.mark.parametrize("seed", range(12 if TORTURE else 4))
+    async def test_random_histories_are_answered_as_the_model_answers(
+        self, engine: Engine, clock: ManualClock, seed: int
+    ) -> None:
+        await random_history(engine, clock, seed)

@@ -14,8 +14,8 @@ from tests.engines.killing_workers import kill_workers
 from tests.servers.process import KEYS, S3Place
 
 RACERS = 16
-KILLS = kills()
-WORKERS = kills(3)
+KILLS = kills(4)
+WORKERS = kills(2)
 PLENTY = 3 * KILLS  # tasks at least: no process is killed before it added some
 
 # Nobody looks behind the index (`hybrid` would, once in a while), and nobody sweeps: what it lacked would be lost.

@@ -23,7 +23,7 @@ from tests.servers.postgres import postgres_server, url
 
 __all__ = ["url"]  # a fixture
 
-KILLS = kills(25)
+KILLS = kills(10)
 RESTARTS = 3
 
 

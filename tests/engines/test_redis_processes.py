@@ -13,12 +13,13 @@ import pytest
 from qo.client import Client, connect
 from qo.model import RetryPolicy, Status
 from qo.monitor import Monitor, MonitorSettings
+from tests.engines.killing import kills as number_of_kills
 from tests.engines.redis_load import all_done, finished_once, under_load, until
 from tests.servers.redis import running
 
 SCRIPT = Path(__file__).with_name("redis_worker.py")
 ROOT = SCRIPT.parents[2]
-KILLS = int(os.environ.get("QO_KILLS", "5"))
+KILLS = number_of_kills(5)
 SOON = RetryPolicy(initial=0.1, max=0.5)
 
 

@@ -17,7 +17,7 @@ from qo.testing.samples import claim_request, new
 from tests.engines.busy_process import start
 from tests.engines.killing import check, ended, kill_again_and_again, kills
 
-KILLS = kills(50)
+KILLS = kills(15)
 
 
 async def test_nothing_acknowledged_is_lost_when_processes_are_killed(tmp_path: Path) -> None:

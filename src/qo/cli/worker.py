@@ -129,8 +129,9 @@ def command(call: Invocation, target: str, **given: Any) -> int:
     The log goes to stderr. SIGTERM or Ctrl-C lets running tasks finish within --grace and hands back the rest; a
     second one hands everything back at once. --url goes before the URL in the code, QO_URL behind it.
     """
+    plan = _plan(call, target, given)
     start_logging(given["log_level"], as_json=given["log_json"] or call.json)
-    return run_worker.run(call, _plan(call, target, given))
+    return run_worker.run(call, plan)
 
 
 def _plan(call: Invocation, target: str, given: dict[str, Any]) -> run_worker.Plan:
