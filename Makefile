@@ -12,7 +12,7 @@ TORTURE ?= 10
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test torture check bench format lock clean
+.PHONY: help demo test torture compile check bench format lock clean
 
 help:  ## show this
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /make \1	/' | expand -t 16
@@ -21,7 +21,7 @@ demo: $(VENV)/installed  ## a minute's tour on SQLite: submit, run, retry, repla
 	@$(BIN)/python -m qo.demo
 
 test: $(VENV)/developer  ## everything that must hold: style, types, architecture, tests
-	@$(MAKE) --no-print-directory -j2 check $(VENV)/servers
+	@$(MAKE) --no-print-directory -j2 check compile $(VENV)/servers
 	$(BIN)/python -m coverage run -m pytest tests/model -q
 	$(BIN)/python -m coverage report
 	QO_TEST_MINISTACK=$(CURDIR)/$(VENV)/ministack/bin/ministack \
@@ -32,6 +32,10 @@ torture: $(VENV)/developer $(VENV)/servers  ## kills, clocks, partitions, damage
 	QO_TORTURE=$(TORTURE) QO_SEED=$(SEED) \
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -rA \
 	$(if $(ONLY),$(wildcard tests/torture/test_$(ONLY).py tests/engines/test_$(ONLY)*.py),tests/torture $(wildcard tests/engines/test_layouts*.py tests/engines/test_*_processes.py))
+
+# Each test process would compile all tests and all packages at the same time as the others. Here it happens once.
+compile: $(VENV)/developer
+	@$(BIN)/python -m pytest --collect-only --quiet > $(VENV)/collected || (tail -30 $(VENV)/collected; false)
 
 check: $(VENV)/developer  ## formatting, lint, types, architecture
 	$(BIN)/ruff format --check .

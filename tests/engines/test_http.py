@@ -13,7 +13,7 @@ from qo.engines.memory import MemoryEngine
 from qo.engines.sqlite import SqliteEngine
 from qo.errors import InvalidTask
 from qo.model import ANY, Added, CountKey, Note, Status, complete
-from qo.testing import EngineContract, ManualClock
+from qo.testing import EngineContract, ManualClock, random_history
 from qo.testing.samples import claim_one, new, task_id
 from tests.engines.damage import damage_sqlite
 from tests.engines.http_server import Server, server
@@ -82,6 +82,12 @@ class TestHttpOverSqlite(AdminNotesStayWithTheServer, EngineContract):
             await engine.open()
             yield engine
             await engine.close()
+
+    @pytest.mark.parametrize("seed", range(3))  # the engines below and the one over memory run all of them
+    async def test_random_histories_are_answered_as_the_model_answers(
+        self, engine: Engine, clock: ManualClock, seed: int
+    ) -> None:
+        await random_history(engine, clock, seed)
 
     def audited(self, engine: Engine) -> Engine:  # noqa: ARG002 - the server records what its callers do
         return self.below

@@ -15,8 +15,9 @@ from qo.testing.samples import claim, new, task_id
 from tests.engines.fast_time import run
 from tests.engines.layouts import LAYOUTS, VARIANTS, Layout
 
-HISTORIES = int(os.environ.get("QO_HISTORIES", "40"))  # of each kind: 1,000 take minutes
-_BLOCK = 20
+TORTURE = int(os.environ.get("QO_TORTURE", "1"))
+HISTORIES = int(os.environ.get("QO_HISTORIES") or 10 * TORTURE)  # of each kind: 1,000 take minutes
+_BLOCK = 10
 _BLOCKS = range(0, HISTORIES, _BLOCK)
 THIRD = 1 / 3
 
@@ -54,7 +55,7 @@ async def _history(seed: int, layout: Layout, faults: Faults) -> None:
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(min(20, 8 * TORTURE)))
 def test_racing_processes_lose_nothing_and_finish_nothing_twice(seed: int, layout: str) -> None:
     run(_race(seed, LAYOUTS[layout]))
 
