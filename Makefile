@@ -63,7 +63,7 @@ $(VENV)/bin/python:
 	-$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/uv.txt
 
 # uv installs in seconds what takes pip a minute. Where it cannot (an index that only pip is told of), pip does.
-install = $(BIN)/uv pip install --quiet --python $(1)/bin/python $(2) || $(1)/bin/python -m pip install --quiet $(2)
+install = $(BIN)/uv pip install --quiet --python $(1)/bin/python $(2) || $(BIN)/python -m pip --python $(1)/bin/python install --quiet $(2)
 
 # Packages come by their hashes (requirements/, see docs/decisions/0035-hashes-in-requirements.md), then qo itself without any.
 itself = --no-deps --no-build-isolation -e .
@@ -80,9 +80,9 @@ $(VENV)/developer: $(VENV)/bin/python pyproject.toml requirements/dev.txt
 
 # Servers that pin what we use, or are not Python's. The rest comes with the packages above.
 $(VENV)/servers: $(VENV)/bin/python requirements/ministack.txt requirements/oidc.txt
-	$(PYTHON) -m venv $(VENV)/ministack
+	$(PYTHON) -m venv --without-pip $(VENV)/ministack
 	$(call install,$(VENV)/ministack,--require-hashes -r requirements/ministack.txt)
-	$(PYTHON) -m venv $(VENV)/oidc
+	$(PYTHON) -m venv --without-pip $(VENV)/oidc
 	$(call install,$(VENV)/oidc,--require-hashes -r requirements/oidc.txt)
 	if command -v npm >/dev/null; then npm install --silent --no-audit --no-fund --prefix $(VENV)/azurite azurite@3; fi
 	sh tests/servers/install_browser.sh
