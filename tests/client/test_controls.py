@@ -10,7 +10,7 @@ from qo import notes
 from qo.client import Client
 from qo.engines.memory import MemoryEngine
 from qo.errors import Conflict, InvalidTask, StorageError
-from qo.model import ANY, Filter, NewTask, cancel
+from qo.model import ANY, Counts, Filter, NewTask, cancel
 from qo.notes import Controls, KnownTypes, WorkerNote
 from qo.testing import ManualClock
 
@@ -70,6 +70,24 @@ async def test_a_queue_takes_so_many_types_of_unfinished_tasks(queue: Client) ->
         await third.submit_many(some(range(1)))
     with pytest.raises(InvalidTask, match=r"max_types: -1 is not a whole number"):
         await queue.controls.limit_types(-1)
+
+
+class _CountedEngine(MemoryEngine):
+    counts = 0
+
+    async def count(self) -> Counts:
+        self.counts += 1
+        return await super().count()
+
+
+async def test_many_new_types_one_after_another_cost_few_counts() -> None:
+    engine = _CountedEngine()
+    client = Client(engine)
+    for n in range(1000):
+        await client.enqueue(f"t{n}")
+    assert engine.counts <= 20
+    with pytest.raises(InvalidTask, match=r"would pass the limit of 1,000"):
+        await client.enqueue("t1000")
 
 
 async def test_a_thousand_types_are_enough_unless_someone_says_otherwise(queue: Client) -> None:

@@ -196,6 +196,29 @@ def test_the_first_write_of_a_newer_build_raises_the_format_of_the_layout_tasks(
     fast_time.run(upgrade())
 
 
+def test_a_second_process_of_a_newer_build_waits_as_long_as_the_first() -> None:
+    async def upgrade() -> None:
+        bucket = MemoryBucket(fast_time.loop_clock)
+        await bucket.put(stored_format.KEY, b'{"format": 1, "since": 1, "qo": "0.0.9"}', expected=ANY)
+        began = bucket.now()
+        first, second = ObjectPerTaskEngine(bucket), ObjectPerTaskEngine(bucket)
+        await first.open()
+        adding = asyncio.create_task(first.add([new(0)]))
+        await asyncio.sleep(5)
+        await second.open()
+        await second.add([new(1)])
+        await adding
+        for n in range(2):
+            task = await bucket.get(task_key(task_id(n)))
+            assert task is not None and task.written_at > began + stored_format.CHECK_INTERVAL
+        third, before = ObjectPerTaskEngine(bucket), bucket.now()
+        await third.open()
+        await third.add([new(2)])
+        assert bucket.now() == before, "older builds know it by now"
+
+    fast_time.run(upgrade())
+
+
 async def _recorded(bucket: MemoryBucket) -> Format:
     blob = await bucket.get(stored_format.KEY)
     assert blob is not None

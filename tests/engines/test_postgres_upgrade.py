@@ -1,5 +1,6 @@
 """A schema written by an earlier qo is brought to the present when it is opened, and nothing in it is lost."""
 
+import asyncio
 from importlib.resources import files
 
 import psycopg
@@ -49,3 +50,31 @@ async def test_a_lane_of_all_priorities_becomes_one_for_each(postgres: PostgresS
         await engine.close()
     findings = await examine(url)
     assert not [finding for finding in findings if finding.ok is False], findings
+
+
+async def test_a_migration_that_meets_a_deadlock_with_an_older_worker_is_tried_again(
+    postgres: PostgresServer, url: str
+) -> None:
+    engine = PostgresEngine(address_of(url), ManualClock())
+    async with await psycopg.AsyncConnection.connect(postgres.url(), autocommit=True) as watching:
+        await watching.execute("CREATE SCHEMA test; CREATE TABLE test.schema_version (version integer PRIMARY KEY)")
+        for step in range(1, 10):
+            text = files("qo.engines.postgres.schema").joinpath(f"{step:04}.sql").read_text("utf-8")
+            await watching.execute(fill(text, "test"))
+            await watching.execute("INSERT INTO test.schema_version (version) VALUES (%s)", (step,))
+        async with await psycopg.AsyncConnection.connect(postgres.url()) as worker:
+            await worker.execute("SET deadlock_timeout = '10min'")  # so that the migration is the one that is ended
+            await worker.execute("LOCK TABLE test.ready IN ROW EXCLUSIVE MODE")
+            opening = asyncio.create_task(engine.open())
+            waits = "SELECT 1 FROM pg_locks WHERE relation = 'test.ready'::regclass AND NOT granted"
+            async with asyncio.timeout(20):
+                while not await (await watching.execute(waits)).fetchone():
+                    await asyncio.sleep(0.01)
+                await worker.execute("LOCK TABLE test.tasks IN ROW EXCLUSIVE MODE")
+            await worker.commit()
+    await opening
+    try:
+        await engine.add([new(1)])
+        assert [task.id for task in await claim(engine)] == [task_id(1)]
+    finally:
+        await engine.close()

@@ -2,8 +2,8 @@
 
 Each type is a lane of its own, and a caller that invents a type for each task would make lanes without end. The limit
 is checked where tasks come in, against the counts of the store. A process looks at the switches once it has brought
-more than a few types into a queue, and counts once they are many or someone has set the limit. So producers that submit
-at the same moment may pass the limit by some types.
+more than a few types into a queue, and counts once they are many or someone has set the limit. It counts again when it
+has brought half of the types that were left. So producers that submit at the same time may pass the limit by some.
 """
 
 import asyncio
@@ -28,6 +28,7 @@ class LiveTypes:
         self._engine = engine
         self._brought: _Types = {}  # submitted here
         self._allowed: _Types = {}  # the same since the last look at the switches
+        self._uncounted: dict[str, int] = {}  # by queue, how many more may come until the store is counted again
         self._control = Controls()
         self._check_again_at = float("-inf")
         self._checks, self._checked = 0, asyncio.Event()
@@ -78,8 +79,14 @@ class LiveTypes:
         if boot_clock() >= self._check_again_at:
             self._control = await read_or(self._engine, CONTROL, Controls, self._control)
             self._check_again_at = boot_clock() + _RECHECK_INTERVAL
+            self._uncounted.clear()
         limit = MAX_LIVE_TYPES if self._control.max_types is None else self._control.max_types
-        if limit and (self._control.max_types is not None or self._brings_more_than(_MANY, new)):
+        if not limit or (self._control.max_types is None and not self._brings_more_than(_MANY, new)):
+            return
+        if all(len(types) <= self._uncounted.get(queue, 0) for queue, types in new.items()):
+            for queue, types in new.items():
+                self._uncounted[queue] -= len(types)
+        else:
             await self._count(new, limit)
 
     async def _count(self, new: _Types, limit: int) -> None:
@@ -88,6 +95,8 @@ class LiveTypes:
             if number and lane.status in UNFINISHED and lane.queue in live:
                 live[lane.queue].add(lane.type)
         for queue, types in new.items():
+            # Half of what is left: other processes bring types too. So many new types cost few counts.
+            self._uncounted[queue] = max(0, limit - len(live[queue] | types)) // 2
             more = types - live[queue]
             if more and len(live[queue] | types) > limit:
                 self._check_again_at = float("-inf")  # the limit may be raised at once

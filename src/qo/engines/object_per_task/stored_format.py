@@ -2,7 +2,7 @@
 
 A bucket cannot check it with every write, so time does. Every process reads the format again before it writes, once the
 last reading is `CHECK_INTERVAL` old. A newer build that shuts older ones out records its format first, and writes
-nothing else before the older ones must have read it (`_GRACE`).
+nothing else before the older ones must have read it (`_GRACE`); nor does any other process that finds it so young.
 """
 
 import asyncio
@@ -23,14 +23,21 @@ ADDITIVE: frozenset[int] = frozenset()  # formats that only add what earlier bui
 CHECK_INTERVAL = 10.0  # seconds
 _GRACE = CHECK_INTERVAL + 10.0  # seconds: a request that an older build has just sent may take a while
 
-_decoder = msgspec.json.Decoder(Format)
+
+class _RecordedFormat(Format, frozen=True, kw_only=True):
+    upgraded_from: int = 0  # the format before, if this one was written over it
+
+
+_decoder = msgspec.json.Decoder(_RecordedFormat)
 
 
 class StoredFormat:
     def __init__(self, bucket: Bucket) -> None:
         self._bucket = bucket
         self._over = ""  # the version of the object to write the format over; empty: it is as it should be
+        self._found_format = 0
         self._shuts_out = False  # writing it makes builds that may be at work here stop
+        self._pause = 0.0  # seconds until the builds that another process has shut out must know
         self._turn = asyncio.Lock()
         self.checked_at = boot_clock()
 
@@ -51,22 +58,35 @@ class StoredFormat:
             raise StorageError(f"{KEY} does not hold a format; look at it and move it away: {error}") from error
         check_format(f"the queue of {KEY}", found, FORMAT)
         is_older = found.format < FORMAT
+        self._found_format = found.format
         self._over = blob.version if is_older else ""
-        self._shuts_out = is_older and format_of(FORMAT, additive=ADDITIVE).since > found.format
+        since = format_of(FORMAT, additive=ADDITIVE).since
+        self._shuts_out = is_older and since > found.format
+        is_upgraded = found.format == FORMAT and 0 < found.upgraded_from < since
+        age = self._bucket.now() - blob.written_at
+        self._pause = min(_GRACE, max(0.0, _GRACE - age)) if is_upgraded else 0.0
 
     async def prepare_write(self) -> None:
         """Before every write. Records the format where there is none or an older one: reading changes nothing."""
-        if not self._over and boot_clock() - self.checked_at < CHECK_INTERVAL:
+        if not self._over and not self._pause and boot_clock() - self.checked_at < CHECK_INTERVAL:
             return
         async with self._turn:
             if boot_clock() - self.checked_at >= CHECK_INTERVAL:
                 await self.check()
             if self._over:
                 await self._record()
+            if self._pause:
+                await asyncio.sleep(self._pause)
+                self._pause = 0.0
 
     async def _record(self) -> None:
-        data = msgspec.json.encode(format_of(FORMAT, additive=ADDITIVE))
         expected, shuts_out = self._over, self._shuts_out
+        data = msgspec.json.encode(
+            _RecordedFormat(
+                **msgspec.structs.asdict(format_of(FORMAT, additive=ADDITIVE)),
+                upgraded_from=0 if expected == NEW else self._found_format,
+            )
+        )
         try:
             await self._bucket.put(KEY, data, expected=expected)
             self._over = ""
@@ -75,7 +95,7 @@ class StoredFormat:
         except Conflict:  # another process was first
             await self.check()
         if shuts_out:
-            await asyncio.sleep(_GRACE)
+            self._pause = _GRACE
 
 
 class FormatCheckedBucket:

@@ -7,13 +7,14 @@ import psycopg
 from psycopg import errors, sql
 
 from qo.engines.postgres.address import PostgresAddress
-from qo.engines.postgres.driver_errors import to_qo_error
+from qo.engines.postgres.driver_errors import AGAIN, to_qo_error
 from qo.engines.postgres.statements import fill
 from qo.engines.postgres.version import ADDITIVE, VERSION
 from qo.errors import StorageError
 from qo.formats import Format, check_format, format_of
 
 _LOCK = 0x716F  # "qo": with the schema's name, whose tables are being made
+_MAX_TRIES = 10  # beside workers of an older build, which lock the same tables in another order
 
 # Not to_regclass and its like: they answer from a cache that may not know what another process has just committed.
 _SCHEMA = "SELECT FROM pg_namespace WHERE nspname = %s"
@@ -26,17 +27,26 @@ WHERE nspname = %s AND relname = 'schema_version'
 async def prepare(connection: psycopg.AsyncConnection[Any], address: PostgresAddress) -> None:
     """Create or update the tables."""
     try:
-        if await version_of(connection, address) >= VERSION:
-            return
-        async with connection.transaction():
-            await connection.execute("SELECT pg_advisory_xact_lock(%s, hashtext(%s))", (_LOCK, address.schema))
-            await _migrate(connection, address)
+        for left in range(_MAX_TRIES - 1, -1, -1):
+            try:
+                return await _migrate_alone(connection, address)
+            except AGAIN:  # nothing was changed
+                if not left:
+                    raise
     except (errors.DuplicateTable, errors.DuplicateFunction) as error:
         raise StorageError(
             f"{address.shown}: the schema {address.schema} is another application's; name one with ?schema="
         ) from error
     except psycopg.Error as error:
         raise to_qo_error(address, error, doing=f", preparing the schema {address.schema}") from error
+
+
+async def _migrate_alone(connection: psycopg.AsyncConnection[Any], address: PostgresAddress) -> None:
+    if await version_of(connection, address) >= VERSION:
+        return
+    async with connection.transaction():
+        await connection.execute("SELECT pg_advisory_xact_lock(%s, hashtext(%s))", (_LOCK, address.schema))
+        await _migrate(connection, address)
 
 
 async def version_of(connection: psycopg.AsyncConnection[Any], address: PostgresAddress) -> int:
