@@ -16,7 +16,7 @@ from qo.engine import Engine
 from qo.engines.object_per_task import ObjectPerTaskEngine
 from qo.engines.one_object import CommitMode, OneObjectEngine
 from qo.engines.sqlite_object import SqliteObjectEngine
-from qo.ids import new_id, new_lease_id
+from qo.ids import new_id, new_token
 from qo.model import ClaimRequest, NewTask, complete
 from qo.testing.simulation import simulate
 
@@ -87,7 +87,7 @@ async def submit(engine: Engine, number: int) -> None:
 
 async def work(engine: Engine, name: str, batch: int) -> int:
     done = 0
-    while tasks := await engine.claim(ClaimRequest(worker_id=name, lease_id=new_lease_id(), limit=batch)):
+    while tasks := await engine.claim(ClaimRequest(worker_id=name, lease_id=new_token(), limit=batch)):
         done += sum(await engine.apply([complete(task) for task in tasks]))
     await engine.close()
     return done

@@ -20,7 +20,7 @@ from qo.engines import open_engine
 from qo.engines.object_per_task import ObjectPerTaskEngine
 from qo.engines.one_object import OneObjectEngine
 from qo.engines.sqlite_object import SqliteObjectEngine
-from qo.ids import new_id, new_lease_id
+from qo.ids import new_id, new_token
 from qo.model import ClaimRequest, Filter, NewTask
 
 TASKS = 20_000
@@ -62,7 +62,7 @@ async def timed(calls: Sequence[Callable[[], Awaitable[object]]], repeats: int =
 
 def claiming(engine: Engine, limit: int, types: tuple[str, ...] = ()) -> Callable[[], Awaitable[object]]:
     async def claim() -> object:
-        request = ClaimRequest(worker_id="bench", lease_id=new_lease_id(), types=types, limit=limit, lease=3600.0)
+        request = ClaimRequest(worker_id="bench", lease_id=new_token(), types=types, limit=limit, lease=3600.0)
         claimed = await engine.claim(request)
         assert len(claimed) == limit, (len(claimed), limit)
         return claimed
@@ -99,7 +99,7 @@ def stores(urls: list[str], folder: Path) -> dict[str, Callable[[int], Engine]]:
             "sqlite": lambda types: open_engine(f"sqlite:///{folder}/{types}.db"),
         }
         return made | {name: (lambda _, make=make: make()) for name, make in LAYOUTS.items()}
-    mark = new_lease_id()[:6]
+    mark = new_token()[:6]
     return {
         url.split(":")[0]: lambda types, url=url: open_engine(
             f"{url}?{'prefix' if url.startswith('redis') else 'schema'}=lanes_{mark}_{types}"

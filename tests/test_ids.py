@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qo.clock import boot_clock, instant, iso
-from qo.ids import luck, new_id, new_lease_id, new_worker_id
+from qo.ids import luck, new_id, new_token, new_worker_id
 from qo.model import check_id, check_name
 from qo.testing import ManualClock
 
@@ -39,13 +39,13 @@ def test_ids_made_in_one_millisecond_differ() -> None:
 
 
 def test_a_forked_child_does_not_repeat_its_parents_ids() -> None:
-    new_lease_id()  # more is drawn than is used, and a child has a copy of the rest
+    new_token()  # more is drawn than is used, and a child has a copy of the rest
     read, write = os.pipe()
     child = os.fork()
     if child == 0:
-        os.write(write, "".join(new_lease_id() for _ in range(20)).encode())
+        os.write(write, "".join(new_token() for _ in range(20)).encode())
         os._exit(0)
-    mine = {new_lease_id() for _ in range(20)}
+    mine = {new_token() for _ in range(20)}
     os.waitpid(child, 0)
     text = os.read(read, 1000).decode()
     os.close(read)
@@ -56,12 +56,12 @@ def test_a_forked_child_does_not_repeat_its_parents_ids() -> None:
 
 def test_threads_never_share_an_id() -> None:
     with ThreadPoolExecutor(8) as pool:
-        made = [each for some in pool.map(lambda _: [new_lease_id() for _ in range(500)], range(16)) for each in some]
+        made = [each for some in pool.map(lambda _: [new_token() for _ in range(500)], range(16)) for each in some]
     assert len(set(made)) == 8_000
 
 
 def test_a_lease_id_is_128_bits_nobody_can_guess() -> None:
-    made = {new_lease_id() for _ in range(1_000)}
+    made = {new_token() for _ in range(1_000)}
     assert len(made) == 1_000
     assert {len(each) for each in made} == {32}
 

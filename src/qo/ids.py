@@ -27,7 +27,8 @@ def new_id(clock: Clock = system_clock) -> str:
     return f"{chance[0]}{time[:7]}-{time[7:]}-8{chance[1:4]}-{_VARIANT[chance[4]]}{chance[5:8]}-{chance[8:20]}"
 
 
-def new_lease_id() -> str:
+def new_token() -> str:
+    """128 random bits as 32 hexadecimal digits: a lease id, a write id, the name of a blob."""
     return _draw()
 
 

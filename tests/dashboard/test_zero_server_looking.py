@@ -21,7 +21,7 @@ from qo.cli.unhandled import by_type
 from qo.client import Client
 from qo.clock import iso, system_clock
 from qo.engines.object_per_task.task_counts import ROLLUP, FinishedRollup
-from qo.ids import new_id, new_lease_id
+from qo.ids import new_id, new_token
 from qo.model import ANY, ClaimRequest, NewTask, Status, cancel, complete
 from qo.notes import MAX_LIVE_TYPES, find_unhandled
 from qo.stats.archive import note_name
@@ -325,7 +325,7 @@ async def test_values_that_lie_aside_are_shown_in_their_place_and_go_with_their_
     await engine.add(
         [NewTask(id=task_id, queue="main", type="work", payload=b"\x01qo\x01@" + keys["payload"].encode())]
     )
-    (task,) = await engine.claim(ClaimRequest(worker_id="w", lease_id=new_lease_id(), queues=("main",)))
+    (task,) = await engine.claim(ClaimRequest(worker_id="w", lease_id=new_token(), queues=("main",)))
     await engine.apply([complete(task, b"\x01qo\x01@" + keys["result"].encode())])
     seen = await source.get("return source.task(argument);", task_id)
     assert seen["payload"] == {"large": "x" * 1000}

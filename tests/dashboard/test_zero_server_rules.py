@@ -17,7 +17,7 @@ from qo.clock import iso
 from qo.codec import encode_task, encode_value, task_view
 from qo.engines.memory import MemoryEngine
 from qo.engines.object_per_task.keys import entry_of, index_key, task_key
-from qo.ids import luck, new_id, new_lease_id
+from qo.ids import luck, new_id, new_token
 from qo.model import (
     ANY,
     Change,
@@ -76,7 +76,7 @@ def some_task(status: Status, number: int = 0) -> Task:
         available_at=available_at,
         lease_expires_at=NOW + 300 * luck() if running else None,
         worker_id="worker-1" if running else None,
-        lease_id=new_lease_id() if running or number % 2 else None,
+        lease_id=new_token() if running or number % 2 else None,
         created_at=created_at,
         updated_at=created_at + 0.25,
         started_at=NOW if running else None,
@@ -189,11 +189,11 @@ async def test_the_past_of_a_task_is_told_as_the_server_tells_it(modules: Page) 
     await engine.add([NewTask(id=task_id, queue="q", type="t", payload=b"[1]")])
     for _ in range(2):
         clock.advance(10)
-        (held,) = await engine.claim(ClaimRequest(worker_id="w", lease_id=new_lease_id()))
+        (held,) = await engine.claim(ClaimRequest(worker_id="w", lease_id=new_token()))
         clock.advance(5)
         await engine.apply([fail(held, "boom")])
         await engine.apply([replay(task_id)])
-    (held,) = await engine.claim(ClaimRequest(worker_id="w", lease_id=new_lease_id()))
+    (held,) = await engine.claim(ClaimRequest(worker_id="w", lease_id=new_token()))
     await engine.apply([complete(held, b"2")])
     await engine.apply([archive(task_id)])
     (task,) = await engine.get([task_id])

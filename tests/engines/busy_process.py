@@ -11,7 +11,7 @@ from multiprocessing.synchronize import Barrier
 from pathlib import Path
 
 from qo.engines import open_engine
-from qo.ids import new_id, new_lease_id
+from qo.ids import new_id, new_token
 from qo.model import ClaimRequest, NewTask, RetryPolicy, Status, complete, release
 
 ENDLESS = 10**9
@@ -57,7 +57,7 @@ async def _work(url: str, log: int, rounds: int, pause: float) -> None:
     for n in range(rounds):
         added = await engine.add([_new_task() for _ in range(3)])
         os.write(log, b"".join(b"added %s\n" % task_id.encode() for task_id, _ in added))
-        tasks = await engine.claim(ClaimRequest(worker_id="w", lease_id=new_lease_id(), limit=3, lease=LEASE))
+        tasks = await engine.claim(ClaimRequest(worker_id="w", lease_id=new_token(), limit=3, lease=LEASE))
         await asyncio.sleep(pause)
         changes = [release(task) if (n + m) % 7 == 0 else complete(task) for m, task in enumerate(tasks)]
         answers = zip(tasks, changes, await engine.apply(changes), strict=True)

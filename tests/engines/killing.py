@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from qo.engine import Engine
 from qo.engines import open_engine
-from qo.ids import new_lease_id
+from qo.ids import new_token
 from qo.model import UNFINISHED, ClaimRequest, Event, Filter, Status, complete, expire
 from tests.engines.busy_process import start, start_at_once
 
@@ -131,7 +131,7 @@ async def finish(engine: Engine) -> None:
         assert time.monotonic() < until, f"not done: {await engine.find(left, limit=10)}"
         lost = await engine.find(Filter(expired_for=0.0), limit=_PAGE)
         await engine.apply([expire(task, luck=0.5, grace=0.0) for task in lost])
-        tasks = await engine.claim(ClaimRequest(worker_id="last", lease_id=new_lease_id(), limit=_PAGE))
+        tasks = await engine.claim(ClaimRequest(worker_id="last", lease_id=new_token(), limit=_PAGE))
         await engine.apply([complete(task) for task in tasks])
         if not lost and not tasks:
             await asyncio.sleep(0.02)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from qo.ids import new_lease_id
+from qo.ids import new_token
 from tests.engines.killing import check, kill_again_and_again, kills, race
 from tests.engines.killing_workers import kill_workers
 from tests.servers.process import KEYS, S3Place
@@ -30,7 +30,7 @@ def bucket(seaweed: S3Place, monkeypatch: pytest.MonkeyPatch) -> str:
     """On SeaweedFS, and empty."""
     for name, value in KEYS.items():
         monkeypatch.setenv(name, value)
-    return seaweed.url("plain", new_lease_id())
+    return seaweed.url("plain", new_token())
 
 
 @pytest.mark.parametrize("layout", OPTIONS)

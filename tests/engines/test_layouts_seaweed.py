@@ -7,7 +7,7 @@ import pytest
 
 from qo.buckets import open_bucket
 from qo.engine import Engine
-from qo.ids import new_lease_id
+from qo.ids import new_token
 from qo.testing import EngineContract, ManualClock, random_history
 from tests.engines.damage import DamagedLayouts
 from tests.engines.layouts import LAYOUTS
@@ -27,7 +27,7 @@ class TestLayoutsOnSeaweed(DamagedLayouts, EngineContract):
         for name, value in KEYS.items():
             monkeypatch.setenv(name, value)
         layout, bucket = request.param.split()
-        engine = LAYOUTS[layout](open_bucket(seaweed.url(bucket, new_lease_id()), clock=clock), clock)
+        engine = LAYOUTS[layout](open_bucket(seaweed.url(bucket, new_token()), clock=clock), clock)
         await engine.open()
         yield engine
         await engine.close()

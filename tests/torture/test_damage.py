@@ -16,7 +16,7 @@ from qo.engines.postgres import PostgresEngine
 from qo.engines.postgres.address import address_of
 from qo.engines.sqlite import SqliteEngine
 from qo.errors import StorageError
-from qo.ids import new_lease_id
+from qo.ids import new_token
 from qo.model import Filter, NewTask, Status, complete
 from qo.monitor import Monitor
 from qo.testing import ManualClock
@@ -106,7 +106,7 @@ async def go_on(engine: Engine, clock: ManualClock, spoil: Callable[[str], objec
     await spoil(task_id(2))  # type: ignore[misc]
     queue = Client(engine, clock=clock)
     await engine.find(Filter(), limit=2)
-    await Monitor(queue, id=new_lease_id(), clock=clock).check()
+    await Monitor(queue, id=new_token(), clock=clock).check()
     done: set[str] = set()
     while taken := await claim(engine, limit=2):
         await engine.apply([complete(task) for task in taken])
@@ -127,7 +127,7 @@ async def survive_many(engine: Engine, clock: ManualClock, scale: int) -> None:
     assert sorted(task.id for task in taken) == healthy
     assert sorted(task.id for task in await engine.find(Filter(), limit=100)) == healthy
     clock.advance(3600)
-    assert (await Monitor(Client(engine, clock=clock), id=new_lease_id(), clock=clock).check()).expired == 20
+    assert (await Monitor(Client(engine, clock=clock), id=new_token(), clock=clock).check()).expired == 20
     assert len(await engine.notes(DAMAGED_TASKS)) == number
     assert sum((await engine.count()).values()) in {20, number + 20}
 
@@ -153,7 +153,7 @@ async def test_many_damaged_rows_of_sqlite(tmp_path: Path, scale: int) -> None:
 
 async def test_many_damaged_rows_of_postgres(postgres: PostgresServer, scale: int) -> None:
     clock = ManualClock()
-    engine = PostgresEngine(address_of(f"{postgres.url()}?schema=t{new_lease_id()}"), clock)
+    engine = PostgresEngine(address_of(f"{postgres.url()}?schema=t{new_token()}"), clock)
     await engine.open()
     try:
         await survive_many(engine, clock, scale)
@@ -163,7 +163,7 @@ async def test_many_damaged_rows_of_postgres(postgres: PostgresServer, scale: in
 
 async def test_many_damaged_hashes_of_redis(redis_server: Server, scale: int) -> None:
     clock = ManualClock()
-    async with opened(f"{redis_server.url}?prefix={new_lease_id()}", clock) as engine:
+    async with opened(f"{redis_server.url}?prefix={new_token()}", clock) as engine:
         await survive_many(engine, clock, scale)
 
 
@@ -194,7 +194,7 @@ async def test_one_damaged_row_of_sqlite(setting: str, tmp_path: object) -> None
 @pytest.mark.parametrize("setting", SETTINGS)
 async def test_one_damaged_row_of_postgres(setting: str, postgres: PostgresServer) -> None:
     clock = ManualClock()
-    engine = PostgresEngine(address_of(f"{postgres.url()}?schema=t{new_lease_id()}"), clock)
+    engine = PostgresEngine(address_of(f"{postgres.url()}?schema=t{new_token()}"), clock)
     await engine.open()
     try:
         await go_on(engine, clock, lambda task: damage_postgres(engine, task, setting), setting)
@@ -207,7 +207,7 @@ async def test_one_damaged_field_of_redis(kind: str, redis_server: Server, scale
     dice = random.Random(seed)
     for field in ("s", "d", "p") * scale:
         clock = ManualClock()
-        async with opened(f"{redis_server.url}?prefix={new_lease_id()}", clock) as engine:
+        async with opened(f"{redis_server.url}?prefix={new_token()}", clock) as engine:
 
             def spoil(data: bytes) -> bytes:
                 return KINDS[kind](data, dice)

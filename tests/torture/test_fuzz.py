@@ -7,7 +7,7 @@ import pytest
 
 from qo.client import Client
 from qo.engines import open_engine
-from qo.ids import new_lease_id
+from qo.ids import new_token
 from qo.testing.samples import claim, new
 from tests.servers.postgres import PostgresServer
 from tests.servers.redis import Server
@@ -29,11 +29,11 @@ STORES: dict[str, Callable[[Path, pytest.FixtureRequest], str]] = {
 
 
 def _postgres(server: PostgresServer) -> str:
-    return f"{server.url()}?schema=t{new_lease_id()}"
+    return f"{server.url()}?schema=t{new_token()}"
 
 
 def _redis(server: Server) -> str:
-    return f"{server.url}?prefix={new_lease_id()}"
+    return f"{server.url}?prefix={new_token()}"
 
 
 @pytest.mark.parametrize("store", STORES)

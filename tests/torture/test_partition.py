@@ -12,7 +12,7 @@ import pytest
 
 from qo.client import Client
 from qo.engines import open_engine
-from qo.ids import new_lease_id
+from qo.ids import new_token
 from qo.model import RetryPolicy, Status, Task
 from qo.monitor import Monitor, MonitorSettings
 from qo.tasks import Registry, current_task, make_handler, make_options
@@ -88,7 +88,7 @@ class Wired(NamedTuple):
 
 @pytest.fixture(params=["redis", "postgres", "http"])
 async def wired(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Wired]:
-    name = f"t{new_lease_id()[:12]}"
+    name = f"t{new_token()[:12]}"
     if request.param == "redis":
         url = f"{request.getfixturevalue('redis_server').url}?prefix={name}"
         yield Wired(url, url)

@@ -26,7 +26,7 @@ from qo import notes
 from qo.audit.records import AuditNote, AuditRecord, StoredAction, decode, encode, stored_actions
 from qo.engine import Engine
 from qo.errors import Conflict, DamagedNote, Refused, StorageError
-from qo.ids import new_lease_id
+from qo.ids import new_token
 from qo.model import ADMIN_NOTES, AUDIT_NOTES, NEW, Note
 
 PREFIX: Final = f"{ADMIN_NOTES}audit/"
@@ -62,7 +62,7 @@ class AuditPage(NamedTuple):
 
 async def write_records(engine: Engine, records: list[AuditRecord]) -> None:
     """Under admin/ if these credentials reach it, else where every role may add records."""
-    name, data = f"{int(records[0].at * 1000):013d}-{new_lease_id()[:12]}", encode(records)
+    name, data = f"{int(records[0].at * 1000):013d}-{new_token()[:12]}", encode(records)
     try:
         await engine.write_note(VERIFIED.inbox + name, data, expected=NEW)
     except Refused:

@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Meta, Raw, Struct
 
 from qo import notes
-from qo.ids import new_lease_id
+from qo.ids import new_token
 from qo.model import UNREADABLE, Note
 
 log = logging.getLogger("qo.audit")
@@ -74,7 +74,7 @@ def new_record(
 ) -> AuditRecord:
     """A record with an id of its own. Long texts are shortened, never refused."""
     return AuditRecord(
-        id=new_lease_id(),
+        id=new_token(),
         at=at,
         actor=actor,
         who=_shortened(who, _MAX_NAME),

@@ -13,7 +13,7 @@ from qo.bucket import ANY, NEW, Bucket
 from qo.clock import Clock, system_clock
 from qo.errors import Conflict, QoError, StorageError
 from qo.findings import Finding
-from qo.ids import new_lease_id
+from qo.ids import new_token
 from qo.url_secrets import hide_password
 
 _RACERS = 8
@@ -44,7 +44,7 @@ async def certify(
 ) -> list[Finding]:
     """What is right and wrong with a store. Nothing of the user's is touched, and nothing is left behind."""
     lenient = environ.get("QO_ALLOW_NO_VERSIONING", "").lower() in ("1", "true", "yes")
-    trial = Trial(bucket, f"certify/{new_lease_id()}", races, clock, not lenient, url.partition(":")[0])
+    trial = Trial(bucket, f"certify/{new_token()}", races, clock, not lenient, url.partition(":")[0])
     findings = await _permissions(trial, url)
     if all(finding.ok for finding in findings):
         findings += [await _answer(trial, name, question) for name, question in QUESTIONS.items()]

@@ -36,7 +36,7 @@ from qo.errors import (
     WrongStatus,
 )
 from qo.group_commit import GroupCommit
-from qo.ids import luck, new_lease_id, new_worker_id
+from qo.ids import luck, new_token, new_worker_id
 from qo.model import (
     FINISHED,
     STATUSES,
@@ -334,7 +334,7 @@ class Client:
             raise InvalidTask("batch_size", f"{show(batch_size)} is not a whole number from 1 on")
         request = ClaimRequest(
             worker_id=self._worker_id,
-            lease_id=new_lease_id(),
+            lease_id=new_token(),
             queues=() if queue is None else (check_name("queue", queue),),
             types=() if type is None else (check_type("type", type),),
             capabilities=frozenset(check_names("capabilities", capabilities)),

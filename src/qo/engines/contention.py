@@ -11,7 +11,7 @@ from contextlib import suppress
 from qo.bucket import ANY, Bucket
 from qo.errors import StorageError
 from qo.ids import luck
-from qo.ids import new_lease_id as new_sound
+from qo.ids import new_token as new_sound
 
 _PATIENCE, _NEW = 60.0, 10.0  # seconds until a try is given up, and after which one does not rest any more
 _SHORTEST = 0.001  # seconds a try is taken to last at least

@@ -19,7 +19,7 @@ from qo.checksum import check_seal, sealed
 from qo.engines.parallel import in_parallel
 from qo.engines.patience import patiently
 from qo.engines.quarantine import Quarantine
-from qo.ids import new_lease_id as new_write_id
+from qo.ids import new_token as new_write_id
 from qo.model import ADMIN_NOTES, AUDIT_NOTES, DAMAGED, UNREADABLE, Note
 
 WORKERS, NOTES = "workers/", "notes/"

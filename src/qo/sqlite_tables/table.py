@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from qo.clock import Clock
 from qo.damage import Damage, check_known_format, encode_damage, note_name
 from qo.errors import Conflict, StorageError
-from qo.ids import new_lease_id
+from qo.ids import new_token
 from qo.model import (
     ANY,
     FINISHED,
@@ -369,7 +369,7 @@ class SqliteTable:
         stored = self._db.execute("SELECT version FROM notes WHERE name = ?", (name,)).get
         if expected not in {ANY, stored or NEW}:
             raise Conflict(f"note {name!r} was written by someone else")
-        version = new_lease_id()  # random: a version must stay new even after its note was dropped
+        version = new_token()  # random: a version must stay new even after its note was dropped
         self._db.execute(SQL["write_note"], (name, data, version))
         return version
 

@@ -3,7 +3,7 @@
 from typing import Any
 
 from qo.engine import Engine
-from qo.ids import new_lease_id
+from qo.ids import new_token
 from qo.model import ClaimRequest, NewTask, Task
 
 
@@ -20,7 +20,7 @@ def new(name: int | str = 0, **fields: Any) -> NewTask:
 
 
 def claim_request(**fields: Any) -> ClaimRequest:
-    described: dict[str, Any] = {"worker_id": "w1", "lease_id": new_lease_id(), "limit": 10, "lease": 30.0} | fields
+    described: dict[str, Any] = {"worker_id": "w1", "lease_id": new_token(), "limit": 10, "lease": 30.0} | fields
     return ClaimRequest(**described)
 
 

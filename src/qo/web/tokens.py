@@ -9,7 +9,7 @@ from msgspec import Struct
 from qo import notes
 from qo.engine import Engine
 from qo.errors import InvalidSetting
-from qo.ids import new_lease_id
+from qo.ids import new_token
 from qo.model import ADMIN_NOTES, check_name, check_names, check_types
 from qo.notes import TOKENS
 from qo.old_tokens import refuse_old_tokens
@@ -79,9 +79,9 @@ async def create_token(
     created_by: str = "",
 ) -> Created:
     """Raises InvalidSetting if the name is taken, or if the scopes and the limits do not go together."""
-    secret = f"{_PREFIX}{new_lease_id()}{new_lease_id()}"  # 256 bits
+    secret = f"{_PREFIX}{new_token()}{new_token()}"  # 256 bits
     token = Token(
-        id=new_lease_id()[:8],
+        id=new_token()[:8],
         name=check_name("name", name),
         digest=digest_of(secret),
         scopes=frozenset(scopes),

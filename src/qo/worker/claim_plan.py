@@ -6,7 +6,7 @@ from itertools import count
 
 from qo.clock import Clock
 from qo.engine import Engine
-from qo.ids import new_lease_id
+from qo.ids import new_token
 from qo.model import MAX_NAMES, ClaimRequest, Status, Task
 from qo.notes import CONTROL, NO_HANDLER, Controls, read_or
 from qo.tasks import Handler
@@ -104,7 +104,7 @@ class ClaimPlan:
     def _build_request(self, types: tuple[str, ...], limit: int, per_type_limits: Mapping[str, int]) -> ClaimRequest:
         return ClaimRequest(
             worker_id=self._worker_id,
-            lease_id=new_lease_id(),
+            lease_id=new_token(),
             queues=self._queues,
             types=types,
             capabilities=frozenset(self._settings.capabilities),

@@ -14,7 +14,7 @@ import aiohttp
 from qo import wire
 from qo.engines.http.address import HttpAddress
 from qo.errors import Conflict, InvalidSetting, OutcomeUnknown, QoError, StorageError
-from qo.ids import luck, new_lease_id
+from qo.ids import luck, new_token
 
 _PAUSES = (0.05, 0.2, 0.5, 1.0)  # seconds between tries, times chance
 _LONGEST_RETRY_AFTER = 5.0  # seconds; a server that wants more is away, and the caller decides how long to wait
@@ -65,7 +65,7 @@ class HttpClient:
         """`repeat` is sent instead of `body` once an answer may have been lost; `name` names the request."""
         if self._pid != os.getpid():
             raise StorageError(f"{self._address.url} was opened before a fork; open an engine of its own here")
-        name = name or new_lease_id()
+        name = name or new_token()
         doubtful = False
         pauses = iter(_PAUSES)
         while True:

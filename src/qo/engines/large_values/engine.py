@@ -30,7 +30,7 @@ from qo.engines.quarantine import Quarantine
 from qo.engines.write_behind import WriteBehind
 from qo.errors import Conflict, StorageError
 from qo.forwarding_engine import ForwardingEngine
-from qo.ids import new_lease_id
+from qo.ids import new_token
 from qo.model import (
     ADMIN_NOTES,
     AUDIT_NOTES,
@@ -109,7 +109,7 @@ class LargeValuesEngine(ForwardingEngine):
 
     async def _keep_payload(self, task: NewTask) -> NewTask:
         """Under a random name: no two submissions share a blob, so each may remove its own."""
-        name = new_lease_id()[:32]
+        name = new_token()[:32]
         if task.next_id is not None:
             name = follower_name(task.next_id, name)
         return replace(task, payload=await self._blobs.keep(task.id, "payload", name, task.payload))

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from qo.checksum import check_seal, sealed
 from qo.engines.unknown_fields import Shape, put_back, unknown_fields
-from qo.ids import new_lease_id as new_write_id
+from qo.ids import new_token as new_write_id
 from qo.model import Event, RetryPolicy, Status, Task, event_of
 
 REMEMBERED = 8  # write ids kept: so many others may write before we read back

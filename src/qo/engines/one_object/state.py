@@ -24,7 +24,7 @@ from qo.engines.one_object.record import (
 )
 from qo.engines.ready_tasks import ReadyTasks
 from qo.errors import Conflict
-from qo.ids import new_lease_id as new_write_id
+from qo.ids import new_token as new_write_id
 from qo.model import (
     ANY,
     FINISHED,

@@ -14,7 +14,7 @@ from qo.engines.postgres.rows import DAMAGED_STATUS, LANE, STATUS_COLUMN, task_o
 from qo.engines.postgres.schema import VERSION
 from qo.engines.postgres.statements import of_note
 from qo.errors import Conflict, OutcomeUnknown, StorageError
-from qo.ids import new_lease_id
+from qo.ids import new_token
 from qo.model import (
     ANY,
     AUDIT_NOTES,
@@ -76,7 +76,7 @@ class PostgresTable:
         """What `add` takes; repeated, it is the same submission."""
         batch = Batch(tasks)
         numbers = await self.lanes.make(batch.lanes())
-        submit_id = int(new_lease_id()[:15], 16)
+        submit_id = int(new_token()[:15], 16)
         channel = self._line.address.channel
         return batch.columns(numbers) | {"now": self.now(), "submit_id": submit_id, "channel": channel}
 
@@ -183,7 +183,7 @@ class PostgresTable:
         return [task_id in gone for task_id in ids]
 
     async def write_note(self, name: str, data: bytes, expected: str) -> str:
-        version = new_lease_id()  # random: a version must stay new even after its note was dropped
+        version = new_token()  # random: a version must stay new even after its note was dropped
         how = of_note({NEW: "create_note", ANY: "put_note"}.get(expected, "replace_note"), name)
         if expected == NEW and name.startswith(AUDIT_NOTES):
             how = "add_audit_note"  # roles that act may add records, and nothing else

@@ -12,7 +12,7 @@ from qo.engines.redis.scripts import ScriptRunner
 from qo.engines.redis.task_fields import pack, tasks_of
 from qo.engines.redis.watch import EmptyClaim, RedisWatch
 from qo.errors import OutcomeUnknown, StorageError
-from qo.ids import new_lease_id
+from qo.ids import new_token
 from qo.model import Change, ClaimRequest, Task, in_order, lane_of, release
 
 CHUNK = 100  # tasks a script writes: a millisecond or two during which the server serves nobody else
@@ -67,7 +67,7 @@ class RedisClaims:
         self, request: ClaimRequest, limit: int, per_type_limits: dict[str, int]
     ) -> list[Task] | None:
         """None: only damaged tasks came first."""
-        nonce, told = new_lease_id(), self._watch.told
+        nonce, told = new_token(), self._watch.told
         asked = pack(
             (
                 limit,
@@ -130,7 +130,7 @@ class RedisClaims:
             await self._watch.listen()
             told = self._watch.told
             asked = pack((0, 0.0, "", "", request.per_type_limits, False))
-            due_in, claimable, *rows = await self._calls.one("claim", new_lease_id(), self._now(), asked, _who(request))
+            due_in, claimable, *rows = await self._calls.one("claim", new_token(), self._now(), asked, _who(request))
             await self._set_aside(tasks_of(rows).damage)  # what has become due and cannot be read
             if claimable:
                 return

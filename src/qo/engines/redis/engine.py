@@ -30,7 +30,7 @@ from qo.engines.redis.task_fields import (
 )
 from qo.engines.redis.watch import RedisWatch
 from qo.errors import Conflict
-from qo.ids import new_lease_id
+from qo.ids import new_token
 from qo.model import (
     ADMIN_NOTES,
     AUDIT_NOTES,
@@ -83,7 +83,7 @@ class RedisEngine(Engine):
     async def add(self, tasks: Sequence[NewTask]) -> list[Added]:
         check_distinct(new.id for new in tasks)
         batches = [
-            (new_lease_id(), self._now(), len(tasks) - 1 - at, pack_new(chunk), *(new.payload for new in chunk))
+            (new_token(), self._now(), len(tasks) - 1 - at, pack_new(chunk), *(new.payload for new in chunk))
             for at, chunk in _chunks(tasks)
         ]
         answers = await self._calls.many("add", batches) if tasks else []
@@ -101,14 +101,14 @@ class RedisEngine(Engine):
         return await self._write(
             "apply",
             [
-                (new_lease_id(), self._now(), pack_changes(chunk), *(change.result or b"" for change in chunk))
+                (new_token(), self._now(), pack_changes(chunk), *(change.result or b"" for change in chunk))
                 for _, chunk in _chunks(changes)
             ],
         )
 
     async def delete(self, ids: Sequence[str]) -> list[bool]:
         check_distinct(ids)
-        return await self._write("delete", [(new_lease_id(), pack(chunk)) for _, chunk in _chunks(ids)])
+        return await self._write("delete", [(new_token(), pack(chunk)) for _, chunk in _chunks(ids)])
 
     async def _write(self, name: str, batches: Sequence[Sequence[Any]]) -> list[bool]:
         if not batches:
@@ -200,7 +200,7 @@ class RedisEngine(Engine):
         return None if stored is None else _note(name, stored)
 
     async def write_note(self, name: str, data: bytes, *, expected: str) -> str:
-        version = new_lease_id()
+        version = new_token()
         if await self._calls.one("write_note", version, name, data, expected.encode("latin-1")) != b"1":
             raise Conflict(f"note {name!r} was written by someone else")
         return version

@@ -9,7 +9,7 @@ from qo.clock import Clock
 from qo.engines.sqlite_object.calls import Claims, PendingCall, gathered
 from qo.engines.sqlite_object.image_checksum import check_image, seal_image
 from qo.errors import StorageError
-from qo.ids import new_lease_id as new_write_id
+from qo.ids import new_token as new_write_id
 from qo.model import ClaimRequest
 from qo.sqlite_tables.header import HEADER, parse_header
 from qo.sqlite_tables.lanes import SqliteLanes

@@ -15,7 +15,7 @@ from qo.clock import iso
 from qo.engines.sqlite_object.calls import PendingCall
 from qo.engines.sqlite_object.image import Image
 from qo.errors import Refused
-from qo.ids import new_lease_id as new_token
+from qo.ids import new_token
 from qo.model import ANY, UNREADABLE
 
 NOTE = "local-store"

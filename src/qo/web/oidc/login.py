@@ -4,7 +4,7 @@ from hashlib import sha256
 from typing import Literal, NamedTuple
 from urllib.parse import quote, unquote
 
-from qo.ids import new_lease_id
+from qo.ids import new_token
 
 LoginProblem = Literal["provider_down", "state", "denied", "invalid", "no_role", "store"]
 
@@ -53,7 +53,7 @@ class LoginAttempt(NamedTuple):
 
 def new_attempt(view: str) -> LoginAttempt:
     is_view = view.startswith("/") and len(view) <= _MAX_VIEW and view.isprintable()
-    return LoginAttempt(new_lease_id() + new_lease_id(), view if is_view else "/")
+    return LoginAttempt(new_token() + new_token(), view if is_view else "/")
 
 
 def attempt_in(cookie: str) -> LoginAttempt | None:

@@ -17,7 +17,7 @@ from msgspec import Struct
 from qo import notes
 from qo.clock import Clock, boot_clock
 from qo.engine import Engine
-from qo.ids import new_lease_id
+from qo.ids import new_token
 from qo.model import ADMIN_NOTES
 from qo.web.callers import Caller, Scope
 from qo.web.oidc.settings import GroupRights, OidcSettings
@@ -110,7 +110,7 @@ class SessionStore:
         self._reading = asyncio.Lock()
 
     async def open(self, *, subject: str, name: str, groups: Sequence[str], lifetime: float) -> OpenedSession:
-        secret, now = new_lease_id() + new_lease_id(), self._clock()  # 256 bits
+        secret, now = new_token() + new_token(), self._clock()  # 256 bits
         session = UserSession(
             digest=digest_of(secret),
             subject=subject,

@@ -10,7 +10,7 @@ from qo.clock import boot_clock
 from qo.codec import json_text
 from qo.engine import Engine
 from qo.errors import Conflict, InvalidTask, StorageError
-from qo.ids import new_lease_id
+from qo.ids import new_token
 from qo.model import ClaimRequest, Filter, Status, Task, check_names, check_number, release
 from qo.notes import Controls
 from qo.web.byte_budget import claim_within
@@ -120,7 +120,7 @@ class TaskPolling:
 def lease_of(worker_id: str, request_id: str | None) -> str:
     """The same poll, the same lease: so a repeat finds what the first got, on any server."""
     if request_id is None:
-        return new_lease_id()
+        return new_token()
     if len(request_id) not in _REQUEST_ID:
         raise InvalidTask("request_id", "must be 16 to 128 characters, random, and new for every poll: a UUID will do")
     return sha256(f"{worker_id} {request_id}".encode(errors="surrogatepass")).hexdigest()[:32]

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from qo.client import parse_instant
 from qo.errors import InvalidTask
-from qo.ids import new_lease_id
+from qo.ids import new_token
 from qo.model import LevelWord, NewTask, RetryPolicy, Status, derived_id, due_at, effective_rank, rank
 from qo.web.access import CHECKED, SUBMIT, caller_of
 from qo.web.callers import Caller, Scope
@@ -163,4 +163,4 @@ def place(server: Server, task: NewTask) -> int:
 def trace_of(request: Request[Any, Any, Any]) -> str:
     """The trace this request belongs to (W3C `traceparent`), or a new one."""
     found = _TRACEPARENT.fullmatch(request.headers.get("traceparent", ""))
-    return found[1] if found else new_lease_id()
+    return found[1] if found else new_token()
