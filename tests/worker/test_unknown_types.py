@@ -94,6 +94,8 @@ async def test_checks_are_rare(bench: Bench, clock: ManualClock) -> None:
     assert (checked.pause(0.0), checked.pause(1.0)) == (5.0, 300.0)
     await bench.submit("typo")
     await checked.check()
+    assert (checked.pause(0.0), checked.pause(1.0)) == (5.0, 5.0)  # then the first warning is due
+    await checked.check()
     assert (checked.pause(0.0), checked.pause(1.0)) == (5.0, 60.0)
 
 

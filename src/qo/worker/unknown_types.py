@@ -68,6 +68,8 @@ class UnknownTypes:
         if self._fail_after is not None:
             longest = max(_MIN_CHECK_INTERVAL, min(self._fail_after, _WARNING_INTERVAL))
             return rest(took, _MIN_CHECK_INTERVAL, longest if self._pending else _MAX_CHECK_INTERVAL)
+        if self._pending and self._warned_at == float("-inf"):  # the first warning comes soon
+            return _CHECK_INTERVAL
         return rest(took, _CHECK_INTERVAL, _WARNING_INTERVAL if self._pending else _MAX_CHECK_INTERVAL)
 
     async def _count(self) -> Counter[str]:
