@@ -19,7 +19,8 @@ def blocks(name: str) -> list[tuple[str, str]]:
 
 def run(command: list[str], cwd: Path) -> subprocess.CompletedProcess[str]:
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    environment = os.environ | {"PATH": path, "PYTHONPATH": str(cwd), "QO_URL": "sqlite:///qo.db"}
+    modules = f"{cwd}{os.pathsep}{ROOT / 'src'}"  # the documented version, even if another one is installed
+    environment = os.environ | {"PATH": path, "PYTHONPATH": modules, "QO_URL": "sqlite:///qo.db"}
     return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=120, check=False)
 
 
