@@ -13,9 +13,9 @@ from qo.engines.note_objects import key_of
 from qo.engines.object_per_task import ObjectPerTaskEngine
 from qo.engines.object_per_task.keys import task_key
 from qo.engines.one_object import OneObjectEngine, StorageBucket
-from qo.engines.patience import patiently
 from qo.engines.postgres import PostgresEngine
 from qo.engines.redis import RedisEngine
+from qo.engines.retry import retry
 from qo.engines.sqlite import SqliteEngine
 from qo.engines.sqlite_object import SqliteObjectEngine
 from qo.sqlite_tables.table import SqliteTable
@@ -69,10 +69,10 @@ class SpoilingBucket(MemoryBucket):
 
 
 async def truncate(bucket: Bucket, key: str) -> None:
-    blob = await patiently(lambda: bucket.get(key))
+    blob = await retry(lambda: bucket.get(key))
     assert blob is not None, f"there is no {key}"
     data = blob.data[: len(blob.data) // 2]
-    await patiently(lambda: bucket.put(key, data, expected=ANY))
+    await retry(lambda: bucket.put(key, data, expected=ANY))
 
 
 def halve(data: bytes) -> bytes:
@@ -106,11 +106,11 @@ async def damage_sqlite(engine: Engine, task_id: str, setting: str) -> None:
 async def damage_one(engine: OneObjectEngine, task_id: str) -> None:
     """Give the task a status that there is not, inside the object."""
     bucket, key = engine._committing._bucket, engine._committing._key
-    blob = await patiently(lambda: bucket.get(key))
+    blob = await retry(lambda: bucket.get(key))
     assert blob is not None
     document = msgspec.json.decode(blob.data)
     (record,) = [record for record in document["tasks"] if record["task"]["id"] == task_id]
     record["task"]["status"] = "qending"
     data = msgspec.json.encode(document)
     expected = blob.version if isinstance(bucket, StorageBucket) else ANY
-    await patiently(lambda: bucket.put(key, data, expected=expected))
+    await retry(lambda: bucket.put(key, data, expected=expected))

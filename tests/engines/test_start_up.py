@@ -4,7 +4,7 @@ import pytest
 
 from qo.clock import boot_clock
 from qo.engine import Engine
-from qo.engines import open_engine, patience
+from qo.engines import open_engine, retry
 from qo.errors import Refused, StorageError
 from qo.testing.faults import Fault, Faults
 from qo.testing.s3_server import S3Server
@@ -73,7 +73,7 @@ async def test_a_redis_that_is_loading_its_data_is_asked_again(redis_server: Ser
 async def test_what_redis_refuses_is_named(
     refusal: bytes, kind: type[StorageError], advice: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(patience, "_OPENING", 0.0)
+    monkeypatch.setattr(retry, "_OPENING_DEADLINE", 0.0)
     async with StumblingProxy(1, stumbles=99, refusal=refusal + b"\r\n").running() as proxy:
         engine = open_engine(f"redis://127.0.0.1:{proxy.port}/0")
         with pytest.raises(StorageError, match=advice) as caught:

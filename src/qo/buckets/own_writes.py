@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
+from qo.backoff import Backoff
 from qo.bucket import ANY, NEW, Blob, Bucket
 from qo.errors import Conflict, OutcomeUnknown, Refused, StorageError
 from qo.ids import luck
@@ -46,17 +47,17 @@ async def put_document(
     """
     attempt = _Attempt(bucket, key, data, expected, is_ours)
     loop = asyncio.get_running_loop()
-    deadline, pause = loop.time() + patience, _FIRST_PAUSE
+    deadline = loop.time() + patience
+    backoff = Backoff(_FIRST_PAUSE, _LONGEST_PAUSE, jitter=(0.5, 1.0), chance=chance)
     while True:
         try:
             return await attempt.send()
         except _Undecidable:
             raise
         except StorageError as error:
-            if isinstance(error, Refused) or loop.time() + pause > deadline:
+            if isinstance(error, Refused) or loop.time() + backoff.upcoming > deadline:
                 raise attempt.last_word(error) from error
-        await asyncio.sleep(pause * (0.5 + chance() / 2))
-        pause = min(pause * 2, _LONGEST_PAUSE)
+        await asyncio.sleep(backoff.next())
 
 
 class _Undecidable(OutcomeUnknown):

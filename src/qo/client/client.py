@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Any, Literal, Self, TypeAlias, Unpack
 
 from qo import notes, tracing
+from qo.backoff import Backoff
 from qo.client.describe import Seconds, Settings, TaskOptions, describe, seconds
 from qo.client.handles import DEQUEUE_LEASE, Consumer, Producer, QueueState, TaskHandle
 from qo.client.live_types import LiveTypes
@@ -301,18 +302,18 @@ class Client:
     async def ended(self, task_id: str, *, timeout: Seconds | None = None) -> Task:
         """Wait for a task to end."""
         until = None if timeout is None else boot_clock() + seconds(timeout)
-        pause = _FIRST_RESULT_POLL
+        backoff = Backoff(_FIRST_RESULT_POLL, _LONGEST_RESULT_POLL, factor=1.5)
         while True:
             task = await self.get(task_id)
             if task is None:
                 raise _not_found(task_id)
             if task.status in FINISHED:
                 return task
+            pause = backoff.next()
             left = pause if until is None else until - boot_clock()
             if left <= 0:
                 raise ResultTimeout(f"task {task_id} is still {task.status}", task_id=task_id)
             await asyncio.sleep(min(pause, left))
-            pause = min(pause * 1.5, _LONGEST_RESULT_POLL)
 
     # --- dequeuing and settling
 

@@ -17,8 +17,8 @@ from qo.bucket import Blob, Bucket
 from qo.buckets.own_writes import SUPERSEDED, put_document
 from qo.checksum import check_seal, sealed
 from qo.engines.parallel import in_parallel
-from qo.engines.patience import patiently
 from qo.engines.quarantine import Quarantine
+from qo.engines.retry import retry
 from qo.ids import new_token as new_write_id
 from qo.model import ADMIN_NOTES, AUDIT_NOTES, DAMAGED, UNREADABLE, Note
 
@@ -46,7 +46,7 @@ class NoteObjects:
 
     async def read(self, name: str) -> Note | None:
         key = key_of(name)
-        blob = await patiently(lambda: self._bucket.get(key))
+        blob = await retry(lambda: self._bucket.get(key))
         if blob is None:
             return None
         return self._noted(name, key, blob)
@@ -65,7 +65,7 @@ class NoteObjects:
         return version
 
     async def find(self, prefix: str) -> list[Note]:
-        names = await patiently(lambda: self._names(prefix))
+        names = await retry(lambda: self._names(prefix))
         notes = [note for note in await in_parallel(self.read, names) if note is not None]
         return sorted(notes, key=lambda note: note.name)
 
@@ -90,7 +90,7 @@ class NoteObjects:
         return Note(name, note.data, blob.version)
 
     async def drop(self, name: str) -> None:
-        await patiently(lambda: self._bucket.delete(key_of(name)))
+        await retry(lambda: self._bucket.delete(key_of(name)))
 
     def _decode(self, key: str, blob: Blob) -> NoteDocument | None:
         try:

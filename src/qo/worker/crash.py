@@ -9,6 +9,7 @@ import sys
 
 import msgspec
 
+from qo.backoff import Backoff
 from qo.client import Client, connect
 from qo.clock import boot_clock
 from qo.errors import StorageError
@@ -63,19 +64,18 @@ def _counted(told: Told, change: Change) -> Told:
 
 async def report_crash(report: CrashReport) -> Told:
     """Tell the store, however long it is away within the report's patience."""
-    until, pause = boot_clock() + report.patience, _FIRST_PAUSE
+    until, backoff = boot_clock() + report.patience, Backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
     while True:
         queue = connect(report.url)
         try:
             await queue.open()
             return await settle(queue, report)
         except StorageError:
-            if boot_clock() + pause > until:
+            if boot_clock() + backoff.upcoming > until:
                 raise
         finally:
             await bounded(queue.close(), _CLOSE)
-        await asyncio.sleep(pause)
-        pause = min(pause * 2, _LONGEST_PAUSE)
+        await asyncio.sleep(backoff.next())
 
 
 def main() -> None:

@@ -17,6 +17,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 
 from msgspec import Struct
 
+from qo.backoff import Backoff
 from qo.clock import boot_clock
 from qo.worker.exit_codes import BROKEN, CANCELLED, DISMISSED, EXIT_STUCK, FINISHED, HOPELESS, INTERRUPTED
 from qo.worker.worker_process import WorkerProcess, send
@@ -115,7 +116,7 @@ class Fleet:
 
     async def _keep(self, name: str) -> int:
         """Start a child, and another in its place whenever it ends without having been told to."""
-        pause = _FIRST_PAUSE
+        backoff = Backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
         while not self._stopping.is_set():
             outdated, started = self._outdated, boot_clock()
             code, has_worked = await self._live(name)
@@ -130,10 +131,9 @@ class Fleet:
                 return code
             # A child that died of a task is replaced at once: the pause is for those that cannot even start.
             if outdated.is_set() or has_worked or boot_clock() - started > _HEALTHY:
-                pause = _FIRST_PAUSE
+                backoff.reset()
             if not outdated.is_set():
-                await self._after_death(name, code, pause, outdated)
-                pause = min(pause * 2, _LONGEST_PAUSE)
+                await self._after_death(name, code, backoff.next(), outdated)
         return 0
 
     def _is_refused(self, code: int, *, has_worked: bool) -> bool:

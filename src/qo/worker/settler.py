@@ -5,6 +5,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 
+from qo.backoff import Backoff
 from qo.clock import Clock
 from qo.engine import Engine
 from qo.errors import StorageError
@@ -99,14 +100,14 @@ class Settler:
 
     async def apply(self, changes: Sequence[Change]) -> list[bool]:
         """Apply, however long the store is away: the leases tell whether it is too late."""
-        pause = _FIRST_PAUSE
+        backoff = Backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
         while True:
             try:
                 return await self._engine.apply(changes)
             except StorageError as error:
+                pause = backoff.next()
                 log.warning("cannot settle %d tasks, trying again in %.1f s: %s", len(changes), pause, error)
             await asyncio.sleep(pause)
-            pause = min(pause * 2, _LONGEST_PAUSE)
 
     def _tell_dropped(self, task: Task) -> None:
         about = {"task_id": task.id, "type": task.type, "queue": task.queue, "attempt": task.attempt}

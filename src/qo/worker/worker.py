@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 from qo import controls
+from qo.backoff import Backoff
 from qo.client import Client
 from qo.clock import Clock, boot_clock, system_clock
 from qo.errors import InvalidSetting, NewerFormat, StorageError
@@ -89,7 +90,7 @@ class Worker:
         self._freed = asyncio.Event()
         # A pause elsewhere holds within one poll interval, or within a second: a quarter is left for the look itself.
         self._look_interval = min(_LOOK, max(_SHORTEST_LOOK, _LOOK * (settings.poll or 1.0)))
-        self._pause = _FIRST_PAUSE
+        self._backoff = Backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
         self.dismissed = False  # someone asked for its end, by a switch
         self._holds = 0  # pauses told of in this process
         self._looks: set[asyncio.Future[None]] = set()  # at the switches, under way
@@ -217,7 +218,8 @@ class Worker:
             return []
         except TimeoutError:
             raise WorkerStuck(f"the store has not answered a claim for {self._settings.stuck_after:g} s") from None
-        self._pause, self._claim_took = _FIRST_PAUSE, self._clock() - began
+        self._backoff.reset()
+        self._claim_took = self._clock() - began
         self._claiming.pace.claimed(self._claim_took)
         self._claiming.lease.claimed(self._claim_took)
         if {task.type for task in tasks} <= self._handlers.keys():
@@ -400,9 +402,9 @@ class Worker:
     async def _away(self, error: StorageError) -> None:
         if isinstance(error, NewerFormat) and not self._stopping.is_set():
             raise error  # the store stays as it is: this build has to go
-        log.warning("the store is away, trying again in %.1f s: %s", self._pause, error)
-        await asyncio.sleep(self._pause)
-        self._pause = min(self._pause * 2, _LONGEST_PAUSE)
+        pause = self._backoff.next()
+        log.warning("the store is away, trying again in %.1f s: %s", pause, error)
+        await asyncio.sleep(pause)
 
     # --- the end
 

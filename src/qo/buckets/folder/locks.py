@@ -8,6 +8,7 @@ import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
+from qo.backoff import Backoff
 from qo.clock import boot_clock
 from qo.errors import StorageError
 
@@ -22,12 +23,11 @@ def locked(folder: Path, key: str, mode: int) -> Iterator[None]:
     place = folder / f"{zlib.crc32(key.encode()) % _LOCKS:02}"
     descriptor = os.open(place, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, mode)
     try:
-        deadline, pause = boot_clock() + _PATIENCE, _FIRST_PAUSE
+        deadline, backoff = boot_clock() + _PATIENCE, Backoff(_FIRST_PAUSE, _LONGEST_PAUSE, factor=1.5)
         while not _try(descriptor):
             if boot_clock() > deadline:
                 raise StorageError(f"{place} has been locked for {_PATIENCE:g} s; is a process stopped?")
-            time.sleep(pause)
-            pause = min(pause * 1.5, _LONGEST_PAUSE)
+            time.sleep(backoff.next())
         yield
     finally:
         os.close(descriptor)  # and with it the lock, as the system does for a process that dies

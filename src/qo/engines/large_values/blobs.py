@@ -17,7 +17,7 @@ from qo.engines.large_values.references import (
     value_of,
 )
 from qo.engines.parallel import in_parallel
-from qo.engines.patience import patiently
+from qo.engines.retry import retry
 from qo.errors import StorageError
 from qo.model import Task, is_id
 
@@ -71,7 +71,7 @@ class BlobStore:
         await in_parallel(lambda key: self._retried(lambda: self._bucket.delete(key)), keys, most=MAX_TRANSFERS)
 
     async def _retried(self, request: Callable[[], Awaitable[Answer]]) -> Answer:
-        return await patiently(request, patience=self._patience)
+        return await retry(request, at_least=self._patience)
 
 
 async def leave_to_repair(cleanup: Awaitable[None]) -> None:

@@ -5,7 +5,7 @@ from contextlib import suppress
 
 from qo.clock import Clock
 from qo.engines.object_per_task.ready import Ready
-from qo.engines.pauses import Pauses
+from qo.engines.polling import PollBackoff
 from qo.model import ClaimRequest
 
 
@@ -13,7 +13,7 @@ class ClaimWait:
     def __init__(self, ready: Ready, clock: Clock) -> None:
         self._ready, self._clock = ready, clock
         self._news = asyncio.Event()
-        self._pauses = Pauses()
+        self._pauses = PollBackoff()
 
     def wake(self) -> None:
         self._pauses.start_over()

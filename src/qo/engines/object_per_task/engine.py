@@ -22,7 +22,7 @@ from qo.engines.object_per_task.sweeper import IndexSweeper
 from qo.engines.object_per_task.task_changes import TaskChanges
 from qo.engines.object_per_task.task_counts import TaskCounts
 from qo.engines.parallel import in_parallel
-from qo.engines.patience import patiently_opened
+from qo.engines.retry import retry_opening
 from qo.errors import Conflict, DamagedTask, StorageError
 from qo.model import (
     NEW,
@@ -73,7 +73,7 @@ class ObjectPerTaskEngine(Engine):
             async for _ in self._store.bucket.keys(READY):
                 break
 
-        await patiently_opened(look)
+        await retry_opening(look)
         await self._format.check()
 
     async def close(self) -> None:

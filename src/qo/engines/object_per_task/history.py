@@ -3,7 +3,7 @@
 from qo.bucket import Bucket
 from qo.engines.object_per_task.keys import task_key
 from qo.engines.object_per_task.task_store import TaskStore
-from qo.engines.patience import patiently
+from qo.engines.retry import retry
 from qo.model import Event
 
 
@@ -14,7 +14,7 @@ async def history(bucket: Bucket, documents: TaskStore, task_id: str) -> list[Ev
     if present.document.events[0].version == 1:  # no transition was dropped from the document: it tells them all
         return list(present.document.events)
     events: dict[int, Event] = {}
-    for blob in await patiently(lambda: bucket.versions(task_key(task_id))):
+    for blob in await retry(lambda: bucket.versions(task_key(task_id))):
         kept = documents.decoded(task_id, blob)
         if kept is not None and kept.document.nonce == present.document.nonce:  # an earlier life is another task's
             events |= {event.version: event for event in kept.document.events}

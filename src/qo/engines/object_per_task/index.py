@@ -10,8 +10,8 @@ from typing import TypeVar
 from qo.bucket import ANY, Bucket
 from qo.clock import boot_clock
 from qo.engines.object_per_task.keys import Entry, entry_of
-from qo.engines.patience import patiently
 from qo.engines.quarantine import Quarantine
+from qo.engines.retry import retry
 from qo.errors import StorageError
 
 Value = TypeVar("Value")
@@ -38,7 +38,7 @@ class Index:
             await asyncio.wait([removal])
         self._rubbish.pop(key, None)
         self._doubts.pop(key, None)
-        await patiently(lambda: self._bucket.put(key, content, expected=ANY))
+        await retry(lambda: self._bucket.put(key, content, expected=ANY))
 
     def announce(self, key: str) -> None:
         """The state that needs this entry is written."""
@@ -62,7 +62,7 @@ class Index:
     async def _remove(self, key: str) -> None:
         async with self._slots:
             try:
-                await patiently(lambda: self._bucket.delete(key))
+                await retry(lambda: self._bucket.delete(key))
             except StorageError as error:
                 log.warning("%s could not be removed and stays as stale: %s", key, error)
 
@@ -94,7 +94,7 @@ class Index:
         self, prefix: str, *, after: str = "", most: int | None = None, until: Callable[[Entry], bool] | None = None
     ) -> "IndexPage":
         """Entries in order: at most so many, and none behind the first for which `until` holds."""
-        return await patiently(lambda: self._read(prefix, after, most, until))
+        return await retry(lambda: self._read(prefix, after, most, until))
 
     async def _read(
         self, prefix: str, after: str, most: int | None, until: Callable[[Entry], bool] | None

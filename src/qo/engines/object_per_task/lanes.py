@@ -10,7 +10,7 @@ from qo.bucket import Bucket
 from qo.engines.object_per_task.keys import Entry, lane_hash
 from qo.engines.object_per_task.task_store import TaskStore
 from qo.engines.parallel import in_parallel
-from qo.engines.patience import patiently
+from qo.engines.retry import retry
 from qo.model import UNREADABLE, Task
 
 _MOST = 100_000
@@ -52,7 +52,7 @@ class LaneDirectory:
             self._asking.pop(entry.lane, None)
 
     async def _look_up(self, entry: Entry) -> None:
-        blob = await patiently(lambda: self._bucket.get(entry.key))
+        blob = await retry(lambda: self._bucket.get(entry.key))
         try:
             names = None if blob is None else msgspec.json.decode(blob.data, type=LaneNames)
         except UNREADABLE:

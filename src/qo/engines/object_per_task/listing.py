@@ -7,7 +7,7 @@ from qo.engines.object_per_task.layout import TasksLayout
 from qo.engines.object_per_task.page_cache import PageCache
 from qo.engines.object_per_task.task_store import StoredTask
 from qo.engines.parallel import MOST, in_parallel
-from qo.engines.patience import patiently
+from qo.engines.retry import retry
 from qo.model import UNFINISHED, Filter, Position, Status, Task, cursor, page_start
 
 _SCAN = 1000  # tasks read before those of no interest are let go of
@@ -117,7 +117,7 @@ class TaskListing:
     async def ids(self, shards: tuple[str, ...] = ()) -> list[str]:
         """The ids of all tasks, or of those in some shards, in order."""
         prefixes = [f"{TASKS}{shard}/" for shard in sorted(shards)] or [TASKS]
-        listed = await in_parallel(lambda prefix: patiently(lambda: self._ids(prefix)), prefixes)
+        listed = await in_parallel(lambda prefix: retry(lambda: self._ids(prefix)), prefixes)
         return [task_id for ids in listed for task_id in ids]
 
     async def _ids(self, prefix: str) -> list[str]:

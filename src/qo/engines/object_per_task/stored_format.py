@@ -12,7 +12,7 @@ import msgspec
 
 from qo.bucket import NEW, Blob, Bucket
 from qo.clock import boot_clock
-from qo.engines.patience import patiently
+from qo.engines.retry import retry
 from qo.errors import Conflict, Refused, StorageError
 from qo.formats import Format, check_format, format_of
 from qo.model import UNREADABLE
@@ -44,7 +44,7 @@ class StoredFormat:
     async def check(self) -> None:
         """Raise Refused if a newer qo has written here, in a way that this one must not touch."""
         asked_at = boot_clock()
-        blob = await patiently(lambda: self._bucket.get(KEY))
+        blob = await retry(lambda: self._bucket.get(KEY))
         if blob is None:
             self._over, self._shuts_out = NEW, False
         else:

@@ -9,7 +9,7 @@ from qo.engines.object_per_task.task_counts import TaskCounts
 from qo.engines.object_per_task.task_document import REMOVING, as_tombstone
 from qo.engines.object_per_task.task_store import StoredTask
 from qo.engines.parallel import in_parallel
-from qo.engines.patience import patiently
+from qo.engines.retry import retry
 from qo.errors import Conflict
 from qo.model import FINISHED
 
@@ -71,7 +71,7 @@ class IndexSweeper:
         return 1
 
     async def _is_old(self, entry: Entry) -> bool:
-        blob = await patiently(lambda: self._bucket.get(entry.key))
+        blob = await retry(lambda: self._bucket.get(entry.key))
         return blob is not None and blob.written_at <= self._clock() - YOUNGEST
 
     async def _remove(self, kept: StoredTask) -> int:
@@ -84,5 +84,5 @@ class IndexSweeper:
             await self._documents.write(as_tombstone(kept.document, REMOVING), kept)
         except Conflict:
             return 0
-        await patiently(lambda: self._bucket.delete(task_key(kept.task.id)))
+        await retry(lambda: self._bucket.delete(task_key(kept.task.id)))
         return 1

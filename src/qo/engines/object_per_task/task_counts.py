@@ -16,7 +16,7 @@ from qo.engines.object_per_task.keys import ENTRY_PREFIXES, Entry, KeyKind
 from qo.engines.object_per_task.layout import TasksLayout
 from qo.engines.object_per_task.listing import TaskListing
 from qo.engines.parallel import in_parallel
-from qo.engines.patience import patiently
+from qo.engines.retry import retry
 from qo.model import FINISHED, UNREADABLE, CountKey, Counts, Status, Task
 
 ROLLUP = "stats/finished.json"
@@ -109,7 +109,7 @@ class TaskCounts:
 
     async def _take_over(self) -> bool:
         """Use what another process counted, rather than read everything once more."""
-        blob = await patiently(lambda: self._bucket.get(ROLLUP))
+        blob = await retry(lambda: self._bucket.get(ROLLUP))
         try:
             rollup = None if blob is None else _decode(blob.data)
         except UNREADABLE:
@@ -122,7 +122,7 @@ class TaskCounts:
     async def _share(self) -> None:
         lanes = [(*lane, number) for lane, number in self._finished.items()]
         data = sealed(msgspec.json.encode(FinishedRollup(counted_at=self._clock(), lanes=lanes)))
-        await patiently(lambda: self._bucket.put(ROLLUP, data, expected=ANY))
+        await retry(lambda: self._bucket.put(ROLLUP, data, expected=ANY))
 
 
 def _decode(data: bytes) -> FinishedRollup:

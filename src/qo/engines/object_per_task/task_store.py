@@ -8,8 +8,8 @@ from qo.buckets.own_writes import SUPERSEDED, put_document
 from qo.damage import check_stored
 from qo.engines.object_per_task.keys import task_key
 from qo.engines.object_per_task.task_document import StoredDocument, decode, encode, is_ours
-from qo.engines.patience import patiently
 from qo.engines.quarantine import Quarantine
+from qo.engines.retry import retry
 from qo.model import UNREADABLE, Status, Task, is_id
 
 _MOST_HELD = 20_000
@@ -39,7 +39,7 @@ class TaskStore:
         if not is_id(task_id):
             return None
         key = task_key(task_id)
-        blob = await patiently(lambda: self._bucket.get(key))
+        blob = await retry(lambda: self._bucket.get(key))
         if blob is None:
             self._quarantine.release_task(key, task_id)
             return None
@@ -89,13 +89,13 @@ class TaskStore:
         key = task_key(task_id)
         if await self.read(task_id) is not None or self.is_readable(task_id):
             return False
-        await patiently(lambda: self._bucket.delete(key))
+        await retry(lambda: self._bucket.delete(key))
         self._quarantine.release_task(key, task_id)
         return True
 
     async def is_occupied(self, task_id: str) -> bool:
         """There is an object, readable or not."""
-        return await patiently(lambda: self._bucket.get(task_key(task_id))) is not None
+        return await retry(lambda: self._bucket.get(task_key(task_id))) is not None
 
     def is_readable(self, task_id: str) -> bool:
         return task_key(task_id) not in self._quarantine.keys

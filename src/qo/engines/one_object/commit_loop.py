@@ -15,7 +15,7 @@ from qo.damage import DamageLog
 from qo.engines.contention import ContentionSignal, WriterFairness
 from qo.engines.one_object.record import decode_head
 from qo.engines.one_object.state import REMEMBERED, State
-from qo.engines.patience import patiently
+from qo.engines.retry import retry
 from qo.errors import Conflict, StorageError
 
 Answer = TypeVar("Answer")
@@ -101,7 +101,7 @@ class CommitLoop:
 
     async def _read(self) -> bool:
         """Whether it was news."""
-        blob = await patiently(lambda: self._bucket.get(self._key))
+        blob = await retry(lambda: self._bucket.get(self._key))
         if (NEW if blob is None else blob.version) == self._version:
             return False
         state = self._decoded(blob)
@@ -109,7 +109,7 @@ class CommitLoop:
             if isinstance(state, State) and not state.damage:
                 break
             # The answer may be damaged, and not what is stored: only the same answer twice is believed.
-            former, blob = blob, await patiently(lambda: self._bucket.get(self._key))
+            former, blob = blob, await retry(lambda: self._bucket.get(self._key))
             if _same(blob, former):
                 break
             state = self._decoded(blob)

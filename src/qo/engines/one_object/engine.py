@@ -12,8 +12,8 @@ from qo.engine import Engine, Snapshot
 from qo.engines.one_object.commit_loop import CommitLoop
 from qo.engines.one_object.record import check_head, decode_head
 from qo.engines.one_object.state import State
-from qo.engines.patience import patiently_opened
 from qo.engines.polling import Look, Waiting
+from qo.engines.retry import retry_opening
 from qo.model import (
     Added,
     Change,
@@ -56,7 +56,7 @@ class OneObjectEngine(Engine):
 
     async def open(self) -> None:
         """Nothing to create: the first write does. But a bucket that cannot be read says so here."""
-        blob = await patiently_opened(lambda: self._bucket.get(self._key))
+        blob = await retry_opening(lambda: self._bucket.get(self._key))
         if blob is not None:
             with contextlib.suppress(ValueError):  # the first call says what is wrong
                 check_head(self._key, decode_head(blob.data))

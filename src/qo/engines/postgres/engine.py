@@ -9,7 +9,6 @@ import psycopg
 
 from qo.clock import Clock
 from qo.engine import Engine
-from qo.engines.patience import patiently_opened
 from qo.engines.postgres.address import PostgresAddress, address_of
 from qo.engines.postgres.arrays import teach
 from qo.engines.postgres.batches import wanted
@@ -20,6 +19,7 @@ from qo.engines.postgres.schema import VERSION, prepare, version_of
 from qo.engines.postgres.statements import statement
 from qo.engines.postgres.table import PostgresTable, answers
 from qo.engines.postgres.watch import PostgresWatch
+from qo.engines.retry import retry_opening
 from qo.engines.schemas import Schema
 from qo.errors import StorageError
 from qo.model import (
@@ -64,7 +64,7 @@ class PostgresEngine(Engine):
             if self._rooms is not None and self._rooms.line.pid == os.getpid():
                 return
             line = PostgresPool(self._address)
-            connection = await patiently_opened(line.connect)
+            connection = await retry_opening(line.connect)
             try:
                 await prepare(connection, self._address)
             finally:

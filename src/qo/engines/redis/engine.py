@@ -8,7 +8,6 @@ from redis.exceptions import RedisError
 
 from qo.clock import Clock, system_clock
 from qo.engine import Engine
-from qo.engines.patience import patiently_opened
 from qo.engines.redis.address import RedisAddress
 from qo.engines.redis.claims import CHUNK, RedisClaims
 from qo.engines.redis.lane_counts import counted
@@ -29,6 +28,7 @@ from qo.engines.redis.task_fields import (
     with_rest,
 )
 from qo.engines.redis.watch import RedisWatch
+from qo.engines.retry import retry_opening
 from qo.errors import Conflict
 from qo.ids import new_token
 from qo.model import (
@@ -63,7 +63,7 @@ class RedisEngine(Engine):
 
     async def open(self) -> None:
         self._lines.is_open = True
-        await patiently_opened(lambda: self._ask("PING"))
+        await retry_opening(lambda: self._ask("PING"))
         await check_stored_format(self._calls, self._address.prefix, self._address.shown)
         await record_format(self._calls, self._address.prefix)
 

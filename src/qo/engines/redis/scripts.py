@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from redis.exceptions import NoScriptError, RedisError
 
+from qo.backoff import Backoff
 from qo.damage import Damage, DamageLog, encode_damage
 from qo.engines.redis.pool import Doubtful, RedisPool, Unsent
 from qo.errors import OutcomeUnknown, StorageError
@@ -94,7 +95,7 @@ class ScriptRunner:
         self, commands: Sequence[tuple[Any, ...]], script: Script | None = None, *, writing: bool = False
     ) -> list[Any]:
         loop = asyncio.get_running_loop()
-        until, pause, suspect = loop.time() + _PATIENCE, _SHORTEST, False
+        until, backoff, suspect = loop.time() + _PATIENCE, Backoff(_SHORTEST, _LONGEST), False
         while True:
             try:
                 replies = await self._once(commands, script, writing=writing)
@@ -109,10 +110,9 @@ class ScriptRunner:
                 if refusal is None or not suspect:
                     return replies
                 last = refusal  # it says nothing about the first try
-            if loop.time() + pause > until:
+            if loop.time() + backoff.upcoming > until:
                 raise self._lines.error(last, OutcomeUnknown) from last
-            await asyncio.sleep(pause)
-            pause = min(2 * pause, _LONGEST)
+            await asyncio.sleep(backoff.next())
 
     async def _once(self, commands: Sequence[tuple[Any, ...]], script: Script | None, *, writing: bool) -> list[Any]:
         replies = await self._lines.exchange(*commands, writing=writing)

@@ -8,6 +8,7 @@ import msgspec
 from redis.asyncio.connection import AbstractConnection
 from redis.exceptions import RedisError
 
+from qo.backoff import Backoff
 from qo.engines.redis.pool import RedisPool, Unsent, pack_command
 from qo.engines.redis.task_fields import Place
 from qo.model import ClaimRequest, eligibility
@@ -79,19 +80,18 @@ class RedisWatch:
     # --- listening
 
     async def _listen(self) -> None:
-        pause = _SHORTEST
+        backoff = Backoff(_SHORTEST, _LONGEST)
         while True:
             with contextlib.suppress(RedisError, OSError, Unsent):
                 line = await self._lines.connect()
                 try:
                     await line.send_packed_command([pack_command("SUBSCRIBE", self._channel)])
-                    pause = _SHORTEST
+                    backoff.reset()
                     await self._hear(line)
                 finally:
                     self._listening.clear()
                     await line.disconnect(nowait=True)
-            await asyncio.sleep(pause)
-            pause = min(2 * pause, _LONGEST)
+            await asyncio.sleep(backoff.next())
 
     async def _hear(self, line: AbstractConnection) -> None:
         """Until the channel falls silent; the driver's errors end it too."""

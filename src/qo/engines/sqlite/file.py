@@ -8,10 +8,10 @@ from pathlib import Path
 
 import apsw
 
+from qo.backoff import Backoff
 from qo.clock import boot_clock
 from qo.engines.sqlite.address import path_of
 from qo.errors import StorageError
-from qo.ids import luck
 from qo.sqlite_tables.driver_errors import to_qo_error
 from qo.sqlite_tables.header import HEADER, VERSION, check_header
 from qo.sqlite_tables.schema import check_version, migrate
@@ -142,9 +142,11 @@ class _Patience:
 
     def __init__(self) -> None:
         self._since = 0.0
+        self._backoff = Backoff(_SHORTEST, _LONGEST, jitter=(0.5, 1.5))
 
     def __call__(self, tries: int) -> bool:
         if tries == 0:
             self._since = boot_clock()
-        time.sleep(min(_LONGEST, _SHORTEST * 2 ** min(tries, 8)) * (0.5 + luck()))
+            self._backoff.reset()
+        time.sleep(self._backoff.next())
         return boot_clock() - self._since < _PATIENCE

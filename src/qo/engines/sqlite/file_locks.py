@@ -23,9 +23,9 @@ from pathlib import Path
 from threading import Condition, Lock
 from typing import NamedTuple
 
+from qo.backoff import Backoff
 from qo.clock import boot_clock
 from qo.errors import StorageError
-from qo.ids import luck
 
 if sys.platform != "win32":
     import fcntl
@@ -125,12 +125,11 @@ class FileLocks:
         """Poll, as the busy handler does for SQLite's own locks: the kernel's wait takes no time limit."""
         if _lock(descriptor, kind, range_):
             return
-        began, pause = boot_clock(), _FIRST_PAUSE
+        began, backoff = boot_clock(), Backoff(_FIRST_PAUSE, _LONGEST_PAUSE, jitter=(0.5, 1.5))
         while not _lock(descriptor, kind, range_):
             if boot_clock() - began > _LOCK_DEADLINE:
                 raise StorageError(_busy(self._path))
-            time.sleep(pause * (0.5 + luck()))
-            pause = min(2 * pause, _LONGEST_PAUSE)
+            time.sleep(backoff.next())
 
 
 def _busy(path: Path) -> str:

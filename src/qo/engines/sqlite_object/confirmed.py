@@ -4,7 +4,7 @@ import asyncio
 
 from qo.bucket import NEW, Blob, Bucket
 from qo.clock import Clock
-from qo.engines.patience import patiently, patiently_opened
+from qo.engines.retry import retry, retry_opening
 from qo.engines.sqlite_object.image import Image
 from qo.errors import StorageError
 
@@ -68,7 +68,7 @@ class Confirmed:
 
     async def look(self, *, is_opening: bool = False) -> None:
         adoptions = self._adoptions
-        blob = await (patiently_opened if is_opening else patiently)(self._get)
+        blob = await (retry_opening if is_opening else retry)(self._get)
         data, version = (b"", NEW) if blob is None else (blob.data, blob.version)
         if version == self.version:
             return
