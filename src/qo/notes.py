@@ -268,7 +268,7 @@ async def set_aside(engine: Engine, error: DamagedNote) -> None:
 
 @lru_cache(1024)
 def _report(name: str, version: str, problem: str) -> None:  # noqa: ARG001 - a later version is reported again
-    log.error("note %s cannot be read, everything else goes on: %s", name, problem, extra={"note": name})
+    log.error("skipping note %s, which cannot be read: %s", name, problem, extra={"note": name})
 
 
 def report(error: DamagedNote) -> None:

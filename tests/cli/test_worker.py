@@ -246,7 +246,7 @@ def test_a_monitor_alone_expires_what_a_dead_worker_held(call: Any, processes: A
     eventually(lambda: call.json("monitor", "--once", "--expiry-grace", "0.1")["expired"] == 1)
     assert call.json("status", task_id)["failures"] == 1
     monitor = processes.start("monitor", "--check-interval", "0.2")
-    eventually(lambda: "watches" in processes.log(monitor))
+    eventually(lambda: "monitor started" in processes.log(monitor))
     monitor.send_signal(signal.SIGTERM)
     assert monitor.wait(PATIENCE) == 0
 

@@ -297,7 +297,7 @@ class Counting(MemoryEngine):
     async def apply(self, changes: Any) -> list[bool]:
         try:
             if any(self._is_renewal(change) for change in changes) and self.asked < self.failing:
-                raise StorageError("the store is away")
+                raise StorageError("the store is unreachable")
             return await super().apply(changes)
         finally:
             async with self.beat:

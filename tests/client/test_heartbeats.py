@@ -134,5 +134,5 @@ async def test_errors_name_the_task_and_their_cause() -> None:
 def test_a_storage_error_tells_its_cause() -> None:
     broken = OSError("disk on fire")
     with pytest.raises(qo.QoError) as caught:
-        raise qo.StorageError("the store is away") from broken
+        raise qo.StorageError("the store is unreachable") from broken
     assert caught.value.cause is broken and caught.value.task_id is None

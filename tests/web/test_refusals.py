@@ -223,7 +223,7 @@ def test_health_is_the_loops_and_readiness_the_stores(one_server: Served):
     with served(Absent()) as api:
         assert api.client.get("/healthz").status_code == 200
         answer = api.client.get("/readyz")
-        assert answer.status_code == 503 and answer.json() == {"ok": False, "reason": "the store is away"}
+        assert answer.status_code == 503 and answer.json() == {"ok": False, "reason": "the store is unreachable"}
 
 
 @pytest.mark.parametrize("path", ["/api/v1/tasks", "/internal/workers/register", "/nowhere"])

@@ -72,7 +72,7 @@ async def _record_in(url: str, action: str, doing: CliAction) -> None:
 
 async def _record(client: Client, action: str, doing: CliAction) -> None:
     clock = StoreTime(client.engine, system_clock)
-    with suppress(StorageError):  # else by this machine's clock; the trail says if the store is away
+    with suppress(StorageError):  # else by this machine's clock; the trail says if the store is unreachable
         await clock.look()
     trail = AuditTrail(client.engine, clock=clock)
     await trail.record(

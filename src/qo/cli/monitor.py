@@ -59,7 +59,7 @@ async def _until_stopped(monitor: Monitor) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, monitor.stop)
-    log.info("monitor watches; Ctrl-C ends it")
+    log.info("monitor started; press Ctrl-C to stop it")
     try:
         await monitor.check()
     except Refused:

@@ -21,7 +21,7 @@ from qo.model import Task, check_id
 @common
 @click.argument("ids", nargs=-1, required=True, metavar="ID...")
 def command(call: Invocation, ids: tuple[str, ...]) -> int:
-    """Show tasks as they are now. With --json, one id gives an object and several a list.
+    """Show the status of tasks. With --json, one id gives an object and several a list.
 
     `unhandled` is true for a pending task if no running worker handles its type.
     """

@@ -49,7 +49,7 @@ def work(plan: Plan, table: RunTable) -> int:
         worker = Worker(client, app.registry, plan.settings, table=table)
         ending.attach(worker)
         heartbeat = WorkerHeartbeat(worker, table)
-        log.info("worker %s works", worker.id, extra={"worker_id": worker.id})
+        log.info("worker %s started", worker.id, extra={"worker_id": worker.id})
         watchdog = Watchdog(worker, after=plan.settings.stuck_after)
         try:
             async with _watched(client, plan):
@@ -57,7 +57,7 @@ def work(plan: Plan, table: RunTable) -> int:
         finally:
             watchdog.stop()
             heartbeat.stop()
-        log.info("worker %s ended", worker.id, extra={"worker_id": worker.id})
+        log.info("worker %s stopped", worker.id, extra={"worker_id": worker.id})
         return worker.dismissed
 
     try:
@@ -108,7 +108,7 @@ async def _watched(client: Client, plan: Plan) -> AsyncIterator[None]:
 
 def _tell_broken(watching: asyncio.Task[None]) -> None:
     if not watching.cancelled() and (error := watching.exception()) is not None:
-        log.error("the monitor broke, the worker goes on without it: %s", error, exc_info=error)
+        log.error("the monitor failed; the worker continues without it: %s", error, exc_info=error)
 
 
 # --- for people

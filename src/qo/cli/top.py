@@ -58,7 +58,7 @@ async def _watch(call: Invocation, client: Client, interval: float, threshold: f
 
 
 async def _again(client: Client, before: QueueSnapshot) -> QueueSnapshot:
-    """A fresh look; while the store is away, the last one with the reason."""
+    """A fresh look; while the store is unreachable, the last one with the reason."""
     try:
         return await look(client)
     except StorageError as error:

@@ -85,7 +85,7 @@ def frame(seen: QueueSnapshot, pulse: Pulse, url: str, threshold: float, *, heig
     ]
     parts += control_lines(seen.control)
     if seen.trouble:
-        parts.append(Text(f"the store is away: {clean(seen.trouble)}", style="bold red"))
+        parts.append(Text(f"the store is unreachable: {clean(seen.trouble)}", style="bold red"))
     if seen.stats["by_type"]:
         parts += [Text(), lane_table("type", seen.stats["by_type"], most=rows)]
     if seen.stats["unhandled"]:

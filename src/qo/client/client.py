@@ -376,7 +376,7 @@ class Client:
             if self.engine.default_retention and boot_clock() >= self._tidies_at:
                 self._tidies_at = boot_clock() + _RETENTION_INTERVAL
                 await Retention(finished=self.settings.retention, window=self.settings.window).tidy(self.engine)
-        except (StorageError, Conflict) as error:  # the claim that follows raises if the store is away
+        except (StorageError, Conflict) as error:  # the claim that follows raises if the store is unreachable
             log.debug("did not look for expired leases: %s", error)
 
     async def requeue_stale(self, timeout: Seconds = 0.0) -> int:

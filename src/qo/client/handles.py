@@ -136,4 +136,4 @@ class HeartbeatManager:
                 continue  # the lease may outlive the trouble: try again at the next beat
             except Exception as error:  # noqa: BLE001 - an object of the caller's raises what it likes; `lost` tells
                 self.lost = True
-                log.warning("task %s is not kept alive any more: %s", self._task, error)
+                log.warning("the lease of task %s is no longer renewed: %s", self._task, error)

@@ -87,7 +87,7 @@ class Monitor:
             try:
                 await self.check()
             except StorageError as error:
-                log.warning("the store is away: %s", error)
+                log.warning("the store is unreachable: %s", error)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._next):
                     await self._stopping.wait()

@@ -136,4 +136,4 @@ def _start(work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
 
 def _tell_broken(task: asyncio.Task[None]) -> None:
     if not task.cancelled() and (error := task.exception()) is not None:
-        log.error("%s broke, the server goes on without it: %s", task.get_name(), error, exc_info=error)
+        log.error("%s failed; the server continues without it: %s", task.get_name(), error, exc_info=error)

@@ -129,7 +129,7 @@ class Feed:
             for channel in channels:
                 await channel.look(counts)
         except StorageError as error:
-            log.warning("the store is away: %s", error)
+            log.warning("the store is unreachable: %s", error)
 
     def listen(self, caller: Caller) -> AsyncIterator[bytes]:
         """What happens from now on, as server-sent events, to tasks the caller may see."""

@@ -48,7 +48,7 @@ async def readiness(queue: Client) -> Health:
     except TimeoutError:
         return Health(ok=False, reason=f"the store did not answer within {PATIENCE:g} s")
     except StorageError:
-        return Health(ok=False, reason="the store is away")
+        return Health(ok=False, reason="the store is unreachable")
     return Health(ok=True)
 
 

@@ -26,7 +26,7 @@ from qo.web.action_recorder import note_failure
 
 log = logging.getLogger("qo.web")
 RETRY_AFTER = {"Retry-After": "1"}
-STORE_AWAY = "the store is away, or may or may not have taken this; repeating it is harmless"
+STORE_AWAY = "the store is unreachable, or may or may not have taken this; repeating it is harmless"
 _SERVER_ERROR, _UNAVAILABLE = 500, 503
 
 
@@ -99,7 +99,7 @@ def of_ours(request: Request[Any, Any, Any], error: QoError) -> Response[Problem
     if answer is None:
         return of_bugs(request, error)
     if answer.status == _UNAVAILABLE:  # what the store said may name its address: for the log only
-        log.warning("the store is away: %s", error)
+        log.warning("the store is unreachable: %s", error)
         return _response(answer.status, Problem(error=STORE_AWAY, code=answer.code), dict(RETRY_AFTER))
     problem = Problem(error=str(error), code=answer.code, field=getattr(error, "field", UNSET))
     return _response(answer.status, problem, {})

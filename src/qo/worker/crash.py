@@ -19,7 +19,7 @@ from qo.worker.bounded_wait import bounded
 from qo.worker.crash_report import CrashReport, Told
 
 _PAGE = 500
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 5.0  # seconds between two tries while the store is away
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 5.0  # seconds between two tries while the store is unreachable
 _CLOSE = 2.0  # seconds a store has to let go
 
 

@@ -20,7 +20,7 @@ from qo.worker.run import Run, RunOutcome, settlement
 log = logging.getLogger("qo.worker")
 _MANY = 50  # tasks worth holding ahead: above it they end so quickly that waiting for more pays
 _GATHER = 0.01  # seconds. Each early trip costs a transaction, and a fight for the interpreter with the handlers
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0  # seconds between tries while the store is away
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0  # seconds between tries while the store is unreachable
 
 
 class Settler:
@@ -99,7 +99,7 @@ class Settler:
         self._settled([run for run, _ in reports])
 
     async def apply(self, changes: Sequence[Change]) -> list[bool]:
-        """Apply, however long the store is away: the leases tell whether it is too late."""
+        """Apply, however long the store is unreachable: the leases tell whether it is too late."""
         backoff = Backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
         while True:
             try:

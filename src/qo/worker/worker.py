@@ -41,7 +41,7 @@ _BUSY = 10.0  # seconds after a claim that a worker counts as having work
 _QUICK, _SLOW = 1.0, 60.0  # seconds between two claims of an idle worker, if nothing is heard of a task
 _ANOTHER = 2.0  # seconds for which a task is left to other workers while an earlier attempt still runs here
 _PULSE = 0.5
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0  # seconds between tries while the store is away
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0  # seconds between tries while the store is unreachable
 _LAST_CLAIM = 2.0  # seconds a claim may go on after the worker was stopped
 _LAST_ANSWER = 3.0  # seconds the store has, after the grace period, to take back what is left
 _ABORT_ANSWER = 2.0  # seconds it has for that after an abort
@@ -306,7 +306,7 @@ class Worker:
         if left := await self._drain.left():
             log.warning("drained; left in the queue: %s", left)
         else:
-            log.info("drained: nothing is left")
+            log.info("drained: the queue is empty")
         self.stop()
 
     # --- look around
@@ -353,7 +353,7 @@ class Worker:
         if holds == self._holds:  # else these switches may be older than the last pause
             queue.reopen()
         if self._claiming.dismissed and not self._stopping.is_set():
-            log.info("asked to drain: taking no more tasks")
+            log.info("drain requested: claiming no more tasks")
             self.dismissed = True
             self.stop()
 
@@ -403,7 +403,7 @@ class Worker:
         if isinstance(error, NewerFormat) and not self._stopping.is_set():
             raise error  # the store stays as it is: this build has to go
         pause = self._backoff.next()
-        log.warning("the store is away, trying again in %.1f s: %s", pause, error)
+        log.warning("the store is unreachable; retrying in %.1f s: %s", pause, error)
         await asyncio.sleep(pause)
 
     # --- the end

@@ -171,7 +171,7 @@ def _trouble(status: int, error: QoError, message: str | None = None) -> Respons
     headers = {"Retry-After": RETRY_AFTER} if status == 503 else None  # noqa: PLR2004 - unavailable
     trouble = wire.trouble_of(error)
     if message is not None:
-        log.warning("the store is away: %s", error)
+        log.warning("the store is unreachable: %s", error)
         trouble = replace(trouble, message=message)
     return Response(wire.encode(trouble), media_type=wire.MEDIA_TYPE, status_code=status, headers=headers)
 

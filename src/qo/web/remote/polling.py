@@ -53,7 +53,7 @@ class TaskPolling:
     async def release(self, tasks: list[Task]) -> None:
         """Hand back tasks that were claimed for an answer that cannot be sent. It costs them neither time nor retries.
 
-        If the store is away, their leases run out.
+        If the store is unreachable, their leases run out.
         """
         try:
             await self._engine.apply([release(task, None) for task in tasks])

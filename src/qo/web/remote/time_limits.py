@@ -16,7 +16,7 @@ from qo.ids import luck
 from qo.model import Task, after_error
 
 REPORT_GRACE = 1.0  # seconds beyond its time limit that the report of an attempt may be on its way
-_RETRY_INTERVAL = 1.0  # seconds until the next try if the store is away
+_RETRY_INTERVAL = 1.0  # seconds until the next try if the store is unreachable
 
 
 class TimeLimits:

@@ -38,7 +38,7 @@ class Sampler:
             try:
                 await self.fresh(self._interval / 2)
             except StorageError as error:
-                log.warning("the store is away: %s", error)
+                log.warning("the store is unreachable: %s", error)
             await asyncio.sleep(self._interval)
 
     async def fresh(self, most: float) -> Sample:
