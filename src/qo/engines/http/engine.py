@@ -1,6 +1,5 @@
 """The HTTP engine: the port on one side, a line to a server on the other."""
 
-import asyncio
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,6 +8,7 @@ from msgspec.structs import replace
 from qo import wire
 from qo.clock import system_clock
 from qo.engine import Engine
+from qo.engines.hand_backs import HandBacks
 from qo.engines.http.address import HttpAddress, address_of
 from qo.engines.http.batches import Item, cut
 from qo.engines.http.client import HttpClient, Reply
@@ -25,7 +25,6 @@ from qo.model import (
     Task,
     check_distinct,
     cursor,
-    release,
 )
 
 _MARGIN = 10.0  # seconds a long-poll may be late
@@ -43,7 +42,7 @@ class HttpEngine(Engine):
     def __init__(self, address: HttpAddress) -> None:
         self._address = address
         self._line: HttpClient | None = None
-        self._abandoned: set[asyncio.Future[Any]] = set()  # claims whose callers left
+        self._hand_backs = HandBacks(self.apply)
 
     async def open(self) -> None:
         """Asks nothing of the server: a worker may start before it does, and goes on trying."""
@@ -51,8 +50,7 @@ class HttpEngine(Engine):
             self._line = HttpClient(self._address)
 
     async def close(self) -> None:
-        if self._abandoned:
-            await asyncio.wait(self._abandoned)
+        await self._hand_backs.finish()
         line, self._line = self._line, None
         if line is not None:
             await line.close()
@@ -86,30 +84,13 @@ class HttpEngine(Engine):
         return answers
 
     async def claim(self, request: ClaimRequest) -> list[Task]:
-        """A caller who leaves before the answer comes gets no tasks: they are handed back."""
-        claiming = asyncio.ensure_future(self._claim(request))
-        try:
-            return await asyncio.shield(claiming)
-        except asyncio.CancelledError:
-            handing_back = asyncio.ensure_future(self._hand_back(claiming))
-            self._abandoned.add(handing_back)
-            handing_back.add_done_callback(self._abandoned.discard)
-            raise
+        return await self._hand_backs.claim(self._claim(request))
 
     async def _claim(self, request: ClaimRequest) -> list[Task]:
         again = wire.encode(replace(request, is_repeat=True))
         reply = await self._at_work().ask("claim", wire.encode(request), repeat=again, name=request.lease_id)
         tasks: list[Task] = reply.data
         return tasks
-
-    async def _hand_back(self, claiming: "asyncio.Future[list[Task]]") -> None:
-        await asyncio.wait([claiming])
-        if claiming.cancelled() or claiming.exception() is not None or not claiming.result():
-            return
-        try:
-            await self.apply([release(task, None) for task in claiming.result()])
-        except StorageError:
-            return  # then their leases expire
 
     async def write_note(self, name: str, data: bytes, *, expected: str) -> str:
         reply = await self._ask("write_note", wire.WriteNote(name=name, data=data, expected=expected))

@@ -12,7 +12,6 @@ object, so what lies in it can neither grant rights nor prove what was done.
 import asyncio
 import logging
 from collections.abc import Sequence
-from contextlib import suppress
 from hashlib import sha256
 
 import msgspec
@@ -21,6 +20,7 @@ from msgspec.structs import replace
 from qo.bucket import Bucket
 from qo.clock import Clock
 from qo.engine import Engine, Snapshot
+from qo.engines.hand_backs import HandBacks
 from qo.engines.large_values.blobs import MAX_TRANSFERS, BlobStore, leave_to_repair
 from qo.engines.large_values.orphans import followers_in, remove_orphans, used_keys
 from qo.engines.large_values.references import MARK, follower_name, own_key, referred
@@ -69,6 +69,7 @@ class LargeValuesEngine(ForwardingEngine):
         super().__init__(engine)
         self._payload_limit, self._inline, self._clock = payload_limit, inline, clock
         self._blobs = BlobStore(bucket, inline=inline, patience=patience)
+        self._hand_backs = HandBacks(engine.apply)
         self._separate_notes = NoteObjects(bucket, Quarantine())
         self._removals: dict[asyncio.Task[None], list[str]] = {}  # keys of deleted tasks that wait for a flush
 
@@ -77,6 +78,7 @@ class LargeValuesEngine(ForwardingEngine):
         return self._payload_limit
 
     async def close(self) -> None:
+        await self._hand_backs.finish()
         await self.engine.close()
         if self._removals:
             await asyncio.wait(self._removals)
@@ -178,14 +180,10 @@ class LargeValuesEngine(ForwardingEngine):
             return claimed
         try:
             filled = await in_parallel(self._filled, claimed, most=MAX_TRANSFERS)
-        except asyncio.CancelledError:  # its caller left; kept, the tasks would wait until their leases run out
-            await asyncio.shield(self._hand_back(claimed))
+        except asyncio.CancelledError:
+            self._hand_backs.start(claimed)
             raise
         return [task for task in filled if task is not None]
-
-    async def _hand_back(self, tasks: list[Task]) -> None:
-        with suppress(StorageError):  # then their leases run out
-            await self.engine.apply([release(task, None) for task in tasks])
 
     async def _filled(self, task: Task) -> Task | None:
         """The task with its values. None: it cannot run now, or never; the other tasks of the claim can."""

@@ -1,12 +1,12 @@
 """The port on one side, the rooms of this layout on the other."""
 
-import asyncio
 from collections.abc import Sequence
 
 from qo.bucket import Bucket
 from qo.clock import Clock
 from qo.damage import encode_damage, note_name
 from qo.engine import Engine
+from qo.engines.hand_backs import HandBacks
 from qo.engines.note_objects import NoteObjects
 from qo.engines.object_per_task.claim_wait import ClaimWait
 from qo.engines.object_per_task.claims import TaskClaims
@@ -39,7 +39,6 @@ from qo.model import (
     apply,
     check_distinct,
     is_repeat,
-    release,
     stamps,
 )
 
@@ -64,7 +63,7 @@ class ObjectPerTaskEngine(Engine):
         self._sweeping = IndexSweeper(here, self._finding, self._counting)
         self._waiting = ClaimWait(self._ready, self._clock)
         self._notes = NoteObjects(checked, here.quarantine)
-        self._hand_backs: set[asyncio.Task[None]] = set()
+        self._hand_backs = HandBacks(self.apply)
 
     async def open(self) -> None:
         """Nothing to create; but a bucket that cannot be read says so here."""
@@ -78,8 +77,7 @@ class ObjectPerTaskEngine(Engine):
 
     async def close(self) -> None:
         """Clean up behind what was done."""
-        if self._hand_backs:
-            await asyncio.wait(self._hand_backs)
+        await self._hand_backs.finish()
         await self._store.index.finish()
 
     # --- writing
@@ -100,15 +98,7 @@ class ObjectPerTaskEngine(Engine):
             return Added(new.id, new=False)
 
     async def claim(self, request: ClaimRequest) -> list[Task]:
-        """A caller that is cancelled keeps nothing: what it got goes back as soon as it is known."""
-        work = asyncio.ensure_future(self._claim(request))
-        try:
-            return await asyncio.shield(work)
-        except asyncio.CancelledError:
-            hand_back = asyncio.ensure_future(self._hand_back(work))
-            self._hand_backs.add(hand_back)
-            hand_back.add_done_callback(self._hand_backs.discard)
-            raise
+        return await self._hand_backs.claim(self._claim(request))
 
     async def _claim(self, request: ClaimRequest) -> list[Task]:
         met = -1
@@ -147,11 +137,6 @@ class ObjectPerTaskEngine(Engine):
         if not claimed and self._options.index_mode is IndexMode.HYBRID:
             claimed = await self._claiming.claim(request, await self._scanning.sometimes(request))
         return claimed
-
-    async def _hand_back(self, claiming: "asyncio.Future[list[Task]]") -> None:
-        await asyncio.wait([claiming])
-        if not claiming.cancelled() and claiming.exception() is None:
-            await self.apply([release(task, None) for task in claiming.result()])
 
     async def apply(self, changes: Sequence[Change]) -> list[bool]:
         check_distinct(change.id for change in changes)

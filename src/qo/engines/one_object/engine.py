@@ -1,6 +1,5 @@
 """The port on one side, a state and its commits on the other."""
 
-import asyncio
 import contextlib
 import sys
 from collections.abc import Sequence
@@ -9,6 +8,7 @@ from enum import StrEnum
 from qo.bucket import Bucket
 from qo.clock import Clock
 from qo.engine import Engine, Snapshot
+from qo.engines.hand_backs import HandBacks
 from qo.engines.one_object.commit_loop import CommitLoop
 from qo.engines.one_object.record import check_head, decode_head
 from qo.engines.one_object.state import State
@@ -27,7 +27,6 @@ from qo.model import (
     Task,
     check_distinct,
     page_start,
-    release,
 )
 
 KEY = "queue.json"
@@ -52,7 +51,7 @@ class OneObjectEngine(Engine):
         self._clock = clock or bucket.now
         self._bucket, self._key = bucket, key
         self._waiting = Waiting()
-        self._hand_backs: set[asyncio.Task[list[bool]]] = set()
+        self._hand_backs = HandBacks(self.apply)
 
     async def open(self) -> None:
         """Nothing to create: the first write does. But a bucket that cannot be read says so here."""
@@ -63,8 +62,7 @@ class OneObjectEngine(Engine):
 
     async def close(self) -> None:
         await self._committing.finish()
-        if self._hand_backs:
-            await asyncio.wait(self._hand_backs)
+        await self._hand_backs.finish()
 
     # --- writing
 
@@ -76,13 +74,7 @@ class OneObjectEngine(Engine):
 
     async def claim(self, request: ClaimRequest) -> list[Task]:
         """A caller cancelled before the write claims nothing; one cancelled during it hands its tasks back."""
-        return await self._committing.ask(lambda state: state.claim(request, self._clock()), self._hand_back)
-
-    def _hand_back(self, tasks: list[Task]) -> None:
-        if tasks:
-            handing = asyncio.create_task(self.apply([release(task, None) for task in tasks]))
-            self._hand_backs.add(handing)
-            handing.add_done_callback(self._hand_backs.discard)
+        return await self._committing.ask(lambda state: state.claim(request, self._clock()), self._hand_backs.start)
 
     async def apply(self, changes: Sequence[Change]) -> list[bool]:
         check_distinct(change.id for change in changes)

@@ -9,6 +9,7 @@ import psycopg
 
 from qo.clock import Clock
 from qo.engine import Engine
+from qo.engines.hand_backs import HandBacks
 from qo.engines.postgres.address import PostgresAddress, address_of
 from qo.engines.postgres.arrays import teach
 from qo.engines.postgres.batches import wanted
@@ -34,7 +35,6 @@ from qo.model import (
     Task,
     check_distinct,
     page_start,
-    release,
 )
 
 Wanted = tuple[tuple[str, ...], tuple[str, ...], frozenset[str]]
@@ -46,6 +46,7 @@ class _Rooms:
     def __init__(self, line: PostgresPool, clock: Clock | None) -> None:
         self.line = line
         self.table = PostgresTable(line, clock)
+        self.hand_backs = HandBacks(self.table.apply)
         self.reading = PostgresReader(line, self.table)
         self.watch = PostgresWatch(line)
 
@@ -57,7 +58,6 @@ class PostgresEngine(Engine):
         self._rooms: _Rooms | None = None
         self._opening = asyncio.Lock()
         self._looks: dict[Wanted, tuple[int, float | None]] = {}
-        self._handing_back: set[asyncio.Task[Any]] = set()
 
     async def open(self) -> None:
         async with self._opening:
@@ -76,8 +76,7 @@ class PostgresEngine(Engine):
         if rooms is None or rooms.line.pid != os.getpid():  # in a forked child there is nothing to let go of
             return
         rooms.line.is_open = False
-        if self._handing_back:
-            await asyncio.wait(self._handing_back)
+        await rooms.hand_backs.finish()
         await rooms.watch.close()
         await rooms.line.close()
 
@@ -112,31 +111,12 @@ class PostgresEngine(Engine):
             raise to_qo_error(self._address, error, doing=", on the connection you gave") from error
 
     async def claim(self, request: ClaimRequest) -> list[Task]:
-        """A caller cancelled on the way hands its tasks back: an expired lease would count as a failure of theirs."""
         rooms = self._at_work()
         heard = rooms.watch.heard
-        claiming = asyncio.create_task(rooms.table.claim(request))
-        try:
-            tasks = await asyncio.shield(claiming)
-        except asyncio.CancelledError:
-            self._hand_back(rooms, claiming)
-            raise
+        tasks = await rooms.hand_backs.claim(rooms.table.claim(request))
         if not tasks:
             self._looks[_wanted(request)] = (heard, rooms.table.due_in)
         return tasks
-
-    def _hand_back(self, rooms: _Rooms, claiming: asyncio.Task[list[Task]]) -> None:
-        async def hand_back() -> None:
-            await asyncio.wait([claiming])
-            if not claiming.cancelled() and claiming.exception() is None and claiming.result():
-                await rooms.table.apply([release(task, None) for task in claiming.result()])
-
-        task = asyncio.create_task(hand_back())
-        self._handing_back.add(task)
-        task.add_done_callback(self._handing_back.discard)
-        task.add_done_callback(
-            lambda done: done.cancelled() or done.exception()
-        )  # if this fails too, the lease expires
 
     async def apply(self, changes: Sequence[Change]) -> list[bool]:
         check_distinct(change.id for change in changes)

@@ -1,13 +1,13 @@
 """Claiming, and waiting until it is worth while. A claim whose caller left hands its tasks back."""
 
 import asyncio
-import contextlib
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import lru_cache
 from typing import Any
 
 from qo.damage import Damage
+from qo.engines.hand_backs import HandBacks
 from qo.engines.redis.scripts import ScriptRunner
 from qo.engines.redis.task_fields import pack, tasks_of
 from qo.engines.redis.watch import EmptyClaim, RedisWatch
@@ -30,7 +30,8 @@ class RedisClaims:
         self._calls, self._watch, self._now, self._apply = calls, watch, now, apply
         self._set_aside = set_aside
         self._looks: dict[object, EmptyClaim] = {}
-        self._returning: set[asyncio.Task[None]] = set()  # tasks of claims whose caller left, on their way back
+        self._hand_backs = HandBacks(apply)
+        self._returning: set[asyncio.Task[None]] = set()  # tasks of claims without an answer, on their way back
         self._closing = False
 
     async def claim(self, request: ClaimRequest) -> list[Task]:
@@ -41,8 +42,7 @@ class RedisClaims:
             try:
                 tasks = await self._claim(request, limit, per_type_limits)
             except asyncio.CancelledError:
-                if claimed:
-                    self._see_to(self._give_back(claimed))
+                self._hand_backs.start(claimed)
                 raise
             except StorageError:
                 if not claimed:
@@ -91,7 +91,7 @@ class RedisClaims:
             try:
                 await self._set_aside(damage)
             except BaseException:  # the caller gets nothing of this claim
-                self._see_to(self._give_back(tasks))
+                self._hand_backs.start(tasks)
                 raise
             return tasks or None
         if not tasks:
@@ -105,10 +105,6 @@ class RedisClaims:
         returning = asyncio.get_running_loop().create_task(work)
         self._returning.add(returning)
         returning.add_done_callback(self._returning.discard)
-
-    async def _give_back(self, tasks: Sequence[Task]) -> None:
-        with contextlib.suppress(StorageError):  # the lease expires then
-            await self._apply([release(task, None) for task in tasks])
 
     async def _recall(self, nonce: str, request: ClaimRequest) -> None:
         asked = pack((0, request.lease, request.worker_id, request.lease_id, {}, False, True))
@@ -139,6 +135,7 @@ class RedisClaims:
 
     async def close(self) -> None:
         self._closing = True
+        await self._hand_backs.finish()
         if self._returning:
             await asyncio.wait(self._returning)
         await self._watch.close()

@@ -1,6 +1,5 @@
 """The port on one side, one of two modes on the other."""
 
-import asyncio
 from collections.abc import Callable, Sequence
 from enum import StrEnum
 from typing import TypeVar
@@ -9,6 +8,7 @@ from qo.bucket import Bucket
 from qo.clock import Clock
 from qo.damage import DamageLog
 from qo.engine import Engine
+from qo.engines.hand_backs import HandBacks
 from qo.engines.polling import Look, Waiting
 from qo.engines.sqlite_object.durable import Durable
 from qo.engines.sqlite_object.flush_timer import FlushTimer, check_interval, check_volume
@@ -27,7 +27,6 @@ from qo.model import (
     Task,
     check_distinct,
     page_start,
-    release,
 )
 from qo.sqlite_tables.damage import BadRow, around_damage
 from qo.sqlite_tables.table import SqliteTable
@@ -81,7 +80,7 @@ class SqliteObjectEngine(Engine):
         )
         self._waiting = Waiting()
         self._damage_log = DamageLog()
-        self._hand_backs: set[asyncio.Task[list[bool]]] = set()
+        self._hand_backs = HandBacks(self.apply)
 
     @property
     def lost(self) -> int:
@@ -93,8 +92,7 @@ class SqliteObjectEngine(Engine):
 
     async def close(self) -> None:
         await self._store.finish(PATIENCE)  # which may bring forth tasks to hand back
-        if self._hand_backs:
-            await asyncio.wait(self._hand_backs, timeout=PATIENCE)
+        await self._hand_backs.finish(timeout=PATIENCE)
         self._store.close()
 
     async def flush(self) -> None:
@@ -128,18 +126,7 @@ class SqliteObjectEngine(Engine):
 
     async def claim(self, request: ClaimRequest) -> list[Task]:
         """A caller cancelled before the flush claims nothing; one cancelled during it hands its tasks back."""
-        return await self._ask(lambda table: table.claim(request), self._hand_back, request)
-
-    def _hand_back(self, tasks: list[Task]) -> None:
-        if tasks:
-            handing = asyncio.create_task(self.apply([release(task, None) for task in tasks]))
-            self._hand_backs.add(handing)
-            handing.add_done_callback(self._handed_back)
-
-    def _handed_back(self, handing: asyncio.Task[list[bool]]) -> None:
-        self._hand_backs.discard(handing)
-        if not handing.cancelled():
-            handing.exception()  # if this failed too, the lease expires
+        return await self._ask(lambda table: table.claim(request), self._hand_backs.start, request)
 
     async def apply(self, changes: Sequence[Change]) -> list[bool]:
         check_distinct(change.id for change in changes)
