@@ -29,6 +29,9 @@ def _widened(name: str, size: int) -> str:
 
 def write_rows(db: apsw.Connection, name: str, rows: Sequence[tuple[Any, ...]]) -> int:
     """Run a VALUES statement on many rows in few steps, and say how many it wrote."""
+    if len(rows) == 1:  # a single task, submitted from plain code
+        db.execute(SQL[name], rows[0])
+        return db.changes()
     written = 0
     for part in _parts(rows):
         db.execute(_widened(name, len(part)), tuple(chain.from_iterable(part)))

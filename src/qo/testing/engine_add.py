@@ -3,7 +3,10 @@
 import asyncio
 from typing import Any
 
+import pytest
+
 from qo.engine import Engine
+from qo.errors import BadBatch, InvalidSetting
 from qo.model import Filter, RetryPolicy, Status, after_error, cancel, complete, replay
 from qo.testing.clock import ManualClock
 from qo.testing.samples import claim, claim_one, new, stored, task_id
@@ -35,6 +38,23 @@ class AddContract:
         for field in ("trace_id", "idempotency_key", "timeout"):
             assert [getattr(task, field) for task in tasks] == [getattr(described, field) for described in batch]
         assert [task.available_at > clock.now for task in tasks] == [False, True, False, False]
+
+    async def test_adding_in_the_calling_thread_is_the_same(self, engine: Engine) -> None:
+        """Where the engine can. Threads share the store with each other and with the event loop."""
+        if not engine.adds_directly:
+            with pytest.raises(InvalidSetting, match="only through an event loop"):
+                engine.add_directly([new(0)])
+            return
+        first, repeated = new(0, payload=b"1"), new(0, payload=b"2")
+        assert engine.add_directly([first, new(1)]) == [(task_id(0), True), (task_id(1), True)]
+        assert engine.add_directly([repeated]) == [(task_id(0), False)]
+        with pytest.raises(BadBatch):
+            engine.add_directly([first, repeated])
+        threads = [asyncio.to_thread(engine.add_directly, [new(number)]) for number in range(10, 20)]
+        answers = await asyncio.gather(*threads, *(engine.add([new(number)]) for number in range(20, 30)))
+        assert sorted(answer for (answer,) in answers) == sorted((task_id(number), True) for number in range(10, 30))
+        assert sum((await engine.count()).values()) == 22
+        assert (await stored(engine)).payload == b"1"
 
     async def test_adding_an_id_again_changes_nothing(self, engine: Engine) -> None:
         await engine.add([new(payload=b"1")])

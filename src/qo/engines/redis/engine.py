@@ -10,6 +10,7 @@ from qo.clock import Clock, system_clock
 from qo.engine import Engine
 from qo.engines.redis.address import RedisAddress
 from qo.engines.redis.claims import CHUNK, RedisClaims
+from qo.engines.redis.direct_pool import DirectPool, run_blocking
 from qo.engines.redis.lane_counts import counted
 from qo.engines.redis.pool import RedisPool
 from qo.engines.redis.scripts import ScriptRunner
@@ -58,17 +59,20 @@ class RedisEngine(Engine):
         self._address, self._clock = address, clock
         self._lines = RedisPool(address)
         self._calls = ScriptRunner(self._lines, address.prefix)
+        self._direct_lines = DirectPool(address)
+        self._direct_calls = ScriptRunner(self._direct_lines, address.prefix)
         self._watch = RedisWatch(self._lines, address.prefix)
         self._claiming = RedisClaims(self._calls, self._watch, self._now, self.apply, self._calls.set_aside)
 
     async def open(self) -> None:
-        self._lines.is_open = True
+        self._lines.is_open = self._direct_lines.is_open = True
         await retry_opening(lambda: self._ask("PING"))
         await check_stored_format(self._calls, self._address.prefix, self._address.shown)
         await record_format(self._calls, self._address.prefix)
 
     async def close(self) -> None:
         self._lines.is_open = False
+        self._direct_lines.close()
         try:
             await self._claiming.close()
         finally:
@@ -80,13 +84,23 @@ class RedisEngine(Engine):
 
     # --- writing
 
+    @property
+    def adds_directly(self) -> bool:
+        return self._address.service is None and self._address.replicas == 0
+
+    def add_directly(self, tasks: Sequence[NewTask]) -> list[Added]:
+        return run_blocking(self._add(self._direct_calls, tasks))
+
     async def add(self, tasks: Sequence[NewTask]) -> list[Added]:
+        return await self._add(self._calls, tasks)
+
+    async def _add(self, calls: ScriptRunner, tasks: Sequence[NewTask]) -> list[Added]:
         check_distinct(new.id for new in tasks)
         batches = [
             (new_token(), self._now(), len(tasks) - 1 - at, pack_new(chunk), *(new.payload for new in chunk))
             for at, chunk in _chunks(tasks)
         ]
-        answers = await self._calls.many("add", batches) if tasks else []
+        answers = await calls.many("add", batches) if tasks else []
         words = [word for answer in answers for word in answer.split()]
         return [Added(word[1:].decode() or new.id, new=word[0] == _YES) for new, word in zip(tasks, words, strict=True)]
 

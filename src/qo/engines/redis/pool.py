@@ -18,7 +18,7 @@ from qo.engines.redis.sentinels import Sentinels
 from qo.errors import StorageError
 
 _MOST = 16  # connections an engine keeps; more callers wait their turn
-_CONNECT, _ANSWER = 5.0, 15.0  # seconds
+CONNECT_TIMEOUT, ANSWER_TIMEOUT = 5.0, 15.0  # seconds
 
 
 class Unsent(Exception):
@@ -91,7 +91,7 @@ class RedisPool:
         """A new connection, the caller's own."""
         line: Any = None  # the driver is typed in part only
         try:
-            async with asyncio.timeout(_CONNECT):
+            async with asyncio.timeout(CONNECT_TIMEOUT):
                 host = await self._sentinels.primary() if self._sentinels else self._address.hosts[0]
                 line = _line(self._address, host)
                 await line.connect()
@@ -102,7 +102,7 @@ class RedisPool:
             if line is not None:
                 await _drop(line)
             if isinstance(error, RedisError | OSError):  # TimeoutError is an OSError
-                raise Unsent from (error if str(error) else RedisError(f"no answer within {_CONNECT:g} s"))
+                raise Unsent from (error if str(error) else RedisError(f"no answer within {CONNECT_TIMEOUT:g} s"))
             raise
         self._primary = host
         return cast("AbstractConnection", line)
@@ -120,6 +120,9 @@ class RedisPool:
     def error(self, error: BaseException, kind: type[StorageError] = StorageError) -> StorageError:
         return to_qo_error(self.shown, error, kind)
 
+    async def pause(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
     async def close(self) -> None:
         if os.getpid() == self._pid:
             for line in self._idle:
@@ -130,7 +133,7 @@ class RedisPool:
 async def _send_and_read(line: AbstractConnection, data: bytes, size: int) -> list[Any]:
     replies: list[Any] = []
     try:
-        async with asyncio.timeout(_ANSWER):
+        async with asyncio.timeout(ANSWER_TIMEOUT):
             await line.send_packed_command([data])
             for _ in range(size):
                 try:
@@ -138,7 +141,7 @@ async def _send_and_read(line: AbstractConnection, data: bytes, size: int) -> li
                 except (ResponseError, BusyLoadingError) as error:
                     replies.append(error)
     except TimeoutError as error:
-        raise Doubtful from RedisError(f"no answer within {_ANSWER:g} s, {error}")
+        raise Doubtful from RedisError(f"no answer within {ANSWER_TIMEOUT:g} s, {error}")
     except (RedisError, OSError) as error:
         raise Doubtful from error
     return replies
@@ -164,7 +167,7 @@ def _line(address: RedisAddress, host: Host) -> AbstractConnection:
         username=address.username,
         password=address.password,
         socket_timeout=None,  # `exchange` keeps the time for a whole batch
-        socket_connect_timeout=_CONNECT,
+        socket_connect_timeout=CONNECT_TIMEOUT,
         socket_keepalive=True,
         retry=Retry(NoBackoff(), 0),  # a repeat in secret could run a script twice
         protocol=2,

@@ -4,7 +4,6 @@ A call whose answer was lost is made again with the same nonce: the script finds
 answers as it did then. So the answer is the truth, or it is OutcomeUnknown.
 """
 
-import asyncio
 from collections.abc import Iterator, Sequence
 from functools import cache
 from hashlib import sha1
@@ -14,7 +13,9 @@ from typing import Any, NamedTuple
 from redis.exceptions import NoScriptError, RedisError
 
 from qo.backoff import Backoff
+from qo.clock import monotonic_clock
 from qo.damage import Damage, DamageLog, encode_damage
+from qo.engines.redis.direct_pool import DirectPool
 from qo.engines.redis.pool import Doubtful, RedisPool, Unsent
 from qo.errors import OutcomeUnknown, StorageError
 from qo.formats import format_of
@@ -49,7 +50,7 @@ def script(name: str) -> Script:
 
 
 class ScriptRunner:
-    def __init__(self, lines: RedisPool, prefix: str) -> None:
+    def __init__(self, lines: RedisPool | DirectPool, prefix: str) -> None:
         self._lines = lines
         self._key = f"{{{prefix}}}"
         self._damage_log = DamageLog()
@@ -94,8 +95,7 @@ class ScriptRunner:
     async def _truth(
         self, commands: Sequence[tuple[Any, ...]], script: Script | None = None, *, writing: bool = False
     ) -> list[Any]:
-        loop = asyncio.get_running_loop()
-        until, backoff, suspect = loop.time() + _PATIENCE, Backoff(_SHORTEST, _LONGEST), False
+        until, backoff, suspect = monotonic_clock() + _PATIENCE, Backoff(_SHORTEST, _LONGEST), False
         while True:
             try:
                 replies = await self._once(commands, script, writing=writing)
@@ -110,9 +110,9 @@ class ScriptRunner:
                 if refusal is None or not suspect:
                     return replies
                 last = refusal  # it says nothing about the first try
-            if loop.time() + backoff.upcoming > until:
+            if monotonic_clock() + backoff.upcoming > until:
                 raise self._lines.error(last, OutcomeUnknown) from last
-            await asyncio.sleep(backoff.next())
+            await self._lines.pause(backoff.next())
 
     async def _once(self, commands: Sequence[tuple[Any, ...]], script: Script | None, *, writing: bool) -> list[Any]:
         replies = await self._lines.exchange(*commands, writing=writing)
