@@ -1,5 +1,6 @@
 """Real worker processes: signals, exit codes, fleets."""
 
+import asyncio
 import json
 import os
 import signal
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.cli.conftest import PATIENCE, SOURCE, Qo
+from tests.engines.newer_build import NewerSqlite
 
 QUICK = ("--lease", "1", "--heartbeat", "0.2", "--poll", "0.1", "--check-interval", "0.2", "--expiry-grace", "0.1")
 
@@ -232,6 +234,23 @@ def test_reload_restarts_with_the_new_code(call: Any, processes: Any, eventually
     eventually(lambda: answer() == "three")
     fleet.send_signal(signal.SIGTERM)
     assert fleet.wait(PATIENCE) == 0
+
+
+def test_a_fleet_and_a_monitor_end_when_a_newer_qo_has_upgraded_the_store(
+    call: Any, processes: Any, eventually: Any
+) -> None:
+    """Another child would be refused as well."""
+    monitor = processes.start("monitor", "--check-interval", "0.2")
+    fleet = processes.start("worker", "jobs", "--processes", "2", "--id", "f", *QUICK)
+    eventually(lambda: all(f"worker f-{number} works" in processes.log(fleet) for number in (1, 2)))
+    eventually(lambda: "watches" in processes.log(monitor))
+    asyncio.run(NewerSqlite(call.url).upgrade(is_additive=False))
+    for process in (fleet, monitor):
+        assert process.wait(PATIENCE) == 5, processes.log(process)
+        log = processes.log(process)
+        assert "use qo 9.9.0 or newer" in log
+        assert "another starts" not in log
+        assert "Traceback" not in log
 
 
 # --- monitor and demo

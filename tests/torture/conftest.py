@@ -5,14 +5,29 @@
 
 import os
 import random
+from pathlib import Path
 
 import pytest
+
+_TIME_LIMIT = 300.0  # seconds for servers and processes to start on a busy machine, and as many for each unit of scale
+_FOLDER = Path(__file__).parent
+
+
+def _scale() -> int:
+    return int(os.environ.get("QO_TORTURE", "1"))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    limit = pytest.mark.timeout(_TIME_LIMIT * (1 + _scale()))
+    for item in items:  # of the whole run: pytest hands every item to every conftest
+        if item.path.is_relative_to(_FOLDER):
+            item.add_marker(limit)
 
 
 @pytest.fixture
 def scale() -> int:
     """Multiply rounds, tasks or kills by this. 1 in `make test`."""
-    return int(os.environ.get("QO_TORTURE", "1"))
+    return _scale()
 
 
 @pytest.fixture

@@ -60,7 +60,6 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
         yield f"file://{tmp_path}/bucket?{IN_A_FOLDER[name]}"
 
 
-@pytest.mark.timeout(600)
 async def test_kills_and_freezes_lose_nothing_and_repeat_nothing(
     store: str, tmp_path: Path, scale: int, seed: int
 ) -> None:

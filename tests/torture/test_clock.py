@@ -26,7 +26,6 @@ from tests.servers.redis import Server
 
 __all__ = ["url"]  # a fixture
 
-pytestmark = pytest.mark.timeout(300)
 OFF = 600.0  # seconds
 LEASE = 2.0
 SHIFTED = Path(__file__).with_name("shifted")

@@ -20,7 +20,6 @@ from qo.worker import Worker, WorkerSettings
 from tests.engines.http_server import server
 from tests.servers.redis_proxy import Proxy
 
-pytestmark = pytest.mark.timeout(300)
 SLOTS = 4
 QUICK = RetryPolicy(initial=0.05, max=0.1, jitter=0)
 

@@ -10,8 +10,9 @@ from msgspec import Struct
 from qo.cli.context import Invocation
 from qo.cli.exit_codes import Exit
 from qo.cli.output import print_error, print_json_error
+from qo.errors import NewerFormat
 from qo.monitor.settings import MonitorSettings
-from qo.worker.exit_codes import CANCELLED
+from qo.worker.exit_codes import CANCELLED, OUTDATED
 from qo.worker.fleet import Fleet, FleetSettings, follow_parent, in_fleet
 from qo.worker.reload import changes
 from qo.worker.settings import WorkerSettings
@@ -56,6 +57,9 @@ def _run_supervised(call: Invocation, plan: Plan) -> int:
     except WorkerStuck as error:
         (print_json_error if call.json else print_error)(str(error))
         return CANCELLED if isinstance(error, WorkerCancelled) else Exit.STUCK
+    except NewerFormat as error:
+        (print_json_error if call.json else print_error)(str(error))
+        return OUTDATED
 
 
 # --- the supervisor

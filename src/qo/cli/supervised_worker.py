@@ -20,12 +20,12 @@ from qo.cli.rich_output import console
 from qo.cli.run_worker import Plan
 from qo.cli.shutdown import Ending
 from qo.client import Client
-from qo.errors import InvalidSetting
+from qo.errors import InvalidSetting, NewerFormat
 from qo.monitor import Monitor
 from qo.url_secrets import hide_password
 from qo.worker import Watchdog, Worker, WorkerCancelled
 from qo.worker.bounded_wait import abandon, ended
-from qo.worker.exit_codes import DISMISSED, FINISHED
+from qo.worker.exit_codes import DISMISSED, FINISHED, OUTDATED
 from qo.worker.heartbeat import WorkerHeartbeat
 from qo.worker.run_table import RunTable
 
@@ -64,6 +64,9 @@ def work(plan: Plan, table: RunTable) -> int:
         dismissed = background.run(both())
     except CancelledError:
         raise WorkerCancelled("something cancelled the worker; restart it") from None
+    except NewerFormat:
+        ending.worked(OUTDATED)  # a handler may still run in a thread, and must not keep the process
+        raise
     app.close(timeout=_LAST_ANSWER)
     if ending.signals > 1:
         return ending.worked(Exit.INTERRUPTED)
@@ -107,7 +110,9 @@ async def _watched(client: Client, plan: Plan) -> AsyncIterator[None]:
 
 
 def _tell_broken(watching: asyncio.Task[None]) -> None:
-    if not watching.cancelled() and (error := watching.exception()) is not None:
+    if watching.cancelled() or (error := watching.exception()) is None:
+        return
+    if not isinstance(error, NewerFormat):  # the worker gets the same error, and ends
         log.error("the monitor failed; the worker continues without it: %s", error, exc_info=error)
 
 

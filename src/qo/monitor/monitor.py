@@ -17,7 +17,7 @@ from qo.audit import compact_audit
 from qo.client import Client
 from qo.clock import Clock, monotonic_clock, system_clock, unset_clock
 from qo.engine import Engine
-from qo.errors import Conflict, DamagedNote, Refused, StorageError
+from qo.errors import Conflict, DamagedNote, NewerFormat, Refused, StorageError
 from qo.ids import luck
 from qo.model import NEW, Note
 from qo.monitor.settings import MonitorSettings
@@ -81,11 +81,16 @@ class Monitor:
         self._stopping.set()
 
     async def run(self) -> None:
-        """Check until stopped; a store that is away is waited for."""
+        """Check until stopped; a store that is away is waited for.
+
+        Raises NewerFormat when a newer qo has upgraded the store: this build cannot use it any more.
+        """
         while not self._stopping.is_set():
             self._next = self._settings.check_interval * (0.9 + 0.2 * luck())
             try:
                 await self.check()
+            except NewerFormat:
+                raise
             except StorageError as error:
                 log.warning("the store is unreachable: %s", error)
             with contextlib.suppress(TimeoutError):

@@ -13,7 +13,7 @@ from litestar.types import Receive, Scope, Send
 
 from qo.client import Client, Settings, connect
 from qo.clock import Clock, system_clock
-from qo.errors import QoError
+from qo.errors import NewerFormat, QoError
 from qo.ids import new_worker_id
 from qo.monitor import Monitor
 from qo.web import docs, health, metrics, pages, worker_routes
@@ -136,4 +136,5 @@ def _start(work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
 
 def _tell_broken(task: asyncio.Task[None]) -> None:
     if not task.cancelled() and (error := task.exception()) is not None:
-        log.error("%s failed; the server continues without it: %s", task.get_name(), error, exc_info=error)
+        trace = None if isinstance(error, NewerFormat) else error
+        log.error("%s failed; the server continues without it: %s", task.get_name(), error, exc_info=trace)

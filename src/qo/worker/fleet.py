@@ -19,7 +19,17 @@ from msgspec import Struct
 
 from qo.backoff import Backoff
 from qo.clock import boot_clock
-from qo.worker.exit_codes import BROKEN, CANCELLED, DISMISSED, EXIT_STUCK, FINISHED, HOPELESS, INTERRUPTED
+from qo.worker.exit_codes import (
+    BROKEN,
+    CANCELLED,
+    DISMISSED,
+    EXIT_STORAGE,
+    EXIT_STUCK,
+    FINISHED,
+    HOPELESS,
+    INTERRUPTED,
+    OUTDATED,
+)
 from qo.worker.worker_process import WorkerProcess, send
 
 log = logging.getLogger("qo.fleet")
@@ -126,9 +136,9 @@ class Fleet:
             if code == HOPELESS and self._changes is None:
                 self.stop()
                 return HOPELESS
-            if self._is_refused(code, has_worked=has_worked):
+            if code == OUTDATED or self._is_refused(code, has_worked=has_worked):
                 self.stop()
-                return code
+                return _shell_code(code)
             # A child that died of a task is replaced at once: the pause is for those that cannot even start.
             if outdated.is_set() or has_worked or boot_clock() - started > _HEALTHY:
                 backoff.reset()
@@ -163,7 +173,7 @@ class Fleet:
 
     def _report(self, child: WorkerProcess, code: int) -> None:
         """Tell the store what became of the tasks of a child that did not end as it should."""
-        if code in (FINISHED, DISMISSED, INTERRUPTED, HOPELESS):
+        if code in (FINISHED, DISMISSED, INTERRUPTED, HOPELESS, OUTDATED):
             return
         patience = _LAST_REPORT if self._stopping.is_set() else max(_LAST_REPORT, self._settings.lease)
         blameless = (EXIT_STUCK, -signal.SIGTERM)
@@ -221,6 +231,8 @@ def _ending(code: int) -> str:
 def _shell_code(code: int) -> int:
     if code in (BROKEN, CANCELLED):
         return EXIT_STUCK
+    if code == OUTDATED:
+        return EXIT_STORAGE
     return 128 - code if code < 0 else code
 
 
