@@ -142,18 +142,22 @@ class Engine(Protocol):
         """
         found: list[Task | None] = []
         async for some in get_in_steps(self, ids):
-            found += [None if task is None else replace(task, payload=b"null", result=None) for task in some]
+            found += [None if task is None else _without_values(task) for task in some]
         return found
 
     async def find_without_values(
         self, where: Filter, *, limit: int, after: str = "", created_before: float | None = None
     ) -> list[Task]:
-        """As `find`, for callers that look at neither payloads nor results."""
-        return await self.find(where, limit=limit, after=after, created_before=created_before)
+        """As `find`, for callers that look at neither payloads nor results: see `get_without_values`."""
+        found: list[Task] = []
+        async for some in find_in_steps(self, where, limit=limit, after=after, created_before=created_before):
+            found += map(_without_values, some)
+        return found
 
     async def with_values(self, tasks: Sequence[Task]) -> list[Task]:
-        """Tasks that `find_without_values` found, with their payloads and results."""
-        return list(tasks)
+        """Tasks that `find_without_values` found, with their payloads and results; those that are gone have none."""
+        whole = await self.get([task.id for task in tasks])
+        return [read or task for read, task in zip(whole, tasks, strict=True)]
 
     async def count(self) -> Counts:
         """How many tasks there are by queue, type, status and priority. May lag behind writes; zeros may be missing."""
@@ -189,11 +193,40 @@ class Engine(Protocol):
 
 async def get_in_steps(engine: Engine, ids: Sequence[str]) -> AsyncIterator[list[Task | None]]:
     """As `Engine.get`, a few tasks at a time: many at once only while their values are small."""
-    step = _FIRST_STEP if engine.payload_limit <= PAYLOAD_LIMIT else _FIRST_STEP_OF_LARGE
+    step = _first_step(engine)
     at = 0
     while at < len(ids):
         some = await engine.get(ids[at : at + step])
         yield some
         at += step
-        size = sum(len(task.payload) + len(task.result or b"") for task in some if task is not None)
-        step = max(1, min(step * _STEP_GROWTH, _STEP_BYTES * len(some) // max(size, 1)))
+        step = _next_step(step, [task for task in some if task is not None])
+
+
+async def find_in_steps(
+    engine: Engine, where: Filter, *, limit: int, after: str = "", created_before: float | None = None
+) -> AsyncIterator[list[Task]]:
+    """As `Engine.find`, a few tasks at a time: many at once only while their values are small."""
+    step = _first_step(engine)
+    while limit > 0:
+        asked = min(step, limit)
+        some = await engine.find(where, limit=asked, after=after, created_before=created_before)
+        yield some
+        if len(some) < asked:
+            return
+        limit -= asked
+        after = cursor(some[-1])
+        step = _next_step(step, some)
+
+
+def _first_step(engine: Engine) -> int:
+    return _FIRST_STEP if engine.payload_limit <= PAYLOAD_LIMIT else _FIRST_STEP_OF_LARGE
+
+
+def _next_step(step: int, read: Sequence[Task]) -> int:
+    size = sum(len(task.payload) + len(task.result or b"") for task in read)
+    return max(1, min(step * _STEP_GROWTH, _STEP_BYTES * len(read) // size)) if size else step * _STEP_GROWTH
+
+
+def _without_values(task: Task) -> Task:
+    """Whether it has a result is still told: an archived task is shown as completed by that."""
+    return replace(task, payload=b"null", result=None if task.result is None else b"null")

@@ -238,7 +238,7 @@ async def test_what_needs_no_values_reads_none() -> None:
 
 
 async def test_what_looks_at_many_tasks_holds_few_payloads(engine: Watched) -> None:
-    """A batch of results, acting on many tasks by their ids, and submitting many keys again."""
+    """A batch of results, and acting on many tasks by their ids or by a filter."""
     ids = [task_id(n) for n in range(NUMBER)]
     made = await create_token(engine, "ours", [Scope.ADMIN], now=0.0, queues=["default"])
     async with in_process(Client(engine)) as http:
@@ -249,6 +249,9 @@ async def test_what_looks_at_many_tasks_holds_few_payloads(engine: Watched) -> N
             (f"/internal/workers/{worker}/result", {"results": results}),
             ("/api/v1/dashboard/act", {"action": "cancel", "ids": ids}),
             ("/api/v1/dashboard/act", {"action": "cancel", "ids": ids}),
+            ("/api/v1/tasks/replay", {"limit": 500}),
+            ("/api/v1/dashboard/act", {"action": "cancel", "filter": {}}),
+            ("/api/v1/dashboard/cleanup", {"older_than": 0, "status": ["cancelled"]}),
         ):
             engine.largest = 0
             assert (await http.post(path, json=body)).status_code == 200

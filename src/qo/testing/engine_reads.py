@@ -57,6 +57,21 @@ class ReadContract:
         ]
         assert [task is None for task in some] == [False] * 34 + [True] * 2
 
+    async def test_find_without_values_answers_as_find_does(self, engine: Engine) -> None:
+        """But for payloads and results, which can be read afterwards. More tasks than are read in the first step."""
+        await engine.add([new(n) for n in range(34)])
+        await engine.apply([complete(task, b"1") for task in await claim(engine, limit=2)])
+        for limit in (1, 32, 33, 99):
+            some, whole = (
+                await engine.find_without_values(Filter(), limit=limit),
+                await engine.find(Filter(), limit=limit),
+            )
+            assert [replace(task, payload=b"", result=None) for task in some] == [
+                replace(task, payload=b"", result=None) for task in whole
+            ]
+            assert [task.result is None for task in some] == [task.result is None for task in whole]
+            assert await engine.with_values(some) == whole
+
     async def test_find_pages_newest_first(self, engine: Engine, clock: ManualClock) -> None:
         for name in (3, 1, 4, 2):
             await engine.add([new(name)])

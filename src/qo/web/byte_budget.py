@@ -42,9 +42,11 @@ async def find_within(
     size, step = 0, _FIRST_STEP
     while len(tasks) < limit:
         asked = min(step, limit - len(tasks))
-        batch = await engine.find_without_values(where, limit=asked, after=after, created_before=created_before)
-        for part in _parts(batch, _FIRST_STEP if _keeps_inline(engine) else _LARGE_STEP):
-            whole = await engine.with_values(part)
+        inline = _keeps_inline(engine)
+        find = engine.find if inline else engine.find_without_values
+        batch = await find(where, limit=asked, after=after, created_before=created_before)
+        for part in _parts(batch, _FIRST_STEP if inline else _LARGE_STEP):
+            whole = part if inline else await engine.with_values(part)
             tasks += whole
             size += sum(map(size_of, whole))
             if size >= budget and (len(tasks) < limit):
@@ -58,14 +60,17 @@ async def find_within(
 
 async def values_within(engine: Engine, tasks: list[Task], *, budget: int = ANSWER_BYTES) -> list[Task]:
     """The first of some tasks that were found without values, with them: as many as the budget allows."""
+    if _keeps_inline(engine):
+        read = await get_within(engine, [task.id for task in tasks], budget=budget)
+        return [fresh or task for fresh, task in zip(read, tasks, strict=False)]
     whole: list[Task] = []
     size = 0
-    for part in _parts(tasks, 1 if _keeps_inline(engine) else _LARGE_STEP):
+    for part in _parts(tasks, _LARGE_STEP):
         if size >= budget:
             break
-        read = await engine.with_values(part)
-        whole += read
-        size += sum(map(size_of, read))
+        some = await engine.with_values(part)
+        whole += some
+        size += sum(map(size_of, some))
     return whole
 
 

@@ -159,7 +159,10 @@ class ArchivingEngine(ForwardingEngine):
     async def find_without_values(
         self, where: Filter, *, limit: int, after: str = "", created_before: float | None = None
     ) -> list[Task]:
-        return await self.find(where, limit=limit, after=after, created_before=created_before)
+        return await Engine.find_without_values(self, where, limit=limit, after=after, created_before=created_before)
+
+    async def with_values(self, tasks: Sequence[Task]) -> list[Task]:
+        return await Engine.with_values(self, tasks)
 
     async def count(self) -> Counts:
         return dict(Counter(await self._redis.count()) + Counter(await self._archive.count()))
