@@ -240,6 +240,7 @@ def test_a_fleet_and_a_monitor_end_when_a_newer_qo_has_upgraded_the_store(
     call: Any, processes: Any, eventually: Any
 ) -> None:
     """Another child would be refused as well."""
+    call.submit("version")  # a monitor makes no queue
     monitor = processes.start("monitor", "--check-interval", "0.2")
     fleet = processes.start("worker", "jobs", "--processes", "2", "--id", "f", *QUICK)
     eventually(lambda: all(f"worker f-{number} works" in processes.log(fleet) for number in (1, 2)))

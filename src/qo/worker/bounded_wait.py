@@ -28,9 +28,11 @@ async def ended(tasks: Iterable[asyncio.Future[Any]], seconds: float) -> bool:
 
 
 def abandon(tasks: Iterable[asyncio.Future[Any]]) -> None:
-    """Cancel what still runs; if it does not heed that, its loop closes without a complaint about it."""
+    """Cancel what still runs; its loop closes without a complaint about it, or about an error that nobody asked for."""
     for task in tasks:
-        if not task.done():
+        if task.done():
+            _ignore(task)
+        else:
             task.cancel()
             task.add_done_callback(_ignore)
             task._log_destroy_pending = False  # type: ignore[attr-defined]  # noqa: SLF001 - it was given up on

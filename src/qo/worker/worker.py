@@ -489,7 +489,7 @@ async def _first(main: Coroutine[Any, Any, None], failed: list[asyncio.Task[None
         if not running.done():
             running.cancel()
             await ended([running], _CANCELLATION)
-            abandon([running])
+        abandon([running])
     for task in [*failed, running]:
         if task.done() and task.cancelled():
             raise WorkerCancelled("something cancelled what the worker does in the background; restart the worker")
