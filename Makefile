@@ -28,7 +28,7 @@ test: $(VENV)/developer  ## everything that must hold: style, types, architectur
 	QO_TEST_AZURITE=$$(ls $(CURDIR)/$(VENV)/azurite/node_modules/.bin/azurite-blob 2>/dev/null) \
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --ignore=tests/model
 
-torture: $(VENV)/developer $(VENV)/servers  ## kills, clocks, partitions, damage, poison, fuzz for longer (ONLY=clock runs one of them, SEED=7 repeats a run)
+torture: $(VENV)/developer $(VENV)/servers  ## kills, clocks, partitions, damage, poison, fuzz, the audit trail for longer (ONLY=clock runs one of them, SEED=7 repeats a run)
 	QO_TORTURE=$(TORTURE) QO_SEED=$(SEED) \
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -rA \
 	$(if $(ONLY),$(wildcard tests/torture/test_$(ONLY).py tests/engines/test_$(ONLY)*.py),tests/torture $(wildcard tests/engines/test_layouts*.py tests/engines/test_*_processes.py))
