@@ -15,22 +15,25 @@ class Blob(NamedTuple):
 
 
 class Bucket(Protocol):
-    """Where the bytes of a layout live. A write is durable before it returns."""
+    """A flat namespace of blobs. A write is durable before it returns.
+
+    Every method raises StorageError if the store cannot be reached, and Refused if the store rejects the request.
+    """
 
     async def get(self, key: str) -> Blob | None:
-        """The blob as it is now."""
+        """The current blob, or None if there is none."""
 
     async def put(self, key: str, data: bytes, *, expected: str) -> str:
-        """Write if the stored version is `expected` (or NEW, or ANY) and return the new one, else raise Conflict."""
+        """Write if the stored version is `expected` (or NEW, or ANY); return the new one. Raises Conflict otherwise."""
 
     async def delete(self, key: str) -> None:
-        """Remove a blob, whatever its version; it may be gone already."""
+        """Remove the blob, whatever its version. A missing blob is not an error."""
 
     def keys(self, prefix: str, *, after: str = "") -> AsyncIterator[str]:
-        """Keys that begin with `prefix` and come behind `after`, in byte order."""
+        """Yield the keys that start with `prefix` and sort after `after`, in byte order."""
 
     async def versions(self, key: str) -> list[Blob]:
-        """Every version the store kept, oldest first; only the present one where it keeps none."""
+        """Every stored version, oldest first; only the current one if the store does not keep versions."""
 
     def now(self) -> float:
-        """The store's clock."""
+        """The current time by the store's clock."""

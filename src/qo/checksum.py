@@ -1,10 +1,9 @@
-"""Checksums of what lies in a bucket: a flipped bit is noticed when it is read, and never written back.
+"""Checksums of stored documents. A reader detects a flipped bit instead of writing it back.
 
-A JSON document carries its CRC-32 behind it as white space: a line feed, then 32 characters, a space for 0 and a tab
-for 1. Every reader of JSON passes over it, and a writer that does not know of it leaves it out, so it is never
-outdated. A document without one is taken as it is. CRC-32 finds every error of up to 32 bits in a row, costs about a
-millisecond a megabyte, and a browser can calculate it too (`dashboard/sources/checksum.js`). It does not protect
-against forgery.
+A JSON document is followed by its CRC-32 as white space: a line feed, then 32 characters, a space for 0 and a tab for
+1. JSON parsers ignore it, and a writer that does not know the checksum drops it, so it is never out of date. A document
+without a checksum is accepted unchecked. CRC-32 detects every burst error of up to 32 bits, costs about 1 ms per
+megabyte, and browsers can compute it (`dashboard/sources/checksum.js`). It does not protect against forgery.
 """
 
 from zlib import crc32
@@ -16,25 +15,25 @@ _FROM_SPACE = bytes.maketrans(b" \t", b"01")
 
 
 def sealed(document: bytes) -> bytes:
-    """The document with its checksum behind it."""
+    """The document, followed by its checksum."""
     return document + b"\n" + f"{crc32(document):032b}".encode().translate(_TO_SPACE)
 
 
 def unsealed(data: bytes) -> bytes:
-    """A document that was sealed, without its checksum."""
+    """The document without the checksum that `sealed` added."""
     return data[:-_LENGTH]
 
 
 def check_seal(data: bytes) -> bool:
-    """Whether the document carries a checksum. Raises ValueError if it is not the document's."""
+    """Return whether the document carries a checksum. Raises ValueError if the checksum does not match."""
     tail = data[-_LENGTH:]
     if len(tail) < _LENGTH or tail[:1] != b"\n" or tail.strip(b" \t\n"):
         return False
     if int(tail[1:].translate(_FROM_SPACE), 2) != crc32(memoryview(data)[:-_LENGTH]):
-        raise ValueError("its checksum is not that of its bytes")
+        raise ValueError("its checksum does not match its content")
     return True
 
 
 def checksum_of(value: bytes) -> str:
-    """Of a large value; the task that refers to it carries it."""
+    """The checksum of a large value, which the task that refers to the value stores."""
     return f"{crc32(value):08x}"

@@ -1,7 +1,7 @@
-"""Stored tasks that cannot be read: what is damaged about one, and the note that says so.
+"""Stored tasks that cannot be read, and the notes that record them.
 
-An engine that meets a damaged task leaves it out of its answer, takes it out of its lists so that no claim meets it
-again, and keeps its bytes. The note `quarantine/tasks/<id>` tells everybody else.
+An engine that finds a damaged task omits it from the result, removes it from its indexes so that no claim finds it
+again, and keeps its bytes. The note `quarantine/tasks/<id>` reports it to every other process.
 """
 
 import logging
@@ -18,14 +18,14 @@ log = logging.getLogger("qo.damage")
 QUARANTINE = "quarantine/"
 DAMAGED_TASKS = "quarantine/tasks/"
 
-_EARLIEST, _LATEST = -62_135_596_800.0, 253_402_300_799.0  # what ISO 8601 can show: years 1 to 9999
-_MOST_REPORTED = 10_000
+_EARLIEST, _LATEST = -62_135_596_800.0, 253_402_300_799.0  # the range of ISO 8601: years 1 to 9999
+_MAX_REPORTED_TASKS = 10_000
 
-Damage = Mapping[str, str]  # ids of tasks that cannot be read, and why
+Damage = Mapping[str, str]  # from the id of an unreadable task to the reason
 
 
 class DamageNote(Struct, frozen=True, kw_only=True):
-    """Why a task was set aside. `data` is what was stored, where the store does not keep it in its place."""
+    """Why a task was set aside. `data` is the stored form, if the store does not keep it in its place."""
 
     task_id: str
     problem: str
@@ -50,34 +50,34 @@ def decode_damage(task_id: str, data: bytes) -> DamagedTask:
 
 
 def check_stored(task: Task) -> Task:
-    """The task, if its instants can be shown. Raises ValueError for values that no engine has written."""
+    """Return the task if ISO 8601 can express its times. Raises ValueError for values that no engine writes."""
     for at in (task.created_at, task.available_at, task.updated_at):
-        if not _EARLIEST <= at <= _LATEST:  # also NaN
-            raise ValueError(f"{at!r} is not an instant")
+        if not _EARLIEST <= at <= _LATEST:  # false for NaN, too
+            raise ValueError(f"{at!r} is not a valid time")
     return task
 
 
 def check_known_format(stored: int, known: int, problem: object) -> None:
-    """Raises StorageError where a newer build has written: this one cannot tell its tasks from damaged ones."""
+    """Raise StorageError if a newer qo writes the store: its tasks may look damaged to this version."""
     if stored > known:
         raise StorageError(
-            f"a task cannot be read, and nothing is set aside, because a newer qo writes this store (format {stored};"
-            f" this one knows formats up to {known}); upgrade qo: {problem}"
+            f"a task cannot be read. It is not set aside, because a newer qo writes this store (format {stored};"
+            f" this qo knows formats up to {known}); upgrade qo: {problem}"
         )
 
 
 class DamageLog:
-    """Says of each damaged task once what is wrong with it."""
+    """Logs each damaged task once."""
 
     def __init__(self) -> None:
         self._reported: set[str] = set()
 
     def report(self, damage: Damage) -> None:
         for task_id, problem in damage.items():
-            if task_id not in self._reported and len(self._reported) < _MOST_REPORTED:
+            if task_id not in self._reported and len(self._reported) < _MAX_REPORTED_TASKS:
                 self._reported.add(task_id)
                 log.error(
-                    "task %s is damaged and set aside, everything else goes on: %s",
+                    "task %s is damaged and was set aside; other tasks are not affected: %s",
                     task_id,
                     problem,
                     extra={"task_id": task_id},

@@ -1,8 +1,8 @@
-"""The format of a store: which builds of qo may use it.
+"""The format of a store, which decides which versions of qo may use it.
 
-A store records the number of its format, the oldest number whose builds may use it, and the qo that introduced it. A
-step to the next number is *additive* if builds from before it may ignore and keep what it adds: then that oldest
-number stays. Every other step makes the store unusable for them. See docs/formats.md.
+A store records its format number, the oldest number whose builds may use it, and the qo version that introduced it. A
+step to the next number is *additive* if older builds may ignore and preserve what it adds; the oldest number then
+stays. Every other step makes the store unusable for older builds. See docs/formats.md.
 """
 
 from collections.abc import Container
@@ -14,21 +14,21 @@ from qo.version import __version__
 
 
 class Format(Struct, frozen=True, kw_only=True):
-    """As a store records it."""
+    """The format that a store records."""
 
     format: int
-    since: int = 0  # builds that know this number may use the store; 0: only those that know its format
-    qo: str = ""  # the version that introduced it
+    since: int = 0  # builds that know this number may use the store; 0: only builds that know `format`
+    qo: str = ""  # the version that introduced the format
 
 
 def format_of(number: int, *, additive: Container[int] = ()) -> Format:
-    """What this build records for a format that it knows."""
+    """The record that this build writes for a format it knows."""
     since = next(step for step in range(number, -1, -1) if step not in additive)
     return Format(format=number, since=since, qo=__version__)
 
 
 def check_format(place: object, found: Format, known: int) -> None:
-    """Raise NewerFormat for a store that this build must not touch."""
+    """Raise NewerFormat if this build must not use the store."""
     if (found.since or found.format) > known:
         needed = f"use qo {found.qo} or newer" if found.qo else "upgrade qo"
         raise NewerFormat(

@@ -1,10 +1,8 @@
-"""A queue in one SQLite database in a bucket, whose owner chooses between durability and speed.
+"""A client for a queue in one SQLite database in a bucket, with a choice between durability and speed.
 
-store = await S3Store.create(bucket="my-bucket", mode="durable")
-producer = await store.producer("jobs")
-await producer.enqueue({"data": 1})  # returns when the bucket has it
-consumer = await store.consumer("jobs")
-task = await consumer.dequeue()
+store = await S3Store.create(bucket="my-bucket", mode="durable") producer = await store.producer("jobs") await
+producer.enqueue({"data": 1})  # returns when the bucket has the task consumer = await store.consumer("jobs") task =
+await consumer.dequeue()
 """
 
 import asyncio
@@ -28,10 +26,11 @@ _FOREVER = float("inf")
 
 
 class S3Store(Client):
-    """Everything a queue has, on one object. What another process wrote first is told: `ConflictError`.
+    """A client of one object. A call that loses a race against another process raises `ConflictError`.
 
-    `durable`: a call returns when the bucket has what it changed, and reads see nothing else. `local`: a call returns
-    at once, and a flush follows; what was not flushed yet is lost if the process dies, or another writes the object.
+    `durable`: a call returns when the bucket has its changes, and reads see only what the bucket has. `local`: a call
+    returns at once and a flush follows; changes that were not flushed are lost if the process dies or another process
+    writes the object.
     """
 
     def __init__(
@@ -43,14 +42,14 @@ class S3Store(Client):
         *,
         clock: Clock = system_clock,
     ) -> None:
-        """`engine` keeps its tasks in `database`. Applications call `create`."""
+        """`engine` stores its tasks in `database`. Applications call `create` instead."""
         super().__init__(engine, settings, clock=clock)
-        # Between two calls nothing is written that a call of another process could lose a race against.
+        # The recorder must not write between calls: its writes could lose a race against another process.
         self.recorder.is_automatic = False
         self._object = database
         self._mode = mode
-        # Nobody may have called close(): then what goes on in the background ends when the store is collected.
-        weakref.finalize(self, _let_go, asyncio.get_running_loop(), database).atexit = False
+        # Stop the background tasks when the store is garbage-collected without close().
+        weakref.finalize(self, _abandon, asyncio.get_running_loop(), database).atexit = False
 
     @classmethod
     async def create(
@@ -68,16 +67,16 @@ class S3Store(Client):
         settings: Settings | None = None,
         clock: Clock | None = None,
     ) -> "S3Store":
-        """Download the database, or begin one; the first write creates it.
+        """Download the database, or start an empty one that the first write creates.
 
-        `bucket` is the name of a bucket in S3, a URL (`s3://… gs://… az://… file:///…`), or a bucket itself. A flush
-        follows the last one after `interval` seconds at the earliest (durable 0, local 1; infinite: only `flush()`
-        does), or when `volume` calls wait. A bucket that does not answer is asked again for `patience` seconds.
+        `bucket` is the name of an S3 bucket, a URL (`s3://… gs://… az://… file:///…`), or a `Bucket`. Flushes are at
+        least `interval` seconds apart (durable 0, local 1; infinite: only `flush()` flushes), unless `volume` calls are
+        waiting. A request to a bucket that does not respond is retried for `patience` seconds.
 
-        Payloads and results above 256 KiB, up to `payload_limit` bytes, lie beside the database, in objects of their
-        own. In mode `local` a call with such a value waits until the bucket has the value.
+        Payloads and results above 256 KiB, up to `payload_limit` bytes, are stored in objects beside the database. In
+        mode `local` a call with such a value waits until the bucket has the value.
         """
-        from qo.engines.sqlite_object import DurabilityMode, SqliteObjectEngine  # noqa: PLC0415 - its driver is needed only here
+        from qo.engines.sqlite_object import DurabilityMode, SqliteObjectEngine  # noqa: PLC0415 - needs a driver
         from qo.engines.sqlite_object.engine import VOLUME  # noqa: PLC0415 - as above
 
         if mode not in set(DurabilityMode):
@@ -108,24 +107,24 @@ class S3Store(Client):
 
     @property
     def mode(self) -> str:
-        """Chosen once: for another mode create another store."""
+        """The durability mode. It cannot change; create another store for another mode."""
         return self._mode
 
     @property
     def lost(self) -> int:
-        """How many changes of mode `local` never reached the bucket."""
+        """The number of changes in mode `local` that never reached the bucket."""
         return self._object.lost
 
     async def flush(self) -> None:
-        """Bring everything to the bucket now: one step of what goes on in the background.
+        """Write every change to the bucket now.
 
-        In mode `local` raises ConflictError if another process has written the object; in `durable` the callers get it.
+        In mode `local` raises ConflictError if another process has written the object. In mode `durable` the calls that
+        made the changes raise it.
         """
         await self._object.flush()
 
 
 def _address(bucket: str, prefix: str, **options: str) -> str:
-    """The bucket's URL."""
     url, _, query = bucket.partition("?")
     url = url if "://" in url else f"s3://{url}"
     if prefix:
@@ -135,9 +134,9 @@ def _address(bucket: str, prefix: str, **options: str) -> str:
     return f"{url}?{query}" if query else url
 
 
-def _let_go(loop: asyncio.AbstractEventLoop, engine: "SqliteObjectEngine") -> None:
-    """Called by whichever thread collects."""
+def _abandon(loop: asyncio.AbstractEventLoop, engine: "SqliteObjectEngine") -> None:
+    """Runs in any thread: the garbage collector calls it."""
     try:
         loop.call_soon_threadsafe(engine.let_go)
-    except RuntimeError:  # the loop is closed, and its tasks with it
+    except RuntimeError:  # the loop is closed
         return

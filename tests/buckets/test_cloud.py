@@ -158,7 +158,7 @@ async def test_a_write_the_store_would_not_judge_is_tried_again(status: int) -> 
 
 async def test_a_server_error_leaves_a_write_in_doubt() -> None:
     async with S3Server(objects=Refusing(503, 1)) as server:
-        with pytest.raises(OutcomeUnknown, match="did not say"):
+        with pytest.raises(OutcomeUnknown, match="did not confirm"):
             await open_bucket(server.url).put("a", b"1", expected=NEW)
         assert server.requests == 1, "the driver tried again on its own"
 
@@ -178,7 +178,7 @@ async def test_a_machine_whose_clock_is_set_stamps_by_the_stores() -> None:
     wall, elapsed = ManualClock(system_clock()), ManualClock(50.0)
     async with S3Server() as server:
         clock = StoreClock(parse_address(server.url), wall, elapsed)
-        await asyncio.to_thread(clock.look)
+        await asyncio.to_thread(clock.refresh)
         before = clock.now()
         assert not clock.was_set()
         wall.advance(601)
@@ -186,7 +186,7 @@ async def test_a_machine_whose_clock_is_set_stamps_by_the_stores() -> None:
         assert clock.now() == pytest.approx(before + 1)
         assert clock.was_set()
         assert not clock.is_stale
-        await asyncio.to_thread(clock.look)
+        await asyncio.to_thread(clock.refresh)
         assert abs(clock.now() - before) < 60
         elapsed.advance(61)
         assert clock.is_stale
@@ -225,7 +225,7 @@ def test_an_address_is_filled_up_from_the_environment() -> None:
     ("url", "problem"),
     [
         ("s3://", "names no bucket"),
-        ("s3://key:secret@bucket/", "carries no credentials"),
+        ("s3://key:secret@bucket/", "must not contain credentials"),
         ("s3://b/?endpoint=ftp://x", "not an http"),
         ("s3://b/?connections=many", "not a number"),
         ("s3://b/?timeout=nan", "not a number"),

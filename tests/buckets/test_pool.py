@@ -69,14 +69,14 @@ async def test_more_work_than_threads_leaves_nothing_behind() -> None:
         assert pool._executor._work_queue.qsize() == 0
         while pool._threads:
             await asyncio.sleep(0.01)
-    assert (pool._free, list(pool._waiting)) == ([], [])
+    assert (pool._idle, list(pool._waiting)) == ([], [])
 
 
-@pytest.mark.parametrize("linger", [0.0, 0.0005])
+@pytest.mark.parametrize("idle_timeout", [0.0, 0.0005])
 async def test_a_thread_about_to_leave_still_makes_the_call_it_was_handed(
-    linger: float, monkeypatch: pytest.MonkeyPatch
+    idle_timeout: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("qo.buckets.thread_pool._LINGER", linger)
+    monkeypatch.setattr("qo.buckets.thread_pool._IDLE_TIMEOUT", idle_timeout)
     pool = ThreadPool(3)
     async with asyncio.timeout(PATIENCE):
         for n in range(300):
@@ -85,4 +85,4 @@ async def test_a_thread_about_to_leave_still_makes_the_call_it_was_handed(
             ]
             await pool.run(int)
         await asyncio.to_thread(pool._executor.shutdown)
-    assert (pool._threads, pool._free, list(pool._waiting)) == (0, [], [])
+    assert (pool._threads, pool._idle, list(pool._waiting)) == (0, [], [])

@@ -1,4 +1,4 @@
-"""Buckets: where the bytes of the bucket layouts live. None imports another; drivers are imported when needed."""
+"""Implementations of the bucket port. None imports another, and drivers are imported on first use."""
 
 from urllib.parse import urlsplit
 
@@ -11,7 +11,7 @@ __all__ = ["open_bucket"]
 
 
 def open_bucket(url: str, *, clock: Clock | None = None) -> Bucket:
-    """The bucket a URL names. A clock is for tests: without one a bucket tells its store's time."""
+    """Open the bucket that a URL names. A clock is for tests: by default a bucket uses its store's clock."""
     scheme = urlsplit(url).scheme
     if scheme == "memory":
         from qo.buckets.memory import MemoryBucket  # noqa: PLC0415

@@ -1,4 +1,4 @@
-"""Where a cloud bucket is: its URL, filled up from the environment."""
+"""The address of a cloud bucket, from a URL and the environment."""
 
 import os
 from collections.abc import Mapping
@@ -9,27 +9,27 @@ from qo.errors import InvalidSetting
 from qo.url_secrets import hide_password
 
 _BUCKET_VARIABLES = {"s3": "S3_BUCKET", "gs": "GOOGLE_BUCKET", "az": "AZURE_CONTAINER_NAME"}
-_CONNECTIONS = 64  # at 25 ms a request, some 2,500 requests a second
-_TIMEOUT = 30.0  # seconds for one request
+_MAX_CONNECTIONS = 64  # at 25 ms per request, about 2,500 requests a second
+_REQUEST_TIMEOUT = 30.0
 
 
 class BucketAddress(NamedTuple):
     scheme: str  # s3, gs or az
     bucket: str
-    prefix: str = ""  # without slashes at its ends
-    endpoint: str = ""  # empty: the cloud's own
+    prefix: str = ""  # without leading and trailing slashes
+    endpoint: str = ""  # empty: the provider's default
     region: str = "us-east-1"
-    account: str = ""  # Azure's storage account
-    anonymous: bool = False  # requests are not signed
-    connections: int = _CONNECTIONS
-    timeout: float = _TIMEOUT
+    account: str = ""  # the Azure storage account
+    anonymous: bool = False  # do not sign requests
+    connections: int = _MAX_CONNECTIONS
+    timeout: float = _REQUEST_TIMEOUT
 
     def __str__(self) -> str:
         return f"{self.scheme}://{self.bucket}" + (f"/{self.prefix}" if self.prefix else "")
 
 
 def parse_address(url: str, environ: Mapping[str, str] = os.environ) -> BucketAddress:
-    """`s3://bucket/prefix?endpoint=…&region=…`. Options that are not a bucket's (`layout=`) are left to others."""
+    """Parse `s3://bucket/prefix?endpoint=…&region=…`. Options of other layers, such as `layout=`, are ignored."""
     parts = urlsplit(url)
     given = {name: values[-1] for name, values in parse_qs(parts.query).items()}
     bucket = parts.netloc or environ.get(_BUCKET_VARIABLES[parts.scheme], "")
@@ -39,7 +39,7 @@ def parse_address(url: str, environ: Mapping[str, str] = os.environ) -> BucketAd
             f"{hide_password(url)!r} names no bucket; write {parts.scheme}://bucket/prefix or set {variable}"
         )
     if "@" in bucket:
-        raise InvalidSetting("a bucket's URL carries no credentials; put them into the environment")
+        raise InvalidSetting("a bucket URL must not contain credentials; put them into the environment")
     return BucketAddress(
         scheme=parts.scheme,
         bucket=bucket,
@@ -48,8 +48,8 @@ def parse_address(url: str, environ: Mapping[str, str] = os.environ) -> BucketAd
         region=_first(given.get("region"), *(environ.get(name) for name in _REGIONS)) or "us-east-1",
         account=_first(given.get("account"), environ.get("AZURE_STORAGE_ACCOUNT_NAME")),
         anonymous=given.get("anonymous", "").lower() in ("1", "true", "yes"),
-        connections=int(_number(given, "connections", _CONNECTIONS, 1, 1024)),
-        timeout=_number(given, "timeout", _TIMEOUT, 0.1, 3600),
+        connections=int(_number(given, "connections", _MAX_CONNECTIONS, 1, 1024)),
+        timeout=_number(given, "timeout", _REQUEST_TIMEOUT, 0.1, 3600),
     )
 
 
@@ -68,12 +68,12 @@ def _first(*values: str | None) -> str:
     return next((value for value in values if value), "")
 
 
-def _number(given: Mapping[str, str], name: str, default: float, least: float, most: float) -> float:
+def _number(given: Mapping[str, str], name: str, default: float, minimum: float, maximum: float) -> float:
     text = given.get(name, str(default))
     try:
         number = float(text)
     except ValueError:
         number = float("nan")
-    if not least <= number <= most:
-        raise InvalidSetting(f"{name}={text!r:.40} is not a number from {least:g} to {most:g}")
+    if not minimum <= number <= maximum:
+        raise InvalidSetting(f"{name}={text!r:.40} is not a number from {minimum:g} to {maximum:g}")
     return number

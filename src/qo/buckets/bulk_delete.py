@@ -1,4 +1,4 @@
-"""Deletions that meet on the way go together: many keys cost one request, hardly more than one key does."""
+"""Bulk deletes. Concurrent deletions share a request, which costs hardly more than a single deletion."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 from qo.errors import StorageError
 
-_UNDER_WAY = 2  # requests; what is asked for meanwhile gathers into the next
-_MOST = 1000  # keys in one request, as S3 allows
-_REFUSALS = 3  # one after the other, though each key by itself could be removed: the store does not know how
+_MAX_REQUESTS = 2  # in flight; deletions requested meanwhile go into the next batch
+_MAX_KEYS_PER_REQUEST = 1000  # S3's limit
+_MAX_REFUSALS = 3  # in a row while single deletions succeed: the store does not support bulk deletes
 
 
 class _PendingDelete(NamedTuple):
@@ -17,7 +17,7 @@ class _PendingDelete(NamedTuple):
 
 
 class BulkDelete:
-    """What fails together is tried one by one, so every caller hears of its own key."""
+    """Batches deletions. The keys of a failed batch are deleted one by one, so every caller gets its own result."""
 
     def __init__(
         self, remove: Callable[[str], Awaitable[None]], remove_all: Callable[[list[str]], Awaitable[None]]
@@ -29,11 +29,11 @@ class BulkDelete:
         self._sending: set[asyncio.Task[None]] = set()
 
     async def remove(self, key: str) -> None:
-        if self._refused >= _REFUSALS:
+        if self._refused >= _MAX_REFUSALS:
             await self._remove(key)
             return
         loop = asyncio.get_running_loop()
-        if loop is not self._loop:  # what another loop left unfinished has nobody waiting for it
+        if loop is not self._loop:  # nothing waits for batches of another loop
             self._loop, self._waiting, self._sending = loop, [], set()
         removal = _PendingDelete(key, loop.create_future())
         self._waiting.append(removal)
@@ -41,8 +41,8 @@ class BulkDelete:
         await removal.done
 
     def _send(self) -> None:
-        while self._waiting and len(self._sending) < _UNDER_WAY:
-            batch, self._waiting = self._waiting[:_MOST], self._waiting[_MOST:]
+        while self._waiting and len(self._sending) < _MAX_REQUESTS:
+            batch, self._waiting = self._waiting[:_MAX_KEYS_PER_REQUEST], self._waiting[_MAX_KEYS_PER_REQUEST:]
             sending = asyncio.ensure_future(self._try(batch))
             self._sending.add(sending)
             sending.add_done_callback(self._sent)
@@ -53,13 +53,13 @@ class BulkDelete:
 
     async def _try(self, batch: list[_PendingDelete]) -> None:
         try:
-            if len(batch) == 1 or not await self._went_together(batch):
+            if len(batch) == 1 or not await self._remove_batch(batch):
                 await asyncio.gather(*(self._try_alone(removal) for removal in batch))
         finally:
             for removal in batch:
-                removal.done.cancel()  # those without an answer: this was cut off
+                removal.done.cancel()  # no result: this task was cancelled
 
-    async def _went_together(self, batch: list[_PendingDelete]) -> bool:
+    async def _remove_batch(self, batch: list[_PendingDelete]) -> bool:
         try:
             await self._remove_all([removal.key for removal in batch])
         except StorageError:
@@ -67,21 +67,21 @@ class BulkDelete:
             return False
         self._refused = 0
         for removal in batch:
-            _answer(removal)
+            _finish(removal)
         return True
 
     async def _try_alone(self, removal: _PendingDelete) -> None:
         try:
             await self._remove(removal.key)
-        except Exception as error:  # noqa: BLE001 - goes to the caller
-            self._refused = 0  # it is not about several at once
-            _answer(removal, error)
+        except Exception as error:  # noqa: BLE001 - the caller gets it
+            self._refused = 0  # the error does not come from batching
+            _finish(removal, error)
         else:
-            _answer(removal)
+            _finish(removal)
 
 
-def _answer(removal: _PendingDelete, error: Exception | None = None) -> None:
-    if removal.done.done():  # the caller has left
+def _finish(removal: _PendingDelete, error: Exception | None = None) -> None:
+    if removal.done.done():  # the caller was cancelled
         return
     if error is None:
         removal.done.set_result(None)

@@ -1,4 +1,4 @@
-"""A bucket in a cloud: S3 and whatever speaks its language, Google Cloud Storage, Azure."""
+"""A bucket in S3 or an S3-compatible store, Google Cloud Storage, or Azure."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     from obstore import GetResult, PutMode
 
 T = TypeVar("T")
-_PAGE = 1000  # keys in one LIST request
-_PAUSES = (0.02, 0.04, 0.08, 0.16, 0.32)  # seconds, at most, between tries of a write the store would not judge
+_PAGE_SIZE = 1000  # keys in one LIST request
+_BUSY_RETRY_DELAYS = (0.02, 0.04, 0.08, 0.16, 0.32)  # upper bounds
 
 
 class CloudBucket:
-    """The driver's blocking calls in threads of our own: its coroutines aborted the interpreter at exit."""
+    """Runs the driver's blocking calls in its own threads: the driver's coroutines aborted the interpreter at exit."""
 
     def __init__(self, address: BucketAddress, *, clock: Clock | None = None) -> None:
         self._address = address
@@ -37,13 +37,13 @@ class CloudBucket:
         self._store: Store = open_store(address)
         self._pool = ThreadPool(address.connections)
         self._remove: Callable[[str], Awaitable[None]] = self._delete_one
-        if address.scheme == "s3":  # the others have no request for many
-            store = open_store(address, deletes_together=True)
+        if address.scheme == "s3":  # only S3 has bulk deletes
+            store = open_store(address, bulk_delete=True)
             self._remove = BulkDelete(self._delete_one, partial(self._delete_many, store)).remove
         self._clock = clock
         self._store_clock = StoreClock(address, system_clock)
-        self._client: Any = None  # boto3's, for versions; made when first asked
-        self._looking: asyncio.Future[None] | None = None
+        self._client: Any = None  # boto3's, for versions; created on first use
+        self._clock_check: asyncio.Future[None] | None = None
 
     async def get(self, key: str) -> Blob | None:
         return await self._call(partial(self._get, self._path(key)), key, writing=False)
@@ -51,10 +51,10 @@ class CloudBucket:
     async def put(self, key: str, data: bytes, *, expected: str) -> str:
         mode = self._mode(expected, key)
         send = partial(self._put, self._path(key), data, mode)
-        for pause in _PAUSES:
+        for pause in _BUSY_RETRY_DELAYS:
             try:
                 return await self._call(send, key, writing=True)
-            except Busy:  # refused, not done: trying again raises no suspect
+            except Busy:  # the store did not apply the write, so a retry is safe
                 await asyncio.sleep(pause * (0.5 + luck() / 2))
         return await self._call(send, key, writing=True)
 
@@ -68,14 +68,14 @@ class CloudBucket:
         await self._call(partial(obstore.delete, store, paths), f"{paths[0]} and others", writing=True)
 
     async def keys(self, prefix: str, *, after: str = "") -> AsyncIterator[str]:
-        """End the prefix with a slash where speed matters: the driver asks stores for whole segments only."""
+        """A prefix that ends with a slash is faster: the driver can list whole path segments only."""
         folder = prefix[: prefix.rfind("/") + 1]
         offset = f"{self._root}{after}" if after and after >= prefix else None
-        pages = obstore.list(self._store, f"{self._root}{folder}" or None, offset=offset, chunk_size=_PAGE)
+        pages = obstore.list(self._store, f"{self._root}{folder}" or None, offset=offset, chunk_size=_PAGE_SIZE)
         while page := await self._call(partial(next, pages, ()), prefix, writing=False):
             for entry in page:
                 key = entry["path"][len(self._root) :]
-                if key.startswith(prefix) and key > after:  # not every store minds the offset
+                if key.startswith(prefix) and key > after:  # some stores ignore the offset
                     yield key
                 elif key > prefix and not key.startswith(prefix):
                     return
@@ -100,12 +100,12 @@ class CloudBucket:
             return "overwrite"
         if self._address.scheme != "gs":
             return {"e_tag": expected}
-        if not expected.isdecimal():  # Google would call it a bad request
+        if not expected.isdecimal():  # Google answers 400 to such a version
             raise Conflict(f"{key} never had the version {expected!r:.40}")
         return {"version": expected}
 
     async def _call(self, function: Callable[[], T], key: str, *, writing: bool) -> T:
-        await self._mind_the_clock()
+        await self._refresh_clock()
         try:
             return await self._pool.run(function)
         except (obstore.exceptions.BaseError, FileNotFoundError, ValueError) as error:
@@ -113,7 +113,7 @@ class CloudBucket:
 
     def _get(self, path: str, version_id: str | None = None) -> Blob | None:
         try:
-            if version_id in (None, "null"):  # "null": written before the bucket kept versions
+            if version_id in (None, "null"):  # "null": written before versioning was on
                 found: GetResult = obstore.get(self._store, path)
             else:
                 found = obstore.get(self._store, path, options={"version": version_id})
@@ -130,7 +130,7 @@ class CloudBucket:
         result = obstore.put(self._store, path, data, mode=mode, use_multipart=False)
         version = result["version"] if self._address.scheme == "gs" else result["e_tag"]
         if not version:
-            raise StorageError(f"{self._address} gives its objects no versions; qo cannot work with it")
+            raise StorageError(f"{self._address} returns no object versions; qo cannot use this store")
         return version
 
     def _delete(self, path: str) -> None:
@@ -145,14 +145,14 @@ class CloudBucket:
             self._client = open_client(self._address)
         return version_ids(self._client, self._address, path)
 
-    async def _mind_the_clock(self) -> None:
-        """Look at the store's clock before the first request and when our own was set, else beside the others."""
+    async def _refresh_clock(self) -> None:
+        """Read the store's clock before the first request and after the local clock was set, else in the background."""
         if self._clock is not None:
             return
-        must_know = self._looking is None or self._store_clock.was_set()
-        if not must_know and not self._store_clock.is_stale:
+        must_wait = self._clock_check is None or self._store_clock.was_set()
+        if not must_wait and not self._store_clock.is_stale:
             return
-        if self._looking is None or self._looking.done():
-            self._looking = asyncio.ensure_future(self._pool.run(self._store_clock.look))
-        if must_know:
-            await asyncio.shield(self._looking)
+        if self._clock_check is None or self._clock_check.done():
+            self._clock_check = asyncio.ensure_future(self._pool.run(self._store_clock.refresh))
+        if must_wait:
+            await asyncio.shield(self._clock_check)

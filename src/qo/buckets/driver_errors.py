@@ -1,6 +1,6 @@
-"""What a cloud store's refusals mean for a caller. Read from the driver's text: it gives no status otherwise.
+"""Maps obstore's errors to qo's. Status and code are parsed from the message: the driver does not expose them.
 
-A plain StorageError, a Refused and a Conflict say that a write was not done. OutcomeUnknown says that it may have been.
+StorageError, Refused and Conflict mean that a write was not applied. OutcomeUnknown means that it may have been.
 """
 
 import re
@@ -12,58 +12,64 @@ from qo.errors import Conflict, OutcomeUnknown, QoError, Refused, StorageError
 
 _STATUS = re.compile(r"status code: (\d{3})")
 _CODE = re.compile(r"<Code>(\w+)</Code>")
-_ABSENT = {"NoSuchBucket", "ContainerNotFound"}
-_RACING = {"ConditionalRequestConflict", "OperationAborted"}
-_REFUSED_KEYS = {"InvalidAccessKeyId", "SignatureDoesNotMatch", "AuthenticationFailed", "InvalidToken", "ExpiredToken"}
+_NO_BUCKET_CODES = {"NoSuchBucket", "ContainerNotFound"}
+_WRITE_CONFLICT_CODES = {"ConditionalRequestConflict", "OperationAborted"}
+_CREDENTIAL_CODES = {
+    "InvalidAccessKeyId",
+    "SignatureDoesNotMatch",
+    "AuthenticationFailed",
+    "InvalidToken",
+    "ExpiredToken",
+}
 _SERVER_ERRORS = 500
 _TOO_MANY = 429
 _CONFLICT = 409
 
 
 class Busy(StorageError):
-    """The store would not judge the write now: another of the same key is under way, or too many come at once."""
+    """The store did not process the write: it has another write of the same key in progress, or too many requests."""
 
 
 def is_missing_key(error: BaseException) -> bool:
-    return isinstance(error, FileNotFoundError) and _code(str(error)) not in _ABSENT
+    return isinstance(error, FileNotFoundError) and _code(str(error)) not in _NO_BUCKET_CODES
 
 
 def to_qo_error(error: BaseException, address: BucketAddress, key: str, *, writing: bool) -> QoError:
-    """The error qo raises for one of the driver's."""
-    text = _words(error)
+    """Return the error to raise for one of the driver's."""
+    text = _message(error)
     status, code = _status(text), _code(text)
-    if code in _ABSENT:
+    if code in _NO_BUCKET_CODES:
         return Refused(f"there is no bucket {address.bucket!r}{_at(address)}; create it, or check the name")
-    if status == _TOO_MANY or (status == _CONFLICT and code in _RACING):
+    if status == _TOO_MANY or (status == _CONFLICT and code in _WRITE_CONFLICT_CODES):
         return Busy(f"{address} is busy with other writes of {key}; try again")
     if writing and isinstance(error, AlreadyExistsError | PreconditionError):
-        return Conflict(f"{key} was written by someone else")
+        return Conflict(f"{key} was written by another process")
     if status in (401, 403):
-        return Refused(_no_entry(code, address))
-    return _no_answer(error, address, status, writing=writing)
+        return Refused(_denied(code, address))
+    return _transport_error(error, address, status, writing=writing)
 
 
-def _no_answer(error: BaseException, address: BucketAddress, status: int | None, *, writing: bool) -> QoError:
-    """After timeouts, resets and server errors a write may have been done, or may yet be."""
-    text = _words(error)
+def _transport_error(error: BaseException, address: BucketAddress, status: int | None, *, writing: bool) -> QoError:
+    """After a timeout, a reset or a server error a write may have been applied, or may still be."""
+    text = _message(error)
     if "kind: Connect" in str(error):
         return StorageError(f"{address} cannot be reached{_at(address)}; check the network and the endpoint")
     if "Received redirect" in text or status in (301, 307):
         return Refused(f"{address} is in another region than {address.region}; add ?region=… to the URL")
     if writing and isinstance(error, BaseError) and (status is None or status >= _SERVER_ERRORS):
-        return OutcomeUnknown(f"{address} did not say whether it took the write: {_short(text)}")
-    return StorageError(f"{address} gave no answer: {_short(text)}")
+        return OutcomeUnknown(f"{address} did not confirm the write: {_short(text)}")
+    return StorageError(f"{address} did not respond: {_short(text)}")
 
 
-def _no_entry(code: str | None, address: BucketAddress) -> str:
+def _denied(code: str | None, address: BucketAddress) -> str:
     if code == "RequestTimeTooSkewed":
         return f"{address} refuses requests because this machine's clock is wrong; set it"
-    if code in _REFUSED_KEYS:
+    if code in _CREDENTIAL_CODES:
         return f"{address} does not accept the credentials ({code}); check AWS_ACCESS_KEY_ID and its secret, or log in"
     return f"these credentials may not do this in {address}; see qo bucket-setup --print-policy"
 
 
-def _words(error: BaseException) -> str:
+def _message(error: BaseException) -> str:
     return str(error).partition("\n\nDebug source")[0]
 
 

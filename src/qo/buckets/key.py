@@ -1,15 +1,15 @@
-"""What may be a key. One rule for all buckets, so that none meets a name another could not hold."""
+"""The rule for keys. It is the same for all buckets, so every bucket can hold every key."""
 
 import re
 
 _SEGMENT = r"[0-9A-Za-z_:.-]+"
 _KEY = re.compile(rf"(?!.*(?:^|/)\.\.?(?:/|$)){_SEGMENT}(?:/{_SEGMENT})*", re.ASCII)
-_LONGEST = 900  # bytes; S3 and its kin end at 1,024, the bucket's own prefix included
-_LONGEST_SEGMENT = 200  # bytes; file systems end at 255
+_MAX_KEY_LENGTH = 900  # bytes; S3's limit is 1,024, including the bucket's prefix
+_MAX_SEGMENT_LENGTH = 200  # bytes; the limit of file systems is 255
 
 
 def check_key(key: str) -> str:
-    """The key, or ValueError: keys are made by layouts from checked names, so a bad one is a bug of ours."""
-    if len(key) > _LONGEST or not _KEY.fullmatch(key) or max(map(len, key.split("/"))) > _LONGEST_SEGMENT:
-        raise ValueError(f"{key!r:.100} cannot be a key: segments of [0-9A-Za-z_:.-], not '.' or '..', with / between")
+    """Return the key. Raises ValueError if it is invalid: layouts make keys from checked names, so that is a bug."""
+    if len(key) > _MAX_KEY_LENGTH or not _KEY.fullmatch(key) or max(map(len, key.split("/"))) > _MAX_SEGMENT_LENGTH:
+        raise ValueError(f"{key!r:.100} is not a key: segments of [0-9A-Za-z_:.-] other than '.' and '..', joined by /")
     return key

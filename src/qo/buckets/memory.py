@@ -1,4 +1,4 @@
-"""A bucket in a dict, for tests and single-process use."""
+"""A bucket in a dict, for tests and single processes."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -17,14 +17,14 @@ class MemoryBucket:
         self._clock = clock
 
     async def get(self, key: str) -> Blob | None:
-        await asyncio.sleep(0)  # let others in, as a network would
+        await asyncio.sleep(0)  # switch to other coroutines, like a network request
         return self._present(check_key(key))
 
     async def put(self, key: str, data: bytes, *, expected: str) -> str:
         await asyncio.sleep(0)
         stored = self._present(check_key(key))
         if expected not in (ANY, stored.version if stored else NEW):
-            raise Conflict(f"{key} was written by someone else")
+            raise Conflict(f"{key} was written by another process")
         blob = Blob(data, str(next(self._numbers)), self._clock())
         self._blobs.setdefault(key, []).append(blob)
         return blob.version
@@ -44,5 +44,5 @@ class MemoryBucket:
         return self._clock()
 
     def _present(self, key: str) -> Blob | None:
-        kept = self._blobs.get(key)
-        return kept[-1] if kept else None
+        versions = self._blobs.get(key)
+        return versions[-1] if versions else None

@@ -1,5 +1,7 @@
-"""The driver's store for an address: S3 and its kin, Google, Azure. Its own retries are off: a conditional write whose
-answer was lost would look like a conflict on its second try."""
+"""obstore clients for S3 and compatible stores, Google and Azure.
+
+The driver's retries are off: a retry of a conditional write whose first response was lost would look like a conflict.
+"""
 
 import os
 from datetime import timedelta
@@ -21,26 +23,27 @@ if TYPE_CHECKING:
     )
 
 Store = S3Store | GCSStore | AzureStore
-_CONNECT = timedelta(seconds=5)
-_NOBODY = '{"disable_oauth": true, "client_email": "", "private_key": "", "private_key_id": ""}'
+_CONNECT_TIMEOUT = timedelta(seconds=5)
+_ANONYMOUS = '{"disable_oauth": true, "client_email": "", "private_key": "", "private_key_id": ""}'
 
 
-def open_store(address: BucketAddress, *, deletes_together: bool = False) -> Store:
-    """One that deletes together does so for a single key too, which is dearer. Only S3 makes the difference."""
+def open_store(address: BucketAddress, *, bulk_delete: bool = False) -> Store:
+    """Open a store. With `bulk_delete` S3 uses bulk requests for single keys too, which are slower."""
     if address.scheme == "s3":
-        return _s3(address, deletes_together=deletes_together)
+        return _s3(address, bulk_delete=bulk_delete)
     return _gs(address) if address.scheme == "gs" else _az(address)
 
 
-def _s3(address: BucketAddress, *, deletes_together: bool) -> S3Store:
+def _s3(address: BucketAddress, *, bulk_delete: bool) -> S3Store:
     config: S3Config = {
         "region": address.region,
-        "disable_bulk_delete": not deletes_together,
+        "disable_bulk_delete": not bulk_delete,
         "skip_signature": address.anonymous,
     }
     if address.endpoint:
         config["endpoint"] = address.endpoint
-        config["aws_endpoint_url_s3"] = address.endpoint  # a variable of this name would win over the line above
+        # an environment variable of this name would override `endpoint`
+        config["aws_endpoint_url_s3"] = address.endpoint
     provider = None if address.anonymous else _credentials(address)
     return S3Store(
         address.bucket,
@@ -52,10 +55,10 @@ def _s3(address: BucketAddress, *, deletes_together: bool) -> S3Store:
 
 
 def _credentials(address: BucketAddress) -> "S3CredentialProvider | None":
-    """Keys in the environment are the driver's own business; profiles, logins and roles are boto3's."""
+    """None if the environment holds keys, which the driver reads; otherwise boto3's profiles, logins and roles."""
     if os.environ.get("AWS_ACCESS_KEY_ID") and os.environ.get("AWS_SECRET_ACCESS_KEY"):
         return None
-    from obstore.auth.boto3 import Boto3CredentialProvider  # noqa: PLC0415 - slow to import, and rarely needed
+    from obstore.auth.boto3 import Boto3CredentialProvider  # noqa: PLC0415 - slow to import, rarely needed
 
     try:
         return Boto3CredentialProvider()
@@ -67,8 +70,8 @@ def _credentials(address: BucketAddress) -> "S3CredentialProvider | None":
 
 def _gs(address: BucketAddress) -> GCSStore:
     config: GCSConfig = {}
-    if address.anonymous:  # the driver's `skip_signature` does not reach its deletions
-        config["service_account_key"] = _NOBODY
+    if address.anonymous:  # the driver ignores `skip_signature` for deletions
+        config["service_account_key"] = _ANONYMOUS
     if address.endpoint:
         config["base_url"] = address.endpoint
     return GCSStore(address.bucket, config=config, client_options=_client(address), retry_config=_retries())
@@ -86,7 +89,7 @@ def _az(address: BucketAddress) -> AzureStore:
 def _client(address: BucketAddress) -> "ClientConfig":
     return {
         "allow_http": address.endpoint.startswith("http://"),
-        "connect_timeout": _CONNECT,
+        "connect_timeout": _CONNECT_TIMEOUT,
         "timeout": timedelta(seconds=address.timeout),
         "pool_max_idle_per_host": str(address.connections),
         "default_content_type": "application/octet-stream",

@@ -1,4 +1,4 @@
-"""Telling one's own write from another's when the answer was lost."""
+"""Conditional writes whose response was lost: tells the caller's own write from another writer's."""
 
 import asyncio
 from collections.abc import Callable
@@ -9,8 +9,8 @@ from qo.bucket import ANY, NEW, Blob, Bucket
 from qo.errors import Conflict, OutcomeUnknown, Refused, StorageError
 from qo.ids import luck
 
-SUPERSEDED: Final = "superseded"  # the version of a write that landed and was replaced since: no store ever gives it
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0  # seconds
+SUPERSEDED: Final = "superseded"  # the version of a write that was applied and then replaced; no store uses this value
+_FIRST_DELAY, _MAX_DELAY = 0.05, 2.0
 
 IsOurs = Callable[[bytes], bool | None]
 
@@ -25,30 +25,31 @@ async def put_document(
     patience: float = 30.0,
     chance: Callable[[], float] = luck,
 ) -> str:
-    """Write a document; the answer is the truth.
+    """Write a document and return its version once the write is known to be stored.
 
-    Returns its version: the write landed. Raises Conflict: it did not and never will. Raises StorageError: the store
-    refuses it, or did not take it for `patience` seconds, and it did not land. Raises OutcomeUnknown: nobody can say;
-    it may land later still, and doing the whole operation again, with the same id and nonce, must be harmless.
+    Raises Conflict: the write was not applied and never will be. Raises StorageError: the store refuses the write, or
+    did not accept it for `patience` seconds, and it was not applied. Raises OutcomeUnknown: the write may have been
+    applied or may still be; the caller must be able to repeat the whole operation with the same id and nonce.
 
-    What a layout must do:
+    A layout must:
 
-    - Make the bytes of every write distinct: a fresh random write id in the document (equal bytes have equal ETags).
-    - Carry over the last eight write ids from the document it replaces. Another writer may build on our write before we
-      read back; its document then still names ours.
+    - Make the bytes of every write distinct, with a fresh random write id in the document (equal bytes have equal
+      ETags).
+    - Carry over the last eight write ids from the document it replaces. Another writer may build on this write before
+      it is read back; its document then still contains the write id.
     - Give a created document a nonce that no later write changes.
-    - Pass `is_ours`, which looks at whatever is stored now and answers: True, our write id (or, for a creation, our
-      nonce) is in it; False, it is not, and the document's own `version` number shows that it was not forgotten either
-      (it is at most eight past ours); None, it cannot be told (more than eight past ours, or not readable).
-    - Never delete a document within an hour of its last write: a create that is still on its way would bring it back.
+    - Pass `is_ours`, which examines the stored document and returns: True, it contains this write's id (or, for a
+      creation, its nonce); False, it does not, and the document's `version` number shows that the id was not dropped
+      either (it is at most eight past this write's); None, unknown (more than eight past, or not readable).
+    - Not delete a document within an hour of its last write: a delayed creation would bring it back.
 
-    If our write landed and someone replaced it since, the version returned is SUPERSEDED: a later write that expects it
-    is a Conflict, as it should be.
+    If the write was applied and has been replaced since, the returned version is SUPERSEDED: a later write that expects
+    it raises Conflict.
     """
     attempt = _Attempt(bucket, key, data, expected, is_ours)
     loop = asyncio.get_running_loop()
     deadline = loop.time() + patience
-    backoff = Backoff(_FIRST_PAUSE, _LONGEST_PAUSE, jitter=(0.5, 1.0), chance=chance)
+    backoff = Backoff(_FIRST_DELAY, _MAX_DELAY, jitter=(0.5, 1.0), chance=chance)
     while True:
         try:
             return await attempt.send()
@@ -56,16 +57,16 @@ async def put_document(
             raise
         except StorageError as error:
             if isinstance(error, Refused) or loop.time() + backoff.upcoming > deadline:
-                raise attempt.last_word(error) from error
+                raise attempt.final_error(error) from error
         await asyncio.sleep(backoff.next())
 
 
 class _Undecidable(OutcomeUnknown):
-    """Looking again will not help."""
+    """Another attempt cannot decide it."""
 
 
 class _Attempt:
-    """The same bytes, as often as it takes. In suspect once any of them may have arrived without our knowing."""
+    """Sends the same bytes repeatedly. The write is in doubt once an attempt may have arrived unanswered."""
 
     def __init__(self, bucket: Bucket, key: str, data: bytes, expected: str, is_ours: IsOurs) -> None:
         self._bucket, self._key, self._data, self._expected = bucket, key, data, expected
@@ -73,8 +74,8 @@ class _Attempt:
         self._in_doubt = False
 
     async def send(self) -> str:
-        """The version, or Conflict; StorageError if another try is worth while."""
-        version = await self._look() if self._in_doubt else None
+        """Return the version or raise Conflict. Raises StorageError if another attempt may succeed."""
+        version = await self._read_back() if self._in_doubt else None
         if version is not None:
             return version
         try:
@@ -85,20 +86,20 @@ class _Attempt:
         except Conflict:
             if not self._in_doubt:
                 raise
-        version = await self._look()  # an earlier try of ours may have arrived in the meantime
+        version = await self._read_back()  # an earlier attempt may have been applied meanwhile
         if version is None:
             raise StorageError(f"{self._key} changes faster than it can be read; try again")
         return version
 
-    async def _look(self) -> str | None:
-        """The version if our write landed, None if it has not yet; Conflict if it never will."""
+    async def _read_back(self) -> str | None:
+        """The version if the write was applied, None if it was not yet. Raises Conflict if it never will be."""
         if self._expected == ANY:
-            return None  # what is written over whatever is there is simply written again
+            return None  # an unconditional write can simply be repeated
         blob = await self._bucket.get(self._key)
         if blob is None and self._expected == NEW:
             return None
         if blob is None:
-            raise _Undecidable(f"{self._key} is gone; whether it took our write before, nobody can say")
+            raise _Undecidable(f"{self._key} is gone; whether it had received this write is unknown")
         if blob.version == self._expected:
             return None
         return blob.version if blob.data == self._data else self._recognise(blob)
@@ -106,12 +107,12 @@ class _Attempt:
     def _recognise(self, blob: Blob) -> str:
         ours = self._is_ours(blob.data)
         if ours is None:
-            raise _Undecidable(f"{self._key} has moved on too far to tell whether it took our write")
+            raise _Undecidable(f"{self._key} has changed too often to tell whether it received this write")
         if not ours:
-            raise Conflict(f"{self._key} was written by someone else")
+            raise Conflict(f"{self._key} was written by another process")
         return SUPERSEDED
 
-    def last_word(self, error: StorageError) -> StorageError:
+    def final_error(self, error: StorageError) -> StorageError:
         if not self._in_doubt or isinstance(error, OutcomeUnknown):
             return error
         return OutcomeUnknown(f"{self._key} may have been written, and cannot be read back: {error}")

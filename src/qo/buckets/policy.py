@@ -1,4 +1,4 @@
-"""What each role may do in a bucket, as an IAM policy: as little as it can do its work with."""
+"""IAM policies with the least privileges that each role needs."""
 
 from typing import Any, Literal, get_args
 
@@ -19,17 +19,17 @@ _ACTIONS: dict[Role, list[str]] = {
     "operator": _CHANGE,
     "admin": _CHANGE,
 }
-_PAGE = "ui/"  # scripts that run in browsers with the rights of whoever opens them
-_EVERYTHING = [""]
+_PAGE = "ui/"  # scripts that run in browsers, with the rights of the user who opens them
+_ALL_PREFIXES = [""]
 
-# How keys begin, by layout. A producer writes a task, its index entry and its large inputs, and reads what became of
-# them. All others also need leases, registrations, controls and counts.
-_SUBMITTED = {
+# Key prefixes by layout. A producer writes a task, its index entry and its large inputs, and reads their state. All
+# other roles also need leases, registrations, controls and counts.
+_PRODUCER_PREFIXES = {
     "tasks": ["tasks/", "ready/", "data/", "format.json"],
     "one": ["queue.json", "data/"],
     "sqlite": ["queue.sqlite", "data/"],
 }
-_WORKED_ON = {
+_WORKER_PREFIXES = {
     "tasks": ["tasks/", "ready/", "leases/", "notes/", "workers/", "stats/", "data/", "format.json"],
     "one": ["queue.json", "data/"],
     "sqlite": ["queue.sqlite", "data/"],
@@ -37,16 +37,17 @@ _WORKED_ON = {
 
 
 def policy(address: BucketAddress, role: Role, *, layout: str = "tasks") -> dict[str, Any]:
-    """Nothing in it lets anyone delete a version, change the bucket's settings or see what lies beside the queue.
+    """The IAM policy of a role.
 
-    Only an admin reaches tokens and the audit trail, and writes the page. All others are refused explicitly, so another
-    policy of the same user does not give it to them. In the layouts `one` and `sqlite` all share one object, and a
-    producer can do to tasks what a worker can.
+    No policy allows deleting versions, changing the bucket's settings or reading objects outside the queue. Only an
+    admin can access tokens and the audit trail, and write the page. All other roles are denied explicitly, so that
+    another policy of the same user cannot grant it. In the layouts `one` and `sqlite` all roles share one object, so a
+    producer can change tasks like a worker.
     """
     bucket, root = f"arn:aws:s3:::{address.bucket}", f"{address.prefix}/" if address.prefix else ""
-    starts = [f"{root}{folder}*" for folder in _folders(role, layout)]
+    starts = [f"{root}{folder}*" for folder in _prefixes(role, layout)]
     listing: dict[str, Any] = {
-        "Sid": "List",  # without it a missing object answers 403 in place of 404
+        "Sid": "List",  # without this permission S3 answers 403 instead of 404 for a missing object
         "Effect": "Allow",
         "Action": ["s3:ListBucket"] if role == "producer" else ["s3:ListBucket", "s3:ListBucketVersions"],
         "Resource": bucket,
@@ -62,7 +63,7 @@ def policy(address: BucketAddress, role: Role, *, layout: str = "tasks") -> dict
     statements = [listing, objects]
     here = f"{bucket}/{root}"
     if role not in ("admin", "dashboard"):
-        # New records have names that nobody can guess, so without listing and reading nobody can replace one either.
+        # New records have random names. Without listing or reading, these roles cannot replace an existing one.
         statements.append({"Effect": "Allow", "Action": ["s3:PutObject"], "Resource": f"{here}{AUDIT_NOTES}*"})
     if role != "admin":
         page = {"Effect": "Deny", "Action": ["s3:PutObject", "s3:DeleteObject"], "Resource": f"{here}{_PAGE}*"}
@@ -70,9 +71,9 @@ def policy(address: BucketAddress, role: Role, *, layout: str = "tasks") -> dict
     return {"Version": "2012-10-17", "Statement": statements}
 
 
-def _folders(role: Role, layout: str) -> list[str]:
+def _prefixes(role: Role, layout: str) -> list[str]:
     if role == "admin":
-        return _EVERYTHING
+        return _ALL_PREFIXES
     if role == "producer":
-        return _SUBMITTED[layout]
-    return [*_WORKED_ON[layout], *([_PAGE] if role == "dashboard" else [])]
+        return _PRODUCER_PREFIXES[layout]
+    return [*_WORKER_PREFIXES[layout], *([_PAGE] if role == "dashboard" else [])]

@@ -1,4 +1,4 @@
-"""Part of a bucket: every key below one prefix."""
+"""A view of a bucket that prepends a prefix to every key."""
 
 from collections.abc import AsyncIterator
 

@@ -1,15 +1,15 @@
-"""Counting requests, so that what a layout costs can be shown."""
+"""A bucket that counts its requests, to show what a layout costs."""
 
 from collections import Counter
 from collections.abc import AsyncIterator
 
 from qo.bucket import Blob, Bucket
 
-_PAGE = 1000  # keys a store tells in one request
+_PAGE_SIZE = 1000  # keys that a store lists in one request
 
 
 class CountingBucket:
-    """Passes everything on. `requests` counts by kind: get, put, delete, list (pages), versions."""
+    """Forwards every call. `requests` counts by kind: get, put, delete, list (pages), versions."""
 
     def __init__(self, bucket: Bucket) -> None:
         self.requests: Counter[str] = Counter()
@@ -20,7 +20,7 @@ class CountingBucket:
         return await self._bucket.get(key)
 
     async def put(self, key: str, data: bytes, *, expected: str) -> str:
-        self.requests["put"] += 1  # refused ones too: they are billed
+        self.requests["put"] += 1  # refused writes count too: they are billed
         return await self._bucket.put(key, data, expected=expected)
 
     async def delete(self, key: str) -> None:
@@ -29,11 +29,11 @@ class CountingBucket:
 
     async def keys(self, prefix: str, *, after: str = "") -> AsyncIterator[str]:
         self.requests["list"] += 1
-        told = 0
+        listed = 0
         async for key in self._bucket.keys(prefix, after=after):
-            if told and told % _PAGE == 0:
+            if listed and listed % _PAGE_SIZE == 0:
                 self.requests["list"] += 1
-            told += 1
+            listed += 1
             yield key
 
     async def versions(self, key: str) -> list[Blob]:

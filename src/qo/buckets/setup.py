@@ -1,4 +1,4 @@
-"""Making a bucket fit for a queue: versions kept, old ones let go, the dashboard's pages let in."""
+"""Prepares an S3 bucket: versioning, a lifecycle rule for old versions, and CORS for the dashboard."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -14,12 +14,12 @@ _NO_RULES = {"NoSuchLifecycleConfiguration", "NoSuchCORSConfiguration"}
 
 class SetupStep(Struct, frozen=True):
     name: str
-    is_done: bool  # already, before we came
+    is_done: bool  # whether the bucket was already set up so
     detail: str
 
 
 def set_up(address: BucketAddress, *, origins: Sequence[str], noncurrent_days: int, dry_run: bool) -> list[SetupStep]:
-    """What was, or would be, done. What others set up is left as it is."""
+    """Return the steps taken, or with `dry_run` the steps needed. Rules of other applications are preserved."""
     from botocore.exceptions import (  # type: ignore[import-untyped]  # noqa: PLC0415 - slow to import, rarely needed
         BotoCoreError,
         ClientError,
@@ -42,11 +42,11 @@ def _versioning(client: Any, address: BucketAddress, *, dry_run: bool) -> SetupS
     is_on = client.get_bucket_versioning(Bucket=address.bucket).get("Status") == "Enabled"
     if not is_on and not dry_run:
         client.put_bucket_versioning(Bucket=address.bucket, VersioningConfiguration={"Status": "Enabled"})
-    return SetupStep("versioning", is_on, "every version of a task is kept: its history")
+    return SetupStep("versioning", is_on, "every version of a task is kept as its history")
 
 
 def _lifecycle(client: Any, address: BucketAddress, days: int, *, dry_run: bool) -> SetupStep:
-    """Deleted index entries leave a version and a marker each: without this rule they would be stored for ever."""
+    """Deleted index entries leave a version and a delete marker, which would be stored forever without this rule."""
     rule = lifecycle_rule(address.prefix, days)
     rules = _rules(lambda: client.get_bucket_lifecycle_configuration(Bucket=address.bucket))
     is_done = any(_same(old, rule) for old in rules)
@@ -55,7 +55,7 @@ def _lifecycle(client: Any, address: BucketAddress, days: int, *, dry_run: bool)
         client.put_bucket_lifecycle_configuration(
             Bucket=address.bucket, LifecycleConfiguration={"Rules": [*others, rule]}
         )
-    return SetupStep("lifecycle", is_done, f"replaced and deleted versions are let go after {days} days")
+    return SetupStep("lifecycle", is_done, f"noncurrent versions are removed after {days} days")
 
 
 def _cors(client: Any, address: BucketAddress, origins: Sequence[str], *, dry_run: bool) -> SetupStep:
@@ -83,7 +83,7 @@ def cors_rule(origins: Sequence[str]) -> dict[str, Any]:
     return {
         "ID": "qo-dashboard",
         "AllowedOrigins": list(origins),
-        "AllowedMethods": ["GET", "PUT", "HEAD", "DELETE"],  # DELETE: an index entry whose task moved on
+        "AllowedMethods": ["GET", "PUT", "HEAD", "DELETE"],  # DELETE: for index entries of tasks that have changed
         "AllowedHeaders": ["*"],
         "ExposeHeaders": ["ETag", "Date", "x-amz-version-id"],
         "MaxAgeSeconds": 3600,
@@ -102,7 +102,7 @@ def _rules(read: Callable[[], Any], name: str = "Rules") -> list[dict[str, Any]]
 
 
 def _same(old: dict[str, Any], new: dict[str, Any]) -> bool:
-    """Stores add defaults of their own; what we ask for is what counts."""
+    """Whether the old rule contains the new one. Stores add default fields."""
     return all(old.get(name) == value for name, value in new.items())
 
 
@@ -110,9 +110,9 @@ def _advice(address: BucketAddress, code: str, text: str) -> str:
     if code in ("NoSuchBucket", "404"):
         return f"there is no bucket {address.bucket!r}; create it first, in the region you want it in"
     if code in ("AccessDenied", "403"):
-        return f"these credentials may not change the settings of {address.bucket}; use an administrator's"
+        return f"these credentials may not change the settings of {address.bucket}; use those of an administrator"
     if code in ("InvalidAccessKeyId", "SignatureDoesNotMatch"):
         return f"{address} does not accept the credentials ({code}); check AWS_ACCESS_KEY_ID and its secret"
     if code in ("NotImplemented", "MethodNotAllowed"):
-        return f"{address} has no such settings ({text}); set it up by its own means"
-    return f"{address} refuses its set-up: {text}"
+        return f"{address} does not support this setting ({text}); configure it with the store's own tools"
+    return f"{address} cannot be set up: {text}"

@@ -1,4 +1,4 @@
-"""Threads for calls that block: a bucket's own, so that nobody else's slow calls stand in its way."""
+"""A thread pool for blocking calls, one per bucket, so that other users of threads cannot delay it."""
 
 import asyncio
 import os
@@ -13,74 +13,74 @@ from qo.errors import StorageError
 
 P = ParamSpec("P")
 T = TypeVar("T")
-_LINGER = 0.1  # seconds a thread waits for another call; the interpreter's exit waits as long
+_IDLE_TIMEOUT = 0.1  # of a thread; the interpreter's exit waits as long
 
 
 class ThreadPool:
-    """Threads start as they are needed, and end soon after.
+    """Starts threads on demand and ends them soon after.
 
-    A thread that has made a call waits for the next one here instead of going back to the executor: the way there and
-    back is half of what a quick call costs. It is handed its call, so that no other can take it; a queue shared by
-    threads that wait for a while only would do, but that of CPython 3.11 can make one of them wait for ever.
+    A thread that has finished a call waits here for the next one instead of returning to the executor, which would
+    double the cost of a quick call. A call is handed to one waiting thread. A shared queue with a timed get would be
+    simpler, but in CPython 3.11 such a get can block forever.
     """
 
     def __init__(self, threads: int) -> None:
         self._executor = ThreadPoolExecutor(threads, thread_name_prefix="qo-bucket")
         self._process = os.getpid()
-        self._lock = Lock()  # for these:
-        self._most, self._threads = threads, 0
-        self._free: list[_Seat] = []  # the last who came is the first to be called, so that others may leave
-        self._waiting: deque[_Call[Any]] = deque()  # for a thread, while all are at work
-        self._answers: _Answers | None = None
+        self._lock = Lock()  # guards the attributes below
+        self._max_threads, self._threads = threads, 0
+        self._idle: list[_IdleThread] = []  # last in, first out, so that surplus threads time out
+        self._waiting: deque[_Call[Any]] = deque()  # calls that wait for a thread
+        self._results: _Results | None = None
 
     async def run(self, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        if os.getpid() != self._process:  # a fork has none of our threads and shares our connections
-            raise StorageError("this bucket was opened before the process forked; open another in the child")
+        if os.getpid() != self._process:  # a child process has no threads and shares the parent's connections
+            raise StorageError("this bucket was opened before the process forked; open another one in the child")
         loop = asyncio.get_running_loop()
-        if self._answers is None or self._answers.loop is not loop:
-            self._answers = _Answers(loop)
-        call = _Call(lambda: function(*args, **kwargs), self._answers)
-        self._hand_out(call)
+        if self._results is None or self._results.loop is not loop:
+            self._results = _Results(loop)
+        call = _Call(lambda: function(*args, **kwargs), self._results)
+        self._dispatch(call)
         return await call.future
 
-    def _hand_out(self, call: "_Call[Any]") -> None:
+    def _dispatch(self, call: "_Call[Any]") -> None:
         with self._lock:
-            if self._free:
-                seat = self._free.pop()
-            elif self._threads < self._most:
-                self._threads, seat = self._threads + 1, None
+            if self._idle:
+                thread = self._idle.pop()
+            elif self._threads < self._max_threads:
+                self._threads, thread = self._threads + 1, None
             else:
                 self._waiting.append(call)
                 return
-        if seat is None:
+        if thread is None:
             self._executor.submit(self._serve, call)
         else:
-            seat.give(call)
+            thread.give(call)
 
     def _serve(self, call: "_Call[Any] | None") -> None:
-        seat = _Seat()
+        thread = _IdleThread()
         while call is not None:
             call.make()
-            call = self._next(seat)
+            call = self._next(thread)
 
-    def _next(self, seat: "_Seat") -> "_Call[Any] | None":
-        """None: the thread is not needed any more."""
+    def _next(self, thread: "_IdleThread") -> "_Call[Any] | None":
+        """The next call, or None if the thread has been idle for too long and must end."""
         with self._lock:
             if self._waiting:
                 return self._waiting.popleft()
-            self._free.append(seat)
-        if call := seat.wait(_LINGER):
+            self._idle.append(thread)
+        if call := thread.wait(_IDLE_TIMEOUT):
             return call
         with self._lock:
-            if seat in self._free:
-                self._free.remove(seat)
+            if thread in self._idle:
+                self._idle.remove(thread)
                 self._threads -= 1
                 return None
-        return seat.wait()  # a call is on its way
+        return thread.wait()  # `_dispatch` took this thread and is about to give it a call
 
 
-class _Seat:
-    """Where a thread waits to be handed its next call."""
+class _IdleThread:
+    """A thread that waits for its next call."""
 
     def __init__(self) -> None:
         self._given = Lock()
@@ -99,43 +99,43 @@ class _Seat:
 
 
 class _Call(Generic[T]):
-    def __init__(self, function: Callable[[], T], answers: "_Answers") -> None:
-        self._function, self._answers = function, answers
-        self.future: asyncio.Future[T] = answers.loop.create_future()
+    def __init__(self, function: Callable[[], T], results: "_Results") -> None:
+        self._function, self._results = function, results
+        self.future: asyncio.Future[T] = results.loop.create_future()
 
     def make(self) -> None:
         if self.future.cancelled():
             return
         try:
-            answer = self._function()
-        except BaseException as error:  # noqa: BLE001 - goes to the caller
-            self._answers.give(self.future, None, error)
+            result = self._function()
+        except BaseException as error:  # noqa: BLE001 - the caller gets it
+            self._results.give(self.future, None, error)
         else:
-            self._answers.give(self.future, answer, None)
+            self._results.give(self.future, result, None)
 
 
-class _Answers:
-    """On their way back to the loop, which is woken once for all that are there when it comes."""
+class _Results:
+    """Passes results to the event loop, with one wake-up for all results that are ready."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
         self._given: deque[tuple[asyncio.Future[Any], Any, BaseException | None]] = deque()
-        self._told = False
+        self._is_wake_scheduled = False
 
-    def give(self, future: "asyncio.Future[Any]", answer: object, error: BaseException | None) -> None:
-        self._given.append((future, answer, error))
-        if not self._told:
-            self._told = True
-            with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+    def give(self, future: "asyncio.Future[Any]", result: object, error: BaseException | None) -> None:
+        self._given.append((future, result, error))
+        if not self._is_wake_scheduled:
+            self._is_wake_scheduled = True
+            with suppress(RuntimeError):  # the loop is closed, so nothing waits for the result
                 self.loop.call_soon_threadsafe(self._settle)
 
     def _settle(self) -> None:
-        self._told = False
+        self._is_wake_scheduled = False
         while self._given:
-            future, answer, error = self._given.popleft()
+            future, result, error = self._given.popleft()
             if future.done():
                 continue
             if error is None:
-                future.set_result(answer)
+                future.set_result(result)
             else:
                 future.set_exception(error)

@@ -1,4 +1,4 @@
-"""A bucket in a directory: safe between processes and after a power cut."""
+"""A bucket in a directory, safe for concurrent processes and across power failures."""
 
 from qo.buckets.folder.bucket import FolderBucket
 

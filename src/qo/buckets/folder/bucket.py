@@ -1,7 +1,7 @@
-"""A bucket in a directory: safe between processes and after a power cut.
+"""A bucket in a directory, safe for concurrent processes and across power failures.
 
-A creation is link(2), which fails if the name is taken. Every other write compares and renames under a lock. What qo
-keeps for itself lies in `.qo`: locks, drafts, and old versions if they are wanted.
+A creation uses link(2), which fails if the name exists. Every other write compares and renames under a lock. qo keeps
+its own files in `.qo`: locks, temporary files, and old versions if `versions=true`.
 """
 
 import contextlib
@@ -14,7 +14,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 from qo.bucket import ANY, NEW, Blob
 from qo.buckets.folder.directories import Directories
-from qo.buckets.folder.files import FileHeader, flush_folder, new_version, read_blob, read_head, remove_empty
+from qo.buckets.folder.files import FileHeader, flush_folder, new_version, read_blob, read_header, remove_empty
 from qo.buckets.folder.locks import locked
 from qo.buckets.folder.paths import path_of, walk
 from qo.buckets.folder.temp_files import TempFiles, place
@@ -23,28 +23,28 @@ from qo.clock import Clock, system_clock
 from qo.errors import Conflict, InvalidSetting, Refused, StorageError
 from qo.url_secrets import hide_password
 
-_THREADS = 8
-_PAGE = 1000  # keys fetched in one go
-_NO_ENTRY = (errno.EACCES, errno.EPERM, errno.EROFS)
+_MAX_THREADS = 8
+_PAGE_SIZE = 1000  # keys listed in one call
+_DENIED = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
 class FolderBucket:
-    """Old versions last as long as their blob: a deletion takes them along."""
+    """Deleting a blob also deletes its old versions."""
 
     def __init__(self, root: Path, *, versions: bool = False, clock: Clock | None = None) -> None:
-        self._root = root.absolute()  # now: the process may change its directory later
+        self._root = root.absolute()  # resolved now, because the process may change its directory later
         self._locks = self._root / ".qo" / "locks"
         self._old = self._root / ".qo" / "versions"
         self._folders = Directories(self._root)
-        self._drafts = TempFiles(self._root / ".qo" / "drafts", self._folders)
+        self._temp_files = TempFiles(self._root / ".qo" / "drafts", self._folders)
         self._keeps_versions = versions
         self._clock = clock or system_clock
-        self._pool = ThreadPool(_THREADS)
+        self._pool = ThreadPool(_MAX_THREADS)
         self._is_ready = False
 
     @classmethod
     def from_url(cls, url: str, *, clock: Clock | None = None) -> "FolderBucket":
-        """`file:///var/lib/qo?versions=true`. Options that are not a bucket's (`layout=`) are left to others."""
+        """Parse `file:///var/lib/qo?versions=true`. Options of other layers, such as `layout=`, are ignored."""
         parts = urlsplit(url)
         path = unquote(parts.path)
         if parts.netloc or not path.startswith("/") or path == "/":
@@ -84,18 +84,18 @@ class FolderBucket:
             if expected == NEW:
                 return self._create(path, key, data)
             with locked(self._locks, key, self._folders.modes.file):
-                present = read_head(path)
+                present = read_header(path)
                 if expected != ANY and (present is None or present.version != expected):
-                    raise Conflict(f"{key} was written by someone else")
+                    raise Conflict(f"{key} was written by another process")
                 return self._replace(path, key, data, present)
 
     def _create(self, path: Path, key: str, data: bytes) -> str:
         version = new_version(1)
-        if path.exists():  # spares the draft, and its flush, of what would be refused
+        if path.exists():  # avoids writing and flushing a temporary file for nothing
             raise Conflict(f"{key} exists already")
-        with self._drafts.write(data, version, self._clock()) as draft:
+        with self._temp_files.write(data, version, self._clock()) as temp_file:
             try:
-                place(draft, path, os.link, self._folders)
+                place(temp_file, path, os.link, self._folders)
             except FileExistsError:
                 raise Conflict(f"{key} exists already") from None
         return version
@@ -103,16 +103,16 @@ class FolderBucket:
     def _replace(self, path: Path, key: str, data: bytes, present: FileHeader | None) -> str:
         version = new_version(present.number + 1 if present else 1)
         if present and self._keeps_versions:
-            self._keep(path, key, present)
-        with self._drafts.write(data, version, self._clock()) as draft:
-            place(draft, path, os.replace, self._folders)
+            self._save_version(path, key, present)
+        with self._temp_files.write(data, version, self._clock()) as temp_file:
+            place(temp_file, path, os.replace, self._folders)
         return version
 
-    def _keep(self, path: Path, key: str, present: FileHeader) -> None:
-        """Before it is replaced: so what is kept was once the present version, and none is missed."""
+    def _save_version(self, path: Path, key: str, present: FileHeader) -> None:
+        """Runs before the replacement, so every saved version was once the current one and none is missing."""
         old = path_of(self._old, key)
         self._folders.make(old)
-        with contextlib.suppress(FileExistsError):  # a writer before us died on the way
+        with contextlib.suppress(FileExistsError):  # an earlier writer died before its replacement
             os.link(path, old / present.version)
         flush_folder(old)
 
@@ -134,18 +134,21 @@ class FolderBucket:
         path, old = path_of(self._root, key), path_of(self._old, key)
         with _storage_errors(self._root):
             names = sorted(old.iterdir()) if old.is_dir() else []
-            kept = {blob.version: blob for name in names if (blob := read_blob(name))}
-            present = read_blob(path)  # last: if it was replaced meanwhile, what it replaced may be missing, not it
-            return [*(blob for blob in kept.values() if blob.version != present.version), present] if present else []
+            old_blobs = {blob.version: blob for name in names if (blob := read_blob(name))}
+            # read last: a concurrent replacement may hide its predecessor, but never the current blob
+            present = read_blob(path)
+            return (
+                [*(blob for blob in old_blobs.values() if blob.version != present.version), present] if present else []
+            )
 
     def _page(self, found: Iterator[str]) -> list[str]:
         with _storage_errors(self._root):
-            return list(islice(found, _PAGE))
+            return list(islice(found, _PAGE_SIZE))
 
     def _prepare(self) -> None:
         if not self._is_ready:
             self._folders.make(self._locks)
-            self._drafts.open()
+            self._temp_files.open()
             self._is_ready = True
 
 
@@ -154,15 +157,15 @@ def _storage_errors(root: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        kind = Refused if error.errno in _NO_ENTRY else StorageError
+        kind = Refused if error.errno in _DENIED else StorageError
         raise kind(_advice(root, error)) from error
 
 
 def _advice(root: Path, error: OSError) -> str:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return f"there is no space left in {root}; make room and try again"
-    if error.errno in _NO_ENTRY:
+        return f"there is no space left in {root}; free some and try again"
+    if error.errno in _DENIED:
         return f"this user may not write {error.filename or root}; check its owner and mode"
     if error.errno in (errno.ENOTDIR, errno.EEXIST):
-        return f"{error.filename or root} is in the way: it is not a directory"
+        return f"{error.filename or root} exists and is not a directory; remove or rename it"
     return f"{root} cannot be used: {error.strerror or error}"

@@ -1,11 +1,11 @@
-"""Files that survive a power cut: written beside, flushed, put in place in one step, and the folder flushed too.
+"""Files that survive a power failure: written to a temporary file, flushed, renamed, and the directory flushed.
 
-A blob is one file: a line of fixed length that tells its version, its date and a checksum, then the data. The version
-is in the file, since modification times repeat within a tick; a read is one open. It begins with a number that grows,
-so that old versions sort, and ends in chance, so that no two writes ever share one.
+A blob is one file: a header line of fixed length with its version, its date and a checksum, then the data. The version
+is stored in the file because modification times repeat within a tick, and so that a read opens one file. A version
+starts with an increasing number, so that versions sort, and ends with random digits, so that no two writes share one.
 
-A file that is damaged is handed out as the byte DAMAGED and what it holds: a layout sets that one object aside, as it
-does with any object that it cannot read, and everything else goes on.
+The content of a damaged file is returned after the byte DAMAGED. The layout then sets the object aside, like any object
+that it cannot decode.
 """
 
 import contextlib
@@ -19,11 +19,11 @@ from qo.bucket import Blob
 from qo.model import DAMAGED
 
 _MAGIC = b"qo1"
-_HEAD = 3 + 1 + 24 + 1 + 20 + 1 + 8 + 1  # bytes: magic, version, date in microseconds, checksum
+_HEADER_SIZE = 3 + 1 + 24 + 1 + 20 + 1 + 8 + 1  # bytes: magic, version, date in microseconds, checksum
 
 
 class Modes(NamedTuple):
-    """Of what is created. A stricter umask makes it stricter."""
+    """Permissions of new files and directories. The process's umask can restrict them further."""
 
     file: int
     folder: int
@@ -34,31 +34,31 @@ class FileHeader(NamedTuple):
     written_at: float
     checksum: int
 
-    number: int  # grows with every write
+    number: int  # increases with every write
 
 
 def new_version(number: int) -> str:
     return f"{number:08x}{os.urandom(8).hex()}"
 
 
-def read_head(path: Path) -> FileHeader | None:
-    """None if there is no file. One that is damaged or of another program has a version too, so it can be replaced."""
+def read_header(path: Path) -> FileHeader | None:
+    """The header, or None if there is no file. A damaged or foreign file gets a version, so that it can be replaced."""
     try:
         with path.open("rb", buffering=0) as file:
-            first = file.read(_HEAD)
-            return _parse(first) or _damaged_head(first + file.read(), file.fileno())
+            first = file.read(_HEADER_SIZE)
+            return _parse(first) or _damaged_header(first + file.read(), file.fileno())
     except FileNotFoundError:
         return None
 
 
 def read_blob(path: Path) -> Blob | None:
-    """None if there is no file. What is damaged, or was written by another program, follows the byte DAMAGED."""
+    """The blob, or None if there is no file. The content of a damaged or foreign file follows the byte DAMAGED."""
     try:
         with path.open("rb", buffering=0) as file:
             content = file.read()
-            head, data = _parse(content[:_HEAD]), content[_HEAD:]
+            head, data = _parse(content[:_HEADER_SIZE]), content[_HEADER_SIZE:]
             if head is None:
-                head, data = _damaged_head(content, file.fileno()), DAMAGED + content
+                head, data = _damaged_header(content, file.fileno()), DAMAGED + content
             elif zlib.crc32(data) != head.checksum:
                 data = DAMAGED + data
     except FileNotFoundError:
@@ -67,7 +67,7 @@ def read_blob(path: Path) -> Blob | None:
 
 
 def write_file(path: Path, data: bytes, version: str, now: float, mode: int) -> None:
-    """A whole file, flushed to the disk."""
+    """Write a new file and flush it to disk. The file is removed if that fails."""
     head = b"%s %s %020d %08x\n" % (_MAGIC, version.encode(), round(now * 1_000_000), zlib.crc32(data))
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
     try:
@@ -83,7 +83,7 @@ def write_file(path: Path, data: bytes, version: str, now: float, mode: int) -> 
 
 
 def flush_folder(folder: Path) -> None:
-    """Make names durable: those just added to a folder, or removed. One removed meanwhile had nothing to keep."""
+    """Make added and removed names in a directory durable. A missing directory is ignored."""
     with contextlib.suppress(FileNotFoundError):
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
@@ -93,8 +93,8 @@ def flush_folder(folder: Path) -> None:
 
 
 def modes_below(root: Path) -> Modes:
-    """For their owner alone; and for a group, if the root was made for one to share: mode 2770."""
-    with contextlib.suppress(OSError):  # there is none yet, or nothing of it can be read
+    """Private to the owner; shared with the group if the root is set up for one (mode 2770)."""
+    with contextlib.suppress(OSError):  # the root does not exist, or cannot be read
         mode = root.stat().st_mode
         if mode & stat.S_ISGID and mode & stat.S_IWGRP:
             return Modes(file=0o660, folder=0o770)
@@ -102,7 +102,7 @@ def modes_below(root: Path) -> Modes:
 
 
 def make_folder(folder: Path) -> None:
-    """A folder and those above it, each durable in the one above before anything is put into it."""
+    """Create a directory and its missing parents. Each is durable before the next one is created."""
     if folder.is_dir():
         return
     make_folder(folder.parent)
@@ -112,12 +112,12 @@ def make_folder(folder: Path) -> None:
 
 
 def remove_empty(folder: Path, root: Path) -> Path:
-    """Remove a folder, and those above it up to the root, while they are empty. Returns the first that stays."""
+    """Remove the directory and its parents, up to the root, while they are empty. Return the first that stays."""
     while folder != root:
         try:
             folder.rmdir()
         except FileNotFoundError:
-            pass  # someone else was first
+            pass  # another process removed it
         except OSError:
             break
         folder = folder.parent
@@ -125,9 +125,9 @@ def remove_empty(folder: Path, root: Path) -> Path:
 
 
 def _parse(head: bytes) -> FileHeader | None:
-    """None: it is not the first line of a file of qo's."""
+    """None if these bytes are not the header of a qo file."""
     parts = head[:-1].split(b" ")
-    if len(head) != _HEAD or head[-1:] != b"\n" or len(parts) != 4 or parts[0] != _MAGIC:  # noqa: PLR2004 - see above
+    if len(head) != _HEADER_SIZE or head[-1:] != b"\n" or len(parts) != 4 or parts[0] != _MAGIC:  # noqa: PLR2004 - see above
         return None
     try:
         version = parts[1].decode("ascii")
@@ -136,5 +136,5 @@ def _parse(head: bytes) -> FileHeader | None:
         return None
 
 
-def _damaged_head(content: bytes, descriptor: int) -> FileHeader:
+def _damaged_header(content: bytes, descriptor: int) -> FileHeader:
     return FileHeader(f"damaged-{zlib.crc32(content):08x}", os.fstat(descriptor).st_mtime, 0, 0)

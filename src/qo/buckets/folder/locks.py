@@ -1,4 +1,4 @@
-"""Locks between processes: a handful of files, shared out over the keys."""
+"""Locks between processes: a fixed number of lock files, chosen by the hash of the key."""
 
 import contextlib
 import fcntl
@@ -12,25 +12,28 @@ from qo.backoff import Backoff
 from qo.clock import boot_clock
 from qo.errors import StorageError
 
-_LOCKS = 64
-_PATIENCE = 10.0  # seconds; a holder needs milliseconds, unless it was stopped
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.0005, 0.01  # seconds
+_LOCK_FILES = 64
+_LOCK_TIMEOUT = 10.0  # a holder needs milliseconds, unless its process is stopped
+_FIRST_DELAY, _MAX_DELAY = 0.0005, 0.01
 
 
 @contextlib.contextmanager
 def locked(folder: Path, key: str, mode: int) -> Iterator[None]:
-    """The file is opened anew each time, so that the lock stands between threads as well as between processes."""
-    place = folder / f"{zlib.crc32(key.encode()) % _LOCKS:02}"
-    descriptor = os.open(place, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, mode)
+    """Hold the key's lock. The file is opened every time, so that the lock also excludes threads of this process.
+
+    Raises StorageError if the lock stays taken for 10 s.
+    """
+    path = folder / f"{zlib.crc32(key.encode()) % _LOCK_FILES:02}"
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, mode)
     try:
-        deadline, backoff = boot_clock() + _PATIENCE, Backoff(_FIRST_PAUSE, _LONGEST_PAUSE, factor=1.5)
+        deadline, backoff = boot_clock() + _LOCK_TIMEOUT, Backoff(_FIRST_DELAY, _MAX_DELAY, factor=1.5)
         while not _try(descriptor):
             if boot_clock() > deadline:
-                raise StorageError(f"{place} has been locked for {_PATIENCE:g} s; is a process stopped?")
+                raise StorageError(f"{path} has been locked for {_LOCK_TIMEOUT:g} s; is a process stopped?")
             time.sleep(backoff.next())
         yield
     finally:
-        os.close(descriptor)  # and with it the lock, as the system does for a process that dies
+        os.close(descriptor)  # closing releases the lock, also when the process dies
 
 
 def _try(descriptor: int) -> bool:

@@ -1,6 +1,6 @@
-"""Keys as paths, and back. A file's name ends in `=`, a folder's does not: `a` and `a/b` can be keys at once.
+"""Maps keys to paths and back. File names end in `=` and directory names do not, so `a` and `a/b` can both be keys.
 
-Upper case and colons are written `%41`, since some file systems fold the one and refuse the other.
+Upper-case letters and colons are percent-encoded: some file systems fold case or reject colons.
 """
 
 import re
@@ -11,16 +11,16 @@ from urllib.parse import unquote
 
 from qo.buckets.key import check_key
 
-_MARK = "="
-_FOREIGN = re.compile(r"[^0-9a-z_./-]")
+_FILE_SUFFIX = "="
+_ESCAPED = re.compile(r"[^0-9a-z_./-]")
 
 
 def path_of(root: Path, key: str) -> Path:
-    return root / f"{_escape(check_key(key))}{_MARK}"
+    return root / f"{_escape(check_key(key))}{_FILE_SUFFIX}"
 
 
 def walk(root: Path, prefix: str, after: str) -> Iterator[str]:
-    """Keys in byte order, without opening a file. Folders that hold nothing wanted are not entered."""
+    """Yield keys in byte order without opening files. Directories that cannot hold a match are skipped."""
     folder, _, _ = prefix.rpartition("/")
     start = f"{folder}/" if folder else ""
     return _walk(root / _escape(folder) if folder else root, start, prefix, after)
@@ -31,7 +31,7 @@ def _walk(folder: Path, start: str, prefix: str, after: str) -> Iterator[str]:
         with scandir(folder) as entries:
             found = sorted(name for entry in entries if (name := _name(entry, start)) is not None)
     except (FileNotFoundError, NotADirectoryError):
-        return  # its last blob was removed while we looked
+        return  # the last blob was removed meanwhile
     for name in found:
         if not name.endswith("/"):
             if name.startswith(prefix) and name > after:
@@ -41,19 +41,19 @@ def _walk(folder: Path, start: str, prefix: str, after: str) -> Iterator[str]:
 
 
 def _name(entry: DirEntry[str], start: str) -> str | None:
-    """A key, or what the keys in a folder begin with: slash included, so that both sort as keys do."""
+    """A key, or the prefix of a directory's keys. The prefix ends in a slash, so that both sort like keys."""
     if entry.name.startswith("."):
-        return None  # our own notes, or a foreign file
-    if entry.name.endswith(_MARK):
+        return None  # qo's own directory, or a foreign file
+    if entry.name.endswith(_FILE_SUFFIX):
         return start + unquote(entry.name[:-1])
     return f"{start}{unquote(entry.name)}/" if entry.is_dir(follow_symlinks=False) else None
 
 
 def _may_hold(folder: str, prefix: str, after: str) -> bool:
-    wanted = folder.startswith(prefix) or prefix.startswith(folder)
-    return wanted and (after < folder or after.startswith(folder))
+    may_match = folder.startswith(prefix) or prefix.startswith(folder)
+    return may_match and (after < folder or after.startswith(folder))
 
 
 def _escape(key: str) -> str:
-    escaped = _FOREIGN.sub(lambda found: f"%{ord(found[0]):02x}", key)
-    return re.sub(r"(^|/)\.", r"\1%2e", escaped)  # a leading dot is ours
+    escaped = _ESCAPED.sub(lambda found: f"%{ord(found[0]):02x}", key)
+    return re.sub(r"(^|/)\.", r"\1%2e", escaped)  # names that start with a dot are reserved

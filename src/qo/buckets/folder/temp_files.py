@@ -1,4 +1,4 @@
-"""Files being written, before they are put in their place. A process that dies leaves its drafts to the next one."""
+"""Temporary files, before they are renamed. A process removes the temporary files of dead processes."""
 
 import contextlib
 import os
@@ -11,8 +11,8 @@ from qo.buckets.folder.files import flush_folder, write_file
 from qo.clock import system_clock
 from qo.errors import OutcomeUnknown, StorageError
 
-_ABANDONED = 3600.0  # seconds after which a draft belongs to nobody, on whichever machine it was written
-_TRIES = 20  # at making a folder that others remove because it is empty
+_MAX_AGE = 3600.0  # after this a temporary file is stale, on whichever host it was written
+_MAX_ATTEMPTS = 20  # at creating a directory that other processes remove because it is empty
 
 
 class TempFiles:
@@ -22,45 +22,48 @@ class TempFiles:
 
     def open(self) -> None:
         self._folders.make(self._folder)
-        for draft in list(self._folder.iterdir()):
-            if self._is_abandoned(draft):
-                draft.unlink(missing_ok=True)
+        for temp_file in list(self._folder.iterdir()):
+            if self._is_stale(temp_file):
+                temp_file.unlink(missing_ok=True)
 
     @contextlib.contextmanager
     def write(self, data: bytes, version: str, now: float) -> Iterator[Path]:
-        draft = self._folder / f"{self._host}-{os.getpid()}-{version}"
-        write_file(draft, data, version, now, self._folders.modes.file)
+        temp_file = self._folder / f"{self._host}-{os.getpid()}-{version}"
+        write_file(temp_file, data, version, now, self._folders.modes.file)
         try:
-            yield draft
+            yield temp_file
         finally:
-            draft.unlink(missing_ok=True)
+            temp_file.unlink(missing_ok=True)
 
-    def _is_abandoned(self, draft: Path) -> bool:
-        host, _, pid = draft.name.rpartition("-")[0].rpartition("-")
+    def _is_stale(self, temp_file: Path) -> bool:
+        host, _, pid = temp_file.name.rpartition("-")[0].rpartition("-")
         if host == self._host and pid.isdecimal() and not _is_alive(int(pid)):
             return True
         try:
-            return system_clock() - draft.stat().st_mtime > _ABANDONED
+            return system_clock() - temp_file.stat().st_mtime > _MAX_AGE
         except FileNotFoundError:
             return False
 
 
-def place(draft: Path, path: Path, move: Callable[[Path, Path], None], folders: Directories) -> None:
-    """Give a draft its name, by link(2) or rename(2), and make that durable."""
-    for _ in range(_TRIES):
+def place(temp_file: Path, path: Path, move: Callable[[Path, Path], None], folders: Directories) -> None:
+    """Move a temporary file to its path with link(2) or rename(2), and make that durable.
+
+    Raises OutcomeUnknown if the directory cannot be flushed, and FileExistsError if link(2) finds the name taken.
+    """
+    for _ in range(_MAX_ATTEMPTS):
         try:
             folders.make(path.parent)
-            move(draft, path)
+            move(temp_file, path)
         except FileNotFoundError:
-            if not draft.exists():
+            if not temp_file.exists():
                 raise
-            continue  # a folder was empty, and someone tidied it away
+            continue  # another process removed the empty directory
         try:
             flush_folder(path.parent)
         except OSError as error:
-            raise OutcomeUnknown(f"{path} is written but the disk does not say that it will last: {error}") from error
+            raise OutcomeUnknown(f"{path} is written, but the disk did not confirm it: {error}") from error
         return
-    raise StorageError(f"{path.parent} is removed as often as it is made; try again")
+    raise StorageError(f"other processes keep removing {path.parent}; try again")
 
 
 def _is_alive(process: int) -> bool:
