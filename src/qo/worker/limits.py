@@ -30,19 +30,16 @@ class TokenBucket:
         return max(0.0, (1.0 - self._tokens) / self.rate)
 
 
-class Limits:
-    """What the code and the switches allow a worker to start."""
+class RateLimits:
+    """A token bucket for each type that has a rate, and one for all tasks together."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._buckets: dict[str, TokenBucket] = {}
 
-    def obey(self, control: Controls, handlers: Mapping[str, Handler]) -> None:
-        """Take over rates; a bucket whose rate did not change keeps its tokens."""
-        declared = {type: handler.options.rate_limit for type, handler in handlers.items()}
-        rates = declared | control.rate_limits | {WHOLE: control.rate_limit}
-        now = self._clock()
-        old = self._buckets
+    def set_rates(self, rates: Mapping[str, float]) -> None:
+        """Take over rates by type, 0 for none; a bucket whose rate did not change keeps its tokens."""
+        now, old = self._clock(), self._buckets
         self._buckets = {
             key: old[key] if key in old and old[key].rate == rate else TokenBucket(rate, now)
             for key, rate in rates.items()
@@ -52,6 +49,22 @@ class Limits:
     def total(self, room: int) -> int:
         bucket = self._buckets.get(WHOLE)
         return room if bucket is None else min(room, bucket.available(self._clock()))
+
+    def started(self, type: str) -> None:
+        if not self._buckets:
+            return
+        for key in (type, WHOLE):
+            if (bucket := self._buckets.get(key)) is not None:
+                bucket.take(1)
+
+
+class Limits(RateLimits):
+    """What the code and the controls allow a worker to start."""
+
+    def obey(self, control: Controls, handlers: Mapping[str, Handler]) -> None:
+        """Rates of the controls go before those that the code declares."""
+        declared = {type: handler.options.rate_limit for type, handler in handlers.items()}
+        self.set_rates(declared | control.rate_limits | {WHOLE: control.rate_limit})
 
     def per_type_limits(self, handlers: Mapping[str, Handler], held: Mapping[str, int]) -> dict[str, int]:
         """For the types that have a limit of their own, how many more may be claimed."""
@@ -65,13 +78,6 @@ class Limits:
             if allowed:
                 most[type] = max(0, min(allowed))
         return most
-
-    def started(self, type: str) -> None:
-        if not self._buckets:
-            return
-        for key in (type, WHOLE):
-            if (bucket := self._buckets.get(key)) is not None:
-                bucket.take(1)
 
     def returned(self, type: str) -> None:
         """A task that was counted did not start after all."""

@@ -42,7 +42,8 @@ class TaskPolling:
             tasks = await claim_within(self._engine, allowed) if allowed else []
             left = until - boot_clock()
             if tasks or left <= 0:
-                seat.rates.started(tasks)
+                for task in tasks:
+                    seat.rates.started(task.type)
                 return tasks
             if allowed:
                 await self._engine.wait(allowed, left)
