@@ -3,6 +3,7 @@
 import asyncio
 import json
 from pathlib import Path
+from typing import Any
 from urllib.request import urlopen
 
 import httpx
@@ -17,7 +18,7 @@ from qo.engine import Engine
 from qo.engines.memory import MemoryEngine
 from qo.errors import Fail, StorageError
 from qo.metrics import Measured, Meters
-from qo.model import ANY, Filter, after_error, complete, expire, fail, release
+from qo.model import ANY, Filter, PromotionTimes, after_error, complete, expire, fail, release
 from qo.notes import WorkerNote
 from qo.tasks import Registry, make_handler, make_options
 from qo.testing import EngineContract, ManualClock
@@ -232,9 +233,26 @@ async def series(served: Server, queue: Client) -> Shown:
     return shown(await scrape(served))
 
 
-def rules() -> dict[str, dict[str, object]]:
+def rules() -> dict[str, dict[str, Any]]:
     groups = yaml.safe_load((ROOT / "docs/alerts.yml").read_text())["groups"]
     return {rule["alert"]: rule for group in groups for rule in group["rules"]}
+
+
+def test_low_tasks_alert_at_the_same_age_everywhere_and_before_they_go_first() -> None:
+    limit = 25 * 60
+    assert rules()["QoLowPriorityWaiting"]["expr"].endswith(f"> {limit // 60} * 60")
+    panels = json.loads((ROOT / "docs/grafana.json").read_text())["panels"]
+    (panel,) = [panel for panel in panels if "queue_age_seconds" in panel["targets"][0]["expr"]]
+    assert panel["fieldConfig"]["defaults"]["thresholds"]["steps"][-1]["value"] == limit
+    page = (ROOT / "docs/http.md").read_text()
+    assert f"more than {limit // 60} minutes" in page and panel["title"] in page
+    times = PromotionTimes()
+    assert limit + 5 * 60 == times.low_to_medium + times.medium_to_high
+
+
+def test_every_alert_is_named_in_the_documentation() -> None:
+    page = (ROOT / "docs/http.md").read_text()
+    assert [name for name in rules() if f"`{name}`" not in page] == []
 
 
 def test_there_is_an_alert_for_each_of_the_specification() -> None:
