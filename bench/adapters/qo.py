@@ -73,4 +73,38 @@ class QoRedis(Qo):
         return self.s.redis_url
 
 
-ADAPTERS = [QoSqlite, QoPostgres, QoRedis]
+class _Plain:
+    """The same from code without an event loop, as the peers whose producers are plain code."""
+
+    style = "sync"
+    bulk = False
+    producers = 8
+
+    def open(self) -> None:
+        from qo import sync
+
+        self.client = sync.connect(self.url).open()
+
+    def close(self) -> None:
+        self.client.close()
+
+    def enqueue(self, payload: Payload) -> None:
+        self.client.enqueue("noop", {"payload": payload})
+
+    def thread_producer(self) -> Any:
+        return self.enqueue
+
+    def remaining(self) -> int:
+        stats = self.client.stats()
+        return int(stats["pending"] + stats["running"])
+
+
+class QoSqlitePlain(_Plain, QoSqlite):
+    name = "qo-sqlite-plain"
+
+
+class QoRedisPlain(_Plain, QoRedis):
+    name = "qo-redis-plain"
+
+
+ADAPTERS = [QoSqlite, QoSqlitePlain, QoPostgres, QoRedis, QoRedisPlain]

@@ -72,6 +72,18 @@ async def test_every_write_is_answered_with_the_truth(redis_server: Server, loss
 
 
 @pytest.mark.parametrize("loss", LOSSES)
+async def test_a_write_in_the_calling_thread_is_told_the_truth_too(redis_server: Server, loss: Loss) -> None:
+    async with Proxy(redis_server.port) as proxy, behind(proxy) as engine:
+        assert await asyncio.to_thread(engine.add_directly, [new(0)]) == [(task_id(0), True)]
+        proxy.lose(loss, call("add"))
+        assert await asyncio.to_thread(engine.add_directly, [new(1)]) == [(task_id(1), True)]
+        with contextlib.closing(Redis(port=proxy.target)) as client:
+            client.script_flush()  # a server that restarted knows no script
+        assert await asyncio.to_thread(engine.add_directly, [new(2)]) == [(task_id(2), True)]
+        assert sum((await engine.count()).values()) == 3
+
+
+@pytest.mark.parametrize("loss", LOSSES)
 async def test_every_read_is_asked_again(redis_server: Server, loss: Loss) -> None:
     async with Proxy(redis_server.port) as proxy, behind(proxy) as engine:
         await engine.add([new()])
