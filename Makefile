@@ -1,4 +1,4 @@
-# Each target makes its own virtual environment in .venv and installs what it needs there.
+# Each target creates a virtual environment in .venv and installs what it needs there.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -8,19 +8,19 @@ ENVS ?= qo huey raw
 REPS ?= 3
 TORTURE ?= 10
 
-# Containers often set this. Every process would then compile qo and its packages again, which doubles the time of the tests.
+# Containers often set this. Every process would then compile qo and its dependencies again, which doubles the duration of the tests.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test torture compile check bench format lock clean
 
-help:  ## show this
+help:  ## show this help
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /make \1	/' | expand -t 16
 
-demo: $(VENV)/installed  ## a minute's tour on SQLite: submit, run, retry, replay, survive kill -9; then a page to open
+demo: $(VENV)/installed  ## a one-minute tour on SQLite: submit, run, retry, replay, survive kill -9; ends with a running dashboard
 	@$(BIN)/python -m qo.demo
 
-test: $(VENV)/developer  ## everything that must hold: style, types, architecture, tests
+test: $(VENV)/developer  ## run all checks and tests: style, types, architecture, tests
 	@$(MAKE) --no-print-directory -j2 check compile $(VENV)/servers
 	$(BIN)/python -m coverage run -m pytest tests/model -q
 	$(BIN)/python -m coverage report
@@ -28,7 +28,7 @@ test: $(VENV)/developer  ## everything that must hold: style, types, architectur
 	QO_TEST_AZURITE=$$(ls $(CURDIR)/$(VENV)/azurite/node_modules/.bin/azurite-blob 2>/dev/null) \
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --ignore=tests/model
 
-torture: $(VENV)/developer $(VENV)/servers  ## kills, clocks, partitions, damage, poison, fuzz, the audit trail for longer (ONLY=clock runs one of them, SEED=7 repeats a run)
+torture: $(VENV)/developer $(VENV)/servers  ## longer tests with kills, clocks, partitions, damage, poison, fuzz and the audit trail (ONLY=clock runs one subject, SEED=7 repeats a run)
 	QO_TORTURE=$(TORTURE) QO_SEED=$(SEED) \
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -rA \
 	$(if $(ONLY),$(wildcard tests/torture/test_$(ONLY).py tests/engines/test_$(ONLY)*.py),tests/torture $(wildcard tests/engines/test_layouts*.py tests/engines/test_*_processes.py))
@@ -37,24 +37,24 @@ torture: $(VENV)/developer $(VENV)/servers  ## kills, clocks, partitions, damage
 compile: $(VENV)/developer
 	@$(BIN)/python -m pytest --collect-only --quiet > $(VENV)/collected || (tail -30 $(VENV)/collected; false)
 
-check: $(VENV)/developer  ## formatting, lint, types, architecture
+check: $(VENV)/developer  ## check formatting, lint, types and architecture
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 
-bench:  ## figures next to a peer and the raw limits of this machine (PEERS=..., ENVS=... for others; see bench/README.md)
+bench:  ## run benchmarks against another queue and the raw limits of this machine (PEERS=..., ENVS=...; see bench/README.md)
 	PYTHON=$(PYTHON) sh bench/setup_envs.sh bench/work/envs $(ENVS)
 	$(PYTHON) bench --peers $(PEERS) --raw --reps $(REPS) --envs bench/work/envs --work bench/work --out bench/work/results
 
-format: $(VENV)/developer  ## put the code in shape
+format: $(VENV)/developer  ## format the code and apply lint fixes
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-lock:  ## write requirements/ anew, with hashes, from pyproject.toml and constraints.txt (needs uv)
+lock:  ## regenerate requirements/ with hashes from pyproject.toml and constraints.txt (needs uv)
 	PATH="$(CURDIR)/$(BIN):$$PATH" sh requirements/lock.sh
 
-clean:
+clean:  ## delete the virtual environment and all caches
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .coverage bench/work
 
 $(VENV)/bin/python:
@@ -62,10 +62,10 @@ $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 	-$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/uv.txt
 
-# uv installs in seconds what takes pip a minute. Where it cannot (an index that only pip is told of), pip does.
+# uv installs in seconds what takes pip a minute. If uv fails (for example because only pip is configured with the index), pip does it.
 install = $(BIN)/uv pip install --quiet --python $(1)/bin/python $(2) || $(BIN)/python -m pip --python $(1)/bin/python install --quiet $(2)
 
-# Packages come by their hashes (requirements/, see docs/decisions/0035-hashes-in-requirements.md), then qo itself without any.
+# Packages are installed with hashes (requirements/, see docs/decisions/0035-hashes-in-requirements.md), then qo itself without.
 itself = --no-deps --no-build-isolation -e .
 
 $(VENV)/installed: $(VENV)/bin/python pyproject.toml requirements/web.txt
@@ -78,7 +78,7 @@ $(VENV)/developer: $(VENV)/bin/python pyproject.toml requirements/dev.txt
 	$(call install,$(VENV),$(itself))
 	@touch $@ $(VENV)/installed
 
-# Servers that pin what we use, or are not Python's. The rest comes with the packages above.
+# Test servers whose dependencies conflict with ours, or that are not Python packages. The others are in requirements/dev.txt.
 $(VENV)/servers: $(VENV)/bin/python requirements/ministack.txt requirements/oidc.txt
 	$(PYTHON) -m venv --without-pip $(VENV)/ministack
 	$(call install,$(VENV)/ministack,--require-hashes -r requirements/ministack.txt)

@@ -1,4 +1,4 @@
-"""The life cycle as a page for people, drawn from the rules themselves: `python -m qo.model.life_cycle`."""
+"""Documentation of the life cycle, generated from the rules: `python -m qo.model.life_cycle`."""
 
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
@@ -31,7 +31,7 @@ NOW = 1_000.0
 
 
 class LifeCycleStep(NamedTuple):
-    """Something that can happen to a task. `change` is None for what is no Change: claiming and deleting."""
+    """A transition of a task. `change` is None for claiming and deleting, which are not a Change."""
 
     name: str
     who: str
@@ -48,14 +48,14 @@ def _without_retries(task: Task) -> Task:
 
 
 STEPS = (
-    LifeCycleStep("claim", "worker", None, "Takes a task that is due, under a fresh lease; `attempt` grows by one."),
-    LifeCycleStep("renew", "worker", lambda task: renew(task, 60.0), "Still working: the lease runs on."),
-    LifeCycleStep("complete", "worker", complete, "Keeps the result and forgets the error of earlier attempts."),
+    LifeCycleStep("claim", "worker", None, "Takes a due task under a new lease; `attempt` grows by one."),
+    LifeCycleStep("renew", "worker", lambda task: renew(task, 60.0), "Extends the lease of a running task."),
+    LifeCycleStep("complete", "worker", complete, "Stores the result and clears the error of earlier attempts."),
     LifeCycleStep(
         "retry",
         "worker",
         lambda task: after_error(_with_retries(task), "error", luck=0.5),
-        "`after_error` while `failures` is below `max_retries`: again, after the back-off.",
+        "`after_error` while `failures` is below `max_retries`: the task runs again after the back-off.",
     ),
     LifeCycleStep(
         "give up",
@@ -63,59 +63,60 @@ STEPS = (
         lambda task: after_error(_without_retries(task), "error", luck=0.5),
         "`after_error` when the retries are used up.",
     ),
-    LifeCycleStep("fail", "worker", lambda task: fail(task, "error"), "Failed for good, whatever retries are left."),
+    LifeCycleStep("fail", "worker", lambda task: fail(task, "error"), "Fails permanently, even if retries are left."),
     LifeCycleStep(
         "reject",
         "worker",
         lambda task: reject(task, "error"),
         "Fails a pending task of a type that no worker handles, if the worker was started with `--fail-unknown-types`."
-        " Without that option such a task stays pending. `attempt` and `failures` stay as they are.",
+        " Without that option such a task stays pending. `attempt` and `failures` do not change.",
     ),
-    LifeCycleStep("release", "worker", release, "Hands the task back unfinished; `failures` stays as it is."),
+    LifeCycleStep("release", "worker", release, "Returns an unfinished task to the queue; `failures` does not change."),
     LifeCycleStep(
         "set apart",
         "worker",
         lambda task: set_apart(task, "error"),
-        "As `release`, for a task whose process died, perhaps by another's fault: next time it runs alone in one.",
+        "As `release`, for a task whose process died, possibly because of another task. It runs alone in a process next"
+        " time.",
     ),
     LifeCycleStep(
         "expire",
         "monitor",
         lambda task: expire(_with_retries(task), luck=0.5, grace=0.0),
-        "The worker went silent: a failure like any other, with back-off.",
+        "The worker stopped renewing the lease: counts as a failure, with back-off.",
     ),
     LifeCycleStep(
         "expire, last",
         "monitor",
         lambda task: expire(_without_retries(task), luck=0.5, grace=0.0),
-        "The same when the retries are used up: a task that kills its workers ends too.",
+        "The same when the retries are used up, so that a task that kills its workers ends as failed.",
     ),
     LifeCycleStep(
-        "cancel", "anyone", lambda task: cancel(task.id), "Ends the task; a worker running it finds its lease gone."
+        "cancel", "anyone", lambda task: cancel(task.id), "Ends the task; a worker that runs it loses its lease."
     ),
     LifeCycleStep(
         "replay",
         "anyone",
         lambda task: replay(task.id),
-        "Back to the start: due at once, `failures` at 0, the timeout as it was submitted, no result. The last error"
-        " stays until it completes: who killed its process is not to share one again.",
+        "Starts over: due now, `failures` 0, the submitted timeout, no result. The last error stays until the task"
+        " completes, so that a task that killed its process still runs alone in one.",
     ),
     LifeCycleStep(
         "retry now",
         "anyone",
         lambda task: retry_now(task.id),
-        "Ends the back-off: due at once, `failures` at 0. Refused once a worker has the task.",
+        "Ends the back-off: due now, `failures` 0. Refused once a worker has the task.",
     ),
     LifeCycleStep(
         "withdraw", "anyone", lambda task: withdraw(task.id), "As `cancel`, but only while no worker has the task."
     ),
-    LifeCycleStep("archive", "anyone", lambda task: archive(task.id), "Out of the normal listing."),
-    LifeCycleStep("delete", "anyone", None, "Forgets the task and its history."),
+    LifeCycleStep("archive", "anyone", lambda task: archive(task.id), "Removes the task from normal listings."),
+    LifeCycleStep("delete", "anyone", None, "Deletes the task and its history."),
 )
 
 GUARDS = {
-    Guard.HELD: "the task runs under the very lease the change names, so a late worker is refused.",
-    Guard.EXPIRED: "as `held`, and that lease ran out at least `grace` seconds ago, so a renewal just in time wins.",
+    Guard.HELD: "the task runs under the lease that the change names, so a worker with an old lease is refused.",
+    Guard.EXPIRED: "as `held`, and that lease expired at least `grace` seconds ago, so a late renewal still wins.",
     Guard.WAITING: "the task is pending, so no worker has it.",
     Guard.UNFINISHED: "the task has not ended.",
     Guard.ENDED: "the task has ended and is not archived yet.",
@@ -124,7 +125,7 @@ GUARDS = {
 
 
 def sample(status: Status) -> Task:
-    """A task in the given status, at the moment most favourable to every change: due, and its lease just run out."""
+    """A task in the given status to which every change can apply: it is due, and its lease has just expired."""
     held = status is Status.RUNNING
     return Task(
         id="00000000-0000-8000-8000-000000000000",
@@ -143,7 +144,7 @@ def sample(status: Status) -> Task:
 
 
 def outcome(step: LifeCycleStep, status: Status) -> str:
-    """What the step makes of a task in this status: a status, GONE or REFUSED."""
+    """The status after the step, or GONE or REFUSED, for a task in this status."""
     task = sample(status)
     if step.change is not None:
         changed = apply(task, step.change(task), NOW)
@@ -166,9 +167,9 @@ def render() -> str:
 def _head() -> Iterator[str]:
     yield "# The life cycle of a task"
     yield ""
-    yield "Generated from `qo.model`, and a test compares: `python -m qo.model.life_cycle > docs/life-cycle.md`."
+    yield "Generated from `qo.model` by `python -m qo.model.life_cycle > docs/life-cycle.md`; a test compares them."
     yield ""
-    yield "What each step makes of a task in each status, if its guard holds. `-` is refused, whatever the moment."
+    yield "The table shows the status after each step, for each status before it, if its guard holds. `-` is refused."
     yield ""
 
 
@@ -180,8 +181,8 @@ def _table() -> Iterator[str]:
 
 
 def _guards() -> Iterator[str]:
-    yield "A change is written only while its guard holds; else the answer is False and nothing has happened."
-    yield "A settlement repeated under its lease is answered True again: the first answer may have been lost."
+    yield "A change is written only if its guard holds; otherwise the engine returns False and writes nothing."
+    yield "A settlement repeated under the same lease returns True again: the first response may have been lost."
     yield ""
     for each, sentence in GUARDS.items():
         statuses = ", ".join(status for status in Status if status in STATUSES[each])

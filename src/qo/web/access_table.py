@@ -67,15 +67,15 @@ def render(routes: list[RouteAccess]) -> str:
 
 
 def _head() -> Iterator[str]:
-    yield "# Who may call which route"
+    yield "# Routes and scopes"
     yield ""
-    yield "Generated from the routes: `python -m qo.web.access_table > docs/access.md`. One test compares this page"
-    yield "with the code, another calls each route with each kind of token, limited and not."
+    yield "Generated from the routes by `python -m qo.web.access_table > docs/access.md`. One test compares this page"
+    yield "with the code; another calls each route with each kind of token, with and without limits."
     yield ""
-    yield "A `+` is a scope that may call. Without a live token the answer is 401, without the scope 403. The column"
-    yield "`outside` says what a token that is limited to queues or types gets of what lies outside them: `404` and"
-    yield "`left out` are the answers to what does not exist, `403` refuses what the caller itself named, and `never`"
-    yield "means that no limited token may call this at all."
+    yield "A `+` marks a scope that can call the route. Without a valid token the response is 401, without the scope"
+    yield "403. The column `outside` shows the response to a token limited to queues or types, for tasks outside its"
+    yield "limits: `404` and `left out` are the responses for tasks that do not exist, `403` rejects names in the"
+    yield "request, and `never` means that no limited token can call the route."
     yield ""
     for scope in Scope:
         implied = ", ".join(f"`{each}`" for each in Scope if each in IMPLIED.get(scope, ()))
