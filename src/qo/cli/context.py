@@ -38,10 +38,15 @@ class Invocation:
 
     @property
     def settings(self) -> "Settings":
-        """What holds for tasks of this queue, known before a store is opened, or made."""
-        from qo.client import connect  # noqa: PLC0415 - help texts and supervisors do without it
+        """The client's settings, with the payload limit of the store if that is known without opening it."""
+        from msgspec.structs import replace  # noqa: PLC0415 - help texts and supervisors do without these
 
-        return connect(self.url).settings
+        from qo.client import connect  # noqa: PLC0415 - as above
+
+        client = connect(self.url)
+        return (
+            client.settings if client.engine.is_remote else replace(client.settings, payload_limit=client.payload_limit)
+        )
 
     @property
     def out(self) -> "Console":
