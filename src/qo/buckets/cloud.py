@@ -12,7 +12,7 @@ from qo.buckets.address import BucketAddress
 from qo.buckets.boto_client import open_client, version_ids
 from qo.buckets.bulk_delete import BulkDelete
 from qo.buckets.driver_errors import Busy, is_missing_key, to_qo_error
-from qo.buckets.key import check_key
+from qo.buckets.key import can_begin_key, check_key
 from qo.buckets.obstore_client import Store, open_store
 from qo.buckets.store_clock import StoreClock
 from qo.buckets.thread_pool import ThreadPool
@@ -69,6 +69,8 @@ class CloudBucket:
 
     async def keys(self, prefix: str, *, after: str = "") -> AsyncIterator[str]:
         """A prefix that ends with a slash is faster: the driver can list whole path segments only."""
+        if not can_begin_key(prefix):
+            return
         folder = prefix[: prefix.rfind("/") + 1]
         offset = f"{self._root}{after}" if after and after >= prefix else None
         pages = obstore.list(self._store, f"{self._root}{folder}" or None, offset=offset, chunk_size=_PAGE_SIZE)

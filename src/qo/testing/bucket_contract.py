@@ -80,6 +80,11 @@ class BucketContract:
         assert await listed(bucket, "t/", after="t/a/c") == ["t/b"]
         assert await listed(bucket, "none/") == []
 
+    async def test_nothing_is_listed_below_what_cannot_begin_a_key(self, bucket: Bucket) -> None:
+        await bucket.put("t/a/b", b"", expected=NEW)
+        for prefix in ("/", "//", "/t", "/t/", "t//", "t//a", "t/a//b", "//t/a", "t/../t/", "./t/", "t/./a"):
+            assert await listed(bucket, prefix) == [], prefix
+
     async def test_a_prefix_may_end_within_a_segment(self, bucket: Bucket) -> None:
         for key in ("t/a", "ta/b", "tb", "u"):
             await bucket.put(key, b"x", expected=ANY)

@@ -9,7 +9,7 @@ from os import DirEntry, scandir
 from pathlib import Path
 from urllib.parse import unquote
 
-from qo.buckets.key import check_key
+from qo.buckets.key import can_begin_key, check_key
 
 _FILE_SUFFIX = "="
 _ESCAPED = re.compile(r"[^0-9a-z_./-]")
@@ -21,6 +21,8 @@ def path_of(root: Path, key: str) -> Path:
 
 def walk(root: Path, prefix: str, after: str) -> Iterator[str]:
     """Yield keys in byte order without opening files. Directories that cannot hold a match are skipped."""
+    if not can_begin_key(prefix):
+        return iter(())
     folder, _, _ = prefix.rpartition("/")
     start = f"{folder}/" if folder else ""
     return _walk(root / _escape(folder) if folder else root, start, prefix, after)
