@@ -139,7 +139,7 @@ def test_a_cancelled_claim_keeps_nothing(after: float) -> None:
 
 
 async def test_a_flipped_bit_in_counts_that_another_process_shares_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(task_counts, "_COSTLY", 3)
+    monkeypatch.setattr(task_counts, "_SHARED_COUNT_SIZE", 3)
     clock = ManualClock()
     bucket = MemoryBucket(clock)
     first = ObjectPerTaskEngine(bucket, clock=clock)

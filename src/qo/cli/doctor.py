@@ -11,8 +11,8 @@ from qo.cli.exit_codes import Exit
 from qo.cli.output import clean
 from qo.cli.quarantine import damage_finding
 from qo.engines import examine, schema_of
-from qo.engines.findings import Finding
 from qo.errors import InvalidSetting, StorageError
+from qo.findings import Finding
 from qo.url_secrets import hide_password
 
 MARKS = {True: ("✔", "green"), False: ("✘", "bold red"), None: ("!", "yellow")}

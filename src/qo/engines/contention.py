@@ -1,8 +1,9 @@
-"""Writing one object that others write too. Whoever loses a race tries again, often enough to win one.
+"""Fairness between processes that write one object with compare-and-set.
 
-Those who win need not read before they write again, so they would win for ever. Therefore they leave gaps, long enough
-for whoever must read first; and those who have waited longest are the quickest to use one. Whoever is alone need not:
-losers ring a bell, an object beside the one they fight for, and who writes without a break listens for it.
+The winner of a race can write again without reading, so it would win every time. Writers therefore pause for long
+enough that a reader can complete a read-modify-write cycle, and contenders that have waited longest retry soonest. A
+writer without contenders does not pause: a loser writes a signal object beside the contended one, and a busy writer
+polls it.
 """
 
 import asyncio
@@ -10,109 +11,111 @@ from contextlib import suppress
 
 from qo.bucket import ANY, Bucket
 from qo.errors import StorageError
-from qo.ids import luck
-from qo.ids import new_token as new_sound
+from qo.ids import luck, new_token
 
-_PATIENCE, _NEW = 60.0, 10.0  # seconds until a try is given up, and after which one does not rest any more
-_SHORTEST = 0.001  # seconds a try is taken to last at least
-_REST = 16.0  # tries that would fit into the longest pause of who has just come
-_GAP, _LONGEST_GAP = 3.0, 2.0  # how many rounds that read first would fit into a gap; seconds
-_TURN = 5.0  # gaps that would fit between two of them
-_COMPANY = 30.0  # seconds after the last sign of others
-_RING = 5.0  # seconds from one ring to the next
+_RETRY_DEADLINE = 60.0
+_BACKOFF_PERIOD = 10.0  # the back-off of a contender shrinks to 0 within this time
+_MIN_ATTEMPT_DURATION = 0.001
+_BACKOFF_FACTOR = 16.0  # a new contender backs off for up to 16 times the duration of one attempt
+_GAP_FACTOR, _MAX_GAP = 3.0, 2.0  # a gap lasts three read-modify-write cycles, and at most 2 s
+_WRITING_FACTOR = 5.0  # a writer writes for at least five gaps before the next gap
+_CONTENTION_TIMEOUT = 30.0  # after the last conflict or signal
+_SIGNAL_INTERVAL = 5.0
 
 
-_SILENT = (StorageError, ValueError)  # no answer, no place for a bell, or a key that is too long with it
+_SIGNAL_ERRORS = (StorageError, ValueError)  # the store fails, is read-only, or the key is too long for it
 
 
 class ContentionSignal:
-    """Where there can be none it is taken to be rung all the time."""
+    """An object that losers of races write. If it cannot be read, contention is assumed."""
 
     def __init__(self, bucket: Bucket, key: str) -> None:
         self._bucket, self._key = bucket, f"{key}.bell"
-        self._rung_at = float("-inf")
-        self._heard: str | None = None
+        self._sent_at = float("-inf")
+        self._seen: str | None = None  # the version at the last poll
 
-    async def ring(self) -> None:
+    async def send(self) -> None:
         now = asyncio.get_running_loop().time()
-        if now - self._rung_at >= _RING:
-            self._rung_at = now
-            with suppress(*_SILENT):  # the next loser will
-                await self._bucket.put(self._key, new_sound().encode(), expected=ANY)
+        if now - self._sent_at >= _SIGNAL_INTERVAL:
+            self._sent_at = now
+            with suppress(*_SIGNAL_ERRORS):  # another loser sends one
+                await self._bucket.put(self._key, new_token().encode(), expected=ANY)
 
-    async def has_rung(self) -> bool:
-        """Since the last look."""
+    async def was_sent(self) -> bool:
+        """Whether a signal was sent since the last call."""
         try:
             blob = await self._bucket.get(self._key)
-        except _SILENT:
+        except _SIGNAL_ERRORS:
             return True
-        before, self._heard = self._heard, blob.version if blob else None
-        return self._heard != before
+        before, self._seen = self._seen, blob.version if blob else None
+        return self._seen != before
 
 
 class WriteAttempts:
-    def __init__(self, bell: ContentionSignal) -> None:
-        self._bell = bell
+    """The attempts of one operation to write the object."""
+
+    def __init__(self, signal: ContentionSignal) -> None:
+        self._signal = signal
         self._loop = asyncio.get_running_loop()
-        self._began = self.tried_at = self._loop.time()
-        self.was_lost = False  # at least once
+        self._began = self.attempted_at = self._loop.time()
+        self.had_conflict = False
 
-    def goes_on(self) -> bool:
-        """Another try."""
-        self.tried_at = self._loop.time()
-        return self.tried_at < self._began + _PATIENCE
+    def may_try(self) -> bool:
+        """Start another attempt, if the deadline has not passed."""
+        self.attempted_at = self._loop.time()
+        return self.attempted_at < self._began + _RETRY_DEADLINE
 
-    async def lose(self) -> None:
-        """This try was lost: whoever won should know that there are others."""
-        self.was_lost = True
-        await self._bell.ring()
+    async def report_conflict(self) -> None:
+        """Signal the winner that it has contenders."""
+        self.had_conflict = True
+        await self._signal.send()
 
-    async def rest(self) -> None:
-        """Before the next try, after one that was lost."""
+    async def back_off(self) -> None:
+        """Report a conflict, and sleep before the next attempt."""
         now = self._loop.time()
-        took = max(_SHORTEST, now - self.tried_at)
-        await self.lose()
-        newness = max(0.0, 1 - (now - self._began) / _NEW)
-        await asyncio.sleep(took * _REST * newness * luck())
+        duration = max(_MIN_ATTEMPT_DURATION, now - self.attempted_at)
+        await self.report_conflict()
+        newness = max(0.0, 1 - (now - self._began) / _BACKOFF_PERIOD)
+        await asyncio.sleep(duration * _BACKOFF_FACTOR * newness * luck())
 
 
 class WriterFairness:
-    """Of one who may write without a break."""
+    """Makes a writer that could write without a break leave gaps for contenders."""
 
-    def __init__(self, bell: ContentionSignal) -> None:
-        self._bell = bell
-        self._ended = self._turn_began = self._others_until = float("-inf")
-        self._takes = 0.0  # seconds, a try of who must read first
-        self._race: WriteAttempts | None = None  # the last
+    def __init__(self, signal: ContentionSignal) -> None:
+        self._signal = signal
+        self._ended = self._writing_since = self._contended_until = float("-inf")
+        self._cycle_duration = 0.0  # of one read-modify-write cycle
+        self._attempts: WriteAttempts | None = None  # of the last write
 
     async def begin(self) -> bool:
-        """Before a round of writing. True: a gap was left, and others had their chance: read first, as they must."""
+        """Call before a write. True: a gap was left, so another process may have written; read before writing."""
         loop = asyncio.get_running_loop()
-        gap = min(_LONGEST_GAP, _GAP * self._takes)
-        if loop.time() - self._ended >= gap:  # there was one
-            self._turn_began = loop.time()
-        elif loop.time() - self._turn_began >= _TURN * gap:
-            must_wait = await self._has_company()
+        gap = min(_MAX_GAP, _GAP_FACTOR * self._cycle_duration)
+        if loop.time() - self._ended >= gap:  # the writer was idle for long enough
+            self._writing_since = loop.time()
+        elif loop.time() - self._writing_since >= _WRITING_FACTOR * gap:
+            must_wait = await self._is_contended()
             if must_wait:
                 await asyncio.sleep(gap)
-            self._turn_began = loop.time()
+            self._writing_since = loop.time()
             return must_wait
         return False
 
-    async def _has_company(self) -> bool:
+    async def _is_contended(self) -> bool:
         now = asyncio.get_running_loop().time()
-        if now >= self._others_until and await self._bell.has_rung():
-            self._others_until = now + _COMPANY
-        return now < self._others_until
+        if now >= self._contended_until and await self._signal.was_sent():
+            self._contended_until = now + _CONTENTION_TIMEOUT
+        return now < self._contended_until
 
-    def race(self) -> WriteAttempts:
-        self._race = race = WriteAttempts(self._bell)
-        return race
+    def attempts(self) -> WriteAttempts:
+        self._attempts = attempts = WriteAttempts(self._signal)
+        return attempts
 
     def end(self, *, has_read: bool) -> None:
-        self._ended, race = asyncio.get_running_loop().time(), self._race
-        if race is not None and race.was_lost:
-            self._turn_began = self._ended
-            self._others_until = self._ended + _COMPANY
-        if race is not None and (race.was_lost or has_read):
-            self._takes = self._ended - race.tried_at
+        self._ended, attempts = asyncio.get_running_loop().time(), self._attempts
+        if attempts is not None and attempts.had_conflict:
+            self._writing_since = self._ended
+            self._contended_until = self._ended + _CONTENTION_TIMEOUT
+        if attempts is not None and (attempts.had_conflict or has_read):
+            self._cycle_duration = self._ended - attempts.attempted_at

@@ -1,4 +1,4 @@
-"""Buckets by URL: `?layout=` says how tasks lie in one, and further options how that layout works."""
+"""Opens bucket layouts by URL. `?layout=` selects the layout, and further options configure it."""
 
 import os
 from collections.abc import Callable, Mapping
@@ -14,7 +14,7 @@ from qo.errors import InvalidSetting, StorageError
 from qo.findings import Finding
 from qo.model import UNFINISHED, Filter
 
-# Option by variable: what a URL says goes first.
+# Environment variable by option. The URL takes precedence.
 _VARIABLES = {
     "index_mode": "QO_INDEX_MODE",
     "ready_page_size": "QO_READY_PAGE_SIZE",
@@ -23,26 +23,26 @@ _VARIABLES = {
     "shards": "QO_SHARDS",
     "payload_limit": "QO_PAYLOAD_LIMIT",
 }
-_VERSIONED = {"tasks"}  # layouts whose history is in the versions of their objects
-_SOME, _SHOWN = 100, 5  # tasks looked at, and objects named, by an examination
-_LIMIT = "payload_limit"  # of every layout
+_VERSIONED = {"tasks"}  # layouts whose history is in their objects' versions
+_MAX_READ_TASKS, _MAX_NAMED_OBJECTS = 100, 5  # of an examination
+_LIMIT = "payload_limit"  # an option of every layout
 _OPTIONS = {
     "tasks": (*_VARIABLES,),
     "one": ("mode", _LIMIT),
     "sqlite": ("mode", "interval", "volume", _LIMIT),
 }
-_OURS = {"layout", *(option for options in _OPTIONS.values() for option in options)}
-_BUCKETS = {"endpoint", "region", "account", "anonymous", "connections", "timeout", "versions"}  # options of theirs
+_LAYOUT_OPTIONS = {"layout", *(option for options in _OPTIONS.values() for option in options)}
+_BUCKET_OPTIONS = {"endpoint", "region", "account", "anonymous", "connections", "timeout", "versions"}
 _HEX = "0123456789abcdef"
-_LARGEST_PAGE = 1000  # what a store tells in one request
-_MOST_MEMORY = 1024**3  # bytes: payloads are held in memory as a whole, several at a time
+_MAX_PAGE_SIZE = 1000  # keys that a store lists in one request
+_MAX_PAYLOAD_LIMIT = 1024**3  # bytes: several payloads are held in memory at a time
 
 
 def from_url(url: str, *, clock: Clock = system_clock) -> Engine:
     layout, options, address = parse(url, os.environ)
-    given = None if clock is system_clock else clock  # else the store's own clock counts
+    given = None if clock is system_clock else clock  # None: the store's clock
     bucket = open_bucket(address, clock=given)
-    limit = _number(_LIMIT, options.pop(_LIMIT, str(DEFAULT_PAYLOAD_LIMIT)), _MOST_MEMORY)
+    limit = _number(_LIMIT, options.pop(_LIMIT, str(DEFAULT_PAYLOAD_LIMIT)), _MAX_PAYLOAD_LIMIT)
     engine = _LAYOUTS[layout](bucket, options, given)
     return LargeValuesEngine(engine, bucket, payload_limit=limit, clock=given or bucket.now)
 
@@ -56,58 +56,58 @@ async def examine(url: str) -> list[Finding]:
     findings += await certify(bucket, address)
     if layout not in _VERSIONED:
         findings = [finding for finding in findings if finding.name != "versioning"]
-    if all(finding.ok is not False for finding in findings[1:5]):  # it may be read at all
+    if all(finding.ok is not False for finding in findings[1:5]):  # only if the bucket can be read
         findings.append(await _contents(layout, options, bucket))
     return findings
 
 
 async def _contents(layout: str, options: dict[str, str], bucket: Bucket) -> Finding:
-    """Whether what is there can be read, as far as a worker would meet it."""
+    """Whether a worker can read what the bucket holds."""
     if layout == "sqlite":
         from qo.engines.sqlite_object import examine as examine_database  # noqa: PLC0415
 
         return await examine_database(bucket)
     options.pop(_LIMIT, None)
-    engine, odd = _LAYOUTS[layout](bucket, options, None), list[str]()
+    engine, foreign = _LAYOUTS[layout](bucket, options, None), list[str]()
     try:
         await engine.open()
-        await engine.find(Filter(statuses=tuple(UNFINISHED)), limit=_SOME)
+        await engine.find(Filter(statuses=tuple(UNFINISHED)), limit=_MAX_READ_TASKS)
         await engine.read_note("control")
         if isinstance(engine, Inspectable):
-            odd = sorted(await engine.inspect(_SOME))
+            foreign = sorted(await engine.inspect(_MAX_READ_TASKS))
     except StorageError as error:
         return Finding("contents", False, str(error))
     finally:
         await engine.close()
-    if odd:
-        shown = ", ".join(odd[:_SHOWN]) + (", …" if len(odd) > _SHOWN else "")
-        return Finding("contents", None, f"what is not qo's is left alone, but better moved away: {shown}")
-    return Finding("contents", True, "what is there can be read")
+    if foreign:
+        shown = ", ".join(foreign[:_MAX_NAMED_OBJECTS]) + (", …" if len(foreign) > _MAX_NAMED_OBJECTS else "")
+        return Finding("contents", None, f"objects that are not qo's are ignored; move them elsewhere: {shown}")
+    return Finding("contents", True, "the stored tasks can be read")
 
 
 @runtime_checkable
 class Inspectable(Protocol):
-    """A layout of many objects, some of which may be somebody else's."""
+    """A layout of many objects, some of which may belong to other applications."""
 
-    async def inspect(self, most: int) -> frozenset[str]:
-        """Read that many tasks; which objects under our names could not be read."""
+    async def inspect(self, limit: int) -> frozenset[str]:
+        """Read up to `limit` tasks and return the keys under the layout's prefixes that could not be read."""
 
 
 def parse(url: str, variables: Mapping[str, str]) -> tuple[str, dict[str, str], str]:
     """The layout, its options, and the URL of the bucket without them."""
     parts = urlsplit(url)
     query = parse_qsl(parts.query, keep_blank_values=True)
-    given = {name: value for name, value in query if name in _OURS}
+    given = {name: value for name, value in query if name in _LAYOUT_OPTIONS}
     layout = given.pop("layout", "tasks")
     if layout not in _OPTIONS:
         raise InvalidSetting(f"layout={layout!r} is not one of {', '.join(_OPTIONS)}")
     for name, _ in query:
-        if name not in {"layout", *_OPTIONS[layout], *_BUCKETS}:
+        if name not in {"layout", *_OPTIONS[layout], *_BUCKET_OPTIONS}:
             known = ", ".join(_OPTIONS[layout])
             raise InvalidSetting(f"{name!r:.80} is not an option of the layout `{layout}`, which has {known}")
-    said = {name: variables[variable] for name, variable in _VARIABLES.items() if variables.get(variable)}
-    options = {name: value for name, value in said.items() if name in _OPTIONS[layout]} | given
-    rest = urlencode([(name, value) for name, value in query if name not in _OURS])
+    from_environment = {name: variables[variable] for name, variable in _VARIABLES.items() if variables.get(variable)}
+    options = {name: value for name, value in from_environment.items() if name in _OPTIONS[layout]} | given
+    rest = urlencode([(name, value) for name, value in query if name not in _LAYOUT_OPTIONS])
     return layout, options, parts._replace(query=rest).geturl()
 
 
@@ -122,7 +122,7 @@ def _tasks(bucket: Bucket, options: Mapping[str, str], clock: Clock | None) -> E
                 return _seconds(name, value)
             case "shards":
                 return _digits(name, value)
-        return _number(name, value, _LARGEST_PAGE)
+        return _number(name, value, _MAX_PAGE_SIZE)
 
     return ObjectPerTaskEngine(
         bucket, TasksOptions(**{name: chosen(name, value) for name, value in options.items()}), clock=clock
@@ -158,9 +158,9 @@ def _choice(name: str, value: str, kind: Any) -> Any:
     return kind(value)
 
 
-def _number(name: str, value: str, most: int) -> int:
-    if not value.isascii() or not value.isdigit() or not 1 <= int(value) <= most:
-        raise InvalidSetting(f"{name}={value!r} is not a whole number from 1 to {most}")
+def _number(name: str, value: str, maximum: int) -> int:
+    if not value.isascii() or not value.isdigit() or not 1 <= int(value) <= maximum:
+        raise InvalidSetting(f"{name}={value!r} is not a whole number from 1 to {maximum}")
     return int(value)
 
 
@@ -179,7 +179,7 @@ def _seconds(name: str, value: str) -> float:
 
 
 def _digits(name: str, value: str) -> tuple[str, ...]:
-    """`0,8,f` or `0-7`."""
+    """Parse `0,8,f` or `0-7`."""
     digits: set[str] = set()
     for part in value.lower().split(","):
         first, _, last = part.strip().partition("-")
@@ -187,5 +187,5 @@ def _digits(name: str, value: str) -> tuple[str, ...]:
             raise InvalidSetting(f"{name}={value!r:.40} is not a list of hexadecimal digits such as 0,8,f or 0-7")
         digits.update(_HEX[_HEX.index(first) : _HEX.index(last or first) + 1])
     if not digits:
-        raise InvalidSetting(f"{name}={value!r:.40} names no digit: write the lower one first, as in 0-7")
+        raise InvalidSetting(f"{name}={value!r:.40} names no digit: write the lower digit first, as in 0-7")
     return tuple(sorted(digits))

@@ -1,4 +1,4 @@
-"""Tasks in a dict of this process: the executable specification, and the engine for tests."""
+"""An engine in process memory: the executable specification, and the engine for tests."""
 
 import asyncio
 from collections.abc import Iterable, Sequence
@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from qo.clock import Clock, system_clock
 from qo.damage import encode_damage, note_name
 from qo.engine import Engine
-from qo.engines.findings import Finding
 from qo.engines.ready_tasks import ReadyTasks
+from qo.findings import Finding
 from qo.model import (
     ANY,
     Added,
@@ -26,7 +26,7 @@ from qo.url_secrets import hide_password
 
 
 class _IndexedTable(Table):
-    """The specification, with an index of what is ready: a claim does not look at every task."""
+    """The specification's table with an index of ready tasks, so that a claim does not examine every task."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -44,7 +44,7 @@ class MemoryEngine(Engine):
     def __init__(self, clock: Clock = system_clock) -> None:
         self._table = _IndexedTable()
         self._clock = clock
-        self._news = asyncio.Event()
+        self._changed = asyncio.Event()
         self._damaged: set[str] = set()
 
     async def open(self) -> None: ...
@@ -52,9 +52,9 @@ class MemoryEngine(Engine):
 
     async def add(self, tasks: Sequence[NewTask]) -> list[Added]:
         check_distinct(task.id for task in tasks)
-        sound = [task for task in tasks if task.id not in self._damaged]
-        added = dict(zip((task.id for task in sound), self._table.add(sound, self._clock()), strict=True))
-        self._news.set()
+        readable = [task for task in tasks if task.id not in self._damaged]
+        added = dict(zip((task.id for task in readable), self._table.add(readable, self._clock()), strict=True))
+        self._changed.set()
         return [added.get(task.id, Added(task.id, new=False)) for task in tasks]
 
     async def claim(self, request: ClaimRequest) -> list[Task]:
@@ -62,7 +62,7 @@ class MemoryEngine(Engine):
 
     async def apply(self, changes: Sequence[Change]) -> list[bool]:
         applied = self._table.apply(changes, self._clock())
-        self._news.set()
+        self._changed.set()
         return applied
 
     async def delete(self, ids: Sequence[str]) -> list[bool]:
@@ -91,18 +91,18 @@ class MemoryEngine(Engine):
         return self._table.history(task_id)
 
     async def wait(self, request: ClaimRequest, timeout: float) -> None:
-        self._news.clear()
+        self._changed.clear()
         now = self._clock()
         if self._table.ready.has(request, now):
             return
         coming = self._table.ready.next_at()
         try:
-            await asyncio.wait_for(self._news.wait(), timeout if coming is None else min(timeout, coming - now))
+            await asyncio.wait_for(self._changed.wait(), timeout if coming is None else min(timeout, coming - now))
         except TimeoutError:
             return
 
     def damage(self, task_id: str) -> None:
-        """For tests: let a task be as if its stored form could not be read."""
+        """For tests: make a task behave as if its stored form could not be read."""
         self._table.tasks.pop(task_id)
         self._damaged.add(task_id)
         self._table.write_note(note_name(task_id), encode_damage(task_id, "a test asked for it"), ANY)
@@ -123,7 +123,7 @@ class MemoryEngine(Engine):
         self._table.drop_note(name)
 
 
-def from_url(url: str, *, clock: Clock = system_clock) -> Engine:  # noqa: ARG001 - every memory is a new one
+def from_url(url: str, *, clock: Clock = system_clock) -> Engine:  # noqa: ARG001 - every call opens a new store
     return MemoryEngine(clock)
 
 
@@ -132,6 +132,6 @@ async def examine(url: str) -> list[Finding]:
         Finding(
             "memory",
             None,
-            f"{hide_password(url)} keeps tasks in one process and forgets them when it ends; use it for tests",
+            f"{hide_password(url)} stores tasks in one process and loses them when it ends; use it only for tests",
         )
     ]

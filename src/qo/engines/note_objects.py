@@ -1,9 +1,8 @@
-"""Notes as objects of a bucket, one each, in four folders: a bucket's policies give rights by the beginning of a key.
+"""Notes as objects of a bucket, in four folders, because a bucket's policies grant rights by key prefix.
 
-workers/{id}.json   workers' registrations
-admin/{name}.json   what grants rights or records actions: only an administrator's credentials reach it
-audit/{name}.json   new records of the audit trail: others may add to them and no more
-notes/{name}.json   everything else
+workers/{id}.json   registrations of workers admin/{name}.json   notes that grant rights or record actions: only an
+administrator's credentials can access them audit/{name}.json   new records of the audit trail: other roles may only add
+records notes/{name}.json   all other notes
 """
 
 from collections import OrderedDict
@@ -23,15 +22,15 @@ from qo.ids import new_token as new_write_id
 from qo.model import ADMIN_NOTES, AUDIT_NOTES, DAMAGED, UNREADABLE, Note
 
 WORKERS, NOTES = "workers/", "notes/"
-_OWN_FOLDERS = (WORKERS, ADMIN_NOTES, AUDIT_NOTES)  # the names of notes in these are keys as they are
-_MOST_READ = 1000
-_REMEMBERED = 8  # write ids kept: so many others may write before we read back
+_OWN_FOLDERS = (WORKERS, ADMIN_NOTES, AUDIT_NOTES)  # the names of notes in these folders are used as keys
+_MAX_CACHED_NOTES = 1000
+_KEPT_WRITE_IDS = 8  # other processes may write up to this often before a lost response is resolved
 
 
 class NoteDocument(Struct, frozen=True, kw_only=True):
     name: str
     data: bytes
-    writes: tuple[str, ...]  # ids of the last writes: no two writes make equal bytes, and so none an equal version
+    writes: tuple[str, ...]  # ids of the last writes, so that no two writes produce equal bytes and thus equal versions
 
 
 class _Read(NamedTuple):
@@ -42,20 +41,20 @@ class _Read(NamedTuple):
 class NoteObjects:
     def __init__(self, bucket: Bucket, quarantine: Quarantine) -> None:
         self._bucket, self._quarantine = bucket, quarantine
-        self._read: OrderedDict[str, _Read] = OrderedDict()  # what was read or written last, to be written over
+        self._read: OrderedDict[str, _Read] = OrderedDict()  # the last version read or written of each note
 
     async def read(self, name: str) -> Note | None:
         key = key_of(name)
         blob = await retry(lambda: self._bucket.get(key))
         if blob is None:
             return None
-        return self._noted(name, key, blob)
+        return self._note(name, key, blob)
 
     async def write(self, name: str, data: bytes, expected: str) -> str:
         key, write = key_of(name), new_write_id()
         last = self._read.get(name)
         former = last.writes if last is not None and last.version == expected else ()
-        writes = (*former, write)[-_REMEMBERED:]
+        writes = (*former, write)[-_KEPT_WRITE_IDS:]
         content = sealed(msgspec.json.encode(NoteDocument(name=name, data=data, writes=writes)))
         version = await put_document(
             self._bucket, key, content, expected=expected, is_ours=lambda stored: _is_ours(stored, write)
@@ -79,10 +78,10 @@ class NoteObjects:
         names = {key: _name(key) for key in keys}
         for key, name in names.items():
             if key_of(name) != key:
-                self._quarantine.put(key, "it is not the name of a note")
+                self._quarantine.put(key, "its name is not that of a note")
         return [name for key, name in names.items() if key_of(name) == key and name.startswith(prefix)]
 
-    def _noted(self, name: str, key: str, blob: Blob) -> Note:
+    def _note(self, name: str, key: str, blob: Blob) -> Note:
         note = self._decode(key, blob)
         if note is None:
             return Note(name, DAMAGED + blob.data, blob.version)
@@ -99,13 +98,13 @@ class NoteObjects:
             self._quarantine.put(key, error)
             return None
         if key_of(note.name) != key:
-            self._quarantine.put(key, f"it is named {note.name!r:.80} inside")
+            self._quarantine.put(key, f"its content names another note, {note.name!r:.80}")
             return None
         return note
 
     def _remember(self, name: str, read: _Read) -> None:
         self._read[name] = read
-        if len(self._read) > _MOST_READ:
+        if len(self._read) > _MAX_CACHED_NOTES:
             self._read.popitem(last=False)
 
 
@@ -119,7 +118,7 @@ def _is_ours(stored: bytes, write: str) -> bool | None:
         note = _decoded(stored)
     except UNREADABLE:
         return None
-    forgotten = len(note.writes) == _REMEMBERED and write not in note.writes
+    forgotten = len(note.writes) == _KEPT_WRITE_IDS and write not in note.writes
     return None if forgotten else write in note.writes
 
 
@@ -135,5 +134,5 @@ def _quoted(folder: str, name: str) -> str:
 
 
 def _name(key: str) -> str:
-    """Of the note that an object holds, if it is one."""
+    """The name of the note in an object, if the object holds one."""
     return unquote((key if key.startswith(_OWN_FOLDERS) else key.removeprefix(NOTES)).removesuffix(".json"))

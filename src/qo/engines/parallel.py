@@ -1,4 +1,4 @@
-"""Many requests at once, but not too many."""
+"""Concurrent requests, with an upper bound."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -7,13 +7,13 @@ from typing import TypeVar
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")
 
-MOST = 64  # requests at once
+MAX_CONCURRENT_REQUESTS = 64
 
 
 async def in_parallel(
-    work: Callable[[Item], Awaitable[Answer]], items: Sequence[Item], *, most: int = MOST
+    work: Callable[[Item], Awaitable[Answer]], items: Sequence[Item], *, max_concurrent: int = MAX_CONCURRENT_REQUESTS
 ) -> list[Answer]:
-    """The answers in order. One that fails does not keep the others from being tried."""
+    """Return the results in order. All items are tried even if one fails; then the first error is raised."""
     answers: dict[int, Answer] = {}
     errors: list[Exception] = []
     numbered = iter(enumerate(items))
@@ -22,13 +22,13 @@ async def in_parallel(
         for number, item in numbered:
             try:
                 answers[number] = await work(item)
-            except Exception as error:  # noqa: BLE001 - goes to the caller when all are through
+            except Exception as error:  # noqa: BLE001 - raised when all items are done
                 errors.append(error)
 
     if len(items) == 1:
         await run()
     else:
-        await asyncio.gather(*(run() for _ in range(min(most, len(items)))))
+        await asyncio.gather(*(run() for _ in range(min(max_concurrent, len(items)))))
     if errors:
         raise errors[0]
     return [answers[number] for number in range(len(items))]

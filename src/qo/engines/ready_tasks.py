@@ -1,6 +1,6 @@
-"""Pending tasks of one process in order: a heap for each lane, and those whose time has not come beside them.
+"""Pending tasks of one process in order: one heap per lane, and one of tasks that are not due yet.
 
-Entries of tasks that changed stay until they come up, and are then left out.
+Entries of changed tasks stay in the heaps until they reach the front, and are then skipped.
 """
 
 from collections.abc import Callable, Iterator
@@ -14,8 +14,8 @@ from qo.model import ClaimRequest, LaneHead, LaneHeads, LaneIdentity, Status, Ta
 LaneKey: TypeAlias = tuple[str, str, tuple[str, ...], int]  # queue, type, needs, priority
 
 
-class _Place(NamedTuple):
-    at: float  # rank in a lane, the instant it is available beside it
+class _HeapEntry(NamedTuple):
+    at: float  # the rank in a lane's heap, the time the task becomes available in the other one
     id: str
     version: int
     due_at: float
@@ -24,59 +24,59 @@ class _Place(NamedTuple):
 class ReadyTasks:
     def __init__(self, task_of: Callable[[str], Task | None]) -> None:
         self._task_of = task_of
-        self._lanes: dict[LaneKey, list[_Place]] = {}
-        self._later: list[_Place] = []
+        self._lanes: dict[LaneKey, list[_HeapEntry]] = {}
+        self._later: list[_HeapEntry] = []
         self._heads: LaneHeads[LaneKey] = LaneHeads()
-        self._changed: set[LaneKey] = set()  # lanes whose head may be another one
+        self._changed: set[LaneKey] = set()  # lanes whose head may have changed
 
     def join(self, task: Task) -> None:
-        """A task was written."""
+        """Record that a task was written."""
         if task.status is Status.PENDING:
-            heappush(self._later, _Place(task.available_at, task.id, task.version, task.due_at))
+            heappush(self._later, _HeapEntry(task.available_at, task.id, task.version, task.due_at))
         lane = lane_of(task)
         if lane in self._lanes:
             self._changed.add(lane)
 
     def next_at(self) -> float | None:
-        """When the first of those whose time has not come will be due."""
+        """The time at which the next task that is not due yet becomes due."""
         while self._later and self._task(self._later[0]) is None:
             heappop(self._later)
         return self._later[0].at if self._later else None
 
     def take(self, request: ClaimRequest, now: float) -> Iterator[Task]:
-        """Due and eligible tasks, in the order of `in_order`. Each is taken out of its lane: it is to be claimed."""
+        """Yield due and eligible tasks in the order of `in_order`. Each leaves its lane: the caller claims it."""
         self._stage(now)
-        left, arms = dict(request.per_type_limits), list[tuple[float, _Place, LaneKey]]()
+        left, fronts = dict(request.per_type_limits), list[tuple[float, _HeapEntry, LaneKey]]()
         for lane in self._heads.first(request, now):
             self._changed.add(lane)
-            self._open(arms, lane, now, reached=0.0)
+            self._open(fronts, lane, now, reached=0.0)
         for _ in range(request.limit):
-            arm = self._next(arms, left)
-            if arm is None:
+            front = self._next(fronts, left)
+            if front is None:
                 return
-            reached, place, lane = arm
-            task = self._task(place)
+            reached, entry, lane = front
+            task = self._task(entry)
             heappop(self._lanes[lane])
-            self._open(arms, lane, now, reached)
+            self._open(fronts, lane, now, reached)
             if task is not None:
                 yield task
 
-    def _open(self, arms: list[tuple[float, _Place, LaneKey]], lane: LaneKey, now: float, reached: float) -> None:
-        """Put the first of the lane beside those of the others. Within a lane nothing overtakes."""
-        if places := self._trim(lane):
-            effective = effective_rank(places[0].at, places[0].due_at, now)
-            heappush(arms, (max(reached, effective), places[0], lane))
+    def _open(self, fronts: list[tuple[float, _HeapEntry, LaneKey]], lane: LaneKey, now: float, reached: float) -> None:
+        """Push the lane's first entry onto `fronts`. Within a lane no task overtakes another."""
+        if entries := self._trim(lane):
+            effective = effective_rank(entries[0].at, entries[0].due_at, now)
+            heappush(fronts, (max(reached, effective), entries[0], lane))
 
     def _next(
-        self, arms: list[tuple[float, _Place, LaneKey]], left: dict[str, int]
-    ) -> tuple[float, _Place, LaneKey] | None:
-        while arms:
-            arm = heappop(arms)
-            type_ = arm[2][1]
+        self, fronts: list[tuple[float, _HeapEntry, LaneKey]], left: dict[str, int]
+    ) -> tuple[float, _HeapEntry, LaneKey] | None:
+        while fronts:
+            front = heappop(fronts)
+            type_ = front[2][1]
             if left.get(type_, 1) > 0:
                 if type_ in left:
                     left[type_] -= 1
-                return arm
+                return front
         return None
 
     def has(self, request: ClaimRequest, now: float) -> bool:
@@ -88,27 +88,27 @@ class ReadyTasks:
             task = self._task(heappop(self._later))
             if task is not None:
                 lane = lane_of(task)
-                heappush(self._lanes.setdefault(lane, []), _Place(task.rank, task.id, task.version, task.due_at))
+                heappush(self._lanes.setdefault(lane, []), _HeapEntry(task.rank, task.id, task.version, task.due_at))
                 self._changed.add(lane)
         for lane in self._changed:
-            places = self._trim(lane)
-            if places:
-                head = LaneHead(places[0].at, places[0].id, places[0].due_at)
+            entries = self._trim(lane)
+            if entries:
+                head = LaneHead(entries[0].at, entries[0].id, entries[0].due_at)
                 self._heads.put(lane, LaneIdentity(*lane[:3]), head)
             else:
                 self._heads.remove(lane)
                 self._lanes.pop(lane, None)
         self._changed.clear()
 
-    def _trim(self, lane: LaneKey) -> list[_Place]:
-        """So that the first in the lane is a task that is really there."""
-        places = self._lanes.get(lane, [])
-        while places and self._task(places[0]) is None:
-            heappop(places)
-        return places
+    def _trim(self, lane: LaneKey) -> list[_HeapEntry]:
+        """Drop outdated entries from the front of a lane."""
+        entries = self._lanes.get(lane, [])
+        while entries and self._task(entries[0]) is None:
+            heappop(entries)
+        return entries
 
-    def _task(self, place: _Place) -> Task | None:
-        task = self._task_of(place.id)
-        if task is None or task.version != place.version or task.status is not Status.PENDING:
+    def _task(self, entry: _HeapEntry) -> Task | None:
+        task = self._task_of(entry.id)
+        if task is None or task.version != entry.version or task.status is not Status.PENDING:
             return None
         return task

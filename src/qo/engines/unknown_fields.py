@@ -1,7 +1,7 @@
-"""Fields that this build does not know: a newer one wrote them, and a rewrite of the document keeps them.
+"""Fields that this build does not know. A newer build wrote them, and rewriting the document preserves them.
 
-Documents are decoded into structs, which drop what they do not know. `unknown_fields` finds it in the bytes, and
-`put_back` adds it to what was encoded again. Nearly all documents have none, so finding nothing must be cheap.
+Documents are decoded into structs, which drop unknown fields. `unknown_fields` finds them in the bytes, and `put_back`
+adds them to the document when it is encoded again. Nearly all documents have none, so that case must be cheap.
 """
 
 from collections.abc import Mapping
@@ -12,26 +12,26 @@ from msgspec import Struct
 
 from qo.model import is_too_deep
 
-Unknown = dict[str, Any]  # by name: a value, or what is unknown inside a field that is known
+Unknown = dict[str, Any]  # by name: a value, or the unknown fields inside a known field
 
 _any = msgspec.json.Decoder()
-_VERSION = "version"  # what tells the events of a task apart
+_VERSION = "version"  # identifies an event of a task
 
 
 class Shape:
-    """What structs know of a document: the names of its fields, and the same of some fields that are objects."""
+    """The field names of a struct, and the shapes of those fields that are objects themselves."""
 
     def __init__(self, kind: type[Struct], *, but: tuple[str, ...] = (), **inside: "Shape") -> None:
         """`but`: fields of the struct that are not part of the document. `events` is a list of objects or arrays."""
         self.names = frozenset(kind.__struct_fields__) - frozenset(but)
         self.inside = inside
-        self.size = len(kind.__struct_fields__)  # of an array
+        self.size = len(kind.__struct_fields__)  # of an event stored as an array
 
 
 def unknown_fields(data: bytes, shape: Shape) -> Unknown:
-    """What a document has and the structs do not know; empty for nearly all documents.
+    """The fields of a document that its struct does not know. Nearly always empty.
 
-    Raises ValueError for fields that are nested too deeply to be written again.
+    Raises ValueError if they are nested too deeply to be encoded again.
     """
     unknown = _unknown(_any.decode(data), shape)
     if unknown and is_too_deep(data):
@@ -50,7 +50,7 @@ def _unknown(document: dict[str, Any], shape: Shape) -> Unknown:
 
 
 def _of_events(events: list[Any], shape: Shape) -> dict[int, Any]:
-    """By the version that an event names; of an array, what stands behind the elements that are known."""
+    """Unknown fields by the version of the event. Of an array, the elements after the known ones."""
     unknown: dict[int, Any] = {}
     for event in events:
         if isinstance(event, dict):
@@ -64,7 +64,7 @@ def _of_events(events: list[Any], shape: Shape) -> dict[int, Any]:
 
 
 def put_back(data: bytes, unknown: Unknown, shape: Shape) -> bytes:
-    """An encoded document with these fields, too."""
+    """The encoded document with the unknown fields added."""
     return msgspec.json.encode(_put_back(_any.decode(data), unknown, shape)) if unknown else data
 
 
@@ -73,7 +73,7 @@ def _put_back(document: dict[str, Any], unknown: Unknown, shape: Shape) -> dict[
     for name, inner in shape.inside.items():
         if name not in unknown:
             continue
-        value = document.get(name, {})  # a field that is known is left out if it has its default
+        value = document.get(name, {})  # an omitted known field has its default value
         merged[name] = (
             _with_events(value, unknown[name]) if isinstance(value, list) else _put_back(value, unknown[name], inner)
         )

@@ -1,18 +1,18 @@
-"""Engines that answer a write before their bucket has it."""
+"""The protocol of engines that acknowledge a write before the bucket has it."""
 
 from typing import Protocol, runtime_checkable
 
 
 @runtime_checkable
 class WriteBehind(Protocol):
-    """An engine that may answer a write before its bucket has it, and read a copy older than the bucket's."""
+    """An engine that may acknowledge a write before its bucket has it, and may read from an older copy."""
 
     @property
     def is_synced(self) -> bool:
-        """Whether the bucket has every write answered so far."""
+        """Whether the bucket has every acknowledged write."""
 
     async def confirmed(self) -> bool:
-        """Wait until the bucket has every write answered so far. False: those writes are lost."""
+        """Wait until the bucket has every acknowledged write. False: those writes are lost."""
 
     async def sync(self) -> None:
-        """Bring every write to the bucket now and read what it holds. Raises Conflict if the writes are lost."""
+        """Write everything to the bucket now and read its content. Raises Conflict if the writes are lost."""

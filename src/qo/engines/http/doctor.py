@@ -1,10 +1,10 @@
 """Examining a server for `qo doctor`: is it there, is it ours, does it take our token?"""
 
 from qo import wire
-from qo.engines.findings import Finding
 from qo.engines.http.address import address_of
 from qo.engines.http.client import HttpClient
 from qo.errors import QoError
+from qo.findings import Finding
 
 
 async def examine(url: str) -> list[Finding]:

@@ -68,7 +68,9 @@ class BlobStore:
         return await self._retried(read)
 
     async def remove(self, keys: Sequence[str]) -> None:
-        await in_parallel(lambda key: self._retried(lambda: self._bucket.delete(key)), keys, most=MAX_TRANSFERS)
+        await in_parallel(
+            lambda key: self._retried(lambda: self._bucket.delete(key)), keys, max_concurrent=MAX_TRANSFERS
+        )
 
     async def _retried(self, request: Callable[[], Awaitable[Answer]]) -> Answer:
         return await retry(request, at_least=self._patience)

@@ -92,7 +92,7 @@ class LargeValuesEngine(ForwardingEngine):
         if not any(self._needs_change(task.payload) for task in tasks):
             return await self.engine.add(tasks)
         check_distinct(task.id for task in tasks)
-        kept = await in_parallel(self._keep_payload, tasks, most=MAX_TRANSFERS)
+        kept = await in_parallel(self._keep_payload, tasks, max_concurrent=MAX_TRANSFERS)
         written = {task.id: key for task in kept if (key := own_key(task.payload, task.id, "payload"))}
         try:
             added = await self.engine.add(kept)
@@ -125,7 +125,7 @@ class LargeValuesEngine(ForwardingEngine):
         if not any(self._needs_change(change.result) for change in changes):
             return await self.engine.apply(changes)
         check_distinct(change.id for change in changes)
-        kept = await in_parallel(self._keep_result, changes, most=MAX_TRANSFERS)
+        kept = await in_parallel(self._keep_result, changes, max_concurrent=MAX_TRANSFERS)
         written = {change.id: key for change in kept if (key := own_key(change.result or b"", change.id, "result"))}
         try:
             answers = await self.engine.apply(kept)
@@ -179,7 +179,7 @@ class LargeValuesEngine(ForwardingEngine):
         if not any(_is_marked(task) for task in claimed):
             return claimed
         try:
-            filled = await in_parallel(self._filled, claimed, most=MAX_TRANSFERS)
+            filled = await in_parallel(self._filled, claimed, max_concurrent=MAX_TRANSFERS)
         except asyncio.CancelledError:
             self._hand_backs.start(claimed)
             raise
@@ -200,7 +200,7 @@ class LargeValuesEngine(ForwardingEngine):
         return None
 
     async def get(self, ids: Sequence[str]) -> list[Task | None]:
-        return await in_parallel(self._shown, await self.engine.get(ids), most=MAX_TRANSFERS)
+        return await in_parallel(self._shown, await self.engine.get(ids), max_concurrent=MAX_TRANSFERS)
 
     async def find(
         self, where: Filter, *, limit: int, after: str = "", created_before: float | None = None
@@ -222,7 +222,7 @@ class LargeValuesEngine(ForwardingEngine):
         return await self.engine.find(where, limit=limit, after=after, created_before=created_before)
 
     async def with_values(self, tasks: Sequence[Task]) -> list[Task]:
-        shown = await in_parallel(self._shown, tasks, most=MAX_TRANSFERS)
+        shown = await in_parallel(self._shown, tasks, max_concurrent=MAX_TRANSFERS)
         return [task for task in shown if task is not None]
 
     async def _shown(self, task: Task | None) -> Task | None:

@@ -34,7 +34,7 @@ async def remove_orphans(engine: Engine, blobs: BlobStore, clock: Clock, *, kept
         unused = await _unused(engine, [key for task_id in page for key in found[task_id]])
         still_needed = kept()  # read last: a task may have been deleted meanwhile
         orphans = [key for key in unused if key not in still_needed]
-        removed += sum(await in_parallel(remove_if_old, orphans, most=MAX_TRANSFERS))
+        removed += sum(await in_parallel(remove_if_old, orphans, max_concurrent=MAX_TRANSFERS))
     return removed
 
 

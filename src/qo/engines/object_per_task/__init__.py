@@ -1,8 +1,7 @@
-"""Layout `tasks`: one object per task, and tiny index objects whose names tell a claim all it needs to decide.
+"""Layout `tasks`: one object per task, and small index objects whose names hold all that a claim needs.
 
-tasks/{shard}/{id}.json    the task: the only truth
-ready/, leases/            indexes: entries are written before the state that needs them and removed after it
-workers/, notes/, admin/   notes (engines/note_objects.py)
+tasks/{shard}/{id}.json    the task, the only source of truth ready/, leases/            indexes: an entry is written
+before the state that needs it and removed after it workers/, notes/, admin/   notes (engines/note_objects.py)
 """
 
 from qo.engines.object_per_task.engine import ObjectPerTaskEngine

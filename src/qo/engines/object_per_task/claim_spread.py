@@ -1,27 +1,27 @@
-"""Whom to reach for first. A worker alone takes the first in order; those who get in each other's way spread out."""
+"""Chooses which candidates a claim tries first. Without contention in order; contending workers spread out."""
 
 from math import ceil
 
 from qo.engines.object_per_task.keys import Entry
 from qo.ids import luck
 
-_WIDEST = 256.0
-_CROWD = 8.0
-_SHARE = 64  # of the candidates, at most one in so many is reached for at once by one of a crowd
-_CALMER = 0.97  # with every claim that met nobody
+_MAX_WIDTH = 256.0
+_CONTENTION_WIDTH = 8.0
+_CONTENDED_SHARE = 64  # under contention a worker tries at most one in 64 of the candidates at a time
+_WIDTH_DECAY = 0.97  # per claim without a conflict
 
 
 class ClaimSpread:
     def __init__(self) -> None:
-        self._width = 1.0  # how many times more candidates than wanted are looked at
+        self._width = 1.0  # candidates to choose from, as a multiple of the requested number
 
     @property
-    def is_crowded(self) -> bool:
-        return self._width > _CROWD
+    def is_contended(self) -> bool:
+        return self._width > _CONTENTION_WIDTH
 
-    def at_once(self, candidates: int) -> int:
-        """How many to reach for: in a crowd only a part of what is left, or all would reach for the same."""
-        return max(1, candidates // _SHARE) if self.is_crowded else candidates
+    def batch_size(self, candidates: int) -> int:
+        """How many candidates to try at once. Under contention only a share, so that workers try different ones."""
+        return max(1, candidates // _CONTENDED_SHARE) if self.is_contended else candidates
 
     def arrange(self, candidates: list[Entry], limit: int) -> list[Entry]:
         if self._width <= 1.0:
@@ -31,11 +31,11 @@ class ClaimSpread:
 
     def learn(self, *, won: int, lost: int) -> None:
         if lost > won:
-            self._width = _WIDEST  # a crowd: those who join it step by step would be in its way at every step
+            self._width = _MAX_WIDTH  # growing step by step would cause conflicts at every step
         elif lost:
-            self._width = min(_WIDEST, 2 * self._width)
+            self._width = min(_MAX_WIDTH, 2 * self._width)
         elif won:
-            self._width = max(1.0, self._width * _CALMER)
+            self._width = max(1.0, self._width * _WIDTH_DECAY)
 
 
 def shuffled(entries: list[Entry]) -> list[Entry]:

@@ -1,4 +1,4 @@
-"""Waiting for something to claim: looking ever more rarely, and waking at once for what this process does itself."""
+"""Waits for claimable tasks by polling less and less often. Changes by this process end the wait at once."""
 
 import asyncio
 from contextlib import suppress
@@ -12,21 +12,21 @@ from qo.model import ClaimRequest
 class ClaimWait:
     def __init__(self, ready: Ready, clock: Clock) -> None:
         self._ready, self._clock = ready, clock
-        self._news = asyncio.Event()
+        self._changed = asyncio.Event()
         self._pauses = PollBackoff()
 
     def wake(self) -> None:
         self._pauses.start_over()
-        self._news.set()
+        self._changed.set()
 
     async def wait(self, request: ClaimRequest, timeout: float) -> None:
-        self._news.clear()
+        self._changed.clear()
         loop = asyncio.get_running_loop()
         until = loop.time() + timeout
         while (left := until - loop.time()) > 0:
             with suppress(TimeoutError):
                 async with asyncio.timeout(min(left, self._pauses.next, self._due_in())):
-                    await self._news.wait()
+                    await self._changed.wait()
                     return
             if loop.time() >= until:
                 return
@@ -36,5 +36,5 @@ class ClaimWait:
             self._pauses.lengthen()
 
     def _due_in(self) -> float:
-        """Seconds until the next task is due. That one may not be wanted; then a look shows the one after it."""
+        """Seconds until the next task is due. If it does not match the request, a poll finds the next one."""
         return max(0.0, (self._ready.next_at or float("inf")) - self._clock())

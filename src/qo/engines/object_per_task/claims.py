@@ -1,138 +1,142 @@
-"""Claims: candidates from the index, then one guarded write each."""
+"""Claims: candidates from the index, then one conditional write per task."""
 
 from qo.engines.object_per_task.claim_spread import ClaimSpread, shuffled
 from qo.engines.object_per_task.keys import LEASES, Entry, holder_hash, index_key, is_stale
 from qo.engines.object_per_task.layout import TasksLayout
 from qo.engines.object_per_task.task_changes import TaskChanges
-from qo.engines.object_per_task.task_document import grown
+from qo.engines.object_per_task.task_document import next_document
 from qo.engines.object_per_task.task_store import StoredTask
 from qo.engines.parallel import in_parallel
 from qo.errors import Conflict, StorageError
 from qo.model import ClaimRequest, Status, Task, claim, eligible, in_order, is_due, lane_of
 
-_PATIENCE = 2  # tasks lost to others
-_CANDIDATES, _SPARE_CANDIDATES = 8, 64  # for each task wanted, and beside these
+_MAX_LOST = 2  # tasks lost to other workers before the listing is too old
+_CANDIDATES_PER_TASK, _EXTRA_CANDIDATES = 8, 64
 
 
 class TaskClaims:
-    def __init__(self, store: TasksLayout, transitions: TaskChanges) -> None:
+    def __init__(self, store: TasksLayout, changes: TaskChanges) -> None:
         self._documents, self._index, self._lanes = store.documents, store.index, store.lanes
-        self._transitions, self._clock = transitions, store.clock
+        self._changes, self._clock = changes, store.clock
         self.spread = ClaimSpread()
-        self.damage_met = 0  # damaged tasks that claims have reached for
-        self._taking: set[str] = set()  # by claims of this process that are under way
+        self.damage_met = 0  # damaged tasks that claims have tried
+        self._in_progress: set[str] = set()  # ids of tasks that claims of this process are taking
 
-    async def again(self, request: ClaimRequest) -> list[Task]:
-        """What an earlier try of this claim got, if anything."""
+    async def repeat(self, request: ClaimRequest) -> list[Task]:
+        """The tasks that an earlier attempt of this claim got."""
         holder = holder_hash(request.lease_id)
         page = await self._index.read(LEASES)
         ids = {entry.id for entry in page.entries if entry.holder == holder}
-        found = await in_parallel(self._documents.read_living, sorted(ids))
-        tasks = [kept.task for kept in found if kept is not None]
+        found = await in_parallel(self._documents.read_live, sorted(ids))
+        tasks = [stored.task for stored in found if stored is not None]
         mine = [task for task in tasks if task.status is Status.RUNNING and task.lease_id == request.lease_id]
         return in_order(mine, self._clock(), lane_of)
 
-    def max_reached_for(self, request: ClaimRequest) -> int | None:
-        """How many candidates a claim looks at, if some are lost to others; None: in a crowd any of them."""
-        return None if self.spread.is_crowded else _CANDIDATES * request.limit + _SPARE_CANDIDATES + len(self._taking)
+    def max_candidates(self, request: ClaimRequest) -> int | None:
+        """The number of candidates that a claim needs, allowing for lost ones. None under contention: all of them."""
+        if self.spread.is_contended:
+            return None
+        return _CANDIDATES_PER_TASK * request.limit + _EXTRA_CANDIDATES + len(self._in_progress)
 
     async def claim(self, request: ClaimRequest, candidates: list[Entry]) -> list[Task]:
-        """Reach for the first; for those lost to others, reach for the next."""
-        free = [entry for entry in candidates if entry.id not in self._taking]
-        line, claimed, left, lost = (
+        """Claim the first candidates, and the next ones in place of those lost to other workers."""
+        free = [entry for entry in candidates if entry.id not in self._in_progress]
+        remaining, claimed, left, lost = (
             self.spread.arrange(free, request.limit),
             list[Task](),
             dict(request.per_type_limits),
             0,
         )
-        while line and len(claimed) < request.limit and lost <= self._most_lost(request):
-            wave, line = self._wave(line, left, min(request.limit - len(claimed), self.spread.at_once(len(line))))
-            if not wave:
+        while remaining and len(claimed) < request.limit and lost <= self._max_lost(request):
+            size = min(request.limit - len(claimed), self.spread.batch_size(len(remaining)))
+            batch, remaining = self._next_batch(remaining, left, size)
+            if not batch:
                 break
-            missed = await self._reach(wave, request, claimed)
+            missed = await self._take_batch(batch, request, claimed)
             for entry in missed:
                 if (names := self._lanes.names(entry)) and names.type in left:
                     left[names.type] += 1
-            lost += sum(self._documents.is_readable(entry.id) for entry in missed)  # damaged ones went to nobody
-            if claimed and self.spread.is_crowded:
+            # damaged tasks are not lost to a worker
+            lost += sum(self._documents.is_readable(entry.id) for entry in missed)
+            if claimed and self.spread.is_contended:
                 break
-            line = shuffled(line) if lost > 1 else line  # we are not alone
+            remaining = shuffled(remaining) if lost > 1 else remaining  # there are other workers
         self.spread.learn(won=len(claimed), lost=lost)
         return in_order(claimed, self._clock(), lane_of)
 
-    def _most_lost(self, request: ClaimRequest) -> int:
-        """Beyond this the listing is too old to go on with."""
-        return _PATIENCE if self.spread.is_crowded else request.limit + _PATIENCE
+    def _max_lost(self, request: ClaimRequest) -> int:
+        """After this many lost tasks the listing is too old."""
+        return _MAX_LOST if self.spread.is_contended else request.limit + _MAX_LOST
 
-    def _wave(self, line: list[Entry], left: dict[str, int], size: int) -> tuple[list[Entry], list[Entry]]:
-        """Who to reach for now, and who is next. Of several entries of one task the others wait: one may be stale."""
-        wave: dict[str, Entry] = {}
+    def _next_batch(self, entries: list[Entry], left: dict[str, int], size: int) -> tuple[list[Entry], list[Entry]]:
+        """The entries to try now, and the others. A task is tried once per batch: one of its entries may be stale."""
+        batch: dict[str, Entry] = {}
         waiting: list[Entry] = []
-        for number, entry in enumerate(line):
-            if len(wave) == size:
-                return list(wave.values()), waiting + line[number:]
+        for number, entry in enumerate(entries):
+            if len(batch) == size:
+                return list(batch.values()), waiting + entries[number:]
             names = self._lanes.names(entry)
-            if entry.id in wave:
+            if entry.id in batch:
                 waiting.append(entry)
-            elif names is not None and left.get(names.type, 1) > 0 and entry.id not in self._taking:
+            elif names is not None and left.get(names.type, 1) > 0 and entry.id not in self._in_progress:
                 if names.type in left:
                     left[names.type] -= 1
-                self._taking.add(entry.id)
-                wave[entry.id] = entry
-        return list(wave.values()), waiting
+                self._in_progress.add(entry.id)
+                batch[entry.id] = entry
+        return list(batch.values()), waiting
 
-    async def _reach(self, wave: list[Entry], request: ClaimRequest, claimed: list[Task]) -> list[Entry]:
-        """Adds what was got to `claimed`, answers what was not. Trouble with one is no reason to lose the others."""
+    async def _take_batch(self, batch: list[Entry], request: ClaimRequest, claimed: list[Task]) -> list[Entry]:
+        """Add tasks to `claimed` and return the other entries. Raises StorageError only if none was claimed."""
         missed: list[Entry] = []
 
-        async def reach(entry: Entry) -> None:
+        async def take(entry: Entry) -> None:
             try:
                 task = await self._take(entry, request)
             finally:
-                self._taking.discard(entry.id)
+                self._in_progress.discard(entry.id)
             if task is None:
                 missed.append(entry)
             else:
                 claimed.append(task)
 
         try:
-            await in_parallel(reach, wave)
+            await in_parallel(take, batch)
         except StorageError:
             if not claimed:
                 raise
         return missed
 
     async def _take(self, entry: Entry, request: ClaimRequest) -> Task | None:
-        kept = await self._documents.read(entry.id)
+        stored = await self._documents.read(entry.id)
         now = self._clock()
-        if kept is None:
+        if stored is None:
             is_damaged = not self._documents.is_readable(entry.id)
             self.damage_met += is_damaged
             self._index.suspect(entry.key, is_damaged=is_damaged)
             return None
-        if not self._is_meant(entry, kept, request, now):
+        if not self._is_claimable(entry, stored, request, now):
             return None
-        task = claim(kept.task, request, now)
+        task = claim(stored.task, request, now)
         try:
-            await self._transitions.write(grown(kept.document, task), kept)
+            await self._changes.write(next_document(stored.document, task), stored)
         except Conflict:
-            self._leave(entry, task, request)
+            self._discard_claim(entry, task, request)
             return None
         return task
 
-    def _is_meant(self, entry: Entry, kept: StoredTask, request: ClaimRequest, now: float) -> bool:
-        """The entry stands for the task as it is. One that does not is stale, or ahead of a write under way."""
-        if entry.age > (kept.task.created_at, kept.task.version):
+    def _is_claimable(self, entry: Entry, stored: StoredTask, request: ClaimRequest, now: float) -> bool:
+        """Whether the entry matches the task's current state. If not, it is stale or belongs to a write in progress."""
+        if entry.age > (stored.task.created_at, stored.task.version):
             self._index.suspect(entry.key)
             return False
-        if is_stale(entry, kept.task):
+        if is_stale(entry, stored.task):
             self._index.disregard(entry.key)
             return False
-        task = kept.task
-        return kept.is_alive and is_due(task, now) and eligible(request, task.queue, task.type, task.needs)
+        task = stored.task
+        return stored.is_alive and is_due(task, now) and eligible(request, task.queue, task.type, task.needs)
 
-    def _leave(self, entry: Entry, task: Task, request: ClaimRequest) -> None:
-        """Someone was faster. Our lease entry bears a lease id nobody else has, unless this claim is a repeat."""
+    def _discard_claim(self, entry: Entry, task: Task, request: ClaimRequest) -> None:
+        """Another worker won. Remove this claim's lease entry: its lease id is unique, unless the claim is a repeat."""
         self._index.disregard(entry.key)
         lease = index_key(task)
         if lease is not None and not request.is_repeat:

@@ -1,4 +1,4 @@
-"""The port on one side, the rooms of this layout on the other."""
+"""The engine port for the layout `tasks`."""
 
 from collections.abc import Sequence
 
@@ -13,7 +13,7 @@ from qo.engines.object_per_task.claims import TaskClaims
 from qo.engines.object_per_task.full_scan import FullScan
 from qo.engines.object_per_task.history import history
 from qo.engines.object_per_task.keys import READY, SHARDS
-from qo.engines.object_per_task.layout import store
+from qo.engines.object_per_task.layout import open_layout
 from qo.engines.object_per_task.listing import TaskListing
 from qo.engines.object_per_task.options import IndexMode, TasksOptions
 from qo.engines.object_per_task.ready import Ready
@@ -44,7 +44,7 @@ from qo.model import (
 
 
 class ObjectPerTaskEngine(Engine):
-    """Time is the bucket's unless a clock is given."""
+    """Uses the bucket's clock unless a clock is given."""
 
     shards = SHARDS
 
@@ -52,33 +52,33 @@ class ObjectPerTaskEngine(Engine):
         self._options = options = options or TasksOptions()
         self._format = StoredFormat(bucket)
         checked = FormatCheckedBucket(bucket, self._format)
-        self._store = here = store(checked, clock)
-        self._clock = here.clock
-        self._finding = TaskListing(here)
-        self._counting = TaskCounts(here, self._finding)
-        self._transitions = TaskChanges(here, self._counting.moved)
-        self._ready = Ready(here, options)
-        self._scanning = FullScan(here, self._finding, options)
-        self._claiming = TaskClaims(here, self._transitions)
-        self._sweeping = IndexSweeper(here, self._finding, self._counting)
-        self._waiting = ClaimWait(self._ready, self._clock)
-        self._notes = NoteObjects(checked, here.quarantine)
+        self._layout = layout = open_layout(checked, clock)
+        self._clock = layout.clock
+        self._listing = TaskListing(layout)
+        self._counts = TaskCounts(layout, self._listing)
+        self._changes = TaskChanges(layout, self._counts.record_move)
+        self._ready = Ready(layout, options)
+        self._full_scan = FullScan(layout, self._listing, options)
+        self._claims = TaskClaims(layout, self._changes)
+        self._sweeper = IndexSweeper(layout, self._listing, self._counts)
+        self._claim_wait = ClaimWait(self._ready, self._clock)
+        self._notes = NoteObjects(checked, layout.quarantine)
         self._hand_backs = HandBacks(self.apply)
 
     async def open(self) -> None:
-        """Nothing to create; but a bucket that cannot be read says so here."""
+        """Check that the bucket can be read. Nothing needs to be created."""
 
-        async def look() -> None:
-            async for _ in self._store.bucket.keys(READY):
+        async def list_one() -> None:
+            async for _ in self._layout.bucket.keys(READY):
                 break
 
-        await retry_opening(look)
+        await retry_opening(list_one)
         await self._format.check()
 
     async def close(self) -> None:
-        """Clean up behind what was done."""
+        """Wait for tasks that are being handed back, and for removals of index entries."""
         await self._hand_backs.finish()
-        await self._store.index.finish()
+        await self._layout.index.finish()
 
     # --- writing
 
@@ -87,14 +87,14 @@ class ObjectPerTaskEngine(Engine):
         now = self._clock()
         stamped = list(zip(tasks, stamps(now, len(tasks)), strict=True))
         answers = await in_parallel(lambda pair: self._add(*pair, lead=now - pair[1]), stamped)
-        self._waiting.wake()
-        await self._tell_of_damage()
+        self._claim_wait.wake()
+        await self._report_damage()
         return answers
 
     async def _add(self, new: NewTask, at: float, *, lead: float) -> Added:
         try:
-            return await self._transitions.add(new, at, lead=lead)
-        except DamagedTask:  # it keeps its place, and the others of the batch are added
+            return await self._changes.add(new, at, lead=lead)
+        except DamagedTask:  # the damaged task keeps its id, and the others are added
             return Added(new.id, new=False)
 
     async def claim(self, request: ClaimRequest) -> list[Task]:
@@ -103,50 +103,50 @@ class ObjectPerTaskEngine(Engine):
     async def _claim(self, request: ClaimRequest) -> list[Task]:
         met = -1
         claimed: list[Task] = []
-        while not claimed and met != self._claiming.damage_met:  # what was damaged stood before others
-            met = self._claiming.damage_met
+        while not claimed and met != self._claims.damage_met:  # damaged tasks may have hidden others
+            met = self._claims.damage_met
             claimed = await self._claim_some(request)
-            await self._tell_of_damage()
+            await self._report_damage()
         return claimed
 
-    async def _tell_of_damage(self) -> None:
-        """A note for each task that could not be read. Its object stays where it is."""
-        untold = self._store.quarantine.take_untold()
-        if untold:
-            await in_parallel(lambda bad: self._tell(bad, untold[bad]), list(untold))
+    async def _report_damage(self) -> None:
+        """Write a note for each task that could not be read. Its object is kept."""
+        unreported = self._layout.quarantine.take_unreported()
+        if unreported:
+            await in_parallel(lambda bad: self._write_damage_note(bad, unreported[bad]), list(unreported))
 
-    async def _tell(self, task_id: str, problem: str) -> None:
+    async def _write_damage_note(self, task_id: str, problem: str) -> None:
         try:
             await self._notes.write(note_name(task_id), encode_damage(task_id, problem), NEW)
         except Conflict:  # another process has written it
             pass
         except StorageError:
-            self._store.quarantine.tell_later(task_id, problem)
+            self._layout.quarantine.report_later(task_id, problem)
 
     async def _claim_some(self, request: ClaimRequest) -> list[Task]:
-        if request.is_repeat and (mine := await self._claiming.again(request)):
+        if request.is_repeat and (mine := await self._claims.repeat(request)):
             return mine
         if request.limit <= 0:
             return []
         if self._options.index_mode is IndexMode.LOG_SCAN:
-            return await self._claiming.claim(request, await self._scanning.all(request))
-        number, crowded = self._claiming.max_reached_for(request), self._claiming.spread.is_crowded
-        claimed = await self._claiming.claim(
-            request, await self._ready.candidates(request, number=number, roughly=crowded)
+            return await self._claims.claim(request, await self._full_scan.all(request))
+        number, contended = self._claims.max_candidates(request), self._claims.spread.is_contended
+        claimed = await self._claims.claim(
+            request, await self._ready.candidates(request, number=number, approximate=contended)
         )
         if not claimed and self._options.index_mode is IndexMode.HYBRID:
-            claimed = await self._claiming.claim(request, await self._scanning.sometimes(request))
+            claimed = await self._claims.claim(request, await self._full_scan.occasional(request))
         return claimed
 
     async def apply(self, changes: Sequence[Change]) -> list[bool]:
         check_distinct(change.id for change in changes)
         answers = await in_parallel(self._apply, changes)
         if any(change.to is Status.PENDING for change in changes):
-            self._waiting.wake()
+            self._claim_wait.wake()
         return answers
 
     async def _apply(self, change: Change) -> bool:
-        outcome = await self._transitions.change(change.id, lambda task: apply(task, change, self._clock()))
+        outcome = await self._changes.change(change.id, lambda task: apply(task, change, self._clock()))
         if outcome.changed is not None:
             return True
         return outcome.seen is not None and is_repeat(outcome.seen, change)
@@ -156,49 +156,49 @@ class ObjectPerTaskEngine(Engine):
         return await in_parallel(self._delete, ids)
 
     async def _delete(self, task_id: str) -> bool:
-        if await self._transitions.delete(task_id):
+        if await self._changes.delete(task_id):
             return True
-        if self._store.documents.is_readable(task_id) or not await self._store.documents.remove_unreadable(task_id):
+        if self._layout.documents.is_readable(task_id) or not await self._layout.documents.remove_unreadable(task_id):
             return False
         await self._notes.drop(note_name(task_id))
         return True
 
     async def repair(self) -> int:
-        """Make the index whole and clear away what crashes left. For the monitor; nothing else relies on it."""
-        return await self._sweeping.sweep()
+        """Rebuild index entries from the tasks and remove leftovers of crashes. Correctness does not depend on it."""
+        return await self._sweeper.sweep()
 
     @property
     def quarantined(self) -> frozenset[str]:
-        """Objects under our names that could not be read: left alone."""
-        return frozenset(self._store.quarantine.keys)
+        """Keys under the layout's prefixes that could not be read."""
+        return frozenset(self._layout.quarantine.keys)
 
-    async def inspect(self, most: int) -> frozenset[str]:
-        """Read that many tasks; which objects under our names could not be read."""
-        await in_parallel(self._store.documents.read, (await self._finding.ids())[:most])
+    async def inspect(self, limit: int) -> frozenset[str]:
+        """Read up to `limit` tasks and return the keys under the layout's prefixes that could not be read."""
+        await in_parallel(self._layout.documents.read, (await self._listing.ids())[:limit])
         return self.quarantined
 
     # --- reading
 
     async def get(self, ids: Sequence[str]) -> list[Task | None]:
-        found = await in_parallel(self._store.documents.read_living, ids)
-        await self._tell_of_damage()
-        return [None if kept is None else kept.task for kept in found]
+        found = await in_parallel(self._layout.documents.read_live, ids)
+        await self._report_damage()
+        return [None if stored is None else stored.task for stored in found]
 
     async def find(
         self, where: Filter, *, limit: int, after: str = "", created_before: float | None = None
     ) -> list[Task]:
-        found = await self._finding.find(where, limit, after, created_before)
-        await self._tell_of_damage()
+        found = await self._listing.find(where, limit, after, created_before)
+        await self._report_damage()
         return found
 
     async def count(self) -> Counts:
-        return await self._counting.count()
+        return await self._counts.count()
 
     async def history(self, task_id: str) -> list[Event]:
-        return await history(self._store.bucket, self._store.documents, task_id)
+        return await history(self._layout.bucket, self._layout.documents, task_id)
 
     async def wait(self, request: ClaimRequest, timeout: float) -> None:
-        await self._waiting.wait(request, timeout)
+        await self._claim_wait.wait(request, timeout)
 
     # --- notes
 

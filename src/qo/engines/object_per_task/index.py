@@ -1,4 +1,4 @@
-"""Index entries: written before the state that needs them, removed after it, in the background."""
+"""The index. An entry is written before the state that needs it, and removed after it, in the background."""
 
 import asyncio
 import logging
@@ -18,35 +18,35 @@ Value = TypeVar("Value")
 
 log = logging.getLogger("qo.engines")
 
-_MOST_REMEMBERED = 50_000
-_REMOVALS_AT_ONCE = 64
-_CLEANING = 60.0  # seconds: whoever changed a task is given so long to clean up behind itself
-_FIRST_DOUBT, _LONGEST_DOUBT = 0.1, 60.0  # seconds an entry without a task is not looked at again
+_MAX_CACHED_KEYS = 50_000
+_MAX_REMOVALS = 64  # at the same time
+_REMOVAL_GRACE = 60.0  # the process that changed a task removes its old entry within this time
+_FIRST_SUSPECT_PERIOD, _MAX_SUSPECT_PERIOD = 0.1, 60.0  # an entry without a task is ignored for this long
 
 
 class Index:
     def __init__(self, bucket: Bucket, quarantine: Quarantine) -> None:
         self._bucket, self._quarantine = bucket, quarantine
-        self._rubbish: OrderedDict[str, float] = OrderedDict()  # removed or about to be, and since when that is known
+        self._stale: OrderedDict[str, float] = OrderedDict()  # by key: since when it is known to be stale
         self._removals: dict[str, asyncio.Task[None]] = {}
-        self._slots = asyncio.Semaphore(_REMOVALS_AT_ONCE)
-        self._doubts: OrderedDict[str, tuple[float, float]] = OrderedDict()  # key: (not before, pause)
+        self._slots = asyncio.Semaphore(_MAX_REMOVALS)
+        self._suspects: OrderedDict[str, tuple[float, float]] = OrderedDict()  # by key: ignored until, period
         self.on_write: Callable[[Entry], None] = lambda _: None
 
     async def write(self, key: str, content: bytes) -> None:
-        if removal := self._removals.get(key):  # only with a clock that stands still do two writes share a name
+        if removal := self._removals.get(key):  # two writes share a name only if the clock stands still
             await asyncio.wait([removal])
-        self._rubbish.pop(key, None)
-        self._doubts.pop(key, None)
+        self._stale.pop(key, None)
+        self._suspects.pop(key, None)
         await retry(lambda: self._bucket.put(key, content, expected=ANY))
 
     def announce(self, key: str) -> None:
-        """The state that needs this entry is written."""
+        """Notify `on_write` that the state that needs this entry is written."""
         if entry := entry_of(key):
             self.on_write(entry)
 
     def remove(self, key: str) -> None:
-        """Soon. If it fails the entry is stale: harmless, and removed by whoever meets it."""
+        """Remove the entry in the background. If that fails, the entry is stale and is removed when it is found."""
         if key in self._removals:
             return
         self.disregard(key)
@@ -55,65 +55,66 @@ class Index:
         removal.add_done_callback(lambda _: self._removals.pop(key, None))
 
     def disregard(self, key: str) -> None:
-        """It stands for nothing any more, and someone is about to remove it."""
-        _remember(self._rubbish, key, boot_clock())
-        self._doubts.pop(key, None)
+        """Ignore an entry that is stale and that another process is about to remove."""
+        _remember(self._stale, key, boot_clock())
+        self._suspects.pop(key, None)
 
     async def _remove(self, key: str) -> None:
         async with self._slots:
             try:
                 await retry(lambda: self._bucket.delete(key))
             except StorageError as error:
-                log.warning("%s could not be removed and stays as stale: %s", key, error)
+                log.warning("%s could not be removed and stays as a stale entry: %s", key, error)
 
     async def finish(self) -> None:
-        """Wait until everything removed is gone."""
+        """Wait until all removals are done."""
         while self._removals:
             await asyncio.wait(list(self._removals.values()))
 
     def suspect(self, key: str, *, is_damaged: bool = False) -> None:
-        """Its task is not there: the submission is under way, or ended half-way. Ever rarer looks will tell.
+        """Ignore an entry without a task for a while: its submission is in progress, or was interrupted.
 
-        A damaged task stays so until somebody restores it: looks at many of these must not hold up the others.
+        The period doubles each time. The entry of a damaged task is ignored for the longest period at once, because
+        many of them must not delay other tasks.
         """
-        _, pause = self._doubts.pop(key, (0.0, _FIRST_DOUBT / 2))
-        pause = _LONGEST_DOUBT if is_damaged else pause
-        pause = min(2 * pause, _LONGEST_DOUBT)
-        _remember(self._doubts, key, (boot_clock() + pause, pause))
+        _, period = self._suspects.pop(key, (0.0, _FIRST_SUSPECT_PERIOD / 2))
+        period = _MAX_SUSPECT_PERIOD if is_damaged else period
+        period = min(2 * period, _MAX_SUSPECT_PERIOD)
+        _remember(self._suspects, key, (boot_clock() + period, period))
 
     def is_removed(self, key: str) -> bool:
-        """It is gone or about to be, and stands for nothing unless it is written again."""
-        return key in self._rubbish
+        """Whether the entry is removed or about to be."""
+        return key in self._stale
 
-    def is_believable(self, key: str) -> bool:
-        if key in self._rubbish:
+    def is_usable(self, key: str) -> bool:
+        if key in self._stale:
             return False
-        return key not in self._doubts or self._doubts[key][0] <= boot_clock()
+        return key not in self._suspects or self._suspects[key][0] <= boot_clock()
 
     async def read(
-        self, prefix: str, *, after: str = "", most: int | None = None, until: Callable[[Entry], bool] | None = None
+        self, prefix: str, *, after: str = "", limit: int | None = None, until: Callable[[Entry], bool] | None = None
     ) -> "IndexPage":
-        """Entries in order: at most so many, and none behind the first for which `until` holds."""
-        return await retry(lambda: self._read(prefix, after, most, until))
+        """Read up to `limit` entries in order, and stop before the first for which `until` is true."""
+        return await retry(lambda: self._read(prefix, after, limit, until))
 
     async def _read(
-        self, prefix: str, after: str, most: int | None, until: Callable[[Entry], bool] | None
+        self, prefix: str, after: str, limit: int | None, until: Callable[[Entry], bool] | None
     ) -> "IndexPage":
         page = IndexPage()
         async with _closing(self._bucket.keys(prefix, after=after)) as keys:
             async for key in keys:
                 entry = entry_of(key)
                 if entry is None:
-                    self._quarantine.put(key, "it is not the name of an index entry")
+                    self._quarantine.put(key, "its name is not that of an index entry")
                 elif until is not None and until(entry):
                     page.stopped_at = entry
                     return page
-                elif self.is_believable(key):
+                elif self.is_usable(key):
                     page.entries.append(entry)
-                elif boot_clock() - self._rubbish.get(key, boot_clock()) > _CLEANING:
-                    self.remove(key)  # whoever should have done it did not
+                elif boot_clock() - self._stale.get(key, boot_clock()) > _REMOVAL_GRACE:
+                    self.remove(key)  # the process that should have removed it did not
                 page.read, page.last = page.read + 1, key
-                if page.read == most:
+                if page.read == limit:
                     page.is_full = True
                     return page
         return page
@@ -124,13 +125,13 @@ class IndexPage:
         self.entries: list[Entry] = []
         self.read = 0
         self.last = ""
-        self.is_full = False  # there may be more
+        self.is_full = False  # there may be more entries
         self.stopped_at: Entry | None = None
 
 
 @asynccontextmanager
 async def _closing(keys: AsyncIterator[str]) -> AsyncIterator[AsyncIterator[str]]:
-    """A listing left half-way is ended here, not when it is collected."""
+    """Close an unfinished listing now instead of when it is garbage-collected."""
     try:
         yield keys
     finally:
@@ -138,7 +139,7 @@ async def _closing(keys: AsyncIterator[str]) -> AsyncIterator[AsyncIterator[str]
             await keys.aclose()
 
 
-def _remember(memory: OrderedDict[str, Value], key: str, what: Value) -> None:
-    memory[key] = what
-    if len(memory) > _MOST_REMEMBERED:
-        memory.popitem(last=False)
+def _remember(cache: OrderedDict[str, Value], key: str, value: Value) -> None:
+    cache[key] = value
+    if len(cache) > _MAX_CACHED_KEYS:
+        cache.popitem(last=False)

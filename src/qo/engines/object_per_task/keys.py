@@ -1,14 +1,13 @@
-"""Names of objects. An index entry's name is a pure function of the task it stands for.
+"""Names of objects. The name of an index entry is a pure function of the task.
 
-tasks/{shard}/{id}.json
-ready/{shard}/{minute}/{rank}_{lane}_{created}_{version}_{id}_{priority}[_{due}]      claimable now
-ready/later/{minute}/{available}_{rank}_{lane}_{created}_{version}_{id}_{priority}    claimable when its time comes
+tasks/{shard}/{id}.json ready/{shard}/{minute}/{rank}_{lane}_{created}_{version}_{id}_{priority}[_{due}]      claimable
+now ready/later/{minute}/{available}_{rank}_{lane}_{created}_{version}_{id}_{priority}    claimable later
 leases/{shard}/{minute}/{expires}_{holder}_{lane}_{created}_{version}_{id}_{priority} running
 
-Shard is the id's first digit. Instants and ranks are the sixteen hex digits of the double itself: exact, of one width,
-and for numbers from 0 on their byte order is their order. Minutes are those of the first number, for people and for
-stores that like small folders. An entry says since when its task waits only if its ageing is not the usual one: else
-rank and priority tell. All of it is [0-9a-z_/], which every store lists in byte order.
+The shard is the id's first digit. Times and ranks are the sixteen hex digits of the double: exact, of fixed width, and
+for numbers from 0 on their byte order is their numeric order. The minute is that of the first number; it makes keys
+readable, and directories small. An entry includes the due time only if rank and priority do not imply it. All names
+consist of [0-9a-z_/], which every store lists in byte order.
 """
 
 import re
@@ -23,11 +22,12 @@ from qo.model import AGEING, ID_PATTERN, MEDIUM, Status, Task
 SHARDS = "0123456789abcdef"
 TASKS, READY, LATER, LEASES = "tasks/", "ready/", "ready/later/", "leases/"
 ENTRY_PREFIXES = (READY, LEASES)
-_REMEMBERED = 16_384  # names kept read; some ten megabytes
+_CACHED_NAMES = 16_384  # parsed names; about ten megabytes
 
 _TASK = re.compile(rf"tasks/([0-9a-f])/(({ID_PATTERN}))\.json")
 _NUMBER = "([0-9a-f]{16})"
-_TAIL = rf"([0-9a-f]{{12}})_{_NUMBER}_([0-9a-f]{{8}})_([0-9a-f]{{32}})(?:_([0-9]))?"  # once there was no priority
+# names from older versions have no priority
+_TAIL = rf"([0-9a-f]{{12}})_{_NUMBER}_([0-9a-f]{{8}})_([0-9a-f]{{32}})(?:_([0-9]))?"
 _READY = re.compile(rf"ready/[0-9a-f]/[0-9]{{9}}/{_NUMBER}_{_TAIL}(?:_{_NUMBER})?")
 _LATER = re.compile(rf"ready/later/[0-9]{{9}}/{_NUMBER}_{_NUMBER}_{_TAIL}")
 _LEASE = re.compile(rf"leases/[0-9a-f]/[0-9]{{9}}/{_NUMBER}_([0-9a-f]{{12}})_{_TAIL}")
@@ -40,23 +40,23 @@ class KeyKind(Enum):
 
 
 class Entry(NamedTuple):
-    """What an index entry's name says."""
+    """The fields in the name of an index entry."""
 
     key: str
     kind: KeyKind
-    at: float  # when it matters: a lease's end, the instant a later task is available; 0 if that has come
+    at: float  # the end of a lease, or the time at which a later task becomes available; 0 for ready tasks
     rank: float
-    holder: str  # of a lease
+    holder: str  # hash of the lease id, of leases only
     lane: str
     created_at: float
     version: int
     id: str
     priority: int
-    due_at: float  # since when the task waits; only of those that are ready or will be
+    due_at: float  # since when the task waits; only of ready and later tasks
 
     @property
     def age(self) -> tuple[float, int]:
-        """Grows with every write of a task, and from one life of an id to the next."""
+        """Increases with every write of a task, and when an id is used again after a deletion."""
         return self.created_at, self.version
 
 
@@ -74,17 +74,17 @@ def task_id_in(key: str) -> str | None:
 
 
 def lane_hash(queue: str, type: str, needs: tuple[str, ...]) -> str:
-    """Tasks of one lane are wanted by the same workers. Names hold no spaces, so none can be mistaken."""
+    """The same workers can take all tasks of a lane. Names contain no spaces, so the joined text is unambiguous."""
     return _digest(" ".join((queue, type, *needs)))
 
 
 def holder_hash(lease_id: str | None) -> str:
-    """Finds a lease by its id without showing the id."""
+    """Identifies a lease without revealing its id."""
     return _digest(f"lease {lease_id}")
 
 
 def index_key(task: Task) -> str | None:
-    """The entry a task in this state needs."""
+    """The key of the index entry that a task in this state needs, or None."""
     if task.status is Status.PENDING:
         return _later_key(task) if task.available_at > task.updated_at else _ready_key(task)
     if task.status is Status.RUNNING:
@@ -107,9 +107,9 @@ def _lease_key(task: Task) -> str:
     return f"{LEASES}{task.id[0]}/{_minute(at)}/{_hex(at)}_{holder_hash(task.lease_id)}_{_tail(task)}"
 
 
-@lru_cache(_REMEMBERED)
+@lru_cache(_CACHED_NAMES)
 def entry_of(key: str) -> Entry | None:
-    """None: not one of ours. A deep queue lists the same names again and again."""
+    """The entry, or None for a foreign name. Cached because claims on a deep queue list the same names repeatedly."""
     if found := _READY.fullmatch(key):
         return _entry(key, KeyKind.READY, found.groups()[1:-1], rank=found[1], due=found[7])
     if found := _LATER.fullmatch(key):
@@ -151,7 +151,7 @@ def _usual_due_at(rank: float, priority: int) -> float:
 
 
 def is_stale(entry: Entry, task: Task) -> bool:
-    """No state of the task, now or to come, needs this entry. A younger one may belong to a write under way."""
+    """Whether no present or future state of the task needs this entry. A newer entry may belong to a pending write."""
     age = (task.created_at, task.version)
     return entry.age < age or (entry.age == age and not (index_key(task) or "").startswith(entry.key))
 
@@ -162,7 +162,7 @@ def _tail(task: Task) -> str:
 
 
 def _hex(number: float) -> str:
-    return struct.pack(">d", max(0.0, number) + 0.0).hex()  # + 0.0: there is a negative zero
+    return struct.pack(">d", max(0.0, number) + 0.0).hex()  # + 0.0 turns negative zero into zero
 
 
 def _number(digits: str) -> float:

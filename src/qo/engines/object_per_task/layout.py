@@ -1,4 +1,4 @@
-"""What the rooms of this layout share."""
+"""The objects that the parts of this layout share."""
 
 from dataclasses import dataclass
 
@@ -20,8 +20,8 @@ class TasksLayout:
     clock: Clock
 
 
-def store(bucket: Bucket, clock: Clock | None) -> TasksLayout:
-    """Time is the bucket's unless a clock is given."""
+def open_layout(bucket: Bucket, clock: Clock | None) -> TasksLayout:
+    """Uses the bucket's clock unless a clock is given."""
     quarantine = Quarantine()
     documents = TaskStore(bucket, quarantine)
     return TasksLayout(

@@ -1,4 +1,4 @@
-"""Listings, newest first. Live tasks are found through the index; finished ones only by reading the tasks."""
+"""Listings, newest first. Unfinished tasks are found through the index, finished ones by reading the tasks."""
 
 from collections.abc import AsyncIterator, Iterable
 
@@ -6,49 +6,51 @@ from qo.engines.object_per_task.keys import LATER, LEASES, READY, SHARDS, TASKS,
 from qo.engines.object_per_task.layout import TasksLayout
 from qo.engines.object_per_task.page_cache import PageCache
 from qo.engines.object_per_task.task_store import StoredTask
-from qo.engines.parallel import MOST, in_parallel
+from qo.engines.parallel import MAX_CONCURRENT_REQUESTS, in_parallel
 from qo.engines.retry import retry
 from qo.model import UNFINISHED, Filter, Position, Status, Task, cursor, page_start
 
-_SCAN = 1000  # tasks read before those of no interest are let go of
+_SCAN_SIZE = 1000  # tasks held in memory at a time
 
 
 class TaskListing:
     def __init__(self, store: TasksLayout) -> None:
         self._bucket, self._documents, self._index = store.bucket, store.documents, store.index
         self._lanes, self._quarantine, self._clock = store.lanes, store.quarantine, store.clock
-        self._places = PageCache()
+        self._page_cache = PageCache()
 
     async def find(self, where: Filter, limit: int, after: str, created_before: float | None) -> list[Task]:
         start = page_start(after, created_before)
-        places = self._places.take(where, after) if after else None
+        positions = self._page_cache.take(where, after) if after else None
         seen: dict[str, StoredTask] = {}
-        if places is None:
-            places = await (self._live(where, seen) if _is_live(where) else self._scan(where, seen))
-        places = [place for place in places if start is None or place < start]
-        return await self._page(where, places, limit, seen)
+        if positions is None:
+            positions = await (self._live(where, seen) if _is_live(where) else self._scan(where, seen))
+        positions = [position for position in positions if start is None or position < start]
+        return await self._page(where, positions, limit, seen)
 
-    async def _page(self, where: Filter, places: list[Position], limit: int, seen: dict[str, StoredTask]) -> list[Task]:
-        """Read from the newest on until the page is full; the places behind it serve the next page."""
+    async def _page(
+        self, where: Filter, positions: list[Position], limit: int, seen: dict[str, StoredTask]
+    ) -> list[Task]:
+        """Read tasks from the newest on until the page is full, and cache the remaining positions for the next page."""
         matches, page = where.matcher(self._clock()), list[Task]()
         start = 0
-        while start < len(places) and len(page) < limit:
-            chunk = places[start : start + min(_SCAN, max(limit - len(page), MOST))]
-            for place, kept in zip(chunk, await self._read(chunk, seen), strict=True):
+        while start < len(positions) and len(page) < limit:
+            chunk = positions[start : start + min(_SCAN_SIZE, max(limit - len(page), MAX_CONCURRENT_REQUESTS))]
+            for position, stored in zip(chunk, await self._read(chunk, seen), strict=True):
                 if len(page) == limit:
                     break
                 start += 1
-                if kept is not None and kept.task.created_at == place.created_at and matches(kept.task):
-                    page.append(kept.task)
+                if stored is not None and stored.task.created_at == position.created_at and matches(stored.task):
+                    page.append(stored.task)
         if page:
-            self._places.keep(where, cursor(page[-1]), places[start:])
+            self._page_cache.put(where, cursor(page[-1]), positions[start:])
         return page
 
-    async def _read(self, places: list[Position], seen: dict[str, StoredTask]) -> list[StoredTask | None]:
-        async def read(place: Position) -> StoredTask | None:
-            return seen.get(place.id) or await self._documents.read_living(place.id)
+    async def _read(self, positions: list[Position], seen: dict[str, StoredTask]) -> list[StoredTask | None]:
+        async def read(position: Position) -> StoredTask | None:
+            return seen.get(position.id) or await self._documents.read_live(position.id)
 
-        return await in_parallel(read, places)
+        return await in_parallel(read, positions)
 
     # --- through the index
 
@@ -73,45 +75,45 @@ class TaskListing:
         return [entry for page in pages for entry in page.entries if not (where.retrying and entry.version == 1)]
 
     async def _leases(self, where: Filter, seen: dict[str, StoredTask]) -> list[Entry]:
-        """All, or those that ran out so long ago: they come first in every shard."""
+        """All leases, or those that expired at least `expired_for` seconds ago: they are first in every shard."""
         if where.expired_for is None:
             pages = await in_parallel(self._index.read, [f"{LEASES}{shard}/" for shard in where.shards] or [LEASES])
             return [entry for page in pages for entry in page.entries]
         before = self._clock() - where.expired_for
-        page = await self._index.read(LEASES, most=_SCAN)
+        page = await self._index.read(LEASES, limit=_SCAN_SIZE)
         if not page.is_full:
-            return await self._true([entry for entry in page.entries if entry.at <= before], seen)
+            return await self._current([entry for entry in page.entries if entry.at <= before], seen)
         pages = await in_parallel(
             lambda shard: self._index.read(f"{LEASES}{shard}/", until=lambda entry: entry.at > before), SHARDS
         )
-        return await self._true([entry for page in pages for entry in page.entries], seen)
+        return await self._current([entry for page in pages for entry in page.entries], seen)
 
-    async def _true(self, entries: list[Entry], seen: dict[str, StoredTask]) -> list[Entry]:
-        """Old leases are seldom true: stale met on the way is removed."""
+    async def _current(self, entries: list[Entry], seen: dict[str, StoredTask]) -> list[Entry]:
+        """Drop stale entries and remove them. Most leases that expired long ago are stale."""
 
-        async def look(entry: Entry) -> bool:
-            kept = await self._documents.read(entry.id)
-            if kept is not None and is_stale(entry, kept.task):
+        async def is_current(entry: Entry) -> bool:
+            stored = await self._documents.read(entry.id)
+            if stored is not None and is_stale(entry, stored.task):
                 self._index.remove(entry.key)
                 return False
-            if kept is not None and kept.is_alive:
-                seen[entry.id] = kept
-            return kept is not None
+            if stored is not None and stored.is_alive:
+                seen[entry.id] = stored
+            return stored is not None
 
-        answers = await in_parallel(look, entries)
-        return [entry for entry, true in zip(entries, answers, strict=True) if true]
+        answers = await in_parallel(is_current, entries)
+        return [entry for entry, current in zip(entries, answers, strict=True) if current]
 
     # --- by reading everything
 
     async def _scan(self, where: Filter, seen: dict[str, StoredTask]) -> list[Position]:
         matches, found = where.matcher(self._clock()), list[Position]()
         ids = await self.ids(where.shards)
-        for start in range(0, len(ids), _SCAN):
-            chunk = await in_parallel(self._documents.read_living, ids[start : start + _SCAN])
-            fitting = [kept for kept in chunk if kept is not None and matches(kept.task)]
-            found += [Position(kept.task.created_at, kept.task.id) for kept in fitting]
-            if len(ids) <= _SCAN:  # else they are too many to keep
-                seen.update((kept.task.id, kept) for kept in fitting)
+        for start in range(0, len(ids), _SCAN_SIZE):
+            chunk = await in_parallel(self._documents.read_live, ids[start : start + _SCAN_SIZE])
+            matching = [stored for stored in chunk if stored is not None and matches(stored.task)]
+            found += [Position(stored.task.created_at, stored.task.id) for stored in matching]
+            if len(ids) <= _SCAN_SIZE:  # otherwise they would need too much memory
+                seen.update((stored.task.id, stored) for stored in matching)
         return _newest_first(found)
 
     async def ids(self, shards: tuple[str, ...] = ()) -> list[str]:
@@ -126,16 +128,16 @@ class TaskListing:
         async for key in keys:
             task_id = task_id_in(key)
             if task_id is None:
-                self._quarantine.put(key, "it is not the name of a task")
+                self._quarantine.put(key, "its name is not that of a task")
             else:
                 ids.append(task_id)
         return ids
 
 
 def _is_live(where: Filter) -> bool:
-    """All it can find has an entry in the index."""
+    """Whether every task that the filter can match has an index entry."""
     return UNFINISHED.issuperset(where.possible_statuses)
 
 
-def _newest_first(places: Iterable[Position]) -> list[Position]:
-    return sorted(set(places), reverse=True)
+def _newest_first(positions: Iterable[Position]) -> list[Position]:
+    return sorted(set(positions), reverse=True)

@@ -1,6 +1,6 @@
-"""The one way a task changes: index first, state second, clean-up last.
+"""Changes of tasks, in a fixed order: index entry first, then the task, then the clean-up.
 
-So every task can be found at every moment, wherever the process that changes it dies; what is left over is harmless.
+So every task can be found at every moment, even if the process that changes it dies. Leftover entries are harmless.
 """
 
 import asyncio
@@ -17,35 +17,35 @@ from qo.engines.object_per_task.task_document import (
     REMOVING,
     StoredDocument,
     as_tombstone,
-    born,
-    followed,
-    grown,
+    first_document,
+    next_document,
+    with_successor,
 )
 from qo.engines.object_per_task.task_store import StoredTask
 from qo.errors import Conflict, DamagedTask, StorageError
 from qo.ids import luck
 from qo.model import FINISHED, Added, NewTask, Status, Task, admit, created
 
-_TRIES = 60
-_PATIENT_TRIES = 12  # about a second: the submission that has named the next task under a key creates it in this time
-_PAUSE = 0.2  # seconds, times chance: between tries on a task that others write all the time
-_RESPITE = 600.0  # seconds after which a removal that did not happen is taken to have been given up
+_MAX_ATTEMPTS = 60
+_SUCCESSOR_ATTEMPTS = 12  # about a second, in which the submission that named a successor creates it
+_MAX_DELAY = 0.2  # between attempts on a task that other processes keep writing
+_REMOVAL_TIMEOUT = 600.0  # after which a removal that did not happen is considered abandoned
 
-Moved = Callable[[Task | None, Task | None], None]
+OnMove = Callable[[Task | None, Task | None], None]
 
 
 class ChangeResult(NamedTuple):
     changed: Task | None  # None: the rule refused
-    seen: Task | None  # what it refused; None: there is no such task
+    seen: Task | None  # the task that the rule refused; None: there is no such task
 
 
 class TaskChanges:
-    def __init__(self, store: TasksLayout, moved: Moved) -> None:
+    def __init__(self, store: TasksLayout, on_move: OnMove) -> None:
         self._documents, self._index, self._lanes = store.documents, store.index, store.lanes
-        self._clock, self._moved = store.clock, moved
+        self._clock, self._on_move = store.clock, on_move
 
     async def write(self, document: StoredDocument, over: StoredTask | None) -> None:
-        """Index, state, clean-up. Conflict: the state was another; the index entry is stale_keys then."""
+        """Write index entry and task, then clean up. If the task has changed, the entry is stale: raises Conflict."""
         before = over.task if over is not None and over.is_alive else None
         after = None if document.tombstone else document.task
         former = index_key(before) if before is not None else None
@@ -57,24 +57,24 @@ class TaskChanges:
             self._index.announce(needed)
         if former is not None and former != needed:
             self._index.remove(former)
-        self._moved(before, after)
+        self._on_move(before, after)
 
     async def add(self, new: NewTask, now: float, *, lead: float) -> Added:
-        """The common case asks nothing first: if there is such a task the write is refused."""
+        """Add a task. The common case reads nothing first: if the task exists, the store refuses the write."""
         stale_keys: list[str] = []
-        kept: StoredTask | None = None
-        for attempt in range(_TRIES):
-            may_take_over = attempt >= _PATIENT_TRIES
-            added = await self._add_over(kept, new, now, stale_keys, lead=lead, may_take_over=may_take_over)
+        stored: StoredTask | None = None
+        for attempt in range(_MAX_ATTEMPTS):
+            may_take_over = attempt >= _SUCCESSOR_ATTEMPTS
+            added = await self._add_over(stored, new, now, stale_keys, lead=lead, may_take_over=may_take_over)
             if added is not None:
                 return added
             await _pause(attempt)
-            kept = await self._free_place(new.id, stale_keys)
+            stored = await self._read_settled(new.id, stale_keys)
         raise _too_busy(new.id)
 
     async def _add_over(
         self,
-        kept: StoredTask | None,
+        stored: StoredTask | None,
         new: NewTask,
         now: float,
         stale_keys: list[str],
@@ -82,97 +82,101 @@ class TaskChanges:
         lead: float,
         may_take_over: bool,
     ) -> Added | None:
-        """None: look again, because what was read has changed."""
-        if kept is not None and kept.document.successor and new.idempotency_key is not None:
-            last = await self._free_place(kept.document.successor, stale_keys)
+        """One attempt to add. None: the stored document has changed; read it again."""
+        if stored is not None and stored.document.successor and new.idempotency_key is not None:
+            last = await self._read_settled(stored.document.successor, stale_keys)
             if last is None or last.is_alive:
-                added = await self._add_behind(kept, last, new, now, lead=lead, may_take_over=may_take_over)
+                added = await self._add_successor(stored, last, new, now, lead=lead, may_take_over=may_take_over)
                 if added is not None:
-                    self.clear(stale_keys, kept.task)
+                    self.clear(stale_keys, stored.task)
                 return added
-        if kept is None or not kept.is_alive:
-            document = born(created(new, now, lead=lead))
-            if kept is not None and new.idempotency_key is None:  # the key that others follow under is not this task's
-                document = replace(document, successor=kept.document.successor)
-            landed = await self._attempt(document, kept, stale_keys)
-            return Added(new.id, new=True) if landed else None
-        task = admit(kept.task, new, now)
-        if task is not None and not await self._follow(kept, task.id):
+        if stored is None or not stored.is_alive:
+            document = first_document(created(new, now, lead=lead))
+            if stored is not None and new.idempotency_key is None:  # the key of the successors is not this task's
+                document = replace(document, successor=stored.document.successor)
+            is_written = await self._attempt(document, stored, stale_keys)
+            return Added(new.id, new=True) if is_written else None
+        task = admit(stored.task, new, now)
+        if task is not None and not await self._name_successor(stored, task.id):
             return None
-        self.clear(stale_keys, kept.task)
+        self.clear(stale_keys, stored.task)
         return Added(new.id, new=False)
 
-    async def _add_behind(
+    async def _add_successor(
         self, first: StoredTask, last: StoredTask | None, new: NewTask, now: float, *, lead: float, may_take_over: bool
     ) -> Added | None:
-        """Add under a key whose first task others follow.
+        """Add under an idempotency key whose first task has successors.
 
-        If the last is not there, the submission that named it is about to create it, or never will: then a tombstone
-        in its place stops it, and another id is named.
+        If the last successor does not exist, the submission that named it is about to create it, or was interrupted.
+        After a while a tombstone is written in its place, which stops that submission, and another id is named.
         """
         name = first.document.successor
         if last is None:
             named = created(replace(new, id=name), now, lead=lead)
             if name == new.next_id:
-                return Added(name, new=True) if await self._attempt(born(named), None, []) else None
+                return Added(name, new=True) if await self._attempt(first_document(named), None, []) else None
             if may_take_over:
                 ended = replace(named, status=Status.CANCELLED, completed_at=now, payload=b"")
-                await self._attempt(as_tombstone(born(ended), DELETED), None, [])
+                await self._attempt(as_tombstone(first_document(ended), DELETED), None, [])
             return None
         task = admit(last.task, new, now)
-        if task is not None and not await self._follow(first, task.id):
+        if task is not None and not await self._name_successor(first, task.id):
             return None
         return Added(name, new=False)
 
-    async def _follow(self, first: StoredTask, successor: str) -> bool:
-        """Name the next task under a key in the document of the first, before it is created. Of several, one wins.
+    async def _name_successor(self, first: StoredTask, successor: str) -> bool:
+        """Name the next task under a key in the first task's document, before it is created. One writer wins.
 
-        Answers whether such a task exists: then an earlier try of the same submission made it.
+        Returns whether the named task exists: an earlier attempt of the same submission created it.
         """
         taken = await self._documents.read(successor)
         if taken is None:
             with suppress(Conflict):
-                await self._documents.write(followed(first.document, successor), first)
+                await self._documents.write(with_successor(first.document, successor), first)
         return taken is not None and taken.is_alive
 
-    async def _free_place(self, task_id: str, stale_keys: list[str]) -> StoredTask | None:
-        """What is there. A place that is being cleared away is not written before that is over."""
-        for attempt in range(_TRIES):
-            kept = await self._documents.read(task_id)
-            if kept is None and not self._documents.is_readable(task_id):
-                for key in stale_keys:  # or the task that never was would be counted
+    async def _read_settled(self, task_id: str, stale_keys: list[str]) -> StoredTask | None:
+        """The stored document. Waits while it is being removed."""
+        for attempt in range(_MAX_ATTEMPTS):
+            stored = await self._documents.read(task_id)
+            if stored is None and not self._documents.is_readable(task_id):
+                for key in stale_keys:  # otherwise a task that does not exist would be counted
                     self._index.remove(key)
-                raise DamagedTask(task_id, f"{task_key(task_id)} holds something that is not a task")
-            if kept is None or kept.document.tombstone != REMOVING or kept.written_at < self._clock() - _RESPITE:
-                return kept
+                raise DamagedTask(task_id, f"{task_key(task_id)} does not hold a task")
+            if (
+                stored is None
+                or stored.document.tombstone != REMOVING
+                or stored.written_at < self._clock() - _REMOVAL_TIMEOUT
+            ):
+                return stored
             await _pause(attempt)
         raise _too_busy(task_id)
 
     async def change(self, task_id: str, rule: Callable[[Task], Task | None]) -> ChangeResult:
-        """Write what the rule makes of the task. What this process wrote last is believed until a write fails."""
+        """Write the task that the rule returns. The cached document is used until a write of it fails."""
         stale_keys: list[str] = []
-        held = self._documents.held(task_id)
-        changed = rule(held.task) if held is not None else None
-        if held and changed and await self._attempt(grown(held.document, changed), held, stale_keys):
+        cached = self._documents.cached(task_id)
+        changed = rule(cached.task) if cached is not None else None
+        if cached and changed and await self._attempt(next_document(cached.document, changed), cached, stale_keys):
             return ChangeResult(changed, None)
-        for attempt in range(_TRIES):
-            kept = await self._documents.read_living(task_id)
-            changed = rule(kept.task) if kept is not None else None
-            if kept is None or changed is None:
-                self.clear(stale_keys, kept.task if kept else None)
-                return ChangeResult(None, kept.task if kept else None)
-            if await self._attempt(grown(kept.document, changed), kept, stale_keys):
+        for attempt in range(_MAX_ATTEMPTS):
+            stored = await self._documents.read_live(task_id)
+            changed = rule(stored.task) if stored is not None else None
+            if stored is None or changed is None:
+                self.clear(stale_keys, stored.task if stored else None)
+                return ChangeResult(None, stored.task if stored else None)
+            if await self._attempt(next_document(stored.document, changed), stored, stale_keys):
                 return ChangeResult(changed, None)
             await _pause(attempt)
         raise _too_busy(task_id)
 
     async def delete(self, task_id: str) -> bool:
-        """Forget a finished task. A tombstone stays for a while, so that no late write can take the place."""
-        for attempt in range(_TRIES):
-            kept = await self._documents.read_living(task_id)
-            if kept is None or kept.task.status not in FINISHED:
+        """Delete a finished task. A tombstone stays for a while, so that a delayed write cannot recreate it."""
+        for attempt in range(_MAX_ATTEMPTS):
+            stored = await self._documents.read_live(task_id)
+            if stored is None or stored.task.status not in FINISHED:
                 return False
-            if await self._attempt(as_tombstone(kept.document, DELETED), kept, []):
+            if await self._attempt(as_tombstone(stored.document, DELETED), stored, []):
                 return True
             await _pause(attempt)
         raise _too_busy(task_id)
@@ -187,16 +191,16 @@ class TaskChanges:
         return True
 
     def clear(self, stale_keys: list[str], task: Task | None) -> None:
-        """Remove entries of writes that lost, unless the task as it is now needs just these."""
+        """Remove the entries of failed writes, unless the task in its current state needs them."""
         for key in stale_keys:
             if task is not None and key != index_key(task):
                 self._index.remove(key)
 
 
 async def _pause(attempt: int) -> None:
-    """The first try after a lost race is made at once."""
-    await asyncio.sleep(_PAUSE * luck() if attempt else 0.0)
+    """The first retry after a conflict follows at once."""
+    await asyncio.sleep(_MAX_DELAY * luck() if attempt else 0.0)
 
 
 def _too_busy(task_id: str) -> StorageError:
-    return StorageError(f"task {task_id} is written by others all the time; try again")
+    return StorageError(f"other processes keep writing task {task_id}; try again")

@@ -1,6 +1,7 @@
-"""Counts. Live tasks are counted off the index, finished ones by reading each once; then own changes are added.
+"""Counts. Unfinished tasks are counted from the index, finished ones by reading each once.
 
-What others do shows at the next count of the store, which is made as often as it is cheap.
+Changes by this process are applied at once. Changes by others show at the next recount, whose interval grows with its
+cost.
 """
 
 import asyncio
@@ -20,32 +21,32 @@ from qo.engines.retry import retry
 from qo.model import FINISHED, UNREADABLE, CountKey, Counts, Status, Task
 
 ROLLUP = "stats/finished.json"
-_REST = 100.0  # times as long as a count took, it is good for
-_LONGEST_REST = 60.0  # seconds, for live tasks
-_COSTLY = 500  # tasks read: a count of that many is shared with other processes
-_SHARED_FOR = 900.0  # seconds
-_MOST_KNOWN = 500_000
+_RECOUNT_FACTOR = 100.0  # a count is valid for 100 times as long as it took
+_MAX_LIVE_AGE = 60.0  # of the count of unfinished tasks
+_SHARED_COUNT_SIZE = 500  # counts that read at least this many tasks are shared with other processes
+_MAX_SHARED_AGE = 900.0
+_MAX_KNOWN_TASKS = 500_000
 
 
 class FinishedRollup(Struct, frozen=True, kw_only=True):
-    """Finished tasks as some process counted them."""
+    """The finished tasks as counted by one process."""
 
     counted_at: float
-    lanes: list[tuple[str, str, Status, int, int]]  # the last is how many
+    lanes: list[tuple[str, str, Status, int, int]]  # queue, type, status, priority, count
 
 
 class TaskCounts:
-    def __init__(self, store: TasksLayout, finding: TaskListing) -> None:
-        self._bucket, self._documents, self._finding = store.bucket, store.documents, finding
+    def __init__(self, store: TasksLayout, listing: TaskListing) -> None:
+        self._bucket, self._documents, self._listing = store.bucket, store.documents, listing
         self._index, self._lanes, self._clock = store.index, store.lanes, store.clock
         self._live, self._finished = Counter[CountKey](), Counter[CountKey]()
         self._live_until = self._finished_until = float("-inf")
-        self._known: dict[str, CountKey] = {}  # finished tasks, so that each is read once
+        self._known: dict[str, CountKey] = {}  # finished tasks, so that each is read only once
         self._ids_alive: set[str] = set()
-        self._turn = asyncio.Lock()
+        self._lock = asyncio.Lock()
 
-    def moved(self, before: Task | None, after: Task | None) -> None:
-        """This process wrote a task."""
+    def record_move(self, before: Task | None, after: Task | None) -> None:
+        """Apply a change that this process has written."""
         for task, step in ((before, -1), (after, 1)):
             if task is not None:
                 (self._finished if task.status in FINISHED else self._live)[_lane(task)] += step
@@ -55,26 +56,26 @@ class TaskCounts:
             self.know(after)
 
     def know(self, task: Task) -> None:
-        if len(self._known) < _MOST_KNOWN:
+        if len(self._known) < _MAX_KNOWN_TASKS:
             self._known[task.id] = _lane(task)
 
     def is_known_finished(self, task_id: str) -> bool:
         return task_id in self._known
 
     async def count(self) -> Counts:
-        async with self._turn:  # those who ask at the same time share one count
+        async with self._lock:  # concurrent callers share one count
             await self._refresh()
         return {lane: number for lane, number in (self._live + self._finished).items() if number > 0}
 
     async def _refresh(self) -> None:
         began = boot_clock()
-        again = began >= self._finished_until
-        if again or began >= self._live_until:
+        must_recount = began >= self._finished_until
+        if must_recount or began >= self._live_until:
             await self._count_live()
-            self._live_until = boot_clock() + min(_LONGEST_REST, _REST * (boot_clock() - began))
-        if again:  # right behind the live ones, which it leaves out
+            self._live_until = boot_clock() + min(_MAX_LIVE_AGE, _RECOUNT_FACTOR * (boot_clock() - began))
+        if must_recount:  # right after the live ones, whose ids it skips
             await self._count_finished()
-            self._finished_until = boot_clock() + _REST * (boot_clock() - began)
+            self._finished_until = boot_clock() + _RECOUNT_FACTOR * (boot_clock() - began)
 
     async def _count_live(self) -> None:
         newest: dict[str, Entry] = {}
@@ -92,29 +93,29 @@ class TaskCounts:
         return None if names is None else CountKey(names.queue, names.type, status, entry.priority)
 
     async def _count_finished(self) -> None:
-        """Where there is much to read one process reads it, and tells the others."""
-        ids = [task_id for task_id in await self._finding.ids() if task_id not in self._ids_alive]
+        """If there are many tasks to read, one process reads them and shares the result."""
+        ids = [task_id for task_id in await self._listing.ids() if task_id not in self._ids_alive]
         unknown = [task_id for task_id in ids if task_id not in self._known]
-        if len(unknown) >= _COSTLY and await self._take_over():
+        if len(unknown) >= _SHARED_COUNT_SIZE and await self._load_shared():
             return
-        await in_parallel(self._look, unknown)
+        await in_parallel(self._read_finished, unknown)
         self._finished = Counter(self._known[task_id] for task_id in ids if task_id in self._known)
-        if len(unknown) >= _COSTLY:
+        if len(unknown) >= _SHARED_COUNT_SIZE:
             await self._share()
 
-    async def _look(self, task_id: str) -> None:
-        kept = await self._documents.read_living(task_id)
-        if kept is not None and kept.task.status in FINISHED:
-            self.know(kept.task)
+    async def _read_finished(self, task_id: str) -> None:
+        stored = await self._documents.read_live(task_id)
+        if stored is not None and stored.task.status in FINISHED:
+            self.know(stored.task)
 
-    async def _take_over(self) -> bool:
-        """Use what another process counted, rather than read everything once more."""
+    async def _load_shared(self) -> bool:
+        """Use the count of another process, if it is recent enough."""
         blob = await retry(lambda: self._bucket.get(ROLLUP))
         try:
             rollup = None if blob is None else _decode(blob.data)
         except UNREADABLE:
             return False
-        if rollup is None or self._clock() - rollup.counted_at > _SHARED_FOR:
+        if rollup is None or self._clock() - rollup.counted_at > _MAX_SHARED_AGE:
             return False
         self._finished = Counter({CountKey(*row[:-1]): row[-1] for row in rollup.lanes})
         return True

@@ -1,4 +1,4 @@
-"""Task objects: read, and written only over the version that was read."""
+"""Task objects. A task is written only over the version that was read."""
 
 from collections import OrderedDict
 from typing import NamedTuple
@@ -12,12 +12,12 @@ from qo.engines.quarantine import Quarantine
 from qo.engines.retry import retry
 from qo.model import UNREADABLE, Status, Task, is_id
 
-_MOST_HELD = 20_000
+_MAX_CACHED_TASKS = 20_000
 
 
 class StoredTask(NamedTuple):
     document: StoredDocument
-    version: str  # the bucket's
+    version: str  # the bucket's version
     written_at: float
 
     @property
@@ -32,10 +32,10 @@ class StoredTask(NamedTuple):
 class TaskStore:
     def __init__(self, bucket: Bucket, quarantine: Quarantine) -> None:
         self._bucket, self._quarantine = bucket, quarantine
-        self._held: OrderedDict[str, StoredTask] = OrderedDict()  # running tasks this process wrote last
+        self._cached: OrderedDict[str, StoredTask] = OrderedDict()  # running tasks that this process wrote last
 
     async def read(self, task_id: str) -> StoredTask | None:
-        """The object as it is now; None if there is none that can be read."""
+        """The stored object, or None if there is none or it cannot be read."""
         if not is_id(task_id):
             return None
         key = task_key(task_id)
@@ -54,24 +54,24 @@ class TaskStore:
             return None
         if document.task.id != task_id:
             self._quarantine.put_task(
-                task_key(task_id), task_id, f"it is named after {task_id} but holds {document.task.id}"
+                task_key(task_id), task_id, f"its name says {task_id}, its content {document.task.id}"
             )
             return None
         self._quarantine.release_task(task_key(task_id), task_id)
         return StoredTask(document, blob.version, blob.written_at)
 
-    async def read_living(self, task_id: str) -> StoredTask | None:
-        kept = await self.read(task_id)
-        return kept if kept is not None and kept.is_alive else None
+    async def read_live(self, task_id: str) -> StoredTask | None:
+        stored = await self.read(task_id)
+        return stored if stored is not None and stored.is_alive else None
 
-    def held(self, task_id: str) -> StoredTask | None:
-        """What this process wrote last, so that settling needs no read. It may be outdated: a write finds out."""
-        return self._held.get(task_id)
+    def cached(self, task_id: str) -> StoredTask | None:
+        """The document that this process wrote last, so that settling needs no read. A write detects an old one."""
+        return self._cached.get(task_id)
 
     async def write(self, document: StoredDocument, over: StoredTask | None) -> None:
-        """Write over what was read, or where nothing is. Conflict: someone else wrote first."""
+        """Replace the document that was read, or create one. Raises Conflict if another process wrote first."""
         task = document.task
-        self._held.pop(task.id, None)
+        self._cached.pop(task.id, None)
         version = await put_document(
             self._bucket,
             task_key(task.id),
@@ -80,12 +80,12 @@ class TaskStore:
             is_ours=lambda data: _is_ours(data, document),
         )
         if task.status is Status.RUNNING and version != SUPERSEDED:
-            self._held[task.id] = StoredTask(document, version, 0.0)
-            if len(self._held) > _MOST_HELD:
-                self._held.popitem(last=False)
+            self._cached[task.id] = StoredTask(document, version, 0.0)
+            if len(self._cached) > _MAX_CACHED_TASKS:
+                self._cached.popitem(last=False)
 
     async def remove_unreadable(self, task_id: str) -> bool:
-        """Remove an object that cannot be read, if it still cannot. Its index entries are left to the sweeper."""
+        """Remove an object if it still cannot be read. The sweeper removes its index entries."""
         key = task_key(task_id)
         if await self.read(task_id) is not None or self.is_readable(task_id):
             return False
@@ -94,7 +94,7 @@ class TaskStore:
         return True
 
     async def is_occupied(self, task_id: str) -> bool:
-        """There is an object, readable or not."""
+        """Whether an object exists, readable or not."""
         return await retry(lambda: self._bucket.get(task_key(task_id))) is not None
 
     def is_readable(self, task_id: str) -> bool:

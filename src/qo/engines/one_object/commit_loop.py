@@ -36,7 +36,7 @@ class CommitLoop:
         self._most, self._keeps_state = most, keeps_state
         self._waiting: list[PendingCommit[Any]] = []
         self._writer: asyncio.Task[None] | None = None
-        self._manners = WriterFairness(ContentionSignal(bucket, key))
+        self._fairness = WriterFairness(ContentionSignal(bucket, key))
         self._state = State()  # what the object held, as far as `_version` says so; else a store of decoded tasks
         self._version = ""  # of the object the state stands for; empty: it stands for none
         self._damage_log = DamageLog()
@@ -64,11 +64,11 @@ class CommitLoop:
                 here = [call for call in self._waiting if not call.done.done()]
                 batch, self._waiting = here[: self._most], here[self._most :]
                 if batch:
-                    if await self._manners.begin():
+                    if await self._fairness.begin():
                         self._version = ""
                     has_read = not self._version
                     await self._round(batch)
-                    self._manners.end(has_read=has_read)
+                    self._fairness.end(has_read=has_read)
         finally:
             self._writer = None
 
@@ -82,8 +82,8 @@ class CommitLoop:
             _answer(call, answer)
 
     async def _commit(self, batch: list[PendingCommit[Any]]) -> list[Any]:
-        race = self._manners.race()
-        while race.goes_on():
+        attempts = self._fairness.attempts()
+        while attempts.may_try():
             is_proved = not self._keeps_state or not self._version
             if is_proved:
                 await self._read()
@@ -94,7 +94,7 @@ class CommitLoop:
                 elif not is_proved and await self._read():
                     continue  # someone has written since: what we answered is not so any more
             except Conflict:
-                await race.rest()
+                await attempts.back_off()
                 continue
             return answers
         raise StorageError(f"{self._key} is written by others all the time; try again")

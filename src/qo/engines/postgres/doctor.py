@@ -6,12 +6,12 @@ from typing import Any
 import psycopg
 
 from qo.clock import system_clock
-from qo.engines.findings import Finding
 from qo.engines.postgres.address import PostgresAddress, address_of
 from qo.engines.postgres.driver_errors import to_qo_error
 from qo.engines.postgres.schema import VERSION, version_of
 from qo.engines.postgres.statements import statement
 from qo.errors import StorageError
+from qo.findings import Finding
 
 _OLDEST = 120_000  # Postgres 12
 _SKEW, _FAR = 1.0, 30.0  # seconds between the clocks: worth a word, and too much

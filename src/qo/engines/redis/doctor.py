@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 from redis.exceptions import RedisError
 
 from qo.clock import system_clock
-from qo.engines.findings import Finding
 from qo.engines.redis.address import RedisAddress, address_of
 from qo.engines.redis.lane_counts import counted
 from qo.engines.redis.pool import RedisPool
@@ -15,6 +14,7 @@ from qo.engines.redis.scripts import FORMAT, ScriptRunner
 from qo.engines.redis.stored_format import check_stored_format
 from qo.engines.redis.task_fields import state_of
 from qo.errors import InvalidSetting, Refused, StorageError
+from qo.findings import Finding
 
 _OLDEST = (5, 0)  # scripts are replicated by their effects from here on, so they may read the clock
 _MENDED = {(6, 2): 20, (7, 2): 11, (7, 4): 6, (8, 0): 4, (8, 2): 2}  # CVE-2025-49844, by release line

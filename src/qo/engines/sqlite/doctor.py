@@ -7,10 +7,10 @@ from pathlib import Path
 
 import apsw
 
-from qo.engines.findings import Finding
 from qo.engines.sqlite.address import path_of
 from qo.engines.sqlite.file import check_file, connect
 from qo.errors import StorageError
+from qo.findings import Finding
 from qo.sqlite_tables.driver_errors import to_qo_error
 from qo.sqlite_tables.header import VERSION
 from qo.sqlite_tables.schema import check_version

@@ -41,7 +41,7 @@ class Durable:
         self._waiting: list[PendingCall] = []
         self._under_way: list[PendingCall] = []
         self._writer: asyncio.Task[None] | None = None
-        self._manners = WriterFairness(ContentionSignal(bucket, key))
+        self._fairness = WriterFairness(ContentionSignal(bucket, key))
 
     async def open(self) -> None:
         """Download. A bucket that cannot be read, or holds something else, says so here."""
@@ -111,11 +111,11 @@ class Durable:
                 self._under_way = [call for call in self._waiting if not call.done.done()]
                 self._waiting = []
                 if self._under_way:
-                    if await self._manners.begin():
+                    if await self._fairness.begin():
                         self._forget()
                     has_read = not self._confirmed.version
                     await self._round(self._under_way)
-                    self._manners.end(has_read=has_read)
+                    self._fairness.end(has_read=has_read)
         finally:
             self._writer = None
             _tell(self._under_way, OutcomeUnknown, f"{self._key} may or may not have been written before the end")
@@ -136,8 +136,8 @@ class Durable:
                 call.tell(None)
 
     async def _commit(self, batch: list[PendingCall]) -> None:
-        race, is_fresh = self._manners.race(), False
-        while race.goes_on():
+        attempts, is_fresh = self._fairness.attempts(), False
+        while attempts.may_try():
             if not self._confirmed.version:
                 await self._confirmed.refresh()
                 is_fresh = True
@@ -149,10 +149,10 @@ class Durable:
                 except Conflict:
                     self._forget()
                     if not self._repeats:
-                        await race.lose()
+                        await attempts.report_conflict()
                         raise Conflict(_LOST.format(self._key)) from None
                 is_fresh = False
-                await race.rest()
+                await attempts.back_off()
                 continue
             if not is_fresh:
                 await self._confirmed.refresh()
