@@ -39,7 +39,7 @@ class DamagedLayouts:
     async def damage(self, engine: Engine, task_id: str) -> None:
         below = engine.engine if isinstance(engine, LargeValuesEngine) else engine
         if isinstance(below, ObjectPerTaskEngine):
-            await truncate(below._store.bucket, task_key(task_id))
+            await truncate(below._layout.bucket, task_key(task_id))
         elif isinstance(below, SqliteObjectEngine):
             await damage_sqlite(below, task_id, "retry = '{\"half'")
         else:
@@ -49,7 +49,7 @@ class DamagedLayouts:
     async def damage_note(self, engine: Engine, name: str) -> None:
         below = engine.engine if isinstance(engine, LargeValuesEngine) else engine
         if isinstance(below, ObjectPerTaskEngine):
-            await truncate(below._store.bucket, key_of(name))
+            await truncate(below._layout.bucket, key_of(name))
         else:
             await engine.write_note(name, b'{"half": ', expected=ANY)
 
