@@ -8,7 +8,7 @@ from redis.exceptions import RedisError
 
 from qo.clock import Clock, system_clock
 from qo.engine import Engine
-from qo.engines.redis.address import RedisAddress
+from qo.engines.redis.address import RedisAddress, address_of
 from qo.engines.redis.claims import CHUNK, RedisClaims
 from qo.engines.redis.direct_pool import DirectPool, run_blocking
 from qo.engines.redis.lane_counts import counted
@@ -30,7 +30,7 @@ from qo.engines.redis.task_fields import (
 )
 from qo.engines.redis.watch import RedisWatch
 from qo.engines.retry import retry_opening
-from qo.errors import Conflict
+from qo.errors import Conflict, InvalidSetting
 from qo.ids import new_token
 from qo.model import (
     ADMIN_NOTES,
@@ -251,3 +251,16 @@ def _chunks(batch: Sequence[T]) -> Iterator[tuple[int, Sequence[T]]]:
 def _note(name: str, stored: bytes) -> Note:
     version, _, data = stored.partition(b" ")
     return Note(name, data, version.decode("latin-1"))  # a damaged one can be named too, and so written over
+
+
+def from_url(url: str, *, clock: Clock = system_clock) -> Engine:
+    address = address_of(url)
+    engine = RedisEngine(address, clock)
+    if address.archive is None:
+        return engine
+    try:
+        from qo.engines.redis.archive import PostgresArchive  # noqa: PLC0415 - its driver is an extra
+        from qo.engines.redis.archived_engine import ArchivingEngine  # noqa: PLC0415
+    except ImportError as error:
+        raise InvalidSetting("archive= needs its driver: pip install 'qo-queue[postgres]'") from error
+    return ArchivingEngine(engine, PostgresArchive(address.archive, address.prefix), clock)
