@@ -49,7 +49,7 @@ def test_handlers_that_hold_the_interpreter_or_cancel_the_work_of_their_worker_a
     eventually(lambda: call.json("status", canceller)["status"] == "failed", patience=60.0)
     task = call.json("status", canceller)
     assert (task["failures"], task["attempt"]) == (2, 2)
-    assert "cancelled the worker's own work" in processes.log(worker)
+    assert "cancelled the worker's background tasks" in processes.log(worker)
     good = call.submit("fine", "--max-retries", "0")
     eventually(lambda: call.json("status", good)["status"] == "completed")
     worker.send_signal(signal.SIGTERM)

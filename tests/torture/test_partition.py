@@ -123,7 +123,9 @@ async def test_after_a_partition_no_task_runs_twice_in_one_worker(wired: Wired, 
                 await proxy.cut()
             await expire_all(here, ids)
             await proxy.heal()
-            while worker._held.leased() or any(run.ended is None and not run.lost for run in worker._held.runs()):
+            while worker._leased_runs.leased() or any(
+                run.ended is None and not run.lost for run in worker._leased_runs.runs()
+            ):
                 await asyncio.sleep(0.05)  # until the worker knows
             attempts.go.set()
             while any(task.status is not Status.COMPLETED for task in await all_of(here, ids)):

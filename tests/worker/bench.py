@@ -13,7 +13,7 @@ from qo.worker import Worker, WorkerSettings
 
 def claim_ahead(worker: Worker, number: int) -> None:
     """Let it take all tasks for quick ones."""
-    pace = worker._claiming.pace
+    pace = worker._claim_plan.prefetch
     pace.ahead = lambda: number  # type: ignore[method-assign]
     pace.ahead_of = lambda _: number  # type: ignore[method-assign, assignment]
 

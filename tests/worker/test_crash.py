@@ -19,7 +19,7 @@ from qo.tasks import Executor, make_handler, make_options
 from qo.testing import ManualClock
 from qo.worker import Worker, WorkerSettings, async_executor, lease_keeper
 from qo.worker.crash import settle
-from qo.worker.crash_report import CrashReport, Told, suspects_of
+from qo.worker.crash_report import CrashReport, CrashSettlement, suspects_of
 from qo.worker.run import Run
 from qo.worker.run_table import Phase, RunEntry, RunTable
 from qo.worker.worker_process import WorkerProcess, state_of
@@ -46,7 +46,7 @@ def test_only_runs_inside_the_process_are_suspects_if_there_are_any() -> None:
     assert suspects_of([child], 2) == [child]
 
 
-async def crashed(queue: Client, number: int, **given: Any) -> tuple[list[str], Told]:
+async def crashed(queue: Client, number: int, **given: Any) -> tuple[list[str], CrashSettlement]:
     """Several running tasks, and what the store was told when their worker died."""
     ids = [(await queue.enqueue("t", {"n": n}, max_retries=2)).id for n in range(number)]
     tasks = await queue.dequeue("t", batch_size=number)
@@ -64,7 +64,7 @@ async def crashed(queue: Client, number: int, **given: Any) -> tuple[list[str], 
 async def test_a_lone_suspect_is_charged_and_its_neighbours_are_not() -> None:
     async with Client(MemoryEngine()) as queue:
         ids, told = await crashed(queue, 4, suspects=1)
-        assert told == Told(charged=1, released=3)
+        assert told == CrashSettlement(charged=1, released=3)
         suspect, *others = [await queue.get(task_id) for task_id in ids]
         assert suspect is not None and (suspect.status, suspect.failures) == (Status.PENDING, 1)
         assert lost_its_process(suspect) and "SIGSEGV" in str(suspect.error)
@@ -74,7 +74,7 @@ async def test_a_lone_suspect_is_charged_and_its_neighbours_are_not() -> None:
 async def test_of_several_suspects_each_runs_alone_at_no_cost_and_is_charged_the_second_time() -> None:
     async with Client(MemoryEngine()) as queue:
         ids, told = await crashed(queue, 3, suspects=2)
-        assert told == Told(set_apart=2, released=1)
+        assert told == CrashSettlement(set_apart=2, released=1)
         tasks = [await queue.get(task_id) for task_id in ids]
         assert [task is not None and lost_its_process(task) for task in tasks] == [True, True, False]
         assert [task and task.failures for task in tasks] == [0, 0, 0]
@@ -86,7 +86,7 @@ async def test_of_several_suspects_each_runs_alone_at_no_cost_and_is_charged_the
             cause="exited with code 1",
             suspects=ids[:2],
         )
-        assert await settle(queue, report) == Told(charged=2, released=1)
+        assert await settle(queue, report) == CrashSettlement(charged=2, released=1)
 
 
 async def test_a_lone_task_beside_a_handler_left_behind_is_not_charged() -> None:
@@ -100,7 +100,7 @@ async def test_a_lone_task_beside_a_handler_left_behind_is_not_charged() -> None
             cause="was killed by SIGSEGV",
             suspects=[task.id, "the one that was left behind"],
         )
-        assert await settle(queue, report) == Told(set_apart=1)
+        assert await settle(queue, report) == CrashSettlement(set_apart=1)
         released = await queue.get(task.id)
         assert released is not None and released.failures == 0
 
@@ -108,7 +108,7 @@ async def test_a_lone_task_beside_a_handler_left_behind_is_not_charged() -> None
 async def test_tasks_of_another_process_of_the_same_name_are_left_alone() -> None:
     async with Client(MemoryEngine()) as queue:
         ids, told = await crashed(queue, 2, suspects=1, leases=["another"])
-        assert told == Told()
+        assert told == CrashSettlement()
         tasks = [await queue.get(task_id) for task_id in ids]
         assert [task and task.status for task in tasks] == [Status.RUNNING] * 2
 
@@ -117,7 +117,7 @@ def test_a_table_is_read_by_who_holds_its_descriptor() -> None:
     table, descriptor = RunTable.create()
     theirs = RunTable.attach(descriptor)
     assert (table.phase, table.url, table.runs(), table.leases()) == (Phase.STARTING, "", [], set())
-    theirs.serve("sqlite:///ü.db")
+    theirs.set_url("sqlite:///ü.db")
     theirs.begin(5.0)
     theirs.beat(7.0, 6.0)
     theirs.claim("lease-1")
@@ -136,8 +136,8 @@ async def test_a_handler_left_behind_stays_in_the_table_until_it_ends(
     bench: Bench, executor: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It may crash the process long after its task was settled."""
-    monkeypatch.setattr(lease_keeper, "HEED", 0.1)
-    monkeypatch.setattr(async_executor, "STALL", 0.2)
+    monkeypatch.setattr(lease_keeper, "CANCEL_TIMEOUT", 0.1)
+    monkeypatch.setattr(async_executor, "STALL_TIMEOUT", 0.2)
     go = threading.Event()
 
     def block() -> None:
@@ -152,7 +152,7 @@ async def test_a_handler_left_behind_stays_in_the_table_until_it_ends(
     running = asyncio.create_task(worker.run())
     task_id = await bench.submit("block", max_retries=0, timeout=0.1)
     assert (await bench.ended(task_id)).status is Status.FAILED
-    while not [run for run in table.runs() if run.left_behind]:
+    while not [run for run in table.runs() if run.abandoned]:
         await asyncio.sleep(0.01)
     assert [run.task_id for run in table.runs()] == [task_id]
     go.set()
@@ -185,7 +185,7 @@ def watch(child: WorkerProcess, clock: ManualClock, seconds: float) -> bool:
     """Look every quarter of a second; whether the process was killed."""
     for _ in range(int(seconds * 4)):
         clock.advance(0.25)
-        if child.look():
+        if child.check():
             return True
     return False
 
@@ -238,7 +238,7 @@ async def test_signals_to_a_process_that_has_just_died_do_not_hide_how_it_ended(
         async with supervised(ManualClock()) as (child, _):
             child.kill()
             for _ in range(300):
-                child.tell(signal.SIGTERM)
+                child.send_signal(signal.SIGTERM)
             assert await child.process.wait() == -signal.SIGKILL
 
 
@@ -256,11 +256,11 @@ def record(table: RunTable, task_id: str) -> None:
 
 async def test_nobody_is_charged_when_a_process_is_killed_because_its_user_does_not_wait() -> None:
     async with supervised(ManualClock()) as (child, table):
-        table.serve("memory://")
+        table.set_url("memory://")
         table.begin(0.0)
         record(table, "a")
         child.kill()
-        report = child.crash(await child.wait(), blameless=(), patience=1.0)
+        report = child.crash_report(await child.wait(), blameless=(), timeout=1.0)
         assert report is not None
         assert report.suspects == []
 
@@ -269,14 +269,14 @@ async def test_nobody_is_charged_when_a_process_is_killed_because_its_user_does_
 async def test_a_lone_task_of_a_process_that_was_stopped_is_perhaps_not_to_blame() -> None:
     clock = ManualClock()
     async with supervised(clock) as (child, table):
-        table.serve("memory://")
+        table.set_url("memory://")
         table.begin(clock.now)
         record(table, "a")
-        child.tell(signal.SIGSTOP)
+        child.send_signal(signal.SIGSTOP)
         while state_of(child.process.pid) != "T":
             await asyncio.sleep(0.01)
         assert watch(child, clock, 15)
-        report = child.crash(await child.wait(), blameless=(), patience=1.0)
+        report = child.crash_report(await child.wait(), blameless=(), timeout=1.0)
         assert report is not None
         assert (report.suspects, report.is_uncertain) == (["a"], True)
 
@@ -284,13 +284,13 @@ async def test_a_lone_task_of_a_process_that_was_stopped_is_perhaps_not_to_blame
 async def test_a_task_that_is_perhaps_not_to_blame_runs_alone_next_time_at_no_cost() -> None:
     async with Client(MemoryEngine()) as queue:
         _, told = await crashed(queue, 2, suspects=1, is_uncertain=True)
-        assert told == Told(set_apart=1, released=1)
+        assert told == CrashSettlement(set_apart=1, released=1)
 
 
 async def test_a_task_that_no_child_can_run_is_charged_only_the_second_time_if_it_is_perhaps_not_to_blame() -> None:
     async with Client(MemoryEngine()) as queue:
         (task_id,), told = await crashed(queue, 1, suspects=1, is_uncertain=True, is_reachable=False)
-        assert told == Told(set_apart=1)
+        assert told == CrashSettlement(set_apart=1)
         (task,) = await queue.dequeue("t")
         assert (task.id, task.failures) == (task_id, 0)
         again = CrashReport(
@@ -302,4 +302,4 @@ async def test_a_task_that_no_child_can_run_is_charged_only_the_second_time_if_i
             unreachable=[task_id],
             is_uncertain=True,
         )
-        assert await settle(queue, again) == Told(charged=1)
+        assert await settle(queue, again) == CrashSettlement(charged=1)

@@ -35,7 +35,7 @@ async def test_it_finishes_what_it_runs_and_leaves(bench: Bench, queue: Client) 
     first = await bench.submit("hold")
     await started.wait()
     await queue.controls.drain([worker.id])
-    while not worker.dismissed:
+    while not worker.drain_requested:
         await asyncio.sleep(0.01)
     second = await bench.submit("hold")
     let_go.set()
@@ -52,7 +52,7 @@ async def test_the_next_worker_of_that_name_works_as_usual(bench: Bench, queue: 
     await queue.controls.drain(["w"])  # whoever it was meant for was killed before it could obey
     async with bench.working(id="w") as worker:
         await bench.ended(await bench.submit("t"))
-        assert not worker.dismissed
+        assert not worker.drain_requested
 
 
 @pytest.mark.timeout(30)
@@ -64,7 +64,7 @@ async def test_others_work_on(bench: Bench, queue: Client) -> None:
         await registered(queue, leaves)
         await queue.controls.drain([leaves.id])
         await running
-        assert (await bench.ended(await bench.submit("t"))).worker_id == "stays" and not stays.dismissed
+        assert (await bench.ended(await bench.submit("t"))).worker_id == "stays" and not stays.drain_requested
 
 
 async def test_the_note_forgets_workers_that_are_gone(queue: Client) -> None:
@@ -97,4 +97,4 @@ async def test_a_drain_ends_before_a_pause_and_says_what_is_left(
         await Worker(bench.queue, bench.registry, WorkerSettings(drain=True, poll=0.05)).run()
     tasks = await bench.queue.engine.get(ids)
     assert [task.status for task in tasks if task][:3] == [Status.PENDING] * 3
-    assert "left in the queue: " in caplog.text and "3 held (" in caplog.text and "paused" in caplog.text
+    assert "tasks left in the queue: " in caplog.text and "3 held (" in caplog.text and "paused" in caplog.text

@@ -47,7 +47,7 @@ def test_limits_hold_by_type_and_for_the_whole_worker() -> None:
         "b": make_handler(b, type="b", options=make_options(b)),
     }
     limits = Limits(clock)
-    limits.obey(Controls(rate_limit=5), handlers)
+    limits.apply_controls(Controls(rate_limit=5), handlers)
     assert limits.total(100) == 5
     assert limits.per_type_limits(handlers, {}) == {"a": 2}
     for _ in range(2):
@@ -55,7 +55,7 @@ def test_limits_hold_by_type_and_for_the_whole_worker() -> None:
     assert (limits.total(100), limits.per_type_limits(handlers, {"a": 2})) == (3, {"a": 0})
     clock.advance(10)
     assert limits.per_type_limits(handlers, {"a": 2}) == {"a": 1}
-    limits.obey(Controls(rate_limits={"a": 0.0, "b": 1.0}), handlers)  # the switch goes before the code
+    limits.apply_controls(Controls(rate_limits={"a": 0.0, "b": 1.0}), handlers)  # the switch goes before the code
     assert (limits.total(100), limits.per_type_limits(handlers, {})) == (100, {"a": 3, "b": 1})
 
 
@@ -239,7 +239,7 @@ async def test_a_worker_can_be_narrowed_to_types_it_has(bench: Bench) -> None:
     async def fine() -> None: ...
 
     bench.handle(fine)
-    with pytest.raises(InvalidSetting, match="no handler for nope; there are: fine"):
+    with pytest.raises(InvalidSetting, match="no handler for nope; handlers exist for: fine"):
         Worker(bench.queue, bench.registry, WorkerSettings(types=("nope",)))
 
 
@@ -250,7 +250,7 @@ class _Unhurried(MemoryEngine):
 
     async def claim(self, request: ClaimRequest) -> list[Task]:
         tasks = await super().claim(request)
-        while not tasks and self.worker is not None and len(self.worker._held):
+        while not tasks and self.worker is not None and len(self.worker._leased_runs):
             await asyncio.sleep(0.001)
         return tasks
 

@@ -67,7 +67,7 @@ async def test_what_an_executor_took_before_the_pause_and_had_not_begun_goes_bac
     bench: Bench, what: dict[str, list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A thread may wait for the interpreter, a child process for its start, an event loop for a handler that blocks."""
-    monkeypatch.setattr(async_executor, "STALL", 60.0)
+    monkeypatch.setattr(async_executor, "STALL_TIMEOUT", 60.0)
     busy, go = threading.Event(), threading.Event()
     starts: list[str] = []
 
@@ -101,7 +101,7 @@ async def test_an_answer_that_is_older_than_the_pause_does_not_undo_it(
 ) -> None:
     """Two reads of the switches may be answered in any order."""
     bench.handle(lambda: 1, name="t")
-    claiming, engine = Worker(bench.queue, bench.registry)._claiming, bench.queue.engine
+    claiming, engine = Worker(bench.queue, bench.registry)._claim_plan, bench.queue.engine
     read_note, sent, answer = engine.read_note, asyncio.Event(), asyncio.Event()
 
     async def answer_late(name: str) -> Any:
@@ -112,10 +112,10 @@ async def test_an_answer_that_is_older_than_the_pause_does_not_undo_it(
 
     with monkeypatch.context() as slow:
         slow.setattr(engine, "read_note", answer_late)
-        earlier = asyncio.create_task(claiming.obey())
+        earlier = asyncio.create_task(claiming.apply_controls())
         await sent.wait()
     await bench.queue.controls.pause()
-    await claiming.obey()
+    await claiming.apply_controls()
     answer.set()
     await earlier
     assert claiming.is_paused

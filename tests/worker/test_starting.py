@@ -36,7 +36,7 @@ async def stored(queue: Client, task_id: str) -> Task:
 
 
 async def test_tasks_start_in_rank_order_across_executors(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lease_keeper, "LONGEST_WAIT", 60.0)  # however slow this machine is, they are held together
+    monkeypatch.setattr(lease_keeper, "MAX_SLOT_WAIT", 60.0)  # however slow this machine is, they are held together
     busy, go = threading.Event(), threading.Event()
     order: list[str] = []
 
@@ -102,7 +102,7 @@ async def test_a_task_held_ahead_waits_for_a_claim_that_may_bring_tasks_before_i
     ids += [await bench.submit("report", priority=9)]
     ids += [await bench.submit("email", priority=0) for _ in range(2)]
     async with bench.working(concurrency=1) as worker:
-        monkeypatch.setattr(worker._claiming.pace, "ahead", lambda: 20)  # as if many had ended lately
+        monkeypatch.setattr(worker._claim_plan.prefetch, "ahead", lambda: 20)  # as if many had ended lately
         for task_id in ids:
             await bench.ended(task_id)
     assert order == ["email"] * 2 + ["image"] * 4 + ["report"]
@@ -182,10 +182,10 @@ async def test_slots_come_back_after_attempts_were_lost(other: Bench, clock: Man
             task_id = await other.submit("heeds", max_retries=0)
             await until(worker._executors.queue.running)
             await lose(other, clock, task_id)
-            await worker._upkeep._renew(worker._held.leased())
+            await worker._lease_keeper._renew(worker._leased_runs.leased())
             await until(lambda: not worker._executors.queue.running())
-        assert len(worker._held) == 0
-        assert not +worker._held.by_type
+        assert len(worker._leased_runs) == 0
+        assert not +worker._leased_runs.by_type
         ids = [await other.submit("all") for _ in range(3)]
         assert {(await other.ended(task_id)).status for task_id in ids} == {Status.COMPLETED}
 
@@ -314,7 +314,7 @@ async def test_types_that_have_no_tasks_do_not_keep_quick_ones_from_being_claime
     settings = WorkerSettings(concurrency=8)
     claiming = ClaimPlan(MemoryEngine(), handlers, held, queue, settings, worker_id="w", clock=clock)
     for _ in range(800):
-        claiming.pace.ended("quick", 0.0005)
+        claiming.prefetch.ended("quick", 0.0005)
     clock.advance(0.1)
     request = claiming.request()
     assert request is not None
@@ -325,7 +325,7 @@ async def test_types_that_have_no_tasks_do_not_keep_quick_ones_from_being_claime
 
 
 async def test_any_number_of_blocked_event_loops_are_closed_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(executors, "FAREWELL", 0.5)
+    monkeypatch.setattr(executors, "LOOP_CLOSE_TIMEOUT", 0.5)
     several, free = executors.Executors(WorkerSettings(), result_limit=lambda: 1000), threading.Event()
     for _ in range(20):
         loop = LoopExecutor(several.queue, result_limit=lambda: 1000)

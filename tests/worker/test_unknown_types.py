@@ -39,7 +39,7 @@ def unknown_types(bench: Bench, clock: ManualClock, fail_after: float | None = N
     worker = Worker(bench.queue, bench.registry)
     return UnknownTypes(
         bench.queue.engine,
-        worker._claiming,
+        worker._claim_plan,
         bench.queue.transitions,
         fail_after=fail_after,
         clock=clock,
@@ -128,7 +128,7 @@ async def test_a_drain_leaves_them_and_says_so(bench: Bench, caplog: pytest.LogC
         await Worker(bench.queue, bench.registry, WorkerSettings(drain=True, poll=0.05)).run()
     statuses = [(await stored(bench, task_id)).status for task_id in ids]
     assert statuses == [Status.PENDING, Status.PENDING, Status.COMPLETED]
-    assert "drained; left in the queue: 2 typo (no worker handles this type)" in caplog.text
+    assert "drained; tasks left in the queue: 2 typo (no worker handles this type)" in caplog.text
 
 
 async def test_dequeue_beside_a_worker_gets_what_the_worker_does_not_know(bench: Bench) -> None:

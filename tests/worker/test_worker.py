@@ -96,8 +96,8 @@ async def test_a_server_takes_what_a_worker_asks_for_however_many_types_and_queu
     await bench.queue.submit_many(tasks)
     worker = Worker(bench.queue, bench.registry, WorkerSettings())
     await bench.queue.controls.pause(queues=["q0"])
-    await worker._claiming.obey()
-    request = worker._claiming.request()
+    await worker._claim_plan.apply_controls()
+    request = worker._claim_plan.request()
     assert request is not None and check_claim_request(request) == request
     assert "q0" not in request.queues and len(request.queues) == 1000
 

@@ -25,7 +25,7 @@ from qo.monitor import Monitor
 from qo.url_secrets import hide_password
 from qo.worker import Watchdog, Worker, WorkerCancelled
 from qo.worker.bounded_wait import abandon, ended
-from qo.worker.exit_codes import DISMISSED, FINISHED, OUTDATED
+from qo.worker.exit_codes import DRAINED, FINISHED, OUTDATED
 from qo.worker.heartbeat import WorkerHeartbeat
 from qo.worker.run_table import RunTable
 
@@ -38,7 +38,7 @@ def work(plan: Plan, table: RunTable) -> int:
     ending = Ending(plan.settings.grace, table)
     ending.listen()
     app = load_app(plan.target, plan.url, plan.bucket)
-    table.serve(app.url)
+    table.set_url(app.url)
     if plan.processes == 1:
         banner(plan, app)
 
@@ -58,10 +58,10 @@ def work(plan: Plan, table: RunTable) -> int:
             watchdog.stop()
             heartbeat.stop()
         log.info("worker %s stopped", worker.id, extra={"worker_id": worker.id})
-        return worker.dismissed
+        return worker.drain_requested
 
     try:
-        dismissed = background.run(both())
+        drain_requested = background.run(both())
     except CancelledError:
         raise WorkerCancelled("something cancelled the worker; restart it") from None
     except NewerFormat:
@@ -70,7 +70,7 @@ def work(plan: Plan, table: RunTable) -> int:
     app.close(timeout=_LAST_ANSWER)
     if ending.signals > 1:
         return ending.worked(Exit.INTERRUPTED)
-    return ending.worked(DISMISSED if dismissed else FINISHED)
+    return ending.worked(DRAINED if drain_requested else FINISHED)
 
 
 def measured(client: Client, place: tuple[str, int] | None) -> Client:

@@ -1,4 +1,4 @@
-"""Async handlers, on an event loop of their own: whatever they do to it, claims and renewals go on."""
+"""Runs async handlers on a separate event loop, so that they cannot block claims and renewals."""
 
 import asyncio
 import logging
@@ -17,9 +17,9 @@ from qo.worker.run import Run, RunOutcome, encode_result, is_reachable
 from qo.worker.start_queue import StartQueue
 
 log = logging.getLogger("qo.worker")
-_LAST_WORDS = 1.0  # seconds cancelled handlers have to end
-FAREWELL = 2 * _LAST_WORDS  # seconds their loop has
-STALL = 2.0  # seconds without a tick after which a loop gets no new runs
+_CANCEL_TIMEOUT = 1.0  # seconds for cancelled handlers to end
+LOOP_CLOSE_TIMEOUT = 2 * _CANCEL_TIMEOUT  # seconds for their event loop to end
+STALL_TIMEOUT = 2.0  # seconds without an answer after which a loop gets no new runs
 
 
 class LoopExecutor:
@@ -27,7 +27,7 @@ class LoopExecutor:
 
     def __init__(self, queue: StartQueue, *, result_limit: Callable[[], int], clock: Clock = boot_clock) -> None:
         self._queue, self._limit, self._clock = queue, result_limit, clock
-        self._handed: deque[Run] = deque()  # taken from the queue with their slots, for the loop to start
+        self._handed: deque[Run] = deque()  # runs that hold slots and that the loop has not started yet
         self._started: set[Run] = set()
         self._pid = os.getpid()
         self._loop = _handlers_loop()
@@ -56,7 +56,7 @@ class LoopExecutor:
         while self._handed and not self._abandoned:
             try:
                 run = self._handed.popleft()
-            except IndexError:  # stolen between the two looks
+            except IndexError:  # `take_unstarted` took it
                 return
             self._start(run)
 
@@ -68,68 +68,68 @@ class LoopExecutor:
         running.set(run.task)
         if not self._queue.begin(run):
             self._started.discard(run)
-            self._queue.pump()
+            self._queue.dispatch()
             return
         try:
             args, kwargs = run.handler.arguments.decode(run.task.payload)
             with tracing.running(run.task):
                 result = await run.handler.function(*args, **kwargs)
             outcome = encode_result(result, self._limit())
-        except BaseException as error:  # noqa: BLE001 - sys.exit must not end the loop; the outcome goes to the store
+        except BaseException as error:  # noqa: BLE001 - sys.exit must not end the loop; the store gets the outcome
             outcome = self._cancelled_by_another(run, error) or run.outcome_of(error)
         if os.getpid() != self._pid:
-            os._exit(0)  # the handler forked and its child came back: it must not settle anything
+            os._exit(0)  # the handler forked and this is the child: it must not settle the task
         self._started.discard(run)
         following = self._queue.take(self, run)
-        if run.disowned:
-            self._queue.came_back(run)
+        if run.abandoned:
+            self._queue.abandoned_ended(run)
         run.done(run, outcome)
         if following is not None:
             self._start(following)
         if len(self._queue) and (following is None or not self._queue.is_next(self)):
-            self._queue.pump()
+            self._queue.dispatch()
 
     def _cancelled_by_another(self, run: Run, error: BaseException) -> RunOutcome | None:
-        """A handler that cancels every task of the loop: which one it was shows when each runs alone."""
+        """The outcome if a handler cancelled all tasks of the loop: each runs alone next time, to find that handler."""
         if not isinstance(error, asyncio.CancelledError) or run.cancelled or not is_reachable(run.handler):
             return None
         task = asyncio.current_task(self._loop)
         if task is None or not task.cancelling():
             return None  # the handler raised it
-        return RunOutcome(error="another handler, or its own, cancelled it", apart=True)
+        return RunOutcome(error="cancelled by another handler or by itself", apart=True)
 
     def cancel(self, run: Run) -> None:
         task, run.cancelled = run.handle, True
         if isinstance(task, asyncio.Task):
             self._loop.call_soon_threadsafe(task.cancel)
 
-    def steal(self) -> list[Run]:
-        """Take back what was handed to the loop and has not started. The runs keep their slots."""
-        stolen = []
+    def take_unstarted(self) -> list[Run]:
+        """Take back the runs that the loop has not started. They keep their slots."""
+        unstarted = []
         while self._handed:
             try:
-                stolen.append(self._handed.popleft())
+                unstarted.append(self._handed.popleft())
             except IndexError:
                 break
-        return stolen
+        return unstarted
 
-    def disown(self, run: Run) -> None:
-        """The run will not end: its slot goes to another."""
+    def abandon(self, run: Run) -> None:
+        """Stop waiting for the run's handler and release its slot."""
         if run in self._started:
             self._started.discard(run)
-            run.disowned = True
-            self._queue.give(run)
-            self._queue.pump()
+            run.abandoned = True
+            self._queue.release_slot(run)
+            self._queue.dispatch()
 
-    # --- is the loop alive?
+    # --- stalled loops
 
     def is_stalled(self) -> bool:
-        """Ping the loop; True if it has not answered for a while. Something on it blocks."""
+        """Ping the loop. Returns True if it has not answered for STALL_TIMEOUT: a handler blocks it."""
         now = self._clock()
         if self._ticked_at >= self._pinged_at:
             self._pinged_at = now
             self._loop.call_soon_threadsafe(self._tick)
-        return now - self._pinged_at > STALL
+        return now - self._pinged_at > STALL_TIMEOUT
 
     def _tick(self) -> None:
         self._ticked_at = self._clock()
@@ -137,21 +137,21 @@ class LoopExecutor:
             _stop(self._loop)
 
     def blocker(self) -> Run | None:
-        """Whose handler is on the loop right now."""
+        """The run whose handler the loop executes at this moment."""
         current = asyncio.current_task(self._loop)
         return next((run for run in list(self._started) if run.handle is current), None)
 
     def live(self) -> list[Run]:
         return list(self._started)
 
-    def abandon(self) -> None:
-        """Leave the blocked thread behind. Should it come to itself, its handlers are cancelled and it ends."""
+    def abandon_loop(self) -> None:
+        """Stop waiting for the blocked loop. If it unblocks, its handlers are cancelled and its thread ends."""
         self._abandoned = True
         for run in self.live():
-            self.disown(run)
+            self.abandon(run)
 
     def close(self) -> None:
-        """End the loop; a thread that is blocked ends when it comes to itself, or with the process."""
+        """Stop the loop. A blocked thread ends when it unblocks, or with the process."""
         self._abandoned = True
         self._loop.call_soon_threadsafe(_stop, self._loop)
 
@@ -160,47 +160,49 @@ class LoopExecutor:
         self._thread.join(timeout=max(0.0, timeout))
 
     def _live(self) -> None:
-        """The thread's life: the loop's, then, as asyncio.run does, the last words of its handlers."""
+        """Run the loop until it is stopped, then cancel what is left on it, as asyncio.run does."""
         while not self._abandoned:
             try:
                 self._loop.run_forever()
-            except BaseException as error:  # noqa: BLE001 - sys.exit in a callback; the handlers beside it go on
-                log.warning("a callback of a handler raised %s; the event loop goes on", type(error).__name__)
-        _give_back(self._loop)
+            except BaseException as error:  # noqa: BLE001 - sys.exit in a callback must not stop the other handlers
+                log.warning("a callback of a handler raised %s; the event loop continues", type(error).__name__)
+        _allow_all(self._loop)
         left = asyncio.all_tasks(self._loop)
         for task in left:
             task.cancel()
         if left:
-            self._loop.run_until_complete(asyncio.wait(left, timeout=_LAST_WORDS))
+            self._loop.run_until_complete(asyncio.wait(left, timeout=_CANCEL_TIMEOUT))
         for task in asyncio.all_tasks(self._loop):
-            task._log_destroy_pending = False  # type: ignore[attr-defined]  # noqa: SLF001 - it swallowed its cancellation; we have said so
+            task._log_destroy_pending = False  # type: ignore[attr-defined]  # noqa: SLF001 - it ignored its cancellation; that is reported already
         self._loop.run_until_complete(self._loop.shutdown_asyncgens())
         self._loop.close()
 
 
-# --- a loop that handlers share
+# --- the event loop that handlers share
 
-_SHARED = ("stop", "close", "set_task_factory", "set_default_executor")  # what would change it for all of them
+_FORBIDDEN = ("stop", "close", "set_task_factory", "set_default_executor")  # these would affect all handlers
 
 
 def _handlers_loop() -> asyncio.AbstractEventLoop:
-    """A loop that no handler can stop, close or change for the others."""
+    """An event loop that a handler cannot stop, close or reconfigure."""
     loop = asyncio.new_event_loop()
     loop.time = monotonic_clock  # type: ignore[method-assign]  # a handler may replace time.monotonic
-    for name in _SHARED:
+    for name in _FORBIDDEN:
         setattr(loop, name, partial(_refuse, name))
     return loop
 
 
 def _refuse(name: str, *_: object) -> NoReturn:
-    raise InvalidSetting(f"loop.{name}() in a handler: other handlers share this event loop; use executor='process'")
+    raise InvalidSetting(
+        f"a handler called loop.{name}(): other handlers share this event loop; use executor='process'"
+    )
 
 
 def _stop(loop: asyncio.AbstractEventLoop) -> None:
     type(loop).stop(loop)
 
 
-def _give_back(loop: asyncio.AbstractEventLoop) -> None:
-    """The handlers have ended, and the thread may end its loop."""
-    for name in _SHARED:
+def _allow_all(loop: asyncio.AbstractEventLoop) -> None:
+    """Restore the forbidden methods, so that the executor's thread can close its loop."""
+    for name in _FORBIDDEN:
         vars(loop).pop(name, None)

@@ -1,7 +1,7 @@
-"""Tell the store what becomes of the tasks of a worker process that died.
+"""Settles the tasks of a worker process that died.
 
-The store is told by a process of its own (`python -m qo.worker.crash`, the report on stdin), so that a store that does
-not answer cannot hold up the supervisor.
+This runs in a separate process (`python -m qo.worker.crash`, with the report on stdin), so that a store that does not
+answer cannot block the supervisor.
 """
 
 import asyncio
@@ -16,18 +16,19 @@ from qo.errors import StorageError
 from qo.ids import luck
 from qo.model import LOST, Change, Filter, Status, Task, after_error, cursor, lost_its_process, release, set_apart
 from qo.worker.bounded_wait import bounded
-from qo.worker.crash_report import CrashReport, Told
+from qo.worker.crash_report import CrashReport, CrashSettlement
 
-_PAGE = 500
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 5.0  # seconds between two tries while the store is unreachable
-_CLOSE = 2.0  # seconds a store has to let go
+_PAGE_SIZE = 500
+_MIN_RETRY_PAUSE, _MAX_RETRY_PAUSE = 0.2, 5.0  # seconds between attempts while the store is unreachable
+_CLOSE_TIMEOUT = 2.0  # seconds
 
 
 def change_of(task: Task, report: CrashReport) -> Change:
-    """A lone suspect is charged. Of several each runs alone next time, and is charged if that was so already.
+    """The change for one task of the dead process.
 
-    So does a lone one that is perhaps not to blame. One that no child process can run is charged at once, because
-    nothing would tell it from the others next time; unless perhaps none of them is to blame.
+    A task that is no suspect is released. A single suspect fails. Of several suspects, each runs alone next time, and
+    fails if it ran alone already. The same holds for a single suspect if the report is uncertain. A suspect that no
+    child process can run fails at once, because it could not run alone next time, unless the report is uncertain.
     """
     if task.id not in report.suspects:
         return release(task, None)
@@ -39,16 +40,16 @@ def change_of(task: Task, report: CrashReport) -> Change:
     return set_apart(task, f"{reason} while {len(report.suspects)} tasks ran there")
 
 
-async def settle(client: Client, report: CrashReport) -> Told:
-    """Charge, set apart or hand back every task that the dead process held."""
-    engine, leases, told, after = client.engine, set(report.leases), Told(), ""
+async def settle(client: Client, report: CrashReport) -> CrashSettlement:
+    """Fail, set apart or release every task that the dead process held. Raises StorageError."""
+    engine, leases, told, after = client.engine, set(report.leases), CrashSettlement(), ""
     where = Filter(statuses=(Status.RUNNING,), worker_id=report.worker_id)
     held: list[Task] = []
-    while page := await engine.find(where, limit=_PAGE, after=after):
+    while page := await engine.find(where, limit=_PAGE_SIZE, after=after):
         held += [task for task in page if task.lease_id in leases]
         after = cursor(page[-1])
-    for start in range(0, len(held), _PAGE):
-        some = held[start : start + _PAGE]
+    for start in range(0, len(held), _PAGE_SIZE):
+        some = held[start : start + _PAGE_SIZE]
         changes = [change_of(task, report) for task in some]
         for task, change, landed in zip(some, changes, await engine.apply(changes), strict=True):
             if landed:
@@ -57,24 +58,24 @@ async def settle(client: Client, report: CrashReport) -> Told:
     return told
 
 
-def _counted(told: Told, change: Change) -> Told:
+def _counted(told: CrashSettlement, change: Change) -> CrashSettlement:
     name = "charged" if change.failures is not None else "set_apart" if change.error is not None else "released"
     return msgspec.structs.replace(told, **{name: getattr(told, name) + 1})
 
 
-async def report_crash(report: CrashReport) -> Told:
-    """Tell the store, however long it is away within the report's patience."""
-    until, backoff = boot_clock() + report.patience, Backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
+async def report_crash(report: CrashReport) -> CrashSettlement:
+    """Settle the tasks; retry for `report.timeout` seconds while the store is unreachable, then raise StorageError."""
+    until, backoff = boot_clock() + report.timeout, Backoff(_MIN_RETRY_PAUSE, _MAX_RETRY_PAUSE)
     while True:
-        queue = connect(report.url)
+        client = connect(report.url)
         try:
-            await queue.open()
-            return await settle(queue, report)
+            await client.open()
+            return await settle(client, report)
         except StorageError:
             if boot_clock() + backoff.upcoming > until:
                 raise
         finally:
-            await bounded(queue.close(), _CLOSE)
+            await bounded(client.close(), _CLOSE_TIMEOUT)
         await asyncio.sleep(backoff.next())
 
 

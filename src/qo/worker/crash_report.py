@@ -1,6 +1,6 @@
-"""What the supervisor knows of a worker process that died: which tasks it held, and which of them are to blame.
+"""What the supervisor knows about a worker process that died: the tasks it held, and which of them may be the cause.
 
-The supervisor imports this module. `crash.py`, which opens the store, runs in a process of its own.
+The supervisor imports this module. `crash.py`, which opens the store, runs in a separate process.
 """
 
 from collections.abc import Iterable
@@ -14,17 +14,17 @@ from qo.worker.run_table import RunEntry
 class CrashReport(Struct, frozen=True, kw_only=True):
     url: str
     worker_id: str
-    leases: list[str]  # what the dead process claimed
+    leases: list[str]  # ids of the leases the dead process claimed
     cause: str  # as the end of a sentence: "was killed by SIGSEGV"
-    suspects: list[str]  # tasks one of which is to blame; also those that were settled and whose handlers still ran
-    is_uncertain: bool = False  # perhaps none of them is to blame
-    unreachable: list[str] = []  # those of them that no child process could run
-    timed_out: dict[str, float] = {}  # suspects that were past their time limit, and that limit
-    patience: float = 60.0  # seconds the store has to answer
+    suspects: list[str]  # tasks one of which caused the death, including settled ones whose handlers still ran
+    is_uncertain: bool = False  # possibly none of the suspects is the cause
+    unreachable: list[str] = []  # suspects that no child process can run
+    timed_out: dict[str, float] = {}  # suspects that exceeded their time limit, and that limit
+    timeout: float = 60.0  # seconds for the store to answer
 
 
-class Told(Struct, frozen=True, kw_only=True):
-    """What the store was told: how many tasks."""
+class CrashSettlement(Struct, frozen=True, kw_only=True):
+    """How many tasks were charged with the failure, set apart to run alone, and released."""
 
     charged: int = 0
     set_apart: int = 0
@@ -32,9 +32,9 @@ class Told(Struct, frozen=True, kw_only=True):
 
 
 def suspects_of(runs: Iterable[RunEntry], holder: int | None) -> list[RunEntry]:
-    """The runs one of which is to blame. `holder` is the thread that held the interpreter, if that is known.
+    """The runs one of which caused the death. `holder` is the thread that held the GIL, if known.
 
-    A handler in a child process of the worker can hurt the worker only on purpose: it is a suspect if nothing else is.
+    A handler in a child process can hardly kill the worker, so it is a suspect only if there is no other.
     """
     runs = list(runs)
     inside = [run for run in runs if run.executor is not Executor.PROCESS]

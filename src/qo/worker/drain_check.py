@@ -1,4 +1,4 @@
-"""When a worker that drains has nothing left to wait for, and what it leaves behind."""
+"""Decides when a draining worker is done, and describes the tasks it leaves."""
 
 from collections import Counter
 
@@ -13,31 +13,33 @@ from qo.worker.claim_plan import ClaimPlan
 
 class DrainCheck:
     def __init__(self, engine: Engine, claiming: ClaimPlan, clock: Clock, shards: tuple[str, ...] = ()) -> None:
-        self._engine, self._claiming, self._clock, self._shards = engine, claiming, clock, shards
+        self._engine, self._claim_plan, self._clock, self._shards = engine, claiming, clock, shards
 
     async def is_over(self, request: ClaimRequest) -> bool:
-        """Nothing was due for `request`; is there also no retry waiting, no task lost by its worker, and none without a
-        token? A type that is out of tokens was not asked for.
+        """Whether nothing is left to wait for after a claim for `request` returned no task.
+
+        The worker waits for pending retries, for tasks with expired leases, and for tasks of types that `request` omits
+        because they are out of tokens.
         """
         ours = Filter(types=request.types, queues=request.queues, shards=self._shards)
         if await self._engine.find(replace(ours, statuses=(Status.PENDING,), retrying=True), limit=1):
             return False
         if await self._engine.find(replace(ours, expired_for=0.0), limit=1):
             return False
-        limited = tuple(set(self._claiming.types) - set(request.types))
+        limited = tuple(set(self._claim_plan.types) - set(request.types))
         waiting = replace(ours, types=limited, statuses=(Status.PENDING,))
         return not limited or not await self._engine.find(waiting, limit=1)
 
     async def left(self) -> str:
-        """What is left of the queues this worker serves, and why; empty if nothing is."""
+        """The tasks left in this worker's queues and the reasons, as text; empty if there are none."""
         left: Counter[tuple[str, str]] = Counter()
         counts = await self._engine.count()
         unhandled = unhandled_lanes(counts, await workers(self._engine), self._clock()) if any(counts.values()) else {}
         for lane, number in counts.items():
-            if number > 0 and self._claiming.is_of_its_queues(lane.queue):
+            if number > 0 and self._claim_plan.serves_queue(lane.queue):
                 if lane.status is Status.PENDING:
                     is_handled = (lane.queue, lane.type) not in unhandled
-                    left[lane.type, self._claiming.why_not(lane.queue, lane.type, is_handled=is_handled)] += number
+                    left[lane.type, self._claim_plan.why_not(lane.queue, lane.type, is_handled=is_handled)] += number
                 elif lane.status is Status.RUNNING:
                     left[lane.type, "running elsewhere"] += number
         return ", ".join(f"{number} {type} ({why})" for (type, why), number in sorted(left.items()))

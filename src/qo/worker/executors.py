@@ -1,4 +1,4 @@
-"""Which executor runs what, and what becomes of one that hangs."""
+"""Chooses the executor of each run, and replaces event loops that a handler blocks."""
 
 import asyncio
 import logging
@@ -8,7 +8,7 @@ from qo.clock import Clock, boot_clock, monotonic_clock
 from qo.errors import QoError
 from qo.model import lost_its_process
 from qo.tasks import Executor
-from qo.worker.async_executor import FAREWELL, LoopExecutor
+from qo.worker.async_executor import LOOP_CLOSE_TIMEOUT, LoopExecutor
 from qo.worker.process_executor import ProcessExecutor
 from qo.worker.run import UNSTARTED, Run, is_reachable
 from qo.worker.run_table import RunTable
@@ -17,15 +17,15 @@ from qo.worker.start_queue import StartQueue
 from qo.worker.thread_executor import ThreadExecutor
 
 log = logging.getLogger("qo.worker")
-MOST_LEFT_BEHIND = 100  # threads; a worker that lost more of them is beyond repair
+MAX_ABANDONED = 100  # threads; a worker that abandoned more must be restarted
 
 
 class WorkerStuck(QoError):
-    """The worker cannot go on: its store does not answer, or its handlers have used up its threads."""
+    """The worker cannot continue: its store does not answer, or its handlers block too many threads."""
 
 
 class WorkerCancelled(WorkerStuck):
-    """A handler cancelled what the worker does on its own event loop."""
+    """A handler cancelled tasks of the worker's own event loop."""
 
 
 class Executors:
@@ -33,7 +33,7 @@ class Executors:
         self,
         settings: WorkerSettings,
         *,
-        result_limit: Callable[[], int],  # bytes; a server tells it with its first answer
+        result_limit: Callable[[], int],  # bytes; with `http://` known after the server's first answer
         clock: Clock = boot_clock,
         table: RunTable | None = None,
     ) -> None:
@@ -41,16 +41,16 @@ class Executors:
         self.queue = StartQueue(settings.concurrency, clock=clock, table=table)
         self._made: dict[Executor, LoopExecutor | ThreadExecutor] = {}
         self._stalled: list[LoopExecutor] = []
-        self._left_behind = 0
+        self._abandoned = 0
 
     def start(self, runs: Iterable[Run], *, cut: Collection[str] = (), is_full: bool = False) -> None:
-        """Start runs as slots become free, in rank order. `cut` and `is_full` tell what the claim left in the store."""
+        """Start runs in rank order as slots become free. `cut` and `is_full` are those of `StartQueue.put`."""
         ready = []
         for run in runs:
             try:
                 run.executor = self._get(_kind(run))
             except RuntimeError as error:  # "can't start new thread"
-                log.error("no thread can be started for handlers: %s; their tasks are handed back", error)  # noqa: TRY400
+                log.error("cannot start a thread for handlers: %s; handing their tasks back", error)  # noqa: TRY400
                 run.done(run, UNSTARTED)
             else:
                 ready.append(run)
@@ -83,24 +83,26 @@ class Executors:
             if run in executor.live():
                 executor.cancel(run)
 
-    def disown(self, run: Run) -> None:
-        """The handler does not heed its cancellation: go on without it."""
+    def abandon(self, run: Run) -> None:
+        """Stop waiting for a handler that ignored its cancellation. Raises WorkerStuck after MAX_ABANDONED of them."""
         for executor in self._all():
             if run in executor.live():
-                executor.disown(run)
-                self._left_behind += 1
-        if self._left_behind > MOST_LEFT_BEHIND:
-            raise WorkerStuck(f"{self._left_behind} handlers did not end when their time was up; restart the worker")
+                executor.abandon(run)
+                self._abandoned += 1
+        if self._abandoned > MAX_ABANDONED:
+            raise WorkerStuck(f"{self._abandoned} handlers did not stop at their time limit; restart the worker")
 
-    def steal(self) -> list[Run]:
-        """Take back everything that has not started."""
-        handed = [run for executor in self._all() if isinstance(executor, LoopExecutor) for run in executor.steal()]
+    def take_unstarted(self) -> list[Run]:
+        """Take back the runs that have not started."""
+        handed = [
+            run for executor in self._all() if isinstance(executor, LoopExecutor) for run in executor.take_unstarted()
+        ]
         for run in handed:
-            self.queue.give(run)
+            self.queue.release_slot(run)
         return handed + self.queue.take_back()
 
-    def sidestep(self) -> None:
-        """If a handler blocks the thread or the event loop that others wait for, they get a fresh one."""
+    def replace_stalled_loop(self) -> None:
+        """If a handler blocks the thread or event loop that other runs wait for, give them another one."""
         for executor in self._made.values():
             if isinstance(executor, ThreadExecutor):
                 executor.tick()
@@ -109,26 +111,26 @@ class Executors:
             self._stalled.append(loop)
             self._made[Executor.ASYNC] = fresh = LoopExecutor(self.queue, result_limit=self._limit, clock=self._clock)
             self.queue.redirect(loop, fresh)
-            fresh.start(loop.steal())
-            self.queue.pump()
+            fresh.start(loop.take_unstarted())
+            self.queue.dispatch()
 
-    def innocent(self, blocker: Run) -> list[Run] | None:
-        """If this run blocks a loop: leave that loop behind, and say who was on it through no fault of theirs."""
+    def bystanders(self, blocker: Run) -> list[Run] | None:
+        """If `blocker` blocks a loop, abandon that loop and return the other runs on it; otherwise None."""
         for loop in self._stalled:
             if loop.is_stalled() and loop.blocker() is blocker:
                 others = [run for run in loop.live() if run is not blocker]
-                loop.abandon()
+                loop.abandon_loop()
                 self._stalled.remove(loop)
-                self._left_behind += 1
+                self._abandoned += 1
                 return others
         return None
 
     async def close(self) -> None:
-        """All together: each blocked event loop is waited for, and a worker has only a few seconds to end."""
+        """Close all executors at once, so that all event loops together get LOOP_CLOSE_TIMEOUT to end."""
         for executor in self._all():
             executor.close()
         loops = [executor for executor in self._all() if isinstance(executor, LoopExecutor)]
-        await asyncio.to_thread(_join, loops, monotonic_clock() + FAREWELL)
+        await asyncio.to_thread(_join, loops, monotonic_clock() + LOOP_CLOSE_TIMEOUT)
 
 
 def _join(loops: Iterable[LoopExecutor], until: float) -> None:
@@ -137,6 +139,6 @@ def _join(loops: Iterable[LoopExecutor], until: float) -> None:
 
 
 def _kind(run: Run) -> Executor:
-    """A task whose last attempt took its process with it may do so again: it gets one of its own."""
+    """The kind of executor. A task whose last attempt may have killed its process runs in a child process."""
     suspect = lost_its_process(run.task) and is_reachable(run.handler)
     return Executor.PROCESS if suspect else run.handler.options.executor

@@ -1,6 +1,6 @@
-"""`os._exit` in a handler would end the worker and every task beside it. While a worker runs, it ends the attempt only.
+"""Confines `os._exit`. In a handler it would end the worker and all its tasks; here it only ends the attempt.
 
-Outside handlers, in a forked child and in a worker's own child processes it does what it always did.
+Outside handlers, in a forked child and in a worker's child processes it ends the process as usual.
 """
 
 import os
@@ -15,7 +15,7 @@ end_process = os._exit
 
 
 class Exited(BaseException):
-    """What a handler's `os._exit(code)` became; no `except Exception` of its own should catch it."""
+    """Raised by `os._exit(code)` in a handler. A BaseException, so that `except Exception` does not catch it."""
 
     def __init__(self, code: int) -> None:
         super().__init__(code)
@@ -29,7 +29,7 @@ def _confined_exit(status: int) -> NoReturn:
 
 
 class _GuardedWorkers:
-    """How many run in this process."""
+    """The number of workers that run in this process."""
 
     def __init__(self) -> None:
         self.number, self.pid, self.lock = 0, 0, Lock()

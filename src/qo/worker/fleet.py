@@ -1,8 +1,8 @@
-"""Worker processes under one parent, which starts, watches, restarts, stops and, if it must, kills them.
+"""A supervisor of worker processes: it starts, watches, restarts and stops them, and kills those that do not answer.
 
-The parent runs no task, imports nothing of the program and opens no store, so nothing a handler does can hurt it. When
-a child died, the store is told at once what becomes of its tasks (`worker_process.py`). A child learns from a pipe that
-its parent is gone, and on Linux from the kernel too, and hands its tasks back then.
+The supervisor runs no task, does not import the program and opens no store, so no handler can affect it. When a child
+dies, its tasks are settled at once (`worker_process.py`). When the supervisor dies, its children learn it from a pipe
+and, on Linux, from the kernel; they hand their tasks back and end.
 """
 
 import asyncio
@@ -22,29 +22,29 @@ from qo.clock import boot_clock
 from qo.worker.exit_codes import (
     BROKEN,
     CANCELLED,
-    DISMISSED,
+    DRAINED,
     EXIT_STORAGE,
     EXIT_STUCK,
     FINISHED,
-    HOPELESS,
     INTERRUPTED,
+    INVALID,
     OUTDATED,
 )
 from qo.worker.worker_process import WorkerProcess, send
 
 log = logging.getLogger("qo.fleet")
 
-PIPE = "QO_FLEET_PIPE"  # the variable that names the child's end of the pipe
-KILLED_AFTER = 5.0  # seconds beyond the grace period
-_ABORTED_AFTER = 3.0  # seconds after the second signal
-_NOT_ANSWERING = 1.0  # seconds of silence after which the second signal kills at once
-_LAST_REPORT = 3.0  # seconds the store has for reports once all children have ended
+PIPE = "QO_FLEET_PIPE"  # environment variable with the descriptor of the child's end of the pipe
+KILL_DELAY = 5.0  # seconds after the grace period
+_ABORT_KILL_DELAY = 3.0  # seconds after the second signal
+_MAX_SILENCE = 1.0  # seconds without a heartbeat; the second signal kills a child that is silent for longer
+_LAST_REPORT_TIMEOUT = 3.0  # seconds for crash reports once all children have ended
 
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 30.0  # seconds between a death and the next start
-_HEALTHY = 10.0  # seconds a child must live for its death to be a first one again
-_ORDERLY = (0, FINISHED, DISMISSED, -signal.SIGTERM)  # the last: told to stop before it had begun to listen
+_MIN_RESTART_PAUSE, _MAX_RESTART_PAUSE = 0.2, 30.0  # seconds between a child's end and the next start
+_HEALTHY_UPTIME = 10.0  # seconds after which the back-off of a child starts anew
+_CLEAN_EXIT_CODES = (0, FINISHED, DRAINED, -signal.SIGTERM)  # SIGTERM: stopped before its handler was installed
 _PR_SET_PDEATHSIG = 1
-_OURS = ("QO_PROCESSES", "QO_RELOAD", "QO_WORKER_ID")  # settings of the parent that a child must not inherit
+_PARENT_VARIABLES = ("QO_PROCESSES", "QO_RELOAD", "QO_WORKER_ID")  # settings that children must not inherit
 
 
 class FleetSettings(Struct, frozen=True, kw_only=True):
@@ -55,12 +55,12 @@ class FleetSettings(Struct, frozen=True, kw_only=True):
     drain: bool = False
 
     def names(self) -> list[str]:
-        """A lone child has the fleet's own name."""
+        """The ids of the children. A single child has the fleet's own id."""
         return [self.id] if self.size == 1 else [f"{self.id}-{number}" for number in range(1, self.size + 1)]
 
 
 class Fleet:
-    """`command(id)` is the command line of the child with that id; a file from `changes` asks for new children."""
+    """`command(id)` is the command line of the child with that id. Each file from `changes` restarts the children."""
 
     def __init__(
         self,
@@ -73,18 +73,18 @@ class Fleet:
         self._children: dict[str, WorkerProcess] = {}
         self._reports: set[asyncio.Task[None]] = set()
         self._stopping = asyncio.Event()
-        self._outdated = asyncio.Event()  # set when the code changed; who starts afterwards gets a new one
+        self._outdated = asyncio.Event()  # set when the code changed; children started after that get a new event
         self._stops = 0
         self._read_end, self._write_end = os.pipe()
 
     async def run(self) -> int:
-        """Until every child ended as it should; the fleet's exit code."""
+        """Supervise until every child has ended and none is to be replaced. Returns the fleet's exit code."""
         watching = asyncio.create_task(self._watch())
         try:
-            with self._heeding_signals():
-                codes = await asyncio.gather(*(self._keep(name) for name in self._settings.names()))
+            with self._handling_signals():
+                codes = await asyncio.gather(*(self._supervise(name) for name in self._settings.names()))
                 if self._reports:
-                    await asyncio.wait(self._reports, timeout=_LAST_REPORT if self._stops else None)
+                    await asyncio.wait(self._reports, timeout=_LAST_REPORT_TIMEOUT if self._stops else None)
         finally:
             watching.cancel()
             os.close(self._write_end)
@@ -92,67 +92,66 @@ class Fleet:
         return max(codes) if self._stops <= 1 else 128 + signal.SIGINT
 
     @contextlib.contextmanager
-    def _heeding_signals(self) -> Iterator[None]:
+    def _handling_signals(self) -> Iterator[None]:
         loop = asyncio.get_running_loop()
-        heeded = [signal.SIGTERM, signal.SIGINT]
-        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup means it
-            heeded.append(signal.SIGHUP)
-        for number in heeded:
+        handled = [signal.SIGTERM, signal.SIGINT]
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup ignores it
+            handled.append(signal.SIGHUP)
+        for number in handled:
             loop.add_signal_handler(number, self.stop)
         try:
             yield
         finally:
-            for number in heeded:
+            for number in handled:
                 loop.remove_signal_handler(number)
 
     def stop(self) -> None:
-        """First: let children finish. Again: they hand their tasks back at once. A third time: they are killed."""
+        """The first call lets children finish, the second makes them hand their tasks back, the third kills them."""
         self._stops += 1
         self._stopping.set()
         if self._stops == 1:
-            self._end_children(self._settings.grace + KILLED_AFTER)
+            self._end_children(self._settings.grace + KILL_DELAY)
         else:
-            answering = self._stops == 2  # noqa: PLR2004 - the second
-            silent = [child for child in self._children.values() if child.silence() > _NOT_ANSWERING or not answering]
-            _kill(silent)
-            self._end_children(_ABORTED_AFTER)
+            kills_all = self._stops > 2  # noqa: PLR2004 - the third call
+            _kill([child for child in self._children.values() if kills_all or child.silence() > _MAX_SILENCE])
+            self._end_children(_ABORT_KILL_DELAY)
 
-    def _end_children(self, killed_after: float) -> None:
+    def _end_children(self, kill_delay: float) -> None:
         children = list(self._children.values())
-        _tell(children, signal.SIGTERM)
-        asyncio.get_running_loop().call_later(killed_after, _kill, children)
+        _send_signal(children, signal.SIGTERM)
+        asyncio.get_running_loop().call_later(kill_delay, _kill, children)
 
     # --- one child
 
-    async def _keep(self, name: str) -> int:
-        """Start a child, and another in its place whenever it ends without having been told to."""
-        backoff = Backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
+    async def _supervise(self, name: str) -> int:
+        """Start a child, and a replacement whenever it ends without having been asked to. Returns the exit code."""
+        backoff = Backoff(_MIN_RESTART_PAUSE, _MAX_RESTART_PAUSE)
         while not self._stopping.is_set():
             outdated, started = self._outdated, boot_clock()
-            code, has_worked = await self._live(name)
-            drained = code == DISMISSED or (self._settings.drain and code == FINISHED and not outdated.is_set())
+            code, has_worked = await self._run_child(name)
+            drained = code == DRAINED or (self._settings.drain and code == FINISHED and not outdated.is_set())
             if self._stopping.is_set() or drained:
-                return 0 if code in _ORDERLY else _shell_code(code)
-            if code == HOPELESS and self._changes is None:
+                return 0 if code in _CLEAN_EXIT_CODES else _shell_code(code)
+            if code == INVALID and self._changes is None:
                 self.stop()
-                return HOPELESS
+                return INVALID
             if code == OUTDATED or self._is_refused(code, has_worked=has_worked):
                 self.stop()
                 return _shell_code(code)
-            # A child that died of a task is replaced at once: the pause is for those that cannot even start.
-            if outdated.is_set() or has_worked or boot_clock() - started > _HEALTHY:
+            # The back-off is for children that cannot start. A child that died while working is replaced at once.
+            if outdated.is_set() or has_worked or boot_clock() - started > _HEALTHY_UPTIME:
                 backoff.reset()
             if not outdated.is_set():
                 await self._after_death(name, code, backoff.next(), outdated)
         return 0
 
     def _is_refused(self, code: int, *, has_worked: bool) -> bool:
-        """A lone child that said why it cannot start is not started again, as if there were no supervisor."""
+        """Whether a single child failed to start and logged the reason: then the fleet ends with its exit code."""
         return self._settings.size == 1 and self._changes is None and not has_worked and 0 < code < FINISHED
 
-    async def _live(self, name: str) -> tuple[int, bool]:
-        """The exit code of one child, and whether it ever took tasks."""
-        environment = {key: value for key, value in os.environ.items() if key not in _OURS}
+    async def _run_child(self, name: str) -> tuple[int, bool]:
+        """Run one child to its end. Returns its exit code and whether it got as far as claiming tasks."""
+        environment = {key: value for key, value in os.environ.items() if key not in _PARENT_VARIABLES}
         child = await WorkerProcess.start(
             name,
             self._command(name),
@@ -161,8 +160,8 @@ class Fleet:
             lease=self._settings.lease,
         )
         self._children[name] = child
-        if self._stopping.is_set():  # told while it was being started
-            _tell([child], signal.SIGTERM)
+        if self._stopping.is_set():  # stopped while the child was being started
+            _send_signal([child], signal.SIGTERM)
         try:
             code = await child.wait()
             self._report(child, code)
@@ -172,25 +171,25 @@ class Fleet:
             child.close()
 
     def _report(self, child: WorkerProcess, code: int) -> None:
-        """Tell the store what became of the tasks of a child that did not end as it should."""
-        if code in (FINISHED, DISMISSED, INTERRUPTED, HOPELESS, OUTDATED):
+        """Settle the tasks of a child that died."""
+        if code in (FINISHED, DRAINED, INTERRUPTED, INVALID, OUTDATED):
             return
-        patience = _LAST_REPORT if self._stopping.is_set() else max(_LAST_REPORT, self._settings.lease)
+        timeout = _LAST_REPORT_TIMEOUT if self._stopping.is_set() else max(_LAST_REPORT_TIMEOUT, self._settings.lease)
         blameless = (EXIT_STUCK, -signal.SIGTERM)
-        report = child.crash(code, blameless=blameless, patience=patience)
+        report = child.crash_report(code, blameless=blameless, timeout=timeout)
         if report is not None:
             reporting = asyncio.create_task(send(report))
             self._reports.add(reporting)
             reporting.add_done_callback(self._reports.discard)
 
     async def _after_death(self, name: str, code: int, pause: float, outdated: asyncio.Event) -> None:
-        """Wait before the next start; a broken target is only worth a try once its files changed."""
-        if code == HOPELESS:
-            log.error("worker %s cannot start; it is tried again when a file changes", name)
+        """Wait before the next start. After a wrong target or option, wait until a file changes."""
+        if code == INVALID:
+            log.error("worker %s cannot start; retrying when a file changes", name)
             await _either(self._stopping, outdated, None)
             return
         about = {"worker_id": name, "exit_code": code}
-        log.warning("worker %s %s; another starts in %.1f s", name, _ending(code), pause, extra=about)
+        log.warning("worker %s %s; restarting it in %.1f s", name, _ending(code), pause, extra=about)
         await _either(self._stopping, outdated, pause)
 
     # --- reload
@@ -199,15 +198,15 @@ class Fleet:
         if self._changes is None:
             return
         async for path in self._changes():
-            log.info("%s changed; workers are restarted", path)
+            log.info("%s changed; restarting workers", path)
             outdated, self._outdated = self._outdated, asyncio.Event()
             outdated.set()
-            self._end_children(self._settings.grace + KILLED_AFTER)
+            self._end_children(self._settings.grace + KILL_DELAY)
 
 
-def _tell(children: list[WorkerProcess], number: signal.Signals) -> None:
+def _send_signal(children: list[WorkerProcess], number: signal.Signals) -> None:
     for child in children:
-        child.tell(number)
+        child.send_signal(number)
 
 
 def _kill(children: list[WorkerProcess]) -> None:
@@ -244,19 +243,19 @@ def in_fleet() -> bool:
 
 
 def follow_parent(grace: float) -> None:
-    """Called early in a child: when the parent is gone, end at once as on SIGHUP, and in the end by force.
+    """Make this child end when the supervisor dies: as on SIGHUP, and by force after the grace period. Call it early.
 
-    SIGHUP, not SIGTERM: a third SIGTERM means "by force", and here kernel and pipe both report one death.
+    It uses SIGHUP because kernel and pipe both report the death, and repeated SIGTERMs escalate to a forced end.
     """
-    pipe = int(os.environ.pop(PIPE))  # not for the handlers' own subprocesses
+    pipe = int(os.environ.pop(PIPE))  # subprocesses of handlers must not inherit it
     os.set_inheritable(pipe, False)
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGHUP)
 
     def watch() -> None:
-        os.read(pipe, 1)  # returns when the last writer, our parent, is gone
+        os.read(pipe, 1)  # returns when the only writer, the supervisor, is gone
         os.kill(os.getpid(), signal.SIGHUP)
-        threading.Event().wait(grace + KILLED_AFTER)
+        threading.Event().wait(grace + KILL_DELAY)
         os._exit(1)
 
     threading.Thread(target=watch, name="qo-parent", daemon=True).start()

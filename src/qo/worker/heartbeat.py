@@ -1,4 +1,4 @@
-"""The heartbeat of a supervised worker process: a thread that needs the interpreter and tells of the worker's loop."""
+"""The heartbeat of a supervised worker process: a thread that records when it and the worker's event loop last ran."""
 
 import os
 import threading
@@ -16,7 +16,7 @@ class WorkerHeartbeat:
     def __init__(self, worker: Worker, table: RunTable, *, clock: Clock = boot_clock) -> None:
         self._worker, self._table, self._clock = worker, table, clock
         self._over = threading.Event()
-        self._pipe = os.pipe()  # a handler that closes every descriptor closes it too
+        self._pipe = os.pipe()  # detects a handler that closes all file descriptors
         self._inode = os.fstat(self._pipe[0]).st_ino
         table.begin(clock())
         threading.Thread(target=self._beat, name="qo-heartbeat", daemon=True).start()
@@ -24,7 +24,7 @@ class WorkerHeartbeat:
     def _beat(self) -> None:
         while not self._over.wait(INTERVAL):
             if not self._has_descriptors():
-                end_process(BROKEN)  # the store's connections are closed too, or lead elsewhere
+                end_process(BROKEN)  # the store's connections are closed too, or their descriptors are reused
             self._table.beat(self._clock(), self._worker.alive_at)
 
     def _has_descriptors(self) -> bool:
@@ -34,5 +34,5 @@ class WorkerHeartbeat:
             return False
 
     def stop(self) -> None:
-        """The process goes on, for a moment, without a worker."""
+        """Stop the heartbeat, because the worker has ended and the process has not."""
         self._over.set()

@@ -1,11 +1,12 @@
-"""How long an idle worker leaves the store alone: the dearer a look, the longer.
+"""How long an idle worker waits between two calls of the store: the slower a call, the longer.
 
-A look at a file or a server nearby takes a millisecond; one at a cloud takes twenty-five, and is billed. What a look
-takes is known by looking, so no engine has to say what it is.
+A call of a file or a server nearby takes about a millisecond. A call of a cloud store takes about 25 and costs money.
+The measured duration tells them apart, so engines need not declare their cost.
 """
 
-_TIMES = 2400  # as long as the look took
+_DURATION_FACTOR = 2400  # the interval is this many times the duration of the last call
 
 
-def rest(took: float, shortest: float, longest: float) -> float:
-    return min(longest, max(shortest, _TIMES * took))
+def idle_interval(took: float, shortest: float, longest: float) -> float:
+    """Seconds to wait after a call that took `took` seconds, between `shortest` and `longest`."""
+    return min(longest, max(shortest, _DURATION_FACTOR * took))

@@ -1,4 +1,4 @@
-"""What must happen on time whatever handlers do: leases renewed, time limits kept, blocked loops left behind."""
+"""Renews leases, enforces time limits and replaces blocked event loops, independently of handlers."""
 
 import asyncio
 import logging
@@ -14,11 +14,11 @@ from qo.worker.run import HANDED_BACK, Run, RunOutcome, timed_out
 from qo.worker.settler import Settler
 
 log = logging.getLogger("qo.worker")
-TICK = 0.1  # seconds: how exactly time limits are kept
-HEED = 2.0  # seconds a cancelled handler has to end before it is left behind
-LONGEST_WAIT = 1.5  # seconds a task may wait here for a slot; then another worker may be faster
-_TELL_AFTER = 1.0  # seconds a handler runs before the store is told that it has started; most end sooner
-_SOON = 1.0  # seconds, at most, until a renewal that failed is tried again
+TICK = 0.1  # seconds; the precision of time limits
+CANCEL_TIMEOUT = 2.0  # seconds for a cancelled handler to end before it is abandoned
+MAX_SLOT_WAIT = 1.5  # seconds a task may wait for a slot; then it is handed back for other workers
+_START_REPORT_DELAY = 1.0  # seconds a handler runs before its start is written to the store; most end sooner
+_MAX_RETRY_PAUSE = 1.0  # seconds until a failed renewal is retried
 
 
 class LeaseKeeper:
@@ -32,53 +32,55 @@ class LeaseKeeper:
         lease: LeaseLength,
         clock: Clock,
     ) -> None:
-        self._engine, self._held, self._executors, self._settler = engine, held, executors, settler
+        self._engine, self._leased_runs, self._executors, self._settler = engine, held, executors, settler
         self._lease, self._clock = lease, clock
-        self._none_overdue_before = float("-inf")  # no lease that is held ends before this instant
+        self._none_overdue_before = float("-inf")  # no held lease ends before this instant
 
     # --- leases
 
     async def renew(self) -> None:
-        """Renew every lease in one batch, at a third of its time; soon again if the store was away."""
+        """Renew all leases in one batch, every third of a lease; sooner after a failed renewal."""
         pause = self._lease.seconds / 3
         while True:
             await asyncio.sleep(pause)
             usual = self._lease.seconds / 3
-            runs = self._held.leased()
+            runs = self._leased_runs.leased()
             try:
                 await self._renew(runs)
                 pause = usual
             except StorageError as error:
                 log.warning("cannot renew %d leases: %s", len(runs), error)
-                pause = min(_SOON, usual)
+                pause = min(_MAX_RETRY_PAUSE, usual)
 
-    async def tell_started(self) -> None:
-        """Tell the store which handlers have run for a while, so that everyone sees them as started.
+    async def report_started(self) -> None:
+        """Write to the store which handlers have run for a second, so that users see them as started.
 
-        A quick task needs no such write: its settlement says when its handler began.
+        A quick task needs no such write, because its settlement contains the start.
         """
-        pause = _TELL_AFTER / 2
+        pause = _START_REPORT_DELAY / 2
         while True:
             await asyncio.sleep(pause)
-            began_before = self._clock() - _TELL_AFTER
-            runs = self._held.leased()
+            began_before = self._clock() - _START_REPORT_DELAY
+            runs = self._leased_runs.leased()
             try:
-                await self._renew([run for run in runs if not run.told and (run.began or began_before) < began_before])
-                pause = _TELL_AFTER / 2
+                await self._renew(
+                    [run for run in runs if not run.start_reported and (run.began or began_before) < began_before]
+                )
+                pause = _START_REPORT_DELAY / 2
             except StorageError:
-                pause = 5 * _TELL_AFTER  # `renew` says so
+                pause = 5 * _START_REPORT_DELAY  # `renew` logs the error
 
     async def renew_overdue(self) -> None:
-        """Renew what may have been lost while the store was away or this process was frozen.
+        """Renew the leases that may have expired while the store was unreachable or this process was frozen.
 
-        Before the next claim: it could give this worker its own task again while the old attempt still runs.
+        Called before each claim, which could otherwise return a task whose old attempt still runs here.
         """
         now = self._clock()
         if now < self._none_overdue_before:
             return
-        leased = self._held.leased()
+        leased = self._leased_runs.leased()
         await self._renew([run for run in leased if run.lease_until <= now])
-        # What is claimed or renewed from here on is held for as long as was asked, at least.
+        # Leases claimed or renewed from now on last at least `asked` seconds.
         self._none_overdue_before = min(
             [now + self._lease.asked, *(run.lease_until for run in leased if not run.settled)]
         )
@@ -93,47 +95,47 @@ class LeaseKeeper:
         for run, started_at, still_held in zip(runs, starts, answers, strict=True):
             if still_held:
                 run.lease_until = sent + lease
-                run.told = started_at is not None
+                run.start_reported = started_at is not None
             elif not run.settled:
                 self.lose(run)
 
     def lose(self, run: Run) -> None:
-        """Cancelled by someone, or taken for dead: whatever the handler still does, it no longer counts.
+        """Cancel a run whose lease is lost: the task was cancelled, or its lease expired. Its outcome is dropped.
 
-        The run keeps its slot, and this worker does not run the task again, until the handler has ended.
+        Until the handler has ended, the run keeps its slot and this worker does not run the task again.
         """
-        log.warning("lease lost: %s %s is stopped", run.task.type, run.task.id, extra={"task_id": run.task.id})
+        log.warning("lease lost: stopping %s %s", run.task.type, run.task.id, extra={"task_id": run.task.id})
         if self._executors.queue.withdraw(run):
-            self._held.remove(run)
+            self._leased_runs.remove(run)
             return
         run.settled = run.lost = True
         self._executors.cancel(run)
-        if run.ended is not None:  # its report was dropped before it was known to be lost
-            self._held.remove(run)
+        if run.ended is not None:  # its report was dropped before the loss was known
+            self._leased_runs.remove(run)
 
-    # --- time
+    # --- time limits
 
     async def watch(self) -> None:
-        """Keep time limits, and hand back what does not start."""
+        """Enforce time limits, and hand back runs that do not start within MAX_SLOT_WAIT."""
         queue = self._executors.queue
         while True:
             await asyncio.sleep(TICK)
-            self._executors.sidestep()
+            self._executors.replace_stalled_loop()
             now = self._clock()
-            for run in self._held.runs():
+            for run in self._leased_runs.runs():
                 if run.ends_at is not None and (run.lost or not run.settled) and now >= run.ends_at:
                     self._overdue(run, now - run.ends_at)
-            for run in queue.refused() + queue.take_back(received_before=now - LONGEST_WAIT):
+            for run in queue.refused() + queue.take_back(received_before=now - MAX_SLOT_WAIT):
                 self._settler.report(run, HANDED_BACK)
 
     def _overdue(self, run: Run, late: float) -> None:
         if not run.timed_out:
             run.timed_out = True
             self._executors.cancel(run)
-        elif (innocent := self._executors.innocent(run)) is not None:
-            self._settler.report(run, RunOutcome(error=f"{timed_out(run.time_limit)}, blocking its event loop"))
-            for other in innocent:
+        elif (bystanders := self._executors.bystanders(run)) is not None:
+            self._settler.report(run, RunOutcome(error=f"{timed_out(run.time_limit)}and blocked its event loop"))
+            for other in bystanders:
                 self._settler.report(other, HANDED_BACK)
-        elif late >= HEED:
-            self._executors.disown(run)
-            self._settler.report(run, RunOutcome(error=f"{timed_out(run.time_limit)} and did not stop when told to"))
+        elif late >= CANCEL_TIMEOUT:
+            self._executors.abandon(run)
+            self._settler.report(run, RunOutcome(error=f"{timed_out(run.time_limit)} and ignored its cancellation"))

@@ -1,4 +1,4 @@
-"""The tasks a worker is busy with: from the claim until the store has the outcome and the handler has ended."""
+"""The runs of a worker, from the claim until the outcome is stored and the handler has ended."""
 
 from collections import Counter
 
@@ -7,7 +7,7 @@ from qo.worker.run_table import RunTable
 
 
 class LeasedRuns:
-    """At most one run of a task: two would renew, settle and remove each other."""
+    """Holds at most one run of a task, because two would renew, settle and remove each other."""
 
     def __init__(self, table: RunTable | None = None) -> None:
         self._table = table
@@ -34,7 +34,7 @@ class LeasedRuns:
         return list(self._runs.values())
 
     def leased(self) -> list[Run]:
-        """The runs whose leases are this worker's to renew."""
+        """The runs whose leases this worker renews."""
         return [run for run in self._runs.values() if not run.settled]
 
     def __len__(self) -> int:

@@ -1,4 +1,4 @@
-"""How many tasks may start now: token buckets by type and for the whole worker, and slots by type."""
+"""How many tasks may start now: token buckets by type and for the whole worker, and concurrency limits by type."""
 
 from collections.abc import Mapping
 
@@ -6,11 +6,11 @@ from qo.clock import Clock
 from qo.notes import Controls
 from qo.tasks import Handler
 
-WHOLE = ""  # no type's name: the bucket for the whole worker
+WHOLE = ""  # key of the bucket for the whole worker; no type has an empty name
 
 
 class TokenBucket:
-    """Lets `rate` tasks a second start, and up to one second's worth at once after a pause."""
+    """Lets `rate` tasks per second start, and after a pause up to one second's worth at once."""
 
     def __init__(self, rate: float, now: float) -> None:
         self.rate = rate
@@ -38,7 +38,7 @@ class RateLimits:
         self._buckets: dict[str, TokenBucket] = {}
 
     def set_rates(self, rates: Mapping[str, float]) -> None:
-        """Take over rates by type, 0 for none; a bucket whose rate did not change keeps its tokens."""
+        """Set the rates by type; 0 is unlimited. A bucket whose rate did not change keeps its tokens."""
         now, old = self._clock(), self._buckets
         self._buckets = {
             key: old[key] if key in old and old[key].rate == rate else TokenBucket(rate, now)
@@ -59,15 +59,15 @@ class RateLimits:
 
 
 class Limits(RateLimits):
-    """What the code and the controls allow a worker to start."""
+    """The limits of handlers and controls on the tasks a worker may start."""
 
-    def obey(self, control: Controls, handlers: Mapping[str, Handler]) -> None:
-        """Rates of the controls go before those that the code declares."""
+    def apply_controls(self, control: Controls, handlers: Mapping[str, Handler]) -> None:
+        """Apply the rates. Those of the controls override those that handlers declare."""
         declared = {type: handler.options.rate_limit for type, handler in handlers.items()}
         self.set_rates(declared | control.rate_limits | {WHOLE: control.rate_limit})
 
     def per_type_limits(self, handlers: Mapping[str, Handler], held: Mapping[str, int]) -> dict[str, int]:
-        """For the types that have a limit of their own, how many more may be claimed."""
+        """How many more tasks of each limited type may be claimed."""
         now, most = self._clock(), {}
         for type, handler in handlers.items():
             allowed = []
@@ -80,18 +80,18 @@ class Limits(RateLimits):
         return most
 
     def returned(self, type: str) -> None:
-        """A task that was counted did not start after all."""
+        """Return the token of a task that did not start."""
         for key in (type, WHOLE):
             if (bucket := self._buckets.get(key)) is not None:
                 bucket.take(-1)
 
     def wait(self, longest: float) -> float:
-        """Seconds until a limit may have moved."""
+        """Seconds until a token may become available, at most `longest`."""
         self.total(1)
         return min([longest, *(max(0.001, bucket.wait()) for bucket in self._buckets.values())])
 
     def next_token(self, longest: float) -> float:
-        """Seconds until a type that has used up its rate may start another task; `longest` if none has."""
+        """Seconds until a type without tokens gets one; `longest` if every type has tokens."""
         now = self._clock()
         spent = [bucket for bucket in self._buckets.values() if bucket.available(now) < 1]
         return min([longest, *(max(0.001, bucket.wait()) for bucket in spent)])

@@ -1,6 +1,6 @@
-"""Handlers in child processes, one run at a time in each: they can be killed, and can kill only themselves.
+"""Runs handlers in child processes, one at a time in each. A child can be killed, and a crash ends only the child.
 
-Each child has a thread here that talks to it. Orders and reports are msgpack; nothing is unpickled.
+Each child has a thread in the worker that talks to it. Requests and outcomes are msgpack; nothing is unpickled.
 """
 
 import importlib
@@ -33,13 +33,13 @@ _spawn = multiprocessing.get_context("spawn")
 _CHILD = "qo-child"
 
 
-class Order(Struct, frozen=True, kw_only=True):
-    """What a child is told: the task, and where its own copy of the handler is."""
+class ChildRequest(Struct, frozen=True, kw_only=True):
+    """A task for a child to run, and where the child finds the handler."""
 
     task: Task
     module: str
     name: str
-    style: str  # of its arguments
+    style: str  # of the handler's arguments
     result_limit: int
 
 
@@ -69,64 +69,64 @@ class ProcessExecutor(ThreadExecutor):
         self._tasks_per_process = tasks_per_process
         self._children: dict[Run, _Child] = {}
 
-    def _enter(self) -> list[_Child]:
-        return []  # the child, once there is one
+    def _open_state(self) -> list[_Child]:
+        return []  # holds the child once it is started
 
-    def _leave(self, keeper: object) -> None:
-        for child in _kept(keeper):
+    def _close_state(self, state: object) -> None:
+        for child in _children_of(state):
             child.end()
 
-    def _call(self, run: Run, keeper: object) -> RunOutcome:
-        kept = _kept(keeper)
+    def _call(self, run: Run, state: object) -> RunOutcome:
+        kept = _children_of(state)
         if not kept:
             try:
                 kept.append(_Child())
-            except OSError as error:  # a limit of the system's
+            except OSError as error:  # a limit of the system
                 log.error(  # noqa: TRY400 - the reason is enough
-                    "no process can be started for a handler: %s; its task is handed back", error
+                    "cannot start a process for a handler: %s; handing its task back", error
                 )
                 run.done(run, UNSTARTED)
                 return RunOutcome()
         child = self._children[run] = kept[0]
-        if not self._queue.begin(run):  # after starting Python, which does not count
+        if not self._queue.begin(run):  # after the child was started, which does not count towards the time limit
             self._children.pop(run, None)
             return RunOutcome()
         try:
-            outcome = _converse(child, run, self._limit())
+            outcome = _exchange(child, run, self._limit())
         finally:
             self._children.pop(run, None)
         if outcome is None or child.ran >= self._tasks_per_process:
             kept.clear()
             child.end()
-        return outcome or _obituary(child, run)
+        return outcome or _outcome_of_death(child, run)
 
     def cancel(self, run: Run) -> None:
         child = self._children.get(run)
         if child is not None:
-            child.process.kill()  # `_converse` sees the pipe end
+            child.process.kill()  # `_exchange` then reads the end of the pipe
 
 
-def _kept(keeper: object) -> list[_Child]:
-    return keeper if isinstance(keeper, list) else []
+def _children_of(state: object) -> list[_Child]:
+    return state if isinstance(state, list) else []
 
 
-def _converse(child: _Child, run: Run, limit: int) -> RunOutcome | None:
-    """None if the child died instead of answering."""
+def _exchange(child: _Child, run: Run, limit: int) -> RunOutcome | None:
+    """Have the child run the task. Returns None if the child died."""
     function, style = run.handler.function, run.handler.arguments.style
-    order = Order(
+    request = ChildRequest(
         task=run.task, module=function.__module__, name=function.__qualname__, style=style, result_limit=limit
     )
     child.ran += 1
     try:
-        child.connection.send_bytes(msgspec.msgpack.encode(order))
+        child.connection.send_bytes(msgspec.msgpack.encode(request))
         return msgspec.msgpack.decode(child.connection.recv_bytes(), type=RunOutcome)
     except (EOFError, OSError):
         return None
 
 
-def _obituary(child: _Child, run: Run) -> RunOutcome:
+def _outcome_of_death(child: _Child, run: Run) -> RunOutcome:
     if run.timed_out:
-        # A suspect stays one: in a thread it might hold the interpreter, and nobody could end it there.
+        # A suspect stays a suspect: in a thread it might hold the GIL, and a thread cannot be killed.
         return RunOutcome(error=f"{LOST if lost_its_process(run.task) else ''}{timed_out(run.time_limit)}")
     code = child.process.exitcode
     how = f"was killed by signal {-code}" if code is not None and code < 0 else f"exited with code {code}"
@@ -135,52 +135,54 @@ def _obituary(child: _Child, run: Run) -> RunOutcome:
 
 def check_reachable(handler: Handler) -> None:
     if not is_reachable(handler):
-        raise InvalidSetting(f"{handler.type!r} runs in a process, so its function must stand at the top of a module")
+        raise InvalidSetting(
+            f"{handler.type!r} runs in a child process, so its function must be defined at the top level of a module"
+        )
 
 
 # --- in the child
 
 
 def in_child() -> bool:
-    """True also while the main module is imported again, before `child_main` is called."""
+    """Whether this process is a child; also true while it imports the main module, before `child_main` is called."""
     return multiprocessing.current_process().name == _CHILD
 
 
 def child_main(connection: Connection, parent: int, redirect: destinations.Redirect) -> None:
-    """Take orders until the parent closes the pipe."""
+    """Run requests until the parent closes the pipe."""
     destinations.adopt(redirect)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # ctrl-C goes to the whole group; the parent decides
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole process group; the parent handles it
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     _die_with_parent(parent)
     pid = os.getpid()
     while True:
         try:
-            order = msgspec.msgpack.decode(connection.recv_bytes(), type=Order)
+            request = msgspec.msgpack.decode(connection.recv_bytes(), type=ChildRequest)
         except (EOFError, OSError):
             return
-        outcome = _obey(order)
+        outcome = _execute(request)
         if os.getpid() != pid:
-            os._exit(0)  # a fork of the handler's came back
+            os._exit(0)  # the handler forked and this is the fork
         connection.send_bytes(msgspec.msgpack.encode(outcome))
 
 
-def _obey(order: Order) -> RunOutcome:
-    running.set(order.task)
+def _execute(request: ChildRequest) -> RunOutcome:
+    running.set(request.task)
     try:
-        function, arguments = _find(order.module, order.name, order.style)
-        args, kwargs = arguments.decode(order.task.payload)
-        with tracing.running(order.task):
+        function, arguments = _find(request.module, request.name, request.style)
+        args, kwargs = arguments.decode(request.task.payload)
+        with tracing.running(request.task):
             result = function(*args, **kwargs)
             if inspect.iscoroutine(result):
                 result = run_to_end(result)
-        return encode_result(result, order.result_limit)
-    except BaseException as error:  # noqa: BLE001 - goes to the parent, then to the store
+        return encode_result(result, request.result_limit)
+    except BaseException as error:  # noqa: BLE001 - the parent gets the outcome, then the store
         return outcome_of(error)
 
 
 @cache
 def _find(module: str, name: str, style: str) -> tuple[Callable[..., Any], Arguments]:
-    """The handler under the name the parent's own registry gave it."""
+    """The handler function with the module and name that the parent's registry has, and its arguments."""
     found: Any = importlib.import_module(module)
     for part in name.split("."):
         found = getattr(found, part)
@@ -191,8 +193,8 @@ def _find(module: str, name: str, style: str) -> tuple[Callable[..., Any], Argum
 
 def _die_with_parent(parent: int) -> None:
     if sys.platform == "linux":
-        import ctypes  # noqa: PLC0415 - only here
+        import ctypes  # noqa: PLC0415 - only needed here
 
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
         if os.getppid() != parent:
-            os._exit(1)  # it died before we asked
+            os._exit(1)  # the parent died before prctl was called

@@ -1,4 +1,4 @@
-"""How a worker makes itself known: a note with counters, rewritten with every heartbeat."""
+"""Registers a worker: a note with its settings and counters, rewritten with every heartbeat."""
 
 import asyncio
 import os
@@ -15,7 +15,7 @@ from qo.ids import new_worker_id
 from qo.model import ANY
 from qo.worker.settings import WorkerSettings
 
-MOST_TASKS_SHOWN = 100
+MAX_TASKS_SHOWN = 100
 
 
 class Registration:
@@ -30,7 +30,7 @@ class Registration:
         self._writing, self._has_left = asyncio.Lock(), False
 
     async def announce(self, current: list[str], *, waiting: int) -> None:
-        """Write the note: `current` tasks run, and `waiting` ones are claimed and have not started."""
+        """Write the note. `current` are the running tasks; `waiting` counts claimed ones that have not started."""
         if self._started_at is None:
             self._started_at = self._clock()
         note = notes.WorkerNote(
@@ -44,7 +44,7 @@ class Registration:
             shards=self._settings.shards,
             capacity=self._settings.concurrency,
             current_load=len(current),
-            current_tasks=tuple(current[:MOST_TASKS_SHOWN]),
+            current_tasks=tuple(current[:MAX_TASKS_SHOWN]),
             waiting=waiting,
             tasks_completed=self.completed,
             tasks_failed=self.failed,
@@ -57,7 +57,7 @@ class Registration:
                 await self._engine.write_note(notes.WORKERS + self.worker_id, msgspec.json.encode(note), expected=ANY)
 
     async def make_types_known(self) -> None:
-        """So that no other worker takes them for a mistake."""
+        """Add this worker's types to the known ones, so that other workers do not report them as unknown."""
         types = self.types
         if types == self._known:
             return
@@ -65,13 +65,13 @@ class Registration:
         self._known = types
 
     async def leave(self) -> None:
-        async with self._writing:  # a heartbeat on its way would bring the note back
+        async with self._writing:  # a heartbeat in progress would write the note again
             self._has_left = True
             await self._engine.drop_note(notes.WORKERS + self.worker_id)
-        await self.forget_dismissal()
+        await self.clear_drain_request()
 
-    async def forget_dismissal(self) -> None:
-        """It was meant for the worker of this name that ran then, not for the next one."""
+    async def clear_drain_request(self) -> None:
+        """Remove a drain request for this worker's id: it was meant for the previous worker of that id."""
         control = await notes.read_or(self._engine, notes.CONTROL, notes.Controls, notes.Controls())
         if self.worker_id not in control.draining:
             return
@@ -84,7 +84,7 @@ class Registration:
 
 @cache
 def _version() -> str:
-    from importlib.metadata import PackageNotFoundError, version  # noqa: PLC0415 - slow to import, and few are workers
+    from importlib.metadata import PackageNotFoundError, version  # noqa: PLC0415 - slow to import, and few processes are workers
 
     try:
         return version("qo-queue")

@@ -1,18 +1,18 @@
-"""Which Python files changed: looked at from time to time, so that nothing has to be installed for it."""
+"""Detects changed Python files by polling, which needs no further package."""
 
 import asyncio
 import os
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
-_INTERVAL = 0.5  # seconds between two looks
+_POLL_INTERVAL = 0.5  # seconds
 _SKIPPED = frozenset({"__pycache__", "node_modules", "site-packages", "venv", "build", "dist"})
 
 Stamps = dict[str, tuple[int, int]]
 
 
-async def changes(root: Path, *, interval: float = _INTERVAL) -> AsyncIterator[str]:
-    """One changed, new or removed file below `root` for every look at which there was one."""
+async def changes(root: Path, *, interval: float = _POLL_INTERVAL) -> AsyncIterator[str]:
+    """Poll `root`. Yields the path of one changed, new or removed file for each poll that found any."""
     before = await asyncio.to_thread(stamps, root)
     while True:
         await asyncio.sleep(interval)
@@ -24,12 +24,12 @@ async def changes(root: Path, *, interval: float = _INTERVAL) -> AsyncIterator[s
 
 
 def stamps(root: Path) -> Stamps:
-    """When each file was last written, and its size: two writes may share a tick of the clock."""
+    """The modification time and size of each file. The size matters because two writes may have the same time."""
     found: Stamps = {}
     for path in _files(root):
         try:
             stat = path.stat()
-        except OSError:  # gone between listing and looking
+        except OSError:  # removed after it was listed
             continue
         found[str(path)] = (stat.st_mtime_ns, stat.st_size)
     return found

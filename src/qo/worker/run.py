@@ -1,4 +1,4 @@
-"""One attempt at one task, and what came of it."""
+"""One attempt at one task, and its outcome."""
 
 import asyncio
 import traceback
@@ -14,34 +14,51 @@ from qo.model.task import LONGEST
 from qo.tasks import Handler
 from qo.worker.exit_guard import Exited
 
-_SUMMARY = 1000
+_MAX_SUMMARY_LENGTH = 1000  # characters
 
 
 class RunOutcome(Struct, frozen=True, kw_only=True):
-    """How an attempt ended. Made where the handler ran, so that nothing but bytes and text travels."""
+    """How an attempt ended. Built in the process that ran the handler, so that only bytes and text are transferred."""
 
     result: bytes | None = None
     error: str | None = None
-    permanent: bool = False  # do not try again
-    after: float | None = None  # try again after so many seconds
-    handed_back: bool = False  # not run, or not to its end, through no fault of its own
-    apart: bool = False  # perhaps another's fault: costs nothing, and the task runs alone next time
+    permanent: bool = False  # do not retry
+    after: float | None = None  # seconds until the retry
+    handed_back: bool = False  # did not run, or not to its end; does not count as a failure
+    apart: bool = False  # another task may be the cause: not a failure, and the task runs alone next time
 
 
 HANDED_BACK = RunOutcome(handed_back=True)
-UNSTARTED = RunOutcome(handed_back=True, after=5.0)  # no thread or process could be started: a little later, perhaps
+UNSTARTED = RunOutcome(handed_back=True, after=5.0)  # no thread or process could be started
 
 
 class TimedOut(BaseException):
-    """Thrown into a handler whose time is up; no `except Exception` of its own should catch it."""
+    """Raised in a handler at its time limit. A BaseException, so that `except Exception` does not catch it."""
 
 
 class Run:
-    """A task this worker holds: waiting here, running, or waiting to be settled. Its times are by the boot clock."""
+    """A task this worker has claimed: waiting for a slot, running, or being settled. Times are by the boot clock."""
 
     __slots__ = (
-        "began", "cancelled", "disowned", "done", "ended", "ends_at", "executor", "handle", "handler",
-        "lease_until", "lost", "recalled", "received", "settled", "slot", "struck", "task", "timed_out", "told",
+        "abandoned",
+        "began",
+        "cancelled",
+        "done",
+        "ended",
+        "ends_at",
+        "exception_pending",
+        "executor",
+        "handle",
+        "handler",
+        "lease_until",
+        "lost",
+        "recalled",
+        "received",
+        "settled",
+        "slot",
+        "start_reported",
+        "task",
+        "timed_out",
     )  # fmt: skip
 
     def __init__(
@@ -54,37 +71,39 @@ class Run:
         lease_until: float = float("inf"),
     ) -> None:
         self.task, self.handler, self.done = task, handler, done
-        self.executor: Any = None  # which one is to run it
+        self.executor: Any = None  # the executor that will run it
         self.received = received  # when the claim was answered
-        self.lease_until = lease_until  # the lease cannot end before: counted from when the claim or renewal was sent
+        self.lease_until = (
+            lease_until  # earliest end of the lease: counted from the moment the claim or renewal was sent
+        )
         self.began: float | None = None  # set right before the handler is called
-        self.ended: float | None = None  # set when the handler has ended, or its executor gave up on it
-        self.ends_at: float | None = None  # when its time is up
-        self.handle: object = None  # the executor's own: what to cancel
+        self.ended: float | None = None  # set when the handler has ended or was abandoned
+        self.ends_at: float | None = None  # when the time limit is reached
+        self.handle: object = None  # what the executor cancels: an asyncio task or a thread id
         self.timed_out = False
         self.cancelled = False  # the worker cancelled it
-        self.struck = False  # its thread may be about to hear an exception that must not outlive it
-        self.disowned = False  # its executor gave up on it
-        self.recalled = False  # a pause came before its handler began: it is not to start
-        self.settled = False  # no later report of this run counts
-        self.lost = False  # the lease went to someone else; its handler may still run
-        self.told = False  # the store knows that the handler has begun
-        self.slot: int | None = None  # its entry in the table that the supervisor reads
+        self.exception_pending = False  # an exception set for its thread must be cleared if the run ends first
+        self.abandoned = False  # its executor no longer waits for the handler
+        self.recalled = False  # a pause came before its handler began, so it must not start
+        self.settled = False  # later reports of this run are ignored
+        self.lost = False  # the lease is lost; the handler may still run
+        self.start_reported = False  # the store knows that the handler has begun
+        self.slot: int | None = None  # its entry in the run table
 
     @property
     def started_at(self) -> float | None:
-        """When the handler began, by the store's clock: what passed here since the claim is added to its instant."""
+        """When the handler began, by the store's clock: the claim's instant plus the local time passed since then."""
         return None if self.began is None else self.task.updated_at + max(0.0, self.began - self.received)
 
     @property
     def time_limit(self) -> float:
-        """Seconds this attempt may take: as the handler says, else as the task says, grown by what failed before."""
+        """The time limit of this attempt: the handler's or else the task's, grown by the number of failures."""
         own, task = self.handler.options.time_limit, self.task
         return task.time_limit if own is None else min(LONGEST, own * task.retry.growth(task.failures))
 
     @property
     def ran(self) -> float | None:
-        """Seconds the handler ran; None if it did not start."""
+        """Seconds the handler ran; None if it did not start or has not ended."""
         return None if self.began is None or self.ended is None else max(0.0, self.ended - self.began)
 
     def outcome_of(self, error: BaseException) -> RunOutcome:
@@ -92,12 +111,12 @@ class Run:
 
 
 def is_reachable(handler: Handler) -> bool:
-    """A child process imports the handler anew, so it must have a name to be found by."""
+    """Whether a child process can import the handler: it must be found by its qualified name."""
     return "<" not in getattr(handler.function, "__qualname__", "<")
 
 
 def encode_result(result: object, limit: int) -> RunOutcome:
-    """A handler's return value. One that cannot be kept is the handler's fault, and trying again would not help."""
+    """The outcome of a handler's return value. A value that cannot be stored is a permanent failure."""
     try:
         data = encode_value(result, "result")
         check_size("result", data, limit)
@@ -107,17 +126,20 @@ def encode_result(result: object, limit: int) -> RunOutcome:
 
 
 def outcome_of(error: BaseException, *, timeout: float | None = None) -> RunOutcome:
-    """`timeout` is given if the time was up, which is then what the error means. Never raises."""
+    """The outcome of an exception. If `timeout` is given, the handler was cancelled after that many seconds.
+
+    Never raises.
+    """
     try:
         return _outcome_of(error, timeout)
-    except TimedOut:  # while the error's own text was asked for
-        return RunOutcome(error=timed_out(timeout) if timeout is not None else _speechless(error))
-    except BaseException:  # noqa: BLE001 - what its __str__ raised is not of interest
-        return RunOutcome(error=_speechless(error))
+    except TimedOut:  # raised in this thread while the error's text was built
+        return RunOutcome(error=timed_out(timeout) if timeout is not None else _without_text(error))
+    except BaseException:  # noqa: BLE001 - its __str__ raised
+        return RunOutcome(error=_without_text(error))
 
 
-def _speechless(error: BaseException) -> str:
-    return f"{type(error).__name__} (its text could not be made)"
+def _without_text(error: BaseException) -> str:
+    return f"{type(error).__name__} (its text could not be built)"
 
 
 def _outcome_of(error: BaseException, timeout: float | None) -> RunOutcome:
@@ -128,7 +150,7 @@ def _outcome_of(error: BaseException, timeout: float | None) -> RunOutcome:
             after = error.after if is_a(error.after, int, float) else None
             return RunOutcome(error=str(error), after=after)
         case Fail() | InvalidTask():
-            return RunOutcome(error=str(error) or "the handler gave up", permanent=True)
+            return RunOutcome(error=str(error) or "the handler raised qo.Fail", permanent=True)
         case Exited():
             return RunOutcome(error=describe(error, f"the handler called os._exit({error.code!r})"))
         case SystemExit():
@@ -141,10 +163,10 @@ def timed_out(timeout: float) -> str:
 
 
 def describe(error: BaseException, summary: str = "") -> str:
-    """One line for tables, then the traceback without locals, cut to what a store should keep."""
+    """A summary line, then the traceback without locals, cut to ERROR_LIMIT bytes."""
     summary = summary or "".join(traceback.format_exception_only(error)).strip()
     trace = "".join(traceback.format_exception(error))
-    text = f"{summary[:_SUMMARY]}\n{trace}"
+    text = f"{summary[:_MAX_SUMMARY_LENGTH]}\n{trace}"
     kept = text.encode("utf-8", "replace")
     if len(kept) > ERROR_LIMIT:
         half = ERROR_LIMIT // 2 - 20
@@ -153,7 +175,7 @@ def describe(error: BaseException, summary: str = "") -> str:
 
 
 def settlement(run: Run, outcome: RunOutcome, luck: Callable[[], float]) -> Change:
-    """What the outcome makes of the task. The policy is the model's."""
+    """The change that the outcome makes to the task, by the rules of the model."""
     task, started_at = run.task, run.started_at
     if outcome.handed_back:
         return release(task, outcome.after)

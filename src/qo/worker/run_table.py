@@ -1,7 +1,7 @@
-"""What a worker process runs, in memory that it shares with its supervisor.
+"""The runs of a worker process, in memory shared with its supervisor.
 
-The supervisor reads it at any time, also after the process has died: a pipe could be closed by a handler, and what was
-written last could be lost. Each entry is written when a run starts and cleared when the run is settled.
+The supervisor can read it at any time, also after the process has died. A pipe would not do: a handler could close it,
+and the last writes could be lost. An entry is written when a run starts and cleared when the run is settled.
 """
 
 import mmap
@@ -16,50 +16,50 @@ from msgspec import Struct
 from qo.tasks import Executor
 from qo.worker.run import Run, is_reachable
 
-_BEAT = struct.Struct("<dd")  # the last heartbeat, and the last turn of the worker's loop before it
+_BEAT = struct.Struct("<dd")  # the last heartbeat, and when the worker's event loop last ran before it
 _NUMBER = struct.Struct("<I")
 _BEAT_AT, _PHASE_AT, _CODE_AT, _LENGTH_AT = 0, 16, 20, 24
 _URL_AT, _URL_LIMIT = 64, 4096 - 64
 _COUNT = struct.Struct("<Q")
 _COUNT_AT, _LEASES_AT = 4096, 4096 + 64
-_LEASES, _LEASE = 1024, 32  # the last leases claimed, and the bytes of one
-_RUNS_AT = _LEASES_AT + _LEASES * _LEASE
+_MAX_LEASES, _LEASE_SIZE = 1024, 32  # lease ids kept, newest last, and the bytes of one
+_RUNS_AT = _LEASES_AT + _MAX_LEASES * _LEASE_SIZE
 _RUN = struct.Struct("<BBBxIddd36s32s")  # state, executor, reachable, thread, start, deadline, time limit, id, lease
-_RUNS, _STRIDE = 4096, 128  # runs that can be recorded, and the bytes of one
-SIZE = _RUNS_AT + _RUNS * _STRIDE
-_FREE, _RUNNING, _LEFT_BEHIND = range(3)  # states of an entry
+_MAX_RUNS, _RUN_SIZE = 4096, 128  # entries, and the bytes of one
+SIZE = _RUNS_AT + _MAX_RUNS * _RUN_SIZE
+_FREE, _RUNNING, _ABANDONED = range(3)  # states of an entry
 _KINDS = list(Executor)
 
 
 class Phase(IntEnum):
     STARTING = 0  # the program is being imported
     WORKING = 1
-    ENDED = 2  # only what the program registered with atexit is left
+    ENDED = 2  # only atexit functions of the program are left to run
 
 
 class RunEntry(Struct, frozen=True, kw_only=True):
-    """A run that has started and is not settled, or whose handler was left behind."""
+    """A run that has started and is not settled, or whose handler was abandoned."""
 
     task_id: str
     lease_id: str
     executor: Executor
     reachable: bool  # a child process could run it
-    thread: int  # the kernel's number of the thread that runs it
+    thread: int  # the native id of the thread that runs it
     started_at: float  # by the boot clock, like the others
     ends_at: float
     time_limit: float
-    left_behind: bool = False  # settled, because it did not end when its time was up; its handler may still run
+    abandoned: bool = False  # settled because it exceeded its time limit and did not stop; its handler may still run
 
 
 class RunTable:
     def __init__(self, memory: mmap.mmap) -> None:
         self._memory = memory
-        self._free = list(range(_RUNS - 1, -1, -1))
+        self._free = list(range(_MAX_RUNS - 1, -1, -1))
         self._lock = threading.Lock()
 
     @classmethod
     def create(cls) -> tuple["RunTable", int]:
-        """A table and the descriptor by which a child process attaches to it."""
+        """A new table, and the file descriptor by which a child process attaches to it."""
         if hasattr(os, "memfd_create"):
             descriptor = os.memfd_create("qo-runs")
         else:
@@ -76,15 +76,15 @@ class RunTable:
 
     # --- in the worker process
 
-    def serve(self, url: str) -> None:
-        """Say which store the worker serves."""
+    def set_url(self, url: str) -> None:
+        """Record the URL of the worker's store."""
         data = url.encode()
         if len(data) <= _URL_LIMIT:
             self._memory[_URL_AT : _URL_AT + len(data)] = data
             _NUMBER.pack_into(self._memory, _LENGTH_AT, len(data))
 
     def begin(self, now: float) -> None:
-        """The worker works: from here on its heartbeat counts."""
+        """Record that the worker has started. From now on the supervisor checks its heartbeat."""
         self.beat(now, now)
         _NUMBER.pack_into(self._memory, _PHASE_AT, Phase.WORKING)
 
@@ -96,16 +96,16 @@ class RunTable:
         _NUMBER.pack_into(self._memory, _PHASE_AT, Phase.ENDED)
 
     def claim(self, lease_id: str) -> None:
-        """Called before the claim, so that its tasks are found whatever happens next."""
+        """Record a lease id. Called before the claim, so that its tasks can be found if the process dies."""
         (count,) = _COUNT.unpack_from(self._memory, _COUNT_AT)
-        at = _LEASES_AT + count % _LEASES * _LEASE
-        self._memory[at : at + _LEASE] = lease_id.encode()[:_LEASE].ljust(_LEASE, b"\0")
+        at = _LEASES_AT + count % _MAX_LEASES * _LEASE_SIZE
+        self._memory[at : at + _LEASE_SIZE] = lease_id.encode()[:_LEASE_SIZE].ljust(_LEASE_SIZE, b"\0")
         _COUNT.pack_into(self._memory, _COUNT_AT, count + 1)
 
     def start(self, run: Run, now: float) -> None:
-        """Called in the thread that runs the handler, or that talks to the process which does.
+        """Record a run. Called in the thread that runs the handler or talks to its child process.
 
-        A table that is full records nothing: those runs are found by their leases.
+        A full table records nothing; those runs are found by their leases.
         """
         with self._lock:
             if run.settled or not self._free:
@@ -114,7 +114,7 @@ class RunTable:
         task = run.task
         _RUN.pack_into(
             self._memory,
-            _RUNS_AT + slot * _STRIDE,
+            _RUNS_AT + slot * _RUN_SIZE,
             _RUNNING,
             _KINDS.index(run.executor.kind),
             is_reachable(run.handler),
@@ -123,33 +123,33 @@ class RunTable:
             now + run.time_limit,
             run.time_limit,
             task.id.encode()[:36],
-            (task.lease_id or "").encode()[:_LEASE],
+            (task.lease_id or "").encode()[:_LEASE_SIZE],
         )
 
     def clear(self, run: Run) -> None:
-        """The run is settled. One that was left behind stays until its handler has ended: it may crash the process."""
+        """Remove a settled run. An abandoned one stays until its handler ends, because it may crash the process."""
         with self._lock:
-            if run.slot is not None and run.disowned:
-                self._memory[_RUNS_AT + run.slot * _STRIDE] = _LEFT_BEHIND
+            if run.slot is not None and run.abandoned:
+                self._memory[_RUNS_AT + run.slot * _RUN_SIZE] = _ABANDONED
             else:
                 self._release(run)
 
-    def came_back(self, run: Run) -> None:
-        """The handler of a run that was left behind has ended."""
+    def abandoned_ended(self, run: Run) -> None:
+        """Remove an abandoned run whose handler has ended."""
         with self._lock:
             self._release(run)
 
     def _release(self, run: Run) -> None:
         slot, run.slot = run.slot, None
         if slot is not None:
-            self._memory[_RUNS_AT + slot * _STRIDE] = _FREE
+            self._memory[_RUNS_AT + slot * _RUN_SIZE] = _FREE
             self._free.append(slot)
 
     # --- in the supervisor
 
     @property
     def beats(self) -> tuple[float, float]:
-        """The last heartbeat, and the last turn of the worker's loop before it."""
+        """The last heartbeat, and when the worker's event loop last ran before it."""
         beat_at, loop_at = _BEAT.unpack_from(self._memory, _BEAT_AT)
         return beat_at, loop_at
 
@@ -159,7 +159,7 @@ class RunTable:
 
     @property
     def exit_code(self) -> int:
-        """What the process was about to exit with, once its phase is ENDED."""
+        """The exit code the process has announced; valid once its phase is ENDED."""
         return self._number(_CODE_AT)
 
     @property
@@ -172,13 +172,13 @@ class RunTable:
 
     def leases(self) -> set[str]:
         (count,) = _COUNT.unpack_from(self._memory, _COUNT_AT)
-        starts = (_LEASES_AT + number * _LEASE for number in range(min(count, _LEASES)))
-        recent = {_text(self._memory[at : at + _LEASE]) for at in starts}
+        starts = (_LEASES_AT + number * _LEASE_SIZE for number in range(min(count, _MAX_LEASES)))
+        recent = {_text(self._memory[at : at + _LEASE_SIZE]) for at in starts}
         return recent | {run.lease_id for run in self.runs()}
 
     def runs(self) -> list[RunEntry]:
         found = []
-        for at in range(_RUNS_AT, SIZE, _STRIDE):
+        for at in range(_RUNS_AT, SIZE, _RUN_SIZE):
             if self._memory[at]:
                 state, kind, reachable, thread, start, end, limit, task_id, lease_id = _RUN.unpack_from(
                     self._memory, at
@@ -193,7 +193,7 @@ class RunTable:
                         started_at=start,
                         ends_at=end,
                         time_limit=limit,
-                        left_behind=state == _LEFT_BEHIND,
+                        abandoned=state == _ABANDONED,
                     )
                 )
         return found

@@ -1,4 +1,4 @@
-"""From reports to the store: outcomes gather while a trip is under way, and are settled in one batch."""
+"""Settles outcomes in batches: those reported while one batch is being written form the next."""
 
 import asyncio
 import logging
@@ -18,9 +18,9 @@ from qo.worker.registration import Registration
 from qo.worker.run import Run, RunOutcome, settlement
 
 log = logging.getLogger("qo.worker")
-_MANY = 50  # tasks worth holding ahead: above it they end so quickly that waiting for more pays
-_GATHER = 0.01  # seconds. Each early trip costs a transaction, and a fight for the interpreter with the handlers
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0  # seconds between tries while the store is unreachable
+_MIN_QUICK_PREFETCH = 50  # from this prefetch size on, tasks end so quickly that waiting for a larger batch pays
+_BATCH_DELAY = 0.01  # seconds; a smaller batch would cost a transaction and compete with handlers for the GIL
+_MIN_RETRY_PAUSE, _MAX_RETRY_PAUSE = 0.1, 5.0  # seconds between attempts while the store is unreachable
 
 
 class Settler:
@@ -31,35 +31,35 @@ class Settler:
         registration: Registration,
         settled: Callable[[list[Run]], None],
         *,
-        pace: Prefetch,
+        prefetch: Prefetch,
         transitions: Transitions,
         clock: Clock,
     ) -> None:
-        self._engine, self._held, self._registration, self._settled = engine, held, registration, settled
-        self._pace, self._transitions, self._clock = pace, transitions, clock
+        self._engine, self._leased_runs, self._registration, self._settled = engine, held, registration, settled
+        self._prefetch, self._transitions, self._clock = prefetch, transitions, clock
         self._loop = asyncio.get_running_loop()
         self._reports: deque[tuple[Run, RunOutcome]] = deque()
-        self._news = asyncio.Event()
+        self._reported = asyncio.Event()
         self._waking = False
 
     def report(self, run: Run, outcome: RunOutcome) -> None:
-        """What came of a run. From any thread."""
+        """Report the outcome of a run. May be called from any thread."""
         if not outcome.handed_back:
             run.ended = self._clock()
         self._reports.append((run, outcome))
         if not self._waking:
             self._waking = True
             try:
-                self._loop.call_soon_threadsafe(self._news.set)
+                self._loop.call_soon_threadsafe(self._reported.set)
             except RuntimeError:
-                return  # a handler left behind came back after the worker had ended
+                return  # an abandoned handler ended after the worker
 
     async def run(self) -> None:
         while True:
-            await self._news.wait()
-            if self._pace.ahead() >= _MANY:
-                await asyncio.sleep(_GATHER)
-            self._news.clear()
+            await self._reported.wait()
+            if self._prefetch.ahead() >= _MIN_QUICK_PREFETCH:
+                await asyncio.sleep(_BATCH_DELAY)
+            self._reported.clear()
             self._waking = False
             await self._settle(self._drain())
 
@@ -71,7 +71,7 @@ class Settler:
                 run.settled = True
                 drained.append((run, outcome))
             elif run.lost:
-                self._held.remove(run)
+                self._leased_runs.remove(run)
                 ended.append(run)
         if ended:
             self._settled(ended)
@@ -84,11 +84,11 @@ class Settler:
         answers = await self.apply(changes)
         settled = []
         for (run, outcome), change, landed in zip(reports, changes, answers, strict=True):
-            self._held.remove(run)
+            self._leased_runs.remove(run)
             if outcome.handed_back:
                 continue
             if not landed:
-                self._tell_dropped(run.task)
+                self._log_dropped(run.task)
                 continue
             if change.to is Status.COMPLETED:
                 self._registration.completed += 1
@@ -99,16 +99,16 @@ class Settler:
         self._settled([run for run, _ in reports])
 
     async def apply(self, changes: Sequence[Change]) -> list[bool]:
-        """Apply, however long the store is unreachable: the leases tell whether it is too late."""
-        backoff = Backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
+        """Apply the changes, retrying while the store is unreachable. Changes whose leases are lost have no effect."""
+        backoff = Backoff(_MIN_RETRY_PAUSE, _MAX_RETRY_PAUSE)
         while True:
             try:
                 return await self._engine.apply(changes)
             except StorageError as error:
                 pause = backoff.next()
-                log.warning("cannot settle %d tasks, trying again in %.1f s: %s", len(changes), pause, error)
+                log.warning("cannot settle %d tasks; retrying in %.1f s: %s", len(changes), pause, error)
             await asyncio.sleep(pause)
 
-    def _tell_dropped(self, task: Task) -> None:
+    def _log_dropped(self, task: Task) -> None:
         about = {"task_id": task.id, "type": task.type, "queue": task.queue, "attempt": task.attempt}
         log.warning("lease lost: the outcome of %s %s was dropped", task.type, task.id, extra=about)

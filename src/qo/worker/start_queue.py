@@ -1,4 +1,4 @@
-"""Runs that wait for a slot, in rank order across all executors, and the slots of those that run."""
+"""Runs waiting for a slot, in rank order across all executors, and the slots of running ones."""
 
 import heapq
 import threading
@@ -15,22 +15,25 @@ from qo.worker.run_table import RunTable
 
 
 class Puller(Protocol):
-    """An executor as the queue sees it: `run.executor`."""
+    """What the queue needs of an executor (`run.executor`)."""
 
     def pull(self) -> bool:
-        """Take the first run if it is for this executor. True: ask again for the next one. From any thread."""
+        """Take the first run if it is for this executor. Returns True if the queue should call again for the next one.
+
+        May be called from any thread.
+        """
 
 
 class StartQueue:
-    """Only the run that comes first may start, and only the executor it is meant for may take it.
+    """Only the first run may start, and only its own executor may take it.
 
-    A claim takes a limited number of tasks, in all and of some types, so the store may hold tasks that come before some
-    of those that wait here. Runs behind the rank up to which the last claim took everything do not start (`is_barred`)
-    until another claim was answered.
+    A claim limits the number of tasks, in total and for some types, so the store may hold tasks that rank before some
+    waiting runs. The barrier is the rank up to which the last claim took everything. Runs behind it do not start
+    until another claim was answered (`needs_claim`).
 
-    A handler starts in two steps. `take` gives an executor a run and a slot. `begin` is called right before the
-    handler and is the last moment at which a start can be refused: because the queue is closed or the run was recalled
-    (a pause), or because the lease is over by this machine's own clock (the process was frozen).
+    A handler starts in two steps. `take` gives an executor a run and a slot. `begin` is called right before the handler
+    and can still refuse the start: after a pause (the queue is closed, or the run was recalled), or if the lease has
+    expired by the local clock (the process was frozen).
     All methods may be called from any thread.
     """
 
@@ -42,16 +45,18 @@ class StartQueue:
         self._waiting: list[tuple[float, int, Run]] = []  # a heap
         self._taken: set[Run] = set()
         self._refused: deque[Run] = deque()
-        self._barrier = float("inf")  # the rank up to which the last claim took everything there was
+        self._barrier = float("inf")  # the rank up to which the last claim took every task
         self._closed = False
-        self.on_barred: Callable[[], None] = lambda: None  # called from any thread when a slot waits for a claim
+        self.on_claim_needed: Callable[[], None] = lambda: (
+            None
+        )  # called from any thread when `needs_claim` becomes true
 
     # --- for the worker
 
     def put(self, runs: Iterable[Run], *, cut: Collection[str] = (), is_full: bool = False) -> None:
-        """Add what one claim gave, in its order. A later claim may give tasks that go before.
+        """Add the runs of one claim, in its order. A later claim may return tasks that rank before them.
 
-        The store may have more tasks of the types in `cut`, and more of any type if the answer `is_full`.
+        The store may hold more tasks of the types in `cut`, and more of every type if `is_full`.
         """
         entries = []
         reached = float("-inf")
@@ -63,40 +68,40 @@ class StartQueue:
             self._waiting.extend(entries)
             heapq.heapify(self._waiting)
             self._barrier = min([reached if is_full else float("inf"), *map(self._last_rank, cut)])
-        self.pump()
+        self.dispatch()
 
     @property
-    def is_barred(self) -> bool:
-        """A slot is free, and what waits for it must not start before another claim was answered."""
+    def needs_claim(self) -> bool:
+        """Whether a slot is free, but the first waiting run must not start before another claim was answered."""
         with self._lock:
-            return self._bars()
+            return self._needs_claim()
 
     @property
     def free_slots(self) -> int:
-        """Slots in which nothing runs, whatever waits for them."""
+        """Slots in which no handler runs, whether or not runs wait for them."""
         return self._free
 
-    def unbar(self) -> None:
-        """Let everything that waits start: no claim will bring anything that comes before."""
+    def lift_barrier(self) -> None:
+        """Let all waiting runs start, because no claim can return a task that ranks before them."""
         with self._lock:
             self._barrier = float("inf")
-        self.pump()
+        self.dispatch()
 
-    def pump(self) -> None:
-        """Let executors take what may start now."""
-        asked: Puller | None = None  # it takes one run at a time, and asks for the next one itself
+    def dispatch(self) -> None:
+        """Let executors take the runs that may start now."""
+        asked: Puller | None = None  # an executor that takes one run at a time and calls `take` for the next one itself
         while (puller := self._next_puller()) is not None and puller is not asked:
             asked = None if puller.pull() else puller
 
     def redirect(self, old: Puller, new: Puller) -> None:
-        """Give what waits for one executor to another."""
+        """Reassign the waiting runs of one executor to another."""
         with self._lock:
             for _, _, run in self._waiting:
                 if run.executor is old:
                     run.executor = new
 
     def close(self) -> None:
-        """Let nothing begin from the moment this returns."""
+        """Refuse all starts. After this returns, no handler starts until `reopen`."""
         with self._lock:
             self._closed = True
 
@@ -107,12 +112,12 @@ class StartQueue:
     def reopen(self) -> None:
         with self._lock:
             self._closed = False
-        self.pump()
+        self.dispatch()
 
     def take_back(
         self, which: Callable[[Run], bool] | None = None, *, received_before: float = float("inf")
     ) -> list[Run]:
-        """Take out the waiting runs for which `which` holds."""
+        """Remove and return the waiting runs for which `which` is true and that arrived before `received_before`."""
         if not self._waiting:
             return []
         with self._lock:
@@ -125,7 +130,7 @@ class StartQueue:
         return back
 
     def recall(self, which: Callable[[Run], bool]) -> None:
-        """Have `begin` refuse the runs for which `which` holds that an executor has taken and not begun."""
+        """Make `begin` refuse those runs that an executor has taken but not begun and for which `which` is true."""
         with self._lock:
             taken = list(self._taken)
         for run in taken:
@@ -133,56 +138,56 @@ class StartQueue:
                 run.recalled = True
 
     def withdraw(self, run: Run) -> bool:
-        """Keep a run from starting. False: its handler has begun."""
-        run.settled = True  # an executor that has taken it is refused by `begin`
+        """Keep a run from starting. Returns False if its handler has begun."""
+        run.settled = True  # if an executor has taken it already, `begin` refuses it
         if run.began is not None:
             return False
         self.take_back(lambda waiting: waiting is run)
         return True
 
     def refused(self) -> list[Run]:
-        """The runs that an executor took and could not start, each once."""
+        """Remove and return the runs that `begin` or an executor refused."""
         refused = []
         while self._refused:
             refused.append(self._refused.popleft())
         return refused
 
     def waiting(self) -> Counter[str]:
-        """How many runs wait, by type."""
+        """The number of waiting runs by type."""
         with self._lock:
             return Counter(run.task.type for _, _, run in self._waiting)
 
     def running(self) -> list[Run]:
-        """The runs whose handlers have begun and not ended, leases or not."""
+        """The runs whose handlers run, whether or not their leases are still held."""
         return [run for run in list(self._taken) if run.began is not None]
 
     @property
     def free(self) -> int:
-        """Slots for which no run is waiting."""
+        """Free slots for which no run waits."""
         return max(0, self._free - len(self._waiting))
 
     # --- for executors
 
     def take(self, puller: Puller, ended: Run | None = None) -> Run | None:
-        """The first run with a slot for it, if it is for `puller`. The slot of `ended` becomes free first."""
+        """Take the first run and a slot if the run is for `puller`. The slot of `ended` is released first."""
         with self._lock:
             if ended is not None:
                 self._release(ended)
-            run, barred = self._first(), self._bars()
+            run, barred = self._first(), self._needs_claim()
             if run is not None and run.executor is puller:
                 heapq.heappop(self._waiting)
                 self._free -= 1
                 self._taken.add(run)
                 return run
         if barred:
-            self.on_barred()
+            self.on_claim_needed()
         return None
 
     def begin(self, run: Run) -> bool:
-        """Whether its handler may start now; if not, the slot is free again and the worker hands the task back."""
+        """Whether the run's handler may start now. If not, its slot is released and the worker hands the task back."""
         now = self._clock()
-        # Without the lock, which costs more than all the rest: `close` and `withdraw` set their flag before they look
-        # at `began`, and here it is the other way round, so at least one side sees the other.
+        # No lock, because it would cost more than the rest of this method. `close` and `withdraw` set their flag before
+        # they read `began`; this method sets `began` before it reads the flags. So at least one side sees the other.
         run.began = now
         if self._closed or run.recalled or run.settled or now >= run.lease_until:
             run.began = None
@@ -195,22 +200,22 @@ class StartQueue:
         return True
 
     def refuse(self, run: Run) -> None:
-        """Its handler does not start here."""
+        """Release the slot of a run whose handler cannot start; the worker hands its task back."""
         self._refused.append(run)
-        self.give(run)
+        self.release_slot(run)
 
-    def give(self, run: Run) -> None:
-        """The slot of this run is free again."""
+    def release_slot(self, run: Run) -> None:
+        """Release the slot of this run."""
         with self._lock:
             self._release(run)
-            barred = self._bars()
+            barred = self._needs_claim()
         if barred:
-            self.on_barred()
+            self.on_claim_needed()
 
-    def came_back(self, run: Run) -> None:
-        """The handler of a run that was left behind has ended."""
+    def abandoned_ended(self, run: Run) -> None:
+        """Record that the handler of an abandoned run has ended."""
         if self._table is not None:
-            self._table.came_back(run)
+            self._table.abandoned_ended(run)
 
     def _release(self, run: Run) -> None:
         if run in self._taken:
@@ -223,25 +228,25 @@ class StartQueue:
             return None if run is None else run.executor
 
     def _first(self) -> Run | None:
-        """The run that may start now. The caller has the lock."""
+        """The run that may start now, if any. The caller holds the lock."""
         if self._free <= 0 or self._closed or not self._waiting or self._waiting[0][0] > self._barrier:
             return None
         return self._waiting[0][2]
 
-    def _bars(self) -> bool:
+    def _needs_claim(self) -> bool:
         return self._free > 0 and bool(self._waiting) and self._waiting[0][0] > self._barrier
 
     def _last_rank(self, type: str) -> float:
-        """Of the waiting runs of this type; if there is none, any run may have one in the store before it."""
+        """The last rank of the waiting runs of this type; -inf if there are none: the store may hold one before any."""
         return max((rank for rank, _, run in self._waiting if run.task.type == type), default=float("-inf"))
 
     def is_next(self, puller: Puller) -> bool:
-        """Whether the first waiting run is for `puller`. Without the lock: a hint."""
+        """Whether the first waiting run is for `puller`. Reads without the lock, so the answer is only a hint."""
         try:
             return self._waiting[0][2].executor is puller
         except IndexError:
             return False
 
     def __len__(self) -> int:
-        """How many runs wait."""
+        """The number of waiting runs."""
         return len(self._waiting)

@@ -1,4 +1,4 @@
-"""Plain functions, each in a thread. A thread cannot be killed: one that outlives its time is left behind."""
+"""Runs plain functions in threads. A thread cannot be killed, so one that ignores its cancellation is abandoned."""
 
 import ctypes
 import logging
@@ -16,25 +16,25 @@ from qo.worker.start_queue import StartQueue
 
 log = logging.getLogger("qo.worker")
 
-# Threads that all have little to do spend their time fighting for the interpreter: quick runs share one.
-_QUICK, _SLOW = 0.001, 0.01  # seconds
-_WEIGHT = 0.1
+# Several threads with short runs spend their time contending for the GIL, so quick runs share one thread.
+_MAX_QUICK_RUN, _SLOW_RUN = 0.001, 0.01  # seconds
+_RUN_TIME_WEIGHT = 0.1  # weight of the latest run in the average run time
 
 
 class ThreadExecutor:
-    """Threads are started as they are needed and stay for the next run."""
+    """Starts threads on demand and reuses them."""
 
     kind = Executor.THREAD
 
     def __init__(self, queue: StartQueue, *, result_limit: Callable[[], int], clock: Clock = boot_clock) -> None:
         self._queue, self._limit, self._clock = queue, result_limit, clock
-        self._handed: deque[Run] = deque()  # for threads that are idle
+        self._handed: deque[Run] = deque()  # runs for idle threads
         self._wake = threading.Condition(threading.Lock())
         self._idle = 0
         self._live: set[Run] = set()
-        self._guard = threading.Lock()  # between throwing into a run and its end
+        self._guard = threading.Lock()  # serializes raising an exception in a run's thread and the end of the run
         self._closed = False
-        self._usual = _SLOW  # seconds a run takes, lately
+        self._usual = _SLOW_RUN  # average seconds of a recent run
         self._ended = self._ended_before = 0
         self._pid = os.getpid()
 
@@ -47,88 +47,88 @@ class ThreadExecutor:
             if self._idle > len(self._handed):
                 self._handed.append(run)
                 self._wake.notify()
-                return self._usual > _QUICK
+                return self._usual > _MAX_QUICK_RUN
         try:
             threading.Thread(target=self._work, args=(run,), name=f"qo-{type(self).__name__}", daemon=True).start()
         except RuntimeError as error:  # "can't start new thread"
-            log.error("no thread can be started for a handler: %s; its task is handed back", error)  # noqa: TRY400
-            self._queue.give(run)
+            log.error("cannot start a thread for a handler: %s; handing its task back", error)  # noqa: TRY400
+            self._queue.release_slot(run)
             run.done(run, UNSTARTED)
             return False
-        return self._usual > _QUICK
+        return self._usual > _MAX_QUICK_RUN
 
     def _work(self, first: Run) -> None:
-        """A thread's life. It holds a slot while it works, and none while it waits."""
-        keeper = self._enter()
+        """The main function of a thread. It holds a slot while it runs a handler, and none while it waits."""
+        state = self._open_state()
         run: Run | None = first
         try:
             while run is not None:
-                if not self._attempt(run, keeper):
+                if not self._attempt(run, state):
                     return
                 run = self._queue.take(self, run) or self._wait()
         finally:
-            self._leave(keeper)
+            self._close_state(state)
 
     def _wait(self) -> Run | None:
-        """The next run that is handed to this thread; None when the executor closes."""
-        self._queue.pump()
+        """Wait for the next run for this thread. Returns None when the executor closes."""
+        self._queue.dispatch()
         with self._wake:
             self._idle += 1
             self._wake.wait_for(lambda: self._closed or self._handed)
             self._idle -= 1
             return self._handed.popleft() if self._handed else None
 
-    def _attempt(self, run: Run, keeper: object) -> bool:
-        """Run one task; False if the thread was given up on meanwhile and must end."""
-        if len(self._queue) and (self._usual > _QUICK or not self._queue.is_next(self)):
-            self._queue.pump()
+    def _attempt(self, run: Run, state: object) -> bool:
+        """Run one task. Returns False if the run was abandoned meanwhile, so the thread must end."""
+        if len(self._queue) and (self._usual > _MAX_QUICK_RUN or not self._queue.is_next(self)):
+            self._queue.dispatch()
         run.handle = threading.get_ident()
         self._live.add(run)
         outcome: RunOutcome | None = None
         error: BaseException | None = None
-        while True:  # what `cancel` throws may strike anywhere up to the end of `_finish`, but only once
+        while True:  # the exception of `cancel` may be raised anywhere up to the end of `_finish`, but only once
             try:
                 if error is not None and outcome is None:
                     outcome = run.outcome_of(error)
-                outcome = outcome or self._call(run, keeper)
+                outcome = outcome or self._call(run, state)
                 ours = self._finish(run)
                 break
-            except BaseException as caught:  # noqa: BLE001 - sys.exit ends the attempt, not the worker; it goes to the store
+            except BaseException as caught:  # noqa: BLE001 - sys.exit ends the attempt, not the worker
                 error = error or caught
         if os.getpid() != self._pid:
-            os._exit(0)  # the handler forked and its child came back: it must not settle anything
+            os._exit(0)  # the handler forked and this is the child: it must not settle the task
         if run.began is None:
-            return True  # it was refused
-        self._usual += (self._clock() - run.began - self._usual) * _WEIGHT
+            return True  # `begin` refused it
+        self._usual += (self._clock() - run.began - self._usual) * _RUN_TIME_WEIGHT
         self._ended += 1
         if ours:
             run.done(run, outcome)
         else:
-            self._queue.came_back(run)
+            self._queue.abandoned_ended(run)
         return ours
 
     def tick(self) -> None:
-        """Nothing ended since the last look and something waits: runs are not quick after all."""
+        """Use more threads if a run waits and none has ended since the last call, because runs are not quick."""
         if self._ended == self._ended_before and self._queue.is_next(self):
-            self._usual = _SLOW
-            self._queue.pump()
+            self._usual = _SLOW_RUN
+            self._queue.dispatch()
         self._ended_before = self._ended
 
     def _finish(self, run: Run) -> bool:
-        """From here on nothing is thrown into this thread. False: the run was disowned."""
+        """End the run, so that no exception is raised in this thread later. Returns False if it was abandoned."""
         with self._guard:
             self._live.discard(run)
-            if run.struck:
-                _throw(threading.get_ident(), None)
-            return not run.disowned
+            if run.exception_pending:
+                _raise_in_thread(threading.get_ident(), None)
+            return not run.abandoned
 
-    def _enter(self) -> object:
-        """What a thread keeps through its life; nothing here."""
+    def _open_state(self) -> object:
+        """Create the state of a new thread; a thread of this executor has none."""
         return None
 
-    def _leave(self, keeper: object) -> None: ...
+    def _close_state(self, state: object) -> None: ...
 
-    def _call(self, run: Run, keeper: object) -> RunOutcome:  # noqa: ARG002 - for executors whose threads keep something
+    def _call(self, run: Run, state: object) -> RunOutcome:  # noqa: ARG002 - for executors whose threads have state
         context = copy_context()
         context.run(running.set, run.task)
         if not self._queue.begin(run):
@@ -137,21 +137,21 @@ class ThreadExecutor:
         return encode_result(context.run(tracing.call, run.task, run.handler.function, args, kwargs), self._limit())
 
     def cancel(self, run: Run) -> None:
-        """Throw into the thread. It hears it at its next step of Python; a call that blocks in C ends first."""
+        """Raise TimedOut in the run's thread. It takes effect after a blocking C call has returned."""
         with self._guard:
             if run in self._live and isinstance(run.handle, int):
-                run.struck = True
-                _throw(run.handle, TimedOut)
+                run.exception_pending = True
+                _raise_in_thread(run.handle, TimedOut)
 
-    def disown(self, run: Run) -> None:
-        """The run will not end: its slot goes to another, and its thread ends when it comes back."""
+    def abandon(self, run: Run) -> None:
+        """Stop waiting for the run's handler and release its slot. Its thread ends when the handler returns."""
         with self._guard:
             if run not in self._live:
                 return
             self._live.discard(run)
-            run.disowned = True
-        self._queue.give(run)
-        self._queue.pump()
+            run.abandoned = True
+        self._queue.release_slot(run)
+        self._queue.dispatch()
 
     def live(self) -> list[Run]:
         return list(self._live)
@@ -162,7 +162,7 @@ class ThreadExecutor:
             self._wake.notify_all()
 
 
-def _throw(thread: int, kind: type[BaseException] | None) -> None:
-    """Raise `kind` in another thread; None takes back what has not been heard yet."""
-    thrown = None if kind is None else ctypes.py_object(kind)
-    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), thrown)
+def _raise_in_thread(thread: int, kind: type[BaseException] | None) -> None:
+    """Raise `kind` in another thread; None clears an exception that was not raised yet."""
+    exception = None if kind is None else ctypes.py_object(kind)
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), exception)

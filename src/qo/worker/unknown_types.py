@@ -1,7 +1,7 @@
 """Pending tasks of types that no worker has ever registered.
 
-They stay pending. A worker claims only the types it has handlers for, so they cost it no claim and block nothing. It
-warns about them, and fails them only if its settings say so.
+They stay pending. A worker claims only types it has handlers for, so these tasks block nothing. The worker warns about
+them, and fails them only if `fail_unknown_types` is set.
 """
 
 import logging
@@ -14,7 +14,7 @@ from qo.notes import KNOWN_TYPES, KnownTypes, read_or
 from qo.store_time import StoreTime
 from qo.transitions import Transitions
 from qo.worker.claim_plan import ClaimPlan
-from qo.worker.idle_interval import rest
+from qo.worker.idle_interval import idle_interval
 
 log = logging.getLogger("qo.worker")
 _WARNING_INTERVAL = 60.0  # seconds
@@ -22,7 +22,7 @@ _CHECK_INTERVAL = 5.0  # seconds between two checks, where they are cheap
 _MAX_CHECK_INTERVAL = 300.0  # seconds, where they are expensive and no type is unknown
 _MIN_CHECK_INTERVAL = 0.75  # seconds, for a worker that is to fail such tasks soon
 _PAGE_SIZE = 500
-_MARGIN = 1.0  # seconds, for clocks that disagree
+_MARGIN = 1.0  # seconds of tolerated clock difference
 _MAX_SHOWN = 10  # types named in one warning
 
 
@@ -37,15 +37,15 @@ class UnknownTypes:
         clock: Clock,
         store_time: StoreTime,
     ) -> None:
-        self._engine, self._claiming, self._transitions = engine, claiming, transitions
+        self._engine, self._claim_plan, self._transitions = engine, claiming, transitions
         self._fail_after, self._clock, self._store_time = fail_after, clock, store_time
         self._pending: Counter[str] = Counter()  # as of the last check
         self._warned_at = float("-inf")
 
     async def check(self) -> int:
-        """Warn about such tasks, at most once a minute, or fail those that have waited for long enough.
+        """Warn about such tasks, at most once a minute, or fail those that have been due for `fail_after` seconds.
 
-        Returns how many were failed.
+        Returns the number of failed tasks.
         """
         before, self._pending = self._pending, await self._count()
         if self._fail_after is not None:
@@ -64,22 +64,22 @@ class UnknownTypes:
         return 0
 
     def pause(self, took: float) -> float:
-        """Seconds until the next check, if the last one took so many."""
+        """Seconds until the next check, given how many seconds the last one took."""
         if self._fail_after is not None:
             longest = max(_MIN_CHECK_INTERVAL, min(self._fail_after, _WARNING_INTERVAL))
-            return rest(took, _MIN_CHECK_INTERVAL, longest if self._pending else _MAX_CHECK_INTERVAL)
+            return idle_interval(took, _MIN_CHECK_INTERVAL, longest if self._pending else _MAX_CHECK_INTERVAL)
         if self._pending and self._warned_at == float("-inf"):  # the first warning comes soon
             return _CHECK_INTERVAL
-        return rest(took, _CHECK_INTERVAL, _WARNING_INTERVAL if self._pending else _MAX_CHECK_INTERVAL)
+        return idle_interval(took, _CHECK_INTERVAL, _WARNING_INTERVAL if self._pending else _MAX_CHECK_INTERVAL)
 
     async def _count(self) -> Counter[str]:
-        """Pending tasks by type, in the queues this worker serves."""
+        """Pending tasks of unknown types in this worker's queues, by type."""
         pending: Counter[str] = Counter()
         for lane, number in (await self._engine.count()).items():
-            if number > 0 and lane.status is Status.PENDING and self._claiming.lacks_handler(lane.queue, lane.type):
+            if number > 0 and lane.status is Status.PENDING and self._claim_plan.lacks_handler(lane.queue, lane.type):
                 pending[lane.type] += number
         if pending:
-            # If the note is damaged, every type counts as known, and no task is failed for it.
+            # If the note is damaged, every type counts as known, so that no task fails because of it.
             known = await read_or(self._engine, KNOWN_TYPES, KnownTypes, KnownTypes(types=frozenset(pending)))
             for type in known.types & pending.keys():
                 del pending[type]
@@ -90,7 +90,7 @@ class UnknownTypes:
         failed, types = 0, sorted(self._pending)
         if types:
             await self._store_time.look()
-        created_before = self._store_time() - after + _MARGIN  # a younger task cannot have been due for so long
+        created_before = self._store_time() - after + _MARGIN  # a younger task cannot have been due for `after` seconds
         for start in range(0, len(types), MAX_NAMES):
             where = Filter(statuses=(Status.PENDING,), types=tuple(types[start : start + MAX_NAMES]))
             position = ""
@@ -103,7 +103,7 @@ class UnknownTypes:
         return failed
 
     def _is_overdue(self, task: Task, after: float) -> bool:
-        return self._claiming.lacks_handler(task.queue, task.type) and self._store_time() - task.due_at >= after
+        return self._claim_plan.lacks_handler(task.queue, task.type) and self._store_time() - task.due_at >= after
 
     async def _reject(self, tasks: list[Task]) -> int:
         changes = [reject(task, f"unknown type {task.type!r}: no worker has a handler for it") for task in tasks]

@@ -1,6 +1,6 @@
-"""The last resort: a thread that ends the process when the worker's own loop no longer turns.
+"""A thread that ends the process when the worker's event loop is blocked.
 
-A worker that looks alive and does nothing is worse than one that died: nobody restarts it.
+A process that lives and does nothing would not be restarted.
 """
 
 import faulthandler
@@ -26,7 +26,7 @@ class Watchdog:
         while not self._over.wait(min(1.0, self._after / 4)):
             silent = self._clock() - self._worker.alive_at
             if silent > self._after:
-                log.critical("the worker's loop has not turned for %.0f s: exit code %d", silent, EXIT_STUCK)
+                log.critical("the worker's event loop has been blocked for %.0f s: exit code %d", silent, EXIT_STUCK)
                 faulthandler.dump_traceback(sys.__stderr__ or 2)
                 os._exit(EXIT_STUCK)
 

@@ -1,4 +1,4 @@
-"""The worker: claim, run, settle, in batches. This loop never runs a handler, so no handler can stop it."""
+"""The worker claims, runs and settles tasks in batches. Its event loop runs no handler, so no handler can block it."""
 
 import asyncio
 import contextlib
@@ -21,7 +21,7 @@ from qo.worker.claim_plan import ClaimPlan
 from qo.worker.drain_check import DrainCheck
 from qo.worker.executors import Executors, WorkerCancelled, WorkerStuck
 from qo.worker.exit_guard import confined
-from qo.worker.idle_interval import rest
+from qo.worker.idle_interval import idle_interval
 from qo.worker.lease_keeper import LeaseKeeper
 from qo.worker.leased_runs import LeasedRuns
 from qo.worker.process_executor import check_reachable
@@ -33,19 +33,20 @@ from qo.worker.settler import Settler
 from qo.worker.unknown_types import UnknownTypes
 
 log = logging.getLogger("qo.worker")
-_LOOK = 0.75  # seconds between two looks at the switches while there is work
-_STALE = 1.0  # seconds; older switches are looked at again before the next claim, so a pause holds within a second
-_SHORTEST_LOOK = 0.05  # seconds between two looks, however short the poll interval
-_PAUSED = 5.0  # seconds, at most, between two looks of a paused worker
-_BUSY = 10.0  # seconds after a claim that a worker counts as having work
-_QUICK, _SLOW = 1.0, 60.0  # seconds between two claims of an idle worker, if nothing is heard of a task
-_ANOTHER = 2.0  # seconds for which a task is left to other workers while an earlier attempt still runs here
-_PULSE = 0.5
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0  # seconds between tries while the store is unreachable
-_LAST_CLAIM = 2.0  # seconds a claim may go on after the worker was stopped
-_LAST_ANSWER = 3.0  # seconds the store has, after the grace period, to take back what is left
-_ABORT_ANSWER = 2.0  # seconds it has for that after an abort
-_CANCELLATION = 0.5  # seconds cancelled background work has to end
+# All constants are in seconds.
+_CONTROLS_INTERVAL = 0.75  # between two reads of the controls while there is work
+_MAX_CONTROLS_AGE = 1.0  # before a claim, older controls are read again, so a pause takes effect within a second
+_MIN_CONTROLS_INTERVAL = 0.05  # however short the poll interval is
+_MAX_PAUSED_INTERVAL = 5.0  # between two reads of the controls by a paused worker
+_BUSY_PERIOD = 10.0  # a worker counts as busy for this long after a claim that returned tasks
+_MIN_IDLE_INTERVAL, _MAX_IDLE_INTERVAL = 1.0, 60.0  # between two claims of an idle worker that is not notified
+_STILL_RUNNING_DELAY = 2.0  # before a task is due again if its earlier attempt still runs in this worker
+_HEARTBEAT_INTERVAL = 0.5
+_MIN_RETRY_PAUSE, _MAX_RETRY_PAUSE = 0.1, 5.0  # between attempts while the store is unreachable
+_LAST_CLAIM_TIMEOUT = 2.0  # for a claim in progress when the worker is stopped
+_HAND_BACK_TIMEOUT = 3.0  # for handing back the remaining tasks after the grace period
+_ABORT_TIMEOUT = 2.0  # for handing them back after an abort
+_CANCEL_TIMEOUT = 0.5  # for cancelled background tasks to end
 
 
 class Worker:
@@ -64,14 +65,14 @@ class Worker:
         self._registry = registry
         self._settings = settings = settings or WorkerSettings()
         self._handlers = _handlers(registry, settings)
-        self._held, self._table = LeasedRuns(table), table
+        self._leased_runs, self._table = LeasedRuns(table), table
         self._executors = Executors(settings, result_limit=lambda: client.payload_limit, clock=clock, table=table)
         self._store_time = StoreTime(self._engine, wall_clock)
         self._registration = Registration(self._engine, settings, tuple(self._handlers), self._store_time)
-        self._claiming = ClaimPlan(
+        self._claim_plan = ClaimPlan(
             self._engine,
             self._handlers,
-            self._held,
+            self._leased_runs,
             self._executors.queue,
             settings,
             worker_id=self.id,
@@ -79,24 +80,26 @@ class Worker:
         )
         self._unknown_types = UnknownTypes(
             self._engine,
-            self._claiming,
+            self._claim_plan,
             self._transitions,
             fail_after=settings.fail_unknown_types,
             clock=clock,
             store_time=self._store_time,
         )
-        self._drain = DrainCheck(self._engine, self._claiming, self._store_time, settings.shards)
+        self._drain = DrainCheck(self._engine, self._claim_plan, self._store_time, settings.shards)
         self._stopping, self._aborting = asyncio.Event(), asyncio.Event()
         self._freed = asyncio.Event()
-        # A pause elsewhere holds within one poll interval, or within a second: a quarter is left for the look itself.
-        self._look_interval = min(_LOOK, max(_SHORTEST_LOOK, _LOOK * (settings.poll or 1.0)))
-        self._backoff = Backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
-        self.dismissed = False  # someone asked for its end, by a switch
-        self._holds = 0  # pauses told of in this process
-        self._looks: set[asyncio.Future[None]] = set()  # at the switches, under way
+        # A pause takes effect within one poll interval, at most one second. A quarter of that is left for the read.
+        self._controls_interval = min(
+            _CONTROLS_INTERVAL, max(_MIN_CONTROLS_INTERVAL, _CONTROLS_INTERVAL * (settings.poll or 1.0))
+        )
+        self._backoff = Backoff(_MIN_RETRY_PAUSE, _MAX_RETRY_PAUSE)
+        self.drain_requested = False  # the controls asked this worker to drain
+        self._holds = 0  # pauses announced in this process
+        self._reads: set[asyncio.Future[None]] = set()  # of the controls, in progress
         self._claim_took = 0.0
         self._busy_until = float("-inf")
-        self.alive_at = clock()  # moves as long as the worker's loop does; a watchdog may look
+        self.alive_at = clock()  # updated by the worker's event loop; the watchdog checks it
 
     @property
     def id(self) -> str:
@@ -111,62 +114,71 @@ class Worker:
         return self._registration.failed
 
     def stop(self) -> None:
-        """Take no more tasks, let the running ones end, hand back those that do not within the grace period."""
+        """Claim no more tasks, wait for running ones, hand back those that exceed the grace period."""
         self._stopping.set()
         self._freed.set()
 
     def abort(self) -> None:
-        """Hand everything back now."""
+        """Hand back all tasks now."""
         self.stop()
         self._aborting.set()
 
     def refresh(self) -> None:
-        """Take over what changed in the registry."""
+        """Apply changes of the registry."""
         handlers = _handlers(self._registry, self._settings)
         self._handlers.clear()
         self._handlers.update(handlers)
         self._registration.types = tuple(handlers)
-        self._claiming.refresh()
+        self._claim_plan.refresh()
         self._freed.set()
 
     async def run(self) -> None:
-        """Work until stopped; raises WorkerStuck if that became impossible."""
+        """Work until stopped.
+
+        Raises WorkerStuck if the worker cannot continue, and NewerFormat if the store's format is newer than this
+        version of qo reads.
+        """
         self._loop = asyncio.get_running_loop()
-        self._executors.queue.on_barred = self._claim_soon
+        self._executors.queue.on_claim_needed = self._claim_soon
         self._settler = Settler(
             self._engine,
-            self._held,
+            self._leased_runs,
             self._registration,
             self._settled,
-            pace=self._claiming.pace,
+            prefetch=self._claim_plan.prefetch,
             transitions=self._transitions,
             clock=self._clock,
         )
-        self._upkeep = LeaseKeeper(
-            self._engine, self._held, self._executors, self._settler, lease=self._claiming.lease, clock=self._clock
+        self._lease_keeper = LeaseKeeper(
+            self._engine,
+            self._leased_runs,
+            self._executors,
+            self._settler,
+            lease=self._claim_plan.lease,
+            clock=self._clock,
         )
         controls.add_listener(self)
         try:
             with confined():
-                await self._work(self._upkeep)
+                await self._work(self._lease_keeper)
         finally:
             controls.remove_listener(self)
             await self._executors.close()
 
-    async def _work(self, upkeep: LeaseKeeper) -> None:
-        # Before anyone can see this worker and ask it to drain again.
-        await self._unless_stopped(self._patiently(self._registration.forget_dismissal), 0.0)
-        leases = upkeep.renew(), upkeep.tell_started(), upkeep.watch()
-        keeping = self._settler.run(), *leases, self._beat(), self._pulse()
-        looking = self._look(), self._check_unknown_types()
-        async with _background(*keeping, *looking) as failed:
-            await _first(self._unless_stopped(self._claim_and_start(), _LAST_CLAIM), failed)
+    async def _work(self, keeper: LeaseKeeper) -> None:
+        # Before the worker is registered: from then on it may be asked to drain again.
+        await self._unless_stopped(self._call_store(self._registration.clear_drain_request), 0.0)
+        leases = keeper.renew(), keeper.report_started(), keeper.watch()
+        upkeep = self._settler.run(), *leases, self._announce_regularly(), self._heartbeat()
+        checks = self._read_controls_regularly(), self._check_unknown_types()
+        async with _background(*upkeep, *checks) as failed:
+            await _first(self._unless_stopped(self._claim_and_start(), _LAST_CLAIM_TIMEOUT), failed)
             await _first(self._finish(), failed)
 
-    async def _unless_stopped(self, work: Coroutine[Any, Any, None], patience: float) -> None:
-        """Await `work`; once the worker is stopped, for `patience` seconds more at most, and not after an abort."""
+    async def _unless_stopped(self, work: Coroutine[Any, Any, None], timeout: float) -> None:
+        """Await `work`. After a stop wait at most `timeout` more seconds, after an abort not at all."""
         working = asyncio.create_task(work)
-        stopped = asyncio.create_task(self._wait_after_stop(patience))
+        stopped = asyncio.create_task(self._wait_after_stop(timeout))
         try:
             await asyncio.wait([working, stopped], return_when=asyncio.FIRST_COMPLETED)
             if working.done():
@@ -174,34 +186,34 @@ class Worker:
         finally:
             abandon([working, stopped])
 
-    async def _wait_after_stop(self, patience: float) -> None:
+    async def _wait_after_stop(self, timeout: float) -> None:
         await self._stopping.wait()
-        await bounded(self._aborting.wait(), patience)
+        await bounded(self._aborting.wait(), timeout)
 
     # --- claim and start
 
     async def _claim_and_start(self) -> None:
         while not self._stopping.is_set():
-            self._freed.clear()  # before looking for room: what becomes free while a claim is under way counts
-            request = self._claiming.request()
-            if self._settings.drain and self._claiming.is_paused and not len(self._held):
-                await self._patiently(self._end_drain)
+            self._freed.clear()  # before the request is built, so that slots freed during the claim count
+            request = self._claim_plan.request()
+            if self._settings.drain and self._claim_plan.is_paused and not len(self._leased_runs):
+                await self._call_store(self._end_drain)
                 continue
             if request is None:
                 await self._wait_for_room()
                 continue
             if self._is_out_of_date():
-                await self._patiently(self._obey)
+                await self._call_store(self._apply_controls)
                 continue
             sent = self._clock()
             tasks = await self._claim(request)
             if tasks:
-                self._busy_until = self._clock() + _BUSY
+                self._busy_until = self._clock() + _BUSY_PERIOD
             self._start(tasks, request, sent + request.lease)
-            if tasks or self._executors.queue.is_barred:
+            if tasks or self._executors.queue.needs_claim:
                 continue
-            if self._settings.drain and not len(self._held):
-                await self._patiently(partial(self._stop_if_drained, request))
+            if self._settings.drain and not len(self._leased_runs):
+                await self._call_store(partial(self._stop_if_drained, request))
             else:
                 await self._idle(request)
 
@@ -211,22 +223,22 @@ class Worker:
             async with asyncio.timeout(self._settings.stuck_after):
                 if self._table is not None:
                     self._table.claim(request.lease_id)
-                await self._upkeep.renew_overdue()
+                await self._lease_keeper.renew_overdue()
                 tasks = await self._engine.claim(request)
         except StorageError as error:
-            await self._away(error)
+            await self._back_off(error)
             return []
         except TimeoutError:
             raise WorkerStuck(f"the store has not answered a claim for {self._settings.stuck_after:g} s") from None
         self._backoff.reset()
         self._claim_took = self._clock() - began
-        self._claiming.pace.claimed(self._claim_took)
-        self._claiming.lease.claimed(self._claim_took)
+        self._claim_plan.prefetch.claimed(self._claim_took)
+        self._claim_plan.lease.claimed(self._claim_took)
         if {task.type for task in tasks} <= self._handlers.keys():
             return tasks
-        # Some handlers were removed while the claim was under way.
+        # Some handlers were removed during the claim.
         removed = [release(task, None) for task in tasks if task.type not in self._handlers]
-        await self._patiently(lambda: self._engine.apply(removed))
+        await self._call_store(lambda: self._engine.apply(removed))
         return [task for task in tasks if task.type in self._handlers]
 
     def _start(self, tasks: list[Task], request: ClaimRequest, lease_until: float) -> None:
@@ -234,50 +246,50 @@ class Worker:
         runs = []
         for task in tasks:
             run = Run(task, self._handlers[task.type], self._settler.report, received=now, lease_until=lease_until)
-            self._claiming.limits.started(task.type)
+            self._claim_plan.limits.started(task.type)
             if self._is_running_already(task):
-                self._settler.report(run, RunOutcome(handed_back=True, after=_ANOTHER))
+                self._settler.report(run, RunOutcome(handed_back=True, after=_STILL_RUNNING_DELAY))
                 continue
-            self._held.add(run)
-            if self._claiming.is_held_back(task):
+            self._leased_runs.add(run)
+            if self._claim_plan.is_held_back(task):
                 self._settler.report(run, HANDED_BACK)
             else:
                 runs.append(run)
-        self._executors.start(runs, cut=self._claiming.cut(tasks), is_full=len(tasks) >= request.limit)
+        self._executors.start(runs, cut=self._claim_plan.cut(tasks), is_full=len(tasks) >= request.limit)
 
     def _is_running_already(self, task: Task) -> bool:
-        """The handler of an earlier attempt still runs here: that attempt has lost its lease."""
-        before = self._held.get(task.id)
+        """Whether the handler of an earlier attempt, which has lost its lease, still runs here."""
+        before = self._leased_runs.get(task.id)
         if before is None:
             return False
         if not before.settled:
-            self._upkeep.lose(before)
+            self._lease_keeper.lose(before)
         return before.began is not None and before.ended is None
 
     def _settled(self, runs: list[Run]) -> None:
         for run in runs:
             if run.began is None:
-                self._claiming.limits.returned(run.task.type)
+                self._claim_plan.limits.returned(run.task.type)
             elif run.ended is not None:
-                self._claiming.pace.ended(run.task.type, run.ended - run.began)
+                self._claim_plan.prefetch.ended(run.task.type, run.ended - run.began)
         self._freed.set()
 
     def _claim_soon(self) -> None:
-        """From any thread: a slot waits for the answer to another claim."""
+        """Claim without waiting, because a free slot waits for another claim. Called from any thread."""
         with contextlib.suppress(RuntimeError):  # the worker has ended
             self._loop.call_soon_threadsafe(self._freed.set)
 
     async def _wait_for_room(self) -> None:
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self._claiming.limits.wait(self._settings.poll or _QUICK)):
+            async with asyncio.timeout(self._claim_plan.limits.wait(self._settings.poll or _MIN_IDLE_INTERVAL)):
                 await self._freed.wait()
 
     async def _idle(self, request: ClaimRequest) -> None:
-        """Wait for a task to claim, for room, or for the end."""
+        """Wait for a claimable task, for a free slot, or for the stop."""
         if self._freed.is_set():
             return
-        longest = self._settings.poll or rest(self._claim_took, _QUICK, _SLOW)
-        longest = self._claiming.limits.next_token(longest)  # `request` leaves out the types that have none
+        longest = self._settings.poll or idle_interval(self._claim_took, _MIN_IDLE_INTERVAL, _MAX_IDLE_INTERVAL)
+        longest = self._claim_plan.limits.next_token(longest)  # `request` omits types without a token
         waits = [
             asyncio.ensure_future(self._engine.wait(request, longest)),
             asyncio.ensure_future(self._freed.wait()),
@@ -290,7 +302,7 @@ class Worker:
             answers = await asyncio.gather(*waits, return_exceptions=True)
         waited = answers[0]
         if isinstance(waited, StorageError):
-            await self._away(waited)
+            await self._back_off(waited)
         elif isinstance(waited, Exception):
             raise waited
 
@@ -304,139 +316,146 @@ class Worker:
 
     async def _end_drain(self) -> None:
         if left := await self._drain.left():
-            log.warning("drained; left in the queue: %s", left)
+            log.warning("drained; tasks left in the queue: %s", left)
         else:
             log.info("drained: the queue is empty")
         self.stop()
 
-    # --- look around
+    # --- controls, registration, heartbeat
 
-    async def _look(self) -> None:
-        """Obey the switches. A worker that is idle does so before it claims (`_claim_and_start`), and not here."""
+    async def _read_controls_regularly(self) -> None:
+        """Apply the controls. An idle worker reads them before each claim (`_claim_and_start`) instead of here."""
         while True:
-            await self._patiently(self._registration.make_types_known)
-            began, pause = self._clock(), self._look_interval
-            paused = self._claiming.is_paused
+            await self._call_store(self._registration.make_types_known)
+            began, pause = self._clock(), self._controls_interval
+            paused = self._claim_plan.is_paused
             if paused or self._executors.queue.is_closed or began < self._busy_until:
-                await self._patiently(self._obey)
-                pause = rest(self._clock() - began, _LOOK, _PAUSED) if paused else pause
+                await self._call_store(self._apply_controls)
+                if paused:
+                    pause = idle_interval(self._clock() - began, _CONTROLS_INTERVAL, _MAX_PAUSED_INTERVAL)
             await asyncio.sleep(pause)
 
     def controls_changed(self, *, hold: bool) -> "Future[None]":
-        """Obey the switches now, and start nothing before if `hold`. From any thread of this process."""
-        obeyed: Future[None] = Future()
+        """Read and apply the controls now. With `hold`, no handler starts before that.
+
+        May be called from any thread of this process. The future completes once the controls are applied.
+        """
+        applied: Future[None] = Future()
         if hold:
             self._holds += 1
             self._executors.queue.close()
 
-        async def obey() -> None:
-            await self._patiently(self._obey)
-            obeyed.set_result(None)
+        async def apply() -> None:
+            await self._call_store(self._apply_controls)
+            applied.set_result(None)
 
-        def look() -> None:
-            self._looks.add(looking := asyncio.ensure_future(obey()))
-            looking.add_done_callback(self._looks.discard)
+        def read() -> None:
+            self._reads.add(reading := asyncio.ensure_future(apply()))
+            reading.add_done_callback(self._reads.discard)
 
         try:
-            self._loop.call_soon_threadsafe(look)
+            self._loop.call_soon_threadsafe(read)
         except RuntimeError:  # the worker has ended
-            obeyed.set_result(None)
-        return obeyed
+            applied.set_result(None)
+        return applied
 
-    async def _obey(self) -> None:
+    async def _apply_controls(self) -> None:
         holds = self._holds
-        await self._claiming.obey()
+        await self._claim_plan.apply_controls()
         queue = self._executors.queue
-        queue.recall(self._is_held_back)  # before it is reopened: an executor may have taken them before it was closed
+        queue.recall(self._is_held_back)  # before `reopen`: an executor may have taken these runs before the close
         for run in queue.take_back(self._is_held_back):
             self._settler.report(run, HANDED_BACK)
-        if holds == self._holds:  # else these switches may be older than the last pause
+        if holds == self._holds:  # otherwise these controls may be older than the last pause
             queue.reopen()
-        if self._claiming.dismissed and not self._stopping.is_set():
+        if self._claim_plan.drain_requested and not self._stopping.is_set():
             log.info("drain requested: claiming no more tasks")
-            self.dismissed = True
+            self.drain_requested = True
             self.stop()
 
     def _is_held_back(self, run: Run) -> bool:
-        return self._claiming.is_held_back(run.task)
+        return self._claim_plan.is_held_back(run.task)
 
     def _is_out_of_date(self) -> bool:
-        return self._clock() - self._claiming.obeyed_at >= self._look_interval * _STALE / _LOOK
+        return (
+            self._clock() - self._claim_plan.controls_read_at
+            >= self._controls_interval * _MAX_CONTROLS_AGE / _CONTROLS_INTERVAL
+        )
 
     async def _check_unknown_types(self) -> None:
         while True:
             began = self._clock()
             if self._is_out_of_date():
-                await self._patiently(self._obey)
-            await self._patiently(self._handle_unknown_types)
+                await self._call_store(self._apply_controls)
+            await self._call_store(self._handle_unknown_types)
             await asyncio.sleep(self._unknown_types.pause(self._clock() - began))
 
     async def _handle_unknown_types(self) -> None:
         self._registration.failed += await self._unknown_types.check()
 
-    async def _beat(self) -> None:
+    async def _announce_regularly(self) -> None:
         while True:
             began = self._clock()
-            await self._patiently(self._announce)
+            await self._call_store(self._announce)
             shortest = self._settings.heartbeat
-            idle = began >= self._busy_until and not len(self._held)
-            await asyncio.sleep(rest(self._clock() - began, shortest, 3 * shortest) if idle else shortest)
+            idle = began >= self._busy_until and not len(self._leased_runs)
+            await asyncio.sleep(idle_interval(self._clock() - began, shortest, 3 * shortest) if idle else shortest)
 
     async def _announce(self) -> None:
         await self._store_time.look()
         running = [run.task.id for run in self._executors.queue.running()]
         await self._registration.announce(running, waiting=len(self._executors.queue))
 
-    async def _pulse(self) -> None:
+    async def _heartbeat(self) -> None:
         while True:
             self.alive_at = self._clock()
-            await asyncio.sleep(_PULSE)
+            await asyncio.sleep(_HEARTBEAT_INTERVAL)
 
-    async def _patiently(self, trip: Any) -> None:
-        """Go to the store; if it is away, say so and go on: the next round tries again."""
+    async def _call_store(self, call: Any) -> None:
+        """Await `call()`. If the store is unreachable, log a warning and back off; the caller retries later."""
         try:
-            await trip()
+            await call()
         except StorageError as error:
-            await self._away(error)
+            await self._back_off(error)
 
-    async def _away(self, error: StorageError) -> None:
+    async def _back_off(self, error: StorageError) -> None:
         if isinstance(error, NewerFormat) and not self._stopping.is_set():
-            raise error  # the store stays as it is: this build has to go
+            raise error  # retrying cannot help: this version of qo cannot read the store
         pause = self._backoff.next()
         log.warning("the store is unreachable; retrying in %.1f s: %s", pause, error)
         await asyncio.sleep(pause)
 
-    # --- the end
+    # --- shutdown
 
     async def _finish(self) -> None:
-        """Hand back what has not started, wait for what runs, hand back what does not end in time.
+        """Hand back tasks that have not started, wait for running ones, hand back those that do not end in time.
 
-        A store that does not answer is not waited for longer than the grace period and `_LAST_ANSWER`.
+        If the store does not answer, this takes at most the grace period and `_HAND_BACK_TIMEOUT`.
         """
         self._registration.status = "draining"
-        told = [
-            asyncio.create_task(self._patiently(self._announce)),
-            asyncio.create_task(self._hand_back(self._executors.steal())),
+        calls = [
+            asyncio.create_task(self._call_store(self._announce)),
+            asyncio.create_task(self._hand_back(self._executors.take_unstarted())),
         ]
         await self._wait_for_runs()
-        left_over = [run for run in self._held.runs() if not run.settled]
-        for run in left_over:
+        unfinished = [run for run in self._leased_runs.runs() if not run.settled]
+        for run in unfinished:
             run.settled = True
             self._executors.cancel(run)
-        told.append(asyncio.create_task(self._hand_back(left_over)))
-        if not await bounded(self._leave(told), _ABORT_ANSWER if self._aborting.is_set() else _LAST_ANSWER):
-            log.warning("the store has not answered: what was not handed back runs again when its lease is over")
-        abandon(told)
+        calls.append(asyncio.create_task(self._hand_back(unfinished)))
+        if not await bounded(self._leave(calls), _ABORT_TIMEOUT if self._aborting.is_set() else _HAND_BACK_TIMEOUT):
+            log.warning("the store does not answer: tasks that were not handed back run again when their leases expire")
+        abandon(calls)
 
-    async def _leave(self, told: list[asyncio.Task[None]]) -> None:
-        await asyncio.gather(*told)
+    async def _leave(self, calls: list[asyncio.Task[None]]) -> None:
+        await asyncio.gather(*calls)
         with contextlib.suppress(StorageError):
             await self._registration.leave()
 
     async def _wait_for_runs(self) -> None:
-        """Until nothing is held, the grace period is over, or the worker is told to abort."""
+        """Wait until no run is left, the grace period is over, or the worker is aborted."""
         until = self._clock() + self._settings.grace
-        while len(self._held) and not self._aborting.is_set() and (left := until - self._clock()) > 0:
+        while len(self._leased_runs) and not self._aborting.is_set() and (left := until - self._clock()) > 0:
             self._freed.clear()
             waits = [asyncio.ensure_future(self._freed.wait()), asyncio.ensure_future(self._aborting.wait())]
             await asyncio.wait(waits, timeout=left, return_when=asyncio.FIRST_COMPLETED)
@@ -450,7 +469,7 @@ class Worker:
             log.info("handing back %d tasks", len(runs))
             await self._settler.apply([release(run.task, None) for run in runs])
         for run in runs:
-            self._held.remove(run)
+            self._leased_runs.remove(run)
         self._freed.set()
 
 
@@ -458,7 +477,7 @@ def _handlers(registry: Registry, settings: WorkerSettings) -> dict[str, Handler
     handlers = {handler.type: handler for handler in registry}
     missing = [type for type in settings.types if type not in handlers]
     if missing:
-        raise InvalidSetting(f"there is no handler for {', '.join(missing)}; there are: {', '.join(sorted(handlers))}")
+        raise InvalidSetting(f"no handler for {', '.join(missing)}; handlers exist for: {', '.join(sorted(handlers))}")
     if settings.types:
         handlers = {type: handlers[type] for type in settings.types}
     for handler in handlers.values():
@@ -469,29 +488,29 @@ def _handlers(registry: Registry, settings: WorkerSettings) -> dict[str, Handler
 
 @contextlib.asynccontextmanager
 async def _background(*work: Coroutine[Any, Any, None]) -> AsyncIterator[list[asyncio.Task[None]]]:
-    """Work that goes on beside the block and ends with it."""
+    """Run `work` in tasks that are cancelled when the block ends."""
     tasks = [asyncio.create_task(each) for each in work]
     try:
         yield tasks
     finally:
         for task in tasks:
             task.cancel()
-        await ended(tasks, _CANCELLATION)
+        await ended(tasks, _CANCEL_TIMEOUT)
         abandon(tasks)
 
 
 async def _first(main: Coroutine[Any, Any, None], failed: list[asyncio.Task[None]]) -> None:
-    """Run `main` to its end, unless something beside it breaks first."""
+    """Run `main` to its end, unless a background task in `failed` ends first. Raises what that task raised."""
     running = asyncio.create_task(main)
     try:
         await asyncio.wait([running, *failed], return_when=asyncio.FIRST_COMPLETED)
     finally:
         if not running.done():
             running.cancel()
-            await ended([running], _CANCELLATION)
+            await ended([running], _CANCEL_TIMEOUT)
         abandon([running])
     for task in [*failed, running]:
         if task.done() and task.cancelled():
-            raise WorkerCancelled("something cancelled what the worker does in the background; restart the worker")
+            raise WorkerCancelled("a background task of the worker was cancelled; restart the worker")
         if task.done():
             task.result()

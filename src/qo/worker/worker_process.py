@@ -1,6 +1,6 @@
-"""One worker process as its supervisor sees it: started, watched, killed if it must be, and reported when it died.
+"""The supervisor's side of one worker process: start, watch, kill if it does not answer, settle its tasks if it died.
 
-The supervisor runs no handler and imports nothing of the program, so nothing a handler does can stop it.
+The supervisor runs no handler and does not import the program, so no handler can affect it.
 """
 
 import asyncio
@@ -17,35 +17,36 @@ import msgspec
 
 from qo.clock import Clock, boot_clock
 from qo.tasks import Executor
-from qo.worker.crash_report import CrashReport, Told, suspects_of
+from qo.worker.crash_report import CrashReport, CrashSettlement, suspects_of
 from qo.worker.exit_codes import BROKEN, CANCELLED
 from qo.worker.run_table import Phase, RunEntry, RunTable
 
 log = logging.getLogger("qo.fleet")
-RUNS = "QO_FLEET_RUNS"  # the variable that names the descriptor of the shared table
+RUNS = "QO_FLEET_RUNS"  # environment variable with the descriptor of the shared run table
 
-_TICK = 0.25  # seconds between two looks
-_OWN_GAP = 1.0  # a look that comes this late means that the supervisor was stopped, or the machine slept
-_SILENCE, _LEASES_LEFT = 10.0, 1 / 3  # a silent process is killed after this, or this part of a lease if that is longer
-_OVERDUE_SILENCE, _OVERDUE = 4.0, 3.0  # or after this, if a run is so much past its time limit
-_FIRST_SAMPLE = 1.0  # seconds of silence after which the threads' CPU time is read
-_BUSY = 0.3  # the thread that held the interpreter used at least this part of a CPU
-_EXIT = 8.0  # seconds a process has to exit once its work has ended
-_REPORT_MARGIN = 10.0  # seconds beyond its patience after which a report is given up
+# In seconds, if not stated otherwise.
+_CHECK_INTERVAL = 0.25
+_MAX_CHECK_GAP = 1.0  # a longer gap between checks means that the supervisor was stopped or the machine slept
+_MAX_SILENCE, _MAX_SILENCE_LEASES = 10.0, 1 / 3  # a silent process is killed after the longer of both; second in leases
+_MAX_OVERDUE_SILENCE, _MAX_OVERDUE = 4.0, 3.0  # or after the first, if a run exceeds its time limit by the second
+_SAMPLE_DELAY = 1.0  # of silence before the CPU time of the threads is read
+_MIN_HOLDER_CPU = 0.3  # part of a CPU that a thread must have used to count as the holder of the GIL
+_EXIT_TIMEOUT = 8.0  # for the process to exit once its worker has ended
+_REPORT_MARGIN = 10.0  # beyond the report's timeout, after which the report is killed
 
 
 class WorkerProcess:
     def __init__(self, name: str, process: Process, table: RunTable, *, lease: float, clock: Clock) -> None:
         self.name, self.process, self._table = name, process, table
-        self._silence = max(_SILENCE, lease * _LEASES_LEFT)
+        self._max_silence = max(_MAX_SILENCE, lease * _MAX_SILENCE_LEASES)
         self._lease, self._clock = lease, clock
         self._handle = _handle_of(process)
-        self._held: tuple[str, int | None] | None = None  # why it was killed, and which thread was to blame
+        self._kill_reason: tuple[str, int | None] | None = None  # why it was killed, and the thread that held the GIL
         self._samples: tuple[float, dict[int, int]] | None = None
-        self._resumed_at = self._looked_at = clock()
+        self._resumed_at = self._checked_at = clock()
         self._ended_at: float | None = None
-        self._is_dismissed = False  # killed because the supervisor itself was told to end it
-        self._was_stopped = False  # by SIGSTOP, when it was killed
+        self._is_shut_down = False  # killed because the supervisor shuts down
+        self._was_stopped = False  # it was stopped by SIGSTOP when it was killed
 
     @classmethod
     async def start(
@@ -58,10 +59,10 @@ class WorkerProcess:
         lease: float,
         clock: Clock = boot_clock,
     ) -> "WorkerProcess":
-        """`keep` is a descriptor the process inherits."""
+        """Start the process. It inherits the descriptor `keep`."""
         table, descriptor = RunTable.create()
         try:
-            # A session of its own: Ctrl-C in the terminal reaches the supervisor alone, which passes it on once.
+            # In a new session, so that Ctrl-C reaches only the supervisor, which forwards it once.
             process = await asyncio.create_subprocess_exec(
                 *command,
                 env={**environment, RUNS: str(descriptor)},
@@ -75,22 +76,22 @@ class WorkerProcess:
 
     @property
     def has_worked(self) -> bool:
-        """It got as far as taking tasks."""
+        """Whether the process got as far as claiming tasks."""
         return self._table.phase is not Phase.STARTING
 
     def silence(self) -> float:
-        """Seconds since the interpreter answered and the worker's loop turned."""
+        """Seconds since the last heartbeat of the interpreter and of the worker's event loop, the older of both."""
         if self._table.phase is not Phase.WORKING:
             return 0.0
         return self._clock() - max(min(self._table.beats), self._resumed_at)
 
     def kill(self) -> None:
-        """End it by force because its time to end is over, or its user does not wait: no handler is to blame."""
-        if self.process.returncode is None and self._held is None:
-            self._is_dismissed = True
-        self.tell(signal.SIGKILL)
+        """Kill the process because its time to end is over or the user asked for it. No handler counts as the cause."""
+        if self.process.returncode is None and self._kill_reason is None:
+            self._is_shut_down = True
+        self.send_signal(signal.SIGKILL)
 
-    def tell(self, number: signal.Signals) -> None:
+    def send_signal(self, number: signal.Signals) -> None:
         with contextlib.suppress(ProcessLookupError):
             if self._handle is not None:
                 signal.pidfd_send_signal(self._handle, number)
@@ -98,7 +99,7 @@ class WorkerProcess:
                 self.process.send_signal(number)
 
     async def wait(self) -> int:
-        """Watch the process until it ends; its exit code."""
+        """Watch the process until it ends. Returns its exit code."""
         watching = asyncio.create_task(self._watch())
         try:
             code = await self.process.wait()
@@ -109,72 +110,72 @@ class WorkerProcess:
     # --- watch
 
     async def _watch(self) -> None:
-        while not self.look():  # noqa: ASYNC110 - what is looked at is another process
-            await asyncio.sleep(_TICK)
+        while not self.check():  # noqa: ASYNC110 - it polls another process
+            await asyncio.sleep(_CHECK_INTERVAL)
 
-    def look(self) -> bool:
-        """Kill the process if it does not answer any more. True: it was killed."""
-        if self._held is not None:
+    def check(self) -> bool:
+        """Kill the process if it does not answer. Returns True if it was killed."""
+        if self._kill_reason is not None:
             return True
         now = self._clock()
-        if now - self._looked_at > _OWN_GAP:
-            self._resumed_at = now  # the process was probably stopped too: it gets its full time again
-        self._looked_at = now
+        if now - self._checked_at > _MAX_CHECK_GAP:
+            self._resumed_at = now  # the process was probably stopped too, so its silence is counted anew
+        self._checked_at = now
         if self._table.phase is Phase.ENDED:
             self._ended_at = self._ended_at or now
-            if now - max(self._ended_at, self._resumed_at) <= _EXIT:
+            if now - max(self._ended_at, self._resumed_at) <= _EXIT_TIMEOUT:
                 return False
-            log.warning("worker %s has ended its work and does not exit: it is killed", self.name)
+            log.warning("worker %s has ended but its process does not exit; killing it", self.name)
         elif reason := self._reason_to_kill(now):
-            self._held = reason, self._busiest_thread(now)
+            self._kill_reason = reason, self._busiest_thread(now)
             self._was_stopped = state_of(self.process.pid) == "T"
-            log.error("worker %s %s: it is killed, and another starts", self.name, reason)
+            log.error("worker %s %s; killing and restarting it", self.name, reason)
         else:
             return False
-        self.tell(signal.SIGKILL)
+        self.send_signal(signal.SIGKILL)
         return True
 
     def _reason_to_kill(self, now: float) -> str | None:
         silence = self.silence()
-        if silence < _FIRST_SAMPLE:
+        if silence < _SAMPLE_DELAY:
             self._samples = None
             return None
         if self._samples is None:
             self._samples = now, _cpu_times(self.process.pid)
-        overdue = silence > _OVERDUE_SILENCE and any(now > run.ends_at + _OVERDUE for run in self._inside())
-        if not overdue and silence <= self._silence:
+        overdue = silence > _MAX_OVERDUE_SILENCE and any(now > run.ends_at + _MAX_OVERDUE for run in self._inside())
+        if not overdue and silence <= self._max_silence:
             return None
-        if state_of(self.process.pid) == "t":  # a debugger holds it
+        if state_of(self.process.pid) == "t":  # stopped by a debugger
             return None
         return f"did not answer for {silence:.1f} s"
 
     def _inside(self) -> list[RunEntry]:
-        return [run for run in self._table.runs() if run.executor is not Executor.PROCESS and not run.left_behind]
+        return [run for run in self._table.runs() if run.executor is not Executor.PROCESS and not run.abandoned]
 
     def _busiest_thread(self, now: float) -> int | None:
-        """The thread that kept the interpreter to itself, as far as the kernel's accounts tell."""
+        """The thread that probably held the GIL, by the CPU time of the threads; None if unknown."""
         if self._samples is None:
             return None
         since, before = self._samples
         used = {thread: ticks - before.get(thread, ticks) for thread, ticks in _cpu_times(self.process.pid).items()}
         busiest = max(used, key=lambda thread: used[thread], default=None)
-        if busiest is None or used[busiest] < _BUSY * (now - since) * os.sysconf("SC_CLK_TCK"):
+        if busiest is None or used[busiest] < _MIN_HOLDER_CPU * (now - since) * os.sysconf("SC_CLK_TCK"):
             return None
         return busiest
 
     # --- report
 
-    def crash(self, code: int, *, blameless: Sequence[int], patience: float) -> CrashReport | None:
-        """What the store is to be told of the tasks this process held; None if it never worked.
+    def crash_report(self, code: int, *, blameless: Sequence[int], timeout: float) -> CrashReport | None:
+        """The report from which the tasks of this process are settled; None if it has claimed none.
 
-        After an exit code in `blameless` no handler is to blame.
+        After an exit code in `blameless` no handler counts as the cause.
         """
         if not self._table.url:
             return None
         now, runs = self._clock(), self._table.runs()
-        reason, holder = self._held or (_cause(code), None)
-        suspects = [] if code in blameless or self._is_dismissed else suspects_of(runs, holder)
-        killed = " and was killed" if self._held else ""
+        reason, holder = self._kill_reason or (_cause(code), None)
+        suspects = [] if code in blameless or self._is_shut_down else suspects_of(runs, holder)
+        killed = " and was killed" if self._kill_reason else ""
         return CrashReport(
             url=self._table.url,
             worker_id=self.name,
@@ -183,8 +184,8 @@ class WorkerProcess:
             suspects=list(dict.fromkeys(run.task_id for run in suspects)),
             is_uncertain=self._was_stopped,
             unreachable=[run.task_id for run in suspects if not run.reachable],
-            timed_out={run.task_id: run.time_limit for run in suspects if self._held and now > run.ends_at},
-            patience=patience,
+            timed_out={run.task_id: run.time_limit for run in suspects if self._kill_reason and now > run.ends_at},
+            timeout=timeout,
         )
 
     def close(self) -> None:
@@ -195,47 +196,47 @@ class WorkerProcess:
 
 
 async def send(report: CrashReport) -> None:
-    """Have the store told by a process of its own, within the report's patience."""
-    # -P: the program's own files are not to be imported.
+    """Settle the tasks of a report in a separate process, within the report's timeout. Logs the result."""
+    # -P keeps files of the program from being imported.
     safe = ["-P"] if sys.version_info >= (3, 11) else []
     process = await asyncio.create_subprocess_exec(
         sys.executable, *safe, "-m", "qo.worker.crash", stdin=PIPE, stdout=PIPE, stderr=PIPE, start_new_session=True
     )
     try:
-        async with asyncio.timeout(report.patience + _REPORT_MARGIN):
-            out, complaint = await process.communicate(msgspec.msgpack.encode(report))
+        async with asyncio.timeout(report.timeout + _REPORT_MARGIN):
+            out, errors = await process.communicate(msgspec.msgpack.encode(report))
     except TimeoutError:
-        out, complaint = b"", b"the store has not answered"
+        out, errors = b"", b"the store does not answer"
     finally:
         if process.returncode is None:
             process.kill()
     about = {"worker_id": report.worker_id}
     if process.returncode == 0:
-        told = msgspec.msgpack.decode(out, type=Told)
-        for line in complaint.decode(errors="replace").splitlines():  # what became of each task
+        told = msgspec.msgpack.decode(out, type=CrashSettlement)
+        for line in errors.decode(errors="replace").splitlines():  # its log: one line per task
             log.warning("%s", line, extra=about)
         log.warning(
-            "worker %s %s: %d tasks failed with it, %d run alone next time, %d were handed back",
+            "worker %s %s: %d of its tasks failed, %d will run alone, %d were handed back",
             report.worker_id, report.cause, told.charged, told.set_apart, told.released, extra=about,
         )  # fmt: skip
     else:
-        lines = complaint.decode(errors="replace").strip().splitlines() or ["no reason given"]
+        lines = errors.decode(errors="replace").strip().splitlines() or ["no output"]
         log.error(
-            "the store could not be told of worker %s: %s; its tasks run again when their leases are over",
+            "cannot settle the tasks of worker %s: %s; they run again when their leases expire",
             report.worker_id, lines[-1], extra=about,
         )  # fmt: skip
 
 
 def attach_table() -> RunTable:
-    """In the worker process: the table the supervisor reads."""
+    """The run table that the supervisor reads. Called in the worker process."""
     return RunTable.attach(int(os.environ.pop(RUNS)))
 
 
 def _handle_of(process: Process) -> int | None:
-    """A descriptor that stands for the process and no other; None where there is no such thing.
+    """A pidfd of the process; None where the system has none.
 
-    Signals go there because `send_signal` reaps a process that has just died: asyncio, which waits for it in a thread,
-    may then never learn its exit code.
+    Signals are sent through it, because `Process.send_signal` may reap a process that has just died. Then asyncio,
+    which waits for it in a thread, may never get its exit code.
     """
     try:
         return os.pidfd_open(process.pid) if hasattr(os, "pidfd_open") else None
@@ -245,16 +246,16 @@ def _handle_of(process: Process) -> int | None:
 
 def _cause(code: int) -> str:
     if code == BROKEN:
-        return "lost its open files"
+        return "ended because a handler closed its file descriptors"
     if code == CANCELLED:
-        return "ended because a handler cancelled the worker's own work"
+        return "ended because a handler cancelled the worker's background tasks"
     if code < 0:
         return f"was killed by {signal.Signals(-code).name}"
     return f"exited with code {code}"
 
 
 def _cpu_times(pid: int) -> dict[int, int]:
-    """Clock ticks used by each thread; empty where there is no /proc."""
+    """CPU time of each thread in clock ticks; empty where there is no /proc."""
     used = {}
     with contextlib.suppress(OSError):
         for folder in Path(f"/proc/{pid}/task").iterdir():
@@ -265,7 +266,7 @@ def _cpu_times(pid: int) -> dict[int, int]:
 
 
 def state_of(pid: int) -> str:
-    """The kernel's letter for what the process does; empty where there is no /proc."""
+    """The kernel's letter for the state of the process; empty where there is no /proc."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except (OSError, IndexError):
