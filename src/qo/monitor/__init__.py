@@ -1,4 +1,4 @@
-"""Watching over the queue: lost tasks, silent workers, old tasks."""
+"""The monitor: recovers tasks of dead workers, marks dead workers, and applies retention."""
 
 from typing import TYPE_CHECKING
 

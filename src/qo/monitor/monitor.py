@@ -1,6 +1,7 @@
-"""The monitor: expires leases, notices dead workers, tidies up.
+"""The monitor expires leases, marks dead workers, and applies retention.
 
-Any number may run: every write is guarded, so they cannot do harm; a note elects one, so they do not do it all twice.
+Any number of monitors may run. A note elects one leader, so that the work is not done twice. Guarded writes keep the
+store correct if two monitors lead for a moment.
 """
 
 import asyncio
@@ -27,13 +28,13 @@ from qo.sweep.lease_expiry import LeaseExpiry
 from qo.sweep.retention import Retention
 
 log = logging.getLogger("qo.monitor")
-_LATE = 1.25, 2.0  # a check may come this much later than planned: a factor, and seconds
-_TERM = 2  # checks a leader is good for: every second one renews it
+_MAX_DELAY_FACTOR, _MAX_DELAY = 1.25, 2.0  # how late a check may be: a factor of the interval, plus seconds
+_TERM_CHECKS = 2  # checks in the term of a leader: every second check renews it
 _COMPACT_INTERVAL = 1800.0  # seconds between two compactions of the statistics and the audit trail
-_BURIALS = 4  # checks: so often silent workers are looked for
-_LONGEST_TERM = 3600.0  # seconds: a leader note that stays the same for longer has no leader behind it
-_MOST_WATCHED = 10_000  # notes
-_UNTOLD_TERM = 900.0  # seconds, for a note that does not say how long its term is
+_WORKER_CHECK_PERIOD = 4  # checks between two searches for dead workers
+_MAX_TERM = 3600.0  # seconds; the leader of a note that stays unchanged for longer is dead
+_MAX_WATCHED_NOTES = 10_000
+_DEFAULT_TERM = 900.0  # seconds, for a leader note without a term
 
 
 class Checked(Struct, frozen=True, kw_only=True):
@@ -50,7 +51,7 @@ class Checked(Struct, frozen=True, kw_only=True):
 class _Term(NamedTuple):
     version: str  # of the leader note
     until: float
-    ends: float  # by the clock that nobody sets
+    ends: float  # by the monotonic clock
 
 
 class Monitor:
@@ -61,7 +62,7 @@ class Monitor:
         *,
         id: str,
         clock: Clock = system_clock,
-        elapsed: Clock | None = None,  # that nobody sets
+        elapsed: Clock | None = None,  # a monotonic clock
     ) -> None:
         self._engine: Engine = client.engine
         self._settings = settings or MonitorSettings()
@@ -69,7 +70,7 @@ class Monitor:
         self._elapsed = elapsed or unset_clock(clock)
         self._unchanged = _Unchanged(self._elapsed)
         awake = elapsed or unset_clock(clock, monotonic_clock)
-        self._expiry = LeaseExpiry(client.engine, client.transitions, awake, looks_ahead=True)
+        self._expiry = LeaseExpiry(client.engine, client.transitions, awake, checks_ahead=True)
         self._stopping = asyncio.Event()
         self._retention = _retention(client, self._settings)
         self._swept_at = {"repair": float("-inf"), "tidy": float("-inf"), "compact": float("-inf")}
@@ -100,37 +101,36 @@ class Monitor:
             await self._resign()
 
     async def check(self) -> Checked:
-        """One round, if this monitor leads."""
+        """Do one round of checks if this monitor leads. Raises StorageError."""
         await self._clock.look()
         if not await self._lead():
-            await self._expiry.look()  # this monitor may have to take over right after the clock was set
+            await self._expiry.update_clock()  # to know of clock steps if this monitor takes over later
             return Checked(led=False)
         expired = await self._expire()
-        dead = await self._bury_workers() if self._checks % _BURIALS == 0 else 0
+        dead = await self._mark_dead_workers() if self._checks % _WORKER_CHECK_PERIOD == 0 else 0
         self._checks += 1
         swept = await self._sweep()
         return msgspec.structs.replace(swept, expired=expired, dead_workers=dead)
 
     async def check_once(self) -> Checked:
-        """One round, then let another lead."""
+        """Do one round of checks, then give up leadership. Raises StorageError."""
         checked = await self.check()
         await self._resign()
         return checked
 
-    # --- who does it
+    # --- leader election
 
     async def _lead(self) -> bool:
-        """Whether this monitor does the work. One that leads asks nobody until its term ends."""
+        """Whether this monitor leads. A leader does not read the note again before its term ends."""
         now = self._clock()
-        factor, seconds = _LATE
-        check = factor * self._settings.check_interval + seconds
+        check = _MAX_DELAY_FACTOR * self._settings.check_interval + _MAX_DELAY
         if self._term is not None and min(self._term.until - now, self._term.ends - self._elapsed()) >= check:
             return True
         version = self._term.version if self._term is not None else await self._vacancy(now)
         self._term = None
         if version is None:
             return False
-        term = notes.Leader(holder=self._id, until=now + _TERM * check, term=_TERM * check)
+        term = notes.Leader(holder=self._id, until=now + _TERM_CHECKS * check, term=_TERM_CHECKS * check)
         try:
             version = await self._engine.write_note(notes.LEADER, msgspec.json.encode(term), expected=version)
         except Conflict:
@@ -139,7 +139,7 @@ class Monitor:
         return True
 
     async def _vacancy(self, now: float) -> str | None:
-        """What to write over to lead; None while another leads."""
+        """The version of the leader note to replace in order to lead; None while another monitor leads."""
         note = await self._engine.read_note(notes.LEADER)
         if note is None:
             return NEW
@@ -151,38 +151,43 @@ class Monitor:
         if leader.holder in {"", self._id} or leader.until <= now:
             return note.version
         unchanged = self._unchanged.seconds(note)
-        if unchanged > min(leader.term or _UNTOLD_TERM, _LONGEST_TERM):
-            log.warning("monitor %s says it leads until long from now, but has been silent; taking over", leader.holder)
+        if unchanged > min(leader.term or _DEFAULT_TERM, _MAX_TERM):
+            log.warning("monitor %s has not renewed its leadership; taking over", leader.holder)
             return note.version
-        self._next = min(2 * self._settings.check_interval, leader.until - now)  # be there if it does not come back
+        self._next = min(2 * self._settings.check_interval, leader.until - now)  # when the term ends, to take over
         return None
 
     async def _resign(self) -> None:
-        """Let another lead at once."""
+        """Give up leadership, so that another monitor can lead at once."""
         self._term = None
         note = await self._engine.read_note(notes.LEADER)
-        with contextlib.suppress(Conflict, DamagedNote):  # then another has it, or the next to lead sets it aside
+        with contextlib.suppress(
+            Conflict, DamagedNote
+        ):  # another monitor leads, or the next leader sets the note aside
             if note is not None and notes.decode(note, notes.Leader).holder == self._id:
                 await self._engine.write_note(notes.LEADER, msgspec.json.encode(notes.Leader()), expected=note.version)
 
-    # --- what is done
+    # --- checks
 
     async def _expire(self) -> int:
-        """Tasks whose worker went silent fail like any other: with back-off, and for good in the end."""
+        """Fail the attempts whose leases have expired: they are retried with back-off, or fail permanently."""
         return len(await self._expiry.expire(grace=self._settings.grace, page_size=self._settings.sweep_page_size))
 
-    async def _bury_workers(self) -> int:
+    async def _mark_dead_workers(self) -> int:
         dead = 0
         for note in await self._engine.notes(notes.WORKERS):
             try:
-                dead += await self._bury(note)
+                dead += await self._mark_if_dead(note)
             except DamagedNote as error:
                 await notes.set_aside(self._engine, error)
-                await self._engine.drop_note(note.name)  # a worker that lives writes it again
+                await self._engine.drop_note(note.name)  # a live worker writes it again
         return dead
 
-    async def _bury(self, note: Note) -> bool:
-        """Whether the worker is found to be dead: by its last sign of life, or, if that lies ahead, by none coming."""
+    async def _mark_if_dead(self, note: Note) -> bool:
+        """Mark the worker as dead, or forget it, if it is silent. Returns True if it was newly marked.
+
+        Silence is counted from the last heartbeat, or, if that lies in the future, since its note last changed.
+        """
         worker = notes.decode(note, notes.WorkerNote)
         silent = self._clock() - worker.last_heartbeat - self._expiry.ahead_since(worker.last_heartbeat)
         silent = max(silent, self._unchanged.seconds(note))
@@ -190,14 +195,14 @@ class Monitor:
             await self._engine.drop_note(note.name)
         elif silent > self._settings.worker_health_threshold and worker.status != "dead":
             as_tombstone = msgspec.structs.replace(worker, status="dead")
-            with contextlib.suppress(Conflict):  # it came back
+            with contextlib.suppress(Conflict):  # it wrote its note again
                 await self._engine.write_note(note.name, msgspec.json.encode(as_tombstone), expected=note.version)
-                log.warning("worker %s has been silent for %.0f s", worker.worker_id, silent)
+                log.warning("worker %s has sent no heartbeat for %.0f s", worker.worker_id, silent)
                 return True
         return False
 
     async def _sweep(self) -> Checked:
-        """Now and then: what is no hurry."""
+        """Repair, compact and apply retention, each at its own interval."""
         repaired = 0
         if self._is_due("repair", self._settings.sweep_interval):
             repaired = await self._engine.repair()
@@ -215,7 +220,7 @@ class Monitor:
     async def _compact_audit(self) -> None:
         try:
             await compact_audit(self._engine, self._clock())
-        except Refused as error:  # in a bucket, the credentials of a monitor may not rewrite the trail
+        except Refused as error:  # in a bucket, a monitor's credentials need not include the audit trail
             log.debug("the audit trail is left to qo serve and qo audit: %s", error)
 
     def _is_due(self, work: str, interval: float) -> bool:
@@ -227,7 +232,7 @@ class Monitor:
 
 
 def _retention(client: Client, settings: MonitorSettings) -> Retention:
-    """The monitor's own; if that leaves it to the store, what the program beside it has said for such a store."""
+    """The monitor's retention. If unset on a store with a default retention, that of the client's settings."""
     finished = settings.retention
     if finished is None and client.engine.default_retention:
         finished = client.settings.retention
@@ -235,7 +240,7 @@ def _retention(client: Client, settings: MonitorSettings) -> Retention:
 
 
 class _Unchanged:
-    """For how long notes have stayed the same, measured here: needs nobody's idea of what time it is."""
+    """Measures for how long notes have not changed, by the local monotonic clock."""
 
     def __init__(self, elapsed: Clock) -> None:
         self._elapsed = elapsed
@@ -246,6 +251,6 @@ class _Unchanged:
         if version != note.version:
             since = self._elapsed()
         self._seen[note.name] = note.version, since
-        if len(self._seen) > _MOST_WATCHED:
+        if len(self._seen) > _MAX_WATCHED_NOTES:
             self._seen.popitem(last=False)
         return self._elapsed() - since

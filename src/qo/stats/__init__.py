@@ -1,4 +1,4 @@
-"""What was done, counted in the store minute by minute by every process that settles tasks."""
+"""Statistics of settled tasks, counted per minute by every process that settles tasks and kept in the store."""
 
 from qo.stats.archive import MINUTE, PREFIX, compact_stats, read_stats
 from qo.stats.durations import BOUNDS, Durations

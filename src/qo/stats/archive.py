@@ -1,7 +1,7 @@
-"""The notes that hold statistics: one for each process and hour, merged once the hour is over.
+"""The notes that hold statistics: one per process and hour, merged after the hour is over.
 
-    stats/2026-11-17T06/web1-4711-a1b2c3    what one process counted in that hour; nobody else writes it
-    stats/2026-11-17T06/merged              what all processes counted, and whose notes are in it
+    stats/2026-11-17T06/web1-4711-a1b2c3    the counts of one process in that hour; only it writes this note
+    stats/2026-11-17T06/merged              the counts of all processes, and which processes it includes
 
 A note that `merged` names is not counted again, so a merge that is interrupted between its two steps (write the
 merged note, drop the others) counts nothing twice, and the next one drops the rest.
@@ -26,13 +26,13 @@ MINUTE: Final = 60
 HOUR: Final = 3600
 RETENTION: Final = 7 * 24 * HOUR  # seconds statistics are kept
 _MERGE_AFTER = 300  # seconds after the end of an hour: by then every process has written what it counted
-_HOURS_APART = 4  # up to so many hours are asked for one by one, more all at once
+_MAX_SINGLE_HOURS = 4  # up to this many hours are listed one by one, more in one listing
 
 
 async def read_stats(engine: Engine, since: float, now: float) -> list[Interval]:
-    """What was done from `since` on, oldest first. An interval that began before counts if part of it lies behind."""
+    """The intervals from `since` to `now`, oldest first, including one that began earlier and ends after `since`."""
     first, last = int(since) // HOUR, int(now) // HOUR
-    if last - first < _HOURS_APART:
+    if last - first < _MAX_SINGLE_HOURS:
         found = [note for hour in range(first, last + 1) for note in await engine.notes(f"{_folder(hour)}/")]
     else:
         found = await engine.notes(PREFIX)
@@ -46,9 +46,9 @@ async def read_stats(engine: Engine, since: float, now: float) -> list[Interval]
 
 
 async def compact_stats(engine: Engine, now: float) -> None:
-    """Merge the notes of hours that are over, drop those that are too old.
+    """Merge the notes of past hours, and drop those beyond the retention. Raises StorageError.
 
-    Minutes are kept for at least the last hour, then hours.
+    The last hour at least keeps its minutes; older hours become one interval each.
     """
     for folder, found in _grouped(await engine.notes(PREFIX)).items():
         started = _start(folder)
@@ -98,7 +98,7 @@ def _folder(hour: int) -> str:
 
 
 def _start(folder: str) -> int | None:
-    """When the hour began; None: not one of these notes."""
+    """When the hour began; None if this is not a folder of statistics."""
     try:
         return int(datetime.strptime(f"{folder.removeprefix(PREFIX)}+0000", "%Y-%m-%dT%H%z").timestamp())
     except ValueError:
@@ -113,7 +113,7 @@ def _grouped(found: Iterable[Note]) -> dict[str, list[Note]]:
 
 
 def _documents(found: Iterable[Note]) -> dict[str, StatsDocument]:
-    """By process. One that cannot be read is reported once and left where it is."""
+    """The documents by process. A damaged note is reported once and left in place."""
     documents = {}
     for note in found:
         try:
@@ -128,7 +128,7 @@ def _by_hour(found: Iterable[Note]) -> dict[str, dict[str, StatsDocument]]:
 
 
 def _intervals(documents: dict[str, StatsDocument]) -> list[Interval]:
-    """Of one hour, without counting anything twice."""
+    """The intervals of one hour, each count once."""
     merged = _names(documents.get(MERGED))
     counted = [document for process, document in documents.items() if process not in merged]
     return [from_stored(stored) for document in counted for stored in document.intervals]

@@ -1,4 +1,4 @@
-"""A histogram of durations with few fixed buckets: small enough to store every minute, exact enough for percentiles."""
+"""A histogram of durations with a few fixed buckets, small enough to store one per minute."""
 
 from bisect import bisect_left
 from collections import Counter
@@ -8,7 +8,7 @@ from typing import Final
 
 from msgspec import Struct, field
 
-BOUNDS: Final = (  # seconds: the upper ends of the buckets; one more bucket holds what is longer
+BOUNDS: Final = (  # seconds: the upper bounds of the buckets; one more bucket holds longer durations
     0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0, 300.0, 600.0, 1800.0, 3600.0, 21600.0,
 )  # fmt: skip
 
@@ -24,7 +24,7 @@ class Durations(Struct, array_like=True):
         self.observe_all([seconds])
 
     def observe_all(self, durations: Sequence[float]) -> None:
-        """A negative duration, as of clocks that differ, counts as 0."""
+        """Add durations. A negative one, caused by clocks that differ, counts as 0."""
         if not durations:
             return
         if min(durations) < 0:
@@ -47,7 +47,7 @@ class Durations(Struct, array_like=True):
         return self.total / self.number if self.counts else None
 
     def percentile(self, share: float) -> float | None:
-        """An estimate: durations are taken to be spread evenly over their bucket. None if there are none."""
+        """An estimate that assumes durations are spread evenly over their bucket; None if there are none."""
         rank = share * self.number
         for bucket in sorted(self.counts):
             number = self.counts[bucket]

@@ -1,4 +1,4 @@
-"""What became of tasks in an interval of time, by type and level of priority."""
+"""Counts of settled tasks in an interval of time, by type and priority level."""
 
 from collections.abc import Iterable
 from typing import Literal, NamedTuple
@@ -8,23 +8,23 @@ from msgspec import Struct, field
 from qo.model import LevelWord
 from qo.stats.durations import Durations
 
-OTHER_TYPES = "(other types)"  # no type may be called so: what is counted beyond `MAX_TYPES`
-MAX_TYPES = 100  # types counted by name in one interval of one process; a program has few, a hostile producer many
+OTHER_TYPES = "(other types)"  # counts of types beyond `MAX_TYPES`; not a valid type name
+MAX_TYPES = 100  # types counted by name in one interval of one process, to bound the note's size
 
 Ending = Literal["completed", "failed"]
 
 
 class StatsRow(Struct, kw_only=True, omit_defaults=True):
-    """Attempts are counted when they end: an attempt that is lost ends when the monitor finds it."""
+    """Attempts are counted when they end; a lost attempt ends when the monitor expires its lease."""
 
     completed: int = 0
     cancelled: int = 0
-    dead_lettered: int = 0  # of the failed tasks, those whose retries were used up
-    retried: dict[str, int] = field(default_factory=dict)  # attempts that failed and come again, by reason
-    failed: dict[str, int] = field(default_factory=dict)  # tasks that failed for good, by reason
-    promoted: dict[LevelWord, int] = field(default_factory=dict)  # claimed at a higher level, because they had waited
+    dead_lettered: int = 0  # failed tasks without retries left
+    retried: dict[str, int] = field(default_factory=dict)  # failed attempts that are retried, by reason
+    failed: dict[str, int] = field(default_factory=dict)  # tasks that failed permanently, by reason
+    promoted: dict[LevelWord, int] = field(default_factory=dict)  # claimed at a higher level because of ageing
     wait: Durations = field(default_factory=Durations)  # from when the task was due to the start of the attempt
-    run: Durations = field(default_factory=Durations)  # of the handler, whatever came of it
+    run: Durations = field(default_factory=Durations)  # of the handler, whatever its outcome
     total: dict[Ending, Durations] = field(default_factory=dict)  # from the submission to the end, by status
 
     def merge(self, other: "StatsRow") -> None:
@@ -43,7 +43,7 @@ class StatsRow(Struct, kw_only=True, omit_defaults=True):
 
     @property
     def lost(self) -> int:
-        """Attempts whose worker went silent."""
+        """Attempts whose leases expired."""
         return self.retried.get("lost", 0) + self.failed.get("lost", 0)
 
 
@@ -74,10 +74,10 @@ class StoredInterval(NamedTuple):
 
 
 class StatsDocument(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One note: what one process counted in one hour, or what all of them did."""
+    """One note: the counts of one process, or of all, in one hour."""
 
     intervals: list[StoredInterval]
-    merged: frozenset[str] = frozenset()  # the processes whose own notes are in here
+    merged: frozenset[str] = frozenset()  # the processes whose notes are included
 
 
 def merge_rows(into: Rows, rows: Rows) -> None:

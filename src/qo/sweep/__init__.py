@@ -1,4 +1,4 @@
-"""What keeps a store in order while it runs: expired leases, and finished tasks that are old enough to leave."""
+"""Maintenance of a store: expired leases, and retention of finished tasks."""
 
 from qo.sweep.lease_expiry import LeaseExpiry, lease_length
 from qo.sweep.retention import Retention

@@ -1,4 +1,4 @@
-"""Leases that ran out: their tasks fail like any other, with back-off, and for good in the end."""
+"""Fails attempts whose leases have expired: they are retried with back-off, or fail permanently."""
 
 from qo.clock import Clock
 from qo.engine import Engine
@@ -11,49 +11,48 @@ PAGE_SIZE = 1000  # tasks in one request
 
 
 def lease_length(task: Task) -> float:
-    """Seconds: a claim or heartbeat is the last write of a running task, and sets its lease from then."""
+    """Seconds. The last write of a running task is a claim or a heartbeat, and its lease counts from then."""
     return (task.lease_expires_at or 0.0) - task.updated_at
 
 
 class LeaseExpiry:
-    """Ends leases for one monitor or client, which keeps it: it notices when the store's clock is set.
+    """Expires leases for one monitor or client. It keeps state to detect steps of the store's clock.
 
-    A lease then lasts as long as it would have: a step ahead ends none early, a step back prolongs none for longer than
-    twice its length. `elapsed` is a clock that nobody sets and that stands still while the machine sleeps: its workers
-    sleep too, and must have the time to renew their leases.
+    A step ahead ends no lease early, and a step back prolongs none beyond twice its length. `elapsed` is a monotonic
+    clock that stops while the machine sleeps, because its workers sleep too and then need time to renew their leases.
     """
 
-    def __init__(self, engine: Engine, transitions: Transitions, elapsed: Clock, *, looks_ahead: bool = False) -> None:
+    def __init__(self, engine: Engine, transitions: Transitions, elapsed: Clock, *, checks_ahead: bool = False) -> None:
         self._engine, self._transitions, self._elapsed = engine, transitions, elapsed
         self._steps = ClockSteps(engine, elapsed)
-        # Leases stamped later than now, by task: the version that was seen, and when it was first seen.
+        # Leases that start in the future, by task: the task's version, and when this version was first seen.
         self._stamped_ahead: dict[str, tuple[int, float]] = {}
-        self._looks_ahead = looks_ahead  # whether there may be such leases
+        self._checks_ahead = checks_ahead  # whether such leases may exist
 
-    async def look(self) -> None:
-        """Look at the store's clock. Before leases are ended this is done anyway."""
-        if await self._steps.look() < 0:
-            self._looks_ahead = True
+    async def update_clock(self) -> None:
+        """Read the store's clock, to detect steps. `expire` does so too."""
+        if await self._steps.update() < 0:
+            self._checks_ahead = True
 
     def ahead_since(self, instant: float) -> float:
-        """Seconds that the store's clock has gained by steps since this instant of its own."""
+        """Seconds by which steps have set the store's clock ahead since this instant of it."""
         return self._steps.ahead_since(instant)
 
     async def expire(
         self, *, grace: float = EXPIRY_GRACE, timeout: float = 0.0, page_size: int = PAGE_SIZE
     ) -> list[Task]:
-        """Take tasks from workers that went silent; the tasks as their workers held them.
+        """Expire the leases of silent workers. Returns the tasks as they were before. Raises StorageError.
 
-        A lease must have been over for `grace` seconds, and its last heartbeat `timeout` seconds ago. The store's clock
-        decides both, when it writes.
+        A lease must have expired `grace` seconds ago, and its last heartbeat must be `timeout` seconds old. The store
+        checks both by its clock when it writes.
         """
-        await self.look()
+        await self.update_clock()
         expired: list[Task] = []
         after = ""
         while lost := await self._engine.find(Filter(expired_for=grace), limit=page_size, after=after):
             expired += await self._apply(lost, [self._expire(task, grace, timeout) for task in lost])
             after = cursor(lost[-1])
-        if self._looks_ahead:
+        if self._checks_ahead:
             lost = await self._silent_since_a_step_back(max(grace, timeout), page_size)
             expired += await self._apply(lost, [after_expiry(task, luck=luck()) for task in lost])
         return expired
@@ -70,14 +69,14 @@ class LeaseExpiry:
         return [task for task, _ in ended]
 
     async def _silent_since_a_step_back(self, grace: float, page_size: int) -> list[Task]:
-        """Tasks stamped later than the store's now, and not renewed for a whole lease and `grace` since first seen."""
+        """Tasks whose lease starts in the future and that were not renewed for a lease and `grace` since first seen."""
         seen, self._stamped_ahead = self._stamped_ahead, {}
         silent: list[Task] = []
         after, where = "", Filter(statuses=(Status.RUNNING,))
         while page := await self._engine.find_without_values(where, limit=page_size, after=after):
             now, elapsed = self._steps.now(), self._elapsed()
             for task in page:
-                if task.updated_at <= now + EXPIRY_GRACE:  # stamped by the clock as it is, or its lease is over soon
+                if task.updated_at <= now + EXPIRY_GRACE:  # written after the step, or its lease expires soon
                     continue
                 version, since = seen.get(task.id, (0, 0.0))
                 if version != task.version:
@@ -86,5 +85,5 @@ class LeaseExpiry:
                     silent.append(task)
                 self._stamped_ahead[task.id] = task.version, since
             after = cursor(page[-1])
-        self._looks_ahead = bool(self._stamped_ahead)  # what is stamped from now on is not ahead
+        self._checks_ahead = bool(self._stamped_ahead)  # leases written from now on start at the present
         return silent

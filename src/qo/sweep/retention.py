@@ -1,4 +1,4 @@
-"""Finished tasks leave: archived and deleted by age, and by number where each of them slows every write down."""
+"""Archives and deletes finished tasks by age, and by number where each finished task slows down every write."""
 
 from collections.abc import AsyncIterator
 
@@ -7,9 +7,9 @@ from msgspec import Struct
 from qo.engine import Engine
 from qo.model import WINDOW, Filter, Status, Task, archive, cursor
 
-FAILED_RETENTION = 30 * 86_400.0  # seconds dead letters are kept where finished tasks leave by default
-MAX_FINISHED = 1_000  # finished tasks kept where finished tasks leave by default
-_UNCOUNTED_AGE = 300.0  # seconds a finished task is kept whatever their number, so that its result can be read
+FAILED_RETENTION = 30 * 86_400.0  # seconds dead letters are kept on stores with a default retention
+MAX_FINISHED = 1_000  # finished tasks kept on stores with a default retention
+_MIN_TRIM_AGE = 300.0  # seconds; younger finished tasks are kept whatever their number, so that results can be read
 _COUNTED = (Status.COMPLETED, Status.CANCELLED, Status.ARCHIVED)
 _PAGE_SIZE = 1_000  # tasks in one request
 
@@ -17,16 +17,16 @@ _PAGE_SIZE = 1_000  # tasks in one request
 class Retention(Struct, frozen=True, kw_only=True):
     """How long finished tasks are kept, in seconds; 0 is for ever."""
 
-    finished: float | None = None  # archived after it, deleted after twice; None: what the store asks for
-    failed: float | None = None  # dead letters: deleted after it; None: like the others
-    window: float = WINDOW  # how long idempotency keys hold; a shorter time than the default changes nothing
+    finished: float | None = None  # archived after this, deleted after twice this; None: the store's default
+    failed: float | None = None  # dead letters are deleted after this; None: like other finished tasks
+    window: float = WINDOW  # how long idempotency keys hold; shorter values than the default have no effect
 
     def shortest(self, engine: Engine) -> float:
-        """The least number of seconds after which something may have to leave; inf: nothing ever does."""
+        """The shortest age at which a task may have to be archived or deleted; inf if tasks are kept for ever."""
         settled = self._settled(engine)
         ages = [age for age in (settled.finished, settled.failed) if age]
         if self.finished is None and settled.finished:
-            ages.append(_UNCOUNTED_AGE)
+            ages.append(_MIN_TRIM_AGE)
         return min(ages, default=float("inf"))
 
     def _settled(self, engine: Engine) -> "Retention":
@@ -37,9 +37,9 @@ class Retention(Struct, frozen=True, kw_only=True):
         return Retention(finished=asked, failed=failed, window=self.window)
 
     async def tidy(self, engine: Engine, *, page_size: int = _PAGE_SIZE) -> "Tidied":
-        """Archive and delete what is old enough by the store's clock.
+        """Archive and delete tasks that are old enough by the store's clock. Raises StorageError.
 
-        A task with an idempotency key is not deleted before the window is over: its key would make a second task.
+        A task with an idempotency key is not deleted within the window: its key could then create a second task.
         """
         settled, tidying = self._settled(engine), _Tidying(engine, page_size, max(WINDOW, self.window))
         if settled.failed:
@@ -75,12 +75,12 @@ class _Tidying:
             await self._delete(page)
 
     async def trim(self, limit: int) -> None:
-        """Delete the oldest finished tasks above a number."""
+        """Delete the oldest finished tasks beyond `limit`."""
         counts = await self._engine.count()
         if sum(number for lane, number in counts.items() if lane.status in _COUNTED) <= limit:
             return
         passed = 0
-        async for page in self._pages(Filter(statuses=_COUNTED, finished_for=_UNCOUNTED_AGE)):
+        async for page in self._pages(Filter(statuses=_COUNTED, finished_for=_MIN_TRIM_AGE)):
             surplus = page[max(0, limit - passed) :]
             passed += len(page)
             await self._delete([task for task in surplus if task.idempotency_key is None])
