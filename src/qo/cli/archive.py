@@ -1,4 +1,4 @@
-"""`qo archive`: put finished tasks out of the way."""
+"""`qo archive`: archive finished tasks."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -29,5 +29,5 @@ VERB = Verb(
 @common
 @choosing("archive", "completed, failed and cancelled")
 def command(call: Invocation, ids: tuple[str, ...], **options: Any) -> int:
-    """Put finished tasks out of the normal listing. They keep their history and can be replayed."""
+    """Remove finished tasks from the default listing. They keep their history and can be replayed."""
     return steer(call, VERB, ids, **options)

@@ -36,7 +36,7 @@ _ACTORS = {"token": "cyan", "cli": "green", "page": "magenta", "user": "blue", "
 @option("--action", "actions", type=Names("action"), multiple=True, help="Only these actions; repeat, or use commas.")
 @option("--by", "who", metavar="TEXT", help="Only by tokens and users whose name contains this.")
 @option("--task", "task", metavar="ID", help="Only actions that name this task.")
-@option("--limit", type=click.IntRange(1, _MAX_LIMIT), default=50, help="How many at most.")
+@option("--limit", type=click.IntRange(1, _MAX_LIMIT), default=50, help="Maximum number of records.")
 def command(call: Invocation, **given: Any) -> None:
     """Show who did what to this queue, newest first: replay, cancel, archive, delete, pause, resume, limit, drain,
     tokens created and revoked, and more.

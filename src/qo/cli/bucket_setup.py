@@ -41,7 +41,7 @@ _ELSEWHERE = {
     help="Keep replaced and deleted versions this long.",
 )
 @option("--print-policy", "role", type=click.Choice(ROLES), help="Only print the IAM policy of a role.")
-@option("--dry-run", is_flag=True, help="Only say what would be done.")
+@option("--dry-run", is_flag=True, help="Only print what would be done.")
 def command(
     call: Invocation,
     store: str | None,

@@ -56,7 +56,9 @@ def choosing(verb_name: str, takes: str, age: str = "finished") -> Callable[[Fun
                 option("--status", "statuses", multiple=True, metavar="STATUS", help=f"Only these  [default: {takes}]"),
                 option("--type", "types", type=TYPES, multiple=True, help=f"Only these types; {several}"),
                 option("--queue", "queues", type=Names("queue"), multiple=True, help=f"Only these queues; {several}"),
-                option("--older-than", type=DURATION, help=f"Only tasks {age} at least so long ago: 90s, 5m, 2h, 7d."),
+                option(
+                    "--older-than", type=DURATION, help=f"Only tasks {age} at least this long ago: 90s, 5m, 2h, 7d."
+                ),
                 option("--yes", is_flag=True, help=f"{verb_name.capitalize()} what the filter matches without asking."),
             )
         ):

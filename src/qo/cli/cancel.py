@@ -1,4 +1,4 @@
-"""`qo cancel`: end tasks that have not ended."""
+"""`qo cancel`: cancel pending and running tasks."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -32,7 +32,7 @@ VERB = Verb(
 @common
 @choosing("cancel", "pending and running", "created")
 def command(call: Invocation, ids: tuple[str, ...], **options: Any) -> int:
-    """End tasks that are pending or running.
+    """Cancel pending and running tasks.
 
-    A worker running one finds its lease gone at the next renewal and drops it."""
+    A worker that runs one of them stops it at its next lease renewal."""
     return steer(call, VERB, ids, **options)

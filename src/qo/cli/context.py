@@ -83,7 +83,7 @@ def common(function: Function) -> Function:
         help=f"The queue to use.  [env var: QO_URL or S3_BUCKET; default: {DEFAULT_URL}]",
         default=None,
     )
-    @click.option("--json", "as_json", is_flag=True, help="Answer with one JSON document on stdout.")
+    @click.option("--json", "as_json", is_flag=True, help="Print one JSON document to stdout.")
     @click.pass_context
     @functools.wraps(function)
     def command(ctx: click.Context, /, *args: Any, url: str | None, as_json: bool, **kwargs: Any) -> Any:

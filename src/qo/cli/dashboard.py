@@ -46,11 +46,9 @@ def command(call: Invocation) -> None:
 @command.command("publish", epilog=examples("qo dashboard publish s3://my-tasks --public"))
 @common
 @click.argument("store", required=False, metavar="[URL]")
-@option(
-    "--public", is_flag=True, help="Let everyone read the page's files, by the bucket's policy; the queue stays shut."
-)
+@option("--public", is_flag=True, help="Make the page's files public by the bucket's policy; the queue stays private.")
 @option("--page", metavar="URL", help="Where you serve the files yourself.  [default: the bucket]")
-@option("--dry-run", is_flag=True, help="Only say what would be done.")
+@option("--dry-run", is_flag=True, help="Only print what would be done.")
 def publish_(call: Invocation, store: str | None, page: str | None, *, public: bool, dry_run: bool) -> None:
     """Put the page under ui/ in the bucket. Repeating it writes only what changed."""
     url = store or call.url
@@ -83,10 +81,10 @@ def publish_(call: Invocation, store: str | None, page: str | None, *, public: b
 )
 @common
 @click.argument("store", required=False, metavar="[URL]")
-@option("--write", is_flag=True, help="Let whoever has the link replay, cancel, archive, delete, pause and limit.")
-@option("--expires", type=DURATION, default=3600.0, help="How long the link is good for, at most 36h.")
+@option("--write", is_flag=True, help="Let the link's holder replay, cancel, archive, delete, pause and limit.")
+@option("--expires", type=DURATION, default=3600.0, help="How long the link is valid, at most 36h.")
 @option(
-    "--own-credentials", "own", is_flag=True, help="Let the link carry your own credentials, with all that they may do."
+    "--own-credentials", "own", is_flag=True, help="Put your own credentials, with all their rights, into the link."
 )
 @option("--paste", is_flag=True, help="Print the address and a code to paste into the page; a history keeps no code.")
 @option("--role", default="", metavar="ARN", help="A role to assume for it, narrowed to this queue.")

@@ -1,4 +1,4 @@
-"""`qo delete`: forget finished tasks."""
+"""`qo delete`: delete finished tasks."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -29,7 +29,7 @@ VERB = Verb(
 @common
 @choosing("delete", "all finished")
 def command(call: Invocation, ids: tuple[str, ...], **options: Any) -> int:
-    """Forget finished tasks and their history. This cannot be undone.
+    """Delete finished tasks and their history. This cannot be undone.
 
     A damaged task, as `qo doctor` names it, is removed by its ID.
     """

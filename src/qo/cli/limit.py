@@ -19,7 +19,7 @@ _EXAMPLES = (
 @click.command("limit", epilog=examples(*_EXAMPLES))
 @common
 @click.argument("rate", type=float, required=False)
-@option("--type", "type_", metavar="NAME", help="Only tasks of this type, instead of what the code says.")
+@option("--type", "type_", metavar="NAME", help="Only tasks of this type; overrides the limit in the code.")
 @option(
     "--max-types",
     type=click.IntRange(0, 10_000),

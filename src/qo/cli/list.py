@@ -39,10 +39,10 @@ Page = tuple[list[Task], str | None]
 @option("--type", "types", type=TYPES, multiple=True, help="Only these types; repeat, or use commas.")
 @option("--queue", "queues", type=Names("queue"), multiple=True, help="Only these queues; repeat, or use commas.")
 @option("--worker", "worker_id", metavar="ID", help="Only tasks this worker runs or ran last.")
-@option("--shard", "shards", type=Shards(), help="Only ids that begin with this digit: 0, 0,8,f or 0-7.")
-@option("--limit", type=click.IntRange(1, MOST), default=50, help="Tasks a page.")
-@option("--after", metavar="CURSOR", default="", help="Start behind this place: the `next` of the page before.")
-@option("--all-pages", is_flag=True, help="Every page, not only the first.")
+@option("--shard", "shards", type=Shards(), help="Only ids that begin with these digits: 0, 0,8,f or 0-7.")
+@option("--limit", type=click.IntRange(1, MOST), default=50, help="Tasks per page.")
+@option("--after", metavar="CURSOR", default="", help="Start after this position: the `next` of the previous page.")
+@option("--all-pages", is_flag=True, help="All pages, not only the first.")
 def command(
     call: Invocation, *, shards: frozenset[str] | None, limit: int, after: str, all_pages: bool, **given: Any
 ) -> None:

@@ -13,13 +13,18 @@ def login_options(function: Function) -> Function:
     for add in reversed(
         (
             option("--public-url", var="QO_PUBLIC_URL", metavar="URL", help="Where browsers reach this server."),
-            option("--oidc-issuer", var="QO_OIDC_ISSUER", metavar="URL", help="Let people log in at this provider."),
-            option("--oidc-client-id", var="QO_OIDC_CLIENT_ID", metavar="ID", help="This server's name there."),
+            option("--oidc-issuer", var="QO_OIDC_ISSUER", metavar="URL", help="OpenID Connect provider for logins."),
+            option(
+                "--oidc-client-id",
+                var="QO_OIDC_CLIENT_ID",
+                metavar="ID",
+                help="Client id of this server at the provider.",
+            ),
             option(
                 "--oidc-client-secret",
                 var="QO_OIDC_CLIENT_SECRET",
                 metavar="SECRET",
-                help="Its secret there; better in the variable. Without one it is a public client.",
+                help="Client secret; prefer the variable. Without one the server is a public client.",
             ),
             option(
                 "--oidc-role",
@@ -27,14 +32,14 @@ def login_options(function: Function) -> Function:
                 multiple=True,
                 var="QO_OIDC_ROLES",
                 metavar="GROUP=ROLE[,ROLE][;queue=NAME][;type=NAME]",
-                help="What members of a group may do, and where: read, submit, operate, admin; repeat.",
+                help="Roles of a group's members: read, submit, operate, admin; repeat for more.",
             ),
             option(
                 "--oidc-groups-claim",
                 default="groups",
                 var="QO_OIDC_GROUPS_CLAIM",
                 metavar="NAME",
-                help="Where the provider names groups.",
+                help="Claim that contains the groups.",
             ),
             option(
                 "--oidc-scope",
@@ -42,14 +47,14 @@ def login_options(function: Function) -> Function:
                 multiple=True,
                 default=("openid", "profile", "email"),
                 var="QO_OIDC_SCOPES",
-                help="What is asked of the provider; repeat.",
+                help="Scope to request from the provider; repeat for more.",
             ),
             option(
                 "--oidc-session",
                 type=DURATION,
                 default=8 * 3600.0,
                 var="QO_OIDC_SESSION",
-                help="How long a person stays logged in.",
+                help="How long a login is valid.",
             ),
         )
     ):

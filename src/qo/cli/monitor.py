@@ -24,17 +24,17 @@ log = logging.getLogger("qo.monitor")
 @click.command("monitor", epilog=examples("qo monitor --retention 7d", "qo monitor --once --json"))
 @common
 @monitor_options
-@option("--once", is_flag=True, help="Check once, say what was done, and end.")
+@option("--once", is_flag=True, help="Check once, print the result, and exit.")
 @option(
     "--log-level",
     type=click.Choice(LEVELS, case_sensitive=False),
     default="info",
     var="QO_LOG_LEVEL",
-    help="What is logged, to stderr.",
+    help="Log level; the log goes to stderr.",
 )
-@option("--log-json", is_flag=True, var="QO_LOG_JSON", help="Log one JSON object a line.")
+@option("--log-json", is_flag=True, var="QO_LOG_JSON", help="Log one JSON object per line.")
 def command(call: Invocation, *, once: bool, log_level: str, log_json: bool, **given: Any) -> None:
-    """Give the tasks of dead workers to others, and tidy up old ones, until stopped.
+    """Recover tasks of dead workers and apply retention, until stopped.
 
     Every worker has a monitor beside it unless told --no-monitor; any number may run, one at a time does the work.
     """

@@ -15,7 +15,7 @@ from qo.notes import Controls
 @option("--queue", "queues", type=Names("queue"), multiple=True, help="Only these queues; repeat, or use commas.")
 @option("--type", "types", type=TYPES, multiple=True, help="Only these types; repeat, or use commas.")
 def command(call: Invocation, queues: tuple[tuple[str, ...], ...], types: tuple[tuple[str, ...], ...]) -> None:
-    """Stop all workers from starting tasks, or only those of some queues or types. What runs goes on.
+    """Stop all workers from starting tasks, or only those of some queues or types. Running tasks continue.
 
     Workers notice within a second or two.
     """

@@ -1,4 +1,4 @@
-"""`qo replay`: send tasks that did not succeed back to the start."""
+"""`qo replay`: run failed, cancelled and archived tasks again."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -31,7 +31,7 @@ VERB = Verb(
 @common
 @choosing("replay", "failed")
 def command(call: Invocation, ids: tuple[str, ...], **options: Any) -> int:
-    """Send tasks that did not succeed back to the start, their failures forgotten.
+    """Make tasks pending again and reset their failures.
 
-    Takes tasks that are failed, cancelled or archived."""
+    Applies to failed, cancelled and archived tasks."""
     return steer(call, VERB, ids, **options)

@@ -24,14 +24,26 @@ EXAMPLES = examples(
 
 @click.command("serve", epilog=EXAMPLES)
 @common
+@option("--host", default="127.0.0.1", var="QO_HOST", help="Address to listen on; a public address requires a token.")
+@option("--port", type=click.IntRange(0, 65535), default=8000, var="QO_PORT", help="Port; 0 chooses a free one.")
 @option(
-    "--host", default="127.0.0.1", var="QO_HOST", help="Address to listen at; beyond this machine only with a token."
+    "--allowed-host",
+    "hosts",
+    multiple=True,
+    var="QO_ALLOWED_HOSTS",
+    help="A host name that clients use; repeat for more.",
 )
-@option("--port", type=click.IntRange(0, 65535), default=8000, var="QO_PORT", help="0 takes a free one.")
-@option("--allowed-host", "hosts", multiple=True, var="QO_ALLOWED_HOSTS", help="A name callers use for it; repeat.")
-@option("--origin", "origins", multiple=True, var="QO_ORIGINS", help="A site whose pages may call; repeat.")
-@option("--token-required", is_flag=True, var="QO_TOKEN_REQUIRED", help="Ask for a token even from this machine.")
-@option("--rate-limit", type=click.FloatRange(0), default=0.0, var="QO_RATE_LIMIT", help="Requests a second a token.")
+@option(
+    "--origin",
+    "origins",
+    multiple=True,
+    var="QO_ORIGINS",
+    help="A web origin whose pages may call the API; repeat for more.",
+)
+@option("--token-required", is_flag=True, var="QO_TOKEN_REQUIRED", help="Require a token also from this machine.")
+@option(
+    "--rate-limit", type=click.FloatRange(0), default=0.0, var="QO_RATE_LIMIT", help="Requests per second and token."
+)
 @limit_options
 @login_options
 @option(
@@ -40,16 +52,16 @@ EXAMPLES = examples(
     var="QO_PRIORITY_CONFIG",
     help="JSON with retries and timeouts by priority, for /api/v1.",
 )
-@option("--title", var="QO_TITLE", help="What the dashboard calls this queue; its URL if not given.")
-@option("--no-monitor", is_flag=True, var="QO_NO_MONITOR", help="Do not run a monitor beside the server.")
+@option("--title", var="QO_TITLE", help="Title of the dashboard.  [default: the URL]")
+@option("--no-monitor", is_flag=True, var="QO_NO_MONITOR", help="Do not run a monitor in the server.")
 @option(
     "--log-level",
     type=click.Choice(LEVELS, case_sensitive=False),
     default="info",
     var="QO_LOG_LEVEL",
-    help="What is logged, to stderr.",
+    help="Log level; the log goes to stderr.",
 )
-@option("--log-json", is_flag=True, var="QO_LOG_JSON", help="Log one JSON object a line.")
+@option("--log-json", is_flag=True, var="QO_LOG_JSON", help="Log one JSON object per line.")
 @monitor_options_with(failed_retention=FAILED_RETENTION)
 def command(call: Invocation, *, host: str, port: int, **given: Any) -> None:
     """Serve the queue over HTTP: the dashboard at /, then /api/v1, /api/tasks, /docs, /healthz.

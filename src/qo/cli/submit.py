@@ -32,29 +32,27 @@ EXAMPLES = examples(
 @click.command("submit", epilog=EXAMPLES)
 @common
 @click.argument("file", required=False, metavar="[FILE|-]")
-@option("--type", "type_", metavar="NAME", help="Which handler runs it.")
+@option("--type", "type_", metavar="NAME", help="Type of the task, which selects its handler.")
 @option("--input", "input_", metavar="JSON", help=f"The payload as JSON, @file, or - for stdin.  [default: {NOTHING}]")
-@option("--queue", metavar="NAME", default="default", help="The queue to file it under.")
+@option("--queue", metavar="NAME", default="default", help="Queue of the task.")
 @option("--priority", metavar="LEVEL", default="medium", help=f"0 to 9, lower first; {PRIORITIES}.")
 @option("--delay", type=DURATION, help="Run it this much later: 90, 90s, 5m, 2h, 7d.")
 @option("--run-at", metavar="TIME", help="Run it at this time, ISO 8601; UTC unless it has an offset.")
-@option("--max-retries", type=int, metavar="N", default=MAX_RETRIES, help="Failures forgiven before it is failed.")
-@option("--timeout", type=DURATION, default=TIMEOUT, help="How long one attempt may take.")
+@option("--max-retries", type=int, metavar="N", default=MAX_RETRIES, help="Retries before the task fails permanently.")
+@option("--timeout", type=DURATION, default=TIMEOUT, help="Time limit of one attempt.")
 @option("--needs", type=Names("needs"), multiple=True, help="Capabilities a worker must have; repeat, or use commas.")
 @option(
     "--idempotency-key",
     metavar="TEXT",
-    help="Submitting the same again under it gives the same task.",
+    help="Submitting again with the same key returns the same task.",
 )
 @option("--id", "id_", metavar="UUID", help="The task's id.  [default: a new one]")
-@option("--trace-id", metavar="TEXT", help="Kept with the task, for your traces.")
+@option("--trace-id", metavar="TEXT", help="Stored with the task, for tracing.")
 @option(
     "--wait", type=DURATION, is_flag=False, flag_value=FOREVER, metavar="[DURATION]",
     help="Wait for the result, at most this long if given.",
 )  # fmt: skip
-@option(
-    "--continue-on-error", is_flag=True, help="With a file: skip lines that are wrong, report them, submit the rest."
-)
+@option("--continue-on-error", is_flag=True, help="With a file: skip and report invalid lines, submit the rest.")
 def command(call: Invocation, file: str | None, input_: str | None, wait: float | None, **given: Any) -> int:
     """Submit one task from options, or many from a FILE of JSON lines (- is stdin).
 
@@ -107,7 +105,7 @@ async def _submit(call: Invocation, client: Client, new: NewTask, wait: float | 
 
 
 def _show_submitted(call: Invocation, submitted: TaskHandle, new: NewTask) -> None:
-    """The id alone on stdout, so that `id=$(qo submit ...)` works."""
+    """Print only the id to stdout, so that `id=$(qo submit ...)` works."""
     if call.out.is_terminal:
         said = ("submitted ", "green") if submitted.new else ("already there: ", "yellow")
         call.out.print(Text.assemble(said, submitted.id, (f"  {new.type} on {new.queue}", "dim")))

@@ -68,15 +68,15 @@ def command(call: Invocation) -> None:
     ),
 )
 @common
-@option("--name", required=True, help="What it is for; one token a name.")
-@option("--scopes", type=Scopes(), required=True, help=f"With commas: {', '.join(Scope)}.")
-@option("--queue", "queues", multiple=True, help="A queue it is for; repeat.  [default: all]")
-@option("--type", "types", multiple=True, help="A type of task it is for; repeat.  [default: all]")
-@option("--expires", type=DURATION, help="How long it is good for.  [default: until revoked]")
+@option("--name", required=True, help="Name of the token; must be unique.")
+@option("--scopes", type=Scopes(), required=True, help=f"Separated by commas: {', '.join(Scope)}.")
+@option("--queue", "queues", multiple=True, help="A queue the token is valid for; repeat for more.  [default: all]")
+@option("--type", "types", multiple=True, help="A task type the token is valid for; repeat for more.  [default: all]")
+@option("--expires", type=DURATION, help="How long the token is valid.  [default: until revoked]")
 def create(
     call: Invocation, name: str, scopes: frozenset[Scope], expires: float | None, **limits: tuple[str, ...]
 ) -> None:
-    """Create a token and print it, once: only its hash is kept."""
+    """Create a token and print it once. Only its hash is stored."""
 
     async def work(client: Client) -> Created:
         async with audited(client, "token.create", _rights_in_words(name, scopes, **limits)):
@@ -133,7 +133,7 @@ def list_(call: Invocation) -> None:
 @common
 @click.argument("which", metavar="NAME|ID")
 def revoke(call: Invocation, which: str) -> None:
-    """Forget a token. Servers heed it within a second.
+    """Revoke a token. Servers refuse it within a second.
 
     After the last one servers stay shut, until there is a new one.
     """
@@ -153,7 +153,7 @@ def revoke(call: Invocation, which: str) -> None:
 
 @command.command("reset", epilog=examples("qo token reset --yes"))
 @common
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 def reset(call: Invocation, yes: bool) -> None:  # noqa: FBT001 - click passes it by name
     """Forget every token, and that there were any.
 

@@ -24,18 +24,18 @@ SHORTEST = 0.1  # seconds: a look is work for the store too
 
 @click.command("top", epilog=examples("qo top", "qo top --interval 5", "qo top --once", "qo top --json | jq .stats"))
 @common
-@option("--interval", type=DURATION, default=1.0, help="Between two looks.")
-@option("--once", is_flag=True, help="Print one frame and end.")
+@option("--interval", type=DURATION, default=1.0, help="Refresh interval.")
+@option("--once", is_flag=True, help="Print once and exit.")
 @option(
     "--worker-health-threshold",
     "threshold",
     type=DURATION,
     default=DEFAULTS.worker_health_threshold,
     var="QO_MONITOR_WORKER_HEALTH_THRESHOLD",
-    help="Silence after which a worker is shown as stale.",
+    help="Time without a heartbeat after which a worker is shown as stale.",
 )
 def command(call: Invocation, *, interval: float, once: bool, threshold: float) -> None:
-    """Watch counts, throughput, types, workers and recent failures. q ends it."""
+    """Watch counts, throughput, types, workers and recent failures. Press q to quit."""
     if call.json:
         call.answer(look_view(call.ask(look), threshold))
     elif once or not call.out.is_terminal:

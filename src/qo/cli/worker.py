@@ -29,53 +29,64 @@ EXAMPLES = examples(
 @common
 @click.argument("target", metavar="MODULE[:APP]")
 @option(
-    "--id", "id_", metavar="NAME", var="QO_WORKER_ID", help="This worker's name.  [default: made of host and process]"
+    "--id", "id_", metavar="NAME", var="QO_WORKER_ID", help="This worker's id.  [default: made of host and process]"
 )
 @option(
     "--concurrency",
     type=click.IntRange(1),
     default=DEFAULTS.concurrency,
     var="QO_CONCURRENCY",
-    help="Tasks at once in a process.",
+    help="Tasks that run at once in each process.",
 )
 @option(
     "--processes",
     type=click.IntRange(1, 1000),
     default=1,
     var="QO_PROCESSES",
-    help="Worker processes; one that dies is replaced.",
+    help="Number of worker processes. One that dies is restarted.",
 )
 @option(
     "--queues",
     type=Names("queues"),
     default=(),
     var="QO_QUEUES",
-    help="Only these queues, with commas.  [default: all]",
+    help="Only these queues, separated by commas.  [default: all]",
 )
 @option(
     "--types",
     type=Names("types", check_type),
     default=(),
     var="QO_TYPES",
-    help="Only these types, with commas.  [default: all the app has]",
+    help="Only these types, separated by commas.  [default: all types of the app]",
 )
 @option(
     "--capabilities",
     type=Names("capabilities"),
     default=(),
     var="QO_CAPABILITIES",
-    help="What this worker has, for tasks that need it.",
+    help="Capabilities of this worker, for tasks that need them.",
 )
-@option("--shards", type=Shards(), var="QO_SHARDS", help="Buckets: claim only ids that begin so: 0, 0,8,f or 0-7.")
+@option(
+    "--shards",
+    type=Shards(),
+    var="QO_SHARDS",
+    help="Buckets: claim only ids that begin with these digits: 0, 0,8,f or 0-7.",
+)
 @option(
     "--index-mode",
     type=click.Choice(INDEX_MODES),
     var="QO_INDEX_MODE",
-    help="Buckets: believe the index, look behind it now and then, or never use it.  [default: hybrid]",
+    help="Buckets: use the index only, use it with regular full scans, or always scan.  [default: hybrid]",
 )
-@option("--scan-interval", type=DURATION, var="QO_SCAN_INTERVAL", help="Between two such looks.  [default: 1h]")
 @option(
-    "--lease", type=DURATION, default=DEFAULTS.lease, var="QO_LEASE", help="Silence after which its tasks go to others."
+    "--scan-interval", type=DURATION, var="QO_SCAN_INTERVAL", help="Interval between two full scans.  [default: 1h]"
+)
+@option(
+    "--lease",
+    type=DURATION,
+    default=DEFAULTS.lease,
+    var="QO_LEASE",
+    help="Time without renewal after which its tasks are retried.",
 )
 @option(
     "--grace",
@@ -88,17 +99,17 @@ EXAMPLES = examples(
     "--drain",
     is_flag=True,
     var="QO_DRAIN",
-    help="End when there is nothing left to do. Tasks of types without a handler stay pending; the log says which.",
+    help="Exit when no task is left. Tasks of types without a handler stay pending; the log names them.",
 )
 @option(
     "--fail-unknown-types",
     type=DURATION,
     metavar="AFTER",
     var="QO_FAIL_UNKNOWN_TYPES",
-    help="Fail tasks of types that no worker has ever had a handler for, once they have been due for so long."
+    help="Fail tasks of types that no worker has ever had a handler for, once they have been due for this long."
     "  [default: they stay pending]",
 )
-@option("--no-monitor", is_flag=True, var="QO_NO_MONITOR", help="Do not run a monitor beside the worker.")
+@option("--no-monitor", is_flag=True, var="QO_NO_MONITOR", help="Do not run a monitor in the worker process.")
 @option("--reload", is_flag=True, var="QO_RELOAD", help="Restart when a .py file below this directory changes.")
 @option(
     "--poll",
@@ -110,21 +121,23 @@ EXAMPLES = examples(
     "--metrics-port",
     type=click.IntRange(1, 65535),
     var="QO_METRICS_PORT",
-    help="Show Prometheus metrics at this port; of several processes, the first there, the next one higher.",
+    help="Serve Prometheus metrics on this port; further processes use the following ports.",
 )
-@option("--metrics-host", default="127.0.0.1", var="QO_METRICS_HOST", help="Address of that port.")
-@option("--heartbeat", type=DURATION, default=DEFAULTS.heartbeat, var="QO_HEARTBEAT", help="Between two signs of life.")
+@option("--metrics-host", default="127.0.0.1", var="QO_METRICS_HOST", help="Address for metrics.")
+@option(
+    "--heartbeat", type=DURATION, default=DEFAULTS.heartbeat, var="QO_HEARTBEAT", help="Interval between heartbeats."
+)
 @option(
     "--log-level",
     type=click.Choice(LEVELS, case_sensitive=False),
     default="info",
     var="QO_LOG_LEVEL",
-    help="What is logged.",
+    help="Log level.",
 )
-@option("--log-json", is_flag=True, var="QO_LOG_JSON", help="Log one JSON object a line.")
+@option("--log-json", is_flag=True, var="QO_LOG_JSON", help="Log one JSON object per line.")
 @monitor_options
 def command(call: Invocation, target: str, **given: Any) -> int:
-    """Run the tasks of an app, in processes under a supervisor. MODULE alone looks for `app` in it.
+    """Run the tasks of an app in supervised processes. MODULE alone means its attribute `app`.
 
     The log goes to stderr. SIGTERM or Ctrl-C lets running tasks finish within --grace and hands back the rest; a
     second one hands everything back at once. --url goes before the URL in the code, QO_URL behind it.

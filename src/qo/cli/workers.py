@@ -33,10 +33,10 @@ STYLES = {"active": "green", "draining": "yellow", "stale": "red", "dead": "red"
     type=DURATION,
     default=DEFAULTS.worker_health_threshold,
     var="QO_MONITOR_WORKER_HEALTH_THRESHOLD",
-    help="Silence after which a worker is shown as stale.",
+    help="Time without a heartbeat after which a worker is shown as stale.",
 )
 def command(call: Invocation, threshold: float) -> None:
-    """Show who works here: active, draining (ending), stale (silent for long) or dead (given up by a monitor)."""
+    """List workers: active, draining, stale (no recent heartbeat) or dead (marked by a monitor)."""
     context = click.get_current_context()
     if context.invoked_subcommand is not None:
         context.find_root().obj = call  # what stands before `drain` holds for it
@@ -58,7 +58,7 @@ def command(call: Invocation, threshold: float) -> None:
 @common
 @click.argument("workers", metavar="WORKER...", nargs=-1, required=True)
 def drain(call: Invocation, workers: tuple[str, ...]) -> None:
-    """Let workers end: they take no more tasks, finish what they run within their grace period, and exit.
+    """Drain workers: they claim no more tasks, finish running ones within their grace period, and exit.
 
     They notice within a second or two. A worker of the same name that is started later works as usual.
     """
