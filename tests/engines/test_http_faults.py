@@ -200,7 +200,7 @@ async def test_a_server_that_is_not_ours_is_named(status: int) -> None:
         await engine.open()
         with pytest.raises(InvalidSetting if status in {401, 403} else StorageError) as caught:
             await engine.count()
-        assert {404: "no qo server", 500: "status 500"}.get(status, "token") in str(caught.value)
+        assert {404: "not a qo server", 500: "status 500"}.get(status, "token") in str(caught.value)
         await engine.close()
 
 
@@ -294,7 +294,7 @@ async def test_doctor_knows_a_server(served: Server, queue: Client, unused_tcp_p
     await queue.engine.add([new(n, priority=9) for n in range(3)])
     findings = {finding.name: finding for finding in await examine(served.url)}
     assert findings["server"].ok and findings["protocol"].ok and findings["store"].ok
-    assert "counts 3 tasks" in findings["store"].detail
+    assert "holds 3 tasks" in findings["store"].detail
     (away,) = await examine(f"http://127.0.0.1:{unused_tcp_port}")
     assert not away.ok and "cannot be reached" in away.detail
 

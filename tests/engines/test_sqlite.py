@@ -53,8 +53,8 @@ class TestSqlite(EngineContract):
 
 def connection(engine: SqliteEngine, which: int = 0) -> apsw.Connection:
     """0 writes, 1 reads, 2 watches."""
-    assert engine._desks is not None
-    return engine._desks._connections[which]
+    assert engine._open_engine is not None
+    return engine._open_engine._connections[which]
 
 
 # --- the address
@@ -171,7 +171,7 @@ async def test_searches_answer_alike_whether_few_or_many_wait(
     await engine.apply([complete(await claim_one(engine)), after_error(await claim_one(engine), "e", luck=0.5)])
     where = Filter(statuses=(Status.PENDING, Status.COMPLETED))
     few = await engine.find(where, limit=6)
-    monkeypatch.setattr("qo.sqlite_tables.reader._FEW", 0)
+    monkeypatch.setattr("qo.sqlite_tables.reader._MANY_PENDING", 0)
     assert few == await engine.find(where, limit=6)
     assert len(few) == 6
 
@@ -373,16 +373,16 @@ async def test_waiting_at_an_engine_that_is_closed_is_told_so(engine: SqliteEngi
 async def test_an_idle_wait_looks_seldom(engine: SqliteEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     await engine.add([new(0, type="u"), new(1, delay=3600)])
     await waited(engine, 0.3, types=("t",))  # until it has slowed down
-    assert engine._desks is not None
-    watch, looks = engine._desks.watch, 0
-    look = watch._look
+    assert engine._open_engine is not None
+    watch, looks = engine._open_engine.watch, 0
+    look = watch._poll
 
     def counted(read: Callable[[apsw.Connection], Any]) -> Any:
         nonlocal looks
         looks += 1
         return look(read)
 
-    monkeypatch.setattr(watch, "_look", counted)
+    monkeypatch.setattr(watch, "_poll", counted)
     await waited(engine, 1.0, types=("t",))
     assert 0 < looks < 60  # some ten microseconds each
 
@@ -427,8 +427,8 @@ async def test_a_forgotten_engine_lets_its_threads_go(tmp_path: Path) -> None:
     engine = SqliteEngine(tmp_path / "qo.db")
     await engine.open()
     await engine.add([new()])
-    assert engine._desks is not None
-    threads = [engine._desks.writer._thread, engine._desks.reader._thread]
+    assert engine._open_engine is not None
+    threads = [engine._open_engine.writer._thread, engine._open_engine.reader._thread]
     assert all(thread.daemon for thread in threads)
     del engine
     gc.collect()

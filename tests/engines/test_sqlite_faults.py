@@ -59,7 +59,7 @@ async def fill(engine: SqliteEngine) -> list[str]:
             added = await engine.add([new(10 * n + m, payload=os.urandom(2_000)) for m in range(10)])
             acknowledged.extend(task for task, _ in added)
 
-    with pytest.raises(StorageError, match="the disk is full and nothing of this call was kept; free some space"):
+    with pytest.raises(StorageError, match="the disk is full and nothing of this call was stored; free some space"):
         await add_on_and_on()
     return acknowledged
 
@@ -90,8 +90,8 @@ async def test_a_full_disk_loses_nothing_and_the_engine_recovers(small_disk: Pat
 
 
 async def test_a_full_database_loses_nothing_and_the_engine_recovers(engine: SqliteEngine, tmp_path: Path) -> None:
-    assert engine._desks is not None
-    writing = engine._desks._connections[0]
+    assert engine._open_engine is not None
+    writing = engine._open_engine._connections[0]
     writing.execute("PRAGMA max_page_count = 200")
     acknowledged = await fill(engine)
     await check_filled(engine, acknowledged)
@@ -131,7 +131,7 @@ async def test_a_commit_that_could_not_be_flushed_is_not_acknowledged(tmp_path: 
         await engine.open()
         await engine.add([new("before")])
         FailingFile.failing = True
-        with pytest.raises(OutcomeUnknown, match="the disk answered with an error; check it, then try again"):
+        with pytest.raises(OutcomeUnknown, match="the disk reported an error; check it, then try again"):
             await engine.add([new("lost", type="also lost")])
         FailingFile.failing = False
         assert await engine.get([task_id("lost")]) == [None]
@@ -297,8 +297,8 @@ def test_the_doctor_knows_bad_libraries_and_remote_disks(tmp_path: Path) -> None
 
 async def test_a_task_of_the_first_schema_is_as_the_model_says(engine: SqliteEngine) -> None:
     await engine.add([new()])
-    assert engine._desks is not None
-    columns = {row[1] for row in engine._desks._connections[1].execute("PRAGMA table_info(tasks)")}
+    assert engine._open_engine is not None
+    columns = {row[1] for row in engine._open_engine._connections[1].execute("PRAGMA table_info(tasks)")}
     task = await stored(engine)
     assert task.status is Status.PENDING
     assert set(task.__struct_fields__) - {"queue", "type", "needs"} == columns - {"n", "lane", "ready"}

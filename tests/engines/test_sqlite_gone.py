@@ -89,12 +89,12 @@ async def test_nothing_is_acknowledged_into_a_file_that_is_not_there(
 
 
 async def test_a_file_that_goes_during_a_commit_leaves_the_outcome_unknown(engine: SqliteEngine, path: Path) -> None:
-    assert engine._desks is not None
-    engine._desks._connections[0].set_commit_hook(lambda: bool(path.rename(path.parent / "away")) and False)
+    assert engine._open_engine is not None
+    engine._open_engine._connections[0].set_commit_hook(lambda: bool(path.rename(path.parent / "away")) and False)
     with pytest.raises(OutcomeUnknown, match=r"deleted, moved or replaced .* this call may be lost"):
         await engine.add([new(1)])
-    engine._desks._connections[0].set_commit_hook(None)
-    with pytest.raises(StorageError, match="nothing of this call was kept"):
+    engine._open_engine._connections[0].set_commit_hook(None)
+    with pytest.raises(StorageError, match="nothing of this call was stored"):
         await engine.add([new(1)])
 
 

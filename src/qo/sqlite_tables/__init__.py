@@ -1,4 +1,4 @@
-"""Tasks in SQLite's tables: what is written and read on a connection, wherever the database lies.
+"""Tasks in SQLite tables: reading and writing on one connection.
 
-A room of its own because two engines keep tasks this way: one in a file, one in an object of a bucket.
+Two engines use this package: one keeps the database in a file, the other in an object of a bucket.
 """

@@ -1,6 +1,6 @@
-"""Rows that are no tasks. The engine sets aside those that a call has met, and makes the call again.
+"""Rows that do not decode to tasks. The engine sets aside those that a call has found, and repeats the call.
 
-`DamageFound` undoes the one call of a transaction that raises it, so nothing of the row has been written over.
+`DamageFound` rolls back the call that raises it, so the row has not been changed.
 """
 
 from collections.abc import Awaitable, Callable
@@ -10,7 +10,7 @@ import apsw
 
 Answer = TypeVar("Answer")
 
-DAMAGED = "damaged"  # the status of a row that was set aside
+DAMAGED = "damaged"  # the status of rows that were set aside
 
 
 class BadRow(NamedTuple):
@@ -20,17 +20,17 @@ class BadRow(NamedTuple):
 
 
 class DamageFound(Exception):
-    """Some rows are no tasks."""
+    """Some rows do not decode to tasks."""
 
     def __init__(self, rows: list[BadRow]) -> None:
-        super().__init__(f"rows {[row.n for row in rows]} are no tasks")
+        super().__init__(f"rows {[row.n for row in rows]} do not decode to tasks")
         self.rows = rows
 
 
 async def around_damage(
     ask: Callable[[], Awaitable[Answer]], set_aside: Callable[[list[BadRow]], Awaitable[object]]
 ) -> Answer:
-    """Ask until nothing damaged is met any more: each time there is less of it."""
+    """Repeat the call until it finds no damaged rows. Each time some are set aside, so this ends."""
     while True:
         try:
             return await ask()
@@ -39,5 +39,5 @@ async def around_damage(
 
 
 def all_numbers(db: apsw.Connection) -> list[int]:
-    """Of every row that was not set aside yet."""
+    """The numbers of all rows that are not set aside."""
     return [n for (n,) in db.execute("SELECT n FROM tasks WHERE status <> ?", (DAMAGED,))]

@@ -1,11 +1,11 @@
-"""The driver's errors as sentences a user can act on."""
+"""Maps the driver's errors to messages that say what to do."""
 
 import apsw
 
 from qo.errors import StorageError
 
 _ADVICE: tuple[tuple[type[apsw.Error], str], ...] = (
-    (apsw.FullError, "the disk is full and nothing of this call was kept; free some space and try again"),
+    (apsw.FullError, "the disk is full and nothing of this call was stored; free some space and try again"),
     (apsw.BusyError, "other processes held the write lock for 30 s; look for one that hangs, then try again"),
     (apsw.LockedError, "the database is locked; look for a process that hangs, then try again"),
     (apsw.ReadOnlyError, "the file cannot be written; check its permissions, and those of its directory"),
@@ -14,10 +14,10 @@ _ADVICE: tuple[tuple[type[apsw.Error], str], ...] = (
     (apsw.AuthError, "the file cannot be opened; check its permissions, and those of its directory"),
     (apsw.CorruptError, "the database is damaged; run `qo doctor`, and restore a copy"),
     (apsw.NotADBError, "the database is damaged; run `qo doctor`, and restore a copy"),
-    (apsw.IOError, "the disk answered with an error; check it, then try again"),
+    (apsw.IOError, "the disk reported an error; check it, then try again"),
     (apsw.NoMemError, "there was not enough memory; free some and try again"),
 )
-# These are about the store and not about one call: whatever was asked for together fails together.
+# Errors of the store rather than of one call: all calls of the transaction fail.
 GENERAL = tuple(kind for kind, _ in _ADVICE)
 
 

@@ -1,6 +1,6 @@
-"""Lanes: each (queue, type, needs, priority) that has tasks has a number, and tasks carry the number.
+"""Lanes: each (queue, type, needs, priority) with tasks has a number, which the tasks store.
 
-Priority is among them so that what waits is counted by it.
+Priority is included so that pending tasks are counted by it.
 """
 
 import logging
@@ -24,7 +24,7 @@ class SqliteLane(NamedTuple):
 
 
 class SqliteLanes:
-    """What one connection knows of the lanes. The highest number tells if it knows all; no number is given twice."""
+    """The lanes known to one connection. Numbers are never reused, so the highest one shows whether all are known."""
 
     def __init__(self, db: apsw.Connection) -> None:
         self._db = db
@@ -32,7 +32,7 @@ class SqliteLanes:
         self._numbers: dict[Key, int] = {}
 
     def forget(self) -> None:
-        """Some were removed, or our own additions were rolled back, and their numbers will be given to others."""
+        """Clear the cache: lanes were removed, or additions were rolled back and their numbers may be reused."""
         self._lanes.clear()
         self._numbers.clear()
 
@@ -47,8 +47,8 @@ class SqliteLanes:
             ):
                 try:
                     self._remember(n, SqliteLane(queue, type_, _list.decode(needs), priority))
-                except (ValueError, TypeError) as error:  # its tasks are set aside when they are met
-                    log.warning("lane %s is damaged and left alone: %s", n, error)
+                except (ValueError, TypeError) as error:  # its tasks are set aside when they are found
+                    log.warning("lane %s is damaged and is ignored: %s", n, error)
 
     def __contains__(self, number: int) -> bool:
         return number in self._lanes
@@ -59,7 +59,7 @@ class SqliteLanes:
         return self._lanes[number]
 
     def number(self, queue: str, type_: str, needs: tuple[str, ...], priority: int) -> int:
-        """The lane's number; a lane never seen gets one. Only inside a transaction that refreshed."""
+        """The lane's number; a new lane is added. Call only inside a transaction that has called `catch_up`."""
         key = (queue, type_, needs, priority)
         number = self._numbers.get(key)
         return self._create(SqliteLane(*key)) if number is None else number

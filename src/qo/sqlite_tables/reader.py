@@ -1,4 +1,4 @@
-"""What is read, on a connection of its own: a reader never waits for a writer's commit."""
+"""Reads on a separate connection, so that they never wait for a commit."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -10,11 +10,11 @@ from qo.sqlite_tables.lanes import SqliteLanes
 from qo.sqlite_tables.rows import BY_ID, BY_N, STATUS, encode_list, read_tasks
 from qo.sqlite_tables.statements import SQL
 
-_FEW = 1000  # pending tasks that are quicker gathered and sorted than looked for among all
+_MANY_PENDING = 1000  # below this, gathering and sorting pending tasks is faster than scanning all tasks
 
 
 class _SqliteBranch(NamedTuple):
-    """One part of a search: where to look, and for what."""
+    """One branch of a query: an index and a condition."""
 
     place: str
     test: str
@@ -33,23 +33,23 @@ class SqliteReader:
     def find(self, where: Filter, limit: int, start: Position | None, now: float) -> list[Task]:
         if not where.possible_statuses:
             return []
-        with self._db:  # one moment for both steps
+        with self._db:  # one snapshot for both queries
             sql, values = self.query(where, limit, start, now)
             numbers = [n for (n,) in self._db.execute(sql, values)]
             tasks = read_tasks(self._db, BY_N, numbers, self._lanes).values()
         return sorted(tasks, key=lambda task: (task.created_at, task.id), reverse=True)
 
     def query(self, where: Filter, limit: int, start: Position | None, now: float) -> tuple[str, tuple[Any, ...]]:
-        """The numbers of one page: arms that each come newest first out of an index, merged."""
+        """The query for the numbers of one page. It merges branches that each read an index, newest first."""
         narrow, narrowing = self._narrow(where, start, now)
         parts, values = list[str](), list[Any]()
-        for arm in self._arms(where):
+        for branch in self._branches(where):
             parts.append(
-                f"SELECT n, created_at, id FROM tasks INDEXED BY {arm.place} WHERE {arm.test}{narrow}"  # noqa: S608 - ours
+                f"SELECT n, created_at, id FROM tasks INDEXED BY {branch.place} WHERE {branch.test}{narrow}"  # noqa: S608 - ours
             )
-            values += [*arm.values, *narrowing]
-        arms = " UNION ALL ".join(parts)
-        return f"SELECT n FROM ({arms} ORDER BY created_at DESC, id DESC LIMIT ?)", (*values, max(limit, 0))  # noqa: S608
+            values += [*branch.values, *narrowing]
+        branches = " UNION ALL ".join(parts)
+        return f"SELECT n FROM ({branches} ORDER BY created_at DESC, id DESC LIMIT ?)", (*values, max(limit, 0))  # noqa: S608
 
     def _narrow(self, where: Filter, start: Position | None, now: float) -> tuple[str, list[Any]]:
         tests: list[tuple[str, Any]] = []
@@ -62,7 +62,7 @@ class SqliteReader:
         if where.expired_for is not None:
             tests.append(("lease_expires_at <= ?", (now - where.expired_for,)))
         if where.finished_for is not None:
-            # Nothing ends before it is created: without saying so, the search would begin among the newest tasks.
+            # A task ends after it is created. Without this condition, the query would scan the newest tasks first.
             before = now - where.finished_for
             tests.append(("completed_at <= ? AND created_at <= ?", (before, before)))
         if where.shards:
@@ -73,23 +73,23 @@ class SqliteReader:
             tests.append(("(created_at, id) < (?, ?)", start))
         return "".join(f" AND {test}" for test, _ in tests), [value for _, values in tests for value in values]
 
-    def _arms(self, where: Filter) -> list[_SqliteBranch]:
+    def _branches(self, where: Filter) -> list[_SqliteBranch]:
         statuses = where.possible_statuses
         if Status.PENDING in statuses and (len(statuses) == len(Status) or self._many_pending()):
             listed = encode_list(sorted(statuses))
             return [_SqliteBranch("tasks_listed", "status IN (SELECT value FROM json_each(?))", (listed,))]
-        arms = [
+        branches = [
             _SqliteBranch("tasks_finished", "status = ? AND completed_at IS NOT NULL", (status.value,))
             for status in sorted(statuses & FINISHED)
         ]
         if Status.PENDING in statuses:
-            arms += [_SqliteBranch("tasks_ready", "ready = 1"), _SqliteBranch("tasks_coming", "ready = 0")]
+            branches += [_SqliteBranch("tasks_ready", "ready = 1"), _SqliteBranch("tasks_coming", "ready = 0")]
         if Status.RUNNING in statuses:
-            arms.append(_SqliteBranch("tasks_leased", "status = 'running'"))
-        return arms
+            branches.append(_SqliteBranch("tasks_leased", "status = 'running'"))
+        return branches
 
     def _many_pending(self) -> bool:
-        return (self._db.execute("SELECT sum(count) FROM tally WHERE status = 'pending'").get or 0) > _FEW
+        return (self._db.execute("SELECT sum(count) FROM tally WHERE status = 'pending'").get or 0) > _MANY_PENDING
 
     def count(self) -> Counts:
         return {

@@ -1,4 +1,4 @@
-"""Which lanes come first, as one connection knows it."""
+"""Which lanes hold the first tasks, as known to one connection."""
 
 from collections.abc import Iterable
 
@@ -14,16 +14,16 @@ _heads = msgspec.json.Decoder(list[tuple[int, tuple[float, int, float] | None]])
 
 
 class ReadyLanes:
-    """The first ready task of each lane. Those of lanes that have changed since the last look are read again."""
+    """The first ready task of each lane. Only lanes that changed since the last read are read again."""
 
     def __init__(self, db: apsw.Connection, lanes: SqliteLanes) -> None:
         self._db, self._lanes = db, lanes
         self._heads: LaneHeads[int] = LaneHeads()
-        self.known = -1  # the last change that was read
-        self._removals = 0  # how often lanes had been removed by then
+        self.known = -1  # the number of the last change that was read
+        self._removals = 0  # the number of lane removals by then
 
     def forget(self) -> None:
-        """What was read may have been rolled back."""
+        """Clear the cache, because its content may have been rolled back."""
         self._heads.clear()
         self.known = -1
 
@@ -31,14 +31,14 @@ class ReadyLanes:
         """The lanes that hold the first tasks of a claim. `own_changes`: lanes that this transaction has changed."""
         own = encode_list(sorted(own_changes))
         encoded, last, removals = self._db.execute(SQL["changed_heads"], (self.known, own)).get
-        if removals != self._removals:  # a lane that is gone tells nobody that it has changed
+        if removals != self._removals:  # removed lanes are not marked as changed
             self.forget()
             encoded, last, self._removals = self._db.execute(SQL["changed_heads"], (self.known, own)).get
         changed = _heads.decode(encoded)
         if any(number not in self._lanes for number, _ in changed):
             self._lanes.refresh()
         for number, head in changed:
-            if head is None or number not in self._lanes:  # empty, removed, or its name is damaged
+            if head is None or number not in self._lanes:  # empty, removed, or with a damaged name
                 self._heads.remove(number)
             else:
                 queue, type_, needs, _ = self._lanes[number]

@@ -1,7 +1,7 @@
-"""Between rows and tasks.
+"""Converts between rows and tasks.
 
-A batch is read as one row: the small columns of all tasks as one JSON text, their payloads end to end as one blob,
-their results as another. See `statements.sql` for why.
+A batch is read as one row: the small columns of all tasks as a JSON text, their payloads concatenated as a blob, and
+their results as another. `statements.sql` says why.
 """
 
 from collections.abc import Callable, Sequence
@@ -25,7 +25,7 @@ _WHOLE = f"""
 SELECT json_group_array(json_array({_COLUMNS}, length(payload), length(result))),
        CAST(group_concat(payload, '') AS BLOB), CAST(group_concat(coalesce(result, x''), '') AS BLOB)
 FROM tasks WHERE {{column}} IN (SELECT value FROM json_each(?)) AND status <> 'damaged'
-"""  # noqa: S608 - column names of ours
+"""  # noqa: S608 - constant column names
 _BRIEF = """
 SELECT json_group_array(json_array(n, lane, id, status, available_at, rank, failures, version, created_at, started_at,
                                    completed_at, lease_expires_at, lease_id, worker_id, timeout, error))
@@ -33,14 +33,14 @@ FROM tasks WHERE id IN (SELECT value FROM json_each(?)) AND status <> 'damaged'
 """
 BY_N, BY_ID = _WHOLE.format(column="n"), _WHOLE.format(column="id")
 
-_DAMAGE = (*UNREADABLE, KeyError, TypeError, apsw.SQLError)  # what reading a row that is no task may raise
-_MOST = 200  # tasks in one row: SQLite's values end at a gigabyte
+_DAMAGE = (*UNREADABLE, KeyError, TypeError, apsw.SQLError)  # errors that reading a damaged row may raise
+_MAX_BATCH_SIZE = 200  # tasks per row: SQLite limits values to a gigabyte
 
 DEFAULT_RETRY = RetryPolicy()
 STATUS = {status.value: status for status in Status}
 
-# Typed: a value of another kind in one row is noticed here, and not where someone calculates with it.
-_Instant = Annotated[float, Meta(ge=-62_135_596_800, le=253_402_300_799)]  # what ISO 8601 can show
+# Typed, so that a value of a wrong type is detected here and not where it is used.
+_Instant = Annotated[float, Meta(ge=-62_135_596_800, le=253_402_300_799)]  # the range of ISO 8601
 _Status = Literal["pending", "running", "completed", "failed", "cancelled", "archived"]
 _Whole = tuple[
     int,
@@ -91,7 +91,7 @@ def encode_list(values: Sequence[int] | Sequence[str]) -> str:
 
 
 class Brief(NamedTuple):
-    """A task as far as the rules look at it: neither what was submitted nor what came out is read."""
+    """The fields of a task that the rules need, without payload and result."""
 
     n: int
     lane: int
@@ -139,10 +139,10 @@ def _brief(row: tuple[Any, ...]) -> Brief:
 def read_tasks(
     db: apsw.Connection, sql: str, keys: Sequence[int] | Sequence[str], lanes: SqliteLanes
 ) -> dict[int, Task]:
-    """The tasks that some numbers or ids name, by number. Raises DamageFound."""
+    """The tasks with these numbers or ids, by number. Raises DamageFound."""
     found: dict[int, Task] = {}
-    for start in range(0, len(keys), _MOST):
-        some = keys[start : start + _MOST]
+    for start in range(0, len(keys), _MAX_BATCH_SIZE):
+        some = keys[start : start + _MAX_BATCH_SIZE]
         try:
             found |= _read_tasks(db, sql, some, lanes)
         except _DAMAGE as error:
@@ -163,12 +163,12 @@ def _read_tasks(
         found[row[0]] = _task(row, payloads[at:ends], result, lanes)
         at, until = ends, until + (length or 0)
     if at != len(payloads or b"") or until != len(results or b""):
-        raise ValueError("its payload or result is text")  # whose length in characters would shift all that follow
+        raise ValueError("its payload or result is text")  # its length in characters would shift all that follow
     return found
 
 
 def _found(db: apsw.Connection, column: str, keys: Sequence[Any], read: Callable[[Any], object]) -> DamageFound:
-    """Which of some rows are damaged: each is read alone. None of them: `Table.set_aside` looks at all rows."""
+    """The damaged rows among these, found by reading each alone. If none, `SqliteTable.set_aside` checks all rows."""
     bad: list[BadRow] = []
     for key in keys:
         try:
@@ -181,12 +181,12 @@ def _found(db: apsw.Connection, column: str, keys: Sequence[Any], read: Callable
 
 
 def damaged_rows(db: apsw.Connection, lanes: SqliteLanes) -> list[BadRow]:
-    """Every row that is no task, by reading all of them."""
+    """All damaged rows, found by reading every row."""
     bad: list[BadRow] = []
     numbers = all_numbers(db)
-    for start in range(0, len(numbers), _MOST):
+    for start in range(0, len(numbers), _MAX_BATCH_SIZE):
         try:
-            read_tasks(db, BY_N, numbers[start : start + _MOST], lanes)
+            read_tasks(db, BY_N, numbers[start : start + _MAX_BATCH_SIZE], lanes)
         except DamageFound as found:
             bad += found.rows
     return bad

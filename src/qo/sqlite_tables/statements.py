@@ -1,4 +1,4 @@
-"""The SQL, kept in its own file, and the shape in which many rows go into one step."""
+"""The SQL statements from `statements.sql`, and inserts of many rows in few steps."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -10,7 +10,7 @@ from typing import Any
 import apsw
 
 _ROW = re.compile(r"VALUES (\([^()]*\))")
-_LARGEST = 128  # rows in one step; larger ones gain nothing
+_MAX_ROWS = 128  # per statement; more gains nothing
 
 
 def _load() -> dict[str, str]:
@@ -28,7 +28,7 @@ def _widened(name: str, size: int) -> str:
 
 
 def write_rows(db: apsw.Connection, name: str, rows: Sequence[tuple[Any, ...]]) -> int:
-    """Run a VALUES statement on many rows in few steps, and say how many it wrote."""
+    """Run a VALUES statement on many rows in few steps, and return the number of rows written."""
     if len(rows) == 1:  # a single task, submitted from plain code
         db.execute(SQL[name], rows[0])
         return db.changes()
@@ -40,8 +40,8 @@ def write_rows(db: apsw.Connection, name: str, rows: Sequence[tuple[Any, ...]]) 
 
 
 def _parts(rows: Sequence[tuple[Any, ...]]) -> Iterator[Sequence[tuple[Any, ...]]]:
-    """Powers of two, so that the statement cache knows them all."""
-    start, size = 0, _LARGEST
+    """Split into powers of two, so that the statement cache holds all statements."""
+    start, size = 0, _MAX_ROWS
     while start < len(rows):
         while size > len(rows) - start:
             size //= 2

@@ -1,4 +1,4 @@
-"""What is written: the two rules, on one connection, inside a transaction that someone else begins and commits."""
+"""The two rules on one connection. The caller begins and commits the transaction."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -48,10 +48,10 @@ from qo.sqlite_tables.rows import (
 )
 from qo.sqlite_tables.statements import SQL, write_rows
 
-# Plain strings, because hashing a member of an enum is a call into Python.
+# Plain strings, because hashing an enum member calls Python code.
 _PENDING, _RUNNING = plain(Status.PENDING), plain(Status.RUNNING)
-_STEP = 1000  # tasks made ready by one statement
-_LEAST_READ = 4  # tasks of each lane that a claim from several lanes reads at first
+_STAGE_SIZE = 1000  # tasks made ready by one statement
+_MIN_READ = 4  # tasks of each lane that a claim from several lanes reads first
 
 _numbers = msgspec.json.Decoder(list[int])
 _any_list = msgspec.json.Decoder(list[Any])
@@ -62,26 +62,26 @@ _Head = tuple[float, float, int, int]  # the highest effective rank in its lane 
 
 
 class SqliteTable:
-    """Calls of one transaction may refuse with a QoError; if they have written something before, that is undone."""
+    """A call may raise QoError; if it has written something before, the writer rolls it back."""
 
     def __init__(self, db: apsw.Connection, clock: Clock) -> None:
         self._db = db
         self._clock = clock
-        self._now = 0.0  # one instant for all of a transaction
+        self._now = 0.0  # the time of the whole transaction
         self._last = 0  # the highest number in use
         self._staged = False
-        self._last_change = 0  # of the ready tasks of any lane, as numbered in `lanes`
-        self._removals = 0  # how often lanes were removed
+        self._last_change = 0  # the number of the last change to a lane's ready tasks, in `lanes`
+        self._removals = 0  # the number of lane removals
         self._changed: set[int] = set()  # lanes whose ready tasks this transaction has changed
-        self._own_changes: set[int] = set()  # the same since the last claim
+        self._own_changes: set[int] = set()  # the same, since the last claim
         self._thinned: set[int] = set()  # lanes from which tasks were deleted
         self.lanes = SqliteLanes(db)
         self._ready = ReadyLanes(db, self.lanes)
         self.tally: Counter[tuple[int, str]] = Counter()  # what this transaction adds to the counts
-        self.claimable = False  # this transaction made or scheduled work
+        self.claimable = False  # this transaction added or scheduled tasks
 
     def begin(self) -> None:
-        """Inside a new transaction. What is read here once stays true to its end, for nobody else can write."""
+        """Call in a new transaction. What is read stays valid until its end, since no other connection can write."""
         self._now = self._clock()
         self._last, last_lane, self._last_change, removals = self._db.execute(SQL["last"]).get
         if removals != self._removals:
@@ -95,19 +95,19 @@ class SqliteTable:
         self.claimable = False
 
     def undo(self, tally: Counter[tuple[int, str]]) -> None:
-        """The last call was rolled back: these were the counts before it."""
+        """Restore the counts from before the last call, which was rolled back."""
         self.forget()
         self.lanes.refresh()
         self.tally = tally
         self._staged = False
 
     def forget(self) -> None:
-        """What was learned in a transaction that is rolled back."""
+        """Clear everything learned in a transaction that was rolled back."""
         self.lanes.forget()
         self._ready.forget()
 
     def finish(self) -> None:
-        """At the end of a transaction: the counts, and which lanes others must look at again."""
+        """Call at the end of a transaction: writes the counts, and marks the lanes that others must read again."""
         write_rows(self._db, "count_up", [(lane, status, n) for (lane, status), n in self.tally.items() if n])
         if self._thinned:
             self._remove_empty_lanes(encode_list(sorted(self._thinned)))
@@ -121,7 +121,7 @@ class SqliteTable:
         self._db.execute(SQL["remove_lanes"], (lanes,))
         if self._db.changes():
             self._db.execute("UPDATE lane_removals SET count = count + 1")
-            # One that was removed may have borne the number of the last change, and no number is given twice.
+            # A removed lane may have carried the number of the last change, and numbers are not reused.
             self._change_lanes([self._db.execute("SELECT max(n) FROM lanes").get])
 
     def _change_lanes(self, lanes: Iterable[int]) -> None:
@@ -136,25 +136,25 @@ class SqliteTable:
         at = stamps(self._now, len(news))
         keyed = [new.id for new in news if new.idempotency_key is not None]
         followers = self._followers(keyed) if keyed else {}
-        plain_ones = [(new, instant) for new, instant in zip(news, at, strict=True) if new.id not in followers]
-        landed = self._insert([created(new, instant, lead=self._now - instant) for new, instant in plain_ones])
-        if not followers and len(landed) == len(news):
+        without_followers = [(new, instant) for new, instant in zip(news, at, strict=True) if new.id not in followers]
+        inserted = self._insert([created(new, instant, lead=self._now - instant) for new, instant in without_followers])
+        if not followers and len(inserted) == len(news):
             return [Added(new.id, new=True) for new in news]
-        there = {new.id: followers.get(new.id, new.id) for new in news if new.id not in landed}
+        there = {new.id: followers.get(new.id, new.id) for new in news if new.id not in inserted}
         stored = {task.id: task for task in read_tasks(self._db, BY_ID, [*there.values()], self.lanes).values()}
         return [
             Added(new.id, new=True)
-            if new.id in landed
-            else self._sort_out(new, instant, there[new.id], stored.get(there[new.id]))
+            if new.id in inserted
+            else self._add_existing(new, instant, there[new.id], stored.get(there[new.id]))
             for new, instant in zip(news, at, strict=True)
         ]
 
     def _followers(self, ids: Sequence[str]) -> dict[str, str]:
-        """Of these first tasks under their keys, those that others follow, with the last one."""
+        """By id of the first task under an idempotency key: the last task under it, if there are several."""
         return dict(_pairs.decode(self._db.execute(SQL["followers"], (encode_list(ids),)).get))
 
     def _insert(self, tasks: Sequence[Task]) -> set[str]:
-        """Write new tasks, and say which: an id that is there already is left alone."""
+        """Insert new tasks and return the ids inserted. Existing ids are skipped."""
         if not tasks:
             return set()
         first = self._last + 1
@@ -166,20 +166,20 @@ class SqliteTable:
         )
         self._db.execute(SQL["record_new"], (first, last))
         self.claimable = True
-        landed = {task.id for task in tasks}
+        inserted = {task.id for task in tasks}
         if written < len(tasks):
-            landed = _names.decode(self._db.execute(SQL["landed"], (first, last)).get)
-            lanes = [lane for lane, task in zip(lanes, tasks, strict=True) if task.id in landed]
+            inserted = _names.decode(self._db.execute(SQL["landed"], (first, last)).get)
+            lanes = [lane for lane, task in zip(lanes, tasks, strict=True) if task.id in inserted]
         for lane, size in Counter(lanes).items():
             self.tally[lane, _PENDING] += size
         self._change_lanes(set(lanes))
-        return landed
+        return inserted
 
-    def _sort_out(self, new: NewTask, at: float, last: str, existing: Task | None) -> Added:
-        """A task under this id, or one that follows it, was there already."""
-        # A task that is set aside does not exist, and keeps its place.
+    def _add_existing(self, new: NewTask, at: float, last: str, existing: Task | None) -> Added:
+        """Decide about a task whose id, or a successor of it, exists."""
+        # A damaged task that was set aside is not read, and keeps its id.
         task = None if existing is None else admit(existing, new, at, lead=self._now - at)
-        if task is None or not self._insert([task]):  # this very submission made it, in an earlier try
+        if task is None or not self._insert([task]):  # an earlier attempt of this submission inserted it
             return Added(last, new=False)
         self._db.execute(SQL["follow"], (new.id, task.id))
         return Added(task.id, new=True)
@@ -190,14 +190,14 @@ class SqliteTable:
     # --- claim
 
     def stage(self) -> None:
-        """Make ready what has become due. In steps: one statement must not gather a million tasks."""
-        moved = 0 if self._staged else _STEP
-        while moved == _STEP:
-            lanes = self._db.execute(SQL["coming_lanes"], (self._now, _STEP)).get
+        """Make due tasks ready, in steps: one statement must not move a million tasks."""
+        moved = 0 if self._staged else _STAGE_SIZE
+        while moved == _STAGE_SIZE:
+            lanes = self._db.execute(SQL["coming_lanes"], (self._now, _STAGE_SIZE)).get
             if lanes == "[]":
                 break
             self._change_lanes([lane for lane in _any_list.decode(lanes) if isinstance(lane, int)])
-            self._db.execute(SQL["stage"], (self._now, _STEP))
+            self._db.execute(SQL["stage"], (self._now, _STAGE_SIZE))
             moved = self._db.changes()
         self._staged = True
 
@@ -220,14 +220,14 @@ class SqliteTable:
         return [tasks[n] for n in chosen]
 
     def _record(self, numbers: str) -> None:
-        """An event for each. Raises DamageFound, of rows not known, if there is one of this version already."""
+        """Add an event for each. Raises DamageFound, without rows, if an event of that version exists."""
         try:
             self._db.execute(SQL["record"], (numbers,))
         except apsw.ConstraintError as error:
             raise DamageFound([]) from error
 
     def claim_each(self, requests: Sequence[ClaimRequest]) -> list[list[Task]]:
-        """Claims that are alike in all but their leases: tasks are looked for once, and dealt out in order."""
+        """Serve claims that differ only in their leases: tasks are selected once, and distributed in order."""
         self.stage()
         chosen = self._choose(replace(requests[0], limit=sum(max(0, request.limit) for request in requests)))
         now, left = self._now, iter(chosen)
@@ -243,10 +243,10 @@ class SqliteTable:
         return [[tasks[n] for n in hand] for hand in hands]
 
     def _choose(self, request: ClaimRequest) -> list[int]:
-        """The numbers of the tasks that come first among all eligible lanes, in order. Raises DamageFound."""
+        """The numbers of the first tasks of all eligible lanes, in order. Raises DamageFound."""
         try:
             return self._first(request)
-        except msgspec.DecodeError as error:  # a lane or rank is no number
+        except msgspec.DecodeError as error:  # a lane or rank is not a number
             bad = damaged_rows(self._db, self.lanes)
             if not bad:
                 raise
@@ -257,15 +257,15 @@ class SqliteTable:
         self._own_changes.clear()
         if not lanes:
             return []
-        size = request.limit if len(lanes) == 1 else max(_LEAST_READ, 2 * request.limit // len(lanes))
-        promoted = self._now if len(lanes) > 1 else float("-inf")  # within a lane the ranks say it all
+        size = request.limit if len(lanes) == 1 else max(_MIN_READ, 2 * request.limit // len(lanes))
+        promoted = self._now if len(lanes) > 1 else float("-inf")  # within one lane the rank decides
         heads = self._heads(lanes, size, promoted)
-        first = self._fitting(heads, request)
+        first = self._within_limits(heads, request)
         last = first[-1] if len(first) == request.limit else None
-        # A lane of which all that was read comes first may hold more that does.
+        # If all tasks read from a lane are among the first, the lane may hold more of them.
         short = [lane for lane, some in heads.items() if len(some) == size and (last is None or some[-1] <= last)]
         if short and size < request.limit:
-            first = self._fitting(heads | self._heads(short, request.limit, promoted), request)
+            first = self._within_limits(heads | self._heads(short, request.limit, promoted), request)
         taken = Counter(lane for *_, lane in first)
         for lane, number in taken.items():
             self.tally[lane, _PENDING] -= number
@@ -274,32 +274,32 @@ class SqliteTable:
         return [n for _, _, n, _ in first]
 
     def _heads(self, lanes: Sequence[int], size: int, promoted: float) -> dict[int, list[_Head]]:
-        """So many of each lane, in order."""
+        """The first `size` tasks of each lane, in order."""
         heads = {}
         for lane, some in _candidates.decode(self._db.execute(SQL["first"], (encode_list(lanes), size, promoted)).get):
             reached = accumulate((effective for effective, _, _ in some), max)
             heads[lane] = [(highest, rank, n, lane) for highest, (_, rank, n) in zip(reached, some, strict=True)]
         return heads
 
-    def _fitting(self, heads: Mapping[int, list[_Head]], request: ClaimRequest) -> list[_Head]:
-        """The first of all, without those that would be too many of their type."""
+    def _within_limits(self, heads: Mapping[int, list[_Head]], request: ClaimRequest) -> list[_Head]:
+        """The first tasks of all lanes, within the limits per type."""
         first = sorted(head for some in heads.values() for head in some)
         if request.per_type_limits:
             taken: Counter[str] = Counter()
-            fitting = []
+            allowed = []
             for head in first:
                 type_ = self.lanes[head[3]].type
                 taken[type_] += 1
                 if taken[type_] <= request.per_type_limits.get(type_, taken[type_]):
-                    fitting.append(head)
-            first = fitting
+                    allowed.append(head)
+            first = allowed
         return first[: request.limit]
 
     # --- apply
 
     def apply(self, changes: Sequence[Change]) -> list[bool]:
         now, stored = self._now, read_briefs(self._db, [change.id for change in changes])
-        rows, answers, told, reached, lanes = [], [], list[Brief](), list[str](), set[int]()
+        rows, answers, transitions, reached, lanes = [], [], list[Brief](), list[str](), set[int]()
         for change in changes:
             brief = stored.get(change.id)
             changed = None if brief is None else apply(brief.task, change, now)
@@ -310,13 +310,13 @@ class SqliteTable:
             if changed.status is Status.PENDING or brief.task.status is Status.PENDING:
                 lanes.add(brief.lane)
             if changed.status is not Status.RUNNING:  # renewals are not transitions
-                told.append(brief)
+                transitions.append(brief)
                 reached.append(plain(changed.status))
         write_rows(self._db, "change", rows)
-        if told:
-            self._record(encode_list([brief.n for brief in told]))
-            self.tally.subtract(Counter([(brief.lane, brief.status) for brief in told]))
-            self.tally.update(zip([brief.lane for brief in told], reached, strict=True))
+        if transitions:
+            self._record(encode_list([brief.n for brief in transitions]))
+            self.tally.subtract(Counter([(brief.lane, brief.status) for brief in transitions]))
+            self.tally.update(zip([brief.lane for brief in transitions], reached, strict=True))
         self._change_lanes(lanes)
         self.claimable = self.claimable or any(row[2] is not None for row in rows)
         return answers
@@ -324,19 +324,19 @@ class SqliteTable:
     # --- damage
 
     def set_aside(self, bad: Sequence[BadRow]) -> Damage:
-        """Take rows that are no tasks out of every list, and say so. All but their status stays as it is.
+        """Remove damaged rows from every index and write notes about them. Only their status changes.
 
-        Without any, all that are there: raises StorageError if there is none.
+        If `bad` is empty, all rows are checked. Raises StorageError if none is damaged.
         """
         bad = bad or damaged_rows(self._db, self.lanes)
         if not bad:
-            raise StorageError("the events of some tasks do not fit to them; run `qo doctor`, and restore a copy")
+            raise StorageError("the events of some tasks do not match them; run `qo doctor`, and restore a copy")
         check_known_format(self._db.execute("PRAGMA user_version").get, VERSION, bad[0].problem)
         self._db.execute(SQL["set_aside"], (encode_list([row.n for row in bad]),))
         for row in bad:
             if self._db.execute("SELECT 1 FROM notes WHERE name = ?", (note_name(row.id),)).get is None:
                 self.write_note(note_name(row.id), encode_damage(row.id, row.problem), ANY)
-        # What is damaged may be the very lane or status under which it was counted.
+        # The damaged value may be the lane or status under which the row was counted.
         self._db.execute("DELETE FROM tally")
         self._db.execute(SQL["recount"])
         self.tally.clear()
@@ -362,14 +362,14 @@ class SqliteTable:
         return [task_id in gone or task_id in aside for task_id in ids]
 
     def _set_aside_among(self, ids: Sequence[str]) -> dict[str, int]:
-        """The numbers of damaged tasks, by id. They are in no count."""
+        """The numbers of damaged tasks, by id. They are not counted."""
         return dict(self._db.execute(SQL["set_aside_among"], (encode_list(ids),))) if ids else {}
 
     def write_note(self, name: str, data: bytes, expected: str) -> str:
         stored = self._db.execute("SELECT version FROM notes WHERE name = ?", (name,)).get
         if expected not in {ANY, stored or NEW}:
-            raise Conflict(f"note {name!r} was written by someone else")
-        version = new_token()  # random: a version must stay new even after its note was dropped
+            raise Conflict(f"note {name!r} was written by another process")
+        version = new_token()  # random, so that a version is new even after its note was dropped
         self._db.execute(SQL["write_note"], (name, data, version))
         return version
 
@@ -378,7 +378,7 @@ class SqliteTable:
 
 
 def _described(task: Task, now: float) -> tuple[object, ...]:
-    """A new task's own columns, in the order of `insert`."""
+    """The columns of a new task, in the order of `insert`."""
     return (
         int(task.available_at <= now),
         task.available_at,
@@ -398,7 +398,7 @@ def _described(task: Task, now: float) -> tuple[object, ...]:
 
 
 def _changed(n: int, task: Task, change: Change, now: float) -> tuple[object, ...]:
-    """The columns a change may set, in the order of `change`."""
+    """The columns that a change may set, in the order of `change`."""
     return (
         n,
         plain(task.status),

@@ -1,4 +1,4 @@
-"""The writer: everything that waits goes into one transaction, and is answered once that is committed."""
+"""The writer: puts all waiting calls into one transaction, and answers them once it is committed."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
@@ -13,7 +13,7 @@ from qo.sqlite_tables.table import SqliteTable
 
 
 class WriterCall(Protocol):
-    """One call: what to do with the table, and what came of it."""
+    """One call: the work to do with the table, and its answer or error."""
 
     @property
     def work(self) -> Callable[[Any], Any]: ...
@@ -23,20 +23,20 @@ class WriterCall(Protocol):
 
 
 class CommitGuard(Protocol):
-    """What must hold for a commit to be kept, where the database is a file that others use, too."""
+    """Checks whether a commit is durable, for a database file that other processes use."""
 
     def begin_write(self) -> None:
-        """Before a transaction. Raises StorageError if what it writes would not be kept."""
+        """Call before a transaction. Raises StorageError if its writes would be lost."""
 
     def end_write(self) -> None:
-        """After a transaction that `begin_write` let pass."""
+        """Call after a transaction for which `begin_write` succeeded."""
 
     def check_committed(self) -> None:
-        """Raises OutcomeUnknown if what was just committed may be lost."""
+        """Raises OutcomeUnknown if the last commit may be lost."""
 
 
 class _Unguarded:
-    """For a database in memory."""
+    """The guard of a database in memory."""
 
     def begin_write(self) -> None: ...
 
@@ -49,24 +49,24 @@ _UNGUARDED = _Unguarded()
 
 
 class _WrittenBefore(Exception):
-    """A call refused after it had written something."""
+    """A call raised QoError after it had written something."""
 
 
 class Writer:
-    """Serves the desk of one connection. A bad call fails alone; a bad disk fails all that wait, and keeps nothing."""
+    """Serves the calls of one connection. A bad call fails alone; a store error fails all calls and stores nothing."""
 
     def __init__(
         self,
         place: object,
         db: apsw.Connection,
         clock: Clock,
-        news: Callable[[], None],
+        notify: Callable[[], None],
         guard: CommitGuard = _UNGUARDED,
     ) -> None:
         self._place = place
         self._guard = guard
         self._db = db
-        self._news = news  # told that there may be something to claim
+        self._notify = notify  # called when there may be something to claim
         self._table = SqliteTable(db, clock)
 
     def serve(self, jobs: Sequence[WriterCall]) -> None:
@@ -75,10 +75,10 @@ class Writer:
         try:
             self._try(jobs)
         except StorageError as error:
-            for job in jobs:  # an error each: one shared by many callers would collect their tracebacks
+            for job in jobs:  # one error per call: a shared error would collect tracebacks of all callers
                 job.error = type(error)(*error.args)
                 job.error.__cause__ = error.__cause__
-        except Exception as error:  # noqa: BLE001 - goes to the callers: a thread that died would leave them waiting
+        except Exception as error:  # noqa: BLE001 - the callers get it: a dead thread would leave them waiting
             for job in jobs:
                 job.error = error
 
@@ -87,10 +87,10 @@ class Writer:
             self._transact(jobs, self._do)
         except StorageError:
             raise
-        except Exception:  # noqa: BLE001 - one of the calls is bad; it will be told when it fails alone
+        except Exception:  # noqa: BLE001 - one call is bad, and fails alone below
             self._transact(jobs, self._do_apart)
         if self._table.claimable:
-            self._news()
+            self._notify()
 
     def _transact(self, jobs: Sequence[WriterCall], do: Callable[[WriterCall], None]) -> None:
         self._guard.begin_write()
@@ -101,7 +101,7 @@ class Writer:
 
     def _do_all(self, jobs: Sequence[WriterCall], do: Callable[[WriterCall], None]) -> None:
         try:
-            if self._db.in_transaction:  # an exception from outside interrupted the thread that rolled back
+            if self._db.in_transaction:  # an asynchronous exception interrupted a rollback
                 self._roll_back()
             self._db.execute("BEGIN IMMEDIATE")
             check_version(self._db, self._place)  # a newer qo may have changed the tables since they were opened
@@ -120,17 +120,17 @@ class Writer:
         try:
             self._db.execute("COMMIT")
         except apsw.IOError as error:
-            # The log may hold the commit although flushing it failed, and a crash now might bring it back.
+            # The log may hold the commit although the flush failed, and a crash could bring it back.
             raise to_qo_error(self._place, error, OutcomeUnknown) from error
         self._guard.check_committed()
 
     def _roll_back(self) -> None:
         self._table.forget()
-        if self._db.in_transaction:  # a full disk makes SQLite roll back by itself
+        if self._db.in_transaction:  # SQLite rolls back by itself when the disk is full
             self._db.execute("ROLLBACK")
 
     def _do(self, job: WriterCall) -> None:
-        """Raises what undoes the transaction: of a call that refused, too, if it had written something before."""
+        """Raises the error that rolls back the transaction, also for a call that refused after it had written."""
         job.error = None
         before = self._db.total_changes()
         try:
@@ -141,14 +141,14 @@ class Writer:
             job.error = error
 
     def _do_apart(self, job: WriterCall) -> None:
-        """Under a savepoint. They cost too much to have when nothing is wrong."""
+        """Run a call under a savepoint. Used only after a failure, because savepoints are slow."""
         tally = self._table.tally.copy()
         self._db.execute("SAVEPOINT call")
         try:
             self._do(job)
         except GENERAL:
             raise
-        except Exception as error:  # noqa: BLE001 - goes to the caller
+        except Exception as error:  # noqa: BLE001 - the caller gets it
             self._db.execute("ROLLBACK TO call")
             self._table.undo(tally)
             cause = error.__cause__ if isinstance(error, _WrittenBefore) else error

@@ -1,4 +1,4 @@
-"""Tasks behind a qo server: the same port over HTTP, for workers without storage credentials."""
+"""The HTTP engine: the engine port over HTTP, for workers without storage credentials."""
 
 from qo.engines.http.doctor import examine
 from qo.engines.http.engine import HttpEngine, from_url

@@ -1,4 +1,4 @@
-"""`https://worker:TOKEN@queue.example.com/prefix` as an address and a token."""
+"""Parses `https://worker:TOKEN@queue.example.com/prefix` into an address and a token."""
 
 import os
 from typing import NamedTuple
@@ -10,7 +10,7 @@ TOKEN = "QO_TOKEN"  # noqa: S105 - the variable's name
 
 
 class HttpAddress(NamedTuple):
-    url: str  # without the token, so that it may be shown
+    url: str  # without the token, so that logs may contain it
     token: str
 
     def __repr__(self) -> str:
@@ -18,17 +18,17 @@ class HttpAddress(NamedTuple):
 
 
 def address_of(url: str) -> HttpAddress:
-    """A token in the URL goes before the one in QO_TOKEN."""
+    """Parse a URL. A token in the URL takes precedence over QO_TOKEN."""
     parts = urlsplit(url)
     try:
         host, port = parts.hostname, parts.port
-    except ValueError:  # not its cause: what stands there may be the beginning of a token
+    except ValueError:  # the original error is dropped: the text may be the beginning of a token
         raise InvalidSetting(
             "the port in the queue's URL is not a number from 0 to 65535; encode a / in the token as %2F"
         ) from None
     if not host:
         raise InvalidSetting("the queue's URL names no server; write http://127.0.0.1:8000")
-    if parts.username and not parts.password:  # as a user's name it would be shown in logs and listings
+    if parts.username and not parts.password:  # a user name would appear in logs and listings
         raise InvalidSetting(f"write the token as a password: {parts.scheme}://worker:TOKEN@{host}, or set {TOKEN}")
     if parts.query or parts.fragment:
         raise InvalidSetting(f"{parts.scheme}://{host} has no options; leave out what follows the path")

@@ -1,4 +1,4 @@
-"""Batches as large as a server takes: cut by number and by size."""
+"""Splits batches into requests that the server accepts, by number and by size."""
 
 from collections.abc import Iterator, Sequence
 from typing import TypeVar
@@ -8,7 +8,7 @@ from qo.model import Change, NewTask
 
 Item = TypeVar("Item", NewTask, Change, str)
 
-_ABOUT = 500  # bytes of a task beside its payload
+_TASK_OVERHEAD = 500  # bytes of a task without its payload, approximately
 
 
 def cut(items: Sequence[Item]) -> Iterator[list[Item]]:
@@ -27,7 +27,7 @@ def cut(items: Sequence[Item]) -> Iterator[list[Item]]:
 
 def _size(item: NewTask | Change | str) -> int:
     if isinstance(item, NewTask):
-        return _ABOUT + len(item.payload)
+        return _TASK_OVERHEAD + len(item.payload)
     if isinstance(item, Change):
-        return _ABOUT + len(item.result or b"") + len(item.error or "")
+        return _TASK_OVERHEAD + len(item.result or b"") + len(item.error or "")
     return len(item)

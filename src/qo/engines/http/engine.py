@@ -1,4 +1,4 @@
-"""The HTTP engine: the port on one side, a line to a server on the other."""
+"""The HTTP engine: each call of the port is a request to a qo server."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -27,7 +27,7 @@ from qo.model import (
     cursor,
 )
 
-_MARGIN = 10.0  # seconds a long-poll may be late
+_POLL_MARGIN = 10.0  # a response to a long poll may be this late
 
 
 class HttpEngine(Engine):
@@ -35,25 +35,25 @@ class HttpEngine(Engine):
 
     @property
     def payload_limit(self) -> int:
-        """What the server says that it and its store take; before its first answer, the most that any server takes."""
-        told = None if self._line is None else self._line.payload_limit
-        return wire.MAX_PAYLOAD_LIMIT if told is None else told
+        """The limit of the server and its store; until its first response, the highest limit of any server."""
+        limit = None if self._client is None else self._client.payload_limit
+        return wire.MAX_PAYLOAD_LIMIT if limit is None else limit
 
     def __init__(self, address: HttpAddress) -> None:
         self._address = address
-        self._line: HttpClient | None = None
+        self._client: HttpClient | None = None
         self._hand_backs = HandBacks(self.apply)
 
     async def open(self) -> None:
-        """Asks nothing of the server: a worker may start before it does, and goes on trying."""
-        if self._line is None:
-            self._line = HttpClient(self._address)
+        """Sends no request: a worker may start before the server does, and retries."""
+        if self._client is None:
+            self._client = HttpClient(self._address)
 
     async def close(self) -> None:
         await self._hand_backs.finish()
-        line, self._line = self._line, None
-        if line is not None:
-            await line.close()
+        client, self._client = self._client, None
+        if client is not None:
+            await client.close()
 
     # --- writing
 
@@ -77,9 +77,9 @@ class HttpEngine(Engine):
             except StorageError as error:
                 if not answers or isinstance(error, OutcomeUnknown):
                     raise
-                raise OutcomeUnknown(f"{len(answers)} of {len(items)} have landed, then {error}") from error
-            if reply.doubtful and not all(_landed(answer) for answer in reply.data):
-                raise OutcomeUnknown(f"{self._address.url} was restarted in the middle of {call}; repeat it")
+                raise OutcomeUnknown(f"{len(answers)} of {len(items)} were applied, then: {error}") from error
+            if reply.doubtful and not all(_is_applied(answer) for answer in reply.data):
+                raise OutcomeUnknown(f"{self._address.url} was restarted during {call}; repeat the call")
             answers += reply.data
         return answers
 
@@ -88,7 +88,7 @@ class HttpEngine(Engine):
 
     async def _claim(self, request: ClaimRequest) -> list[Task]:
         again = wire.encode(replace(request, is_repeat=True))
-        reply = await self._at_work().ask("claim", wire.encode(request), repeat=again, name=request.lease_id)
+        reply = await self._opened().ask("claim", wire.encode(request), repeat=again, name=request.lease_id)
         tasks: list[Task] = reply.data
         return tasks
 
@@ -106,7 +106,7 @@ class HttpEngine(Engine):
         tasks: list[Task | None] = []
         for batch in cut(ids):
             answered = 0
-            while answered < len(batch):  # a server leaves the last ones out if all would be too large
+            while answered < len(batch):  # the server omits the last tasks if the response would be too large
                 some = (await self._ask("get", batch[answered:])).data
                 if not some:
                     raise StorageError(f"{self._address.url} answered get with too few tasks")
@@ -144,27 +144,27 @@ class HttpEngine(Engine):
         return found
 
     async def now(self) -> float:
-        """By the clock of the server's store; one of an older version does not tell, and this machine's counts."""
-        told: float | None = (await self._ask("hello", None)).data.now
-        return system_clock() if told is None else told
+        """The time of the server's store. An older server does not send it; then this machine's clock is used."""
+        now: float | None = (await self._ask("hello", None)).data.now
+        return system_clock() if now is None else now
 
-    # --- waiting, asking
+    # --- waiting and requests
 
     async def wait(self, request: ClaimRequest, timeout: float) -> None:
         timeout = min(timeout, wire.LONGEST_WAIT)
         body = wire.encode(wire.Wait(request=request, timeout=timeout))
-        await self._at_work().ask("wait", body, timeout=timeout + _MARGIN)
+        await self._opened().ask("wait", body, timeout=timeout + _POLL_MARGIN)
 
     async def _ask(self, call: str, request: object) -> Reply:
-        return await self._at_work().ask(call, wire.encode(request))
+        return await self._opened().ask(call, wire.encode(request))
 
-    def _at_work(self) -> HttpClient:
-        if self._line is None:
+    def _opened(self) -> HttpClient:
+        if self._client is None:
             raise StorageError(f"{self._address.url} is not open; call open() first")
-        return self._line
+        return self._client
 
 
-def _landed(answer: Added | bool) -> bool:  # noqa: FBT001 - an answer of the port
+def _is_applied(answer: Added | bool) -> bool:  # noqa: FBT001 - a result of the port
     return answer.new if isinstance(answer, Added) else answer
 
 

@@ -1,4 +1,4 @@
-"""Tasks in a SQLite file: the default, for one machine and many processes."""
+"""The SQLite file engine: the default, for one machine and many processes."""
 
 from qo.engines.sqlite.doctor import examine
 from qo.engines.sqlite.engine import SqliteEngine, from_url

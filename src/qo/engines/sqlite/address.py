@@ -1,4 +1,4 @@
-"""`sqlite:///relative.db` and `sqlite:////absolute.db` as paths."""
+"""Parses `sqlite:///relative.db` and `sqlite:////absolute.db` into paths."""
 
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -20,4 +20,4 @@ def path_of(url: str) -> Path:
         raise InvalidSetting(f"{hide_password(url)!r} does not name a file; {_HOW}")
     if name == ":memory:":
         raise InvalidSetting(f"{hide_password(url)!r}: for tasks in memory write memory://")
-    return Path(name).absolute()  # now: the process may change its directory later
+    return Path(name).absolute()  # resolved now, because the process may change its directory later

@@ -1,8 +1,8 @@
-"""The owner of one connection. Calls that wait for it together are served together.
+"""Owns one connection. Calls that wait at the same time are served together.
 
-Calls from an event loop are served by a thread of their own. A call from plain code (`call`) is served in the thread
-that makes it: to hand it to another thread and back costs about as much as a commit. Whichever thread gets the
-connection serves every call that waits, so concurrent callers share a commit.
+Calls from an event loop are served by a separate thread. A call from plain code (`call`) is served in the calling
+thread, because passing it to another thread and back costs about as much as a commit. The thread that holds the
+connection serves all waiting calls, so concurrent callers share a commit.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ from typing import Any
 
 from qo.errors import OutcomeUnknown, StorageError
 
-Work = Callable[[Any], Any]  # takes what the connection serves: a Table or a SqliteReader
+Work = Callable[[Any], Any]  # takes a SqliteTable or a SqliteReader
 
 
 class ConnectionCall:
@@ -26,7 +26,7 @@ class ConnectionCall:
         self.work = work
         self.loop = asyncio.get_running_loop()
         self.future: asyncio.Future[Any] = self.loop.create_future()
-        self.abandoned = abandoned  # told the answer if the caller was cancelled too late to stop the work
+        self.abandoned = abandoned  # called with the answer if the caller was cancelled after the work was done
         self.answer: Any = None
         self.error: BaseException | None = None
 
@@ -64,7 +64,7 @@ class ConnectionThread:
         self._user = 0  # that thread, if it serves a direct call
         self._is_stopped = False
         self._wakeups: SimpleQueue[bool] = SimpleQueue()  # False: stop
-        # A daemon: an engine that nobody closed must not keep the interpreter from leaving.
+        # A daemon thread, so that an engine without close() does not block the interpreter's exit.
         self._thread = Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
@@ -75,7 +75,7 @@ class ConnectionThread:
         return call.future
 
     def call(self, work: Work) -> Any:
-        """The answer, worked out in the calling thread unless another thread serves the call first."""
+        """Return the answer. The calling thread does the work unless another thread serves the call first."""
         if self._user == get_ident():
             raise StorageError("a signal handler or finalizer cannot write while it interrupts a write of its thread")
         call = DirectCall(work)
@@ -84,18 +84,18 @@ class ConnectionThread:
             with self._lock:
                 self._serve_here(call)
         except BaseException:
-            call.is_cancelled = True  # an exception from outside, such as KeyboardInterrupt, before it was served
+            call.is_cancelled = True  # an asynchronous exception such as KeyboardInterrupt
             raise
         if call.error is not None:
             raise call.error
         return call.answer
 
     def _serve_here(self, call: DirectCall) -> None:
-        """With the lock held."""
+        """The caller must hold the lock."""
         if call.is_done:
             return
         if self._is_stopped:
-            raise StorageError("the store was closed; open it again")
+            raise StorageError("the store is closed; open it again")
         self._user = get_ident()
         try:
             self._serve_waiting()
@@ -103,7 +103,7 @@ class ConnectionThread:
             self._user = 0
 
     def stop(self) -> None:
-        """Leave once everything asked for so far is done."""
+        """End the thread once all calls so far are served."""
         self._wakeups.put(False)
 
     def join(self) -> None:
@@ -118,12 +118,12 @@ class ConnectionThread:
                 self._serve_waiting()
 
     def _serve_waiting(self) -> None:
-        """With the lock held."""
+        """The caller must hold the lock."""
         calls = [self._waiting.popleft() for _ in range(len(self._waiting))]
         live = [call for call in calls if not call.is_cancelled]
         try:
             self._serve(live)
-        except BaseException:  # raised into this thread from outside: the other callers must not wait for ever
+        except BaseException:  # an asynchronous exception: other callers must not wait forever
             for call in live:
                 call.error = OutcomeUnknown("the thread that served this call was interrupted; try again")
             raise
@@ -132,7 +132,7 @@ class ConnectionThread:
 
 
 def _answer(calls: Sequence[ConnectionCall | DirectCall]) -> None:
-    """Wake each event loop once, not once a call: waking is what costs."""
+    """Wake each event loop once instead of once per call, because a wake-up is expensive."""
     by_loop = defaultdict[asyncio.AbstractEventLoop, list[ConnectionCall]](list)
     for call in calls:
         if isinstance(call, DirectCall):
@@ -142,7 +142,7 @@ def _answer(calls: Sequence[ConnectionCall | DirectCall]) -> None:
     for loop, some in by_loop.items():
         try:
             loop.call_soon_threadsafe(_resolve, some)
-        except RuntimeError:  # the loop was closed, and its callers are gone with it
+        except RuntimeError:  # the loop is closed, so nothing waits
             continue
 
 

@@ -1,4 +1,4 @@
-"""Examining a file for `qo doctor`. Nothing of the user's is changed: the one write is rolled back."""
+"""Examines a file for `qo doctor`. The only write is rolled back."""
 
 import asyncio
 import shutil
@@ -16,8 +16,8 @@ from qo.sqlite_tables.header import VERSION
 from qo.sqlite_tables.schema import check_version
 
 _GIGABYTE = 1 << 30
-_LITTLE_SPACE = 100 * (1 << 20)  # bytes
-_MENDED = (3, 51, 3)  # before it, resetting the write-ahead log could lose commits
+_MIN_FREE_SPACE = 100 * (1 << 20)  # bytes
+_FIRST_FIXED_VERSION = (3, 51, 3)  # before it, resetting the write-ahead log could lose commits
 _REMOTE = {"9p", "afs", "cifs", "ceph", "fuse.sshfs", "nfs", "nfs4", "smb3", "smbfs", "vboxsf"}
 
 
@@ -62,7 +62,7 @@ def _inside(path: Path) -> Iterator[Finding]:
 
 
 def _library(version: str) -> Finding:
-    if tuple(int(part) for part in version.split(".")[:3]) < _MENDED:
+    if tuple(int(part) for part in version.split(".")[:3]) < _FIRST_FIXED_VERSION:
         return Finding("library", False, f"SQLite {version} can lose commits when it resets its log; upgrade apsw")
     return Finding("library", True, f"SQLite {version}")
 
@@ -70,15 +70,15 @@ def _library(version: str) -> Finding:
 def _space(path: Path) -> Finding:
     free = shutil.disk_usage(path.parent).free
     text = f"{free / _GIGABYTE:,.1f} GB are free in {path.parent}"
-    if free < _LITTLE_SPACE:
+    if free < _MIN_FREE_SPACE:
         return Finding("disk", False, f"{text}; free some space before tasks are refused")
     return Finding("disk", True if free >= _GIGABYTE else None, text)
 
 
 def _file_system(path: Path, mounts: Path) -> Finding:
-    """Locks and shared memory, which many processes on one file need, stop at the machine's border."""
+    """File locks and shared memory, which concurrent processes need, do not work across machines."""
     if not mounts.exists():
-        return Finding("file system", True, "not known here; make sure that it is a local one")
+        return Finding("file system", True, "not known on this system; make sure that it is a local one")
     rows = [line.split() for line in mounts.read_text("utf-8", "replace").splitlines()]
     places = {row[1].replace("\\040", " "): row[2] for row in rows if len(row) > 2}  # noqa: PLR2004 - device, place, kind
     real = path.parent.resolve()
@@ -91,16 +91,16 @@ def _file_system(path: Path, mounts: Path) -> Finding:
 
 def _schema(version: int) -> Finding:
     if version > VERSION:
-        return Finding("schema", True, f"version {version}, of a newer qo; this one knows {VERSION} and may use it")
+        return Finding("schema", True, f"version {version} of a newer qo; this one knows {VERSION} and may use it")
     if version < VERSION:
-        return Finding("schema", None, f"version {version}; it becomes {VERSION} when a queue next opens the file")
+        return Finding("schema", None, f"version {version}; it is upgraded to {VERSION} when qo next opens the file")
     return Finding("schema", True, f"version {version}")
 
 
 def _journal(db: apsw.Connection) -> Finding:
     mode, level = db.execute("PRAGMA journal_mode").get, db.execute("PRAGMA synchronous").get
     if mode != "wal":
-        return Finding("journal", None, f"the journal mode is {mode}; it becomes wal when a queue next opens the file")
+        return Finding("journal", None, f"the journal mode is {mode}; it becomes wal when qo next opens the file")
     return Finding("journal", level == 2, "wal, flushed at every commit")  # noqa: PLR2004 - FULL
 
 
@@ -108,7 +108,7 @@ def _integrity(db: apsw.Connection, path: Path) -> Finding:
     check = "quick_check" if path.stat().st_size > _GIGABYTE else "integrity_check"
     found = [text for (text,) in db.execute(f"PRAGMA {check}(5)")]
     if found == ["ok"]:
-        return Finding("integrity", True, f"{check} found nothing wrong")
+        return Finding("integrity", True, f"{check} found no problems")
     return Finding("integrity", False, f"the file is damaged, restore a copy: {'; '.join(found)}")
 
 
@@ -125,14 +125,14 @@ def _tally(db: apsw.Connection) -> Finding:
 
 
 def _states(db: apsw.Connection) -> Finding:
-    """A task outside its index would never be claimed, expired or tidied away."""
+    """A task that is missing from its index would never be claimed, expired or removed."""
     wrong = db.execute(
         "SELECT count(*) FROM tasks WHERE status <> 'damaged' AND ((status = 'pending') <> (ready IS NOT NULL)"
         " OR (status = 'running') <> (lease_expires_at IS NOT NULL)"
         " OR (status IN ('pending', 'running')) <> (completed_at IS NULL))"
     ).get
     if wrong:
-        return Finding("states", False, f"{wrong} tasks are in no index and would never run; restore a copy")
+        return Finding("states", False, f"{wrong} tasks are missing from their index and never run; restore a copy")
     return Finding("states", True, "every task is in its index")
 
 

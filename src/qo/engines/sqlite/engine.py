@@ -1,4 +1,4 @@
-"""The SQLite engine: the port on one side, two desks and a watch on the other."""
+"""The SQLite engine: two connection threads and a watch behind the engine port."""
 
 import asyncio
 import os
@@ -45,8 +45,8 @@ from qo.sqlite_tables.writer import Writer
 T = TypeVar("T")
 
 
-class _Desks:
-    """What an open engine has: a writer, a reader and a watch, each with its own connection."""
+class _OpenEngine:
+    """An open engine: a writer, a reader and a watch, each with its own connection."""
 
     def __init__(self, path: Path, clock: Clock) -> None:
         check_file(path)
@@ -62,7 +62,7 @@ class _Desks:
         writing, reading, watching = self._connections
         self.watch = FileWatch(path, watching, clock)
         self.writer = ConnectionThread(
-            "qo sqlite writer", Writer(path, writing, clock, self.watch.tell, self._file).serve
+            "qo sqlite writer", Writer(path, writing, clock, self.watch.notify, self._file).serve
         )
         self.reader = ConnectionThread("qo sqlite reader", _reader(path, SqliteReader(reading), self._file))
 
@@ -74,12 +74,12 @@ class _Desks:
             self._locks.keep_shared_memory(Path(f"{real}-shm"))
             return OpenFile(path, real, self._locks)
         except OSError as error:
-            raise StorageError(f"{path} went away while it was opened: {error}; try again") from error
+            raise StorageError(f"{path} disappeared while it was opened: {error}; try again") from error
 
     def close_later(self) -> None:
-        """In a thread of its own: the garbage collector may call this while the current thread holds a lock."""
+        """Close in another thread: the garbage collector may call this while the current thread holds a lock."""
         if self.pid == os.getpid() and not self._is_closing:
-            with suppress(RuntimeError):  # the interpreter is leaving and starts no more threads
+            with suppress(RuntimeError):  # the interpreter is exiting and starts no threads
                 Thread(target=self.close, name="qo sqlite closer", daemon=True).start()
 
     def close(self) -> None:
@@ -89,26 +89,27 @@ class _Desks:
         self.writer.join()
         self.reader.join()
         self.watch.close()
-        if self._file.trouble():  # what is in a log that others do not see must not overwrite what they wrote since
+        if self._file.trouble():  # a log that others do not see must not overwrite their writes
             for connection in self._connections[:2]:
                 connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
         release_locks(self._locks, self._disconnect)
 
     def _disconnect(self) -> None:
-        for connection in reversed(self._connections):  # the writer last: whoever closes last tidies the log away
+        for connection in reversed(self._connections):  # the writer last: the last connection to close removes the log
             connection.close()
 
 
 def _lock(path: Path) -> FileLocks:
-    """Create or update the file, then lock it. A connection from before the lock may have a log that was deleted since,
-    so it is closed.
+    """Create or update the file, then lock it.
+
+    A connection from before the lock is closed, because its log may have been deleted since.
     """
     first = connect(path)
     try:
         prepare(first, path)
         return acquire_locks(path)
     except OSError as error:
-        raise StorageError(f"{path} went away while it was opened: {error}; try again") from error
+        raise StorageError(f"{path} disappeared while it was opened: {error}; try again") from error
     finally:
         first.close()
 
@@ -124,7 +125,7 @@ def _reader(
             except apsw.Error as error:
                 job.error = to_qo_error(path, error)
                 job.error.__cause__ = error
-            except Exception as error:  # noqa: BLE001 - goes to the caller
+            except Exception as error:  # noqa: BLE001 - the caller gets it
                 job.error = error
 
     return serve
@@ -134,40 +135,40 @@ class SqliteEngine(Engine):
     def __init__(self, path: Path, clock: Clock = system_clock) -> None:
         self._path = path
         self._clock = clock
-        self._desks: _Desks | None = None
+        self._open_engine: _OpenEngine | None = None
         self._opening = Lock()
         self._damage_log = DamageLog()
-        self._repeating: set[str] = set()  # leases whose claim is being asked for again
+        self._repeating: set[str] = set()  # leases whose claim is being repeated
 
     async def open(self) -> None:
         await asyncio.to_thread(self._open)
 
     def _open(self) -> None:
         with self._opening:
-            if self._desks is None:
-                self._desks = _Desks(self._path, self._clock)
-                # Nobody may have called close(): then the file is closed when the engine is collected.
-                weakref.finalize(self, self._desks.close_later).atexit = False
+            if self._open_engine is None:
+                self._open_engine = _OpenEngine(self._path, self._clock)
+                # Close the file when the engine is garbage-collected without close().
+                weakref.finalize(self, self._open_engine.close_later).atexit = False
 
     async def close(self) -> None:
-        """Do what was asked for, then let go of the file."""
-        desks, self._desks = self._desks, None
-        if desks is None or desks.pid != os.getpid():  # in a forked child there is nothing to let go of
+        """Finish all calls, then close the file."""
+        opened, self._open_engine = self._open_engine, None
+        if opened is None or opened.pid != os.getpid():  # a forked child has nothing to close
             return
-        with suppress(StorageError):  # a pass through the queue: tasks of abandoned claims are on their way back now
-            await desks.writer.ask(_nothing)
+        with suppress(StorageError):  # waits until tasks of abandoned claims are queued for release
+            await opened.writer.ask(_nothing)
         try:
-            await asyncio.to_thread(desks.close)
-        except RuntimeError:  # the interpreter is leaving and starts no more threads; then waiting here hurts nobody
-            desks.close()
+            await asyncio.to_thread(opened.close)
+        except RuntimeError:  # the interpreter is exiting and starts no threads, so blocking the loop is harmless
+            opened.close()
 
-    def _at_work(self) -> _Desks:
-        desks = self._desks
-        if desks is None:
+    def _opened(self) -> _OpenEngine:
+        opened = self._open_engine
+        if opened is None:
             raise StorageError(f"{self._path} is not open; call open() first")
-        if desks.pid != os.getpid():
-            raise StorageError(f"{self._path} was opened before a fork; open an engine of its own in this process")
-        return desks
+        if opened.pid != os.getpid():
+            raise StorageError(f"{self._path} was opened before a fork; open another engine in this process")
+        return opened
 
     # --- writing
 
@@ -181,7 +182,7 @@ class SqliteEngine(Engine):
 
     def add_directly(self, tasks: Sequence[NewTask]) -> list[Added]:
         check_distinct(task.id for task in tasks)
-        writer = self._at_work().writer
+        writer = self._opened().writer
         while True:
             try:
                 added: list[Added] = writer.call(lambda table: table.add(tasks))
@@ -191,7 +192,7 @@ class SqliteEngine(Engine):
                 return added
 
     async def claim(self, request: ClaimRequest) -> list[Task]:
-        """A caller cancelled before the transaction claims nothing; one cancelled after it hands its tasks back."""
+        """Claim tasks. The tasks of a caller that was cancelled meanwhile are released."""
         if request.is_repeat:
             self._repeating.add(request.lease_id)
         try:
@@ -200,8 +201,8 @@ class SqliteEngine(Engine):
             self._repeating.discard(request.lease_id)
 
     def _hand_back(self, request: ClaimRequest) -> Callable[[list[Task]], None]:
-        """For a claim whose caller left: waiting for its lease to expire would count as a failure of the tasks."""
-        writer = self._at_work().writer
+        """Release the tasks of a cancelled claim: an expired lease would count as a failure."""
+        writer = self._opened().writer
 
         def hand_back(tasks: list[Task]) -> None:
             if tasks and request.lease_id not in self._repeating:
@@ -226,10 +227,10 @@ class SqliteEngine(Engine):
         await self._write(lambda table: table.drop_note(name))
 
     async def _write(self, work: Callable[[SqliteTable], T], abandoned: Callable[[T], None] | None = None) -> T:
-        return await around_damage(lambda: self._at_work().writer.ask(work, abandoned), self._set_aside)
+        return await around_damage(lambda: self._opened().writer.ask(work, abandoned), self._set_aside)
 
     async def _set_aside(self, bad: list[BadRow]) -> None:
-        self._damage_log.report(await self._at_work().writer.ask(lambda table: table.set_aside(bad)))
+        self._damage_log.report(await self._opened().writer.ask(lambda table: table.set_aside(bad)))
 
     # --- reading
 
@@ -258,12 +259,12 @@ class SqliteEngine(Engine):
         return await self._read(lambda reading: reading.notes(prefix))
 
     async def _read(self, work: Callable[[SqliteReader], T]) -> T:
-        return await around_damage(lambda: self._at_work().reader.ask(work), self._set_aside)
+        return await around_damage(lambda: self._opened().reader.ask(work), self._set_aside)
 
     # --- waiting
 
     async def wait(self, request: ClaimRequest, timeout: float) -> None:
-        await self._at_work().watch.wait(request, timeout, self._stage)
+        await self._opened().watch.wait(request, timeout, self._stage)
 
     async def _stage(self) -> None:
         await self._write(SqliteTable.stage)

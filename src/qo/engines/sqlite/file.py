@@ -1,4 +1,4 @@
-"""The database file: looked at before SQLite may touch it, then opened the way this engine needs it."""
+"""The database file: checked before SQLite opens it, then opened with the settings this engine needs."""
 
 import contextlib
 import os
@@ -16,17 +16,18 @@ from qo.sqlite_tables.driver_errors import to_qo_error
 from qo.sqlite_tables.header import HEADER, VERSION, check_header
 from qo.sqlite_tables.schema import check_version, migrate
 
-_PATIENCE = 30.0  # seconds to wait for other processes
-_SHORTEST, _LONGEST = 0.0002, 0.005  # seconds between two looks at a lock
-_CACHE = -32_000  # KiB of pages kept by a connection
-_PRIVATE = 0o600  # mode of a new file; a stricter umask makes it stricter
-_PAUSE = 0.002  # seconds
-_CHECKPOINT_PAGES = 4000  # 16 MB of write-ahead log; at SQLite's 1000, single submits copy each page 125 commits later
+_LOCK_TIMEOUT = 30.0
+_FIRST_DELAY, _MAX_DELAY = 0.0002, 0.005  # between attempts to lock
+_CACHE_SIZE = -32_000  # KiB of pages per connection; negative, as the pragma wants it
+_PRIVATE = 0o600  # mode of a new file; the umask can restrict it further
+_RETRY_DELAY = 0.002
+# 16 MB of write-ahead log; with SQLite's default of 1000, single submits copy each page every 125 commits
+_CHECKPOINT_PAGES = 4000
 _JOURNAL_LIMIT = 64 * 1024 * 1024  # bytes of write-ahead log kept after a burst
 
 
 def check_file(path: Path) -> bool:
-    """Refuse, untouched, what is not ours. False: there is no queue in it yet."""
+    """Whether the file holds a queue. Raises StorageError, without touching the file, if it is not qo's."""
     try:
         mode = path.stat().st_mode
     except FileNotFoundError as error:
@@ -50,7 +51,7 @@ def is_missing(url: str) -> bool:
 
 
 def _check_newer(path: Path) -> None:
-    """Only its tables say whether this qo may use it."""
+    """Raise NewerFormat unless the tables of a newer schema allow this qo."""
     with contextlib.closing(connect(path, create=False)) as db:
         try:
             check_version(db, path)
@@ -59,7 +60,7 @@ def _check_newer(path: Path) -> None:
 
 
 def _head(path: Path) -> bytes:
-    """Read through SQLite, which closes no descriptor while it has locks on the file: closing one drops them all.
+    """The file's header, read through SQLite, because closing a descriptor would drop SQLite's locks on the file.
 
     SQLite's file system layer does not follow links, so they are resolved here.
     """
@@ -74,14 +75,14 @@ def _head(path: Path) -> bytes:
 
 
 def _create_private(path: Path) -> None:
-    """Make an empty file for its owner alone, if there is none. SQLite gives the log and the shared memory its mode.
+    """Create an empty private file if there is none. SQLite copies its mode to the log and the shared memory.
 
     mknod(2) opens no descriptor. Closing one would drop the locks that another thread has taken on the new file.
     """
     with contextlib.suppress(FileExistsError):
         try:
             os.mknod(path.resolve(), _PRIVATE | stat.S_IFREG)
-        except (AttributeError, PermissionError):  # not on Windows; on macOS it is root's
+        except (AttributeError, PermissionError):  # not available on Windows; only for root on macOS
             path.touch(_PRIVATE, exist_ok=False)
 
 
@@ -92,9 +93,9 @@ def connect(path: Path, *, patient: bool = True, create: bool = True) -> apsw.Co
             _create_private(path)
         db = apsw.Connection(str(path), flags=flags, statementcachesize=200)
         if patient:
-            db.set_busy_handler(_Patience())
-        db.execute("PRAGMA synchronous = FULL")  # NORMAL loses acknowledged commits when the power goes
-        db.execute(f"PRAGMA cache_size = {_CACHE}")
+            db.set_busy_handler(_BusyHandler())
+        db.execute("PRAGMA synchronous = FULL")  # NORMAL loses acknowledged commits on a power failure
+        db.execute(f"PRAGMA cache_size = {_CACHE_SIZE}")
         db.execute(f"PRAGMA wal_autocheckpoint = {_CHECKPOINT_PAGES}")
         db.execute(f"PRAGMA journal_size_limit = {_JOURNAL_LIMIT}")
     except apsw.Error as error:
@@ -107,8 +108,8 @@ def connect(path: Path, *, patient: bool = True, create: bool = True) -> apsw.Co
 def prepare(db: apsw.Connection, path: Path) -> None:
     """Create or update the tables, then turn the write-ahead log on.
 
-    In this order: a new file names its owner from its first byte on, and with the log it would stay blank until the
-    first checkpoint.
+    In this order, so that a new file carries the application id from its first byte on. With the log it would stay
+    blank until the first checkpoint.
     """
     try:
         migrate(db, path)
@@ -118,7 +119,7 @@ def prepare(db: apsw.Connection, path: Path) -> None:
 
 
 def open_log(db: apsw.Connection, path: Path) -> Path:
-    """Let a connection open the write-ahead log and its shared memory; the file they lie beside, links resolved."""
+    """Make a connection open the write-ahead log and its shared memory. Returns the file's path, links resolved."""
     try:
         db.execute("SELECT count(*) FROM sqlite_schema").fetchall()
     except apsw.Error as error:
@@ -127,28 +128,28 @@ def open_log(db: apsw.Connection, path: Path) -> Path:
 
 
 def _turn_log_on(db: apsw.Connection) -> None:
-    """It needs the file alone for a moment, and does not ask the busy handler when it cannot have it."""
+    """Needs exclusive access for a moment. SQLite does not call the busy handler for it, so it is retried here."""
     since = boot_clock()
     while True:
         try:
             if db.execute("PRAGMA journal_mode = wal").get == "wal":
                 return
         except (apsw.BusyError, apsw.LockedError):
-            if boot_clock() - since > _PATIENCE:
+            if boot_clock() - since > _LOCK_TIMEOUT:
                 raise
-        time.sleep(_PAUSE)
+        time.sleep(_RETRY_DELAY)
 
 
-class _Patience:
-    """Waits for a lock in short uneven sleeps: SQLite's own reach 100 ms, and a commit takes one."""
+class _BusyHandler:
+    """Waits for a lock in short random sleeps. SQLite's own sleeps reach 100 ms, and a commit takes about 1 ms."""
 
     def __init__(self) -> None:
         self._since = 0.0
-        self._backoff = Backoff(_SHORTEST, _LONGEST, jitter=(0.5, 1.5))
+        self._backoff = Backoff(_FIRST_DELAY, _MAX_DELAY, jitter=(0.5, 1.5))
 
     def __call__(self, tries: int) -> bool:
         if tries == 0:
             self._since = boot_clock()
             self._backoff.reset()
         time.sleep(self._backoff.next())
-        return boot_clock() - self._since < _PATIENCE
+        return boot_clock() - self._since < _LOCK_TIMEOUT

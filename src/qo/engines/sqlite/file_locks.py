@@ -1,15 +1,16 @@
-"""Locks of our own on a database file, which no close() in this process can drop.
+"""qo's own locks on a database file, which no close() in this process can drop.
 
-POSIX locks belong to the process: closing any descriptor of a file drops every lock the process has on it. Python's
-`sqlite3`, or any open() and close() of the file, so unlocks it under the SQLite of this engine, and another SQLite may
-then delete the write-ahead log or write at the same time. Locks of an open file description (OFD, Linux) stay until
-that description is closed, and conflict with POSIX locks of every process, this one included. Three are held:
+POSIX locks belong to the process: closing any descriptor of a file drops every lock that the process has on it. An
+open() and close() of the file, for example by Python's `sqlite3`, therefore unlocks it under this engine's SQLite, and
+another SQLite may then delete the write-ahead log or write at the same time. Locks of an open file description (OFD,
+Linux) stay until that description is closed, and conflict with POSIX locks of every process, including this one. Three
+are held:
 
-- shared, on the bytes that SQLite locks exclusively before it deletes the log: nobody deletes it under an open engine;
-- shared, on the byte of the shared memory that says that it is in use: nobody truncates it;
-- exclusive, during each transaction, on a byte that SQLite does not use: two engines never write at the same time.
+- shared, on the bytes that SQLite locks exclusively before it deletes the log, so that no process deletes it;
+- shared, on the byte of the shared memory that marks it as used, so that no process truncates it;
+- exclusive, during each transaction, on a byte that SQLite does not use, so that two engines never write at once.
 
-Elsewhere there are no such locks; then `open_file.py` still notices a log that vanished.
+Other systems have no such locks; `open_file.py` still detects a log that disappeared.
 """
 
 import errno
@@ -30,8 +31,8 @@ from qo.errors import StorageError
 if sys.platform != "win32":
     import fcntl
 
-_LOCK_DEADLINE = 30.0  # seconds to wait for other processes
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.0002, 0.005  # seconds between two attempts to lock
+_LOCK_TIMEOUT = 30.0
+_FIRST_DELAY, _MAX_DELAY = 0.0002, 0.005  # between attempts to lock
 _PENDING_BYTE = 0x40000000  # SQLite's lock bytes begin here, in the database file
 _OFD = sys.platform == "linux"
 
@@ -42,7 +43,7 @@ class _Range(NamedTuple):
 
 
 _SHARED_RANGE = _Range(_PENDING_BYTE + 2, 510)  # read-locked by every connection, write-locked to delete the log
-_WRITE_BYTE = _Range(_PENDING_BYTE + 512, 1)  # ours: the first byte after SQLite's
+_WRITE_BYTE = _Range(_PENDING_BYTE + 512, 1)  # qo's own: the first byte after SQLite's
 _IN_USE_BYTE = _Range(128, 1)  # of the shared memory: the "dead man's switch"
 
 
@@ -71,28 +72,28 @@ class FileLocks:
             self._descriptors.append(os.open(self._path, os.O_RDONLY | os.O_CLOEXEC))
 
     def keep_log(self) -> None:
-        """From here on nobody deletes the write-ahead log."""
+        """Prevent other processes from deleting the write-ahead log."""
         if self._descriptors:
             self._wait_for(self._descriptors[0], "RDLCK", _SHARED_RANGE)
 
     def keep_shared_memory(self, path: Path) -> None:
-        """From here on nobody truncates the shared memory. SQLite must have opened it: it clears a stale one."""
+        """Prevent other processes from truncating the shared memory. SQLite must have opened it before."""
         with _registry:
             if len(self._descriptors) == 1:
                 self._descriptors.append(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
                 self._wait_for(self._descriptors[1], "RDLCK", _IN_USE_BYTE)
 
     def begin_write(self, engine: object) -> None:
-        """Until `end_write`, no other engine on the file writes.
+        """Exclude all other engines on the file from writing, until `end_write`.
 
-        An engine may begin again without an end: an exception from outside (KeyboardInterrupt) can arrive at any
-        instruction of the thread that writes.
+        An engine may call this again without `end_write`, because an asynchronous exception such as KeyboardInterrupt
+        can interrupt the writing thread at any instruction. Raises StorageError after 30 s.
         """
         with self._writing:
-            if not self._writing.wait_for(lambda: self._writer in {None, engine}, _LOCK_DEADLINE):
+            if not self._writing.wait_for(lambda: self._writer in {None, engine}, _LOCK_TIMEOUT):
                 raise StorageError(_busy(self._path))
             self._writer = engine
-        if self._is_writable:  # else SQLite refuses the write, and says why
+        if self._is_writable:  # otherwise SQLite refuses the write with a reason
             try:
                 self._wait_for(self._descriptors[0], "WRLCK", _WRITE_BYTE)
             except BaseException:
@@ -112,22 +113,22 @@ class FileLocks:
             self._writing.notify()
 
     def unlock(self) -> None:
-        """Let SQLite delete the log as it closes."""
+        """Allow SQLite to delete the log when it closes."""
         for descriptor, range_ in zip(self._descriptors, (_SHARED_RANGE, _IN_USE_BYTE), strict=False):
             _lock(descriptor, "UNLCK", range_)
 
     def close(self) -> None:
-        """Only after SQLite has closed the file: this drops its locks."""
+        """Call only after SQLite has closed the file: closing drops its locks."""
         while self._descriptors:
             os.close(self._descriptors.pop())
 
     def _wait_for(self, descriptor: int, kind: str, range_: _Range) -> None:
-        """Poll, as the busy handler does for SQLite's own locks: the kernel's wait takes no time limit."""
+        """Poll, like the busy handler for SQLite's locks, because the kernel's wait has no timeout."""
         if _lock(descriptor, kind, range_):
             return
-        began, backoff = boot_clock(), Backoff(_FIRST_PAUSE, _LONGEST_PAUSE, jitter=(0.5, 1.5))
+        began, backoff = boot_clock(), Backoff(_FIRST_DELAY, _MAX_DELAY, jitter=(0.5, 1.5))
         while not _lock(descriptor, kind, range_):
-            if boot_clock() - began > _LOCK_DEADLINE:
+            if boot_clock() - began > _LOCK_TIMEOUT:
                 raise StorageError(_busy(self._path))
             time.sleep(backoff.next())
 
@@ -137,13 +138,13 @@ def _busy(path: Path) -> str:
 
 
 def _lock(descriptor: int, kind: str, range_: _Range) -> bool:
-    """False: another process or this process' SQLite has a lock in the way."""
+    """Whether the lock was taken. False if another process, or SQLite in this process, holds a conflicting one."""
     try:
         fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, _flock(kind, range_))
     except (BlockingIOError, PermissionError):
         return False
     except OSError as error:
-        if error.errno in {errno.EINVAL, errno.ENOLCK, errno.EOPNOTSUPP}:  # this file system has none
+        if error.errno in {errno.EINVAL, errno.ENOLCK, errno.EOPNOTSUPP}:  # not supported by this file system
             return True
         raise
     return True
@@ -151,7 +152,7 @@ def _lock(descriptor: int, kind: str, range_: _Range) -> bool:
 
 @cache
 def _flock(kind: str, range_: _Range) -> bytes:
-    """The structure that fcntl(2) takes: type, whence, start, length, process (0, as OFD locks ask)."""
+    """The structure for fcntl(2): type, whence, start, length, process (0 for OFD locks)."""
     return struct.pack("hhqqi4x", getattr(fcntl, f"F_{kind}"), os.SEEK_SET, range_.start, range_.length, 0)
 
 
@@ -160,19 +161,19 @@ _registry = Lock()
 
 
 def identity(path: Path | str) -> tuple[int, int]:
-    """What tells a file from another one of the same name. The system does not reuse it while the file is open."""
+    """Device and inode, which identify a file while it is open."""
     found = Path(path).stat()
     return found.st_dev, found.st_ino
 
 
 def acquire_locks(path: Path) -> FileLocks:
-    """The locks of this process on a file that SQLite has open; each engine acquires them once."""
+    """The locks of this process on a file that SQLite has open. Each engine acquires them once."""
     with _registry:
         key = identity(path)
         locks = _files.get(key)
         if locks is None:
             locks = FileLocks(path)
-            if identity(path) != key:  # keep the descriptor: another engine may have that file, and closing unlocks it
+            if identity(path) != key:  # keep the descriptor: closing it could unlock a file of another engine
                 raise StorageError(f"{path} was replaced while it was opened; try again")
             try:
                 locks.keep_log()
@@ -185,8 +186,8 @@ def acquire_locks(path: Path) -> FileLocks:
 
 
 def release_locks(locks: FileLocks, disconnect: Callable[[], None]) -> None:
-    """Close one engine's connections. The last engine of this process on the file lets go of the file, too."""
-    with _registry:  # nobody may open the file before our descriptors are closed: that drops its locks
+    """Close one engine's connections. The last engine of this process on the file also closes the file."""
+    with _registry:  # the file must not be opened before the descriptors are closed, because that drops its locks
         locks.engines -= 1
         if locks.engines:
             disconnect()
@@ -201,7 +202,7 @@ def release_locks(locks: FileLocks, disconnect: Callable[[], None]) -> None:
 
 
 def _forget_after_fork() -> None:
-    """A forked child shares the descriptions: it would hold the locks of a parent that was killed."""
+    """A forked child shares the descriptions, and would keep the locks of a parent that was killed."""
     global _registry  # noqa: PLW0603 - a thread of the parent may hold the old one
     _registry = Lock()
     for locks in _files.values():

@@ -1,4 +1,4 @@
-"""The files of an open database: written by one engine at a time, and checked to be the ones at the path."""
+"""The files of an open database: one engine writes at a time, and checks that the files are still at their paths."""
 
 import os
 from pathlib import Path
@@ -8,22 +8,22 @@ from qo.errors import OutcomeUnknown, StorageError
 
 
 class OpenFile:
-    """A deleted file can still be written by those who have it open, and what they write is lost when they end."""
+    """Detects deleted or replaced files. Writes to a deleted file succeed and are lost when it is closed."""
 
     def __init__(self, path: Path, real: Path, locks: FileLocks) -> None:
-        """`real`: the file that SQLite opened; its log lies beside that one, and not beside a link to it."""
+        """`real`: the file that SQLite opened, links resolved. Its log is beside that file."""
         self._path = path
         self._locks = locks
         # Strings, because os.stat is called at every commit and converting a Path costs as much as the call.
         self._identities = [(name, *identity(name)) for name in (str(path), f"{real}-wal", f"{real}-shm")]
 
     def begin_write(self) -> None:
-        """Alone among all engines on the file. Raises before anything is written if the file is not at its path."""
+        """Exclude other engines. Raises StorageError, before anything is written, if the file is not at its path."""
         self._locks.begin_write(self)
         trouble = self.trouble()
         if trouble:
             self._locks.end_write()
-            raise StorageError(f"{trouble}; nothing of this call was kept")
+            raise StorageError(f"{trouble}; nothing of this call was stored")
 
     def end_write(self) -> None:
         self._locks.end_write()
@@ -39,7 +39,7 @@ class OpenFile:
             raise StorageError(trouble)
 
     def trouble(self) -> str:
-        """Why what is written to the open files would not be found at the path; empty if it would."""
+        """Why writes to the open files would not be found at the path; empty if they would."""
         for name, device, inode in self._identities:
             try:
                 found = os.stat(name)  # noqa: PTH116 - see above

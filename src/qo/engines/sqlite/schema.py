@@ -1,4 +1,4 @@
-"""How far the tables of a file are, told without changing them."""
+"""Reads the schema version of a file without changing it."""
 
 import asyncio
 import contextlib

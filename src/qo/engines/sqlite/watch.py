@@ -1,4 +1,4 @@
-"""Waiting until a claim may succeed: for this engine's own writes, for other processes', and for the time to come."""
+"""Waits until a claim may succeed: for writes of this engine, of other processes, and for tasks to become due."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -17,13 +17,15 @@ from qo.sqlite_tables.statements import SQL
 
 T = TypeVar("T")
 
-_FASTEST, _USUAL, _SLOWEST = 0.001, 0.025, 0.1  # seconds between two looks
-_AT_ONCE, _SLOWLY = 1.3, 1.01  # how they grow when nothing happens
+_MIN_INTERVAL, _USUAL_INTERVAL, _MAX_INTERVAL = 0.001, 0.025, 0.1  # between polls
+_FAST_GROWTH, _SLOW_GROWTH = 1.3, 1.01  # of the interval, up to the usual one and above
 
 
 class FileWatch:
-    """Looks at the file from the event loop itself: a look takes some ten microseconds and, in the write-ahead log's
-    mode, waits for nobody; handing it to a thread would cost several times as much, at every look.
+    """Polls the file from the event loop itself.
+
+    A poll takes about 10 µs and, with a write-ahead log, never waits. Passing it to a thread would cost several times
+    more.
     """
 
     def __init__(self, path: Path, db: apsw.Connection, clock: Clock) -> None:
@@ -31,22 +33,22 @@ class FileWatch:
         self._db = db
         self._clock = clock
         self._ready = ReadyLanes(db, SqliteLanes(db))
-        self._lock = Lock()  # a connection serves one thread at a time, and loops may live in several
+        self._lock = Lock()  # one thread at a time may use the connection, and event loops may run in several
         self._sleepers: dict[asyncio.AbstractEventLoop, set[asyncio.Future[None]]] = {}
-        self._told = 0
-        self._interval = _FASTEST
+        self._changes = 0
+        self._interval = _MIN_INTERVAL
 
-    def tell(self) -> None:
-        """This engine wrote something claimable. Called by the writer's thread."""
-        self._told += 1
+    def notify(self) -> None:
+        """Wake all waiters: this engine wrote something claimable. Called from the writer's thread."""
+        self._changes += 1
         for loop in list(self._sleepers):
             try:
                 loop.call_soon_threadsafe(self._wake, loop)
-            except RuntimeError:  # that loop was closed
+            except RuntimeError:  # that loop is closed
                 self._sleepers.pop(loop, None)
 
     def close(self) -> None:
-        """Between two looks: a connection may not be closed while a thread uses it."""
+        """Close the connection when no thread uses it."""
         with self._lock:
             self._db.close()
 
@@ -58,17 +60,17 @@ class FileWatch:
         loop = asyncio.get_running_loop()
         ends = loop.time() + timeout
         while True:
-            told, seen = self._told, self._version()  # before looking, so that nothing falls in between
+            changes, seen = self._changes, self._version()  # read before the check, so that no change is missed
             if self._is_due():
                 await stage()
-            if self._is_claimable(request) or not await self._sleep(told, seen, ends):
+            if self._is_claimable(request) or not await self._sleep(changes, seen, ends):
                 return
 
-    async def _sleep(self, told: int, seen: int | None, ends: float) -> bool:
-        """Until something has happened. False: time is up."""
+    async def _sleep(self, changes: int, seen: int | None, ends: float) -> bool:
+        """Wait for a change. False: the time is up."""
         loop = asyncio.get_running_loop()
         coming = self._coming()
-        while self._told == told:
+        while self._changes == changes:
             left = ends - loop.time()
             if left <= 0:
                 return False
@@ -79,7 +81,7 @@ class FileWatch:
             if self._version() != seen:
                 break
             self._interval = slower(self._interval)
-        self._interval = _FASTEST
+        self._interval = _MIN_INTERVAL
         return True
 
     async def _doze(self, loop: asyncio.AbstractEventLoop, seconds: float) -> None:
@@ -95,24 +97,24 @@ class FileWatch:
             if not sleepers:
                 self._sleepers.pop(loop, None)
 
-    # --- looking. Busy is rare here (another process recovers or closes the file): then nothing is known, look again.
+    # --- polls. If the file is busy (another process recovers or closes it), the result is unknown: poll again.
 
     def _version(self) -> int | None:
-        """Changes with every commit by anyone else, the writer included."""
-        return self._look(lambda db: db.execute("PRAGMA data_version").get)
+        """Changes with every commit by another connection, including this engine's writer."""
+        return self._poll(lambda db: db.execute("PRAGMA data_version").get)
 
     def _coming(self) -> float | None:
-        """When the next task that is not ready yet becomes due."""
-        return self._look(lambda db: db.execute(SQL["coming"]).get)
+        """The time at which the next task that is not ready becomes due."""
+        return self._poll(lambda db: db.execute(SQL["coming"]).get)
 
     def _is_due(self) -> bool:
         coming = self._coming()
         return coming is not None and coming <= self._clock()
 
     def _is_claimable(self, request: ClaimRequest) -> bool:
-        return bool(self._look(lambda _: self._ready.first(request, self._clock())))
+        return bool(self._poll(lambda _: self._ready.first(request, self._clock())))
 
-    def _look(self, read: Callable[[apsw.Connection], T]) -> T | None:
+    def _poll(self, read: Callable[[apsw.Connection], T]) -> T | None:
         with self._lock:
             try:
                 return read(self._db)
@@ -123,8 +125,8 @@ class FileWatch:
 
 
 def slower(interval: float) -> float:
-    """A queue in use is looked at every few milliseconds; ten times a second is enough after seconds of quiet."""
-    return min(_SLOWEST, interval * (_AT_ONCE if interval < _USUAL else _SLOWLY))
+    """The next poll interval: a few milliseconds while the queue is in use, 100 ms after seconds without changes."""
+    return min(_MAX_INTERVAL, interval * (_FAST_GROWTH if interval < _USUAL_INTERVAL else _SLOW_GROWTH))
 
 
 def _end(sleeper: asyncio.Future[None]) -> None:

@@ -1,4 +1,4 @@
-"""The schema, as numbered steps from an empty database to the present."""
+"""The schema, as numbered migrations."""
 
 from qo.sqlite_tables.schema.steps import check_version, migrate
 

@@ -1,4 +1,4 @@
-"""Bringing a database to the present schema, with any number of processes trying at once."""
+"""Migrates a database to the current schema. Any number of processes may try at once."""
 
 from importlib.resources import files
 
@@ -10,7 +10,7 @@ from qo.sqlite_tables.header import ADDITIVE, APPLICATION_ID, VERSION
 
 
 def check_version(db: apsw.Connection, place: object) -> int:
-    """The version of the schema. Raises Refused for that of a newer qo which this one must not touch."""
+    """The version of the schema. Raises NewerFormat if a newer qo has excluded this one."""
     version: int = db.execute("PRAGMA user_version").get
     if version > VERSION:
         check_format(place, _recorded(db, version), VERSION)
@@ -27,13 +27,13 @@ def _recorded(db: apsw.Connection, version: int) -> Format:
 
 
 def migrate(db: apsw.Connection, place: object) -> None:
-    """Create or update the tables. Those of a newer qo stay as they are."""
+    """Create or update the tables. Those of a newer qo are not changed."""
     if check_version(db, place) >= VERSION:
         return
     db.execute("BEGIN IMMEDIATE")
     try:
         version, application = check_version(db, place), db.execute("PRAGMA application_id").get
-        if version >= VERSION:  # another process was first
+        if version >= VERSION:  # another process has migrated it
             return
         if application != APPLICATION_ID and db.execute("SELECT count(*) FROM sqlite_schema").get:
             raise StorageError(f"{place} is a SQLite database of another application; name another file")
