@@ -243,14 +243,14 @@ def test_a_fleet_and_a_monitor_end_when_a_newer_qo_has_upgraded_the_store(
     call.submit("version")  # a monitor makes no queue
     monitor = processes.start("monitor", "--check-interval", "0.2")
     fleet = processes.start("worker", "jobs", "--processes", "2", "--id", "f", *QUICK)
-    eventually(lambda: all(f"worker f-{number} works" in processes.log(fleet) for number in (1, 2)))
-    eventually(lambda: "watches" in processes.log(monitor))
+    eventually(lambda: all(f"worker f-{number} started" in processes.log(fleet) for number in (1, 2)))
+    eventually(lambda: "monitor started" in processes.log(monitor))
     asyncio.run(NewerSqlite(call.url).upgrade(is_additive=False))
     for process in (fleet, monitor):
         assert process.wait(PATIENCE) == 5, processes.log(process)
         log = processes.log(process)
         assert "use qo 9.9.0 or newer" in log
-        assert "another starts" not in log
+        assert "restarting" not in log
         assert "Traceback" not in log
 
 

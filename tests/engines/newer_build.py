@@ -47,6 +47,7 @@ _COLUMNS = ("tasks", "events", "lanes", "tally", "notes")
 class NewerSqlite(NewerBuild):
     async def upgrade(self, *, is_additive: bool) -> None:
         db = apsw.Connection(self.url.removeprefix("sqlite:///"))
+        db.set_busy_timeout(30_000)  # milliseconds: workers may hold the write lock
         self.change(db, is_additive=is_additive)
         db.close()
 
