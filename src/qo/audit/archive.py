@@ -1,16 +1,16 @@
-"""The notes that hold the trail: one for each write, merged into one for each day.
+"""The notes of the audit trail: one per write, merged into one per day.
 
-    admin/audit/new/1763366400123-8f3a1c20be77    what one process wrote at once; created, never changed
+    admin/audit/new/1763366400123-8f3a1c20be77    the records of one write; created, never changed
     admin/audit/2026-11-17                        the records of a day
-    audit/new/1763366400123-8f3a1c20be77          the same, by a process whose credentials do not reach admin/
-    admin/audit/unverified/2026-11-17             the records of a day out of these
+    audit/new/1763366400123-8f3a1c20be77          the same, from a process whose credentials do not allow admin/
+    admin/audit/unverified/2026-11-17             the records of a day from such processes
 
-Writers only create notes, so two of them never wait for each other, and a writer needs no right to read or change what
-is there. A merge writes the day's note first (compare and set) and drops the merged notes afterwards. A reader takes
-each record once, by its id, so an interrupted merge shows nothing twice.
+Writers only create notes, so they never contend, and need no right to read or change notes. A merge first writes the
+day's note (compare and set) and then drops the merged notes. A reader takes each record once, by its id, so an
+interrupted merge shows nothing twice.
 
-Credentials that may only add records can add any number of them under any name. Such records are therefore kept apart,
-within limits of their own, and never push out a record that was written with an administrator's credentials.
+Credentials that may only add records can add any number of them under any name. Such records are therefore stored
+separately, with separate limits, and never displace a record that was written with an administrator's credentials.
 """
 
 from bisect import bisect_right
@@ -36,11 +36,11 @@ MAX_DAYS_FULL: Final = 10  # days that may be full at once
 MAX_PER_DAY: Final = 1_000
 MAX_PER_DAY_IN_ONE_OBJECT: Final = 100  # where every write of the queue also writes the trail
 _STAMP_LENGTH = 13  # digits of the milliseconds in the name of a new note
-_TRIES = 50  # merges of one day that may lose their race in a row
+_MAX_MERGE_ATTEMPTS = 50  # of one day's note, if other processes write it at the same time
 
 
 class AuditSeries(NamedTuple):
-    """Where records of one kind lie, and how much of the limits they may use."""
+    """Where records of one kind are stored, and their share of the limits."""
 
     inbox: str
     days: str
@@ -61,7 +61,10 @@ class AuditPage(NamedTuple):
 
 
 async def write_records(engine: Engine, records: list[AuditRecord]) -> None:
-    """Under admin/ if these credentials reach it, else where every role may add records."""
+    """Write records under admin/ if the credentials allow it, otherwise where every role may add records.
+
+    Raises StorageError.
+    """
     name, data = f"{int(records[0].at * 1000):013d}-{new_token()[:12]}", encode(records)
     try:
         await engine.write_note(VERIFIED.inbox + name, data, expected=NEW)
@@ -84,7 +87,9 @@ async def read_audit(
         lambda record: record.at >= since and (before is None or (record.at, record.id) < before) and matches(record)
     )
     for series in _SERIES:
-        for note in await engine.notes(series.inbox):  # first: what is merged meanwhile was in here
+        for note in await engine.notes(
+            series.inbox
+        ):  # before the days, so that records merged meanwhile are not missed
             found.take(note, series)
     for month, begins_at in _months(now if before is None else min(now, before[0]), since):
         for series in _SERIES:
@@ -97,7 +102,7 @@ async def read_audit(
 
 
 class _FoundRecords:
-    """Those of some notes that are wanted, each once. A verified record counts before others with its id."""
+    """The matching records of several notes, each once. A verified record replaces others with its id."""
 
     def __init__(self, is_wanted: Callable[[AuditRecord], bool]) -> None:
         self._is_wanted = is_wanted
@@ -106,7 +111,7 @@ class _FoundRecords:
         self.dropped = 0
 
     def take(self, note: Note, series: AuditSeries) -> int:
-        """How many records were dropped from this note."""
+        """Collect the records of a note. Returns how many were dropped from it earlier."""
         try:
             document = decode(note)
         except DamagedNote as error:
@@ -121,7 +126,7 @@ class _FoundRecords:
 
 
 def _months(latest: float, earliest: float) -> Iterator[tuple[str, float]]:
-    """Names and beginnings of months, the latest first. Records of tomorrow's clocks lie in the month after."""
+    """Names and starts of months, latest first. Starts a day ahead, because clocks may be ahead."""
     at = datetime.fromtimestamp(latest + DAY, UTC)
     year, month = at.year, at.month
     while True:
@@ -133,9 +138,9 @@ def _months(latest: float, earliest: float) -> Iterator[tuple[str, float]]:
 
 
 async def compact_audit(engine: Engine, now: float) -> None:
-    """Merge what was written into the notes of the days, and drop what is too old or too much."""
+    """Merge new records into the notes of their days, and drop records beyond the retention and the limits."""
     if engine.is_remote:
-        return  # nobody rewrites the trail over HTTP; the server's own monitor compacts it
+        return  # the trail cannot be rewritten over HTTP; the server's monitor compacts it
     for series in _SERIES:
         await _compact(engine, series, now)
 
@@ -148,7 +153,7 @@ async def _compact(engine: Engine, series: AuditSeries, now: float) -> None:
     for note in inbox:
         try:
             for action in stored_actions(decode(note), at=_written_at(note, series, now)):
-                at = min(action.at, now)  # a wrong clock must not keep a record for ever
+                at = min(action.at, now)  # a clock that is ahead must not keep a record for ever
                 if now - at <= RETENTION:
                     days.setdefault(_day(at), []).append(action)
         except DamagedNote as error:
@@ -162,13 +167,13 @@ async def _compact(engine: Engine, series: AuditSeries, now: float) -> None:
 
 
 def _written_at(note: Note, series: AuditSeries, now: float) -> float:
-    """By the name of a new note; now if that says nothing."""
+    """When the note was written, by its name; `now` if the name has no time."""
     milliseconds = note.name.removeprefix(series.inbox).partition("-")[0]
     return int(milliseconds) / 1000 if milliseconds.isdecimal() and len(milliseconds) == _STAMP_LENGTH else now
 
 
 async def _merge(engine: Engine, name: str, actions: list[StoredAction], most: int) -> None:
-    for _ in range(_TRIES):
+    for _ in range(_MAX_MERGE_ATTEMPTS):
         note = await engine.read_note(name)
         before = AuditNote(records=[])
         if note is not None:
@@ -184,13 +189,13 @@ async def _merge(engine: Engine, name: str, actions: list[StoredAction], most: i
         except Conflict:
             continue
         return
-    raise StorageError(f"note {name!r} is written by others all the time; try again")
+    raise StorageError(f"note {name!r} is being changed by other processes; try again")
 
 
 def keep_fairly(actions: Iterable[StoredAction], most: int) -> list[StoredAction]:
     """Up to `most`, oldest first. Of too many, the actors with the most records lose their oldest ones.
 
-    So a token that acts thousands of times a day does not push out what others did.
+    So a token with thousands of actions a day does not displace the records of others.
     """
     ordered = sorted(actions, key=lambda action: (action.at, action.id))
     numbers = Counter(action.actor for action in ordered)
@@ -209,9 +214,9 @@ def keep_fairly(actions: Iterable[StoredAction], most: int) -> list[StoredAction
 
 
 async def _drop_old_days(engine: Engine, days: str, now: float, most: int) -> None:
-    """Days beyond the retention, and the oldest ones while there are more than `most` records."""
+    """Drop days beyond the retention, and the oldest days while there are more than `most` records."""
     total = 0
-    millennium = _day(now)[0]  # how the names of days begin: the other notes below `days` are not read
+    millennium = _day(now)[0]  # first digit of a day's name, so that other notes below `days` are not read
     for note in reversed(await engine.notes(days + millennium)):
         day = note.name.removeprefix(days)
         ended_at = _end(day)
@@ -230,7 +235,7 @@ def _day(at: float) -> str:
 
 
 def _end(day: str) -> float | None:
-    """When the day ends; None: not a day's note."""
+    """When the day ends; None if the name is not a day."""
     try:
         return datetime.strptime(f"{day}+0000", "%Y-%m-%d%z").timestamp() + DAY
     except ValueError:

@@ -1,7 +1,7 @@
-"""One action as the trail keeps it, and the notes that hold such records.
+"""A record of one action, and the notes that hold records.
 
-Each record is decoded on its own: one that cannot be read does not hide its neighbours. The bytes of every record are
-kept as they are when a note is written again, also of one that cannot be read: a newer qo may have written it.
+Each record is decoded separately, so that an unreadable one does not affect others. When a note is rewritten, the bytes
+of every record stay the same, also of unreadable ones: a newer version of qo may have written them.
 """
 
 import logging
@@ -51,7 +51,7 @@ class AuditNote(Struct, frozen=True, kw_only=True):
 
 
 class StoredAction(NamedTuple):
-    """A record, and the bytes it was read from. One that cannot be read has the hash of its bytes for an id."""
+    """A record and its stored bytes. The id of an unreadable record is the hash of its bytes."""
 
     id: str
     at: float
@@ -72,7 +72,7 @@ def new_record(
     outcome: ActionOutcome = "done",
     origin: str = "",
 ) -> AuditRecord:
-    """A record with an id of its own. Long texts are shortened, never refused."""
+    """A record with a new id. Long texts are shortened."""
     return AuditRecord(
         id=new_token(),
         at=at,
@@ -97,12 +97,12 @@ def encode(records: Iterable[AuditRecord]) -> bytes:
 
 
 def decode(note: Note) -> AuditNote:
-    """Raises DamagedNote if it is none."""
+    """Decode a note of records. Raises DamagedNote."""
     return notes.decode(note, AuditNote)
 
 
 def stored_actions(document: AuditNote, *, at: float) -> list[StoredAction]:
-    """All records of a note. Those that cannot be read are reported once, and count as done `at` this time."""
+    """All records of a note. Unreadable ones are reported once, and count as done at `at`."""
     found = []
     for raw in document.records:
         try:
