@@ -298,7 +298,7 @@ def test_a_worker_asked_to_drain_exits(call: Any, processes: Any, eventually: An
     eventually(lambda: "w1" in names(call))
     assert "no worker called w2" in call.error("workers", "drain", "w2", code=2)["error"]
     assert call.json("workers", "drain", "w1") == {"draining": ["w1"]}
-    assert worker.wait(PATIENCE) == 0 and "asked to drain" in processes.log(worker)
+    assert worker.wait(PATIENCE) == 0 and "drain requested" in processes.log(worker)
     assert names(call) == set()
 
 
