@@ -40,7 +40,7 @@ class ForwardingEngine(Engine):
         return is_left and self.engine.adds_directly
 
     def add_directly(self, tasks: Sequence[NewTask]) -> list[Added]:
-        return self.engine.add_directly(tasks)
+        return self.engine.add_directly(tasks) if self.adds_directly else super().add_directly(tasks)
 
     async def open(self) -> None:
         await self.engine.open()

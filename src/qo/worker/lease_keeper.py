@@ -133,7 +133,7 @@ class LeaseKeeper:
             run.timed_out = True
             self._executors.cancel(run)
         elif (bystanders := self._executors.bystanders(run)) is not None:
-            self._settler.report(run, RunOutcome(error=f"{timed_out(run.time_limit)}and blocked its event loop"))
+            self._settler.report(run, RunOutcome(error=f"{timed_out(run.time_limit)} and blocked its event loop"))
             for other in bystanders:
                 self._settler.report(other, HANDED_BACK)
         elif late >= CANCEL_TIMEOUT:
