@@ -47,14 +47,14 @@ def from_suspect() -> None:
 
 @app.task(executor="thread")
 def from_another_object() -> None:
-    twin.submit([twin.new_task("tell", b'{"said": "twin"}')])
+    twin.enqueue("tell", {"said": "twin"})
 
 @app.task(executor="thread")
 def from_another_folder() -> None:
     (HERE / "moved").mkdir(exist_ok=True)
     os.chdir(HERE / "moved")
-    other.submit([other.new_task("elsewhere", b"{}")])
-    twin.submit([twin.new_task("tell", b'{"said": "moved"}')])
+    other.enqueue("elsewhere", {})
+    twin.enqueue("tell", {"said": "moved"})
 
 """
 

@@ -177,7 +177,7 @@ def test_an_interrupted_writer_leaves_no_caller_waiting() -> None:
     assert answers == [KeyboardInterrupt]
     owner.stop()
     owner.join()
-    with pytest.raises(StorageError, match="was closed"):
+    with pytest.raises(StorageError, match="is closed"):
         owner.call(lambda _: 3)
     assert issubclass(OutcomeUnknown, StorageError)
 

@@ -71,7 +71,7 @@ def test_an_error_of_another_kind_ends_the_beats_and_not_the_work(caplog: pytest
         assert sheet.beats == ["job-1"] and heartbeat.lost
 
     run(beating())
-    assert "task job-1 is not kept alive any more: 'job-1'" in caplog.text
+    assert "the lease of task job-1 is no longer renewed: 'job-1'" in caplog.text
 
 
 @pytest.mark.parametrize("by_id", [True, False])

@@ -95,7 +95,7 @@ class Page {
     if (error.code === 'unauthorized' && this.source.authorize) {
       if (this.asking) return; // a form someone is typing in is left alone
       this.asking = true;
-      const {tokenForm} = await import('./views/secret_form.js');
+      const {tokenForm} = await import('./views/credential_form.js');
       this.shown = false;
       this.frame.put(tokenForm(this.source.loginUrl, async (token) => {
         await this.source.authorize(token);
@@ -130,7 +130,7 @@ async function openSource(root) {
   const bucket = credentials !== null || config.source === 'bucket';
   const {open} = await (bucket ? import('./sources/bucket.js') : import('./sources/api.js'));
   if (!bucket || credentials !== null) return open({...config, credentials});
-  const {askForCode} = await import('./views/secret_form.js');
+  const {askForCode} = await import('./views/credential_form.js');
   return askForCode(root, (code) => open({...config, credentials: code}));
 }
 

@@ -1,7 +1,7 @@
 // Where a person lands whom the identity provider, or this server, did not let in: what happened, and the way back.
 
 import {h} from '../parts/dom.js';
-import {loginButton} from './secret_form.js';
+import {loginButton} from './credential_form.js';
 
 // The address holds one of these names and nothing else, so nobody can put words into this page's mouth.
 const PROBLEMS = {
