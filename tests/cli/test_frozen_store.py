@@ -54,6 +54,8 @@ def test_a_worker_whose_store_is_frozen_ends_when_told_to(
     once, twice = (
         {name: start(processes, url, grace) for name, (url, _) in stores.items()} for grace in ("0.1", "600")
     )
+    for worker in (*once.values(), *twice.values()):  # one that is told to stop before it has started says nothing
+        eventually(lambda: " started" in processes.log(worker))  # noqa: B023
     for url, _ in stores.values():
         with sync.connect(url) as queue:
             naps = [queue.enqueue("nap", {"seconds": 600}) for _ in range(2)]
