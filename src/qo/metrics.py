@@ -147,8 +147,7 @@ class Measured(ForwardingEngine):
         self, where: Filter, *, limit: int, after: str = "", created_before: float | None = None
     ) -> list[Task]:
         found = await self.engine.find(where, limit=limit, after=after, created_before=created_before)
-        if where.expired_for is not None:
-            self._expired = {task.id: task for task in found}
+        self._remember(where, found)
         return found
 
     async def write_note(self, name: str, data: bytes, *, expected: str) -> str:
@@ -163,6 +162,12 @@ class Measured(ForwardingEngine):
         self, where: Filter, *, limit: int, after: str = "", created_before: float | None = None
     ) -> list[Task]:
         found = await self.engine.find_without_values(where, limit=limit, after=after, created_before=created_before)
-        if where.statuses == (Status.PENDING,):
-            self._waiting = {task.id: task for task in found}
+        self._remember(where, found)
         return found
+
+    def _remember(self, where: Filter, found: list[Task]) -> None:
+        """Keep a page of a monitor or worker, which fails tasks of it next."""
+        if where.expired_for is not None:
+            self._expired = {task.id: task for task in found}
+        elif where.statuses == (Status.PENDING,):
+            self._waiting = {task.id: task for task in found}

@@ -1,6 +1,7 @@
-"""A single task from plain code is written in the calling thread, with the same guarantees as on an event loop."""
+"""A single task from plain code is written without an event loop, with the same guarantees as on one."""
 
 import asyncio
+import signal
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -159,27 +160,59 @@ def test_calls_that_wait_together_are_served_together() -> None:
     owner.join()
 
 
-def test_an_interrupted_writer_leaves_no_caller_waiting() -> None:
+def test_a_writer_that_breaks_leaves_no_caller_waiting() -> None:
     stub = Stubborn()
-    stub.interrupt = KeyboardInterrupt
+    stub.interrupt = MemoryError
     stub.gate.set()
-    owner, answers = ConnectionThread("test", stub.serve), list[object]()
-    with pytest.raises(KeyboardInterrupt):
+    owner = ConnectionThread("test", stub.serve)
+    with pytest.raises(OutcomeUnknown, match="MemoryError"):
         owner.call(lambda _: 1)
     assert owner.call(lambda _: 2) == 2
-    stub.gate.clear()
-    stub.entered.clear()
-    stub.interrupt = KeyboardInterrupt
-    blocked = _in_threads(owner, 1, answers)
-    assert stub.entered.wait(30)
-    stub.gate.set()
-    blocked[0].join()
-    assert answers == [KeyboardInterrupt]
     owner.stop()
     owner.join()
     with pytest.raises(StorageError, match="is closed"):
         owner.call(lambda _: 3)
-    assert issubclass(OutcomeUnknown, StorageError)
+
+
+def test_an_interrupt_ends_the_wait_of_its_own_caller_only() -> None:
+    stub = Stubborn()
+    owner, answers = ConnectionThread("test", stub.serve), list[object]()
+    others = _in_threads(owner, 1, answers)
+    assert stub.entered.wait(30)  # the thread of the connection is at work
+    previous = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.05)
+        with pytest.raises(KeyboardInterrupt):
+            owner.call(lambda _: "interrupted")
+    finally:
+        signal.signal(signal.SIGALRM, previous)
+    stub.gate.set()
+    others[0].join()
+    assert answers == [0] and owner.call(lambda _: 2) == 2
+    owner.stop()
+    owner.join()
+
+
+def test_a_signal_handler_may_use_the_client_whose_write_it_interrupts(engine: Recorded) -> None:
+    """It submits, directly and through the loop, while a write of the same thread waits."""
+    with SyncClient(Client(engine)) as client:
+        client.enqueue("t")
+        handled = list[int]()
+
+        def handle(*_: object) -> None:
+            client.enqueue("t")
+            client.enqueue(f"new{len(handled)}")
+            handled.append(1)
+
+        previous = signal.signal(signal.SIGALRM, handle)
+        try:
+            signal.setitimer(signal.ITIMER_REAL, 0.001, 0.02)
+            while len(handled) < 10:
+                client.enqueue("t")
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, previous)
+        assert client.stats()["pending"] >= 1 + 2 * 10
 
 
 # --- by id, through an app

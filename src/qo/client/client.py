@@ -102,7 +102,7 @@ class Client:
         self._clock = clock
         self.recorder = StatsRecorder(engine, clock=clock)
         self.transitions = Transitions(self.recorder, clock=clock)
-        self._expiry = LeaseExpiry(engine, self.transitions, unset_clock(clock, monotonic_clock))
+        self._expiry = LeaseExpiry(engine, self.transitions, unset_clock(clock, monotonic_clock), checks_ahead=True)
         self._worker_id = new_worker_id("dequeue")
         self.held: dict[str, Task] = {}  # dequeued here and not settled, by id
         self._adding: GroupCommit[NewTask, Added] = GroupCommit(engine.add)

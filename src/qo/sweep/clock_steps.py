@@ -53,6 +53,9 @@ class ClockSteps:
         return 0.0
 
     def _note(self, step: _Step) -> float:
+        if step.size < 0:
+            # The clock passes through the same instants again. Leases written at them from now on are after all steps.
+            self._steps = [each._replace(until=min(each.until, step.until)) for each in self._steps]
         self._steps = [*self._steps, step][-_MAX_STEPS:]
         direction = "ahead" if step.size > 0 else "back"
         log.warning("the store's clock was set %s by %.0f s; leases last as long as before", direction, abs(step.size))

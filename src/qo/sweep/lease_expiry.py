@@ -49,7 +49,8 @@ class LeaseExpiry:
         await self.update_clock()
         expired: list[Task] = []
         after = ""
-        while lost := await self._engine.find(Filter(expired_for=grace), limit=page_size, after=after):
+        where = Filter(expired_for=grace)
+        while lost := await self._engine.find_without_values(where, limit=page_size, after=after):
             expired += await self._apply(lost, [self._expire(task, grace, timeout) for task in lost])
             after = cursor(lost[-1])
         if self._checks_ahead:

@@ -79,11 +79,13 @@ class UnknownTypes:
             if number > 0 and lane.status is Status.PENDING and self._claim_plan.lacks_handler(lane.queue, lane.type):
                 pending[lane.type] += number
         if pending:
-            # If the note is damaged, every type counts as known, so that no task fails because of it.
-            known = await read_or(self._engine, KNOWN_TYPES, KnownTypes, KnownTypes(types=frozenset(pending)))
-            for type in known.types & pending.keys():
+            for type in await self._known(frozenset(pending)):
                 del pending[type]
         return pending
+
+    async def _known(self, types: frozenset[str]) -> frozenset[str]:
+        """Those of these types that a worker has registered; all if the note is damaged, so that no task fails."""
+        return (await read_or(self._engine, KNOWN_TYPES, KnownTypes, KnownTypes(types=types))).types & types
 
     async def _fail(self, after: float) -> int:
         """Fail the tasks that have been due for `after` seconds."""
@@ -98,7 +100,10 @@ class UnknownTypes:
                 where, limit=_PAGE_SIZE, after=position, created_before=created_before
             ):
                 due = [task for task in page if self._is_overdue(task, after)]
-                failed += await self._reject(due)
+                known = await self._known(frozenset(task.type for task in due)) if due else frozenset()
+                failed += await self._reject(
+                    [task for task in due if task.type not in known]
+                )  # one may start meanwhile
                 position = cursor(page[-1])
         return failed
 

@@ -1,19 +1,19 @@
-"""Owns one connection. Calls that wait at the same time are served together.
+"""One thread owns one connection. Calls that wait at the same time are served together.
 
-Calls from an event loop are served by a separate thread. A call from plain code (`call`) is served in the calling
-thread, because passing it to another thread and back costs about as much as a commit. The thread that holds the
-connection serves all waiting calls, so concurrent callers share a commit.
+Only this thread uses the connection. Code in other threads can be interrupted at any line, by a signal handler, a time
+limit or Ctrl-C, and must not hold a lock or a transaction then.
 """
 
 import asyncio
 from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 from queue import SimpleQueue
-from threading import Lock, Thread, get_ident
+from threading import Lock, Thread, current_thread
 from typing import Any
 
 from qo.errors import OutcomeUnknown, StorageError
 
+_LIVENESS_INTERVAL = 1.0  # seconds between two checks that the thread of a waiting call still runs
 Work = Callable[[Any], Any]  # takes a SqliteTable or a SqliteReader
 
 
@@ -45,24 +45,30 @@ class ConnectionCall:
 
 
 class DirectCall:
-    """A call from plain code."""
+    """A call from plain code, which blocks until it is served."""
 
-    __slots__ = ("answer", "error", "is_cancelled", "is_done", "work")
+    __slots__ = ("_served", "answer", "error", "is_cancelled", "work")
 
     def __init__(self, work: Work) -> None:
         self.work = work
-        self.is_done = self.is_cancelled = False
+        self.is_cancelled = False
         self.answer: Any = None
         self.error: BaseException | None = None
+        self._served = Lock()
+        self._served.acquire()
+
+    def resolve(self) -> None:
+        self._served.release()
+
+    def wait(self, timeout: float) -> bool:
+        """Whether the call is served within `timeout` seconds."""
+        return self._served.acquire(timeout=timeout)
 
 
 class ConnectionThread:
     def __init__(self, name: str, serve: Callable[[Sequence[ConnectionCall | DirectCall]], None]) -> None:
         self._serve = serve
         self._waiting: deque[ConnectionCall | DirectCall] = deque()
-        self._lock = Lock()  # held by the thread that uses the connection
-        self._user = 0  # that thread, if it serves a direct call
-        self._is_stopped = False
         self._wakeups: SimpleQueue[bool] = SimpleQueue()  # False: stop
         # A daemon thread, so that an engine without close() does not block the interpreter's exit.
         self._thread = Thread(target=self._run, name=name, daemon=True)
@@ -70,37 +76,33 @@ class ConnectionThread:
 
     def ask(self, work: Work, abandoned: Callable[[Any], None] | None = None) -> asyncio.Future[Any]:
         call = ConnectionCall(work, abandoned)
-        self._waiting.append(call)
-        self._wakeups.put(True)
+        self._put(call)
         return call.future
 
     def call(self, work: Work) -> Any:
-        """Return the answer. The calling thread does the work unless another thread serves the call first."""
-        if self._user == get_ident():
-            raise StorageError("a signal handler or finalizer cannot write while it interrupts a write of its thread")
+        """Return the answer; blocks the calling thread. An interrupt ends only the wait."""
+        if current_thread() is self._thread:
+            raise StorageError("a finalizer that interrupts a write cannot write itself")
         call = DirectCall(work)
-        self._waiting.append(call)
+        if self._thread.is_alive():
+            self._put(call)
         try:
-            with self._lock:
-                self._serve_here(call)
+            self._wait(call)
         except BaseException:
-            call.is_cancelled = True  # an asynchronous exception such as KeyboardInterrupt
+            call.is_cancelled = True
             raise
         if call.error is not None:
             raise call.error
         return call.answer
 
-    def _serve_here(self, call: DirectCall) -> None:
-        """The caller must hold the lock."""
-        if call.is_done:
-            return
-        if self._is_stopped:
-            raise StorageError("the store is closed; open it again")
-        self._user = get_ident()
-        try:
-            self._serve_waiting()
-        finally:
-            self._user = 0
+    def _wait(self, call: DirectCall) -> None:
+        while not call.wait(_LIVENESS_INTERVAL if self._thread.is_alive() else 0.0):
+            if not self._thread.is_alive() and not call.wait(0.0):
+                raise StorageError("the store is closed; open it again")
+
+    def _put(self, call: ConnectionCall | DirectCall) -> None:
+        self._waiting.append(call)
+        self._wakeups.put(True)
 
     def stop(self) -> None:
         """End the thread once all calls so far are served."""
@@ -113,22 +115,17 @@ class ConnectionThread:
         wakeups, is_open = self._wakeups, True
         while is_open:
             is_open = all([wakeups.get(), *(wakeups.get_nowait() for _ in range(wakeups.qsize()))])
-            with self._lock:
-                self._is_stopped = not is_open
-                self._serve_waiting()
+            self._serve_waiting()
 
     def _serve_waiting(self) -> None:
-        """The caller must hold the lock."""
         calls = [self._waiting.popleft() for _ in range(len(self._waiting))]
         live = [call for call in calls if not call.is_cancelled]
         try:
             self._serve(live)
-        except BaseException:  # an asynchronous exception: other callers must not wait forever
+        except BaseException as error:  # noqa: BLE001 - every caller is told, and the thread serves the next ones
             for call in live:
-                call.error = OutcomeUnknown("the thread that served this call was interrupted; try again")
-            raise
-        finally:
-            _answer(calls)
+                call.error = OutcomeUnknown(f"the write was interrupted by {type(error).__name__}; try again")
+        _answer(calls)
 
 
 def _answer(calls: Sequence[ConnectionCall | DirectCall]) -> None:
@@ -136,7 +133,7 @@ def _answer(calls: Sequence[ConnectionCall | DirectCall]) -> None:
     by_loop = defaultdict[asyncio.AbstractEventLoop, list[ConnectionCall]](list)
     for call in calls:
         if isinstance(call, DirectCall):
-            call.is_done = True
+            call.resolve()
         else:
             by_loop[call.loop].append(call)
     for loop, some in by_loop.items():
