@@ -1,6 +1,6 @@
 """A client on an event loop of its own, in a thread of its own: what code without an event loop stands on.
 
-A single submission does not go through that loop where the engine can write in the calling thread.
+A single submission does not go through that loop where the engine can write without one.
 """
 
 import asyncio
@@ -124,7 +124,7 @@ class BackgroundClient:
         return await question(await self.client())
 
     def submit(self, new: NewTask, *, connection: Any = None) -> TaskHandle:
-        """Returns when the store has the task. In the calling thread, if the client is open and the engine can."""
+        """Returns when the store has the task. Bypasses the event loop if the client is open and the engine can."""
         client = self._client
         if client is None or connection is not None or self._pid != os.getpid() or self._thread.is_current():
             return self.ask(lambda client: client.submit(new, connection=connection))

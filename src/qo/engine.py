@@ -88,7 +88,7 @@ class Engine(Protocol):
         raise InvalidSetting("connection= joins a transaction of yours, and only a postgresql:// store has those")
 
     def add_directly(self, tasks: Sequence[NewTask]) -> list[Added]:  # noqa: ARG002 - of overrides
-        """As `add`, in the calling thread, which may be any thread. Only where `adds_directly` is True.
+        """As `add`, without an event loop; blocks the caller, in any thread. Only where `adds_directly` is True.
 
         For code without an event loop: a detour through the loop of another thread costs as much as the write.
         """

@@ -35,7 +35,7 @@ def engine(tmp_path: Path) -> Recorded:
     return Recorded(tmp_path / "qo.db")
 
 
-def test_the_calling_thread_writes_once_the_type_is_known(engine: Recorded) -> None:
+def test_a_task_bypasses_the_event_loop_once_its_type_is_known(engine: Recorded) -> None:
     with SyncClient(Client(engine)) as client:
         client.enqueue("t", 0)  # the first of its type goes through the loop, which may look at the limit of types
         handles = [client.enqueue("t", n) for n in range(1, 4)]

@@ -72,7 +72,7 @@ async def test_every_write_is_answered_with_the_truth(redis_server: Server, loss
 
 
 @pytest.mark.parametrize("loss", LOSSES)
-async def test_a_write_in_the_calling_thread_is_told_the_truth_too(redis_server: Server, loss: Loss) -> None:
+async def test_a_write_without_an_event_loop_is_told_the_truth_too(redis_server: Server, loss: Loss) -> None:
     async with Proxy(redis_server.port) as proxy, behind(proxy) as engine:
         assert await asyncio.to_thread(engine.add_directly, [new(0)]) == [(task_id(0), True)]
         proxy.lose(loss, call("add"))

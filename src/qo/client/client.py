@@ -170,7 +170,7 @@ class Client:
                 _check_repeat(new, existing)
 
     def submit_directly(self, new: NewTask) -> TaskHandle | None:
-        """As `submit`, in the calling thread, which may be any thread. None: use `submit`; nothing was stored."""
+        """As `submit`; blocks the caller, in any thread. None: use `submit`; nothing was stored."""
         check_size("payload", new.payload, self.payload_limit)
         check_depth("payload", new.payload)
         if not self.engine.adds_directly or not self.live_types.is_known(new):

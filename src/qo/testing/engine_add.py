@@ -39,7 +39,7 @@ class AddContract:
             assert [getattr(task, field) for task in tasks] == [getattr(described, field) for described in batch]
         assert [task.available_at > clock.now for task in tasks] == [False, True, False, False]
 
-    async def test_adding_in_the_calling_thread_is_the_same(self, engine: Engine) -> None:
+    async def test_adding_without_an_event_loop_is_the_same(self, engine: Engine) -> None:
         """Where the engine can. Threads share the store with each other and with the event loop."""
         if not engine.adds_directly:
             with pytest.raises(InvalidSetting, match="only through an event loop"):
