@@ -9,6 +9,7 @@ import threading
 from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import Future
 from typing import Any, TypeVar
+from weakref import WeakSet
 
 from qo.client import Client, TaskHandle
 from qo.clock import monotonic_clock
@@ -16,6 +17,18 @@ from qo.errors import InvalidSetting
 from qo.model import NewTask
 
 T = TypeVar("T")
+
+
+_loop_threads: "WeakSet[LoopThread]" = WeakSet()
+
+
+def _replace_locks_after_fork() -> None:
+    for thread in _loop_threads:
+        thread.replace_lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_replace_locks_after_fork)
 
 
 class LoopThread:
@@ -26,6 +39,11 @@ class LoopThread:
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._pid = 0
+        _loop_threads.add(self)
+
+    def replace_lock(self) -> None:
+        """In a forked child: another thread may have held the lock when the process was forked."""
+        self._lock = threading.Lock()
 
     def submit(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
         return asyncio.run_coroutine_threadsafe(coroutine, self._running())
@@ -57,8 +75,6 @@ class LoopThread:
                 loop.close()
 
     def _running(self) -> asyncio.AbstractEventLoop:
-        if self._pid != os.getpid():
-            self._lock = threading.Lock()  # another thread may have held it when this process was forked off
         with self._lock:
             if self._loop is None or self._pid != os.getpid():
                 self._loop, self._pid = asyncio.new_event_loop(), os.getpid()
@@ -75,7 +91,7 @@ class BackgroundClient:
         self._connect, self._name = connect, name
         self._thread = LoopThread(name)
         self._opening: asyncio.Task[Client] | None = None
-        self._client: Client | None = None  # once it is open
+        self._opened: tuple[int, Client] | None = None  # the process that opened the client, and the client
         self._pid = 0
 
     @property
@@ -85,14 +101,15 @@ class BackgroundClient:
     async def client(self) -> Client:
         """The open client; only on the loop of this object."""
         if self._opening is None or self._pid != os.getpid():
-            self._pid, self._client = os.getpid(), None
+            self._pid = os.getpid()
             self._opening = asyncio.create_task(self._connect().open())
         try:
-            self._client = await asyncio.shield(self._opening)
+            client = await asyncio.shield(self._opening)
         except Exception:
             self._opening = None  # the next caller tries again
             raise
-        return self._client
+        self._opened = self._pid, client
+        return client
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine on the loop of this object and wait for it."""
@@ -125,9 +142,10 @@ class BackgroundClient:
 
     def submit(self, new: NewTask, *, connection: Any = None) -> TaskHandle:
         """Returns when the store has the task. Bypasses the event loop if the client is open and the engine can."""
-        client = self._client
-        if client is None or connection is not None or self._pid != os.getpid() or self._thread.is_current():
+        opened = self._opened  # read once: other threads may open or close the client meanwhile
+        if opened is None or opened[0] != os.getpid() or connection is not None or self._thread.is_current():
             return self.ask(lambda client: client.submit(new, connection=connection))
+        client = opened[1]
         handle = client.submit_directly(new)
         if handle is None:
             return self.ask(lambda client: client.submit(new))
@@ -140,7 +158,7 @@ class BackgroundClient:
 
     def close(self, *, timeout: float | None = None) -> None:
         """Let go of the store. A store that has not answered after `timeout` seconds is left to the process's end."""
-        opening, self._opening, self._client = self._opening, None, None
+        opening, self._opening, self._opened = self._opening, None, None
         if self._pid != os.getpid():
             return
         if opening is None:  # the last attempt to open it failed

@@ -107,6 +107,47 @@ def test_a_forked_child_opens_a_store_of_its_own(tmp_path: Path) -> None:
     assert run_script(FORKING, tmp_path, QO_URL=f"sqlite:///{tmp_path / 'qo.db'}").split() == ["6"]
 
 
+FORKING_WITH_THREADS = """
+import os, threading, qo
+
+app = qo.App(os.environ["QO_URL"])
+app.enqueue("t")
+
+
+def submit_from_threads() -> int:
+    barrier, errors = threading.Barrier(8), []
+
+    def submit():
+        barrier.wait()
+        try:
+            app.enqueue("t")
+        except Exception as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=submit) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return len(errors)
+
+
+failed = 0
+for _ in range(25):
+    child = os.fork()
+    if not child:
+        os._exit(submit_from_threads())
+    failed += os.waitpid(child, 0)[1] != 0
+print(failed, len(app.tasks(limit=1000)))
+"""
+
+
+def test_threads_of_a_forked_child_share_one_client_of_its_own(tmp_path: Path) -> None:
+    """Without a lock that survives the fork, threads that start together open several."""
+    script = run_script(FORKING_WITH_THREADS, tmp_path, QO_URL=f"sqlite:///{tmp_path / 'qo.db'}")
+    assert script.split() == ["0", str(1 + 25 * 8)]
+
+
 # --- the connection's owner
 
 

@@ -47,9 +47,8 @@ class StartQueue:
         self._refused: deque[Run] = deque()
         self._barrier = float("inf")  # the rank up to which the last claim took every task
         self._closed = False
-        self.on_claim_needed: Callable[[], None] = lambda: (
-            None
-        )  # called from any thread when `needs_claim` becomes true
+        # Called from any thread when `needs_claim` becomes true.
+        self.on_claim_needed: Callable[[], None] = lambda: None
 
     # --- for the worker
 
