@@ -24,6 +24,15 @@ from tests.worker.bench import Bench, claim_ahead
 pytestmark = pytest.mark.timeout(60)
 
 
+def block_event_loop(condition: Callable[[], bool]) -> None:
+    """Keep the event loop from running while `condition` holds, as in a frozen process; threads go on.
+
+    Otherwise it could renew an expired lease before a thread looks at it, and the run would rightly start.
+    """
+    while condition():
+        time.sleep(0.001)
+
+
 async def until(seen: Callable[[], Any]) -> None:
     async with asyncio.timeout(20):
         while not seen():
@@ -217,10 +226,7 @@ async def test_a_task_claimed_before_the_process_was_frozen_does_not_start_after
         await until(start_queue.waiting)
         frozen_for[0] = 61.0
         go.set()
-        # The event loop stands still too, as in a frozen process. Otherwise it could renew the lease first, and the
-        # task would rightly start as the first attempt.
-        while len(start_queue) or not start_queue.free_slots:
-            time.sleep(0.001)
+        block_event_loop(lambda: bool(len(start_queue)) or not start_queue.free_slots)
         assert (await bench.ended(second_id)).status is Status.COMPLETED
     finally:
         worker.stop()
