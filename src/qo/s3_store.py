@@ -1,13 +1,15 @@
 """A client for a queue in one SQLite database in a bucket, with a choice between durability and speed.
 
-store = await S3Store.create(bucket="my-bucket", mode="durable") producer = await store.producer("jobs") await
-producer.enqueue({"data": 1})  # returns when the bucket has the task consumer = await store.consumer("jobs") task =
-await consumer.dequeue()
+store = await S3Store.create(bucket="my-bucket", mode="durable")
+producer = await store.producer("jobs")
+await producer.enqueue({"data": 1})  # returns when the bucket has the task
+consumer = await store.consumer("jobs")
+task = await consumer.dequeue()
 """
 
 import asyncio
 import weakref
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 from urllib.parse import urlencode
 
 from qo.bucket import Bucket
@@ -16,11 +18,9 @@ from qo.buckets.prefixed import PrefixedBucket
 from qo.client import Client, Settings
 from qo.clock import Clock, system_clock
 from qo.engine import Engine
-from qo.engines.large_values import DEFAULT_PAYLOAD_LIMIT, LargeValuesEngine
-from qo.errors import InvalidSetting
-
-if TYPE_CHECKING:
-    from qo.engines.sqlite_object import SqliteObjectEngine
+from qo.engines.large_values import DEFAULT_PAYLOAD_LIMIT
+from qo.engines.layouts import open_database
+from qo.engines.write_behind import FlushedDatabase
 
 _FOREVER = float("inf")
 
@@ -35,7 +35,7 @@ class S3Store(Client):
 
     def __init__(
         self,
-        database: "SqliteObjectEngine",
+        database: FlushedDatabase,
         engine: Engine,
         mode: str,
         settings: Settings | None = None,
@@ -76,30 +76,18 @@ class S3Store(Client):
         Payloads and results above 256 KiB, up to `payload_limit` bytes, are stored in objects beside the database. In
         mode `local` a call with such a value waits until the bucket has the value.
         """
-        from qo.engines.sqlite_object import DurabilityMode, SqliteObjectEngine  # noqa: PLC0415 - needs a driver
-        from qo.engines.sqlite_object.engine import VOLUME  # noqa: PLC0415 - as above
-
-        if mode not in set(DurabilityMode):
-            raise InvalidSetting(f"mode={mode!r:.40} is not one of {', '.join(DurabilityMode)}")
         if isinstance(bucket, str):
             bucket = open_bucket(_address(bucket, prefix, endpoint=endpoint, region=region), clock=clock)
         elif prefix.strip("/"):
             bucket = PrefixedBucket(bucket, prefix)
-        database = SqliteObjectEngine(
+        engine, database = open_database(
             bucket,
-            mode=DurabilityMode(mode),
+            mode=mode,
             interval=interval,
-            volume=VOLUME if volume is None else volume,
+            volume=volume,
             patience=patience,
-            repeats_lost_races=False,
-            clock=clock,
-        )
-        engine = LargeValuesEngine(
-            database,
-            bucket,
             payload_limit=payload_limit,
-            patience=patience if mode == "durable" else 0.0,
-            clock=clock or bucket.now,
+            clock=clock,
         )
         store = cls(database, engine, mode, settings, clock=clock or system_clock)
         await store.open()
@@ -134,7 +122,7 @@ def _address(bucket: str, prefix: str, **options: str) -> str:
     return f"{url}?{query}" if query else url
 
 
-def _abandon(loop: asyncio.AbstractEventLoop, engine: "SqliteObjectEngine") -> None:
+def _abandon(loop: asyncio.AbstractEventLoop, engine: FlushedDatabase) -> None:
     """Runs in any thread: the garbage collector calls it."""
     try:
         loop.call_soon_threadsafe(engine.let_go)

@@ -109,7 +109,7 @@ async def test_a_node_steps_by_hand() -> None:
     store = await qo.S3Store.create(bucket, interval=INF)
     producer = await store.producer("jobs")
     enqueuing = asyncio.create_task(producer.enqueue(1))
-    while not store._object._store._waiting:  # type: ignore[union-attr]
+    while not store._object._store._waiting:  # type: ignore[attr-defined]
         await asyncio.sleep(0)
     assert (await store.stats())["pending"] == 0 and not enqueuing.done()
     await store.flush()

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from qo.bucket import Bucket
@@ -10,6 +10,7 @@ from qo.buckets import open_bucket
 from qo.clock import Clock, system_clock
 from qo.engine import Engine
 from qo.engines.large_values import DEFAULT_PAYLOAD_LIMIT, LargeValuesEngine
+from qo.engines.write_behind import FlushedDatabase
 from qo.errors import InvalidSetting, StorageError
 from qo.findings import Finding
 from qo.model import UNFINISHED, Filter
@@ -45,6 +46,47 @@ def from_url(url: str, *, clock: Clock = system_clock) -> Engine:
     limit = _number(_LIMIT, options.pop(_LIMIT, str(DEFAULT_PAYLOAD_LIMIT)), _MAX_PAYLOAD_LIMIT)
     engine = _LAYOUTS[layout](bucket, options, given)
     return LargeValuesEngine(engine, bucket, payload_limit=limit, clock=given or bucket.now)
+
+
+class OwnedDatabase(NamedTuple):
+    engine: Engine  # stores large values in objects beside the database
+    database: FlushedDatabase
+
+
+def open_database(
+    bucket: Bucket,
+    *,
+    mode: str,
+    interval: float | None,
+    volume: float | None,
+    patience: float,
+    payload_limit: int,
+    clock: Clock | None,
+) -> OwnedDatabase:
+    """Create an engine for one SQLite database in a bucket, which raises Conflict if it loses a race.
+
+    The caller must open the engine. None selects the default of the mode.
+    """
+    from qo.engines.sqlite_object import DurabilityMode, SqliteObjectEngine  # noqa: PLC0415 - needs a driver
+
+    given: dict[str, Any] = {} if volume is None else {"volume": volume}
+    database = SqliteObjectEngine(
+        bucket,
+        mode=_choice("mode", mode, DurabilityMode),
+        interval=interval,
+        patience=patience,
+        repeats_lost_races=False,
+        clock=clock,
+        **given,
+    )
+    engine = LargeValuesEngine(
+        database,
+        bucket,
+        payload_limit=payload_limit,
+        patience=patience if mode == DurabilityMode.DURABLE else 0.0,
+        clock=clock or bucket.now,
+    )
+    return OwnedDatabase(engine, database)
 
 
 async def examine(url: str) -> list[Finding]:

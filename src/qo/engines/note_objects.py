@@ -1,8 +1,9 @@
 """Notes as objects of a bucket, in four folders, because a bucket's policies grant rights by key prefix.
 
-workers/{id}.json   registrations of workers admin/{name}.json   notes that grant rights or record actions: only an
-administrator's credentials can access them audit/{name}.json   new records of the audit trail: other roles may only add
-records notes/{name}.json   all other notes
+workers/{id}.json   registrations of workers
+admin/{name}.json   notes that grant rights or record actions: only an administrator's credentials can access them
+audit/{name}.json   new records of the audit trail: other roles may only add records
+notes/{name}.json   all other notes
 """
 
 from collections import OrderedDict

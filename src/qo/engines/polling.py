@@ -1,4 +1,4 @@
-"""Waiting for something to claim: looking ever more rarely, and waking at once for what this process does itself."""
+"""Polls a bucket for claimable tasks: less and less often while there are none, and at once after a write here."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -7,65 +7,69 @@ from typing import NamedTuple
 
 from qo.backoff import Backoff
 
-_FIRST_INTERVAL, _LONGEST_INTERVAL = 0.1, 5.0  # seconds
-_QUIET_AFTER, _QUIET_INTERVAL = 60.0, 10.0  # after 60 s without tasks, poll only every 10 s: each poll costs money
+_FIRST_INTERVAL, _MAX_INTERVAL = 0.1, 5.0
+_IDLE_AFTER, _IDLE_INTERVAL = 60.0, 10.0  # after 60 s without tasks, poll only every 10 s: each poll costs money
 
 
 class PollBackoff:
-    """Intervals between two polls of a store that cannot notify: longer and longer while nothing comes."""
+    """Growing intervals between the polls of a store that cannot notify."""
 
     def __init__(self) -> None:
-        self._backoff = Backoff(_FIRST_INTERVAL, _LONGEST_INTERVAL)
-        self._fruitless = 0.0  # seconds since a poll found something
+        self._backoff = Backoff(_FIRST_INTERVAL, _MAX_INTERVAL)
+        self._idle_time = 0.0  # seconds of polling since a poll found something
 
     @property
     def next(self) -> float:
         return self._backoff.upcoming
 
     def start_over(self) -> None:
-        self._fruitless, self._backoff.longest = 0.0, _LONGEST_INTERVAL
+        self._idle_time, self._backoff.longest = 0.0, _MAX_INTERVAL
         self._backoff.reset()
 
     def lengthen(self) -> None:
-        """A poll found nothing."""
-        self._fruitless += self.next
-        if self._fruitless >= _QUIET_AFTER:
-            self._backoff.longest = _QUIET_INTERVAL
+        """Call after a poll that found nothing."""
+        self._idle_time += self.next
+        if self._idle_time >= _IDLE_AFTER:
+            self._backoff.longest = _IDLE_INTERVAL
         self._backoff.next()
 
 
-class Look(NamedTuple):
-    """What a look at the object showed."""
-
+class PollResult(NamedTuple):
     found: bool
-    due_in: float  # seconds until the next task is due, wanted or not
+    due_in: float  # seconds until any task of the store becomes due, whether or not this worker can run it
 
 
-class Waiting:
+class ClaimPoller:
+    """Waits for claimable tasks in one object of a bucket."""
+
     def __init__(self) -> None:
-        self._news = asyncio.Event()
-        self._pauses = PollBackoff()
+        self._woken = asyncio.Event()
+        self._backoff = PollBackoff()
         self._due_in = float("inf")
 
     def wake(self) -> None:
-        self._pauses.start_over()
+        """End all waits: this process wrote something claimable."""
+        self._backoff.start_over()
         self._due_in = float("inf")
-        self._news.set()
+        self._woken.set()
 
-    async def wait(self, look: Callable[[], Awaitable[Look]], timeout: float) -> None:
-        """Sleep first: whoever waits has just found nothing."""
-        self._news.clear()
+    async def wait(self, poll: Callable[[], Awaitable[PollResult]], timeout: float) -> None:
+        """Return when `poll` finds something, `wake` is called, or the time is up.
+
+        The first poll follows after an interval, because the caller's claim has just found nothing.
+        """
+        self._woken.clear()
         loop = asyncio.get_running_loop()
         until = loop.time() + timeout
         while (left := until - loop.time()) > 0:
             with suppress(TimeoutError):
-                async with asyncio.timeout(min(left, self._pauses.next, self._due_in)):
-                    await self._news.wait()
+                async with asyncio.timeout(min(left, self._backoff.next, self._due_in)):
+                    await self._woken.wait()
                     return
             if loop.time() >= until:
                 return
-            found, self._due_in = await look()
+            found, self._due_in = await poll()
             if found:
-                self._pauses.start_over()
+                self._backoff.start_over()
                 return
-            self._pauses.lengthen()
+            self._backoff.lengthen()

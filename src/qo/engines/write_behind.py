@@ -1,4 +1,4 @@
-"""The protocol of engines that acknowledge a write before the bucket has it."""
+"""Protocols of engines that acknowledge a write before the bucket has it, or write only when they are told to."""
 
 from typing import Protocol, runtime_checkable
 
@@ -16,3 +16,17 @@ class WriteBehind(Protocol):
 
     async def sync(self) -> None:
         """Write everything to the bucket now and read its content. Raises Conflict if the writes are lost."""
+
+
+class FlushedDatabase(Protocol):
+    """A database in a bucket whose owner controls when it is written."""
+
+    @property
+    def lost(self) -> int:
+        """How many acknowledged changes never reached the bucket."""
+
+    async def flush(self) -> None:
+        """Write every change to the bucket now."""
+
+    def let_go(self) -> None:
+        """Stop the background tasks without waiting for them."""

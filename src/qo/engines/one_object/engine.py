@@ -12,7 +12,7 @@ from qo.engines.hand_backs import HandBacks
 from qo.engines.one_object.commit_loop import CommitLoop
 from qo.engines.one_object.record import check_head, decode_head
 from qo.engines.one_object.state import State
-from qo.engines.polling import Look, Waiting
+from qo.engines.polling import ClaimPoller, PollResult
 from qo.engines.retry import retry_opening
 from qo.model import (
     Added,
@@ -50,7 +50,7 @@ class OneObjectEngine(Engine):
         self._committing = CommitLoop(bucket, key, most=_MOST if together else 1, keeps_state=together)
         self._clock = clock or bucket.now
         self._bucket, self._key = bucket, key
-        self._waiting = Waiting()
+        self._poller = ClaimPoller()
         self._hand_backs = HandBacks(self.apply)
 
     async def open(self) -> None:
@@ -69,7 +69,7 @@ class OneObjectEngine(Engine):
     async def add(self, tasks: Sequence[NewTask]) -> list[Added]:
         check_distinct(task.id for task in tasks)
         added = await self._committing.ask(lambda state: state.add(tasks, self._clock()))
-        self._waiting.wake()
+        self._poller.wake()
         return added
 
     async def claim(self, request: ClaimRequest) -> list[Task]:
@@ -80,7 +80,7 @@ class OneObjectEngine(Engine):
         check_distinct(change.id for change in changes)
         applied = await self._committing.ask(lambda state: state.apply(changes, self._clock()))
         if any(change.to is Status.PENDING for change in changes):
-            self._waiting.wake()
+            self._poller.wake()
         return applied
 
     async def delete(self, ids: Sequence[str]) -> list[bool]:
@@ -110,12 +110,12 @@ class OneObjectEngine(Engine):
         return await self._committing.ask(lambda state: state.history(task_id))
 
     async def wait(self, request: ClaimRequest, timeout: float) -> None:
-        def look(state: State) -> Look:
+        def look(state: State) -> PollResult:
             now, next_at = self._clock(), state.next_at()
             due_in = float("inf") if next_at is None else max(0.0, next_at - now)
-            return Look(state.has_something_for(request, now), due_in)
+            return PollResult(state.has_something_for(request, now), due_in)
 
-        await self._waiting.wait(lambda: self._committing.ask(look), timeout)
+        await self._poller.wait(lambda: self._committing.ask(look), timeout)
 
     # --- notes
 

@@ -9,7 +9,7 @@ from qo.clock import Clock
 from qo.damage import DamageLog
 from qo.engine import Engine
 from qo.engines.hand_backs import HandBacks
-from qo.engines.polling import Look, Waiting
+from qo.engines.polling import ClaimPoller, PollResult
 from qo.engines.sqlite_object.durable import Durable
 from qo.engines.sqlite_object.flush_timer import FlushTimer, check_interval, check_volume
 from qo.engines.sqlite_object.image import Image
@@ -78,7 +78,7 @@ class SqliteObjectEngine(Engine):
             if mode is DurabilityMode.LOCAL
             else Durable(bucket, key, self._clock, pace, patience=patience, repeats_lost_races=repeats_lost_races)
         )
-        self._waiting = Waiting()
+        self._poller = ClaimPoller()
         self._damage_log = DamageLog()
         self._hand_backs = HandBacks(self.apply)
 
@@ -121,7 +121,7 @@ class SqliteObjectEngine(Engine):
     async def add(self, tasks: Sequence[NewTask]) -> list[Added]:
         check_distinct(task.id for task in tasks)
         added = await self._ask(lambda table: table.add(tasks))
-        self._waiting.wake()
+        self._poller.wake()
         return added
 
     async def claim(self, request: ClaimRequest) -> list[Task]:
@@ -132,7 +132,7 @@ class SqliteObjectEngine(Engine):
         check_distinct(change.id for change in changes)
         applied = await self._ask(lambda table: table.apply(changes))
         if any(change.to is Status.PENDING for change in changes):
-            self._waiting.wake()
+            self._poller.wake()
         return applied
 
     async def delete(self, ids: Sequence[str]) -> list[bool]:
@@ -186,12 +186,12 @@ class SqliteObjectEngine(Engine):
         return await self._read(lambda image: image.reading.notes(prefix))
 
     async def wait(self, request: ClaimRequest, timeout: float) -> None:
-        await self._waiting.wait(lambda: self._store.look(self._looking_for(request)), timeout)
+        await self._poller.wait(lambda: self._store.look(self._looking_for(request)), timeout)
 
-    def _looking_for(self, request: ClaimRequest) -> Callable[[Image], Look]:
-        def look(image: Image) -> Look:
+    def _looking_for(self, request: ClaimRequest) -> Callable[[Image], PollResult]:
+        def look(image: Image) -> PollResult:
             next_at = image.next_at()
             due_in = float("inf") if next_at is None else max(0.0, next_at - self._clock())
-            return Look(image.has_something_for(request), due_in)
+            return PollResult(image.has_something_for(request), due_in)
 
         return look
