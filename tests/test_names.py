@@ -46,5 +46,5 @@ def test_the_walks_name_files_that_exist_and_stay_short() -> None:
     enqueue = walk("From `enqueue` to a SQLite row")
     claim = walk("From a claim to its settlement")
     assert 0 < len(enqueue) <= 14
-    assert 0 < len(claim) <= 30
+    assert 0 < len(claim) <= 28
     assert [each for each in enqueue + claim if not (PACKAGE / each).exists()] == []

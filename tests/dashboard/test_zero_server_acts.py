@@ -58,7 +58,7 @@ async def actions(queue: Client) -> list[AuditRecord]:
 
 
 async def check(place: Place, queue: Client, tasks: list[Task]) -> None:
-    """The index is exactly what the tasks need, and the sweeper finds nothing to do."""
+    """The index is exactly what the tasks need, and `repair` finds nothing to do."""
     if place.layout != "tasks":
         return
     engine = getattr(queue.engine, "engine", queue.engine)  # itself, or behind one that keeps large values aside

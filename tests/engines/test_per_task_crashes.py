@@ -1,4 +1,4 @@
-"""A process may die after any request. Whatever it was doing, the next one finds every task, without the sweeper."""
+"""A process may die after any request. Whatever it was doing, the next one finds every task, without `repair`."""
 
 import asyncio
 from collections.abc import Awaitable, Callable

@@ -43,7 +43,7 @@ async def test_a_tenth_of_the_index_may_go_missing(seed: int) -> None:
     await other.close()
 
 
-async def test_the_sweeper_removes_what_is_stale_and_leaves_what_is_young() -> None:
+async def test_repair_removes_what_is_stale_and_leaves_what_is_young() -> None:
     clock = ManualClock()
     bucket = MemoryBucket(clock)
     engine = ObjectPerTaskEngine(bucket, clock=clock)
@@ -53,14 +53,14 @@ async def test_the_sweeper_removes_what_is_stale_and_leaves_what_is_young() -> N
     await engine.close()
     await bucket.put(orphan, b"{}", expected=ANY)  # a clean-up that did not happen
     await bucket.delete("tasks/0/" + task_id(1) + ".json")  # a submission under way: its entry comes first
-    sweeper = ObjectPerTaskEngine(bucket, clock=clock)
-    await sweeper.repair()
-    await sweeper.close()
+    engine = ObjectPerTaskEngine(bucket, clock=clock)
+    await engine.repair()
+    await engine.close()
     assert stale in await _keys(bucket, "ready/")
     clock.advance(HOUR)
-    sweeper = ObjectPerTaskEngine(bucket, clock=clock)
-    await sweeper.repair()
-    await sweeper.close()
+    engine = ObjectPerTaskEngine(bucket, clock=clock)
+    await engine.repair()
+    await engine.close()
     assert stale not in await _keys(bucket, "ready/")
 
 

@@ -6,6 +6,7 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from qo.backoff import Backoff
+from qo.clock import Clock
 
 _FIRST_INTERVAL, _MAX_INTERVAL = 0.1, 5.0
 _IDLE_AFTER, _IDLE_INTERVAL = 60.0, 10.0  # after 60 s without tasks, poll only every 10 s: each poll costs money
@@ -36,21 +37,22 @@ class PollBackoff:
 
 class PollResult(NamedTuple):
     found: bool
-    due_in: float  # seconds until any task of the store becomes due, whether or not this worker can run it
+    next_at: float | None  # when any task becomes due, by the store's clock, whether or not this worker can run it
 
 
 class ClaimPoller:
-    """Waits for claimable tasks in one object of a bucket."""
+    """Waits for claimable tasks."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
         self._woken = asyncio.Event()
         self._backoff = PollBackoff()
-        self._due_in = float("inf")
+        self.next_at: float | None = None  # as in PollResult, as far as known
 
     def wake(self) -> None:
         """End all waits: this process wrote something claimable."""
         self._backoff.start_over()
-        self._due_in = float("inf")
+        self.next_at = None
         self._woken.set()
 
     async def wait(self, poll: Callable[[], Awaitable[PollResult]], timeout: float) -> None:
@@ -63,13 +65,16 @@ class ClaimPoller:
         until = loop.time() + timeout
         while (left := until - loop.time()) > 0:
             with suppress(TimeoutError):
-                async with asyncio.timeout(min(left, self._backoff.next, self._due_in)):
+                async with asyncio.timeout(min(left, self._backoff.next, self._due_in())):
                     await self._woken.wait()
                     return
             if loop.time() >= until:
                 return
-            found, self._due_in = await poll()
+            found, self.next_at = await poll()
             if found:
                 self._backoff.start_over()
                 return
             self._backoff.lengthen()
+
+    def _due_in(self) -> float:
+        return float("inf") if self.next_at is None else max(0.0, self.next_at - self._clock())

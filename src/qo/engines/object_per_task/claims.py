@@ -1,17 +1,55 @@
 """Claims: candidates from the index, then one conditional write per task."""
 
-from qo.engines.object_per_task.claim_spread import ClaimSpread, shuffled
+from math import ceil
+
 from qo.engines.object_per_task.keys import LEASES, Entry, holder_hash, index_key, is_stale
 from qo.engines.object_per_task.layout import TasksLayout
 from qo.engines.object_per_task.task_changes import TaskChanges
-from qo.engines.object_per_task.task_document import next_document
-from qo.engines.object_per_task.task_store import StoredTask
+from qo.engines.object_per_task.task_store import StoredTask, next_document
 from qo.engines.parallel import in_parallel
 from qo.errors import Conflict, StorageError
+from qo.ids import luck
 from qo.model import ClaimRequest, Status, Task, claim, eligible, in_order, is_due, lane_of
 
 _MAX_LOST = 2  # tasks lost to other workers before the listing is too old
 _CANDIDATES_PER_TASK, _EXTRA_CANDIDATES = 8, 64
+_MAX_WIDTH = 256.0
+_CONTENTION_WIDTH = 8.0
+_CONTENDED_SHARE = 64  # under contention a worker tries at most one in 64 of the candidates at a time
+_WIDTH_DECAY = 0.97  # per claim without a conflict
+
+
+class ClaimSpread:
+    """Chooses which candidates a claim tries first: in order without contention, otherwise spread at random."""
+
+    def __init__(self) -> None:
+        self._width = 1.0  # candidates to choose from, as a multiple of the requested number
+
+    @property
+    def is_contended(self) -> bool:
+        return self._width > _CONTENTION_WIDTH
+
+    def batch_size(self, candidates: int) -> int:
+        """How many candidates to try at once. Under contention only a share, so that workers try different ones."""
+        return max(1, candidates // _CONTENDED_SHARE) if self.is_contended else candidates
+
+    def arrange(self, candidates: list[Entry], limit: int) -> list[Entry]:
+        if self._width <= 1.0:
+            return candidates
+        window = ceil(limit * self._width)
+        return shuffled(candidates[:window]) + candidates[window:]
+
+    def learn(self, *, won: int, lost: int) -> None:
+        if lost > won:
+            self._width = _MAX_WIDTH  # growing step by step would cause conflicts at every step
+        elif lost:
+            self._width = min(_MAX_WIDTH, 2 * self._width)
+        elif won:
+            self._width = max(1.0, self._width * _WIDTH_DECAY)
+
+
+def shuffled(entries: list[Entry]) -> list[Entry]:
+    return sorted(entries, key=lambda _: luck())
 
 
 class TaskClaims:

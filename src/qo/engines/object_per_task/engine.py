@@ -8,20 +8,17 @@ from qo.damage import encode_damage, note_name
 from qo.engine import Engine
 from qo.engines.hand_backs import HandBacks
 from qo.engines.note_objects import NoteObjects
-from qo.engines.object_per_task.claim_wait import ClaimWait
+from qo.engines.object_per_task.candidates import FullScan, ReadyCandidates
 from qo.engines.object_per_task.claims import TaskClaims
-from qo.engines.object_per_task.full_scan import FullScan
-from qo.engines.object_per_task.history import history
 from qo.engines.object_per_task.keys import READY, SHARDS
-from qo.engines.object_per_task.layout import open_layout
+from qo.engines.object_per_task.layout import IndexMode, TasksOptions, open_layout
 from qo.engines.object_per_task.listing import TaskListing
-from qo.engines.object_per_task.options import IndexMode, TasksOptions
-from qo.engines.object_per_task.ready import Ready
+from qo.engines.object_per_task.repair import IndexRepair
 from qo.engines.object_per_task.stored_format import FormatCheckedBucket, StoredFormat
-from qo.engines.object_per_task.sweeper import IndexSweeper
 from qo.engines.object_per_task.task_changes import TaskChanges
 from qo.engines.object_per_task.task_counts import TaskCounts
 from qo.engines.parallel import in_parallel
+from qo.engines.polling import ClaimPoller, PollResult
 from qo.engines.retry import retry_opening
 from qo.errors import Conflict, DamagedTask, StorageError
 from qo.model import (
@@ -57,11 +54,11 @@ class ObjectPerTaskEngine(Engine):
         self._listing = TaskListing(layout)
         self._counts = TaskCounts(layout, self._listing)
         self._changes = TaskChanges(layout, self._counts.record_move)
-        self._ready = Ready(layout, options)
+        self._ready = ReadyCandidates(layout, options)
         self._full_scan = FullScan(layout, self._listing, options)
         self._claims = TaskClaims(layout, self._changes)
-        self._sweeper = IndexSweeper(layout, self._listing, self._counts)
-        self._claim_wait = ClaimWait(self._ready, self._clock)
+        self._index_repair = IndexRepair(layout, self._listing, self._counts)
+        self._poller = ClaimPoller(self._clock)
         self._notes = NoteObjects(checked, layout.quarantine)
         self._hand_backs = HandBacks(self.apply)
 
@@ -87,7 +84,7 @@ class ObjectPerTaskEngine(Engine):
         now = self._clock()
         stamped = list(zip(tasks, stamps(now, len(tasks)), strict=True))
         answers = await in_parallel(lambda pair: self._add(*pair, lead=now - pair[1]), stamped)
-        self._claim_wait.wake()
+        self._poller.wake()
         await self._report_damage()
         return answers
 
@@ -142,7 +139,7 @@ class ObjectPerTaskEngine(Engine):
         check_distinct(change.id for change in changes)
         answers = await in_parallel(self._apply, changes)
         if any(change.to is Status.PENDING for change in changes):
-            self._claim_wait.wake()
+            self._poller.wake()
         return answers
 
     async def _apply(self, change: Change) -> bool:
@@ -165,7 +162,7 @@ class ObjectPerTaskEngine(Engine):
 
     async def repair(self) -> int:
         """Rebuild index entries from the tasks and remove leftovers of crashes. Correctness does not depend on it."""
-        return await self._sweeper.sweep()
+        return await self._index_repair.run()
 
     @property
     def quarantined(self) -> frozenset[str]:
@@ -195,10 +192,17 @@ class ObjectPerTaskEngine(Engine):
         return await self._counts.count()
 
     async def history(self, task_id: str) -> list[Event]:
-        return await history(self._layout.bucket, self._layout.documents, task_id)
+        return await self._layout.documents.history(task_id)
 
     async def wait(self, request: ClaimRequest, timeout: float) -> None:
-        await self._claim_wait.wait(request, timeout)
+        async def poll() -> PollResult:
+            next_at = self._ready.next_at
+            is_due = next_at is not None and next_at <= self._clock()  # the next claim finds the task: no listing here
+            found = is_due or bool(await self._ready.candidates(request, number=1))
+            return PollResult(found, self._ready.next_at)
+
+        self._poller.next_at = self._ready.next_at
+        await self._poller.wait(poll, timeout)
 
     # --- notes
 

@@ -1,24 +1,33 @@
-"""The index. An entry is written before the state that needs it, and removed after it, in the background."""
+"""The index. An entry is written before the state that needs it, and removed after it, in the background.
+
+The name of an entry holds the hash of its lane (queue, type and needs), and its content the names.
+"""
 
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from typing import TypeVar
 
+import msgspec
+from msgspec import Struct
+
 from qo.bucket import ANY, Bucket
 from qo.clock import boot_clock
-from qo.engines.object_per_task.keys import Entry, entry_of
+from qo.engines.object_per_task.keys import Entry, entry_of, lane_hash
+from qo.engines.object_per_task.task_store import TaskStore
+from qo.engines.parallel import in_parallel
 from qo.engines.quarantine import Quarantine
 from qo.engines.retry import retry
 from qo.errors import StorageError
+from qo.model import UNREADABLE, Task
 
 Value = TypeVar("Value")
 
 log = logging.getLogger("qo.engines")
 
-_MAX_CACHED_KEYS = 50_000
+_MAX_CACHED_KEYS, _MAX_CACHED_LANES = 50_000, 100_000
 _MAX_REMOVALS = 64  # at the same time
 _REMOVAL_GRACE = 60.0  # the process that changed a task removes its old entry within this time
 _FIRST_SUSPECT_PERIOD, _MAX_SUSPECT_PERIOD = 0.1, 60.0  # an entry without a task is ignored for this long
@@ -143,3 +152,59 @@ def _remember(cache: OrderedDict[str, Value], key: str, value: Value) -> None:
     cache[key] = value
     if len(cache) > _MAX_CACHED_KEYS:
         cache.popitem(last=False)
+
+
+class LaneNames(Struct, frozen=True, kw_only=True):
+    queue: str
+    type: str
+    needs: tuple[str, ...] = ()
+
+
+class LaneDirectory:
+    def __init__(self, bucket: Bucket, documents: TaskStore) -> None:
+        self._bucket, self._documents = bucket, documents
+        self._names: dict[str, LaneNames] = {}
+        # by lane; shards are read concurrently, and most contain the same lanes
+        self._lookups: dict[str, asyncio.Lock] = {}
+
+    def content(self, task: Task) -> bytes:
+        """The content of the task's index entries."""
+        names = LaneNames(queue=task.queue, type=task.type, needs=task.needs)
+        self._learn(lane_hash(task.queue, task.type, task.needs), names)
+        return msgspec.json.encode(names)
+
+    def names(self, entry: Entry) -> LaneNames | None:
+        return self._names.get(entry.lane)
+
+    async def learn(self, entries: Iterable[Entry]) -> None:
+        """Look up lanes that are not cached: one request each, once per process."""
+        unknown = {entry.lane: entry for entry in entries if entry.lane not in self._names}
+        if unknown:
+            await in_parallel(self._look_up_once, list(unknown.values()))
+
+    async def _look_up_once(self, entry: Entry) -> None:
+        """Look up a lane once: concurrent callers wait for the first, and try themselves only if it fails."""
+        async with self._lookups.setdefault(entry.lane, asyncio.Lock()):
+            if entry.lane not in self._names:
+                await self._look_up(entry)
+        if entry.lane in self._names:
+            self._lookups.pop(entry.lane, None)
+
+    async def _look_up(self, entry: Entry) -> None:
+        blob = await retry(lambda: self._bucket.get(entry.key))
+        try:
+            names = None if blob is None else msgspec.json.decode(blob.data, type=LaneNames)
+        except UNREADABLE:
+            names = None  # the entry is damaged; the task itself holds the names
+        if names is None or lane_hash(names.queue, names.type, names.needs) != entry.lane:
+            stored = await self._documents.read(entry.id)
+            if stored is None:
+                return
+            task = stored.task
+            names = LaneNames(queue=task.queue, type=task.type, needs=task.needs)
+        self._learn(lane_hash(names.queue, names.type, names.needs), names)
+
+    def _learn(self, lane: str, names: LaneNames) -> None:
+        if len(self._names) >= _MAX_CACHED_LANES:
+            self._names.clear()
+        self._names[lane] = names

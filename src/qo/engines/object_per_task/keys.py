@@ -1,8 +1,9 @@
 """Names of objects. The name of an index entry is a pure function of the task.
 
-tasks/{shard}/{id}.json ready/{shard}/{minute}/{rank}_{lane}_{created}_{version}_{id}_{priority}[_{due}]      claimable
-now ready/later/{minute}/{available}_{rank}_{lane}_{created}_{version}_{id}_{priority}    claimable later
-leases/{shard}/{minute}/{expires}_{holder}_{lane}_{created}_{version}_{id}_{priority} running
+- `tasks/{shard}/{id}.json`: a task
+- `ready/{shard}/{minute}/{rank}_{lane}_{created}_{version}_{id}_{priority}[_{due}]`: a task that is claimable now
+- `ready/later/{minute}/{available}_{rank}_{lane}_{created}_{version}_{id}_{priority}`: claimable later
+- `leases/{shard}/{minute}/{expires}_{holder}_{lane}_{created}_{version}_{id}_{priority}`: running
 
 The shard is the id's first digit. Times and ranks are the sixteen hex digits of the double: exact, of fixed width, and
 for numbers from 0 on their byte order is their numeric order. The minute is that of the first number; it makes keys

@@ -1,16 +1,38 @@
 """Listings, newest first. Unfinished tasks are found through the index, finished ones by reading the tasks."""
 
+from collections import OrderedDict
 from collections.abc import AsyncIterator, Iterable
 
 from qo.engines.object_per_task.keys import LATER, LEASES, READY, SHARDS, TASKS, Entry, is_stale, task_id_in
 from qo.engines.object_per_task.layout import TasksLayout
-from qo.engines.object_per_task.page_cache import PageCache
 from qo.engines.object_per_task.task_store import StoredTask
 from qo.engines.parallel import MAX_CONCURRENT_REQUESTS, in_parallel
 from qo.engines.retry import retry
 from qo.model import UNFINISHED, Filter, Position, Status, Task, cursor, page_start
 
 _SCAN_SIZE = 1000  # tasks held in memory at a time
+_MAX_LISTINGS, _MAX_POSITIONS = 16, 200_000  # in the cache
+
+
+class PageCache:
+    """The positions of the next pages of recent listings."""
+
+    def __init__(self) -> None:
+        self._rest: OrderedDict[tuple[bytes, str], list[Position]] = OrderedDict()
+
+    def put(self, where: Filter, after: str, rest: list[Position]) -> None:
+        if rest and len(rest) <= _MAX_POSITIONS:
+            self._rest[_name(where), after] = rest
+            if len(self._rest) > _MAX_LISTINGS:
+                self._rest.popitem(last=False)
+
+    def take(self, where: Filter, after: str) -> list[Position] | None:
+        """Remove and return the positions, newest first. A second read of the same page lists again."""
+        return self._rest.pop((_name(where), after), None)
+
+
+def _name(where: Filter) -> bytes:
+    return repr(where).encode()
 
 
 class TaskListing:

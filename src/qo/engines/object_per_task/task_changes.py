@@ -12,16 +12,16 @@ from msgspec.structs import replace
 
 from qo.engines.object_per_task.keys import index_key, task_key
 from qo.engines.object_per_task.layout import TasksLayout
-from qo.engines.object_per_task.task_document import (
+from qo.engines.object_per_task.task_store import (
     DELETED,
     REMOVING,
     StoredDocument,
+    StoredTask,
     as_tombstone,
     first_document,
     next_document,
     with_successor,
 )
-from qo.engines.object_per_task.task_store import StoredTask
 from qo.errors import Conflict, DamagedTask, StorageError
 from qo.ids import luck
 from qo.model import FINISHED, Added, NewTask, Status, Task, admit, created

@@ -50,7 +50,7 @@ class OneObjectEngine(Engine):
         self._committing = CommitLoop(bucket, key, most=_MOST if together else 1, keeps_state=together)
         self._clock = clock or bucket.now
         self._bucket, self._key = bucket, key
-        self._poller = ClaimPoller()
+        self._poller = ClaimPoller(self._clock)
         self._hand_backs = HandBacks(self.apply)
 
     async def open(self) -> None:
@@ -110,12 +110,10 @@ class OneObjectEngine(Engine):
         return await self._committing.ask(lambda state: state.history(task_id))
 
     async def wait(self, request: ClaimRequest, timeout: float) -> None:
-        def look(state: State) -> PollResult:
-            now, next_at = self._clock(), state.next_at()
-            due_in = float("inf") if next_at is None else max(0.0, next_at - now)
-            return PollResult(state.has_something_for(request, now), due_in)
+        def poll(state: State) -> PollResult:
+            return PollResult(state.has_something_for(request, self._clock()), state.next_at())
 
-        await self._poller.wait(lambda: self._committing.ask(look), timeout)
+        await self._poller.wait(lambda: self._committing.ask(poll), timeout)
 
     # --- notes
 

@@ -78,7 +78,7 @@ class SqliteObjectEngine(Engine):
             if mode is DurabilityMode.LOCAL
             else Durable(bucket, key, self._clock, pace, patience=patience, repeats_lost_races=repeats_lost_races)
         )
-        self._poller = ClaimPoller()
+        self._poller = ClaimPoller(self._clock)
         self._damage_log = DamageLog()
         self._hand_backs = HandBacks(self.apply)
 
@@ -186,12 +186,7 @@ class SqliteObjectEngine(Engine):
         return await self._read(lambda image: image.reading.notes(prefix))
 
     async def wait(self, request: ClaimRequest, timeout: float) -> None:
-        await self._poller.wait(lambda: self._store.look(self._looking_for(request)), timeout)
+        def poll(image: Image) -> PollResult:
+            return PollResult(image.has_something_for(request), image.next_at())
 
-    def _looking_for(self, request: ClaimRequest) -> Callable[[Image], PollResult]:
-        def look(image: Image) -> PollResult:
-            next_at = image.next_at()
-            due_in = float("inf") if next_at is None else max(0.0, next_at - self._clock())
-            return PollResult(image.has_something_for(request), due_in)
-
-        return look
+        await self._poller.wait(lambda: self._store.look(poll), timeout)

@@ -6,8 +6,7 @@ from qo.engines.object_per_task.keys import ENTRY_PREFIXES, Entry, index_key, is
 from qo.engines.object_per_task.layout import TasksLayout
 from qo.engines.object_per_task.listing import TaskListing
 from qo.engines.object_per_task.task_counts import TaskCounts
-from qo.engines.object_per_task.task_document import REMOVING, as_tombstone
-from qo.engines.object_per_task.task_store import StoredTask
+from qo.engines.object_per_task.task_store import REMOVING, StoredTask, as_tombstone
 from qo.engines.parallel import in_parallel
 from qo.engines.retry import retry
 from qo.errors import Conflict
@@ -16,20 +15,20 @@ from qo.model import FINISHED
 MIN_AGE = 3600.0  # younger objects are not removed: a delayed write could recreate one, or need it
 
 
-class IndexSweeper:
+class IndexRepair:
     def __init__(self, store: TasksLayout, listing: TaskListing, counts: TaskCounts) -> None:
         self._bucket, self._documents, self._index = store.bucket, store.documents, store.index
         self._lanes, self._clock = store.lanes, store.clock
         self._listing, self._counts = listing, counts
 
-    async def sweep(self) -> int:
+    async def run(self) -> int:
         """Run once and return the number of repairs. Tasks are listed first: entries are written before tasks."""
         ids = await self._listing.ids()
         entries: defaultdict[str, list[Entry]] = defaultdict(list)
         for prefix in ENTRY_PREFIXES:
             for entry in (await self._index.read(prefix)).entries:
                 entries[entry.id].append(entry)
-        # A single entry is trusted: a claim that finds it wrong removes it, and the next sweep finds the task without
+        # A single entry is trusted: a claim that finds it wrong removes it, and the next repair finds the task without
         # one.
         suspect = [task_id for task_id in ids if len(entries[task_id]) != 1 and not self._is_settled(task_id, entries)]
         repaired = sum(await in_parallel(lambda task_id: self._repair(task_id, entries[task_id]), suspect))

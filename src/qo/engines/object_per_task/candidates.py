@@ -1,0 +1,209 @@
+"""Candidates of claims: due tasks in order, from the index or by reading the tasks themselves.
+
+One request lists a small queue completely. A deep one is read shard by shard, as far as needed, and the result serves
+the claims of the next second. Entries that this process writes are added at once.
+"""
+
+import asyncio
+from collections import OrderedDict
+from functools import partial
+from typing import TypeAlias
+
+from qo.clock import boot_clock
+from qo.engines.object_per_task.keys import LATER, READY, SHARDS, Entry, KeyKind, entry_of, index_key, lane_of
+from qo.engines.object_per_task.layout import TasksLayout, TasksOptions
+from qo.engines.object_per_task.listed_entries import ListedEntries, PromotedEntries
+from qo.engines.object_per_task.listing import TaskListing
+from qo.engines.parallel import in_parallel
+from qo.ids import luck
+from qo.model import ClaimRequest, eligibility, eligible, in_order, is_due
+
+_SCAN_LIFETIME = 1.0
+_MAX_READ_ENTRIES = 8000  # of each shard per claim; the next claim continues from there
+_CONTENDED_SHARDS = 2  # under contention list only 2 shards,
+_ENOUGH_FACTOR = 16  # if they hold at least 16 times the requested tasks
+_MAX_LATER_PAGES = 16
+_MAX_SCANS = 8
+
+ScanKey: TypeAlias = tuple[tuple[str, ...], tuple[str, ...], frozenset[str]]  # queues, types, capabilities
+
+
+class ShardScan:
+    """One pass through the shards for one kind of claim request."""
+
+    def __init__(self, now: float, shards: str, entries: ListedEntries) -> None:
+        self.began, self.began_on_loop = now, asyncio.get_running_loop().time()
+        self.is_new = True
+        self.entries = entries
+        self.cursors: dict[str, str] = dict.fromkeys(shards, "")  # without shards that are read completely
+        self.lock = asyncio.Lock()  # claims of this process share the scan
+        first = int(luck() * len(shards))
+        self.order = shards[first:] + shards[:first]  # differs by scan and worker, to spread the load
+
+    def is_fresh(self, now: float) -> bool:
+        return (
+            now - self.began < _SCAN_LIFETIME
+            and asyncio.get_running_loop().time() - self.began_on_loop < _SCAN_LIFETIME
+        )
+
+
+class ReadyCandidates:
+    """Candidates from the index, and the time at which the next task becomes due."""
+
+    def __init__(self, store: TasksLayout, options: TasksOptions) -> None:
+        self._index, self._lanes, self._clock = store.index, store.lanes, store.clock
+        self._page_size, self._shards = options.ready_page_size, "".join(options.shards) or SHARDS
+        self._promoted = PromotedEntries(store.index, interval=options.promotion_interval, max_read=_MAX_READ_ENTRIES)
+        self._scans: OrderedDict[ScanKey, ShardScan] = OrderedDict()
+        self.next_at: float | None = None  # when the next task becomes due, as far as known
+        store.index.on_write = self._add_written
+
+    async def candidates(
+        self, request: ClaimRequest, *, number: int | None = None, approximate: bool = False
+    ) -> list[Entry]:
+        """Entries of due tasks that the request may claim, in order. `approximate`: reads fewer shards.
+
+        In a deep queue at most `number` entries are returned.
+        """
+        now = self._clock()
+        key = (request.queues, request.types, request.capabilities)
+        scan = self._current_scan(key, now)
+        if scan is None:
+            if not self._is_deep(key):
+                page = await self._index.read(READY, limit=self._page_size, until=lambda entry: entry.at > now)
+                if not page.is_full:
+                    self._scans.clear()
+                    self.next_at = page.stopped_at.at if page.stopped_at else None
+                    return in_order(await self._matching(page.entries, request), now, lane_of)
+            scan = self._begin(key, now)
+        async with scan.lock:
+            reading = [partial(self._fill, scan, request, approximate=approximate)]
+            if scan.is_new:
+                reading.append(partial(self._read_later, scan, request, now))
+                reading.append(partial(self._read_promoted, scan, request, now))
+            await in_parallel(lambda read: read(), reading)
+            scan.is_new = False
+        return scan.entries.all_due(now) if number is None else scan.entries.first_due(request, now, number)
+
+    async def _matching(self, entries: list[Entry], request: ClaimRequest) -> list[Entry]:
+        await self._lanes.learn(entries)
+        may_take = eligibility(request)
+        return [
+            entry
+            for entry in entries
+            if entry.id[0] in self._shards
+            and (names := self._lanes.names(entry)) is not None
+            and may_take(names.queue, names.type, names.needs)
+        ]
+
+    # --- deep queues
+
+    async def _fill(self, scan: ShardScan, request: ClaimRequest, *, approximate: bool) -> None:
+        for _ in range(max(1, _MAX_READ_ENTRIES // self._page_size)):
+            shards = self._shards_to_read(scan, request)
+            if approximate:
+                has_enough = scan.entries.count_usable() >= _ENOUGH_FACTOR * request.limit
+                shards = [] if has_enough else shards[:_CONTENDED_SHARDS]
+            if not shards:
+                return
+            await in_parallel(lambda shard: self._advance(scan, shard, request), shards)
+
+    def _current_scan(self, key: ScanKey, now: float) -> ShardScan | None:
+        """The scan to use. One that has found nothing yet continues, whatever its age, so that it makes progress."""
+        scan = self._scans.get(key)
+        if scan is None:
+            return None
+        searching = bool(scan.cursors) and not scan.entries
+        return scan if searching or (scan.is_fresh(now) and scan.entries.has_usable()) else None
+
+    def _begin(self, key: ScanKey, now: float) -> ShardScan:
+        self._scans[key] = scan = ShardScan(now, self._shards, ListedEntries(self._index, self._lanes))
+        self._scans.move_to_end(key)
+        if len(self._scans) > _MAX_SCANS:
+            self._scans.popitem(last=False)
+        return scan
+
+    def _is_deep(self, key: ScanKey) -> bool:
+        """Whether the last scan suggests that one page cannot hold the whole queue."""
+        scan = self._scans.get(key)
+        if scan is None:
+            return False
+        seen = len(self._shards) - sum(not cursor for cursor in scan.cursors.values())
+        return scan.entries.count_usable() * len(self._shards) > 2 * self._page_size * seen
+
+    def _shards_to_read(self, scan: ShardScan, request: ClaimRequest) -> list[str]:
+        """Shards with unread entries whose listed ones cannot satisfy the request on their own."""
+        return [shard for shard in scan.order if shard in scan.cursors and not scan.entries.has_shown(shard, request)]
+
+    async def _advance(self, scan: ShardScan, shard: str, request: ClaimRequest) -> None:
+        page = await self._index.read(f"{READY}{shard}/", after=scan.cursors[shard], limit=self._page_size)
+        scan.entries.put_listed(shard, await self._matching(page.entries, request))
+        if page.is_full:
+            scan.cursors[shard] = page.last
+        else:
+            scan.cursors.pop(shard, None)
+
+    async def _read_later(self, scan: ShardScan, request: ClaimRequest, now: float) -> None:
+        """Read tasks that become due during the scan. If there are too many, the earliest are read first."""
+        soon, after = now + _SCAN_LIFETIME, ""
+        for _ in range(_MAX_LATER_PAGES):
+            page = await self._index.read(
+                LATER, after=after, limit=self._page_size, until=lambda entry: entry.at > soon
+            )
+            self.next_at = page.stopped_at.at if page.stopped_at else None
+            scan.entries.put(await self._matching(page.entries, request))
+            if not page.is_full:
+                break
+            after = page.last
+
+    async def _read_promoted(self, scan: ShardScan, request: ClaimRequest, now: float) -> None:
+        scan.entries.put(await self._matching(await self._promoted.entries(now), request))
+
+    def _add_written(self, entry: Entry) -> None:
+        """Add an entry that this process has written to the current scans."""
+        for (queues, types, capabilities), scan in self._scans.items():
+            names = self._lanes.names(entry)
+            request = ClaimRequest(worker_id="", lease_id="", queues=queues, types=types, capabilities=capabilities)
+            is_claimable = entry.kind is not KeyKind.LEASE and entry.id[0] in self._shards
+            if is_claimable and names and eligible(request, names.queue, names.type, names.needs):
+                scan.entries.put((entry,))
+
+
+class FullScan:
+    """Candidates without the index: reads the tasks themselves, all of them or one page at a time."""
+
+    def __init__(self, store: TasksLayout, listing: TaskListing, options: TasksOptions) -> None:
+        self._documents, self._lanes, self._listing, self._clock = store.documents, store.lanes, listing, store.clock
+        self._page_size, self._interval = options.log_scan_page_size, options.scan_interval
+        self._next_at = boot_clock() + self._interval
+        self._shards = options.shards
+        self._cursor = ""
+
+    async def all(self, request: ClaimRequest) -> list[Entry]:
+        found: list[Entry] = []
+        ids = await self._listing.ids(self._shards)
+        for start in range(0, len(ids), self._page_size):
+            found += await self._due(ids[start : start + self._page_size], request)
+        return in_order(found, self._clock(), lane_of)
+
+    async def occasional(self, request: ClaimRequest) -> list[Entry]:
+        """The due tasks of the next page, once per `scan_interval`. This finds tasks that the index lacks."""
+        if boot_clock() < self._next_at:
+            return []
+        self._next_at = boot_clock() + self._interval
+        ids = await self._listing.ids(self._shards)
+        page = [task_id for task_id in ids if task_id > self._cursor][: self._page_size]
+        self._cursor = page[-1] if len(page) == self._page_size else ""
+        found = await self._due(page, request)
+        return in_order(found, self._clock(), lane_of)
+
+    async def _due(self, ids: list[str], request: ClaimRequest) -> list[Entry]:
+        found, is_eligible = list[Entry](), eligibility(request)
+        for stored in await in_parallel(self._documents.read_live, ids):
+            if stored is None or not is_due(stored.task, self._clock()):
+                continue
+            task, key = stored.task, index_key(stored.task)
+            if key is not None and is_eligible(task.queue, task.type, task.needs):
+                self._lanes.content(task)
+                found += filter(None, [entry_of(key)])
+        return found
