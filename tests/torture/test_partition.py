@@ -17,6 +17,7 @@ from qo.model import RetryPolicy, Status, Task
 from qo.monitor import Monitor, MonitorSettings
 from qo.tasks import Registry, current_task, make_handler, make_options
 from qo.worker import Worker, WorkerSettings
+from tests.conditions import until
 from tests.engines.http_server import server
 from tests.servers.redis_proxy import Proxy
 
@@ -42,17 +43,27 @@ class Attempts:
             with self._lock:
                 self.running[task_id] -= 1
 
+    def number_running(self, number: int) -> bool:
+        return sum(self.running.values()) == number
+
 
 async def all_of(queue: Client, ids: list[str]) -> list[Task]:
     return [task for task in await queue.engine.get(ids) if task is not None]
 
 
+async def all_completed(queue: Client, ids: list[str]) -> bool:
+    return all(task.status is Status.COMPLETED for task in await all_of(queue, ids))
+
+
 async def expire_all(queue: Client, ids: list[str]) -> None:
     """As the monitor of another machine does."""
     monitor = Monitor(queue, MonitorSettings(grace=0.1), id="elsewhere")
-    while any(task.failures == 0 for task in await all_of(queue, ids)):
+
+    async def all_expired() -> bool:
         await monitor.check()
-        await asyncio.sleep(0.1)
+        return all(task.failures for task in await all_of(queue, ids))
+
+    await until(all_expired)
 
 
 def handlers(attempts: Attempts, together: threading.Barrier) -> Registry:
@@ -115,25 +126,19 @@ async def test_after_a_partition_no_task_runs_twice_in_one_worker(wired: Wired, 
             worker = Worker(there, registry, settings)
             working = asyncio.create_task(worker.run())
             ids = [(await here.enqueue("hold", {}, max_retries=9, retry=QUICK)).id for _ in range(SLOTS)]
-            while sum(attempts.running.values()) < SLOTS:
-                await asyncio.sleep(0.05)
+            await until(attempts.number_running, SLOTS)
             if round_ % 2:
                 proxy.silence()
             else:
                 await proxy.cut()
             await expire_all(here, ids)
             await proxy.heal()
-            while worker._leased_runs.leased() or any(
-                run.ended is None and not run.lost for run in worker._leased_runs.runs()
-            ):
-                await asyncio.sleep(0.05)  # until the worker knows
+            await until(lambda w: not w.status.leases, worker)  # the worker knows that it has lost them
             attempts.go.set()
-            while any(task.status is not Status.COMPLETED for task in await all_of(here, ids)):
-                await asyncio.sleep(0.05)
+            await until(all_completed, here, ids)
             assert set(attempts.most.values()) == {1}
             # Every slot is free again, and so is every place of a type.
             more = [(await here.enqueue("everyone", {}, max_retries=0)).id for _ in range(SLOTS)]
-            while any(task.status is not Status.COMPLETED for task in await all_of(here, more)):
-                await asyncio.sleep(0.05)
+            await until(all_completed, here, more)
             worker.stop()
             await working

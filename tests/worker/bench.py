@@ -6,16 +6,17 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from qo.client import Client
+from qo.clock import Clock, boot_clock
 from qo.model import FINISHED, Task
 from qo.tasks import PayloadArguments, Registry, make_handler, make_options
 from qo.worker import Worker, WorkerSettings
+from qo.worker.controls import ClaimScope
 
 
 def claim_ahead(worker: Worker, number: int) -> None:
     """Let it take all tasks for quick ones."""
-    pace = worker._claim_plan.prefetch
-    pace.ahead = lambda: number  # type: ignore[method-assign]
-    pace.ahead_of = lambda _: number  # type: ignore[method-assign, assignment]
+    worker.prefetch.ahead = lambda: number  # type: ignore[method-assign]
+    worker.prefetch.ahead_of = lambda _: number  # type: ignore[method-assign, assignment]
 
 
 class Bench:
@@ -36,6 +37,10 @@ class Bench:
                 | {"arguments": PayloadArguments(function)}
             )
         )
+
+    def scope(self, clock: Clock = boot_clock, **settings: Any) -> ClaimScope:
+        handlers = {handler.type: handler for handler in self.registry}
+        return ClaimScope(self.queue.engine, handlers, WorkerSettings(**settings), worker_id="w", clock=clock)
 
     @asynccontextmanager
     async def working(self, **settings: Any) -> AsyncIterator[Worker]:

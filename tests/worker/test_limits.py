@@ -15,6 +15,7 @@ from qo.testing import ManualClock
 from qo.worker import Worker, WorkerSettings, WorkerStuck
 from qo.worker.limits import Limits, TokenBucket
 from qo.worker.prefetch import Prefetch
+from tests.conditions import until
 from tests.worker.bench import Bench
 
 
@@ -250,8 +251,8 @@ class _Unhurried(MemoryEngine):
 
     async def claim(self, request: ClaimRequest) -> list[Task]:
         tasks = await super().claim(request)
-        while not tasks and self.worker is not None and len(self.worker._leased_runs):
-            await asyncio.sleep(0.001)
+        if not tasks and (worker := self.worker) is not None:
+            await until(lambda: not worker.status.held)
         return tasks
 
 

@@ -10,14 +10,23 @@ from qo import notes
 from qo.client import Client
 from qo.model import Status
 from qo.worker import Worker, WorkerSettings, async_executor
+from tests.conditions import until
 from tests.worker.bench import Bench, claim_ahead
 
 pytestmark = pytest.mark.timeout(60)
 
 
+async def none_running(bench: Bench, ids: list[str]) -> bool:
+    return all(task and task.status is not Status.RUNNING for task in await bench.queue.engine.get(ids))
+
+
+async def all_running(bench: Bench, ids: list[str]) -> bool:
+    return all(task and task.status is Status.RUNNING for task in await bench.queue.engine.get(ids))
+
+
 def _begun(worker: Worker, ids: list[str], starts: list[int]) -> set[int]:
     """Which tasks have begun, by their numbers: those that are about to call their handlers, and those in `starts`."""
-    running = {ids.index(run.task.id) for run in worker._executors.queue.running()}  # first: these may end meanwhile
+    running = {ids.index(task_id) for task_id in worker.status.running}  # first: these may end meanwhile
     return running | set(starts)
 
 
@@ -32,12 +41,10 @@ async def test_nothing_starts_after_pause_has_returned(bench: Bench, what: dict[
     bench.handle(quick)
     ids = [await bench.submit("quick", {"n": n}) for n in range(2000)]
     async with bench.working(concurrency=4) as worker:
-        while len(starts) < 20:
-            await asyncio.sleep(0.01)
+        await until(lambda: len(starts) >= 20)
         await bench.queue.controls.pause(**what)
         begun = _begun(worker, ids, starts)
-        while any(task and task.status is Status.RUNNING for task in await bench.queue.engine.get(ids)):
-            await asyncio.sleep(0.01)  # what ran goes on, what was only held goes back
+        await until(none_running, bench, ids)  # what ran goes on, what was only held goes back
         assert set(starts) <= begun
         tasks = await bench.queue.engine.get(ids)
         assert {task.status for task in tasks if task} == {Status.COMPLETED, Status.PENDING}
@@ -57,8 +64,7 @@ async def test_a_pause_by_another_client_of_this_process_counts_at_once(bench: B
         ids = [await bench.submit("quick", {"n": n}) for n in range(500)]
         await Client(bench.queue.engine).controls.pause()
         begun = _begun(worker, ids, starts)
-        while any(task and task.status is Status.RUNNING for task in await bench.queue.engine.get(ids)):
-            await asyncio.sleep(0.01)
+        await until(none_running, bench, ids)
         assert set(starts) <= begun
 
 
@@ -84,13 +90,11 @@ async def test_what_an_executor_took_before_the_pause_and_had_not_begun_goes_bac
         blocker = await bench.submit("first")
         assert await asyncio.to_thread(busy.wait, 20)
         task_id = await bench.submit("second")
-        while len(worker._executors.queue._taken) < 2:
-            await asyncio.sleep(0.01)
+        await until(lambda: worker.status.free_slots == 0)
         await bench.queue.controls.pause(**what)
         go.set()
         assert (await bench.ended(blocker)).status is Status.COMPLETED
-        while any(task and task.status is Status.RUNNING for task in await bench.queue.engine.get([task_id])):
-            await asyncio.sleep(0.01)
+        await until(none_running, bench, [task_id])
         assert starts == []
         await bench.queue.controls.resume()
         assert (await bench.ended(task_id)).failures == 0
@@ -101,7 +105,7 @@ async def test_an_answer_that_is_older_than_the_pause_does_not_undo_it(
 ) -> None:
     """Two reads of the switches may be answered in any order."""
     bench.handle(lambda: 1, name="t")
-    claiming, engine = Worker(bench.queue, bench.registry)._claim_plan, bench.queue.engine
+    scope, engine = bench.scope(), bench.queue.engine
     read_note, sent, answer = engine.read_note, asyncio.Event(), asyncio.Event()
 
     async def answer_late(name: str) -> Any:
@@ -112,13 +116,13 @@ async def test_an_answer_that_is_older_than_the_pause_does_not_undo_it(
 
     with monkeypatch.context() as slow:
         slow.setattr(engine, "read_note", answer_late)
-        earlier = asyncio.create_task(claiming.apply_controls())
+        earlier = asyncio.create_task(scope.read())
         await sent.wait()
     await bench.queue.controls.pause()
-    await claiming.apply_controls()
+    await scope.read()
     answer.set()
     await earlier
-    assert claiming.is_paused
+    assert scope.is_paused
 
 
 async def test_tasks_claimed_ahead_go_back_when_a_pause_is_seen(bench: Bench) -> None:
@@ -138,16 +142,14 @@ async def test_tasks_claimed_ahead_go_back_when_a_pause_is_seen(bench: Bench) ->
         assert await asyncio.to_thread(busy.wait, 20)
         claim_ahead(worker, 20)
         ids = [await bench.submit("second") for _ in range(5)]
-        while not all(task and task.status is Status.RUNNING for task in await bench.queue.engine.get(ids)):
-            await asyncio.sleep(0.01)
+        await until(all_running, bench, ids)
         await notes.change(
             bench.queue.engine,
             notes.CONTROL,
             notes.Controls,
             lambda _: notes.Controls(paused_types=frozenset({"second"})),
         )
-        while any(task and task.status is Status.RUNNING for task in await bench.queue.engine.get(ids)):
-            await asyncio.sleep(0.01)
+        await until(none_running, bench, ids)
         go.set()
         assert {task.started_at for task in await bench.queue.engine.get(ids) if task} == {None}
 
@@ -176,12 +178,9 @@ async def test_a_pause_elsewhere_holds_within_one_poll_interval(bench: Bench) ->
     async with bench.working(concurrency=1, poll=0.1) as worker:
         claim_ahead(worker, 100)
         for _ in range(4):
-            seen = len(starts)
-            while len(starts) < seen + 10:
-                await asyncio.sleep(0.01)
+            await until(lambda number: len(starts) >= number, len(starts) + 10)
             await notes.change(bench.queue.engine, notes.CONTROL, notes.Controls, lambda _: notes.Controls(paused=True))
             before = len(starts)
-            while any(task and task.status is Status.RUNNING for task in await bench.queue.engine.get(ids)):
-                await asyncio.sleep(0.01)
+            await until(none_running, bench, ids)
             assert len(starts) - before <= 3 * 0.1 / 0.02
             await bench.queue.controls.resume()

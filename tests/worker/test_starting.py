@@ -4,7 +4,6 @@ import asyncio
 import threading
 import time
 from collections.abc import AsyncIterator, Callable
-from typing import Any
 
 import pytest
 
@@ -17,8 +16,10 @@ from qo.testing import ManualClock
 from qo.worker import Worker, WorkerSettings, executors, lease_keeper
 from qo.worker.async_executor import LoopExecutor
 from qo.worker.claim_plan import ClaimPlan
+from qo.worker.controls import ClaimScope
 from qo.worker.leased_runs import LeasedRuns
 from qo.worker.start_queue import StartQueue
+from tests.conditions import until
 from tests.worker.bench import Bench, claim_ahead
 
 pytestmark = pytest.mark.timeout(60)
@@ -33,16 +34,28 @@ def block_event_loop(condition: Callable[[], bool]) -> None:
         time.sleep(0.001)
 
 
-async def until(seen: Callable[[], Any]) -> None:
-    async with asyncio.timeout(20):
-        while not seen():
-            await asyncio.sleep(0.01)
-
-
 async def stored(queue: Client, task_id: str) -> Task:
     task = await queue.get(task_id)
     assert task is not None
     return task
+
+
+async def has_status(queue: Client, task_id: str, status: Status) -> bool:
+    return (await stored(queue, task_id)).status is status
+
+
+async def has_started(queue: Client, task_id: str) -> bool:
+    return (await stored(queue, task_id)).started_at is not None
+
+
+async def claimed_task(queue: Client, task_id: str) -> Task | None:
+    """The task once it has been claimed."""
+    task = await stored(queue, task_id)
+    return task if task.attempt else None
+
+
+async def announces(queue: Client, loads: dict[str, tuple[int, int]]) -> bool:
+    return {note.worker_id: (note.current_load, note.capacity) for note in await queue.workers()} == loads
 
 
 async def test_tasks_start_in_rank_order_across_executors(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -74,8 +87,7 @@ async def test_tasks_start_in_rank_order_across_executors(bench: Bench, monkeypa
         ]
         claim_ahead(worker, 50)
         for task_id in ids:
-            while (await stored(bench.queue, task_id)).status is not Status.RUNNING:
-                await asyncio.sleep(0.01)
+            await until(has_status, bench.queue, task_id, Status.RUNNING)
         go.set()
         for task_id in ids:
             await bench.ended(task_id)
@@ -112,7 +124,7 @@ async def test_a_task_held_ahead_waits_for_a_claim_that_may_bring_tasks_before_i
     ids += [await bench.submit("report", priority=9)]
     ids += [await bench.submit("email", priority=0) for _ in range(2)]
     async with bench.working(concurrency=1) as worker:
-        monkeypatch.setattr(worker._claim_plan.prefetch, "ahead", lambda: 20)  # as if many had ended lately
+        monkeypatch.setattr(worker.prefetch, "ahead", lambda: 20)  # as if many had ended lately
         for task_id in ids:
             await bench.ended(task_id)
     assert order == ["email"] * 2 + ["image"] * 4 + ["report"]
@@ -163,15 +175,22 @@ async def test_a_task_is_not_run_again_here_while_its_lost_attempt_still_runs(ot
     async with other.working(concurrency=2, poll=0.01):
         assert await asyncio.to_thread(started.wait, 20)
         await lose(other, clock, task_id)
-        while (await stored(other.queue, task_id)).attempt < 4:  # taken, seen to be running still, handed back
+
+        async def tried_again() -> bool:
             clock.advance(1)
-            await asyncio.sleep(0.01)
+            return (await stored(other.queue, task_id)).attempt >= 4
+
+        await until(tried_again)  # claimed, seen to be running still, handed back
         assert (running[0], most[0]) == (1, 1)
         assert (await other.ended(await other.submit("fine"))).status is Status.COMPLETED  # in the other slot
         go.set()
-        while (task := await stored(other.queue, task_id)).status is not Status.COMPLETED:
+
+        async def completed() -> Task | None:
             clock.advance(1)
-            await asyncio.sleep(0.01)
+            task = await stored(other.queue, task_id)
+            return task if task.status is Status.COMPLETED else None
+
+        task = await until(completed)
     assert task.result == b"%d" % task.attempt and task.failures == 1
     assert most[0] == 1
 
@@ -187,15 +206,13 @@ async def test_slots_come_back_after_attempts_were_lost(other: Bench, clock: Man
 
     other.handle(heeds, concurrency=3)
     other.handle(needs_all, name="all", concurrency=3)
-    async with other.working(concurrency=3, poll=0.01) as worker:
+    async with other.working(concurrency=3, poll=0.01, lease=1.0) as worker:
         for _ in range(4):
             task_id = await other.submit("heeds", max_retries=0)
-            await until(worker._executors.queue.running)
+            await until(lambda: worker.status.running)
             await lose(other, clock, task_id)
-            await worker._lease_keeper._renew(worker._leased_runs.leased())
-            await until(lambda: not worker._executors.queue.running())
-        assert len(worker._leased_runs) == 0
-        assert not +worker._leased_runs.by_type
+            await until(lambda: not worker.status.held)  # a renewal finds that the lease is lost
+        assert worker.status.free_slots == 3
         ids = [await other.submit("all") for _ in range(3)]
         assert {(await other.ended(task_id)).status for task_id in ids} == {Status.COMPLETED}
 
@@ -222,11 +239,10 @@ async def test_a_task_claimed_before_the_process_was_frozen_does_not_start_after
         assert await asyncio.to_thread(busy.wait, 20)
         second_id = await bench.submit("second")
         claim_ahead(worker, 5)
-        start_queue = worker._executors.queue
-        await until(start_queue.waiting)
+        await until(lambda: worker.status.waiting)
         frozen_for[0] = 61.0
         go.set()
-        block_event_loop(lambda: bool(len(start_queue)) or not start_queue.free_slots)
+        block_event_loop(lambda: bool(worker.status.waiting) or not worker.status.free_slots)
         assert (await bench.ended(second_id)).status is Status.COMPLETED
     finally:
         worker.stop()
@@ -247,17 +263,17 @@ async def test_a_worker_does_not_hoard_slow_tasks_after_many_quick_ones(bench: B
     bench.handle(quick)
     bench.handle(slow)
     quick_ids = [await bench.submit("quick") for _ in range(2000)]
-    async with bench.working(concurrency=8) as first:
+    async with bench.working(concurrency=8, heartbeat=0.1) as first:
         for task_id in quick_ids:
             await bench.ended(task_id)
         slow_ids = [await bench.submit("slow") for _ in range(40)]
         await until(lambda: len(running) == 8)
-        async with bench.working(concurrency=40) as second:
+        async with bench.working(concurrency=40, heartbeat=0.1) as second:
             await until(lambda: len(running) == 40)  # all that the first one cannot start
             for worker, most in ((first, 8), (second, 40)):
-                await worker._announce()
-                (note,) = [note for note in await bench.queue.workers() if note.worker_id == worker.id]
-                assert note.current_load <= most == note.capacity
+                assert len(worker.status.running) <= most
+            loads = {first.id: (8, 8), second.id: (32, 40)}  # running tasks, and slots
+            await until(announces, bench.queue, loads)
             go.set()
             for task_id in slow_ids:
                 assert (await bench.ended(task_id)).attempt == 1
@@ -281,9 +297,7 @@ async def test_a_quick_task_that_waits_behind_slow_ones_goes_back(bench: Bench) 
         await asyncio.to_thread(busy.wait, 20)
         claim_ahead(first, 10)
         task_id = await bench.submit("quick")
-        while (await stored(bench.queue, task_id)).attempt == 0:
-            await asyncio.sleep(0.01)
-        claimed = await stored(bench.queue, task_id)
+        claimed = await until(claimed_task, bench.queue, task_id)
         assert claimed.started_at is None
         claim_ahead(first, 0)
         async with bench.working(concurrency=1, types=("quick",)):
@@ -304,10 +318,8 @@ async def test_started_at_is_when_the_handler_began(bench: Bench) -> None:
         assert await asyncio.to_thread(busy.wait, 20)
         claim_ahead(worker, 10)
         two = await bench.submit("first")
-        while (await stored(bench.queue, one)).started_at is None:  # a handler that takes longer is told of
-            await asyncio.sleep(0.01)
-        while (waiting := await stored(bench.queue, two)).status is not Status.RUNNING:
-            await asyncio.sleep(0.01)
+        await until(has_started, bench.queue, one)  # the start of a longer run is written before its end
+        waiting = await until(claimed_task, bench.queue, two)
         assert waiting.started_at is None
         go.set()
         before, after = await bench.ended(one), await bench.ended(two)
@@ -321,9 +333,9 @@ async def test_types_that_have_no_tasks_do_not_keep_quick_ones_from_being_claime
 
     names = ["quick", *(f"unused{n}" for n in range(unused))]
     handlers = {name: make_handler(quick, type=name, options=make_options(quick)) for name in names}
-    clock, held, queue = ManualClock(), LeasedRuns(), StartQueue(8)
-    settings = WorkerSettings(concurrency=8)
-    claiming = ClaimPlan(MemoryEngine(), handlers, held, queue, settings, worker_id="w", clock=clock)
+    clock, settings = ManualClock(), WorkerSettings(concurrency=8)
+    scope = ClaimScope(MemoryEngine(), handlers, settings, worker_id="w", clock=clock)
+    claiming = ClaimPlan(scope, LeasedRuns(), StartQueue(8), settings, worker_id="w", clock=clock)
     for _ in range(800):
         claiming.prefetch.ended("quick", 0.0005)
     clock.advance(0.1)

@@ -13,6 +13,7 @@ from qo.notes import KNOWN_TYPES
 from qo.store_time import StoreTime
 from qo.testing.clock import ManualClock
 from qo.worker import Worker, WorkerSettings
+from qo.worker.registration import Registration
 from qo.worker.unknown_types import UnknownTypes
 from tests.worker.bench import Bench
 
@@ -36,14 +37,15 @@ async def stored(bench: Bench, task_id: str) -> Task:
 
 
 def unknown_types(bench: Bench, clock: ManualClock, fail_after: float | None = None) -> UnknownTypes:
-    worker = Worker(bench.queue, bench.registry)
+    engine = bench.queue.engine
     return UnknownTypes(
-        bench.queue.engine,
-        worker._claim_plan,
+        engine,
+        bench.scope(),
+        Registration(engine, WorkerSettings(), ("known",), clock),
         bench.queue.transitions,
         fail_after=fail_after,
         clock=clock,
-        store_time=StoreTime(bench.queue.engine, clock),
+        store_time=StoreTime(engine, clock),
     )
 
 

@@ -6,12 +6,16 @@ import threading
 import pytest
 
 from qo.client import Client
+from qo.clock import boot_clock
 from qo.engines.memory import MemoryEngine
 from qo.errors import Fail, NewerFormat, Retry
 from qo.model import ClaimRequest, RetryPolicy, Status, Task
 from qo.tasks import current_task
 from qo.web.remote.checks import check_claim_request
 from qo.worker import Worker, WorkerSettings
+from qo.worker.claim_plan import ClaimPlan
+from qo.worker.leased_runs import LeasedRuns
+from qo.worker.start_queue import StartQueue
 from tests.worker.bench import Bench
 
 QUICK = RetryPolicy(initial=0.01, max=0.02)
@@ -94,10 +98,11 @@ async def test_a_server_takes_what_a_worker_asks_for_however_many_types_and_queu
     bench.handle(known)
     tasks = [bench.queue.new_task(f"t{n}", b"{}", queue=f"q{n}") for n in range(1200)]
     await bench.queue.submit_many(tasks)
-    worker = Worker(bench.queue, bench.registry, WorkerSettings())
     await bench.queue.controls.pause(queues=["q0"])
-    await worker._claim_plan.apply_controls()
-    request = worker._claim_plan.request()
+    scope = bench.scope()
+    await scope.read()
+    plan = ClaimPlan(scope, LeasedRuns(), StartQueue(8), WorkerSettings(), worker_id="w", clock=boot_clock)
+    request = plan.request()
     assert request is not None and check_claim_request(request) == request
     assert "q0" not in request.queues and len(request.queues) == 1000
 
@@ -110,8 +115,7 @@ async def test_draining_ends_when_nothing_is_due_and_no_retry_is_waiting(bench: 
     bench.handle(flaky)
     ids = [await bench.submit("flaky", retry=QUICK) for _ in range(5)]
     later = await bench.submit("flaky", delay=3600)
-    async with bench.working(drain=True) as worker:
-        await asyncio.wait_for(worker._stopping.wait(), 20)
+    await asyncio.wait_for(Worker(bench.queue, bench.registry, WorkerSettings(drain=True, poll=0.05)).run(), 30)
     assert {task.status for task in [await bench.ended(task_id) for task_id in ids]} == {Status.COMPLETED}
     task = await bench.queue.get(later)
     assert task is not None

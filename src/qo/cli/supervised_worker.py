@@ -24,10 +24,10 @@ from qo.errors import InvalidSetting, NewerFormat
 from qo.monitor import Monitor
 from qo.url_secrets import hide_password
 from qo.worker import Watchdog, Worker, WorkerCancelled
-from qo.worker.bounded_wait import abandon, ended
 from qo.worker.exit_codes import DRAINED, FINISHED, OUTDATED
 from qo.worker.heartbeat import WorkerHeartbeat
 from qo.worker.run_table import RunTable
+from qo.worker.store_calls import abandon, ended
 
 log = logging.getLogger("qo.worker")
 _LAST_ANSWER = 1.0  # seconds a store has to take a monitor's resignation, and to let go

@@ -15,8 +15,8 @@ from qo.clock import boot_clock
 from qo.errors import StorageError
 from qo.ids import luck
 from qo.model import LOST, Change, Filter, Status, Task, after_error, cursor, lost_its_process, release, set_apart
-from qo.worker.bounded_wait import bounded
 from qo.worker.crash_report import CrashReport, CrashSettlement
+from qo.worker.store_calls import bounded
 
 _PAGE_SIZE = 500
 _MIN_RETRY_PAUSE, _MAX_RETRY_PAUSE = 0.2, 5.0  # seconds between attempts while the store is unreachable

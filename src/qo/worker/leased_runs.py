@@ -14,6 +14,11 @@ class LeasedRuns:
         self._runs: dict[str, Run] = {}
         self.by_type: Counter[str] = Counter()
 
+    def claim(self, lease_id: str) -> None:
+        """Record the lease of a claim that is about to be sent, so that its tasks are found if the process dies."""
+        if self._table is not None:
+            self._table.claim(lease_id)
+
     def add(self, run: Run) -> None:
         if (before := self._runs.get(run.task.id)) is not None:
             self.remove(before)

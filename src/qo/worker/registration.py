@@ -3,6 +3,7 @@
 import asyncio
 import os
 import socket
+from collections.abc import Sequence
 from functools import cache
 
 import msgspec
@@ -14,14 +15,16 @@ from qo.engine import Engine
 from qo.ids import new_worker_id
 from qo.model import ANY
 from qo.worker.settings import WorkerSettings
+from qo.worker.store_calls import StoreCalls
 
 MAX_TASKS_SHOWN = 100
 
 
 class Registration:
     def __init__(self, engine: Engine, settings: WorkerSettings, types: tuple[str, ...], clock: Clock) -> None:
-        self._engine, self._settings, self.types, self._clock = engine, settings, types, clock
+        self._engine, self._settings, self._types, self._clock = engine, settings, types, clock
         self._known: tuple[str, ...] | None = None
+        self._types_changed = asyncio.Event()
         self.host = socket.gethostname()
         self.worker_id = settings.id or new_worker_id("".join(c for c in self.host if c.isalnum() or c in "-.") or "w")
         self._started_at: float | None = None
@@ -29,7 +32,7 @@ class Registration:
         self.completed = self.failed = 0
         self._writing, self._has_left = asyncio.Lock(), False
 
-    async def announce(self, current: list[str], *, waiting: int) -> None:
+    async def announce(self, current: Sequence[str], *, waiting: int) -> None:
         """Write the note. `current` are the running tasks; `waiting` counts claimed ones that have not started."""
         if self._started_at is None:
             self._started_at = self._clock()
@@ -39,7 +42,7 @@ class Registration:
             started_at=self._started_at,
             last_heartbeat=self._clock(),
             queues=self._settings.queues,
-            types=self.types,
+            types=self._types,
             capabilities=self._settings.capabilities,
             shards=self._settings.shards,
             capacity=self._settings.concurrency,
@@ -56,11 +59,21 @@ class Registration:
             if not self._has_left:
                 await self._engine.write_note(notes.WORKERS + self.worker_id, msgspec.json.encode(note), expected=ANY)
 
+    def set_types(self, types: tuple[str, ...]) -> None:
+        self._types = types
+        self._types_changed.set()
+
+    async def register_types(self, calls: StoreCalls) -> None:
+        """Make this worker's types known at the start and whenever they change, until cancelled."""
+        while True:
+            self._types_changed.clear()
+            await calls.attempt(self.make_types_known)
+            if self._known == self._types:
+                await self._types_changed.wait()
+
     async def make_types_known(self) -> None:
         """Add this worker's types to the known ones, so that other workers do not report them as unknown."""
-        types = self.types
-        if types == self._known:
-            return
+        types = self._types
         await notes.make_types_known(self._engine, types)
         self._known = types
 

@@ -37,7 +37,7 @@ class Settler:
     ) -> None:
         self._engine, self._leased_runs, self._registration, self._settled = engine, held, registration, settled
         self._prefetch, self._transitions, self._clock = prefetch, transitions, clock
-        self._loop = asyncio.get_running_loop()
+        self._loop: asyncio.AbstractEventLoop | None = None  # while `run` runs
         self._reports: deque[tuple[Run, RunOutcome]] = deque()
         self._reported = asyncio.Event()
         self._waking = False
@@ -47,7 +47,7 @@ class Settler:
         if not outcome.handed_back:
             run.ended = self._clock()
         self._reports.append((run, outcome))
-        if not self._waking:
+        if not self._waking and self._loop is not None:
             self._waking = True
             try:
                 self._loop.call_soon_threadsafe(self._reported.set)
@@ -55,6 +55,10 @@ class Settler:
                 return  # an abandoned handler ended after the worker
 
     async def run(self) -> None:
+        """Settle reported outcomes until cancelled."""
+        self._loop = asyncio.get_running_loop()
+        if self._reports:
+            self._reported.set()
         while True:
             await self._reported.wait()
             if self._prefetch.ahead() >= _MIN_QUICK_PREFETCH:

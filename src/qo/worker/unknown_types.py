@@ -4,6 +4,7 @@ They stay pending. A worker claims only types it has handlers for, so these task
 them, and fails them only if `fail_unknown_types` is set.
 """
 
+import asyncio
 import logging
 from collections import Counter
 
@@ -13,8 +14,9 @@ from qo.model import MAX_NAMES, Filter, Status, Task, cursor, reject
 from qo.notes import KNOWN_TYPES, KnownTypes, read_or
 from qo.store_time import StoreTime
 from qo.transitions import Transitions
-from qo.worker.claim_plan import ClaimPlan
-from qo.worker.idle_interval import idle_interval
+from qo.worker.controls import ClaimScope, ControlsReader
+from qo.worker.registration import Registration
+from qo.worker.store_calls import StoreCalls, idle_interval
 
 log = logging.getLogger("qo.worker")
 _WARNING_INTERVAL = 60.0  # seconds
@@ -30,17 +32,32 @@ class UnknownTypes:
     def __init__(
         self,
         engine: Engine,
-        claiming: ClaimPlan,
+        scope: ClaimScope,
+        registration: Registration,
         transitions: Transitions,
         *,
         fail_after: float | None,
         clock: Clock,
         store_time: StoreTime,
     ) -> None:
-        self._engine, self._claim_plan, self._transitions = engine, claiming, transitions
+        self._engine, self._scope, self._registration, self._transitions = engine, scope, registration, transitions
         self._fail_after, self._clock, self._store_time = fail_after, clock, store_time
         self._pending: Counter[str] = Counter()  # as of the last check
         self._warned_at = float("-inf")
+
+    async def check_regularly(self, controls: ControlsReader, calls: StoreCalls) -> None:
+        """Check until cancelled. Pauses are applied first, because tasks of a paused type are left alone."""
+        while True:
+            began = self._clock()
+            if controls.is_stale:
+                await controls.read()
+            await calls.attempt(self.check)
+            await asyncio.sleep(self.pause(self._clock() - began))
+
+    async def fail_overdue(self) -> None:
+        """Check now if such tasks are to be failed."""
+        if self._fail_after is not None:
+            await self.check()
 
     async def check(self) -> int:
         """Warn about such tasks, at most once a minute, or fail those that have been due for `fail_after` seconds.
@@ -76,7 +93,7 @@ class UnknownTypes:
         """Pending tasks of unknown types in this worker's queues, by type."""
         pending: Counter[str] = Counter()
         for lane, number in (await self._engine.count()).items():
-            if number > 0 and lane.status is Status.PENDING and self._claim_plan.lacks_handler(lane.queue, lane.type):
+            if number > 0 and lane.status is Status.PENDING and self._scope.lacks_handler(lane.queue, lane.type):
                 pending[lane.type] += number
         if pending:
             for type in await self._known(frozenset(pending)):
@@ -108,7 +125,7 @@ class UnknownTypes:
         return failed
 
     def _is_overdue(self, task: Task, after: float) -> bool:
-        return self._claim_plan.lacks_handler(task.queue, task.type) and self._store_time() - task.due_at >= after
+        return self._scope.lacks_handler(task.queue, task.type) and self._store_time() - task.due_at >= after
 
     async def _reject(self, tasks: list[Task]) -> int:
         changes = [reject(task, f"unknown type {task.type!r}: no worker has a handler for it") for task in tasks]
@@ -116,6 +133,7 @@ class UnknownTypes:
         landed = [pair for pair, answer in zip(zip(tasks, changes, strict=True), answers, strict=True) if answer]
         for task, change in landed:
             self._transitions.settled(task, change)
+        self._registration.failed += len(landed)
         return len(landed)
 
 

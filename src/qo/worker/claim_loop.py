@@ -1,0 +1,211 @@
+"""The claim loop of a worker: it claims tasks, hands them to executors, and waits while there is nothing to claim."""
+
+import asyncio
+import contextlib
+import logging
+from collections import Counter
+from functools import partial
+
+from msgspec.structs import replace
+
+from qo.clock import Clock
+from qo.engine import Engine
+from qo.errors import StorageError
+from qo.model import ClaimRequest, Filter, Status, Task, release
+from qo.notes import unhandled_lanes, workers
+from qo.worker.claim_plan import ClaimPlan
+from qo.worker.controls import ClaimScope, ControlsReader
+from qo.worker.executors import Executors, WorkerStuck
+from qo.worker.lease_keeper import LeaseKeeper
+from qo.worker.leased_runs import LeasedRuns
+from qo.worker.run import HANDED_BACK, Run, RunOutcome
+from qo.worker.settings import WorkerSettings
+from qo.worker.settler import Settler
+from qo.worker.shutdown import StopSignal
+from qo.worker.store_calls import StoreCalls, idle_interval
+from qo.worker.unknown_types import UnknownTypes
+
+log = logging.getLogger("qo.worker")
+_MIN_IDLE_INTERVAL, _MAX_IDLE_INTERVAL = 1.0, 60.0  # seconds between two claims of an idle worker that is not notified
+_STILL_RUNNING_DELAY = 2.0  # seconds before a task is due again if its earlier attempt still runs in this worker
+
+
+class ClaimLoop:
+    def __init__(
+        self,
+        engine: Engine,
+        settings: WorkerSettings,
+        *,
+        scope: ClaimScope,
+        plan: ClaimPlan,
+        controls: ControlsReader,
+        leased_runs: LeasedRuns,
+        executors: Executors,
+        settler: Settler,
+        lease_keeper: LeaseKeeper,
+        drain: "DrainCheck",
+        calls: StoreCalls,
+        signal: StopSignal,
+        clock: Clock,
+    ) -> None:
+        self._engine, self._settings, self._scope, self._plan = engine, settings, scope, plan
+        self._controls, self._leased_runs, self._executors = controls, leased_runs, executors
+        self._settler, self._lease_keeper, self._drain = settler, lease_keeper, drain
+        self._calls, self._signal, self._clock = calls, signal, clock
+
+    async def run(self) -> None:
+        """Claim and start tasks until the worker is stopped. Raises WorkerStuck if the store does not answer."""
+        self._loop = asyncio.get_running_loop()
+        self._executors.queue.on_claim_needed = self._claim_soon
+        while not self._signal.is_stopping:
+            self._plan.changed.clear()  # before the request is built, so that slots freed during the claim count
+            request = self._plan.request()
+            if self._settings.drain and self._scope.is_paused and not len(self._leased_runs):
+                await self._calls.attempt(self._end_drain)
+                continue
+            if request is None:
+                await self._wait_for_room()
+                continue
+            if self._controls.is_stale:
+                await self._controls.read()
+                continue
+            sent = self._clock()
+            tasks = await self._claim(request)
+            self._start(tasks, request, sent + request.lease)
+            if tasks or self._executors.queue.needs_claim:
+                continue
+            if self._settings.drain and not len(self._leased_runs):
+                await self._calls.attempt(partial(self._stop_if_drained, request))
+            else:
+                await self._idle(request)
+
+    async def _claim(self, request: ClaimRequest) -> list[Task]:
+        began = self._clock()
+        try:
+            async with asyncio.timeout(self._settings.stuck_after):
+                self._leased_runs.claim(request.lease_id)
+                await self._lease_keeper.renew_overdue()
+                tasks = await self._engine.claim(request)
+        except StorageError as error:
+            await self._calls.back_off(error)
+            return []
+        except TimeoutError:
+            raise WorkerStuck(f"the store has not answered a claim for {self._settings.stuck_after:g} s") from None
+        self._calls.succeeded()
+        self._plan.claimed(tasks, self._clock() - began)
+        handlers = self._scope.handlers
+        if {task.type for task in tasks} <= handlers.keys():
+            return tasks
+        # Some handlers were removed during the claim.
+        removed = [release(task, None) for task in tasks if task.type not in handlers]
+        await self._calls.attempt(lambda: self._engine.apply(removed))
+        return [task for task in tasks if task.type in handlers]
+
+    def _start(self, tasks: list[Task], request: ClaimRequest, lease_until: float) -> None:
+        now = self._clock()
+        runs = []
+        for task in tasks:
+            handler = self._scope.handlers[task.type]
+            run = Run(task, handler, self._settler.report, received=now, lease_until=lease_until)
+            self._scope.limits.started(task.type)
+            if self._is_running_already(task):
+                self._settler.report(run, RunOutcome(handed_back=True, after=_STILL_RUNNING_DELAY))
+                continue
+            self._leased_runs.add(run)
+            if self._scope.holds_back(task.queue, task.type):
+                self._settler.report(run, HANDED_BACK)
+            else:
+                runs.append(run)
+        self._executors.start(runs, cut=self._plan.cut(tasks), is_full=len(tasks) >= request.limit)
+
+    def _is_running_already(self, task: Task) -> bool:
+        """Whether the handler of an earlier attempt, which has lost its lease, still runs here."""
+        before = self._leased_runs.get(task.id)
+        if before is None:
+            return False
+        if not before.settled:
+            self._lease_keeper.lose(before)
+        return before.began is not None and before.ended is None
+
+    def _claim_soon(self) -> None:
+        """Claim without waiting, because a free slot waits for another claim. Called from any thread."""
+        with contextlib.suppress(RuntimeError):  # the worker has ended
+            self._loop.call_soon_threadsafe(self._plan.changed.set)
+
+    async def _wait_for_room(self) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._scope.limits.wait(self._settings.poll or _MIN_IDLE_INTERVAL)):
+                await self._plan.changed.wait()
+
+    async def _idle(self, request: ClaimRequest) -> None:
+        """Wait for a claimable task, for a free slot, or for the stop."""
+        changed = self._plan.changed
+        if changed.is_set():
+            return
+        longest = self._settings.poll or idle_interval(self._plan.claim_took, _MIN_IDLE_INTERVAL, _MAX_IDLE_INTERVAL)
+        longest = self._scope.limits.next_token(longest)  # `request` omits types without a token
+        waits = [asyncio.ensure_future(self._engine.wait(request, longest)), asyncio.ensure_future(changed.wait())]
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()
+            answers = await asyncio.gather(*waits, return_exceptions=True)
+        waited = answers[0]
+        if isinstance(waited, StorageError):
+            await self._calls.back_off(waited)
+        elif isinstance(waited, Exception):
+            raise waited
+
+    async def _stop_if_drained(self, request: ClaimRequest) -> None:
+        if await self._drain.is_over(request):
+            await self._end_drain()
+        else:
+            await self._idle(request)
+
+    async def _end_drain(self) -> None:
+        if left := await self._drain.left():
+            log.warning("drained; tasks left in the queue: %s", left)
+        else:
+            log.info("drained: the queue is empty")
+        self._signal.stop()
+
+
+class DrainCheck:
+    """Decides when a draining worker is done, and describes the tasks it leaves."""
+
+    def __init__(
+        self, engine: Engine, scope: ClaimScope, unknown_types: UnknownTypes, clock: Clock, shards: tuple[str, ...] = ()
+    ) -> None:
+        self._engine, self._scope, self._unknown_types = engine, scope, unknown_types
+        self._clock, self._shards = clock, shards
+
+    async def is_over(self, request: ClaimRequest) -> bool:
+        """Whether nothing is left to wait for after a claim for `request` returned no task.
+
+        The worker waits for pending retries, for tasks with expired leases, and for tasks of types that `request` omits
+        because they are out of tokens.
+        """
+        await self._unknown_types.fail_overdue()
+        ours = Filter(types=request.types, queues=request.queues, shards=self._shards)
+        if await self._engine.find(replace(ours, statuses=(Status.PENDING,), retrying=True), limit=1):
+            return False
+        if await self._engine.find(replace(ours, expired_for=0.0), limit=1):
+            return False
+        limited = tuple(set(self._scope.types) - set(request.types))
+        waiting = replace(ours, types=limited, statuses=(Status.PENDING,))
+        return not limited or not await self._engine.find(waiting, limit=1)
+
+    async def left(self) -> str:
+        """The tasks left in this worker's queues and the reasons, as text; empty if there are none."""
+        left: Counter[tuple[str, str]] = Counter()
+        counts = await self._engine.count()
+        unhandled = unhandled_lanes(counts, await workers(self._engine), self._clock()) if any(counts.values()) else {}
+        for lane, number in counts.items():
+            if number > 0 and self._scope.serves(lane.queue):
+                if lane.status is Status.PENDING:
+                    is_handled = (lane.queue, lane.type) not in unhandled
+                    left[lane.type, self._scope.why_not(lane.queue, lane.type, is_handled=is_handled)] += number
+                elif lane.status is Status.RUNNING:
+                    left[lane.type, "running elsewhere"] += number
+        return ", ".join(f"{number} {type} ({why})" for (type, why), number in sorted(left.items()))
