@@ -83,8 +83,8 @@ async def damage_redis(engine: Engine, task_id: str, field: str, spoil: Callable
     """Cut off the end of one field: `s` is the state, which scripts read, `d` the description, which they do not."""
     assert isinstance(engine, RedisEngine)
     key = f"{{{engine._address.prefix}}}:task:{task_id}"
-    stored = await engine._ask("HGET", key, field)
-    await engine._ask("HSET", key, field, spoil(stored), writing=True)
+    stored = await engine._send("HGET", key, field)
+    await engine._send("HSET", key, field, spoil(stored), writing=True)
 
 
 async def damage_postgres(engine: Engine, task_id: str, setting: str) -> None:

@@ -372,9 +372,9 @@ async def test_waiting_is_not_ended_by_what_cannot_run_here(redis_server: Server
     async with opened(fresh(redis_server)) as engine:
         waiting = asyncio.create_task(engine.wait(claim_request(types=("mine",)), 60))
         await settled(engine)
-        told = engine._watch.told
+        told = engine._watch.notifications
         await engine.add([new(0, type="theirs"), new(1, type="mine", needs=("gpu",))])
-        while engine._watch.told == told:
+        while engine._watch.notifications == told:
             await asyncio.sleep(0.001)
         assert not waiting.done()
         await engine.add([new(2, type="mine")])

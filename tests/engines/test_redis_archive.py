@@ -32,7 +32,7 @@ class Eager(ArchivingEngine):
 
     async def apply(self, changes: Sequence[Change]) -> list[bool]:
         answers = await super().apply(changes)
-        await self.move(settled=0.0)
+        await self.move(min_age=0.0)
         return answers
 
 
@@ -79,7 +79,7 @@ async def test_a_finished_task_lies_in_the_archive_alone(engine: Eager) -> None:
     assert [event.status.value for event in await engine.history(task.id)] == ["pending", "running", "completed"]
     assert await engine.apply([complete(task, b"again")]) == [True]  # a repeat is recognised there too
     assert (await stored(engine)).result == b"\xff\0"
-    assert await engine._archive.rest(task.id) is None, "nothing is kept twice"
+    assert await engine._archive.unknown_fields(task.id) is None, "nothing is kept twice"
 
 
 async def test_pages_run_through_both(engine: Eager, clock: ManualClock) -> None:
@@ -109,15 +109,15 @@ async def test_what_a_newer_build_adds_to_a_task_survives_the_archive(engine: Ea
     await engine.add([new(max_retries=2), new(1)])
     task = await claim_one(engine)
     key = f"{{{engine._redis._address.prefix}}}:task:{task.id}"
-    description = json.loads(await engine._redis._ask("HGET", key, "d"))
+    description = json.loads(await engine._redis._send("HGET", key, "d"))
     description[2] = {"extra": "kept"}
     added = {b"x": b"kept\0\xff", b"hx": b"kept", b"d": json.dumps([*description, None, "kept"]).encode()}
-    await engine._redis._ask("HSET", key, *(word for pair in added.items() for word in pair), writing=True)
+    await engine._redis._send("HSET", key, *(word for pair in added.items() for word in pair), writing=True)
     await engine.apply([complete(task, b"1")])
     assert await engine._redis.get([task.id]) == [None], "it lies in the archive alone"
     assert await engine.apply([archive(task.id)]) == [True]
     assert await engine.apply([replay(task.id)]) == [True]
-    fields = await engine._redis._ask("HGETALL", key)
+    fields = await engine._redis._send("HGETALL", key)
     assert added.items() <= dict(zip(fields[::2], fields[1::2], strict=True)).items()
     assert len(await engine.history(task.id)) == 5
 
@@ -144,7 +144,7 @@ async def test_a_url_names_the_archive(redis_server: Server, postgres: PostgresS
         await engine.open()
         await engine.add([new()])
         await engine.apply([complete(await claim_one(engine))])
-        assert await engine.move(settled=0.0) == 1
+        assert await engine.move(min_age=0.0) == 1
         assert (await stored(engine)).status is Status.COMPLETED
     finally:
         await engine.close()
@@ -160,7 +160,7 @@ async def test_without_the_archive_tasks_still_run(redis_server: Server) -> None
         await redis.add([new()])
         assert await engine.apply([complete(await claim_one(engine))]) == [True]
         with pytest.raises(StorageError, match="archive cannot be reached"):
-            await engine.move(settled=0.0)
+            await engine.move(min_age=0.0)
         assert (await stored(engine)).status is Status.COMPLETED
     finally:
         await engine.close()

@@ -51,7 +51,7 @@ async def test_what_no_replica_has_is_not_acknowledged(monkeypatch: pytest.Monke
             assert (await stored(reader, 0)).status is Status.PENDING
             replica.command("REPLICAOF", "NO", "ONE")
             with monkeypatch.context() as patch:
-                patch.setattr(scripts, "_PATIENCE", 0.1)
+                patch.setattr(scripts, "_RETRY_DEADLINE", 0.1)
                 with pytest.raises(OutcomeUnknown, match="0 of 1 replicas confirmed"):
                     await engine.add([new(1)])
             assert await reader.get([task_id(1)]) == [None]

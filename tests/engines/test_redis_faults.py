@@ -39,7 +39,7 @@ def teach(port: int) -> None:
     with contextlib.closing(Redis(port=port)) as client:
         for path in (files("qo.engines.redis") / "lua").iterdir():
             name = path.name.removesuffix(".lua")
-            if name not in {"common", "merge"}:
+            if name not in {"prelude", "heads", "merge"}:
                 client.script_load(script(name).text)
 
 
@@ -134,7 +134,7 @@ async def test_a_settlement_overtaken_by_another_claim_is_still_told_as_landed(r
 async def test_a_server_that_is_away_is_a_storage_error(redis_server: Server) -> None:
     async with Proxy(redis_server.port) as proxy, behind(proxy) as engine:
         await engine.add([new()])
-        await engine._lines.close()
+        await engine._pool.close()
         await proxy.cut()
         for trip in (engine.add([new(1)]), engine.claim(claim_request()), engine.get([task_id(0)]), engine.open()):
             with pytest.raises(StorageError, match="cannot be reached") as refused:
@@ -143,7 +143,7 @@ async def test_a_server_that_is_away_is_a_storage_error(redis_server: Server) ->
 
 
 async def test_what_cannot_be_found_out_is_unknown(redis_server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scripts, "_PATIENCE", 0.2)
+    monkeypatch.setattr(scripts, "_RETRY_DEADLINE", 0.2)
     async with Proxy(redis_server.port) as proxy, behind(proxy) as engine:
         await engine.add([new(1)])
         proxy.lose("answer", call("add"), for_good=True)
@@ -161,7 +161,7 @@ async def test_a_claim_whose_caller_left_hands_its_tasks_back(redis_server: Serv
         await proxy.lost.wait()
         leaving.cancel()
         await asyncio.gather(leaving, return_exceptions=True)
-        while engine._claiming._returning:
+        while engine._claims._recalls:
             await asyncio.sleep(0.001)
         tasks = await engine.get([task_id(0), task_id(1)])
         assert [(task.status, task.failures) for task in tasks if task] == [(Status.PENDING, 0)] * 2
@@ -175,7 +175,7 @@ async def test_all_steps_of_a_large_claim_are_handed_back(redis_server: Server) 
         await proxy.lost.wait()
         leaving.cancel()
         await asyncio.gather(leaving, return_exceptions=True)
-        while engine._claiming._returning:
+        while engine._claims._recalls:
             await asyncio.sleep(0.001)
         assert {lane.status: number for lane, number in (await engine.count()).items()} == {Status.PENDING: 250}
 
@@ -205,7 +205,7 @@ async def test_a_waiter_hears_again_after_the_channel_was_cut(redis_server: Serv
 async def test_a_call_that_is_cancelled_at_any_moment_leaves_nothing_open(redis_server: Server) -> None:
     async with Proxy(redis_server.port) as proxy, behind(proxy) as engine:
         for steps in range(40):
-            await engine._lines.close()  # the call begins by connecting
+            await engine._pool.close()  # the call begins by connecting
             calls = [
                 asyncio.create_task(trip) for trip in (engine.count(), claim(engine), engine.wait(claim_request(), 60))
             ]
@@ -218,13 +218,13 @@ async def test_a_call_that_is_cancelled_at_any_moment_leaves_nothing_open(redis_
         await asyncio.sleep(0)
         await engine.close()
         assert await late == {}
-        assert not engine._lines._idle
+        assert not engine._pool._idle
     gc.collect()  # a connection nobody closed complains when it is found, and a warning is an error
 
 
 async def test_a_fork_may_not_use_its_parents_connections(redis_server: Server) -> None:
     async with Proxy(redis_server.port) as proxy, behind(proxy) as engine:
-        engine._lines._pid += 1
+        engine._pool._pid += 1
         with pytest.raises(StorageError, match="fork"):
             await engine.count()
-        engine._lines._pid -= 1
+        engine._pool._pid -= 1

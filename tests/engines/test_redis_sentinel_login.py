@@ -146,5 +146,5 @@ def test_a_sentinels_login_is_shown_nowhere() -> None:
     address = address_of(f"rediss+sentinel://tasks:opened@a,b:1/0?{LOGIN}")
     assert (address.tls, address.sentinel_login.tls) == (True, True)
     assert address.sentinel_login[:2] == ("watcher", "watched")
-    assert address.shown == "rediss+sentinel://a:26379,b:1/0"
+    assert address.shown_url == "rediss+sentinel://a:26379,b:1/0"
     assert "watched" not in repr(address) + repr(address.sentinel_login)

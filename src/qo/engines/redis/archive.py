@@ -1,4 +1,4 @@
-"""Finished tasks and their events in Postgres: history that outlives Redis' memory."""
+"""An archive of finished tasks and their events in Postgres, because Redis keeps everything in memory."""
 
 import asyncio
 from collections.abc import Sequence
@@ -11,11 +11,11 @@ from psycopg.conninfo import conninfo_to_dict
 from psycopg.rows import TupleRow
 
 from qo.codec import decode_task, encode_task
-from qo.engines.redis.task_fields import KeptTask
+from qo.engines.redis.task_fields import TaskRecord
 from qo.errors import InvalidSetting, StorageError
 from qo.model import FINISHED, CountKey, Counts, Event, Filter, Position, Status, Task
 
-_TABLE = """
+_CREATE_TABLE = """
 CREATE TABLE IF NOT EXISTS qo_archive (
     prefix text NOT NULL, id text NOT NULL COLLATE "C", version bigint NOT NULL,
     queue text NOT NULL, type text NOT NULL, status text NOT NULL, worker_id text,
@@ -23,7 +23,7 @@ CREATE TABLE IF NOT EXISTS qo_archive (
     task json NOT NULL, events json NOT NULL, priority smallint NOT NULL DEFAULT 6, rest bytea,
     PRIMARY KEY (prefix, id)
 );
-DO $$ BEGIN  -- looked for first: altering a table waits for everyone who uses it
+DO $$ BEGIN  -- checked first, because ALTER TABLE waits for every transaction that uses the table
     IF NOT EXISTS (SELECT FROM pg_attribute WHERE attrelid = 'qo_archive'::regclass AND attname = 'priority') THEN
         ALTER TABLE qo_archive ADD priority smallint NOT NULL DEFAULT 6;
         UPDATE qo_archive SET priority = (task ->> 'priority')::smallint WHERE (task ->> 'priority')::smallint <> 6;
@@ -34,8 +34,8 @@ DO $$ BEGIN  -- looked for first: altering a table waits for everyone who uses i
 END $$;
 CREATE INDEX IF NOT EXISTS qo_archive_listed ON qo_archive (prefix, created_at, id);
 """
-_LOCK = 7_160_871  # for all who create the table at once
-_KEEP = """
+_CREATION_LOCK = 7_160_871  # held by a process that creates the table
+_SAVE = """
 INSERT INTO qo_archive (prefix, id, version, queue, type, status, worker_id, created_at, completed_at,
                         task, events, priority, rest)
 VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)
@@ -55,30 +55,30 @@ WHERE prefix = %(prefix)s AND created_at <= %(created_at)s
   AND (%(worker_id)s::text IS NULL OR worker_id = %(worker_id)s) AND completed_at <= %(completed_at)s
 ORDER BY created_at DESC, id DESC LIMIT %(limit)s
 """
-_HIGHEST = "~"  # behind every id
+_AFTER_ALL_IDS = "~"
 
 _events = msgspec.json.Decoder(list[Event])
 
 
 class Archive(Protocol):
-    """Where finished tasks go."""
+    """A store of finished tasks. Every operation is safe to repeat."""
 
     async def open(self) -> None: ...
     async def close(self) -> None: ...
-    async def keep(self, tasks: Sequence[KeptTask]) -> None: ...
+    async def save(self, records: Sequence[TaskRecord]) -> None: ...
     async def get(self, ids: Sequence[str]) -> dict[str, Task]: ...
     async def history(self, task_id: str) -> list[Event]: ...
-    async def rest(self, task_id: str) -> bytes | None: ...
+    async def unknown_fields(self, task_id: str) -> bytes | None: ...
     async def find(self, where: Filter, *, limit: int, start: Position | None, now: float) -> list[Task]: ...
     async def count(self) -> Counts: ...
-    async def drop(self, ids: Sequence[str]) -> set[str]: ...
+    async def delete(self, ids: Sequence[str]) -> set[str]: ...
 
 
 class PostgresArchive:
     def __init__(self, url: str, prefix: str) -> None:
         self._url, self._prefix = _checked(url), prefix
         self._connection: psycopg.AsyncConnection[TupleRow] | None = None
-        self._turn = asyncio.Lock()
+        self._lock = asyncio.Lock()  # one statement at a time on the connection
 
     async def open(self) -> None:
         await self._run("SELECT 1")
@@ -88,16 +88,16 @@ class PostgresArchive:
         if connection is not None:
             await connection.close()
 
-    async def keep(self, tasks: Sequence[KeptTask]) -> None:
+    async def save(self, records: Sequence[TaskRecord]) -> None:
         rows = [
             (
                 self._prefix, task.id, task.version, task.queue, task.type, task.status.value, task.worker_id,
-                task.created_at, task.completed_at, encode_task(task).decode(), msgspec.json.encode(history).decode(),
-                task.priority, rest,
+                task.created_at, task.completed_at, encode_task(task).decode(), msgspec.json.encode(events).decode(),
+                task.priority, unknown_fields,
             )
-            for task, history, rest in tasks
+            for task, events, unknown_fields in records
         ]  # fmt: skip
-        await self._run(_KEEP, rows, many=True)
+        await self._run(_SAVE, rows, many=True)
 
     async def get(self, ids: Sequence[str]) -> dict[str, Task]:
         rows = await self._run(
@@ -111,15 +111,15 @@ class PostgresArchive:
         )
         return _events.decode(rows[0][0]) if rows else []
 
-    async def rest(self, task_id: str) -> bytes | None:
-        """What a newer build has added to the task."""
+    async def unknown_fields(self, task_id: str) -> bytes | None:
+        """The fields of the task that a newer build has added."""
         rows = await self._run("SELECT rest FROM qo_archive WHERE prefix = %s AND id = %s", (self._prefix, task_id))
         return rows[0][0] if rows else None
 
     async def find(self, where: Filter, *, limit: int, start: Position | None, now: float) -> list[Task]:
         if FINISHED.isdisjoint(where.possible_statuses):
             return []
-        created_at, last_id = start or (float("inf"), _HIGHEST)
+        created_at, last_id = start or (float("inf"), _AFTER_ALL_IDS)
         values = {
             "prefix": self._prefix,
             "created_at": created_at,
@@ -143,17 +143,17 @@ class PostgresArchive:
             CountKey(queue, type_, Status(status), priority): number for queue, type_, status, priority, number in rows
         }
 
-    async def drop(self, ids: Sequence[str]) -> set[str]:
-        """Those that were there."""
+    async def delete(self, ids: Sequence[str]) -> set[str]:
+        """Return the ids that the archive had."""
         rows = await self._run(
             "DELETE FROM qo_archive WHERE prefix = %s AND id = ANY (%s) RETURNING id", (self._prefix, list(ids))
         )
         return {task_id for (task_id,) in rows}
 
     async def _run(self, sql: str, values: Any = None, *, many: bool = False) -> list[Any]:
-        """One statement, each of which may be repeated; once more on a new connection if the old one is gone."""
-        async with self._turn:
-            for last in (False, True):
+        """Run a statement that is safe to repeat: if the connection is lost, it runs again on a new one."""
+        async with self._lock:
+            for is_last in (False, True):
                 try:
                     connection = self._connection = self._connection or await self._connect()
                     async with connection.cursor() as cursor:
@@ -161,40 +161,40 @@ class PostgresArchive:
                         return await cursor.fetchall() if cursor.description else []
                 except psycopg.OperationalError as error:
                     await self.close()
-                    if last:
-                        raise StorageError(f"the archive cannot be reached: {_sentence(error)}") from error
+                    if is_last:
+                        raise StorageError(f"the archive cannot be reached: {_first_line(error)}") from error
                 except psycopg.Error as error:
-                    raise StorageError(f"the archive refused: {_sentence(error)}") from error
+                    raise StorageError(f"the archive refused a statement: {_first_line(error)}") from error
         raise AssertionError
 
     async def _connect(self) -> psycopg.AsyncConnection[TupleRow]:
         connection = await psycopg.AsyncConnection.connect(self._url, autocommit=True, connect_timeout=5)
         async with connection.transaction():
-            await connection.execute("SELECT pg_advisory_xact_lock(%s)", (_LOCK,))
-            await connection.execute(_TABLE)
+            await connection.execute("SELECT pg_advisory_xact_lock(%s)", (_CREATION_LOCK,))
+            await connection.execute(_CREATE_TABLE)
         return connection
 
 
 async def check_reachable(url: str) -> None:
-    """Without creating anything."""
+    """Raise StorageError if the archive does not respond. Creates nothing."""
     try:
         async with await psycopg.AsyncConnection.connect(_checked(url), connect_timeout=5) as connection:
             await connection.execute("SELECT 1")
     except psycopg.Error as error:
-        raise StorageError(f"the archive cannot be reached: {_sentence(error)}") from error
+        raise StorageError(f"the archive cannot be reached: {_first_line(error)}") from error
 
 
 def _checked(url: str) -> str:
     try:
         conninfo_to_dict(url)
-    except psycopg.ProgrammingError:  # not its cause: libpq may quote the address, password and all
-        is_sound = False
+    except psycopg.ProgrammingError:  # not chained, because libpq may quote the URL with its password
+        is_valid = False
     else:
-        is_sound = urlsplit(url).scheme in {"postgresql", "postgres"}
-    if not is_sound:
-        raise InvalidSetting("archive= wants a postgresql:// URL, with its & and ? written as %26 and %3F")
+        is_valid = urlsplit(url).scheme in {"postgresql", "postgres"}
+    if not is_valid:
+        raise InvalidSetting("archive= must be a postgresql:// URL, with its & and ? written as %26 and %3F")
     return url
 
 
-def _sentence(error: psycopg.Error) -> str:
+def _first_line(error: psycopg.Error) -> str:
     return str(error).partition("\n")[0][:200]

@@ -1,8 +1,8 @@
-"""Redis for what is under way, an archive for what is finished, and one engine over both.
+"""An engine that keeps unfinished tasks in Redis and moves finished ones to an archive.
 
-A finished task is kept in the archive first and forgotten by Redis second, so it is always in at least one of them;
-where it is in both, Redis has the last word. Only finished tasks move, so the two rules stay Redis' own; a task that
-is to change again (replay, archive) is taken back first.
+A finished task is written to the archive before Redis evicts it, so at least one of them always has it; if both do, the
+version in Redis is the valid one. Only finished tasks move, so Redis alone decides claims and guards. A task that
+changes after it was moved (replay, archive) is first restored to Redis.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from qo.clock import Clock
 from qo.engine import Engine, Snapshot
 from qo.engines.redis.archive import Archive
 from qo.engines.redis.engine import RedisEngine
-from qo.engines.redis.task_fields import KeptTask
+from qo.engines.redis.task_fields import TaskRecord
 from qo.errors import StorageError
 from qo.forwarding_engine import ForwardingEngine
 from qo.model import (
@@ -33,9 +33,9 @@ from qo.model import (
 )
 
 log = logging.getLogger("qo.archive")
-_INTERVAL = 5.0  # seconds between two moves
-_SETTLED = 5.0  # seconds a task stays in Redis after it has ended: callers still ask for its result
-_PAGE = 500
+_MOVE_INTERVAL = 5.0
+_MIN_AGE = 5.0  # seconds that a finished task stays in Redis, because callers soon read its result
+_PAGE_SIZE = 500
 
 
 class ArchivingEngine(ForwardingEngine):
@@ -43,7 +43,7 @@ class ArchivingEngine(ForwardingEngine):
         super().__init__(redis)
         self._redis, self._archive, self._clock = redis, archive, clock
         self._mover: asyncio.Task[None] | None = None
-        self._turn = asyncio.Lock()  # what is being taken back is not moved away meanwhile
+        self._moving = asyncio.Lock()  # so that a task is not moved away while it is being restored
 
     async def open(self) -> None:
         await self._redis.open()
@@ -62,99 +62,99 @@ class ArchivingEngine(ForwardingEngine):
 
     # --- moving
 
-    async def _move_on(self) -> None:
+    async def _move_repeatedly(self) -> None:
         while True:
-            await asyncio.sleep(_INTERVAL)
+            await asyncio.sleep(_MOVE_INTERVAL)
             try:
-                while await self.move() == _PAGE:
+                while await self.move() == _PAGE_SIZE:
                     pass
             except StorageError as error:
-                log.warning("finished tasks stay in Redis for now: %s", error)
+                log.warning("finished tasks could not be moved to the archive and stay in Redis: %s", error)
 
-    async def move(self, settled: float = _SETTLED) -> int:
-        """Move one page of tasks that ended a while ago; how many it was."""
-        async with self._turn:
-            tasks = await self._redis.find(Filter(finished_for=settled), limit=_PAGE)
+    async def move(self, min_age: float = _MIN_AGE) -> int:
+        """Move one page of tasks that finished at least `min_age` seconds ago. Returns their number."""
+        async with self._moving:
+            tasks = await self._redis.find(Filter(finished_for=min_age), limit=_PAGE_SIZE)
             if tasks:
-                await self._archive.keep(await self._redis.whole(tasks))
+                await self._archive.save(await self._redis.read_records(tasks))
                 await self._redis.evict(tasks)
             return len(tasks)
 
-    async def _take_back(self, task: Task) -> None:
-        events, rest = await self._archive.history(task.id), await self._archive.rest(task.id)
-        await self._redis.restore(KeptTask(task, events, rest))
-        await self._archive.drop([task.id])
+    async def _restore(self, task: Task) -> None:
+        events, unknown_fields = await self._archive.history(task.id), await self._archive.unknown_fields(task.id)
+        await self._redis.restore(TaskRecord(task, events, unknown_fields))
+        await self._archive.delete([task.id])
 
     # --- writing
 
     async def add(self, tasks: Sequence[NewTask]) -> list[Added]:
         check_distinct(new.id for new in tasks)
-        async with self._turn:
+        async with self._moving:
             last = await self._redis.followers([new.id for new in tasks if new.idempotency_key is not None])
-            kept = await self._kept([*(new.id for new in tasks), *last])
-            for task in kept.values():  # so that one script decides, on one clock
-                await self._take_back(task)
+            archived = await self._only_archived([*(new.id for new in tasks), *last])
+            for task in archived.values():  # so that the add script sees every task under these ids and keys
+                await self._restore(task)
             return await self._redis.add(tasks)
 
     async def apply(self, changes: Sequence[Change]) -> list[bool]:
         if self._mover is None:
-            self._mover = asyncio.get_running_loop().create_task(self._move_on())
+            self._mover = asyncio.get_running_loop().create_task(self._move_repeatedly())
         answers = await self._redis.apply(changes)
-        refused = [at for at, landed in enumerate(answers) if not landed]
+        refused = [number for number, is_applied in enumerate(answers) if not is_applied]
         if refused:
-            async with self._turn:
-                kept = await self._kept([changes[at].id for at in refused])
-                for at in refused:
-                    if (task := kept.get(changes[at].id)) is not None:
-                        answers[at] = await self._apply_to_kept(task, changes[at])
+            async with self._moving:
+                archived = await self._only_archived([changes[number].id for number in refused])
+                for number in refused:
+                    if (task := archived.get(changes[number].id)) is not None:
+                        answers[number] = await self._apply_to_archived(task, changes[number])
         return answers
 
-    async def _apply_to_kept(self, task: Task, change: Change) -> bool:
+    async def _apply_to_archived(self, task: Task, change: Change) -> bool:
         if not allows(task, change, self._clock()):
             return is_repeat(task, change)
-        await self._take_back(task)
-        (landed,) = await self._redis.apply([change])
-        return landed
+        await self._restore(task)
+        (is_applied,) = await self._redis.apply([change])
+        return is_applied
 
     async def delete(self, ids: Sequence[str]) -> list[bool]:
         check_distinct(ids)
-        async with self._turn:
+        async with self._moving:
             deleted = await self._redis.delete(ids)
-            there = {task_id for task_id, task in zip(ids, await self._redis.get(ids), strict=True) if task}
-            dropped = await self._archive.drop([task_id for task_id in ids if task_id not in there])
-        return [done or task_id in dropped for task_id, done in zip(ids, deleted, strict=True)]
+            in_redis = {task_id for task_id, task in zip(ids, await self._redis.get(ids), strict=True) if task}
+            from_archive = await self._archive.delete([task_id for task_id in ids if task_id not in in_redis])
+        return [is_deleted or task_id in from_archive for task_id, is_deleted in zip(ids, deleted, strict=True)]
 
     # --- reading
 
-    async def _kept(self, ids: Sequence[str]) -> dict[str, Task]:
-        """Those in the archive alone. Asked first of all: what is kept now cannot be missing from both."""
-        kept = await self._archive.get(ids) if ids else {}
-        here = await self._redis.get(list(kept))
-        return {task_id: kept[task_id] for task_id, task in zip(kept, here, strict=True) if task is None}
+    async def _only_archived(self, ids: Sequence[str]) -> dict[str, Task]:
+        """The tasks that the archive has and Redis does not."""
+        archived = await self._archive.get(ids) if ids else {}
+        in_redis = await self._redis.get(list(archived))
+        return {task_id: archived[task_id] for task_id, task in zip(archived, in_redis, strict=True) if task is None}
 
     async def get(self, ids: Sequence[str]) -> list[Task | None]:
         found = await self._redis.get(ids)
         missing = [task_id for task_id, task in zip(ids, found, strict=True) if task is None]
-        kept = await self._archive.get(missing) if missing else {}
-        return [task or kept.get(task_id) for task_id, task in zip(ids, found, strict=True)]
+        archived = await self._archive.get(missing) if missing else {}
+        return [task or archived.get(task_id) for task_id, task in zip(ids, found, strict=True)]
 
     async def find(
         self, where: Filter, *, limit: int, after: str = "", created_before: float | None = None
     ) -> list[Task]:
-        kept = await self._archive.find(where, limit=limit, start=page_start(after, created_before), now=self._clock())
-        here = await self._redis.find(where, limit=limit, after=after, created_before=created_before)
-        stale = [task for task in await self._redis.get([task.id for task in kept]) if task]
-        moved = {task.id: task for task in kept}
-        for task in stale:
-            del moved[task.id]
-        both = [*here, *moved.values()]
+        start = page_start(after, created_before)
+        archived = await self._archive.find(where, limit=limit, start=start, now=self._clock())
+        in_redis = await self._redis.find(where, limit=limit, after=after, created_before=created_before)
+        outdated = {task.id for task in await self._redis.get([task.id for task in archived]) if task}
+        both = [*in_redis, *(task for task in archived if task.id not in outdated)]
         return sorted(both, key=lambda task: (task.created_at, task.id), reverse=True)[:limit]
 
+    # The forwarded versions of these methods would read Redis alone.
+
     async def snapshot(self) -> Snapshot:
-        return await Engine.snapshot(self)  # of both, page by page
+        return await Engine.snapshot(self)
 
     async def get_without_values(self, ids: Sequence[str]) -> list[Task | None]:
-        return await Engine.get_without_values(self, ids)  # of both, a few at a time
+        return await Engine.get_without_values(self, ids)
 
     async def find_without_values(
         self, where: Filter, *, limit: int, after: str = "", created_before: float | None = None

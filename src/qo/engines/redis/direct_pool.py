@@ -1,6 +1,7 @@
-"""Connections for code without an event loop: an exchange blocks the calling thread, and its coroutine never suspends.
+"""Blocking connections, for callers without an event loop.
 
-So the scripts, their receipts and their repeats are the same code as on an event loop. `run_blocking` drives it.
+`DirectPool` has the interface of `RedisPool`, but its coroutines never suspend, so that `run_blocking` can run them.
+The code that runs and repeats scripts is therefore the same with and without an event loop.
 """
 
 import os
@@ -14,15 +15,15 @@ from redis.exceptions import BusyLoadingError, RedisError, ResponseError
 from redis.retry import Retry
 
 from qo.engines.redis.address import RedisAddress
-from qo.engines.redis.driver_errors import has_moved_on, to_qo_error
-from qo.engines.redis.pool import ANSWER_TIMEOUT, CONNECT_TIMEOUT, Doubtful, Unsent, pack_command
+from qo.engines.redis.driver_errors import is_not_primary, to_qo_error
+from qo.engines.redis.pool import CONNECT_TIMEOUT, RESPONSE_TIMEOUT, Doubtful, Unsent, pack_command
 from qo.errors import StorageError
 
 T = TypeVar("T")
 
 
 def run_blocking(coroutine: Coroutine[Any, Any, T]) -> T:
-    """The result of a coroutine that waits for nothing but a `DirectPool`."""
+    """The result of a coroutine that awaits nothing but a `DirectPool`."""
     try:
         coroutine.send(None)
     except StopIteration as end:
@@ -33,51 +34,54 @@ def run_blocking(coroutine: Coroutine[Any, Any, T]) -> T:
 
 
 class DirectPool:
-    """For one server without sentinels, whose replicas need not confirm a write. Safe for any number of threads."""
+    """For one server without sentinels, and writes that no replica must confirm. Safe for any number of threads."""
 
     def __init__(self, address: RedisAddress) -> None:
         self._address = address
-        self._idle: list[Any] = []  # its append and pop are atomic
-        self.is_open = True  # a call may still be under way when the engine is closed: it keeps no connection then
+        self._idle: list[Any] = []  # shared by threads: append and pop are atomic
+        self.is_open = True  # a call that ends after the engine was closed must not return its connection to the pool
         self._pid = os.getpid()
 
     async def exchange(self, *commands: tuple[Any, ...], writing: bool = False) -> list[Any]:  # noqa: ARG002 - as RedisPool
-        """The replies to some commands, sent together; a refusal stands in the list as the error it is."""
+        """Send commands together and return their replies; a refused command has its error in the list.
+
+        Raises Unsent or Doubtful.
+        """
         if os.getpid() != self._pid:
-            shown = self._address.shown
-            raise StorageError(f"{shown} was opened before a fork; open an engine of its own in this process")
+            shown_url = self._address.shown_url
+            raise StorageError(f"{shown_url} was opened before a fork; open another engine in this process")
         data = b"".join([pack_command(*command) for command in commands])
-        connection = self._free_connection()
+        connection = self._idle_connection() or self._connect()
         try:
             replies = _send_and_read(connection, data, len(commands))
         except BaseException:
             connection.disconnect()  # a late reply must not answer the next command
             raise
-        if not self.is_open or any(isinstance(reply, RedisError) and has_moved_on(reply) for reply in replies):
+        if not self.is_open or any(isinstance(reply, RedisError) and is_not_primary(reply) for reply in replies):
             connection.disconnect()
         else:
             self._idle.append(connection)
         return replies
 
-    async def pause(self, seconds: float) -> None:
+    async def sleep(self, seconds: float) -> None:
         time.sleep(seconds)  # noqa: ASYNC251 - this pool blocks
 
     def error(self, error: BaseException, kind: type[StorageError] = StorageError) -> StorageError:
-        return to_qo_error(self._address.shown, error, kind)
+        return to_qo_error(self._address.shown_url, error, kind)
 
     def close(self) -> None:
         self.is_open = False
         while self._idle and os.getpid() == self._pid:
             self._idle.pop().disconnect()
 
-    def _free_connection(self) -> Any:
+    def _idle_connection(self) -> Any:
         while True:
             try:
                 connection = self._idle.pop()
             except IndexError:
-                return self._connect()
+                return None
             try:
-                if not connection.can_read(timeout=0):  # else the server closed it while it was idle
+                if not connection.can_read(timeout=0):  # otherwise the server closed it
                     return connection
             except (RedisError, OSError):
                 pass
@@ -85,17 +89,17 @@ class DirectPool:
 
     def _connect(self) -> Any:
         address = self._address
-        kind: Any = SSLConnection if address.tls else Connection  # the driver is typed in part only
+        kind: Any = SSLConnection if address.tls else Connection  # the driver is only partly typed
         connection = kind(
             host=address.hosts[0].name,
             port=address.hosts[0].port,
             db=address.db,
             username=address.username,
             password=address.password,
-            socket_timeout=ANSWER_TIMEOUT,
+            socket_timeout=RESPONSE_TIMEOUT,
             socket_connect_timeout=CONNECT_TIMEOUT,
             socket_keepalive=True,
-            retry=Retry(NoBackoff(), 0),  # a repeat by the driver could run a script twice
+            retry=Retry(NoBackoff(), 0),  # a retry by the driver could run a script twice
             protocol=2,
         )
         try:
@@ -106,11 +110,11 @@ class DirectPool:
         return connection
 
 
-def _send_and_read(connection: Any, data: bytes, size: int) -> list[Any]:
+def _send_and_read(connection: Any, data: bytes, number: int) -> list[Any]:
     replies: list[Any] = []
     try:
         connection.send_packed_command([data], check_health=False)
-        for _ in range(size):
+        for _ in range(number):
             try:
                 replies.append(connection.read_response())
             except (ResponseError, BusyLoadingError) as error:

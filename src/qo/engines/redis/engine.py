@@ -1,4 +1,4 @@
-"""The engine: the two rules as scripts, one call a batch. The key map is in `lua/prelude.lua`."""
+"""The Redis engine: each call of the port runs a Lua script per batch. `lua/prelude.lua` lists the keys."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -9,24 +9,22 @@ from redis.exceptions import RedisError
 from qo.clock import Clock, system_clock
 from qo.engine import Engine
 from qo.engines.redis.address import RedisAddress, address_of
-from qo.engines.redis.claims import CHUNK, RedisClaims
+from qo.engines.redis.claims import MAX_BATCH_SIZE, RedisClaims
 from qo.engines.redis.direct_pool import DirectPool, run_blocking
-from qo.engines.redis.lane_counts import counted
 from qo.engines.redis.pool import RedisPool
 from qo.engines.redis.scripts import ScriptRunner
-from qo.engines.redis.stored_format import check_stored_format, record_format
 from qo.engines.redis.task_fields import (
     STATUSES,
-    KeptTask,
-    events_of,
-    known_place,
+    TaskRecord,
     pack,
     pack_changes,
     pack_new,
     pack_task,
-    rest_of,
-    tasks_of,
-    with_rest,
+    parse_lane_or_log,
+    unknown_fields_of,
+    unpack_events,
+    unpack_tasks,
+    with_unknown_fields,
 )
 from qo.engines.redis.watch import RedisWatch
 from qo.engines.retry import retry_opening
@@ -49,7 +47,7 @@ from qo.model import (
     page_start,
 )
 
-_APART = (ADMIN_NOTES, AUDIT_NOTES)  # notes with keys of their own
+_SEPARATE_NOTES = (ADMIN_NOTES, AUDIT_NOTES)  # prefixes of notes that have their own keys, for ACLs
 T = TypeVar("T")
 _YES = ord("1")
 
@@ -57,29 +55,29 @@ _YES = ord("1")
 class RedisEngine(Engine):
     def __init__(self, address: RedisAddress, clock: Clock = system_clock) -> None:
         self._address, self._clock = address, clock
-        self._lines = RedisPool(address)
-        self._calls = ScriptRunner(self._lines, address.prefix)
-        self._direct_lines = DirectPool(address)
-        self._direct_calls = ScriptRunner(self._direct_lines, address.prefix)
-        self._watch = RedisWatch(self._lines, address.prefix)
-        self._claiming = RedisClaims(self._calls, self._watch, self._now, self.apply, self._calls.set_aside)
+        self._pool = RedisPool(address)
+        self._scripts = ScriptRunner(self._pool, address.prefix)
+        self._direct_pool = DirectPool(address)
+        self._direct_scripts = ScriptRunner(self._direct_pool, address.prefix)
+        self._watch = RedisWatch(self._pool, address.prefix)
+        self._claims = RedisClaims(self._scripts, self._watch, self._now, self.apply, self._scripts.set_aside)
 
     async def open(self) -> None:
-        self._lines.is_open = self._direct_lines.is_open = True
-        await retry_opening(lambda: self._ask("PING"))
-        await check_stored_format(self._calls, self._address.prefix, self._address.shown)
-        await record_format(self._calls, self._address.prefix)
+        self._pool.is_open = self._direct_pool.is_open = True
+        await retry_opening(lambda: self._send("PING"))
+        await self._scripts.check_format(f"{self._address.shown_url}: the queue {self._address.prefix}")
+        await self._scripts.migrate()
 
     async def close(self) -> None:
-        self._lines.is_open = False
-        self._direct_lines.close()
+        self._pool.is_open = False
+        self._direct_pool.close()
         try:
-            await self._claiming.close()
+            await self._claims.close()
         finally:
-            await self._lines.close()
+            await self._pool.close()
 
     def _now(self) -> str:
-        """Empty: the server's own time counts. A test's clock is told instead."""
+        """The time for a script: empty for the server's own time, or the time of a test's clock."""
         return "" if self._clock is system_clock else repr(self._clock())
 
     # --- writing
@@ -89,56 +87,57 @@ class RedisEngine(Engine):
         return self._address.service is None and self._address.replicas == 0
 
     def add_directly(self, tasks: Sequence[NewTask]) -> list[Added]:
-        return run_blocking(self._add(self._direct_calls, tasks))
+        return run_blocking(self._add(self._direct_scripts, tasks))
 
     async def add(self, tasks: Sequence[NewTask]) -> list[Added]:
-        return await self._add(self._calls, tasks)
+        return await self._add(self._scripts, tasks)
 
-    async def _add(self, calls: ScriptRunner, tasks: Sequence[NewTask]) -> list[Added]:
+    async def _add(self, scripts: ScriptRunner, tasks: Sequence[NewTask]) -> list[Added]:
         check_distinct(new.id for new in tasks)
         batches = [
-            (new_token(), self._now(), len(tasks) - 1 - at, pack_new(chunk), *(new.payload for new in chunk))
-            for at, chunk in _chunks(tasks)
+            (new_token(), self._now(), len(tasks) - 1 - start, pack_new(batch), *(new.payload for new in batch))
+            for start, batch in _batches(tasks)
         ]
-        answers = await calls.many("add", batches) if tasks else []
+        answers = await scripts.run_batches("add", batches) if tasks else []
         words = [word for answer in answers for word in answer.split()]
         return [Added(word[1:].decode() or new.id, new=word[0] == _YES) for new, word in zip(tasks, words, strict=True)]
 
     async def claim(self, request: ClaimRequest) -> list[Task]:
-        return await self._claiming.claim(request)
+        return await self._claims.claim(request)
 
     async def wait(self, request: ClaimRequest, timeout: float) -> None:
-        await self._claiming.wait(request, timeout)
+        await self._claims.wait(request, timeout)
 
     async def apply(self, changes: Sequence[Change]) -> list[bool]:
         check_distinct(change.id for change in changes)
         return await self._write(
             "apply",
             [
-                (new_token(), self._now(), pack_changes(chunk), *(change.result or b"" for change in chunk))
-                for _, chunk in _chunks(changes)
+                (new_token(), self._now(), pack_changes(batch), *(change.result or b"" for change in batch))
+                for _, batch in _batches(changes)
             ],
         )
 
     async def delete(self, ids: Sequence[str]) -> list[bool]:
         check_distinct(ids)
-        return await self._write("delete", [(new_token(), pack(chunk)) for _, chunk in _chunks(ids)])
+        return await self._write("delete", [(new_token(), pack(batch)) for _, batch in _batches(ids)])
 
-    async def _write(self, name: str, batches: Sequence[Sequence[Any]]) -> list[bool]:
+    async def _write(self, script: str, batches: Sequence[Sequence[Any]]) -> list[bool]:
         if not batches:
             return []
-        return [letter == _YES for answer in await self._calls.many(name, batches) for letter in answer]
+        return [letter == _YES for answer in await self._scripts.run_batches(script, batches) for letter in answer]
 
     # --- reading
 
     async def get(self, ids: Sequence[str]) -> list[Task | None]:
         if not ids:
             return []
-        answers = await self._calls.many("get", [(pack(chunk),) for _, chunk in _chunks(ids)])
-        read = [tasks_of(rows) for rows in answers]
-        for one in read:
-            await self._calls.set_aside(one.damage)
-        found = {task.id: task for one in read for task in one.tasks}
+        answers = await self._scripts.run_batches("get", [(pack(batch),) for _, batch in _batches(ids)])
+        found: dict[str, Task] = {}
+        for rows in answers:
+            tasks, damage = unpack_tasks(rows)
+            await self._scripts.set_aside(damage)
+            found |= {task.id: task for task in tasks}
         return [found.get(task_id) for task_id in ids]
 
     async def find(
@@ -148,13 +147,13 @@ class RedisEngine(Engine):
         statuses = [status for status in STATUSES if status in where.possible_statuses]
         found: list[Task] = []
         while len(found) < limit and statuses:
-            page = min(limit - len(found), CHUNK)
-            place, ages = (page, created_at, last_id), (where.worker_id, where.expired_for, where.finished_for)
+            page_size = min(limit - len(found), MAX_BATCH_SIZE)
+            start, ages = (page_size, created_at, last_id), (where.worker_id, where.expired_for, where.finished_for)
             lanes = (where.queues, where.types)
-            asked = (*place, *ages, statuses, "".join(where.shards) or None, where.retrying, *lanes)
-            next_created_at, next_id, *rows = await self._calls.one("find", self._now(), pack(asked))
-            tasks, damage = tasks_of(rows)
-            await self._calls.set_aside(damage)
+            arguments = pack((*start, *ages, statuses, "".join(where.shards) or None, where.retrying, *lanes))
+            next_created_at, next_id, *rows = await self._scripts.run("find", self._now(), arguments)
+            tasks, damage = unpack_tasks(rows)
+            await self._scripts.set_aside(damage)
             found += tasks
             if next_created_at is None:
                 break
@@ -163,94 +162,101 @@ class RedisEngine(Engine):
 
     async def count(self) -> Counts:
         counts: Counter[CountKey] = Counter()
-        for (lane, status), number in (await counted(self._calls)).items():
-            if (place := known_place(lane)) is not None:
-                queue, type_, _, priority = place
-                counts[CountKey(queue, type_, status, priority)] += number
+        for (name, status), number in (await self._scripts.count_lanes()).items():
+            if (lane := parse_lane_or_log(name)) is not None:
+                counts[CountKey(lane.queue, lane.type, status, lane.priority)] += number
         return dict(counts)
 
     async def history(self, task_id: str) -> list[Event]:
-        fields = await self._ask("HGETALL", f"{{{self._address.prefix}}}:task:{task_id}")
-        return events_of(zip(fields[::2], fields[1::2], strict=True))
+        fields = await self._send("HGETALL", self._task_key(task_id))
+        return unpack_events(zip(fields[::2], fields[1::2], strict=True))
 
-    # --- moving to an archive, and back
+    def _task_key(self, task_id: str) -> str:
+        return f"{{{self._address.prefix}}}:task:{task_id}"
 
-    async def whole(self, tasks: Sequence[Task]) -> list[KeptTask]:
-        """With all that their hashes hold."""
-        commands = [("HGETALL", f"{{{self._address.prefix}}}:task:{task.id}") for task in tasks]
-        answers = await self._calls.plain(*commands) if commands else []
-        kept = []
+    # --- moving finished tasks to an archive and back
+
+    async def read_records(self, tasks: Sequence[Task]) -> list[TaskRecord]:
+        """The tasks with their events and with the fields that this build does not know."""
+        commands = [("HGETALL", self._task_key(task.id)) for task in tasks]
+        answers = await self._scripts.send(*commands) if commands else []
+        records = []
         for task, words in zip(tasks, answers, strict=True):
             fields = dict(zip(words[::2], words[1::2], strict=True))
-            events = events_of(fields.items())
-            kept.append(KeptTask(task, events, rest_of(fields, pack_task(task, events))))
-        return kept
+            events = unpack_events(fields.items())
+            records.append(TaskRecord(task, events, unknown_fields_of(fields, pack_task(task, events))))
+        return records
 
     async def followers(self, ids: Sequence[str]) -> list[str]:
-        """The last tasks under the idempotency keys that these tasks were the first under, where others follow."""
-        answers = await self._calls.many("followers", [(pack(chunk),) for _, chunk in _chunks(ids)]) if ids else []
+        """The current tasks of the idempotency keys whose first tasks these are, if others have followed."""
+        batches = [(pack(batch),) for _, batch in _batches(ids)]
+        answers = await self._scripts.run_batches("followers", batches) if ids else []
         return [last.decode() for answer in answers for last in answer if last is not None]
 
     async def evict(self, tasks: Sequence[Task]) -> None:
-        """Forget finished tasks that are kept elsewhere, unless they have changed since."""
-        for _, chunk in _chunks(tasks):
-            await self._calls.one("evict", pack([(task.id, task.version) for task in chunk]))
+        """Remove finished tasks that the archive has, unless they have changed since they were read."""
+        for _, batch in _batches(tasks):
+            await self._scripts.run("evict", pack([(task.id, task.version) for task in batch]))
 
-    async def restore(self, kept: KeptTask) -> None:
-        """Take a finished task back. Nothing happens if it is here."""
-        fields = with_rest(pack_task(kept.task, kept.events), kept.rest)
-        await self._calls.one("restore", kept.task.id, *(word for field in fields.items() for word in field))
+    async def restore(self, record: TaskRecord) -> None:
+        """Store a finished task from the archive, unless Redis has it."""
+        fields = with_unknown_fields(pack_task(record.task, record.events), record.unknown_fields)
+        await self._scripts.run("restore", record.task.id, *(word for field in fields.items() for word in field))
 
     # --- notes
 
     async def now(self) -> float:
         if self._clock is not system_clock:
             return self._clock()
-        seconds, microseconds = await self._ask("TIME")
+        seconds, microseconds = await self._send("TIME")
         return int(seconds) + int(microseconds) / 1e6
 
     async def read_note(self, name: str) -> Note | None:
-        stored = await self._ask("HGET", self._notes(name), name)
+        stored = await self._send("HGET", self._notes_key(name), name)
         return None if stored is None else _note(name, stored)
 
     async def write_note(self, name: str, data: bytes, *, expected: str) -> str:
         version = new_token()
-        if await self._calls.one("write_note", version, name, data, expected.encode("latin-1")) != b"1":
+        if await self._scripts.run("write_note", version, name, data, expected.encode("latin-1")) != b"1":
             raise Conflict(f"note {name!r} was written by someone else")
         return version
 
     async def notes(self, prefix: str) -> list[Note]:
-        """Those with a key of their own only if the prefix leaves no choice: a user may not read that key."""
-        keys = {self._notes(prefix), *(self._notes(start) for start in _APART if start.startswith(prefix))}
+        """Reads the keys of admin and audit notes only if the prefix may match them: users may lack the right."""
+        keys = {
+            self._notes_key(prefix),
+            *(self._notes_key(start) for start in _SEPARATE_NOTES if start.startswith(prefix)),
+        }
         found: list[Note] = []
         for key in keys:
-            fields = await self._ask("HGETALL", key)
+            fields = await self._send("HGETALL", key)
             pairs = zip(fields[::2], fields[1::2], strict=True)
             found += [_note(name.decode(errors="replace"), stored) for name, stored in pairs]
         return sorted(note for note in found if note.name.startswith(prefix))
 
     async def drop_note(self, name: str) -> None:
-        await self._calls.one("drop_note", name)
+        await self._scripts.run("drop_note", name)
 
-    def _notes(self, name: str) -> str:
-        """The key that holds this note, or notes of this prefix: `note_place` in lua/prelude.lua."""
-        folder = next((start.rstrip("/") for start in _APART if name.startswith(start)), "notes")
+    def _notes_key(self, name: str) -> str:
+        """The key that holds this note, or the notes of this prefix. See `notes_key` in lua/prelude.lua."""
+        folder = next((start.rstrip("/") for start in _SEPARATE_NOTES if name.startswith(start)), "notes")
         return f"{{{self._address.prefix}}}:{folder}"
 
-    async def _ask(self, *command: Any, writing: bool = False) -> Any:
-        (reply,) = await self._calls.plain(command, writing=writing)
+    async def _send(self, *command: Any, writing: bool = False) -> Any:
+        (reply,) = await self._scripts.send(command, writing=writing)
         if isinstance(reply, RedisError):
-            raise self._lines.error(reply) from reply
+            raise self._pool.error(reply) from reply
         return reply
 
 
-def _chunks(batch: Sequence[T]) -> Iterator[tuple[int, Sequence[T]]]:
-    return ((at, batch[at : at + CHUNK]) for at in range(0, len(batch), CHUNK))
+def _batches(items: Sequence[T]) -> Iterator[tuple[int, Sequence[T]]]:
+    """Batches with the index of their first item."""
+    return ((start, items[start : start + MAX_BATCH_SIZE]) for start in range(0, len(items), MAX_BATCH_SIZE))
 
 
 def _note(name: str, stored: bytes) -> Note:
     version, _, data = stored.partition(b" ")
-    return Note(name, data, version.decode("latin-1"))  # a damaged one can be named too, and so written over
+    return Note(name, data, version.decode("latin-1"))  # never fails, so that a damaged note can be overwritten
 
 
 def from_url(url: str, *, clock: Clock = system_clock) -> Engine:

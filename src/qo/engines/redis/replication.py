@@ -1,9 +1,10 @@
-"""A write counts when the replicas have it: an answer of the primary alone is forgotten if it dies in that moment.
+"""Checks that replicas have a write before it is acknowledged. A failover loses what only the primary has.
 
-`min-replicas-to-write` does not help here: it asks how replicas did a moment ago, not whether they have this write.
-So each write is followed by WAIT. Sentinels may promote any replica, therefore all that are there must have it; and
-if one that was there is gone, it may just have been promoted behind our back, so the sentinels are asked before the
-others suffice. Whatever is not confirmed is in suspect, and the call is made again where the primary is by then.
+`min-replicas-to-write` is not enough: it checks how recently the replicas responded, not whether they have this write.
+So each write is followed by WAIT. Sentinels may promote any replica, so every connected replica must have the write. If
+a replica has disconnected, the sentinels may just have promoted it; then the confirmations of the others count only if
+the sentinels still agree on this primary. The outcome of an unconfirmed write is unknown, and the call is repeated on
+the primary of that moment.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -14,10 +15,10 @@ from redis.exceptions import ReadOnlyError, RedisError
 from qo.engines.redis.address import Host, RedisAddress
 from qo.engines.redis.sentinels import Sentinels
 
-_PATIENCE = 1000  # milliseconds that replicas have to confirm
+_CONFIRM_TIMEOUT_MS = 1000
 
 Command = tuple[Any, ...]
-Ask = Callable[[Sequence[Command]], Awaitable[list[Any]]]  # on the connection that wrote
+Send = Callable[[Sequence[Command]], Awaitable[list[Any]]]  # on the connection that wrote
 
 
 class Unconfirmed(RedisError):
@@ -27,49 +28,50 @@ class Unconfirmed(RedisError):
 class Replication:
     def __init__(self, address: RedisAddress, sentinels: Sentinels | None) -> None:
         self._sentinels = sentinels
-        self._asked = address.replicas  # None: as many as there are
+        self._required = address.replicas  # None: all that are connected
         self._primary: Host | None = None
-        self._replicas: frozenset[Host] = frozenset()  # of that primary; none has left it since
+        self._replicas: frozenset[Host] = frozenset()  # every replica known to be connected to that primary
         self._fence = f"{{{address.prefix}}}:fence"
 
-    def question(self) -> list[Command]:
-        """Commands to send behind a write.
+    def confirmation_commands(self) -> list[Command]:
+        """Commands to send after a write.
 
-        WAIT looks at what its own connection wrote last. A repeated call finds its receipt and writes nothing, so
-        something is written here.
+        WAIT waits for the last write of its own connection. A repeated call finds its receipt and writes nothing, so
+        the first command is a write.
         """
-        if self._asked == 0:
+        if self._required == 0:
             return []
-        number = max(1, len(self._replicas)) if self._asked is None else self._asked
-        return [("SET", self._fence, ""), ("WAIT", number, _PATIENCE), ("ROLE",)]
+        number = max(1, len(self._replicas)) if self._required is None else self._required
+        return [("SET", self._fence, ""), ("WAIT", number, _CONFIRM_TIMEOUT_MS), ("ROLE",)]
 
-    def meet(self, primary: Host, role: list[Any]) -> None:
-        """A new connection begins with what its server says of itself."""
+    def add_connection(self, primary: Host, role: list[Any]) -> None:
+        """Record the replicas that a new connection's server reports. Raises ReadOnlyError if it is not a primary."""
         found = _replicas(role)
         self._replicas = found | (self._replicas if primary == self._primary else frozenset())
         self._primary = primary
 
-    async def check(self, primary: Host, replies: list[Any], ask: Ask) -> None:
-        """Unconfirmed, unless the replies to the question say that a failover keeps the write."""
-        confirmed, there = _read(replies)
-        if self._asked is not None:
-            if confirmed < self._asked:
-                raise Unconfirmed(f"{confirmed} of {self._asked} replicas confirmed the write in time")
+    async def check(self, primary: Host, replies: list[Any], send: Send) -> None:
+        """Check the replies to the confirmation commands. Raises Unconfirmed if a failover could lose the write."""
+        confirmed, connected = _parse(replies)
+        if self._required is not None:
+            if confirmed < self._required:
+                raise Unconfirmed(f"{confirmed} of {self._required} replicas confirmed the write in time")
             return
-        if confirmed < len(there):  # more of them are there than we knew of, or not all have answered in time
-            confirmed, there = _read(await ask([("WAIT", len(there), _PATIENCE), ("ROLE",)]))
+        if confirmed < len(connected):  # a replica was not known before, or did not confirm in time
+            confirmed, connected = _parse(await send([("WAIT", len(connected), _CONFIRM_TIMEOUT_MS), ("ROLE",)]))
         known = self._replicas if primary == self._primary else frozenset()
-        complete = confirmed >= max(1, len(there)) and known <= there
-        if not complete and not (confirmed and await self._is_alone_in_charge(primary)):
-            raise Unconfirmed(f"{confirmed} of {len(known | there)} replicas confirmed the write in time")
+        is_complete = confirmed >= max(1, len(connected)) and known <= connected
+        if not is_complete and not (confirmed and await self._is_undisputed(primary)):
+            raise Unconfirmed(f"{confirmed} of {len(known | connected)} replicas confirmed the write in time")
         if primary == self._primary:
-            self._replicas = there
+            self._replicas = connected
 
-    async def _is_alone_in_charge(self, primary: Host) -> bool:
+    async def _is_undisputed(self, primary: Host) -> bool:
         return self._sentinels is not None and await self._sentinels.agree_on(primary)
 
 
-def _read(replies: list[Any]) -> tuple[int, frozenset[Host]]:
+def _parse(replies: list[Any]) -> tuple[int, frozenset[Host]]:
+    """How many replicas confirmed, and which are connected."""
     refusal = next((reply for reply in replies if isinstance(reply, RedisError)), None)
     if refusal is not None:
         raise refusal
@@ -78,5 +80,5 @@ def _read(replies: list[Any]) -> tuple[int, frozenset[Host]]:
 
 def _replicas(role: list[Any]) -> frozenset[Host]:
     if role[0] != b"master":
-        raise ReadOnlyError("READONLY this server is not, or no longer, the primary")
+        raise ReadOnlyError("READONLY this server is not the primary, or no longer")
     return frozenset(Host(name.decode(), int(port)) for name, port, _ in role[2])

@@ -1,10 +1,11 @@
-"""Scripts, and the truth about them when a connection breaks.
+"""Runs the Lua scripts, and finds out what became of a call whose connection broke.
 
-A call whose answer was lost is made again with the same nonce: the script finds the receipt of its first run and
-answers as it did then. So the answer is the truth, or it is OutcomeUnknown.
+Such a call is repeated with the same nonce: a script that has already run finds its receipt and returns the same answer
+again. So a call returns the true answer, or raises OutcomeUnknown.
 """
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from functools import cache
 from hashlib import sha1
 from importlib.resources import files
@@ -17,19 +18,23 @@ from qo.clock import monotonic_clock
 from qo.damage import Damage, DamageLog, encode_damage
 from qo.engines.redis.direct_pool import DirectPool
 from qo.engines.redis.pool import Doubtful, RedisPool, Unsent
+from qo.engines.redis.task_fields import STATUSES
 from qo.errors import OutcomeUnknown, StorageError
-from qo.formats import format_of
+from qo.formats import Format, check_format, format_of
+from qo.model import Status
 
-_PATIENCE = 6.0  # seconds to find out what became of a call; receipts are kept for longer
-_LARGEST = 4 << 20  # bytes a trip
-_SHORTEST, _LONGEST = 0.02, 0.5  # seconds between two tries
-_READING = {"get", "find", "count"}
-_PARTS = {  # of scripts, in order, and which use them
+ADDITIVE: frozenset[int] = frozenset()  # formats that only add what earlier builds may ignore and preserve
+FORMAT = 3  # of the data that the scripts read and write; see docs/formats.md
+
+_RETRY_DEADLINE = 6.0  # seconds to find out what became of a call; receipts are kept for longer
+_MIN_RETRY_DELAY, _MAX_RETRY_DELAY = 0.02, 0.5
+_MAX_EXCHANGE_SIZE = 4 << 20  # bytes, so that a slow network can carry them within the response timeout
+_LANES_PER_COUNT = 500  # more in one script would block the server for too long
+_READ_ONLY = {"get", "find", "count"}
+_LIBRARIES = {  # in order, with the scripts that use them; every script uses the prelude
     "heads": {"add", "apply", "claim", "set_aside", "migrate"},
     "merge": {"claim", "find"},
 }
-ADDITIVE: frozenset[int] = frozenset()  # formats that only add what earlier builds may ignore and keep
-FORMAT = 3  # of what the scripts read and write; see docs/formats.md
 
 
 class Script(NamedTuple):
@@ -41,102 +46,147 @@ class Script(NamedTuple):
 @cache
 def script(name: str) -> Script:
     folder = files("qo.engines.redis") / "lua"
-    parts = ["prelude", *(part for part, users in _PARTS.items() if name in users), name]
-    found = format_of(FORMAT, additive=ADDITIVE)
+    parts = ["prelude", *(library for library, users in _LIBRARIES.items() if name in users), name]
+    known = format_of(FORMAT, additive=ADDITIVE)
     text = "\n".join((folder / f"{part}.lua").read_text("utf-8") for part in parts)
-    for word, value in (("{format}", found.format), ("{since}", found.since), ("{qo}", found.qo)):
-        text = text.replace(word, str(value), 1)
-    return Script(text, sha1(text.encode(), usedforsecurity=False).hexdigest(), name not in _READING)
+    for placeholder, value in (("{format}", known.format), ("{since}", known.since), ("{qo}", known.qo)):
+        text = text.replace(placeholder, str(value), 1)
+    return Script(text, sha1(text.encode(), usedforsecurity=False).hexdigest(), name not in _READ_ONLY)
 
 
 class ScriptRunner:
-    def __init__(self, lines: RedisPool | DirectPool, prefix: str) -> None:
-        self._lines = lines
+    def __init__(self, pool: RedisPool | DirectPool, prefix: str) -> None:
+        self._pool = pool
         self._key = f"{{{prefix}}}"
         self._damage_log = DamageLog()
 
-    async def one(self, name: str, *arguments: Any) -> Any:
-        (answer,) = await self.many(name, [arguments])
+    async def run(self, name: str, *arguments: Any) -> Any:
+        (answer,) = await self.run_batches(name, [arguments])
         return answer
 
-    async def many(self, name: str, batches: Sequence[Sequence[Any]]) -> list[Any]:
-        """Run a script once for each batch, in order, in as few trips as their size allows."""
-        replies: list[Any] = []
-        for trip in _trips(batches):
+    async def run_batches(self, name: str, batches: Sequence[Sequence[Any]]) -> list[Any]:
+        """Run a script once per batch, in order, in as few exchanges as their size allows."""
+        answers: list[Any] = []
+        for group in _exchanges(batches):
             try:
-                replies += await self._run(script(name), trip)
+                answers += await self._run(script(name), group)
             except OutcomeUnknown:
                 raise
             except StorageError as error:
-                if replies:  # part of the batch landed
+                if answers:  # the batches before were written
                     raise OutcomeUnknown(str(error)) from error
                 raise
-        return replies
+        return answers
 
     async def _run(self, script: Script, batches: Sequence[Sequence[Any]]) -> list[Any]:
-        commands = [("EVALSHA", script.sha, 1, self._key, *words) for words in batches]
-        replies = await self._truth(commands, script, writing=script.writes)
+        commands = [("EVALSHA", script.sha, 1, self._key, *arguments) for arguments in batches]
+        replies = await self._send(commands, script, writing=script.writes)
         refused = [reply for reply in replies if isinstance(reply, RedisError)]
         if refused:
             kind = StorageError if len(refused) == len(replies) else OutcomeUnknown
-            raise self._lines.error(refused[0], kind) from refused[0]
+            raise self._pool.error(refused[0], kind) from refused[0]
         return replies
 
-    async def set_aside(self, damage: Damage) -> None:
-        """Take tasks that cannot be read out of all lists, and say so."""
-        if damage:
-            await self.many("set_aside", [(bad, encode_damage(bad, problem)) for bad, problem in damage.items()])
-            self._damage_log.report(damage)
+    async def send(self, *commands: tuple[Any, ...], writing: bool = False) -> list[Any]:
+        """Send commands that are safe to repeat. A refused command has its error in the list."""
+        return await self._send(commands, writing=writing)
 
-    async def plain(self, *commands: tuple[Any, ...], writing: bool = False) -> list[Any]:
-        """Commands that may be repeated at will. A refusal stands among the replies."""
-        return await self._truth(commands, writing=writing)
-
-    async def _truth(
+    async def _send(
         self, commands: Sequence[tuple[Any, ...]], script: Script | None = None, *, writing: bool = False
     ) -> list[Any]:
-        until, backoff, suspect = monotonic_clock() + _PATIENCE, Backoff(_SHORTEST, _LONGEST), False
+        """Repeat an exchange until its outcome is certain. Raises OutcomeUnknown after the deadline."""
+        backoff = Backoff(_MIN_RETRY_DELAY, _MAX_RETRY_DELAY)
+        until, may_have_run = monotonic_clock() + _RETRY_DEADLINE, False
         while True:
             try:
-                replies = await self._once(commands, script, writing=writing)
+                replies = await self._exchange(commands, script, writing=writing)
             except Unsent as error:
-                if not suspect:
-                    raise self._lines.error(_cause(error)) from error
+                if not may_have_run:
+                    raise self._pool.error(_cause(error)) from error
                 last = _cause(error)
             except Doubtful as error:
-                suspect, last = True, _cause(error)
+                may_have_run, last = True, _cause(error)
             else:
                 refusal = next((reply for reply in replies if isinstance(reply, RedisError)), None)
-                if refusal is None or not suspect:
+                if refusal is None or not may_have_run:
                     return replies
-                last = refusal  # it says nothing about the first try
+                last = refusal  # only this attempt was refused; an earlier one may have run
             if monotonic_clock() + backoff.upcoming > until:
-                raise self._lines.error(last, OutcomeUnknown) from last
-            await self._lines.pause(backoff.next())
+                raise self._pool.error(last, OutcomeUnknown) from last
+            await self._pool.sleep(backoff.next())
 
-    async def _once(self, commands: Sequence[tuple[Any, ...]], script: Script | None, *, writing: bool) -> list[Any]:
-        replies = await self._lines.exchange(*commands, writing=writing)
+    async def _exchange(
+        self, commands: Sequence[tuple[Any, ...]], script: Script | None, *, writing: bool
+    ) -> list[Any]:
+        replies = await self._pool.exchange(*commands, writing=writing)
         if script is not None and any(isinstance(reply, NoScriptError) for reply in replies):
             load = ("SCRIPT", "LOAD", script.text)
-            loaded, *replies = await self._lines.exchange(load, *commands, writing=writing)
+            loaded, *replies = await self._pool.exchange(load, *commands, writing=writing)
             if isinstance(loaded, RedisError):
                 return [loaded]
         return replies
 
+    # --- operations that the engine and the doctor share
 
-def _trips(batches: Sequence[Sequence[Any]]) -> Iterator[list[Sequence[Any]]]:
-    """Batches that travel together: a few megabytes, so that a slow line can carry them in time."""
-    trip: list[Sequence[Any]] = []
+    async def set_aside(self, damage: Damage) -> None:
+        """Remove tasks that cannot be read from all indexes, and report them."""
+        if damage:
+            batches = [(task_id, encode_damage(task_id, problem)) for task_id, problem in damage.items()]
+            await self.run_batches("set_aside", batches)
+            self._damage_log.report(damage)
+
+    async def count_lanes(self) -> dict[tuple[bytes, Status], int]:
+        """The number of tasks by lane and status. Omits zeros."""
+        counts: dict[tuple[bytes, Status], int] = {}
+        statuses, offset = list(STATUSES), 0
+        while statuses:
+            answers = await self.run_batches("count", [(status.value, offset, _LANES_PER_COUNT) for status in statuses])
+            for status, rows in zip(statuses, answers, strict=True):
+                counts |= {(lane, status): number for lane, number in zip(rows[::2], rows[1::2], strict=True) if number}
+            statuses = [
+                status for status, rows in zip(statuses, answers, strict=True) if len(rows) == 2 * _LANES_PER_COUNT
+            ]
+            offset += _LANES_PER_COUNT
+        return counts
+
+    async def check_format(self, queue: str) -> None:
+        """Raise NewerFormat if a newer qo has written this queue in a format that this build must not use.
+
+        Every script checks the format again: see `lua/prelude.lua`. If this user may not read the format, the first
+        call that needs the server reports that.
+        """
+        (fields,) = await self.send(("HGETALL", f"{self._key}:format"))
+        if not isinstance(fields, RedisError) and fields:
+            check_format(queue, _format(fields), FORMAT)
+
+    async def migrate(self) -> None:
+        """Bring a queue of no format, or of an older one, to this one. If that is refused, the next write does it."""
+        (stored,) = await self.send(("HGET", f"{self._key}:format", "format"))
+        if stored is None or (isinstance(stored, bytes) and int(stored) < FORMAT):
+            with suppress(StorageError):
+                await self.run("migrate")
+
+
+def _format(fields: list[bytes]) -> Format:
+    values: dict[str, Any] = {
+        name.decode(): value.decode() for name, value in zip(fields[::2], fields[1::2], strict=True)
+    }
+    return Format(format=int(values["format"]), since=int(values.get("since", 0)), qo=values.get("qo", ""))
+
+
+def _exchanges(batches: Sequence[Sequence[Any]]) -> Iterator[list[Sequence[Any]]]:
+    """Group batches for one exchange each, by size."""
+    group: list[Sequence[Any]] = []
     size = 0
     for batch in batches:
-        weight = sum(len(word) for word in batch if isinstance(word, bytes))
-        if trip and size + weight > _LARGEST:
-            yield trip
-            trip, size = [], 0
-        trip.append(batch)
-        size += weight
-    if trip:
-        yield trip
+        batch_size = sum(len(argument) for argument in batch if isinstance(argument, bytes))
+        if group and size + batch_size > _MAX_EXCHANGE_SIZE:
+            yield group
+            group, size = [], 0
+        group.append(batch)
+        size += batch_size
+    if group:
+        yield group
 
 
 def _cause(error: BaseException) -> BaseException:

@@ -1,4 +1,4 @@
-"""Asking sentinels who the primary is. Each question has a connection of its own, closed with the answer."""
+"""Asks sentinels for the primary. Each request uses its own connection."""
 
 import asyncio
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from redis.exceptions import RedisError
 
 from qo.engines.redis.address import Host, SentinelLogin
 
-_PATIENCE = 1.0  # seconds a sentinel has to answer; the next one is asked then
+_RESPONSE_TIMEOUT = 1.0  # of one sentinel; then the next one is asked
 
 
 class Sentinels:
@@ -20,35 +20,35 @@ class Sentinels:
         self._hosts, self._service, self._login = list(hosts), service, login or SentinelLogin()
 
     async def primary(self) -> Host:
-        """Who takes writes, by the first sentinel that knows."""
+        """The primary, according to the first sentinel that knows it."""
         refusals: list[str] = []
         for host in list(self._hosts):
             try:
-                found = await _ask(host, self._login, "GET-MASTER-ADDR-BY-NAME", self._service)
+                found = await _request(host, self._login, "GET-MASTER-ADDR-BY-NAME", self._service)
             except (RedisError, OSError) as error:  # TimeoutError is an OSError
-                refusals.append(f"{host.name}:{host.port}: {str(error) or 'no answer'}")
+                refusals.append(f"{host.name}:{host.port}: {str(error) or 'no response'}")
                 continue
             if found:
-                self._hosts.sort(key=lambda other: other != host)  # who answers is asked first the next time
+                self._hosts.sort(key=lambda other: other != host)  # ask this sentinel first the next time
                 return Host(found[0].decode(), int(found[1]))
             refusals.append(f"{host.name}:{host.port} does not know {self._service!r}")
         raise NotReached(f"no sentinel names a primary: {'; '.join(refusals)}")
 
     async def agree_on(self, primary: Host) -> bool:
-        """Whether more than half of them answer, and all who do name this primary and know of no failover."""
-        questions = [_ask(host, self._login, "MASTER", self._service) for host in self._hosts]
-        answers = await asyncio.gather(*questions, return_exceptions=True)
-        known = [dict(zip(row[::2], row[1::2], strict=True)) for row in answers if isinstance(row, list)]
-        return 2 * len(known) > len(self._hosts) and all(_is_settled(row, primary) for row in known)
+        """Whether a majority of the sentinels responds, and each of those names this primary and no failover."""
+        requests = [_request(host, self._login, "MASTER", self._service) for host in self._hosts]
+        answers = await asyncio.gather(*requests, return_exceptions=True)
+        states = [dict(zip(row[::2], row[1::2], strict=True)) for row in answers if isinstance(row, list)]
+        return 2 * len(states) > len(self._hosts) and all(_is_settled(state, primary) for state in states)
 
 
-def _is_settled(row: dict[bytes, bytes], primary: Host) -> bool:
-    named = Host(row[b"ip"].decode(), int(row[b"port"]))
-    return named == primary and b"failover_in_progress" not in row[b"flags"].split(b",")
+def _is_settled(state: dict[bytes, bytes], primary: Host) -> bool:
+    named = Host(state[b"ip"].decode(), int(state[b"port"]))
+    return named == primary and b"failover_in_progress" not in state[b"flags"].split(b",")
 
 
-async def _ask(host: Host, login: SentinelLogin, *words: str) -> list[bytes] | None:
-    line: Any = (SSLConnection if login.tls else Connection)(
+async def _request(host: Host, login: SentinelLogin, *words: str) -> list[bytes] | None:
+    connection: Any = (SSLConnection if login.tls else Connection)(
         host=host.name,
         port=host.port,
         username=login.username,
@@ -57,10 +57,10 @@ async def _ask(host: Host, login: SentinelLogin, *words: str) -> list[bytes] | N
         protocol=2,
     )
     try:
-        async with asyncio.timeout(_PATIENCE):
-            await line.connect()
-            await line.send_command("SENTINEL", *words)
-            answer: list[bytes] | None = await line.read_response()
+        async with asyncio.timeout(_RESPONSE_TIMEOUT):
+            await connection.connect()
+            await connection.send_command("SENTINEL", *words)
+            answer: list[bytes] | None = await connection.read_response()
             return answer
     finally:
-        await line.disconnect(nowait=True)
+        await connection.disconnect(nowait=True)

@@ -1,4 +1,4 @@
-"""Between tasks and the strings a task's hash holds. `prelude.lua` knows the layout of state and event too."""
+"""Tasks as the fields of Redis hashes. `prelude.lua` packs states and events in the same way."""
 
 import logging
 import struct
@@ -23,64 +23,64 @@ _DEFAULT_RETRY = RetryPolicy()
 FIELDS = 6  # of a task in an answer: id, s, d, p, r, e
 
 
-class Place(NamedTuple):
-    """What a lane is named after."""
+class RedisLane(NamedTuple):
+    """The values in the name of a lane, which is their JSON array."""
 
     queue: str
     type: str
     needs: tuple[str, ...]
-    priority: int = MEDIUM  # was not in the names of lanes at first
+    priority: int = MEDIUM  # missing in names that old builds wrote
 
 
 pack = msgspec.msgpack.Encoder().encode
 _json = msgspec.json.Encoder().encode
-_place = msgspec.json.Decoder(Place)
+_lane = msgspec.json.Decoder(RedisLane)
 _fields = msgspec.msgpack.Decoder(dict[bytes, bytes])
 
 
 class Description(msgspec.Struct, frozen=True, array_like=True):
-    """What never changes about a task, beside its lane and payload. A newer qo may have put more behind it."""
+    """The fields of a task that never change, except its lane and payload. A newer qo may append more."""
 
     priority: int
     max_retries: int
     retry: RetryPolicy | None  # None: the default policy
     idempotency_key: str | None
     trace_id: str | None
-    run_at: float | None = None  # was not there at first
+    run_at: float | None = None  # missing in descriptions that old builds wrote
 
 
 _description = lru_cache(4096)(msgspec.json.Decoder(Description).decode)
 
 
 @lru_cache(4096)
-def lane_of(queue: str, type_: str, needs: tuple[str, ...], priority: int) -> str:
+def lane_name(queue: str, type_: str, needs: tuple[str, ...], priority: int) -> str:
     return _json((queue, type_, needs, priority)).decode()
 
 
 @lru_cache(4096)
-def place_of(lane: bytes) -> Place:
-    return _place.decode(lane)
+def place_of(lane: bytes) -> RedisLane:
+    return _lane.decode(lane)
 
 
 @lru_cache(4096)
-def known_place(lane: bytes) -> Place | None:
-    """None, said once: this is not the name of a lane, so no task is looked for under it."""
+def parse_lane_or_log(name: bytes) -> RedisLane | None:
+    """None, logged once, if this is not the name of a lane. Its tasks are ignored."""
     try:
-        return _place.decode(lane)
+        return _lane.decode(name)
     except UNREADABLE as error:
-        log.error(  # noqa: TRY400 - once, and no stack
-            "a lane in Redis is damaged and left alone: %r: %s", lane[:200], error
+        log.error(  # noqa: TRY400 - the stack says nothing
+            "a lane in Redis is damaged and ignored: %r: %s", name[:200], error
         )
         return None
 
 
 def pack_new(tasks: Sequence[NewTask]) -> bytes:
-    """A batch as `add.lua` reads it, without the payloads."""
+    """Encode a batch for `add.lua`, without the payloads."""
     return pack(
         [
             (
                 new.id,
-                lane_of(new.queue, new.type, new.needs, new.priority),
+                lane_name(new.queue, new.type, new.needs, new.priority),
                 _describe(new),
                 new.timeout,
                 new.delay,
@@ -101,7 +101,7 @@ def _describe(task: NewTask | Task) -> str:
 
 
 def pack_changes(changes: Sequence[Change]) -> bytes:
-    """A batch as `apply.lua` reads it, without the results."""
+    """Encode a batch for `apply.lua`, without the results."""
     return pack(
         [
             (
@@ -124,19 +124,19 @@ def pack_changes(changes: Sequence[Change]) -> bytes:
 
 class UnpackedTasks(NamedTuple):
     tasks: list[Task]
-    damage: dict[str, str]
+    damage: dict[str, str]  # why a task cannot be decoded, by its id
 
 
-def tasks_of(rows: Sequence[Any]) -> UnpackedTasks:
-    """Tasks from an answer, `FIELDS` strings each, and those that cannot be read."""
-    read = UnpackedTasks([], {})
-    for at in range(0, len(rows), FIELDS):
-        row = rows[at : at + FIELDS]
+def unpack_tasks(rows: Sequence[Any]) -> UnpackedTasks:
+    """Decode the tasks in a script's answer, which has `FIELDS` values for each of them."""
+    unpacked = UnpackedTasks([], {})
+    for start in range(0, len(rows), FIELDS):
+        row = rows[start : start + FIELDS]
         try:
-            read.tasks.append(check_stored(_task(row)))
+            unpacked.tasks.append(check_stored(_task(row)))
         except (*UNREADABLE, TypeError, IndexError, struct.error) as error:
-            read.damage[row[0].decode(errors="replace")] = f"its fields in Redis do not decode: {error}"
-    return read
+            unpacked.damage[row[0].decode(errors="replace")] = f"its fields in Redis do not decode: {error}"
+    return unpacked
 
 
 def _task(row: Sequence[Any]) -> Task:
@@ -181,25 +181,25 @@ def _task(row: Sequence[Any]) -> Task:
     )
 
 
-def state_of(state: bytes) -> tuple[bytes, Status]:
-    """The lane and status that a task's state names."""
+def lane_and_status(state: bytes) -> tuple[bytes, Status]:
+    """The name of the lane and the status in a packed state."""
     return state[_HEAD.size :].partition(b"\0")[0], STATUSES[state[0]]
 
 
 Fields = dict[bytes, bytes]  # of a task's hash
 
 
-class KeptTask(NamedTuple):
-    """A finished task as it goes to the archive and comes back."""
+class TaskRecord(NamedTuple):
+    """A finished task on its way to the archive or back."""
 
     task: Task
     events: Sequence[Event]
-    rest: bytes | None = None  # what a newer build has added to it: see `rest_of`
+    unknown_fields: bytes | None = None  # packed; see `unknown_fields_of`
 
 
 def pack_task(task: Task, events: Sequence[Event]) -> Fields:
-    """A whole task as its hash."""
-    lane = lane_of(task.queue, task.type, task.needs, task.priority)
+    """The hash of a task."""
+    lane = lane_name(task.queue, task.type, task.needs, task.priority)
     fields = {b"s": _pack_state(task, lane), b"p": task.payload, b"d": _describe(task).encode()}
     if task.result is not None:
         fields[b"r"] = task.result
@@ -208,17 +208,18 @@ def pack_task(task: Task, events: Sequence[Event]) -> Fields:
     return fields | {b"h%d" % event.version: _pack_event(event) for event in events}
 
 
-def rest_of(stored: Fields, known: Fields) -> bytes | None:
-    """What a hash holds that the task and its events do not say: a newer build wrote it. None for nearly all.
+def unknown_fields_of(stored: Fields, known: Fields) -> bytes | None:
+    """The fields of a stored hash that the task and its events do not account for: a newer build wrote them.
 
-    The state has no room for more, and the bits of an instant that has not come differ between Lua and Python.
+    None for nearly all tasks. The state is excluded: it has no room for additions, and Lua and Python may encode a
+    missing time with different bits.
     """
-    rest = {name: value for name, value in stored.items() if name != b"s" and known.get(name) != value}
-    return pack(rest) if rest else None
+    unknown = {name: value for name, value in stored.items() if name != b"s" and known.get(name) != value}
+    return pack(unknown) if unknown else None
 
 
-def with_rest(known: Fields, rest: bytes | None) -> Fields:
-    return known | (_fields.decode(rest) if rest else {})
+def with_unknown_fields(known: Fields, unknown: bytes | None) -> Fields:
+    return known | (_fields.decode(unknown) if unknown else {})
 
 
 def _pack_state(task: Task, lane: str) -> bytes:
@@ -238,8 +239,8 @@ def _pack_event(event: Event) -> bytes:
     return head + f"{event.worker_id or ''}\0{'' if event.error is None else '=' + event.error}".encode()
 
 
-def events_of(fields: Iterable[tuple[bytes, bytes]]) -> list[Event]:
-    """The history among a task's fields, in order. What cannot be read of it is left out."""
+def unpack_events(fields: Iterable[tuple[bytes, bytes]]) -> list[Event]:
+    """The events in a task's hash, in order. Omits events that cannot be decoded."""
     events = []
     for name, data in fields:
         if name[:1] == b"h" and name[1:].isdigit():

@@ -1,4 +1,4 @@
-"""Waiting until a claim may succeed: told by the server's own channel, or looking now and then while that is away."""
+"""Waits until a claim may succeed: for a message of the server's channel, or by polling while not subscribed."""
 
 import asyncio
 import contextlib
@@ -10,55 +10,56 @@ from redis.exceptions import RedisError
 
 from qo.backoff import Backoff
 from qo.engines.redis.pool import RedisPool, Unsent, pack_command
-from qo.engines.redis.task_fields import Place
+from qo.engines.redis.task_fields import RedisLane
 from qo.model import ClaimRequest, eligibility
 
-_POLL = 1.0  # seconds between two looks while nobody tells us
-_QUIET = 15.0  # seconds without a word after which the channel is asked whether it is still there
-_SHORTEST, _LONGEST = 0.05, 2.0  # seconds between two tries to listen
+_POLL_INTERVAL = 1.0  # while not subscribed
+_PING_AFTER = 15.0  # seconds without a message; if as many pass without a reply, the connection is dropped
+_MAX_ALARM_DELAY = 15.0
+_MIN_RECONNECT_DELAY, _MAX_RECONNECT_DELAY = 0.05, 2.0
 
-_news = msgspec.json.Decoder(tuple[float | None, list[Place]])
+_message = msgspec.json.Decoder(tuple[float | None, list[RedisLane]])
 
 
 class EmptyClaim(NamedTuple):
-    """What a claim that found nothing saw."""
+    """The state at a claim that found nothing."""
 
-    told: int  # how much had been heard by then
+    notifications: int  # the count of the watch before the claim
     due_at: float | None  # when the next task becomes due, by the event loop's clock
 
 
 class RedisWatch:
-    def __init__(self, lines: RedisPool, prefix: str) -> None:
-        self._lines = lines
+    def __init__(self, pool: RedisPool, prefix: str) -> None:
+        self._pool = pool
         self._channel = f"{{{prefix}}}:news"
         self._sleepers: dict[asyncio.Future[None], ClaimRequest] = {}
         self._listener: asyncio.Task[None] | None = None
-        self._listening = asyncio.Event()
-        self.told = 0
+        self._subscribed = asyncio.Event()
+        self.notifications = 0  # grows with every message; a sleeper compares it, so that it misses none
 
-    async def listen(self) -> bool:
-        """Make sure that we are told. False: it is not possible just now."""
-        if not self._lines.is_open:
+    async def subscribe(self) -> bool:
+        """Whether the watch is subscribed. Waits up to a poll interval for the subscription."""
+        if not self._pool.is_open:
             return False
         if self._listener is None or self._listener.done():
             self._listener = asyncio.get_running_loop().create_task(self._listen())
-        if not self._listening.is_set():
+        if not self._subscribed.is_set():
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_POLL):
-                    await self._listening.wait()
-        return self._listening.is_set()
+                async with asyncio.timeout(_POLL_INTERVAL):
+                    await self._subscribed.wait()
+        return self._subscribed.is_set()
 
     @property
-    def is_listening(self) -> bool:
-        return self._listening.is_set()
+    def is_subscribed(self) -> bool:
+        return self._subscribed.is_set()
 
-    async def sleep(self, request: ClaimRequest, look: EmptyClaim, timeout: float) -> None:
-        """Until something happened since the look, or becomes due."""
+    async def sleep(self, request: ClaimRequest, claim: EmptyClaim, timeout: float) -> None:
+        """Return when a task that matches the request may have become claimable since `claim`, or the time is up."""
         loop = asyncio.get_running_loop()
-        seconds = timeout if self.is_listening else min(timeout, _POLL)
-        if look.due_at is not None:
-            seconds = min(seconds, look.due_at - loop.time())
-        if seconds <= 0 or self.told != look.told:
+        seconds = timeout if self.is_subscribed else min(timeout, _POLL_INTERVAL)
+        if claim.due_at is not None:
+            seconds = min(seconds, claim.due_at - loop.time())
+        if seconds <= 0 or self.notifications != claim.notifications:
             return
         sleeper = loop.create_future()
         alarm = loop.call_later(seconds, _end, sleeper)
@@ -77,53 +78,53 @@ class RedisWatch:
                 await listener
         self._wake_all()
 
-    # --- listening
+    # --- the subscription
 
     async def _listen(self) -> None:
-        backoff = Backoff(_SHORTEST, _LONGEST)
+        backoff = Backoff(_MIN_RECONNECT_DELAY, _MAX_RECONNECT_DELAY)
         while True:
             with contextlib.suppress(RedisError, OSError, Unsent):
-                line = await self._lines.connect()
+                connection = await self._pool.connect()
                 try:
-                    await line.send_packed_command([pack_command("SUBSCRIBE", self._channel)])
+                    await connection.send_packed_command([pack_command("SUBSCRIBE", self._channel)])
                     backoff.reset()
-                    await self._hear(line)
+                    await self._receive(connection)
                 finally:
-                    self._listening.clear()
-                    await line.disconnect(nowait=True)
+                    self._subscribed.clear()
+                    await connection.disconnect(nowait=True)
             await asyncio.sleep(backoff.next())
 
-    async def _hear(self, line: AbstractConnection) -> None:
-        """Until the channel falls silent; the driver's errors end it too."""
-        asked = False
+    async def _receive(self, connection: AbstractConnection) -> None:
+        """Handle messages until the server stops responding. Raises the driver's errors."""
+        is_ping_sent = False
         while True:
-            heard = await line.read_response(timeout=_QUIET)
-            if heard is None:
-                if asked:
+            message = await connection.read_response(timeout=_PING_AFTER)
+            if message is None:
+                if is_ping_sent:
                     return
-                await line.send_packed_command([pack_command("PING")])
-                asked = True
+                await connection.send_packed_command([pack_command("PING")])
+                is_ping_sent = True
                 continue
-            asked = False
-            if heard[0] == b"message":
-                self._tell(heard[2])
-            elif heard[0] == b"subscribe":
-                self._listening.set()
-                self._wake_all()  # something may have been said while nobody listened
+            is_ping_sent = False
+            if message[0] == b"message":
+                self._notify(message[2])
+            elif message[0] == b"subscribe":
+                self._subscribed.set()
+                self._wake_all()  # messages sent before the subscription were missed
 
-    def _tell(self, data: bytes) -> None:
-        self.told += 1
-        due_in, places = _news.decode(data)
+    def _notify(self, data: bytes) -> None:
+        self.notifications += 1
+        due_in, lanes = _message.decode(data)
         for sleeper, request in self._sleepers.items():
             takes = eligibility(request)
-            if any(takes(*place[:3]) for place in places):
+            if any(takes(*lane[:3]) for lane in lanes):
                 _end(sleeper)
             elif due_in is not None:
-                # Waking up early is harmless, so it need not be known whether the sleeper's own alarm is earlier.
-                asyncio.get_running_loop().call_later(min(due_in, _QUIET), _end, sleeper)
+                # An early wake-up is harmless, so it need not be compared with the sleeper's own alarm.
+                asyncio.get_running_loop().call_later(min(due_in, _MAX_ALARM_DELAY), _end, sleeper)
 
     def _wake_all(self) -> None:
-        self.told += 1
+        self.notifications += 1
         for sleeper in self._sleepers:
             _end(sleeper)
 
