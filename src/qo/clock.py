@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import partial
+from typing import overload
 
 Clock = Callable[[], float]  # seconds since the epoch
 
@@ -70,6 +71,10 @@ class ClockDistance:
         return True
 
 
+@overload
+def iso(instant: float) -> str: ...
+@overload
+def iso(instant: float | None) -> str | None: ...
 def iso(instant: float | None) -> str | None:
     """An instant as people and JSON see it."""
     if instant is None:

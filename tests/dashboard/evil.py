@@ -42,7 +42,7 @@ SCRIPTS = [
 
 
 async def fill(path: Path) -> list[str]:
-    """A task for each script, with the script in every field, in three statuses; workers and switches full of them."""
+    """A task for each script, with the script in every field, in three statuses; workers and controls full of them."""
     engine = SqliteEngine(path)
     await engine.open()
     try:

@@ -24,7 +24,7 @@ from qo.notes import TOKENS
 from qo.old_tokens import OLD_TOKENS, discard_old_tokens
 from qo.stats import add_up, read_stats
 from qo.web.callers import Scope
-from qo.web.tokens import Tokens, create_token, read_tokens
+from qo.web.http.tokens import Tokens, create_token, read_tokens
 from qo.worker.registration import Registration
 from qo.worker.settings import WorkerSettings
 from tests.dashboard.zero_store import Place, Store

@@ -1,4 +1,4 @@
-"""The overview: figures, charts, switches; every button clicked."""
+"""The overview: figures, charts, controls; every button clicked."""
 
 import re
 
@@ -37,11 +37,11 @@ def test_everything_is_paused_and_resumed(seen: Seen):
     page.get_by_role("button", name="Pause", exact=True).click()
     seen.told("Everything paused")
     expect(page.locator(".notice")).to_contain_text("Everything is paused")
-    assert seen.queue.get("overview")["switches"]["paused"]["all"]
+    assert seen.queue.get("overview")["controls"]["paused"]["all"]
     seen.picture("overview-paused")
     page.get_by_role("button", name="Resume", exact=True).click()
     expect(page.locator(".notice")).to_have_count(0)
-    assert not seen.queue.get("overview")["switches"]["paused"]["all"]
+    assert not seen.queue.get("overview")["controls"]["paused"]["all"]
 
 
 def test_a_queue_and_a_type_are_paused_and_resumed(seen: Seen):
@@ -52,7 +52,7 @@ def test_a_queue_and_a_type_are_paused_and_resumed(seen: Seen):
     expect(page.locator(".notice")).to_contain_text("Paused queues: side.")
     page.get_by_role("button", name="Pause greet", exact=True).click()
     expect(page.locator(".notice")).to_contain_text("Paused types: greet.")
-    assert seen.queue.get("overview")["switches"]["paused"] == {"all": False, "queues": ["side"], "types": ["greet"]}
+    assert seen.queue.get("overview")["controls"]["paused"] == {"all": False, "queues": ["side"], "types": ["greet"]}
     page.get_by_role("button", name="Resume side", exact=True).click()
     page.get_by_role("button", name="Resume greet", exact=True).click()
     expect(page.locator(".notice")).to_have_count(0)
@@ -71,7 +71,7 @@ def test_a_rate_is_limited_and_the_limit_lifted(seen: Seen):
     page.locator("dialog input[type=number]").fill("100")
     seen.dialog("Set")
     expect(page.locator(".notice")).to_contain_text("Each worker starts at most 100 tasks a second.")
-    assert seen.queue.get("overview")["switches"]["limits"] == {"greet": 2.5}
+    assert seen.queue.get("overview")["controls"]["limits"] == {"greet": 2.5}
     for type in ("", "greet"):
         page.get_by_role("button", name="Rate limit").click()
         page.locator("dialog select").select_option(type)
@@ -100,13 +100,13 @@ def test_the_limit_on_types_is_shown_set_and_lifted(seen: Seen):
     seen.told("at most 2 types")
     expect(types).to_have_text("2 of 2")
     expect(types).to_have_class(re.compile("bad"))
-    assert seen.queue.get("overview")["switches"]["max_types"] == 2
+    assert seen.queue.get("overview")["controls"]["max_types"] == 2
     seen.picture("type-limit")
     page.get_by_role("button", name="Type limit").click()
     field.fill("0")
     seen.dialog("Set")
     expect(types).to_have_text("2")
-    assert seen.queue.get("overview")["switches"]["max_types"] == 0
+    assert seen.queue.get("overview")["controls"]["max_types"] == 0
 
 
 def test_old_tasks_are_cleaned_up(seen: Seen):

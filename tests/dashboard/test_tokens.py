@@ -10,7 +10,7 @@ from playwright.sync_api import Page, expect
 from qo.engines.sqlite import SqliteEngine
 from qo.web import WebSettings
 from qo.web.callers import Scope
-from qo.web.tokens import create_token
+from qo.web.http.tokens import create_token
 from tests.dashboard.seen import picture
 from tests.web.serving import Served, served
 

@@ -195,31 +195,31 @@ async def test_all_that_match_are_acted_upon_and_no_others(queue: Client, source
     assert set(record.task_ids) == set(failed) and record.target == "type mail, status failed cancelled"
 
 
-async def test_switches_set_on_the_page_are_what_workers_obey(place: Place, queue: Client, tab: Tab) -> None:
+async def test_controls_set_on_the_page_are_what_workers_obey(place: Place, queue: Client, tab: Tab) -> None:
     source = await Source.on(tab.page, place, place.narrow_link("--write"))
     await queue.controls.pause(queues=["slow"])
-    await source.get("return source.steer('pause', {queue: 'mail'});")
-    await source.get("return source.steer('pause', {type: 'constructor'});")
-    await source.get("return source.steer('rate-limit', {type: 'crawl', limit: 2.5});")
-    await source.get("return source.steer('rate-limit', {limit: 10});")
-    await source.get("return source.steer('max-types', {max_types: 25});")
-    await source.get("return source.steer('drain', {worker: 'crane-7'});")
+    await source.get("return source.control('pause', {queue: 'mail'});")
+    await source.get("return source.control('pause', {type: 'constructor'});")
+    await source.get("return source.control('rate-limit', {type: 'crawl', limit: 2.5});")
+    await source.get("return source.control('rate-limit', {limit: 10});")
+    await source.get("return source.control('max-types', {max_types: 25});")
+    await source.get("return source.control('drain', {worker: 'crane-7'});")
     control = await queue.controls.read()
     assert control.paused_queues == {"slow", "mail"} and control.paused_types == {"constructor"}
     assert control.rate_limits == {"crawl": 2.5} and control.rate_limit == 10 and not control.paused
     assert control.draining == {"crane-7"} and control.max_types == 25
-    await source.get("return source.steer('pause');")
+    await source.get("return source.control('pause');")
     assert (await queue.controls.read()).paused
-    await source.get("return source.steer('resume', {queue: 'slow'});")
+    await source.get("return source.control('resume', {queue: 'slow'});")
     control = await queue.controls.read()
     assert control.paused_queues == {"mail"} and control.paused
-    await source.get("return source.steer('resume');")
+    await source.get("return source.control('resume');")
     control = await queue.controls.read()
     assert not control.paused and not control.paused_queues and not control.paused_types
-    wrong = await source.ask("return source.steer('rate-limit', {limit: -1});")
+    wrong = await source.ask("return source.control('rate-limit', {limit: -1});")
     assert wrong.code == "refused"
     for number in (-1, 10_001, 2.5, "", None):
-        wrong = await source.ask("return source.steer('max-types', {max_types: argument});", number)
+        wrong = await source.ask("return source.control('max-types', {max_types: argument});", number)
         assert wrong.code == "refused" and "from 0 to 10,000" in wrong.message
     assert (await queue.controls.read()).max_types == 25
     done = [(each.action, each.target) for each in await actions(queue)]  # with rights to create a record and no more
@@ -240,9 +240,9 @@ async def test_switches_set_on_the_page_are_what_workers_obey(place: Place, queu
 
 async def test_clean_up_deletes_what_ended_long_enough_ago(queue: Client, source: Source) -> None:
     ids = await fill(queue)
-    young = await source.get("return source.steer('cleanup', {older_than: 3600, status: ['completed', 'failed']});")
+    young = await source.get("return source.control('cleanup', {older_than: 3600, status: ['completed', 'failed']});")
     assert young["deleted"] == 0
-    old = await source.get("return source.steer('cleanup', {older_than: 0, status: ['completed', 'failed']});")
+    old = await source.get("return source.control('cleanup', {older_than: 0, status: ['completed', 'failed']});")
     assert old["deleted"] == 2
     left = {status for status, task_id in ids.items() if await queue.get(task_id)}
     assert left == set(Status) - {Status.COMPLETED, Status.FAILED}
@@ -264,7 +264,7 @@ async def test_without_leave_to_write_nothing_is_written(place: Place, queue: Cl
             refusal = await forced.ask(script, [action, ids[status]])
             why = refusal.message or refusal.value["refused"][0]["why"]
             assert "may not write" in why, why
-        switch = await forced.ask("source.can.write = true; return source.steer('pause');")
+        switch = await forced.ask("source.can.write = true; return source.control('pause');")
         assert switch.code == "not_allowed"
     assert place.objects() == before
     for status, task_id in ids.items():
@@ -313,7 +313,7 @@ async def test_a_page_leaves_a_format_alone_that_it_does_not_know(store: Store, 
     refused = """async (id) => {
       const now = performance.now.bind(performance);
       performance.now = () => now() + 10_000;
-      const doings = [() => before.overview(), () => before.steer('pause'), () => before.act('cancel', {ids: [id]})];
+      const doings = [() => before.overview(), () => before.control('pause'), () => before.act('cancel', {ids: [id]})];
       return Promise.all(doings.map((doing) => doing().then((said) => JSON.stringify(said), (error) => error.message)));
     }"""
     for said in await tab.page.evaluate(refused, id_):

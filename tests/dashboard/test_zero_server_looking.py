@@ -25,7 +25,7 @@ from qo.ids import new_id, new_token
 from qo.model import ANY, ClaimRequest, NewTask, Status, cancel, complete
 from qo.notes import MAX_LIVE_TYPES, find_unhandled
 from qo.stats.archive import note_name
-from qo.web.stats.recent_stats import RecentStats
+from qo.web.stats.throughput import RecentStats
 from tests.dashboard.chromium import FILES, Tab
 from tests.dashboard.zero_queue import Source, fill, opened, task_in
 from tests.dashboard.zero_store import Place, Store
@@ -125,7 +125,7 @@ async def test_the_overview_counts_as_the_engine_counts(queue: Client, source: S
         kind: counts.get("pending", 0) for kind, counts in stats["by_type"].items()
     }
     assert {line["queue"]: line["live_types"] for line in seen["queues"]} == {"main": 4, "mail": 3}
-    assert seen["switches"]["max_types"] == MAX_LIVE_TYPES
+    assert seen["controls"]["max_types"] == MAX_LIVE_TYPES
     unhandled = by_type(await find_unhandled(queue.engine, system_clock()))
     assert {line["type"]: line["unhandled"] for line in seen["types"] if line["unhandled"]} == unhandled
     assert sum(line["depth"] for line in seen["priorities"]) == stats["pending"] and seen["exact"]
@@ -206,7 +206,7 @@ async def test_looking_again_reads_only_what_changed(queue: Client, source: Sour
     """
     first, second, third = await source.get(script)
     assert first <= 30 + 5
-    assert second <= 4 and third <= 4  # tasks, workers and statistics listed, or the object asked for; switches
+    assert second <= 4 and third <= 4  # tasks, workers and statistics listed, or the object asked for; controls
 
 
 @pytest.fixture

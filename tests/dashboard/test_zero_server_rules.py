@@ -36,7 +36,7 @@ from qo.model import (
 )
 from qo.stats.archive import note_name
 from qo.testing import ManualClock
-from qo.web.stats.recent_stats import RecentStats
+from qo.web.stats.throughput import RecentStats
 from tests.dashboard.chromium import call
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -181,7 +181,7 @@ async def test_the_clock_of_the_store_is_told_as_python_tells_it(modules: Page) 
 
 async def test_the_past_of_a_task_is_told_as_the_server_tells_it(modules: Page) -> None:
     pytest.importorskip("litestar")
-    from qo.web.dashboard_api.versions import documents  # noqa: PLC0415 - with a server's packages only
+    from qo.web.dashboard_api.views import documents  # noqa: PLC0415 - with a server's packages only
 
     clock = ManualClock()
     engine = MemoryEngine(clock)

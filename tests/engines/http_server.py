@@ -1,4 +1,4 @@
-"""A real server in a thread of this process: the routers for workers over whatever queue a test puts in, or an app."""
+"""A real server in a thread of this process: the routers for workers over the store of a test, or an app."""
 
 import asyncio
 import socket
@@ -15,11 +15,11 @@ from qo.client import Client
 from qo.clock import Clock, system_clock
 from qo.engine import Engine
 from qo.errors import QoError
-from qo.web.access import put_caller
 from qo.web.callers import LOCAL_CALLER
-from qo.web.metrics import router as metrics_router
-from qo.web.problems import of_http, of_ours
-from qo.web.worker_routes import router
+from qo.web.health import router as health_router
+from qo.web.http.access import put_caller
+from qo.web.http.problems import of_http, of_ours
+from qo.web.remote.routes import router
 
 T = TypeVar("T")
 
@@ -31,7 +31,7 @@ async def admit(request: Request[Any, Any, Any]) -> None:
 
 def make_app() -> Litestar:
     return Litestar(
-        [router, metrics_router],
+        [router, health_router],
         before_request=admit,
         exception_handlers={QoError: of_ours, HTTPException: of_http},
         openapi_config=None,
@@ -71,14 +71,14 @@ class Server:
 
     @asynccontextmanager
     async def serving(self, engine: Engine, clock: Clock = system_clock) -> AsyncIterator[Client]:
-        queue = Client(engine, clock=clock)
-        await self.there(queue.open())
+        client = Client(engine, clock=clock)
+        await self.there(client.open())
         self.app.state.clear()
-        self.app.state["queue"] = queue
+        self.app.state["client"] = client
         try:
-            yield queue
+            yield client
         finally:
-            await self.there(queue.close())
+            await self.there(client.close())
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from qo.audit import AuditRecord, compact_audit, read_audit
 from qo.clock import system_clock
 from qo.engines import open_engine
 from qo.web.callers import Scope
-from qo.web.tokens import create_token
+from qo.web.http.tokens import create_token
 
 ACTIONS = 20  # acknowledged before each kill, at least
 CALLERS = 4
@@ -45,7 +45,7 @@ class Acting:
                     self.submitted.add(task_id)
                     await self._act(http, ("cancel", task_id), "DELETE", f"/api/v1/tasks/{task_id}")
                     queue = f"q{next(self._numbers)}"
-                    await self._act(http, ("pause", f"queues {queue}"), "POST", "/api/v1/switches/pause", queue=queue)
+                    await self._act(http, ("pause", f"queues {queue}"), "POST", "/api/v1/controls/pause", queue=queue)
 
     async def _act(self, http: httpx.AsyncClient, action: tuple[str, str], method: str, path: str, **body: str) -> None:
         self.sent.add(action)

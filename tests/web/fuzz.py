@@ -13,7 +13,7 @@ from schemathesis.checks import not_a_server_error
 from qo.clock import system_clock
 from qo.engine import Engine
 from qo.web.callers import Scope
-from qo.web.tokens import create_token
+from qo.web.http.tokens import create_token
 
 SETTINGS = {"deadline": None, "database": None, "suppress_health_check": list(HealthCheck), "phases": [Phase.generate]}
 NO_END = "/api/v1/events"

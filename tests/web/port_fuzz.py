@@ -28,7 +28,7 @@ READS = (
     "/api/v1/dashboard/overview",
     "/api/v1/queue/stats",
     "/api/v1/workers",
-    "/api/v1/switches",
+    "/api/v1/controls",
     "/metrics",
     f"/api/v1/tasks/{IDS[0]}",
     f"/api/tasks/{IDS[1]}",

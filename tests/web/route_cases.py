@@ -30,7 +30,7 @@ class World:
         self.engine = MemoryEngine()
 
     async def rebuild(self) -> None:
-        """The tasks, workers and switches of others, and nothing else."""
+        """The tasks, workers and controls of others, and nothing else."""
         tasks = await self.engine.find(Filter(), limit=10_000)
         tasks += await self.engine.find(Filter(statuses=(Status.ARCHIVED,)), limit=10_000)
         ids = list({task.id for task in tasks})
@@ -135,15 +135,15 @@ about("POST", f"{V1}/tasks/replay", "failed", {})
 about("POST", f"{V1}/tasks/replay", "failed", {"queue": [SECRET]})
 about("GET", f"{V1}/queue/stats")
 about("GET", f"{V1}/workers", "running")
-about("GET", f"{V1}/switches")
+about("GET", f"{V1}/controls")
 for verb in ("pause", "resume"):
-    about("POST", f"{V1}/switches/{verb}", body={"queue": MINE}, more=BY_QUEUE)
-    about("POST", f"{V1}/switches/{verb}", body={"type": TYPE}, more=BY_TYPE)
-    about("POST", f"{V1}/switches/{verb}", body={"queue": MINE, "type": TYPE}, more=WHOLE_ONLY)
-    about("POST", f"{V1}/switches/{verb}", body={}, more=WHOLE_ONLY)
-about("POST", f"{V1}/switches/rate-limit", body={"tasks_per_second": 1, "type": TYPE}, more=BY_TYPE)
-about("POST", f"{V1}/switches/rate-limit", body={"tasks_per_second": 1}, more=WHOLE_ONLY)
-about("POST", f"{V1}/switches/max-types", body={"max_types": 5000}, more=WHOLE_ONLY)
+    about("POST", f"{V1}/controls/{verb}", body={"queue": MINE}, more=BY_QUEUE)
+    about("POST", f"{V1}/controls/{verb}", body={"type": TYPE}, more=BY_TYPE)
+    about("POST", f"{V1}/controls/{verb}", body={"queue": MINE, "type": TYPE}, more=WHOLE_ONLY)
+    about("POST", f"{V1}/controls/{verb}", body={}, more=WHOLE_ONLY)
+about("POST", f"{V1}/controls/rate-limit", body={"tasks_per_second": 1, "type": TYPE}, more=BY_TYPE)
+about("POST", f"{V1}/controls/rate-limit", body={"tasks_per_second": 1}, more=WHOLE_ONLY)
+about("POST", f"{V1}/controls/max-types", body={"max_types": 5000}, more=WHOLE_ONLY)
 about("GET", f"{V1}/events")
 about("GET", f"{V1}/audit")
 about("POST", "/auth/logout")

@@ -16,7 +16,7 @@ from qo.client import Client
 from qo.clock import Clock, system_clock
 from qo.engine import Engine
 from qo.web import WebSettings, create_app
-from qo.web.connections import server_config
+from qo.web.http.connections import server_config
 
 T = TypeVar("T")
 PATIENCE = 20.0

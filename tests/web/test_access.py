@@ -11,12 +11,19 @@ from qo.model import Filter
 from qo.notes import TOKENS
 from qo.testing import ManualClock
 from qo.web import WebSettings
-from qo.web.access import Gate, is_loopback
 from qo.web.callers import LOCAL_CALLER, AccessLimits, Scope
+from qo.web.http.access import Gate, RequestRateLimit, is_loopback
+from qo.web.http.tokens import (
+    KnownCallers,
+    Tokens,
+    TokenUseRecorder,
+    create_token,
+    forget_tokens,
+    read_token_uses,
+    read_tokens,
+    revoke_token,
+)
 from qo.web.oidc.settings import OidcSettings
-from qo.web.rate_limit import RequestRateLimit
-from qo.web.token_uses import TokenUseRecorder, read_token_uses
-from qo.web.tokens import KnownCallers, Tokens, create_token, forget_tokens, read_tokens, revoke_token
 from tests.web.serving import Served, served
 
 LOGIN = OidcSettings(issuer="https://accounts.example.com", client_id="qo", roles={"ops": frozenset({Scope.OPERATE})})

@@ -16,13 +16,13 @@ from qo import wire
 from qo.client import Client
 from qo.model import Filter, Status
 from qo.testing import ManualClock
-from qo.web import WebSettings, access_table, create_app
-from qo.web.access import Outside
-from qo.web.access_table import RouteAccess, routes_of
+from qo.web import WebSettings, create_app, route_table
 from qo.web.callers import Caller, Scope
+from qo.web.http.access import Outside
+from qo.web.http.tokens import create_token, revoke_token
 from qo.web.oidc.sessions import CSRF_HEADER, SessionStore, csrf_token_of
 from qo.web.oidc.settings import OidcSettings, parse_roles
-from qo.web.tokens import create_token, revoke_token
+from qo.web.route_table import RouteAccess, routes_of
 from tests.web.route_cases import CASES, CONTROL, FOREIGN_WORKER, MINE, SECRET, TYPE, Case, World
 
 PAGE = Path(__file__).parents[2] / "docs" / "access.md"
@@ -228,8 +228,8 @@ async def test_a_person_may_do_what_any_of_the_groups_may_and_where_it_may():
         assert acted.status == 200 and msgspec.json.decode(acted.body)["done"] == 1
         acted = await answer(mixed, "POST", "/api/v1/dashboard/act", {"action": "delete", "ids": [mine, foreign.id]})
         assert acted.status == 200 and msgspec.json.decode(acted.body)["done"] == 1
-        assert (await answer(mixed, "POST", "/api/v1/switches/pause", {})).status == 403
-        assert (await answer(mixed, "POST", "/api/v1/switches/pause", {"queue": MINE})).status == 200
+        assert (await answer(mixed, "POST", "/api/v1/controls/pause", {})).status == 403
+        assert (await answer(mixed, "POST", "/api/v1/controls/pause", {"queue": MINE})).status == 200
         assert (await answer(mixed, "GET", "/api/v1/audit")).status == 403
         assert await world.engine.get([foreign.id]) == [foreign]
         # Queue or type cannot be said with one list of each: the group named first counts.
@@ -262,7 +262,7 @@ async def test_public_routes_need_no_token():
                 assert reply.status < 400, (route.path, bearer.name)
 
 
-SHOWN = ("/api/v1/tasks", "/api/v1/dashboard/overview", "/api/tasks", "/api/v1/switches", "/api/v1/workers")
+SHOWN = ("/api/v1/tasks", "/api/v1/dashboard/overview", "/api/tasks", "/api/v1/controls", "/api/v1/workers")
 
 
 async def test_without_limits_everything_is_shown():
@@ -301,5 +301,5 @@ async def ask(site: Site, name: str, path: str) -> Reply:
 
 
 def test_the_page_in_the_docs_is_the_one_the_code_draws() -> None:
-    hint = "docs/access.md is out of date: python -m qo.web.access_table > docs/access.md"
-    assert PAGE.read_text(encoding="utf-8") == access_table.render(routes_of(create_app("memory://"))), hint
+    hint = "docs/access.md is out of date: python -m qo.web.route_table > docs/access.md"
+    assert PAGE.read_text(encoding="utf-8") == route_table.render(routes_of(create_app("memory://"))), hint

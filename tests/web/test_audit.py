@@ -24,8 +24,8 @@ from qo.notes import CONTROL, TOKENS, WORKERS, WorkerNote
 from qo.testing.samples import claim_one, new, task_id
 from qo.web import WebSettings
 from qo.web.callers import Scope
-from qo.web.limits import ServerLimits
-from qo.web.tokens import create_token
+from qo.web.http.settings import ServerLimits
+from qo.web.http.tokens import create_token
 from tests.web.serving import Served, in_process, served
 
 
@@ -94,11 +94,11 @@ def test_every_action_of_both_dialects_and_the_dashboard_is_recorded(api: Served
         ("POST", "/api/v1/dashboard/cleanup", {"older_than": 0, "status": ["cancelled"]},
             ("delete", 3, [], "older than 0 s, status cancelled")),
         ("DELETE", "/api/tasks?olderThan=2020-01-01", None, None),
-        ("POST", "/api/v1/switches/pause", {"queue": "mail"}, ("pause", None, [], "queues mail")),
-        ("POST", "/api/v1/switches/resume", {}, ("resume", None, [], "")),
-        ("POST", "/api/v1/switches/rate-limit", {"tasks_per_second": 5, "type": "t"},
+        ("POST", "/api/v1/controls/pause", {"queue": "mail"}, ("pause", None, [], "queues mail")),
+        ("POST", "/api/v1/controls/resume", {}, ("resume", None, [], "")),
+        ("POST", "/api/v1/controls/rate-limit", {"tasks_per_second": 5, "type": "t"},
             ("limit", None, [], "5 a second, type t")),
-        ("POST", "/api/v1/switches/max-types", {"max_types": 500}, ("limit", None, [], "500 types")),
+        ("POST", "/api/v1/controls/max-types", {"max_types": 500}, ("limit", None, [], "500 types")),
         ("POST", "/api/v1/workers/w/drain", None, ("drain", None, [], "worker w")),
         ("POST", "/api/tasks/pause", None, ("pause", None, [], "")),
         ("POST", "/api/tasks/resume", None, ("resume", None, [], "")),

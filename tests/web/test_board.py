@@ -19,7 +19,7 @@ from qo.web import WebSettings
 from qo.web.callers import Scope
 from qo.web.dashboard_api import search
 from qo.web.dashboard_api.search import Search, find, find_sorted
-from qo.web.tokens import create_token
+from qo.web.http.tokens import create_token
 from tests.web.serving import Served, eventually, served
 
 BOARD = "/api/v1/dashboard"
@@ -74,7 +74,7 @@ def test_an_overview_counts_everything(api: Served):
     assert len(seen["throughput"]) == 60
     assert sum(minute["completed"] for minute in seen["throughput"]) == 1
     assert sum(minute["failed"] for minute in seen["throughput"]) == 1
-    assert seen["switches"]["paused"] == {"all": False, "queues": ["out"], "types": []}
+    assert seen["controls"]["paused"] == {"all": False, "queues": ["out"], "types": []}
 
 
 def test_an_hour_is_known_to_a_server_that_has_just_started(api: Served):
@@ -223,8 +223,8 @@ def test_cleaning_up_deletes_what_ended_long_ago(api: Served):
         assert api.post(f"{BOARD}/cleanup", bad).status_code == 400
 
 
-def test_switches(api: Served):
-    url = "/api/v1/switches"
+def test_controls(api: Served):
+    url = "/api/v1/controls"
     assert api.post(f"{url}/pause", {"queue": "q"}).json()["paused"] == {"all": False, "queues": ["q"], "types": []}
     assert api.post(f"{url}/pause", {}).json()["paused"]["all"]
     assert api.post(f"{url}/rate-limit", {"tasks_per_second": 2, "type": "t"}).json()["limits"] == {"t": 2.0}
@@ -294,7 +294,7 @@ def test_a_worker_over_http_is_told_to_drain(api: Served):
     assert api.post(f"{work}/{worker_id}/heartbeat", {}).json()["drain"] is False
     api.post(f"/api/v1/workers/{worker_id}/drain")
     until = time.monotonic() + 30
-    while not api.post(f"{work}/{worker_id}/heartbeat", {}).json()["drain"]:  # the switches are remembered for a second
+    while not api.post(f"{work}/{worker_id}/heartbeat", {}).json()["drain"]:  # the controls are remembered for a second
         assert time.monotonic() < until, "it was never told"
         time.sleep(0.05)
     assert api.post(f"{work}/{worker_id}/poll", {"available_capacity": 5}).json()["tasks"] == []

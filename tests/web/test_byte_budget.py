@@ -16,10 +16,10 @@ from qo.engines.memory import MemoryEngine
 from qo.errors import KeyReused
 from qo.model import ClaimRequest, Filter, Task
 from qo.testing.samples import new, task_id
-from qo.web.byte_budget import ANSWER_BYTES, ClaimSizes
 from qo.web.callers import Scope
+from qo.web.http.byte_budget import ANSWER_BYTES, ClaimSizes
+from qo.web.http.tokens import create_token
 from qo.web.remote.time_limits import TimeLimits
-from qo.web.tokens import create_token
 from tests.web.serving import in_process, served
 
 SIZE = 256 * 1024

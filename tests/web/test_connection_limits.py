@@ -15,7 +15,7 @@ from qo.cli.server_limits import limits_of, within_descriptors
 from qo.engines.memory import MemoryEngine
 from qo.errors import InvalidSetting
 from qo.web import WebSettings
-from qo.web.limits import ServerLimits
+from qo.web.http.settings import ServerLimits
 from tests.web.raw_http import PATIENCE, RawAnswer, answer, connect, head, say
 from tests.web.serving import Served, served
 

@@ -11,10 +11,10 @@ from qo.engines.memory import MemoryEngine
 from qo.testing import ManualClock
 from qo.testing.samples import new, task_id
 from qo.web import WebSettings
-from qo.web.access import Gate
 from qo.web.callers import LOCAL_CALLER, AccessLimits, Caller, Scope
-from qo.web.feed import EventStream, Feed
-from qo.web.tokens import create_token, revoke_token
+from qo.web.http.access import Gate
+from qo.web.http.tokens import create_token, revoke_token
+from qo.web.v1.events import EventStream, Feed
 from tests.web.serving import Served, served
 
 OURS = AccessLimits(queues=frozenset({"ours"}))
@@ -58,7 +58,7 @@ async def always(_: Caller) -> bool:
 
 
 async def test_a_listener_who_leaves_makes_room():
-    feed = Feed(MemoryEngine(), always, most=1)
+    feed = Feed(MemoryEngine(), always, max_listeners=1)
     for _ in range(3):
         listening = feed.listen(LOCAL_CALLER)
         assert (await anext(listening)).startswith(b"retry:")
@@ -66,7 +66,7 @@ async def test_a_listener_who_leaves_makes_room():
 
 
 async def test_nobody_takes_the_places_of_all_others():
-    feed = Feed(MemoryEngine(), always, most=4)
+    feed = Feed(MemoryEngine(), always, max_listeners=4)
     greedy, other = (Caller(id=name, name=name, kind="token", scopes=frozenset({Scope.READ})) for name in "ab")
     listening = [feed.listen(greedy) for _ in range(4)]
     assert [(await anext(each)).startswith(b"retry:") for each in listening] == [True] * 4
@@ -76,7 +76,7 @@ async def test_nobody_takes_the_places_of_all_others():
         with pytest.raises(StopAsyncIteration):
             await anext(oldest)
     for caller in (greedy, other):  # as many as the other has
-        with pytest.raises(HTTPException, match="listen already"):
+        with pytest.raises(HTTPException, match="event streams open"):
             feed.listen(caller)
 
 
@@ -92,10 +92,10 @@ async def test_a_stream_ends_when_its_token_does(ended_by: str):
     engine, clock, elapsed = MemoryEngine(), ManualClock(), ManualClock()
     gate = Gate(engine, WebSettings(), clock, elapsed=elapsed)
     made = await create_token(engine, "page", [Scope.READ], now=clock(), lifetime=60.0)
-    feed = Feed(engine, gate.is_admitted, most=1)
+    feed = Feed(engine, gate.is_admitted, max_listeners=1)
     listening = feed.listen(made.token.caller())
     await anext(listening)
-    await feed.look()
+    await feed.update()
     assert (await anext(listening)).startswith(b"event: counts")
     if ended_by == "revoked":
         await revoke_token(engine, "page")
@@ -103,19 +103,19 @@ async def test_a_stream_ends_when_its_token_does(ended_by: str):
     else:
         clock.advance(60.0)
     await engine.add([new(1)])
-    await feed.look()
+    await feed.update()
     with pytest.raises(StopAsyncIteration):
         await anext(listening)
 
 
 async def test_a_stream_tells_only_of_the_queues_of_its_token():
     engine = MemoryEngine()
-    feed = Feed(engine, always, most=2)
+    feed = Feed(engine, always, max_listeners=2)
     caller = Caller(id="1", name="page", kind="token", scopes=frozenset([Scope.READ]), limits=OURS)
     limited, whole = feed.listen(caller), feed.listen(LOCAL_CALLER)
     await anext(limited), await anext(whole)
     await engine.add([new(1, queue="ours"), *(new(number, queue="theirs") for number in range(2, 80))])
-    await feed.look()
+    await feed.update()
     counts, tasks = await anext(limited), await anext(limited)
     assert b'"queued":1' in counts and task_id(1).encode() in tasks and b"theirs" not in tasks
     assert b'"queued":79' in await anext(whole)

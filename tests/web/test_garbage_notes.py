@@ -22,7 +22,7 @@ PAGES = (
     "/metrics",
     "/api/v1/workers",
     "/api/v1/dashboard/workers",
-    "/api/v1/switches",
+    "/api/v1/controls",
     "/readyz",
 )
 HOUR = f"{datetime.fromtimestamp(system_clock(), UTC):%Y-%m-%dT%H}"
@@ -42,9 +42,9 @@ async def test_notes_of_any_content(name: str) -> None:
     worker = {"worker_id": "w", "started_at": now, "last_heartbeat": now, "capacity": 2**64 - 1}
     counts = {"completed": 2**64 - 1, "failed": {"\x00": -1}, "run": [1e308, {"999": 1, "-7": 2**64 - 1}]}
     stats = {"intervals": [[int(now) // 60 * 60, 60, [["\x00\n", "high", counts]]]]}
-    switches = {"rate_limits": {"\x00": -1e308}, "draining": ["\x00"]}
+    controls = {"rate_limits": {"\x00": -1e308}, "draining": ["\x00"]}
     garbage = [b"", b"\xff", b"{", b"null", b"[]", b"{}", DEEP, b'{"a":' + DEEP + b"}"]
-    for data in [*garbage, *(json.dumps(each).encode() for each in (worker, stats, switches))]:
+    for data in [*garbage, *(json.dumps(each).encode() for each in (worker, stats, controls))]:
         queue = Client(open_engine("memory://"))
         await queue.engine.write_note(name, data, expected=ANY)
         await check_pages(queue, data[:60])

@@ -72,8 +72,8 @@ def test_a_type_may_look_like_a_path_or_an_address(api: Served):
         for path in ("/api/tasks", "/api/v1/tasks"):
             (found,) = api.client.get(path, params={"type": type_}).json()["tasks"]
             assert task_id in found.values()
-        assert api.post("/api/v1/switches/pause", {"type": type_}).status_code == 200
-        assert api.post("/api/v1/switches/rate-limit", {"type": type_, "tasks_per_second": 2}).status_code == 200
+        assert api.post("/api/v1/controls/pause", {"type": type_}).status_code == 200
+        assert api.post("/api/v1/controls/rate-limit", {"type": type_, "tasks_per_second": 2}).status_code == 200
         assert api.client.get("/api/tasks/stats").json()["byType"][type_]["pending"] == 1
         assert show(api, task_id)["type"] == type_
 
@@ -303,7 +303,7 @@ def test_stats_count_by_status_and_type(api: Served):
     }
 
 
-# --- the switches
+# --- the controls
 
 
 def test_pause_and_resume_say_how_it_is_now(api: Served):

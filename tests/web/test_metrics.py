@@ -24,8 +24,8 @@ from qo.tasks import Registry, make_handler, make_options
 from qo.testing import EngineContract, ManualClock
 from qo.testing.samples import claim_one, new
 from qo.transitions import reason_of
-from qo.web.metrics import ServerMetrics
-from qo.web.stats.wait_times import look, percentiles
+from qo.web.stats.server_metrics import ServerMetrics
+from qo.web.stats.wait_times import percentiles, wait_percentiles
 from qo.worker import Worker, WorkerSettings
 from tests.engines.http_server import Server
 from tests.web.promql import Shown, problems, selectors, shown
@@ -89,7 +89,7 @@ async def test_the_age_of_a_long_queue_is_read_from_pages_over_its_whole_length(
     for n in range(1000):
         await engine.add([new(n)])
         clock.advance(1)
-    ages = await look(engine, [clock.now - 1000], clock.now)
+    ages = await wait_percentiles(engine, [clock.now - 1000], clock.now)
     assert 400 < ages["medium"]["p50"] < 600 and 850 < ages["medium"]["p99"] <= 1000
 
 

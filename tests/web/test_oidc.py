@@ -20,12 +20,12 @@ from qo.engines.memory import MemoryEngine
 from qo.errors import InvalidSetting
 from qo.web import WebSettings, create_app
 from qo.web.callers import Scope
+from qo.web.http.tokens import create_token
 from qo.web.oidc.login import LoginAttempt, LoginRefused, attempt_in, new_attempt
 from qo.web.oidc.provider import MAX_LOGINS, OidcProvider
 from qo.web.oidc.service import LoginService
 from qo.web.oidc.sessions import MAX_SESSIONS, SESSIONS, SessionStore
 from qo.web.oidc.settings import OidcSettings, check_oidc, parse_roles
-from qo.web.tokens import create_token
 from tests.servers.oidc import LoginPlace
 from tests.web.serving import Served, in_process, served
 
@@ -135,7 +135,7 @@ def test_a_member_of_a_group_logs_in_acts_and_logs_out(api: Served, oidc_provide
 def test_who_did_what_names_the_person(api: Served, oidc_provider: LoginPlace) -> None:
     log_in(api, oidc_provider, "dan@example.com")  # the one group is a text, and told by the user info
     csrf = {"x-csrf-token": session(api).json()["csrf_token"]}
-    api.post("/api/v1/switches/pause", {"queue": "mail"}, headers=csrf)
+    api.post("/api/v1/controls/pause", {"queue": "mail"}, headers=csrf)
     api.post("/auth/logout", headers=csrf)
     log_in(api, oidc_provider, "dan@example.com")
     actions = api.client.get("/api/v1/audit", params={"who": "dan@"}).json()["actions"]

@@ -14,12 +14,12 @@ from qo.client import Client
 from qo.engines.memory import MemoryEngine
 from qo.web import WebSettings
 from qo.web.callers import Scope
+from qo.web.http.tokens import create_token
 from qo.web.oidc import provider as oidc_provider_module
 from qo.web.oidc import routes
 from qo.web.oidc.login import LoginAttempt
 from qo.web.oidc.sessions import SESSIONS, end_sessions
 from qo.web.oidc.settings import OidcSettings
-from qo.web.tokens import create_token
 from tests.servers.oidc import LoginPlace
 from tests.web.serving import in_process
 

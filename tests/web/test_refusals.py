@@ -17,7 +17,7 @@ from qo.testing.samples import new
 from qo.testing.samples import task_id as id_of
 from qo.web import WebSettings
 from qo.web.callers import Scope
-from qo.web.tokens import create_token
+from qo.web.http.tokens import create_token
 from tests.web.serving import Served, served
 
 NOWHERE = "00000000-0000-8000-8000-000000000000"

@@ -10,7 +10,7 @@ import pytest
 from qo.engines.memory import MemoryEngine
 from qo.web import WebSettings
 from qo.web.callers import Scope
-from qo.web.tokens import create_token
+from qo.web.http.tokens import create_token
 from tests.servers.proxies import NAME, caddy, nginx
 from tests.web.serving import Served, served
 

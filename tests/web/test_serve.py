@@ -18,7 +18,7 @@ from qo.cli import main
 from qo.errors import InvalidSetting
 from qo.model import PromotionTimes
 from qo.web import Level, WebSettings
-from qo.web.priorities import read_priorities
+from qo.web.http.settings import read_priorities
 
 SOURCE = Path(qo.__file__).parents[1]
 

@@ -9,7 +9,7 @@ import pytest
 from qo.engines.memory import MemoryEngine
 from qo.web import WebSettings
 from qo.web.callers import Scope
-from qo.web.tokens import create_token, revoke_token
+from qo.web.http.tokens import create_token, revoke_token
 from tests.web.serving import Served, served
 
 Submit = Callable[..., httpx.Response]

@@ -248,15 +248,15 @@ async def test_a_heartbeat_tells_what_was_cancelled(worker: HttpWorker, queue: C
     assert (await worker.post(f"{worker.id}/heartbeat", beat))["lost"] == [task["task_id"]]
 
 
-async def test_switches_are_obeyed(worker: HttpWorker, queue: Client, served: Server) -> None:
+async def test_controls_are_obeyed(worker: HttpWorker, queue: Client, served: Server) -> None:
     await queue.enqueue("a")
     await queue.enqueue("b")
     await queue.controls.pause(types=["a"])
     assert [task["task_type"] for task in await worker.poll()] == ["b"]
-    served.app.state.pop("workers_desk")  # the switches are remembered for a second
+    served.app.state.pop("worker_api")  # the controls are remembered for a second
     await queue.controls.pause()
     assert await worker.poll() == []
-    served.app.state.pop("workers_desk")
+    served.app.state.pop("worker_api")
     await queue.controls.resume()
     assert [task["task_type"] for task in await worker.poll()] == ["a"]
 
@@ -274,7 +274,7 @@ async def test_a_worker_registered_elsewhere_is_known_by_its_note(
     worker: HttpWorker, queue: Client, served: Server
 ) -> None:
     await worker.register(capabilities=["gpu"], types=["t"])
-    served.app.state.pop("workers_desk")
+    served.app.state.pop("worker_api")
     await queue.enqueue("t", needs={"gpu"})
     assert len((await worker.post(f"{worker.id}/poll", {"available_capacity": 1}))["tasks"]) == 1
     assert "t" in (await notes.read(queue.engine, notes.KNOWN_TYPES, notes.KnownTypes)).types

@@ -15,7 +15,7 @@ from qo.errors import InvalidSetting
 from qo.testing.samples import new
 from qo.web import WebSettings, create_app
 from qo.web.callers import Scope
-from qo.web.tokens import create_token
+from qo.web.http.tokens import create_token
 from tests.engines.http_server import server
 
 

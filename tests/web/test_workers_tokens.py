@@ -10,7 +10,7 @@ from qo.engines.memory import MemoryEngine
 from qo.model import Status
 from qo.web import WebSettings
 from qo.web.callers import Scope
-from qo.web.tokens import create_token, revoke_token
+from qo.web.http.tokens import create_token, revoke_token
 from tests.web.serving import Served, served
 
 REQUEST_ID = "0a8ae6c1-1f4c-4c0b-9b8e-0c8e1d1f2a3b"
@@ -79,7 +79,7 @@ def test_a_worker_belongs_to_the_token_that_registered_it(api: Served):
         for caller in (other.headers, dict(api.client.headers)):  # not even an admin speaks for it
             answer = api.client.post(f"/internal/workers/{holder.id}/{path}", json=body, headers=caller)
             assert answer.status_code == 403 and task["lease_token"] not in answer.text, path
-    api.app.state.pop("workers_desk")  # another server knows whose it is, too
+    api.app.state.pop("worker_api")  # another server knows whose it is, too
     assert other.post(f"{holder.id}/poll", {"available_capacity": 1}).status_code == 403
     assert status(api, task_id) is Status.RUNNING
     assert holder.post(f"{holder.id}/result", {"task_id": task_id, "status": "completed"}).status_code == 200
@@ -104,8 +104,8 @@ def test_a_worker_settles_only_what_it_holds(api: Served):
 
 
 def test_a_poll_that_waits_ends_when_its_token_is_revoked(api: Served):
-    api.run(api.queue.controls.pause(queues=["quiet"]))  # a poll looks at the switches every second
-    api.app.state.pop("workers_desk", None)
+    api.run(api.queue.controls.pause(queues=["quiet"]))  # a poll looks at the controls every second
+    api.app.state.pop("worker_api", None)
     holder = Holder(api, "quiet")
     api.run(revoke_token(api.queue.engine, holder.name))  # the server still remembers it, as while a poll waits
     answer = holder.post(f"{holder.id}/poll", {"available_capacity": 1, "wait": 20})

@@ -1,4 +1,4 @@
-"""The options of `qo serve` that say what its clients may cost. Their defaults are those of `qo.web.limits`."""
+"""The options of `qo serve` that say what its clients may cost. Their defaults are those of `qo.web.http.settings`."""
 
 from collections.abc import Callable
 from typing import Any, TypeVar

@@ -15,11 +15,11 @@ from qo.client import Client
 from qo.errors import InvalidSetting
 from qo.monitor import MonitorSettings
 from qo.web import WebSettings, create_app
-from qo.web.access import is_loopback
-from qo.web.connections import server_config
+from qo.web.http.access import is_loopback
+from qo.web.http.connections import server_config
+from qo.web.http.settings import read_priorities
+from qo.web.http.tokens import Tokens, read_tokens
 from qo.web.oidc.settings import OidcSettings, check_oidc, parse_roles
-from qo.web.priorities import read_priorities
-from qo.web.tokens import Tokens, read_tokens
 
 log = logging.getLogger("qo.web")
 GRACE = 5  # seconds requests have to end, listeners included

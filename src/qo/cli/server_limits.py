@@ -5,7 +5,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from qo.web.limits import MEBIBYTE, ServerLimits
+from qo.web.http.settings import MEBIBYTE, ServerLimits
 
 log = logging.getLogger("qo.web")
 _SPARE_DESCRIPTORS = 128  # for the store, the log and everything else that is not a connection of a caller

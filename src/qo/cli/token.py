@@ -17,8 +17,15 @@ from qo.errors import InvalidSetting
 
 try:
     from qo.web.callers import Scope
-    from qo.web.token_uses import read_token_uses
-    from qo.web.tokens import Created, Token, create_token, forget_tokens, read_tokens, revoke_token
+    from qo.web.http.tokens import (
+        Created,
+        Token,
+        create_token,
+        forget_tokens,
+        read_token_uses,
+        read_tokens,
+        revoke_token,
+    )
 except ImportError as missing:
     raise InvalidSetting("tokens need the packages of the server: pip install 'qo-queue[web]'") from missing
 

@@ -1,12 +1,13 @@
-"""The application: one open queue behind every route."""
+"""The ASGI application: all routes over one client, and the background tasks of the server."""
 
 import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator, Coroutine
-from typing import Any
+from typing import Any, NamedTuple
 
 from litestar import Litestar, Router
+from litestar.datastructures import State
 from litestar.enums import ScopeType
 from litestar.exceptions import HTTPException
 from litestar.types import Receive, Scope, Send
@@ -16,24 +17,38 @@ from qo.clock import Clock, system_clock
 from qo.errors import NewerFormat, QoError
 from qo.ids import new_worker_id
 from qo.monitor import Monitor
-from qo.web import docs, health, metrics, pages, worker_routes
-from qo.web.access import admit
-from qo.web.action_recorder import recorder_of
-from qo.web.dashboard_api.router import router as board_router
-from qo.web.edge import Edge
-from qo.web.json_body import StrictRequest
+from qo.web import health, pages
+from qo.web.dashboard_api.router import router as dashboard_router
+from qo.web.http import openapi
+from qo.web.http.access import admit
+from qo.web.http.action_recorder import recorder_of
+from qo.web.http.edge import Edge
+from qo.web.http.problems import of_bugs, of_http, of_ours
+from qo.web.http.request_data import StrictRequest
+from qo.web.http.server import Server, new_server
+from qo.web.http.settings import WebSettings
+from qo.web.management.retry_counts import RetryCounts
 from qo.web.management.router import router as management_router
 from qo.web.oidc.routes import router as auth_router
-from qo.web.problems import of_bugs, of_http, of_ours
-from qo.web.server import Server, new_server
-from qo.web.settings import WebSettings
+from qo.web.remote.routes import router as remote_router
+from qo.web.remote.time_limits import TimeLimits
+from qo.web.v1.events import Feed
 from qo.web.v1.router import router as v1_router
 
 log = logging.getLogger("qo.web")
 
 
+class ApiParts(NamedTuple):
+    """State of single APIs, stored in the application's state under these names."""
+
+    feed: Feed
+    ticker: health.Ticker
+    time_limits: TimeLimits
+    retry_counts: RetryCounts
+
+
 class WebApp(Litestar):
-    """A Litestar application behind its edge, which also sees what no route answers."""
+    """A Litestar application behind `Edge`, which also sees requests without a route."""
 
     edge: Edge
     files: pages.Files
@@ -54,22 +69,28 @@ class WebApp(Litestar):
 
 
 def create_app(
-    queue_or_url: Client | str, *, settings: WebSettings | None = None, clock: Clock = system_clock
+    client_or_url: Client | str, *, settings: WebSettings | None = None, clock: Clock = system_clock
 ) -> Litestar:
-    """An ASGI application over a queue. It opens the queue when it starts and closes it when it ends."""
+    """An ASGI application over a store. It opens the client at startup and closes it at shutdown."""
     settings = settings or WebSettings()
-    if isinstance(queue_or_url, str):
-        queue_or_url = connect(queue_or_url, Settings(ageing=settings.ageing))
-    server = new_server(queue_or_url, settings, clock)
+    if isinstance(client_or_url, str):
+        client_or_url = connect(client_or_url, Settings(ageing=settings.ageing))
+    server = new_server(client_or_url, settings, clock)
+    parts = ApiParts(
+        feed=Feed(server.client.engine, server.gate.is_admitted, max_listeners=settings.listeners),
+        ticker=health.Ticker(),
+        time_limits=TimeLimits(server.client),
+        retry_counts=RetryCounts(server.client.engine),
+    )
     app = WebApp(
         route_handlers=routers(),
-        state=server.state(),
-        lifespan=[lambda _: running(server)],
+        state=State(server.state().dict() | parts._asdict()),
+        lifespan=[lambda _: running(server, parts)],
         request_class=StrictRequest,
         request_max_body_size=settings.body_limit,
         before_request=admit,
         exception_handlers={QoError: of_ours, HTTPException: of_http, Exception: of_bugs},
-        openapi_config=docs.description(),
+        openapi_config=openapi.description(),
         logging_config=None,
         debug=False,
     )
@@ -80,28 +101,27 @@ def create_app(
 def routers() -> list[Router]:
     return [
         v1_router,
-        board_router,
+        dashboard_router,
         management_router,
-        worker_routes.router,
-        metrics.router,
+        remote_router,
         health.router,
-        docs.router,
+        openapi.router,
         pages.router,
         auth_router,
     ]
 
 
 @contextlib.asynccontextmanager
-async def running(server: Server) -> AsyncIterator[None]:
-    """What goes on beside the requests."""
-    async with server.queue:
+async def running(server: Server, parts: ApiParts) -> AsyncIterator[None]:
+    """Runs the background tasks of the server."""
+    async with server.client:
         tasks = [
-            _start(server.ticker.run(), "the ticker"),
+            _start(parts.ticker.run(), "the check of the event loop"),
             _start(server.views.whole.sampler.run(), "the sampler"),
-            _start(server.feed.run(), "the feed"),
+            _start(parts.feed.run(), "the feed"),
             _start(server.in_flight.run(), "the time limit of requests"),
-            _start(server.metrics.start(), "the first look at the statistics"),
-            _start(server.gate.uses.run(), "the recorder of when tokens were used"),
+            _start(server.metrics.start(), "the first read of the statistics"),
+            _start(server.gate.uses.run(), "the recorder of token uses"),
         ]
         monitor = _monitor(server)
         if monitor is not None:
@@ -118,23 +138,23 @@ async def running(server: Server) -> AsyncIterator[None]:
             await server.views.finish()
             await server.recent_stats.finish()
             await server.gate.uses.flush()
-            server.time_limits.close()
+            parts.time_limits.close()
             await server.action_recorder.close()
 
 
 def _monitor(server: Server) -> Monitor | None:
     if server.settings.monitor is None:
         return None
-    return Monitor(server.queue, server.settings.monitor, id=new_worker_id("serve"), clock=server.clock)
+    return Monitor(server.client, server.settings.monitor, id=new_worker_id("serve"), clock=server.clock)
 
 
 def _start(work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
     task = asyncio.create_task(work, name=name)
-    task.add_done_callback(_tell_broken)
+    task.add_done_callback(_log_failure)
     return task
 
 
-def _tell_broken(task: asyncio.Task[None]) -> None:
+def _log_failure(task: asyncio.Task[None]) -> None:
     if not task.cancelled() and (error := task.exception()) is not None:
         trace = None if isinstance(error, NewerFormat) else error
         log.error("%s failed; the server continues without it: %s", task.get_name(), error, exc_info=trace)

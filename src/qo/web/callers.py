@@ -19,7 +19,7 @@ CallerKind = Literal["token", "local", "user"]
 class Scope(StrEnum):
     __hash__ = str.__hash__
 
-    READ = "read"  # see tasks, counts, workers and switches
+    READ = "read"  # see tasks, counts, workers and controls
     SUBMIT = "submit"  # add tasks
     WORK = "work"  # the worker protocol: poll, renew, settle
     OPERATE = "operate"  # cancel, replay, archive, pause, limit, drain; and see

@@ -13,8 +13,8 @@ from litestar.types import HTTPScope, Send
 from msgspec import Struct
 from prometheus_client import Counter
 
-from qo.web.access import PUBLIC
-from qo.web.metrics import metrics_of
+from qo.web.http.access import PUBLIC
+from qo.web.stats.server_metrics import metrics_of
 
 FOLDER: Final = Path(__file__).with_name("dashboard")
 POLICY: Final = (

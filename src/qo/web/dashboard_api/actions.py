@@ -15,15 +15,14 @@ from qo.engine import Engine
 from qo.errors import InvalidTask
 from qo.model import FINISHED, Change, Filter, Guard, Status, Task, archive, cancel, replay
 from qo.model.change import STATUSES
-from qo.web.access import ADMIN, LIMITED, OPERATE, caller_of, put_caller
-from qo.web.action_recorder import RequestedAction, describe_action
 from qo.web.callers import AccessLimits, Scope
-from qo.web.dashboard_api.filters import TaskFilter, search_of
-from qo.web.dashboard_api.search import Search, find
+from qo.web.dashboard_api.search import Search, TaskFilter, find, search_of
 from qo.web.dashboard_api.views import statuses
-from qo.web.problems import problems
-from qo.web.server import known_id, server_of, tell
-from qo.web.task_access import visible
+from qo.web.http.access import ADMIN, LIMITED, OPERATE, caller_of, put_caller
+from qo.web.http.action_recorder import RequestedAction, describe_action
+from qo.web.http.problems import problems
+from qo.web.http.server import known_id, log_transition, server_of
+from qo.web.http.visibility import visible
 
 MOST = 10_000
 _BATCH = 500
@@ -82,7 +81,7 @@ async def act(request: Request[Any, Any, Any], data: JSONBody[Act]) -> Acted:
     """Replay, archive, cancel or delete: the tasks named, or up to `limit` of those that match, newest first.
 
     To delete needs the scope `admin`."""
-    queue, kind = server_of(request).queue, KINDS[data.action]
+    client, kind = server_of(request).client, KINDS[data.action]
     if data.action == "delete":
         admin = caller_of(request).within(Scope.ADMIN)
         if admin is None:
@@ -95,8 +94,8 @@ async def act(request: Request[Any, Any, Any], data: JSONBody[Act]) -> Acted:
     if data.ids is not None:
         acted = await _change_named(request, kind, list(dict.fromkeys(known_id(each) for each in data.ids)), action)
     else:
-        acted = await _change_matching(queue, kind, data, caller_of(request).limits, action)
-    tell(request, data.action, number=acted.done)
+        acted = await _change_matching(client, kind, data, caller_of(request).limits, action)
+    log_transition(request, data.action, number=acted.done)
     return acted
 
 
@@ -107,8 +106,8 @@ async def clean(request: Request[Any, Any, Any], data: JSONBody[Cleanup]) -> Cle
     where = caller_of(request).limits.narrow(ended)
     action = describe_action(request, f"older than {data.older_than:g} s", status=data.status)
     action.verb = "delete"
-    deleted = 0 if where is None else await server_of(request).queue.delete_all(where, progress=action.count)
-    tell(request, "deleted", number=deleted)
+    deleted = 0 if where is None else await server_of(request).client.delete_all(where, progress=action.count)
+    log_transition(request, "deleted", number=deleted)
     return Cleaned(deleted)
 
 
@@ -128,13 +127,13 @@ async def _change_named(
     seen: set[str] = set()
     for start in range(0, len(ids), _BATCH):
         seen |= await visible(request, ids[start : start + _BATCH])
-    acted = await change(server_of(request).queue, kind, [each for each in ids if each in seen], action)
+    acted = await change(server_of(request).client, kind, [each for each in ids if each in seen], action)
     unseen = [Refusal(each, _why(None, kind)) for each in ids if each not in seen]
     return replace(acted, refused=acted.refused + unseen)
 
 
 async def _change_matching(
-    queue: Client, kind: ActionKind, data: Act, limits: AccessLimits, action: RequestedAction
+    client: Client, kind: ActionKind, data: Act, limits: AccessLimits, action: RequestedAction
 ) -> Acted:
     given = data.filter or TaskFilter()
     fit = [status for status in statuses(given.status) if status in kind.takes]
@@ -142,8 +141,8 @@ async def _change_matching(
         return Acted(done=0, refused=[])
     asked = search_of(given, limits)
     asked = replace(asked, where=replace(asked.where, statuses=tuple(fit)))
-    ids, following = await _matching(queue.engine, asked, data)
-    acted = await change(queue, kind, ids, action)
+    ids, following = await _matching(client.engine, asked, data)
+    acted = await change(client, kind, ids, action)
     return replace(acted, next=following)
 
 
@@ -160,18 +159,18 @@ async def _matching(engine: Engine, asked: Search, data: Act) -> tuple[list[str]
     return ids, after
 
 
-async def change(queue: Client, kind: ActionKind, ids: list[str], action: RequestedAction) -> Acted:
+async def change(client: Client, kind: ActionKind, ids: list[str], action: RequestedAction) -> Acted:
     done, refused = 0, list[str]()
     for start in range(0, len(ids), _BATCH):
         some = ids[start : start + _BATCH]
         if kind.change is None:
-            answers = await queue.engine.delete(some)
+            answers = await client.engine.delete(some)
         else:
-            answers = await queue.apply([kind.change(each) for each in some])
+            answers = await client.apply([kind.change(each) for each in some])
         action.add(some, answers)
         done += sum(answers)
         refused += [each for each, done_ in zip(some, answers, strict=True) if not done_]
-    told = await queue.engine.get_without_values(refused[:_TOLD]) if refused else []
+    told = await client.engine.get_without_values(refused[:_TOLD]) if refused else []
     reasons = [Refusal(each, _why(task, kind)) for each, task in zip(refused, told, strict=False)]
     return Acted(done=done, refused=reasons + [Refusal(each, "refused") for each in refused[_TOLD:]])
 

@@ -11,17 +11,15 @@ from qo.client import Client
 from qo.clock import iso
 from qo.model import UNFINISHED, Counts, Filter, LevelWord, Status, Task
 from qo.notes import Controls, WorkerNote
-from qo.web.access import LIMITED, READ, caller_of
 from qo.web.callers import AccessLimits
 from qo.web.dashboard_api.views import StatusWord, TaskDocument, WorkerState, brief, worker_state
-from qo.web.problems import problems
-from qo.web.server import Server, server_of
-from qo.web.stats.recent_stats import MinuteCount
-from qo.web.stats.sampler import Sample
-from qo.web.store_views import StoreView
-from qo.web.task_access import visible_workers
-from qo.web.v1.controls import SwitchesView, switches_seen, switches_view
-from qo.web.v1.words import LEVEL_WORDS
+from qo.web.http.access import LIMITED, READ, caller_of
+from qo.web.http.problems import problems
+from qo.web.http.server import Server, server_of
+from qo.web.http.visibility import ControlsView, controls_view, visible_controls, visible_workers
+from qo.web.stats.sampler import Sample, StoreView
+from qo.web.stats.throughput import MinuteCount
+from qo.web.task_words import LEVEL_WORDS
 
 FRESH = 3.0  # a sample serves everyone who asks for so many times as long as it took: dear stores are asked less
 _FAILURES_READ = 100
@@ -37,7 +35,7 @@ class QueueLine(Struct, frozen=True, kw_only=True):
     failed: int = 0
     cancelled: int = 0
     archived: int = 0
-    live_types: int = 0  # with unfinished tasks; `switches.max_types` limits them
+    live_types: int = 0  # with unfinished tasks; `controls.max_types` limits them
     oldest_age: float | None = None
     paused: bool = False
 
@@ -79,7 +77,7 @@ class Overview(Struct, frozen=True, kw_only=True):
     workers: dict[WorkerState, int]
     throughput: list[MinuteLine]
     failures: list[TaskDocument]
-    switches: SwitchesView
+    controls: ControlsView
 
 
 @get("/overview", opt=READ | LIMITED, responses=problems())
@@ -89,17 +87,17 @@ async def show_overview(request: Request[Any, Any, Any]) -> Overview:
     now = server.clock()
     limits = caller_of(request).limits
     view = server.views.of(limits)
-    sample = await view.sampler.fresh(FRESH * view.sampler.cost)
+    sample = await view.sampler.sample(max_age=FRESH * view.sampler.cost)
     control, workers, failures, minutes, unhandled = await asyncio.gather(
-        server.queue.controls.in_force(),
+        server.client.controls.in_force(),
         visible_workers(request),
-        _failures(server.queue, limits),
+        _failures(server.client, limits),
         _minutes(server, limits),
         server.unhandled.by_type(limits),
     )
-    control = switches_seen(control, limits, sample.counts)
+    control = visible_controls(control, limits, sample.counts)
     return Overview(
-        at=str(iso(now)),
+        at=iso(now),
         counts=_total(sample.counts),
         types=[
             TypeLine(type=name, unhandled=unhandled.get(name, 0), **numbers)
@@ -109,9 +107,9 @@ async def show_overview(request: Request[Any, Any, Any]) -> Overview:
         priorities=_priorities(sample, now),
         exact=sample.waiting.exact,
         workers=_workers(server, workers, now),
-        throughput=[MinuteLine(at=str(iso(each.at)), completed=each.completed, failed=each.failed) for each in minutes],
+        throughput=[MinuteLine(at=iso(each.at), completed=each.completed, failed=each.failed) for each in minutes],
         failures=[brief(task, now) for task in failures],
-        switches=switches_view(control),
+        controls=controls_view(control),
     )
 
 
@@ -120,16 +118,16 @@ async def _minutes(server: Server, limits: AccessLimits) -> list[MinuteCount]:
     return [] if limits.queues else await server.recent_stats.series(limits.types)
 
 
-async def _failures(queue: Client, limits: AccessLimits) -> list[Task]:
+async def _failures(client: Client, limits: AccessLimits) -> list[Task]:
     """The latest of the newest."""
     where = limits.narrow(Filter(statuses=(Status.FAILED,)))
-    tasks = [] if where is None else await queue.engine.find_without_values(where, limit=_FAILURES_READ)
+    tasks = [] if where is None else await client.engine.find_without_values(where, limit=_FAILURES_READ)
     return sorted(tasks, key=lambda task: -(task.completed_at or 0.0))[:_FAILURES_SHOWN]
 
 
 async def _queues(view: StoreView, sample: Sample, control: Controls, now: float) -> list[QueueLine]:
     grouped = _grouped(sample.counts, by_queue=True)
-    oldest = await view.oldest.look([name for name, numbers in grouped if numbers["pending"]], now)
+    oldest = await view.oldest.due_since([name for name, numbers in grouped if numbers["pending"]], now)
     live_types = _live_types(sample.counts)
     return [
         QueueLine(

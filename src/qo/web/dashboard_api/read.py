@@ -8,15 +8,21 @@ from msgspec import UNSET, Struct, UnsetType
 
 from qo import __version__
 from qo.model import Task
-from qo.web.access import HIDDEN, LIMITED, READ, caller_of
 from qo.web.callers import Scope
-from qo.web.dashboard_api.filters import TaskFilter, count, search_of
-from qo.web.dashboard_api.search import find, find_sorted
-from qo.web.dashboard_api.versions import documents
-from qo.web.dashboard_api.views import StatusWord, TaskDocument, WorkerDocument, brief, whole, worker_document
-from qo.web.problems import problems
-from qo.web.server import Server, server_of
-from qo.web.task_access import found, visible_workers
+from qo.web.dashboard_api.search import TaskFilter, count, find, find_sorted, search_of
+from qo.web.dashboard_api.views import (
+    StatusWord,
+    TaskDocument,
+    WorkerDocument,
+    brief,
+    documents,
+    whole,
+    worker_document,
+)
+from qo.web.http.access import HIDDEN, LIMITED, READ, caller_of
+from qo.web.http.problems import problems
+from qo.web.http.server import Server, server_of
+from qo.web.http.visibility import found, visible_workers
 
 MOST = 200
 
@@ -26,7 +32,7 @@ Sort = Literal["newest", "updated", "rank", "available", "failures", "attempts"]
 class Abilities(Struct, frozen=True, kw_only=True):
     write: bool
     delete: bool
-    switches: bool
+    controls: bool
     drain: bool
     shards: bool
     audit: bool
@@ -90,9 +96,9 @@ async def show_session(request: Request[Any, Any, Any]) -> Session:
     can = Abilities(
         write=operate,
         delete=caller.may_somewhere(Scope.ADMIN),
-        switches=operate,
+        controls=operate,
         drain=operate,
-        shards=bool(server.queue.engine.shards),
+        shards=bool(server.client.engine.shards),
         audit=admin is not None and admin.limits.is_whole,
     )
     return Session(
@@ -125,7 +131,7 @@ async def list_documents(
     """Tasks by any of these; without a status, all but the archived ones. `text` is looked for in the id, type, queue,
     worker, idempotency key, trace id, needs, payload and error, in upper or lower case."""
     server = server_of(request)
-    engine, now = server.queue.engine, server.clock()
+    engine, now = server.client.engine, server.clock()
     given = TaskFilter(
         status=status or [],
         type=type or [],
@@ -165,7 +171,7 @@ async def show_versions(request: Request[Any, Any, Any], task_id: FromPath[str])
     """Every transition of a task, oldest first, each with the task as it was then."""
     server = server_of(request)
     task = await found(request, task_id)
-    events = await server.queue.engine.history(task.id)
+    events = await server.client.engine.history(task.id)
     made = documents(task, events, server.clock())
     return Events(id=task.id, events=[_event(document) for document in made])
 

@@ -5,16 +5,31 @@ and a page stops after so many tasks: its cost depends neither on how many there
 """
 
 import math
+import re
 from collections.abc import Callable
 from functools import partial
+from typing import Annotated
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from qo.engine import Engine
 from qo.errors import InvalidSetting, InvalidTask
-from qo.model import Filter, Task, check_cursor, check_id, cursor, effective_rank
-from qo.web.byte_budget import BoundedPage, find_within
+from qo.model import (
+    Counts,
+    Filter,
+    Task,
+    check_cursor,
+    check_id,
+    check_name,
+    check_names,
+    check_types,
+    cursor,
+    effective_rank,
+)
 from qo.web.callers import WHOLE_STORE, AccessLimits
+from qo.web.dashboard_api.views import StatusWord, statuses
+from qo.web.http.byte_budget import BoundedPage, find_within
+from qo.web.http.openapi import Name
 
 READ_AT_MOST = 5_000  # tasks looked through for one page
 WINDOW = 2_000  # newest matching tasks that are put in another order
@@ -142,3 +157,44 @@ def _place(after: str) -> tuple[float, str]:
     if not math.isfinite(place[0]):
         raise InvalidSetting(f"{after!r:.80} is not a place in a listing; pass on the one you were given")
     return place
+
+
+_SHARD = re.compile("[0-9a-f]{1,8}")
+
+
+class TaskFilter(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """As in the list of tasks."""
+
+    status: list[StatusWord] = []
+    type: list[Name] = []
+    queue: list[Name] = []
+    worker: Name | None = None
+    priority: Annotated[int, Meta(ge=0, le=9)] | None = None
+    text: str = ""
+    shard: str = ""
+
+
+def search_of(given: TaskFilter, limits: AccessLimits) -> Search:
+    if given.shard and not _SHARD.fullmatch(given.shard):
+        raise InvalidTask("shard", f"{given.shard!r:.80} is not the beginning of an id: 1 to 8 of 0-9 and a-f")
+    where = Filter(
+        statuses=statuses(given.status),
+        types=check_types("type", given.type),
+        queues=check_names("queue", given.queue),
+        worker_id=None if given.worker is None else check_name("worker", given.worker),
+    )
+    narrowed = limits.narrow(where)
+    return Search(
+        where=where if narrowed is None else narrowed,
+        limits=limits,
+        is_empty=narrowed is None,
+        priority=given.priority,
+        text=folded(given.text),
+        shard=given.shard,
+    )
+
+
+def count(counts: Counts, search: Search) -> int:
+    covers, statuses = search.where.lane_matcher(), search.where.possible_statuses
+    counted = search.limits.count(counts).items()
+    return sum(number for lane, number in counted if lane.status in statuses and covers(lane.queue, lane.type))

@@ -5,8 +5,8 @@ from typing import Any, Literal
 from msgspec import UNSET, Struct, UnsetType
 
 from qo.clock import iso
-from qo.codec import json_text, task_view
-from qo.model import Status, Task
+from qo.codec import event_view, json_text, task_view
+from qo.model import FINISHED, Event, Status, Task
 from qo.notes import WorkerNote, is_dead
 
 ERROR_SHOWN = 500  # characters of an error in a list
@@ -92,8 +92,8 @@ def worker_document(worker: WorkerNote, now: float, silent_for: float) -> Worker
         waiting=worker.waiting,
         capacity=worker.capacity,
         counters={"completed": worker.tasks_completed, "failed": worker.tasks_failed},
-        heartbeat_at=str(iso(worker.last_heartbeat)),
-        started_at=str(iso(worker.started_at)),
+        heartbeat_at=iso(worker.last_heartbeat),
+        started_at=iso(worker.started_at),
         host=worker.host,
         version=worker.version,
     )
@@ -111,3 +111,34 @@ def statuses(words: list[StatusWord]) -> tuple[Status, ...]:
     """Those named, or all that are in the normal listing."""
     named = tuple(dict.fromkeys(Status(word) for word in words))
     return named or tuple(status for status in Status if status is not Status.ARCHIVED)
+
+
+_NEVER_CHANGE = (
+    *("id", "queue", "type", "payload", "priority", "needs", "max_retries", "retry"),
+    *("created_at", "idempotency_key", "trace_id", "run_at"),
+)
+_AS_RECORDED = ("status", "attempt", "failures", "worker_id", "error", "available_at", "version")
+
+
+def documents(task: Task, events: list[Event], now: float) -> list[dict[str, Any]]:
+    """Oldest first. What a transition did not record, such as the end of its lease, is left out rather than guessed."""
+    current = task_view(task, now)
+    fixed = {name: current[name] for name in _NEVER_CHANGE}
+    completions = [at for at, event in enumerate(events) if event.status is Status.COMPLETED]
+    started: float | None = None
+    ended: float | None = None
+    made = []
+    for at, event in enumerate(events):
+        started = event.at if event.status is Status.RUNNING else None if event.status is Status.PENDING else started
+        ended = (ended or event.at) if event.status in FINISHED else None
+        seen = event_view(event)
+        times = {"updated_at": seen["at"], "started_at": iso(started), "completed_at": iso(ended)}
+        known = fixed | {name: seen[name] for name in _AS_RECORDED} | times
+        if not completions or at < completions[0]:
+            known["result"] = None
+        elif at >= completions[-1]:
+            known["result"] = current["result"]
+        if event.version == task.version:
+            known = {name: value for name, value in current.items() if name != "effective_priority"}
+        made.append(known)
+    return made

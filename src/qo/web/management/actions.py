@@ -9,14 +9,13 @@ from msgspec import Struct
 from qo.clock import instant
 from qo.errors import InvalidTask, WrongStatus
 from qo.model import Filter, Status, Task, is_retrying, replay, retry_now, withdraw
-from qo.web.access import ADMIN, HIDDEN, LIMITED, OPERATE, caller_of
-from qo.web.action_recorder import describe_action
-from qo.web.management.views import attempts, next_retry_at
-from qo.web.management.words import Word, word
-from qo.web.openapi_types import Rate
-from qo.web.problems import problems
-from qo.web.server import server_of, tell
-from qo.web.task_access import found
+from qo.web.http.access import ADMIN, HIDDEN, LIMITED, OPERATE, caller_of
+from qo.web.http.action_recorder import describe_action
+from qo.web.http.openapi import Rate
+from qo.web.http.problems import problems
+from qo.web.http.server import log_transition, server_of
+from qo.web.http.visibility import found
+from qo.web.management.views import Word, attempts, next_retry_at, word
 
 
 class Retried(Struct, frozen=True, kw_only=True, rename="camel"):
@@ -45,31 +44,31 @@ class NotNow(InvalidTask):
 @post("/{task_id:str}/retry", opt=OPERATE | HIDDEN, status_code=200, responses=problems(404))
 async def retry_task(request: Request[Any, Any, Any], task_id: FromPath[str]) -> Retried:
     """Retry a failed task now, its attempts reset. 400 if it has not failed."""
-    queue = server_of(request).queue
+    client = server_of(request).client
     task = await found(request, task_id)
     if word(task) != "failed":
         raise NotNow("status", f"task {task.id} is {word(task)}, not failed")
-    (retried,) = await queue.apply([(retry_now if is_retrying(task) else replay)(task.id)])
+    (retried,) = await client.apply([(retry_now if is_retrying(task) else replay)(task.id)])
     if not retried:
         raise NotNow("status", f"task {task.id} is not failed any more")  # a worker or another caller was faster
     describe_action(request).count(1)
     task = await found(request, task_id)
-    tell(request, "retried", task)
+    log_transition(request, "retried", task)
     return _changed(task)
 
 
 @post("/{task_id:str}/cancel", opt=OPERATE | HIDDEN, status_code=200, responses=problems(404))
 async def cancel_task(request: Request[Any, Any, Any], task_id: FromPath[str]) -> Retried:
     """End a task that has not ended: no further attempt, and the result of a running one is dropped. 400 if it has."""
-    queue = server_of(request).queue
+    client = server_of(request).client
     task = await found(request, task_id)
     try:
-        await queue.cancel(task.id)
+        await client.cancel(task.id)
     except WrongStatus as error:
         raise NotNow("status", f"task {task.id} is {word(task)} and has ended; there is nothing to cancel") from error
     describe_action(request).count(1)
     task = await found(request, task_id)
-    tell(request, "cancelled", task)
+    log_transition(request, "cancelled", task)
     return _changed(task)
 
 
@@ -80,19 +79,19 @@ def _changed(task: Task) -> Retried:
 @delete("/{task_id:str}", opt=ADMIN | HIDDEN, responses=problems(404))
 async def delete_task(request: Request[Any, Any, Any], task_id: FromPath[str]) -> None:
     """Delete a completed or failed task. 400 if it is pending or processing."""
-    queue = server_of(request).queue
+    client = server_of(request).client
     task = await found(request, task_id)
     action = describe_action(request)
     if is_retrying(task):
-        if not all(await queue.apply([withdraw(task.id)])):
+        if not all(await client.apply([withdraw(task.id)])):
             raise NotNow("status", f"task {task.id} is not failed any more")  # a worker was faster
         action.verb, action.number = "cancel", 1  # that much is done
     try:
-        await queue.delete(task.id)
+        await client.delete(task.id)
     except WrongStatus as error:
         raise NotNow("status", f"task {task.id} is {word(task)}; only completed and failed ones are deleted") from error
     action.verb = "delete"
-    tell(request, "deleted", task)
+    log_transition(request, "deleted", task)
 
 
 @delete("/", opt=ADMIN | LIMITED, status_code=200, responses=problems())
@@ -107,24 +106,24 @@ async def clean_up(request: Request[Any, Any, Any], olderThan: FromQuery[str]) -
     where = caller_of(request).limits.narrow(ended)
     action = describe_action(request, f"completed before {olderThan:.40}")
     action.verb = "delete"
-    deleted = 0 if where is None else await server.queue.delete_all(where, progress=action.count)
-    tell(request, "deleted", number=deleted)
+    deleted = 0 if where is None else await server.client.delete_all(where, progress=action.count)
+    log_transition(request, "deleted", number=deleted)
     return Deleted(deleted)
 
 
 @post("/pause", opt=OPERATE, status_code=200, responses=problems())
 async def pause(request: Request[Any, Any, Any]) -> Paused:
     """Stop all workers from starting tasks."""
-    control = await server_of(request).queue.controls.pause()
-    tell(request, "paused")
+    control = await server_of(request).client.controls.pause()
+    log_transition(request, "paused")
     return Paused(control.paused)
 
 
 @post("/resume", opt=OPERATE, status_code=200, responses=problems())
 async def resume(request: Request[Any, Any, Any]) -> Paused:
     """Let all workers start tasks again."""
-    control = await server_of(request).queue.controls.resume()
-    tell(request, "resumed")
+    control = await server_of(request).client.controls.resume()
+    log_transition(request, "resumed")
     return Paused(control.paused)
 
 
@@ -133,8 +132,8 @@ async def limit_rate(request: Request[Any, Any, Any], data: JSONBody[RateLimit])
     """Let each worker start at most so many tasks a second; 0 lifts the limit."""
     describe_action(request, f"{data.tasks_per_second:g} a second")
     try:
-        await server_of(request).queue.controls.limit_rate(data.tasks_per_second)
+        await server_of(request).client.controls.limit_rate(data.tasks_per_second)
     except InvalidTask as error:
         raise InvalidTask("tasksPerSecond", "must be a number from 0 on; 0 is no limit") from error
-    tell(request, "limited", rate_limit=data.tasks_per_second)
+    log_transition(request, "limited", rate_limit=data.tasks_per_second)
     return data

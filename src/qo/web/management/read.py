@@ -1,4 +1,4 @@
-"""Looking at tasks: one, a page of them, how many there are."""
+"""Read tasks: one, a page, counts."""
 
 from collections import Counter
 from typing import Annotated, Any
@@ -9,21 +9,20 @@ from msgspec import Struct
 
 from qo.client import Client
 from qo.model import Filter, Task, check_type, cursor
-from qo.web.access import HIDDEN, LIMITED, READ, caller_of
-from qo.web.byte_budget import values_within
-from qo.web.callers import AccessLimits
-from qo.web.management.views import ManagedTask, managed, without_values
-from qo.web.management.words import BY_STATUS, WORDS, Word, filter_of
-from qo.web.problems import problems
-from qo.web.server import Server, server_of
-from qo.web.task_access import found
+from qo.web.http.access import HIDDEN, LIMITED, READ, caller_of
+from qo.web.http.byte_budget import values_within
+from qo.web.http.problems import problems
+from qo.web.http.server import Server, server_of
+from qo.web.http.visibility import found
+from qo.web.management.retry_counts import RetryCounts
+from qo.web.management.views import BY_STATUS, WORDS, ManagedTask, Word, filter_of, managed, without_values
 
-FARTHEST = 10_000  # tasks an offset may skip: they are read to be skipped
-_PAGE = 500
+MAX_OFFSET = 10_000  # skipped tasks are read
+_PAGE_SIZE = 500
 
 
 class ManagedPage(Struct, frozen=True, kw_only=True):
-    """`total` is counted, not read, and may lag a moment behind."""
+    """`total` is a count and can lag slightly behind."""
 
     tasks: list[ManagedTask]
     total: int
@@ -51,15 +50,15 @@ async def list_managed(
     type: FromQuery[str | None] = None,
     status: FromQuery[list[Word] | None] = None,
     limit: Annotated[int, QueryParameter(ge=1, le=100)] = 50,
-    offset: Annotated[int, QueryParameter(ge=0, le=FARTHEST)] = 0,
+    offset: Annotated[int, QueryParameter(ge=0, le=MAX_OFFSET)] = 0,
 ) -> ManagedPage:
     """Tasks, newest first; `status` may be repeated. Beyond an offset of 10,000, page with /api/v1/tasks."""
     server = server_of(request)
     words = set(status or WORDS)
     types = () if type is None else (check_type("type", type),)
     limits = caller_of(request).limits
-    tasks = await skipping(server.queue, limits.narrow(filter_of(words, types)), limit=limit, offset=offset)
-    total = sum(number for (_, word), number in (await tally(server, limits, types)).items() if word in words)
+    tasks = await find_at_offset(server.client, limits.narrow(filter_of(words, types)), limit=limit, offset=offset)
+    total = sum(number for (_, word), number in (await tally(request, types)).items() if word in words)
     return ManagedPage(tasks=await _shown(server, tasks), total=total, limit=limit, offset=offset)
 
 
@@ -68,41 +67,42 @@ async def show_managed_stats(request: Request[Any, Any, Any]) -> ManagedStats:
     """How many tasks there are, by status, then by type."""
     totals: dict[Word, int] = dict.fromkeys(WORDS, 0)
     by_type: dict[str, dict[Word, int]] = {}
-    for (type_, word), number in (await tally(server_of(request), caller_of(request).limits)).items():
+    for (type_, word), number in (await tally(request)).items():
         totals[word] += number
         by_type.setdefault(type_, dict.fromkeys(WORDS, 0))[word] += number
     return ManagedStats(by_type=by_type, **totals)
 
 
 async def _shown(server: Server, tasks: list[Task]) -> list[ManagedTask]:
-    """A page has all the tasks it was asked for, so that offsets hold. Those beyond the budget come without values."""
-    whole = await values_within(server.queue.engine, tasks)
+    """All tasks of the page, so that offsets stay valid. Tasks beyond the byte budget come without values."""
+    whole = await values_within(server.client.engine, tasks)
     return [*map(managed, whole), *map(without_values, tasks[len(whole) :])]
 
 
-async def skipping(queue: Client, where: Filter | None, *, limit: int, offset: int) -> list[Task]:
+async def find_at_offset(client: Client, where: Filter | None, *, limit: int, offset: int) -> list[Task]:
     after, left = "", offset
     if where is None:
         return []
     while left > 0:
-        skipped = await queue.engine.find_without_values(where, limit=min(left, _PAGE), after=after)
-        if len(skipped) < min(left, _PAGE):
+        skipped = await client.engine.find_without_values(where, limit=min(left, _PAGE_SIZE), after=after)
+        if len(skipped) < min(left, _PAGE_SIZE):
             return []
         left -= len(skipped)
         after = cursor(skipped[-1])
-    return await queue.engine.find_without_values(where, limit=limit, after=after)
+    return await client.engine.find_without_values(where, limit=limit, after=after)
 
 
-async def tally(server: Server, limits: AccessLimits, types: tuple[str, ...] = ()) -> Counter[tuple[str, Word]]:
-    """Counts by type and word. Archived tasks are left out."""
-    counts = await server.queue.engine.count()
+async def tally(request: Request[Any, Any, Any], types: tuple[str, ...] = ()) -> Counter[tuple[str, Word]]:
+    """Counts by type and status, without archived tasks."""
+    counts, limits = await server_of(request).client.engine.count(), caller_of(request).limits
+    retry_counts: RetryCounts = request.app.state.retry_counts
     tallied: Counter[tuple[str, Word]] = Counter()
     for lane, number in limits.count(counts).items():
         word = BY_STATUS.get(lane.status)
         if word is not None and number and (not types or lane.type in types):
             tallied[lane.type, word] += number
-    for type_, waiting in (await server.retry_counts.by_type(counts, limits)).items():
-        moved = min(waiting, tallied[type_, "pending"])  # the two counts are not of one moment
+    for type_, waiting in (await retry_counts.by_type(counts, limits)).items():
+        moved = min(waiting, tallied[type_, "pending"])  # the two counts were not taken at the same moment
         tallied[type_, "pending"] -= moved
         tallied[type_, "failed"] += moved
     return +tallied

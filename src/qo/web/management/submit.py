@@ -7,17 +7,16 @@ from litestar.params import JSONBody
 from msgspec import Struct
 
 from qo.client import parse_instant
+from qo.clock import iso
 from qo.errors import InvalidTask
 from qo.model import SLOW_POLICY
-from qo.web.access import CHECKED, SUBMIT
-from qo.web.json_body import as_called_here, encode_read
-from qo.web.management.words import Word, word
-from qo.web.openapi_types import Attempts, Instant, TypeName
-from qo.web.problems import problems
-from qo.web.server import server_of, tell
-from qo.web.task_access import check_may_submit, found
-from qo.web.v1.submit import trace_of
-from qo.web.v1.views import iso_of
+from qo.web.http.access import CHECKED, SUBMIT
+from qo.web.http.openapi import Attempts, Instant, TypeName
+from qo.web.http.problems import problems
+from qo.web.http.request_data import encode_payload, rename_field, trace_of
+from qo.web.http.server import log_transition, server_of
+from qo.web.http.visibility import check_may_submit, found
+from qo.web.management.views import Word, word
 
 MOST_ATTEMPTS = 10_000
 _NAMES = {"max_retries": "options.maxAttempts", "run_at": "options.runAfter"}
@@ -44,22 +43,22 @@ class CreatedTask(Struct, frozen=True, kw_only=True, rename="camel"):
 @post("/", opt=SUBMIT | CHECKED, responses=problems(409, 413, 415))
 async def create_task(request: Request[Any, Any, Any], data: JSONBody[NewManagedTask]) -> CreatedTask:
     """Create a task."""
-    queue = server_of(request).queue
+    client = server_of(request).client
     if not 1 <= data.options.max_attempts <= MOST_ATTEMPTS:
         raise InvalidTask("options.maxAttempts", f"must be a whole number from 1 to {MOST_ATTEMPTS:,}")
     try:
-        task = queue.new_task(
+        task = client.new_task(
             data.type,
-            encode_read(data.payload),
+            encode_payload(data.payload),
             max_retries=data.options.max_attempts - 1,
             retry=SLOW_POLICY,
             run_at=None if data.options.run_after is None else parse_instant("run_at", data.options.run_after),
             trace_id=trace_of(request),
         )
     except InvalidTask as error:
-        raise as_called_here(error, _NAMES) from error
+        raise rename_field(error, _NAMES) from error
     check_may_submit(request, [task])
-    submitted = await queue.submit(task)
+    submitted = await client.submit(task)
     stored = await found(request, submitted.id)  # the store stamps the instant
-    tell(request, "queued", stored)
-    return CreatedTask(id=stored.id, type=stored.type, status=word(stored), created_at=iso_of(stored.created_at))
+    log_transition(request, "queued", stored)
+    return CreatedTask(id=stored.id, type=stored.type, status=word(stored), created_at=iso(stored.created_at))

@@ -1,15 +1,50 @@
-"""Tasks as `/api/tasks` shows them: camelCase, attempts counted since the last reset."""
+"""Tasks as `/api/tasks` shows them: in camelCase, with attempts counted since the last reset.
 
-from typing import Any
+| model       | `/api/tasks` | notes |
+|-------------|--------------|-------|
+| `pending`   | `pending`    | `runAfter` is the scheduled time, if any |
+| `pending`   | `failed`     | an attempt failed; `nextRetryAt` is the time of the next one |
+| `running`   | `processing` | |
+| `completed` | `completed`  | |
+| `failed`    | `failed`     | `nextRetryAt` is null: no attempt is left |
+| `cancelled` | `failed`     | with the error "cancelled": this API has no status for it |
+| `archived`  | the status before | found by its id, not in listings and counts |
+"""
+
+from collections.abc import Collection
+from typing import Any, Literal
 
 from msgspec import UNSET, Struct, UnsetType
 from msgspec.structs import replace
 
 from qo.clock import iso
 from qo.codec import json_text
-from qo.model import Status, Task, is_retrying
-from qo.web.management.words import Word, word
-from qo.web.v1.views import iso_of
+from qo.model import Filter, Status, Task, is_retrying
+from qo.web.task_words import ended_as
+
+Word = Literal["pending", "processing", "completed", "failed"]
+
+WORDS: tuple[Word, ...] = ("pending", "processing", "completed", "failed")
+STATUSES: dict[Word, tuple[Status, ...]] = {
+    "pending": (Status.PENDING,),
+    "processing": (Status.RUNNING,),
+    "completed": (Status.COMPLETED,),
+    "failed": (Status.FAILED, Status.CANCELLED),
+}
+BY_STATUS: dict[Status, Word] = {status: word for word, statuses in STATUSES.items() for status in statuses}
+
+
+def word(task: Task) -> Word:
+    return "failed" if is_retrying(task) else BY_STATUS[ended_as(task)]
+
+
+def filter_of(words: Collection[Word], types: tuple[str, ...]) -> Filter:
+    """The tasks these words name."""
+    statuses = {status for name in words for status in STATUSES[name]}
+    if "failed" in words:
+        statuses.add(Status.PENDING)
+    only_one = ("pending" in words) is not ("failed" in words)
+    return Filter(statuses=tuple(sorted(statuses)), types=types, retrying="failed" in words if only_one else None)
 
 
 class ManagedTask(Struct, frozen=True, kw_only=True, rename="camel"):
@@ -47,8 +82,8 @@ def managed(task: Task) -> ManagedTask:
         result=None if task.result is None else json_text(task.result),
         error="cancelled" if task.status is Status.CANCELLED and task.error is None else task.error,
         run_after=iso(task.run_at),
-        created_at=iso_of(task.created_at),
-        updated_at=iso_of(task.updated_at),
+        created_at=iso(task.created_at),
+        updated_at=iso(task.updated_at),
         completed_at=iso(task.completed_at),
     )
 

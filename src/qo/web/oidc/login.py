@@ -1,8 +1,11 @@
 """One login: what binds it to a browser, who came back, and why somebody was refused."""
 
 from hashlib import sha256
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 from urllib.parse import quote, unquote
+
+from litestar.connection import ASGIConnection
+from litestar.datastructures import Cookie
 
 from qo.ids import new_token
 
@@ -62,3 +65,28 @@ def attempt_in(cookie: str) -> LoginAttempt | None:
     if len(secret) < _SECRET_LENGTH:
         return None
     return LoginAttempt(secret, view if view.startswith("/") else "/")
+
+
+LOGIN_LIFETIME = 600.0  # seconds a person has at the provider
+CookieKind = Literal["session", "login"]
+
+
+def cookie_name(kind: CookieKind, *, secure: bool) -> str:
+    return f"__Host-qo-{kind}" if secure else f"qo-{kind}"
+
+
+def read_cookie(connection: ASGIConnection[Any, Any, Any, Any], kind: CookieKind, *, secure: bool) -> str:
+    return connection.cookies.get(cookie_name(kind, secure=secure), "")
+
+
+def make_cookie(kind: CookieKind, value: str, *, secure: bool, lifetime: float) -> Cookie:
+    """With a lifetime of 0 the browser forgets it."""
+    return Cookie(
+        key=cookie_name(kind, secure=secure),
+        value=value,
+        path="/",
+        max_age=int(lifetime),
+        httponly=True,
+        secure=secure,
+        samesite="strict" if kind == "session" else "lax",
+    )

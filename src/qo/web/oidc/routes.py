@@ -16,13 +16,22 @@ from litestar.datastructures import Cookie
 from msgspec import Struct
 
 from qo.errors import QoError
-from qo.web.access import ANY_QUERY, LIMITED, PUBLIC, READ, caller_of
-from qo.web.action_recorder import describe_action
-from qo.web.oidc.cookies import LOGIN_LIFETIME, make_cookie, read_cookie
-from qo.web.oidc.login import Identity, LoginAttempt, LoginProblem, LoginRefused, attempt_in, new_attempt
+from qo.web.http.access import ANY_QUERY, LIMITED, PUBLIC, READ, caller_of
+from qo.web.http.action_recorder import describe_action
+from qo.web.http.problems import problems
+from qo.web.http.server import server_of
+from qo.web.oidc.login import (
+    LOGIN_LIFETIME,
+    Identity,
+    LoginAttempt,
+    LoginProblem,
+    LoginRefused,
+    attempt_in,
+    make_cookie,
+    new_attempt,
+    read_cookie,
+)
 from qo.web.oidc.service import LoginService
-from qo.web.problems import problems
-from qo.web.server import server_of
 
 log = logging.getLogger("qo.web")
 _CALLBACK: Final = "/auth/callback"

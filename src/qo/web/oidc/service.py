@@ -8,8 +8,7 @@ from qo.clock import Clock
 from qo.engine import Engine
 from qo.errors import InvalidSetting
 from qo.web.callers import Caller
-from qo.web.oidc.cookies import read_cookie
-from qo.web.oidc.login import Identity, LoginAttempt, LoginRefused
+from qo.web.oidc.login import Identity, LoginAttempt, LoginRefused, read_cookie
 from qo.web.oidc.sessions import OpenedSession, SessionStore, csrf_token_of
 from qo.web.oidc.settings import OidcSettings, check_oidc
 

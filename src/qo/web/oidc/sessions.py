@@ -20,8 +20,8 @@ from qo.engine import Engine
 from qo.ids import new_token
 from qo.model import ADMIN_NOTES
 from qo.web.callers import Caller, Scope
+from qo.web.http.tokens import digest_of
 from qo.web.oidc.settings import GroupRights, OidcSettings
-from qo.web.tokens import digest_of
 
 SESSIONS = f"{ADMIN_NOTES}sessions"
 MAX_SESSIONS = 1_000  # at once; the oldest end

@@ -9,7 +9,7 @@ from msgspec import Struct
 from qo.errors import InvalidSetting, InvalidTask
 from qo.model import check_names, check_types
 from qo.web.callers import AccessLimits, LimitedRole, Scope, allows
-from qo.web.tokens import check_limit
+from qo.web.http.tokens import check_limit
 
 # A person at the dashboard is no worker, and the engine port has no page.
 ROLES = (Scope.READ, Scope.SUBMIT, Scope.OPERATE, Scope.ADMIN)

@@ -14,11 +14,11 @@ from qo import wire
 from qo.client import Client
 from qo.errors import BadBatch, Conflict, InvalidSetting, InvalidTask, OutcomeUnknown, QoError, StorageError
 from qo.model import UNREADABLE, Change, ClaimRequest, NewTask, check_id, check_number
-from qo.web.access import ENGINE
-from qo.web.action_recorder import recorder_of
-from qo.web.byte_budget import BoundedPage, claim_within, find_within, get_within
 from qo.web.callers import Caller, Scope
-from qo.web.problems import STORE_AWAY
+from qo.web.http.access import ENGINE
+from qo.web.http.action_recorder import recorder_of
+from qo.web.http.byte_budget import BoundedPage, claim_within, find_within, get_within
+from qo.web.http.problems import STORE_AWAY
 from qo.web.remote import checks
 from qo.web.remote.port_actions import actions_in, controls_before
 from qo.web.remote.response_cache import answers
@@ -30,76 +30,76 @@ _LONGEST_NAME = 128
 Call = Callable[[Client, Any], Awaitable[Any]]
 
 
-async def _hello(queue: Client, _: None) -> wire.Hello:
-    now = await queue.engine.now()
+async def _hello(client: Client, _: None) -> wire.Hello:
+    now = await client.engine.now()
     try:
         return wire.Hello(version=version("qo-queue"), now=now)
     except PackageNotFoundError:  # run from a source tree
         return wire.Hello(now=now)
 
 
-async def _add(queue: Client, tasks: list[NewTask]) -> Any:
+async def _add(client: Client, tasks: list[NewTask]) -> Any:
     checks.check_batch(tasks)
-    checked = [checks.check_task(task, queue.payload_limit) for task in tasks]
-    await queue.live_types.check(checked)
-    return await queue.engine.add(checked)
+    checked = [checks.check_task(task, client.payload_limit) for task in tasks]
+    await client.live_types.check(checked)
+    return await client.engine.add(checked)
 
 
-async def _claim(queue: Client, request: ClaimRequest) -> Any:
-    return await claim_within(queue.engine, checks.check_claim_request(request))
+async def _claim(client: Client, request: ClaimRequest) -> Any:
+    return await claim_within(client.engine, checks.check_claim_request(request))
 
 
-async def _apply(queue: Client, changes: list[Change]) -> Any:
+async def _apply(client: Client, changes: list[Change]) -> Any:
     checks.check_batch(changes)
-    return await queue.engine.apply([checks.check_change(each, queue.payload_limit) for each in changes])
+    return await client.engine.apply([checks.check_change(each, client.payload_limit) for each in changes])
 
 
-async def _delete(queue: Client, ids: list[str]) -> Any:
+async def _delete(client: Client, ids: list[str]) -> Any:
     checks.check_batch(ids)
-    return await queue.engine.delete([check_id(task_id) for task_id in ids])
+    return await client.engine.delete([check_id(task_id) for task_id in ids])
 
 
-async def _get(queue: Client, ids: list[str]) -> Any:
+async def _get(client: Client, ids: list[str]) -> Any:
     checks.check_batch(ids)
-    return await get_within(queue.engine, [check_id(task_id) for task_id in ids])
+    return await get_within(client.engine, [check_id(task_id) for task_id in ids])
 
 
-async def _find(queue: Client, asked: wire.Find) -> Any:
+async def _find(client: Client, asked: wire.Find) -> Any:
     asked = checks.check_find(asked)
     return await find_within(
-        queue.engine, asked.where, limit=asked.limit, after=asked.after, created_before=asked.created_before
+        client.engine, asked.where, limit=asked.limit, after=asked.after, created_before=asked.created_before
     )
 
 
-async def _count(queue: Client, _: None) -> Any:
-    return await queue.engine.count()
+async def _count(client: Client, _: None) -> Any:
+    return await client.engine.count()
 
 
-async def _history(queue: Client, task_id: str) -> Any:
-    return await queue.engine.history(check_id(task_id))
+async def _history(client: Client, task_id: str) -> Any:
+    return await client.engine.history(check_id(task_id))
 
 
-async def _wait(queue: Client, asked: wire.Wait) -> None:
+async def _wait(client: Client, asked: wire.Wait) -> None:
     check_number("timeout", asked.timeout)
-    await queue.engine.wait(checks.check_claim_request(asked.request), min(asked.timeout, wire.LONGEST_WAIT))
+    await client.engine.wait(checks.check_claim_request(asked.request), min(asked.timeout, wire.LONGEST_WAIT))
 
 
-async def _read_note(queue: Client, name: str) -> Any:
-    return await queue.engine.read_note(checks.check_note(name))
+async def _read_note(client: Client, name: str) -> Any:
+    return await client.engine.read_note(checks.check_note(name))
 
 
-async def _write_note(queue: Client, asked: wire.WriteNote) -> str:
+async def _write_note(client: Client, asked: wire.WriteNote) -> str:
     name = checks.check_written_note(asked.name, asked.data)
-    return await queue.engine.write_note(name, asked.data, expected=checks.check_version(asked.expected))
+    return await client.engine.write_note(name, asked.data, expected=checks.check_version(asked.expected))
 
 
-async def _notes(queue: Client, prefix: str) -> Any:
-    found = await queue.engine.notes(checks.check_prefix(prefix))
+async def _notes(client: Client, prefix: str) -> Any:
+    found = await client.engine.notes(checks.check_prefix(prefix))
     return [note for note in found if not checks.is_private(note.name)]
 
 
-async def _drop_note(queue: Client, name: str) -> None:
-    await queue.engine.drop_note(checks.check_written_note(name))
+async def _drop_note(client: Client, name: str) -> None:
+    await client.engine.drop_note(checks.check_written_note(name))
 
 
 CALLS: dict[str, Call] = {
@@ -147,10 +147,10 @@ async def serve(request: Request[Any, Any, Any]) -> Response[bytes]:
 
 async def _recorded(request: Request[Any, Any, Any], call: str, asked: Any) -> Any:
     """The answer to a call. What it did is in the audit trail if it is an action of the caller's."""
-    queue: Client = request.app.state.queue
-    recorder, before = recorder_of(request.app.state), await controls_before(queue, call, asked)
+    client: Client = request.app.state.client
+    recorder, before = recorder_of(request.app.state), await controls_before(client, call, asked)
     try:
-        answer = await CALLS[call](queue, asked)
+        answer = await CALLS[call](client, asked)
     except (OutcomeUnknown, asyncio.CancelledError):  # cancelled: its time is up, or the server ends
         for action in actions_in(call, asked, None, before):
             await recorder.record(request.scope, **action._asdict(), outcome="unknown")
@@ -161,8 +161,8 @@ async def _recorded(request: Request[Any, Any, Any], call: str, asked: Any) -> A
 
 
 def _answer(request: Request[Any, Any, Any], data: bytes, headers: dict[str, str] | None = None) -> Response[bytes]:
-    queue: Client = request.app.state.queue
-    limit = min(queue.payload_limit, wire.MAX_PAYLOAD_LIMIT)
+    client: Client = request.app.state.client
+    limit = min(client.payload_limit, wire.MAX_PAYLOAD_LIMIT)
     headers = {wire.PAYLOAD_LIMIT: str(limit), **(headers or {})}
     return Response(data, media_type=wire.MEDIA_TYPE, status_code=200, headers=headers)
 

@@ -14,22 +14,25 @@ _GRACE = 15.0  # seconds beyond a task's time limit that a lease lasts: by then 
 
 
 async def beat(
-    engine: Engine, roster: WorkerRegistry, seat: WorkerSession, asked: Heartbeat, limits: TimeLimits
+    engine: Engine, registry: WorkerRegistry, session: WorkerSession, asked: Heartbeat, limits: TimeLimits
 ) -> list[str]:
     """Renew what the worker holds; the ids it should stop working on."""
     named = None if asked.current_tasks is None else {check_id(task_id) for task_id in asked.current_tasks[:MOST]}
     load = check_capacity("current_load", asked.current_load)
     if asked.status == "dead":
-        await roster.leave(seat)
+        await registry.leave(session)
         return []
     await limits.enforce()
-    held = [task for task in await _tasks_of(engine, seat.note.worker_id) if named is None or task.id in named]
+    held = [task for task in await _tasks_of(engine, session.note.worker_id) if named is None or task.id in named]
     renewals = {task.id: renew(task, min(LEASE, limits.left(task) + _GRACE)) for task in held}
     renewed = dict(zip(renewals, await engine.apply([*renewals.values()]), strict=True))
     note = replace(
-        seat.note, status=asked.status, current_load=load, current_tasks=tuple(sorted(renewed))[: seat.note.capacity]
+        session.note,
+        status=asked.status,
+        current_load=load,
+        current_tasks=tuple(sorted(renewed))[: session.note.capacity],
     )
-    await roster.announce(seat, note)
+    await registry.announce(session, note)
     return sorted((named or set(renewed)) - {task_id for task_id, still in renewed.items() if still})
 
 

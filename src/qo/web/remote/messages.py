@@ -5,7 +5,7 @@ from typing import Any, Literal
 from msgspec import UNSET, Struct, UnsetType
 
 from qo.notes import DEAD_AFTER
-from qo.web.v1.words import Word
+from qo.web.task_words import Word
 
 POLL_INTERVAL_MS = 1000
 LEASE = DEAD_AFTER  # seconds from a poll or heartbeat on: a worker that has lost its tasks is dead

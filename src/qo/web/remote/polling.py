@@ -13,8 +13,8 @@ from qo.errors import Conflict, InvalidTask, StorageError
 from qo.ids import new_token
 from qo.model import ClaimRequest, Filter, Status, Task, check_names, check_number, release
 from qo.notes import Controls
-from qo.web.byte_budget import claim_within
 from qo.web.callers import AccessLimits
+from qo.web.http.byte_budget import claim_within
 from qo.web.remote.messages import LEASE, HandedOut, Poll
 from qo.web.remote.worker_registry import WorkerSession, check_capacity
 
@@ -22,7 +22,7 @@ log = logging.getLogger("qo.web")
 
 MOST_TASKS = 1000
 LONGEST_WAIT = 25.0  # seconds
-_LOOK = 1.0  # seconds the switches are remembered
+_LOOK = 1.0  # seconds the controls are remembered
 _REQUEST_ID = range(16, 129)  # its length: the lease is made of it, and must not be guessed
 
 
@@ -33,22 +33,22 @@ class TaskPolling:
         self._looked_at = float("-inf")
 
     async def poll(
-        self, seat: WorkerSession, asked: Poll, limits: AccessLimits, check_caller: Callable[[], Awaitable[None]]
+        self, session: WorkerSession, asked: Poll, limits: AccessLimits, check_caller: Callable[[], Awaitable[None]]
     ) -> list[Task]:
         """Tasks within the caller's limits. `check_caller` raises once it may not go on; asked after every wait."""
-        request, until = self._check(seat, asked, limits), boot_clock() + min(asked.wait, LONGEST_WAIT)
+        request, until = self._check(session, asked, limits), boot_clock() + min(asked.wait, LONGEST_WAIT)
         while True:
-            allowed = await self._allowed(seat, request)
+            allowed = await self._allowed(session, request)
             tasks = await claim_within(self._engine, allowed) if allowed else []
             left = until - boot_clock()
             if tasks or left <= 0:
                 for task in tasks:
-                    seat.rates.started(task.type)
+                    session.rates.started(task.type)
                 return tasks
             if allowed:
                 await self._engine.wait(allowed, left)
             else:
-                await asyncio.sleep(min(left, _LOOK))  # paused, or out of tokens: look at the switches again
+                await asyncio.sleep(min(left, _LOOK))  # paused, or out of tokens: look at the controls again
             await check_caller()
 
     async def release(self, tasks: list[Task]) -> None:
@@ -61,9 +61,9 @@ class TaskPolling:
         except (StorageError, Conflict) as error:
             log.warning("%d tasks claimed for a poll without an answer stay leased for now: %s", len(tasks), error)
 
-    def _check(self, seat: WorkerSession, asked: Poll, limits: AccessLimits) -> ClaimRequest:
+    def _check(self, session: WorkerSession, asked: Poll, limits: AccessLimits) -> ClaimRequest:
         check_number("wait", asked.wait)
-        note = seat.note
+        note = session.note
         where = limits.narrow(Filter(queues=note.queues, types=note.types))  # a note lies where others can write
         if where is None:
             raise InvalidTask("worker_id", "was registered for none of the queues and types of this token")
@@ -79,12 +79,12 @@ class TaskPolling:
             is_repeat=asked.request_id is not None,
         )
 
-    async def _allowed(self, seat: WorkerSession, request: ClaimRequest) -> ClaimRequest | None:
-        """What the switches leave of it."""
-        control = await self._switches()
-        seat.rates.obey(control)
-        limit = seat.rates.total(request.limit)
-        draining = seat.note.status != "active" or seat.note.worker_id in control.draining
+    async def _allowed(self, session: WorkerSession, request: ClaimRequest) -> ClaimRequest | None:
+        """What the controls leave of it."""
+        control = await self._controls()
+        session.rates.obey(control)
+        limit = session.rates.total(request.limit)
+        draining = session.note.status != "active" or session.note.worker_id in control.draining
         if control.paused or draining or limit <= 0:
             return None
         queues, types = request.queues, request.types
@@ -102,15 +102,15 @@ class TaskPolling:
             capabilities=request.capabilities,
             limit=limit,
             lease=request.lease,
-            per_type_limits=seat.rates.per_type_limits(),
+            per_type_limits=session.rates.per_type_limits(),
             is_repeat=request.is_repeat,
         )
 
-    async def dismissed(self, seat: WorkerSession) -> bool:
+    async def should_drain(self, session: WorkerSession) -> bool:
         """Someone asked the worker to finish what it has and leave."""
-        return seat.note.worker_id in (await self._switches()).draining
+        return session.note.worker_id in (await self._controls()).draining
 
-    async def _switches(self) -> Controls:
+    async def _controls(self) -> Controls:
         now = boot_clock()
         if now - self._looked_at >= _LOOK:
             self._control = await notes.read_or(self._engine, notes.CONTROL, Controls, self._control)
@@ -127,7 +127,7 @@ def lease_of(worker_id: str, request_id: str | None) -> str:
     return sha256(f"{worker_id} {request_id}".encode(errors="surrogatepass")).hexdigest()[:32]
 
 
-def handed_out(task: Task) -> HandedOut:
+def polled_task(task: Task) -> HandedOut:
     return HandedOut(
         task_id=task.id,
         task_type=task.type,

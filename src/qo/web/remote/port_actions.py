@@ -30,16 +30,16 @@ class PortAction(NamedTuple):
     target: str = ""
 
 
-async def controls_before(queue: Client, call: str, asked: Any) -> notes.Controls | None:
+async def controls_before(client: Client, call: str, asked: Any) -> notes.Controls | None:
     """What workers obey before a call that may change it; None: the call does not touch it."""
     if (call == "write_note" and asked.name == notes.CONTROL) or (call == "drop_note" and asked == notes.CONTROL):
-        return await _controls(queue)
+        return await _controls(client)
     return None
 
 
-async def _controls(queue: Client) -> notes.Controls:
+async def _controls(client: Client) -> notes.Controls:
     try:
-        return await queue.controls.read()
+        return await client.controls.read()
     except DamagedNote:
         return notes.Controls()
 

@@ -14,7 +14,7 @@ from qo.web.callers import Caller, Scope
 from qo.web.remote.checks import check_lease_id
 from qo.web.remote.messages import Failure, Recorded, Report, Result
 from qo.web.remote.worker_registry import WorkerSession
-from qo.web.v1.words import task_word, word
+from qo.web.task_words import task_word, word
 
 MOST = 1000
 _NO_MESSAGE = "the worker gave no reason"
@@ -50,13 +50,13 @@ class Settled:
 
 
 async def record(
-    engine: Engine, seat: WorkerSession, results: Sequence[Result], caller: Caller, *, result_limit: int
+    engine: Engine, session: WorkerSession, results: Sequence[Result], caller: Caller, *, result_limit: int
 ) -> tuple[list[Recorded], list[Settled]]:
     """What became of each, and those that changed something."""
     found = await engine.get_without_values([check_id(result.task_id) for result in results])
     tasks = [task if task is not None and caller.may_see(task) else None for task in found]
     changes = [
-        None if task is None else settlement(_held(task, seat, result), result, result_limit)
+        None if task is None else settlement(_held(task, session, result), result, result_limit)
         for task, result in zip(tasks, results, strict=True)
     ]
     asked = [change for change in changes if change is not None]
@@ -67,21 +67,21 @@ async def record(
         if task is None or change is None:
             told.append(_no(result.task_id, "not_found", f"there is no task {result.task_id}"))
         elif landed[task.id]:
-            told.append(_recorded(task, change, seat))
+            told.append(_recorded(task, change, session))
             if task.status is Status.RUNNING:
                 settled.append(Settled(task, change))
         else:
-            told.append(_refused(task, result, seat, caller))
+            told.append(_refused(task, result, session, caller))
     return told, settled
 
 
-def _held(task: Task, seat: WorkerSession, result: Result) -> Task:
+def _held(task: Task, session: WorkerSession, result: Result) -> Task:
     """The task as this worker claims to hold it. Without a lease token, what the store says of the worker decides.
 
     A lease token of another worker's attempt settles nothing. A task that waits again names no worker.
     """
     lease_id = task.lease_id if result.lease_token is None else check_lease_id(result.lease_token)
-    is_own = task.worker_id == seat.note.worker_id or (task.worker_id is None and result.lease_token is not None)
+    is_own = task.worker_id == session.note.worker_id or (task.worker_id is None and result.lease_token is not None)
     return replace(task, lease_id=lease_id if is_own else None)
 
 
@@ -103,21 +103,23 @@ def settlement(task: Task, result: Result, limit: int) -> Change:
     return after_error(task, message, luck=luck(), after=result.retry_after)
 
 
-def _recorded(task: Task, change: Change, seat: WorkerSession) -> Recorded:
+def _recorded(task: Task, change: Change, session: WorkerSession) -> Recorded:
     if task.status is not Status.RUNNING:  # the store recognised its own record
         return Recorded(task_id=task.id, status=task_word(task), repeated=True)
     now = word(change.to, change.failures or task.failures, task.max_retries)
     recorded = Recorded(task_id=task.id, status=now)
-    seat.remember(change.lease_id, recorded)
+    session.remember(change.lease_id, recorded)
     done = change.to is Status.COMPLETED
-    seat.note = replace(
-        seat.note, tasks_completed=seat.note.tasks_completed + done, tasks_failed=seat.note.tasks_failed + (not done)
+    session.note = replace(
+        session.note,
+        tasks_completed=session.note.tasks_completed + done,
+        tasks_failed=session.note.tasks_failed + (not done),
     )
     return recorded
 
 
-def _refused(task: Task, result: Result, seat: WorkerSession, caller: Caller) -> Recorded:
-    lease_id, before = seat.recorded.get(task.id, (None, None))
+def _refused(task: Task, result: Result, session: WorkerSession, caller: Caller) -> Recorded:
+    lease_id, before = session.recorded.get(task.id, (None, None))
     same = result.lease_token is None or result.lease_token == lease_id
     if before is not None and same and (before.status == "completed") == (result.status == "completed"):
         return replace(before, repeated=True)  # the task has gone on since, for instance to its next attempt

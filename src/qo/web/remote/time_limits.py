@@ -20,8 +20,8 @@ _RETRY_INTERVAL = 1.0  # seconds until the next try if the store is unreachable
 
 
 class TimeLimits:
-    def __init__(self, queue: Client, *, elapsed: Clock = boot_clock) -> None:
-        self._queue, self._elapsed = queue, elapsed
+    def __init__(self, client: Client, *, elapsed: Clock = boot_clock) -> None:
+        self._client, self._elapsed = client, elapsed
         self._attempts: dict[str, tuple[float, Task]] = {}  # by task id: when its time is up, and the task as held
         self._timer: asyncio.TimerHandle | None = None
         self._ending: asyncio.Task[None] | None = None
@@ -54,13 +54,13 @@ class TimeLimits:
         if not due:
             return
         changes = [after_error(task, f"timed out after {task.time_limit:g} s", luck=luck()) for task in due]
-        answers = await self._queue.engine.apply(changes)
+        answers = await self._client.engine.apply(changes)
         for task, change, ended in zip(due, changes, answers, strict=True):
             known = self._attempts.get(task.id)
             if known is not None and known[1].lease_id == task.lease_id:
                 del self._attempts[task.id]
             if ended:
-                self._queue.transitions.settled(task, change)
+                self._client.transitions.settled(task, change)
 
     def close(self) -> None:
         """From now on leases and heartbeats decide."""

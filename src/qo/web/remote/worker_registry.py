@@ -1,4 +1,4 @@
-"""The workers that speak HTTP: each has a seat here and a note in the store, so that any server knows it."""
+"""The workers that speak HTTP: each has a session here and a note in the store, so that any server knows it."""
 
 import asyncio
 
@@ -12,16 +12,16 @@ from qo.engine import Engine
 from qo.errors import DamagedNote, InvalidTask
 from qo.ids import new_id
 from qo.model import ANY, check_name, check_names, check_types
-from qo.notes import WorkerNote
+from qo.notes import Controls, WorkerNote
 from qo.web.callers import LOCAL_CALLER, Caller
 from qo.web.remote.messages import Recorded, Register
-from qo.web.remote.rates import Rates
+from qo.worker.limits import WHOLE, RateLimits
 
-MOST_SEATS = 10_000
+MAX_SESSIONS = 10_000
 MAX_REGISTERED = 10_000  # workers of a store, whoever registered them
 _REGISTRATION_SIZE = 64 * 1024  # bytes of a worker's note
 _COUNT_INTERVAL = 10.0  # seconds between two counts of the registered workers
-MOST_RECORDED = 1000  # results a seat remembers, for repeats that the store can no longer recognise
+MOST_RECORDED = 1000  # results a session remembers, for repeats that the store can no longer recognise
 MOST_CAPACITY = 10_000
 _STALE = 10.0  # seconds after which any request of a worker renews its sign of life
 _VERSION_LENGTH = 64
@@ -45,7 +45,7 @@ class WorkerSession:
 class WorkerRegistry:
     def __init__(self, engine: Engine, clock: Clock) -> None:
         self._engine, self._clock = engine, clock
-        self._seats: dict[str, WorkerSession] = {}
+        self._sessions: dict[str, WorkerSession] = {}
         self._known_types: set[str] = set()
         self._writing = asyncio.Lock()
         self._registered, self._count_again_at = 0, float("-inf")
@@ -70,7 +70,7 @@ class WorkerRegistry:
         await self.make_known(note.types)
         await self._write(note)
         self._registered += 1
-        return self._sit(note)
+        return self._start_session(note)
 
     async def _check_room(self) -> None:
         """Raises if too many workers are registered. They are counted again now and then, and before one is refused."""
@@ -84,47 +84,47 @@ class WorkerRegistry:
                 " let workers say that they leave, and run a monitor, which removes those that died"
             )
 
-    async def seat(self, worker_id: str, caller: Caller) -> WorkerSession:
-        """The worker's seat. One that registered with another server gets it from its note.
+    async def session(self, worker_id: str, caller: Caller) -> WorkerSession:
+        """The worker's session. One that registered with another server gets it from its note.
 
         A worker belongs to the token that registered it; another one is refused.
         """
         check_name("worker_id", worker_id)
-        seat = self._seats.get(worker_id) or await self._known(worker_id)
-        if seat.note.owner != _owner(caller):
+        session = self._sessions.get(worker_id) or await self._known(worker_id)
+        if session.note.owner != _owner(caller):
             raise PermissionDeniedException(
                 "this worker was registered with another token; register again with this one"
             )
-        return seat
+        return session
 
     async def _known(self, worker_id: str) -> WorkerSession:
         stored = await self._engine.read_note(notes.WORKERS + worker_id)
         if stored is None:
             raise NotFoundException(f"there is no worker {worker_id}; register first")
         try:
-            return self._sit(notes.decode(stored, WorkerNote))
+            return self._start_session(notes.decode(stored, WorkerNote))
         except DamagedNote as error:
             await notes.set_aside(self._engine, error)
             raise NotFoundException(f"what was known of worker {worker_id} is damaged; register again") from error
 
-    def _sit(self, note: WorkerNote) -> WorkerSession:
-        if len(self._seats) >= MOST_SEATS:
-            del self._seats[next(iter(self._seats))]  # it finds back by its note
-        seat = self._seats[note.worker_id] = WorkerSession(note)
-        return seat
+    def _start_session(self, note: WorkerNote) -> WorkerSession:
+        if len(self._sessions) >= MAX_SESSIONS:
+            del self._sessions[next(iter(self._sessions))]  # it finds back by its note
+        session = self._sessions[note.worker_id] = WorkerSession(note)
+        return session
 
-    async def sign_of_life(self, seat: WorkerSession) -> None:
+    async def note_contact(self, session: WorkerSession) -> None:
         """Any request is one; the note is rewritten now and then."""
-        if self._clock() - seat.note.last_heartbeat >= _STALE:
-            await self.announce(seat, seat.note)
+        if self._clock() - session.note.last_heartbeat >= _STALE:
+            await self.announce(session, session.note)
 
-    async def announce(self, seat: WorkerSession, note: WorkerNote) -> None:
-        seat.note = replace(note, last_heartbeat=self._clock())
-        await self._write(seat.note)
+    async def announce(self, session: WorkerSession, note: WorkerNote) -> None:
+        session.note = replace(note, last_heartbeat=self._clock())
+        await self._write(session.note)
 
-    async def leave(self, seat: WorkerSession) -> None:
-        self._seats.pop(seat.note.worker_id, None)
-        await self._engine.drop_note(notes.WORKERS + seat.note.worker_id)
+    async def leave(self, session: WorkerSession) -> None:
+        self._sessions.pop(session.note.worker_id, None)
+        await self._engine.drop_note(notes.WORKERS + session.note.worker_id)
 
     async def make_known(self, types: tuple[str, ...], *, only_if_room: bool = False) -> None:
         """So that no worker takes them for a mistake."""
@@ -162,3 +162,12 @@ def _version(given: str) -> str:
     if len(given) > _VERSION_LENGTH or not given.isprintable():
         raise InvalidTask("version", f"must be at most {_VERSION_LENGTH} printable characters")
     return given
+
+
+class Rates(RateLimits):
+    def obey(self, control: Controls) -> None:
+        self.set_rates(control.rate_limits | {WHOLE: control.rate_limit})
+
+    def per_type_limits(self) -> dict[str, int]:
+        now = self._clock()
+        return {type: max(0, bucket.available(now)) for type, bucket in self._buckets.items() if type != WHOLE}

@@ -1,7 +1,10 @@
 """The address that opens the page: credentials in its fragment. A browser sends it to nobody; its history keeps it."""
 
+import hmac
 import json
 from base64 import urlsafe_b64encode
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from msgspec import Struct
@@ -9,7 +12,6 @@ from msgspec import Struct
 from qo.buckets.address import BucketAddress
 from qo.web.static_site.credentials import Access
 from qo.web.static_site.files import INDEX
-from qo.web.static_site.signing_keys import signing_keys
 
 
 class Link(Struct, frozen=True):
@@ -43,3 +45,26 @@ def make_link(
     }
     text = json.dumps({name: value for name, value in said.items() if value not in ("", False)}, separators=(",", ":"))
     return Link(f"{page}{INDEX}", urlsafe_b64encode(text.encode()).decode(), expires_at, tuple(keys))
+
+
+SERVICE = "s3"
+
+
+def signing_key(secret: str, date: str, region: str, service: str = SERVICE) -> str:
+    """Signature Version 4's chain of HMACs, as hex. The secret cannot be found from it."""
+    key = f"AWS4{secret}".encode()
+    for part in (date, region, service, "aws4_request"):
+        key = hmac.digest(key, part.encode(), "sha256")
+    return key.hex()
+
+
+def signing_keys(secret: str, region: str, *, start: float, end: float) -> dict[str, str]:
+    """The keys of every day from `start` to `end`."""
+    return {date: signing_key(secret, date, region) for date in _dates(start, end)}
+
+
+def _dates(start: float, end: float) -> Iterator[str]:
+    day, last = (datetime.fromtimestamp(instant, UTC).date() for instant in (start, end))
+    while day <= last:
+        yield f"{day:%Y%m%d}"
+        day += timedelta(days=1)

@@ -1,19 +1,38 @@
-"""Counts, read every few seconds by a task of its own: what requests are answered from."""
+"""Counts of tasks and the oldest pending task of each level, sampled every few seconds.
+
+Requests are answered from the latest sample. The engine counts the tasks. The ages come from reading: a queue shorter
+than a page is read completely. For a longer one, each sample reads the newest page and one further page of a walk over
+the whole queue. The oldest task seen that is still pending gives a lower bound of the longest wait, which becomes exact
+when the walk reaches the end.
+"""
 
 import asyncio
 import contextlib
 import logging
+from collections import OrderedDict
 
 from msgspec import Struct
 
 from qo.clock import Clock, boot_clock
 from qo.engine import Engine
 from qo.errors import StorageError
-from qo.model import Counts, Status
+from qo.model import Counts, Filter, LevelWord, Status, Task, cursor, effective_rank, level_word
 from qo.web.callers import WHOLE_STORE, AccessLimits
-from qo.web.stats.ready_survey import ReadyCounts, ReadySurvey
+from qo.web.stats.wait_times import OldestTasks
+from qo.web.task_words import LEVEL_WORDS
 
 log = logging.getLogger("qo.web")
+
+PAGE_SIZE = 200
+_TRACKED_TASKS = 3  # the oldest pending tasks of each level, read again with each sample
+_MAX_VIEWS = 64  # distinct limits whose samples are kept
+
+
+class ReadyCounts(Struct, frozen=True, kw_only=True):
+    exact: bool  # all pending tasks were read
+    depth: dict[LevelWord, int]
+    oldest: dict[LevelWord, float | None]  # when the task that has waited longest became due
+    ranks: list[float]  # effective ranks of all pending tasks, sorted; empty unless exact
 
 
 class Sample(Struct, frozen=True, kw_only=True):
@@ -29,34 +48,135 @@ class Sampler:
     def __init__(self, engine: Engine, *, interval: float, clock: Clock, limits: AccessLimits = WHOLE_STORE) -> None:
         self._engine, self._interval, self._clock, self._limits = engine, interval, clock, limits
         self._survey = ReadySurvey(engine, limits)
-        self._under_way: asyncio.Task[Sample] | None = None
+        self._current: asyncio.Task[Sample] | None = None
         self.latest: Sample | None = None
-        self.cost = 0.0  # seconds the last sample took to take
+        self.cost = 0.0  # seconds that the last sample took
 
     async def run(self) -> None:
         while True:
             try:
-                await self.fresh(self._interval / 2)
+                await self.sample(max_age=self._interval / 2)
             except StorageError as error:
                 log.warning("the store is unreachable: %s", error)
             await asyncio.sleep(self._interval)
 
-    async def fresh(self, most: float) -> Sample:
-        """A sample at most so many seconds old. Whoever asks while one is taken waits for that one."""
-        if self.latest is not None and boot_clock() - self.latest.at <= most:
+    async def sample(self, *, max_age: float) -> Sample:
+        """A sample at most `max_age` seconds old. Concurrent callers share one read of the store."""
+        if self.latest is not None and boot_clock() - self.latest.at <= max_age:
             return self.latest
-        if self._under_way is None or self._under_way.done():
-            self._under_way = asyncio.create_task(self._take())
-        return await asyncio.shield(self._under_way)
+        if self._current is None or self._current.done():
+            self._current = asyncio.create_task(self._take())
+        return await asyncio.shield(self._current)
 
     async def finish(self) -> None:
-        if self._under_way is not None:
-            with contextlib.suppress(Exception):  # whoever asked was told
-                await self._under_way
+        """Wait for a sample that is being taken."""
+        if self._current is not None:
+            with contextlib.suppress(Exception):  # its callers have received the error
+                await self._current
 
     async def _take(self) -> Sample:
         began = boot_clock()
         counts = self._limits.count(await self._engine.count())
-        sample = Sample(at=boot_clock(), counts=counts, waiting=await self._survey.look(counts, self._clock()))
+        sample = Sample(at=boot_clock(), counts=counts, waiting=await self._survey.read(counts, self._clock()))
         self.latest, self.cost = sample, boot_clock() - began
         return sample
+
+
+class ReadySurvey:
+    """Depths and oldest tasks by level. Keeps the position of its walk and the oldest tasks between reads."""
+
+    def __init__(self, engine: Engine, limits: AccessLimits = WHOLE_STORE) -> None:
+        self._engine = engine
+        self._pending = Filter(
+            statuses=(Status.PENDING,), queues=tuple(sorted(limits.queues)), types=tuple(sorted(limits.types))
+        )
+        self._position = ""  # of the walk
+        self._oldest: dict[LevelWord, dict[str, float]] = {level: {} for level in LEVEL_WORDS}  # due time by task id
+
+    async def read(self, counts: Counts, now: float) -> ReadyCounts:
+        newest = await self._engine.find_without_values(self._pending, limit=PAGE_SIZE)
+        if len(newest) < PAGE_SIZE:
+            self._position = ""
+            return _exact(newest, now)
+        walked = await self._engine.find_without_values(
+            self._pending, limit=PAGE_SIZE, after=self._position or cursor(newest[-1])
+        )
+        self._position = cursor(walked[-1]) if len(walked) == PAGE_SIZE else ""
+        await self._forget_claimed()
+        self._track([*newest, *walked], now)
+        return ReadyCounts(
+            exact=False,
+            depth=depths(counts),
+            oldest={level: min(known.values(), default=None) for level, known in self._oldest.items()},
+            ranks=[],
+        )
+
+    def _track(self, tasks: list[Task], now: float) -> None:
+        for task in tasks:
+            if task.available_at <= now:
+                self._oldest[level_word(task.priority)][task.id] = task.due_at
+        for level, known in self._oldest.items():
+            self._oldest[level] = dict(sorted(known.items(), key=lambda item: item[1])[:_TRACKED_TASKS])
+
+    async def _forget_claimed(self) -> None:
+        ids = [task_id for known in self._oldest.values() for task_id in known]
+        for task_id, task in zip(ids, await self._engine.get_without_values(ids), strict=True):
+            if task is None or task.status is not Status.PENDING:
+                for known in self._oldest.values():
+                    known.pop(task_id, None)
+
+
+def depths(counts: Counts) -> dict[LevelWord, int]:
+    depth: dict[LevelWord, int] = dict.fromkeys(LEVEL_WORDS, 0)
+    for lane, number in counts.items():
+        if lane.status is Status.PENDING:
+            depth[level_word(lane.priority)] += number
+    return depth
+
+
+def _exact(tasks: list[Task], now: float) -> ReadyCounts:
+    depth: dict[LevelWord, int] = dict.fromkeys(LEVEL_WORDS, 0)
+    oldest: dict[LevelWord, float | None] = dict.fromkeys(LEVEL_WORDS)
+    for task in tasks:
+        level = level_word(task.priority)
+        depth[level] += 1
+        known = oldest[level]
+        if task.available_at <= now and (known is None or task.due_at < known):
+            oldest[level] = task.due_at
+    ranks = sorted(effective_rank(task.rank, task.due_at, now) for task in tasks)
+    return ReadyCounts(exact=True, depth=depth, oldest=oldest, ranks=ranks)
+
+
+class StoreView(Struct, frozen=True, kw_only=True):
+    sampler: Sampler
+    oldest: OldestTasks
+
+
+class StoreViews:
+    """One `StoreView` for the whole store and one for each set of limits. Callers with equal limits share it."""
+
+    def __init__(self, engine: Engine, *, interval: float, clock: Clock) -> None:
+        self._engine, self._interval, self._clock = engine, interval, clock
+        self.whole = self._new(WHOLE_STORE)
+        self._limited: OrderedDict[AccessLimits, StoreView] = OrderedDict()
+
+    def of(self, limits: AccessLimits) -> StoreView:
+        if limits.is_whole:
+            return self.whole
+        view = self._limited.get(limits)
+        if view is None:
+            view = self._limited[limits] = self._new(limits)
+            if len(self._limited) > _MAX_VIEWS:
+                self._limited.popitem(last=False)
+        self._limited.move_to_end(limits)
+        return view
+
+    async def finish(self) -> None:
+        for view in (self.whole, *self._limited.values()):
+            await view.sampler.finish()
+
+    def _new(self, limits: AccessLimits) -> StoreView:
+        return StoreView(
+            sampler=Sampler(self._engine, interval=self._interval, clock=self._clock, limits=limits),
+            oldest=OldestTasks(self._engine, limits),
+        )

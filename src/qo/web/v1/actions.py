@@ -9,15 +9,15 @@ from msgspec import Meta, Struct, field
 from qo.client import Client
 from qo.errors import WrongStatus
 from qo.model import Status, cursor, replay
-from qo.web.access import HIDDEN, LIMITED, OPERATE, caller_of
-from qo.web.action_recorder import describe_action
 from qo.web.callers import AccessLimits
-from qo.web.openapi_types import Name
-from qo.web.problems import problems
-from qo.web.server import server_of, tell
-from qo.web.task_access import check_visible, found
+from qo.web.http.access import HIDDEN, LIMITED, OPERATE, caller_of
+from qo.web.http.action_recorder import describe_action
+from qo.web.http.openapi import Name
+from qo.web.http.problems import problems
+from qo.web.http.server import log_transition, server_of
+from qo.web.http.visibility import check_visible, found
+from qo.web.task_words import Word, task_word
 from qo.web.v1.read import filter_of
-from qo.web.v1.words import Word, task_word
 
 _PAGE = 500
 _REPLAYABLE: list[Word] = ["failed", "dead_letter", "cancelled"]
@@ -49,65 +49,65 @@ class Replayed(Struct, frozen=True, kw_only=True):
 @delete("/tasks/{task_id:str}", opt=OPERATE | HIDDEN, status_code=200, responses=problems(404, 409))
 async def cancel_task(request: Request[Any, Any, Any], task_id: FromPath[str]) -> Steered:
     """End a task that has not ended. A worker running it finds its lease gone. Cancelling again changes nothing."""
-    queue = server_of(request).queue
+    client = server_of(request).client
     task_id = await check_visible(request, task_id)
     try:
-        await queue.cancel(task_id)
+        await client.cancel(task_id)
     except WrongStatus:
         task = await found(request, task_id)
         if task.status is not Status.CANCELLED:
             raise
         describe_action(request).number = 0
     else:
-        tell(request, "cancelled", task_id=task_id)
+        log_transition(request, "cancelled", task_id=task_id)
     return Steered(task_id=task_id, status="cancelled")
 
 
 @post("/tasks/{task_id:str}/replay", opt=OPERATE | HIDDEN, status_code=200, responses=problems(404, 409))
 async def replay_task(request: Request[Any, Any, Any], task_id: FromPath[str]) -> Steered:
     """Send a task that did not succeed back to the start, its retries reset."""
-    queue = server_of(request).queue
+    client = server_of(request).client
     task_id = await check_visible(request, task_id)
-    await queue.replay(task_id)
-    tell(request, "replayed", task_id=task_id)
+    await client.replay(task_id)
+    log_transition(request, "replayed", task_id=task_id)
     return Steered(task_id=task_id, status="queued")
 
 
 @post("/tasks/{task_id:str}/archive", opt=OPERATE | HIDDEN, status_code=200, responses=problems(404, 409))
 async def archive_task(request: Request[Any, Any, Any], task_id: FromPath[str]) -> Steered:
     """Put a finished task out of the normal listing."""
-    queue = server_of(request).queue
+    client = server_of(request).client
     task_id = await check_visible(request, task_id)
-    await queue.archive(task_id)
+    await client.archive(task_id)
     describe_action(request).count(1)
     task = await found(request, task_id)
-    tell(request, "archived", task)
+    log_transition(request, "archived", task)
     return Steered(task_id=task_id, status=task_word(task))
 
 
 @post("/tasks/replay", opt=OPERATE | LIMITED, status_code=200, responses=problems(413, 415))
 async def replay_tasks(request: Request[Any, Any, Any], data: JSONBody[ReplayFilter]) -> Replayed:
     """Replay every task that matches, newest first, up to `limit`."""
-    queue = server_of(request).queue
-    ids, more = await _matching(queue, data, caller_of(request).limits)
+    client = server_of(request).client
+    ids, more = await _matching(client, data, caller_of(request).limits)
     action = describe_action(request, status=data.status, type=data.type, queue=data.queue)
     replayed = 0
     for start in range(0, len(ids), _PAGE):
         some = ids[start : start + _PAGE]
-        action.add(some, answers := await queue.apply([replay(task_id) for task_id in some]))
+        action.add(some, answers := await client.apply([replay(task_id) for task_id in some]))
         replayed += sum(answers)
-    tell(request, "replayed", number=replayed)
+    log_transition(request, "replayed", number=replayed)
     return Replayed(replayed=replayed, more=more)
 
 
-async def _matching(queue: Client, given: ReplayFilter, limits: AccessLimits) -> tuple[list[str], bool]:
+async def _matching(client: Client, given: ReplayFilter, limits: AccessLimits) -> tuple[list[str], bool]:
     """The ids of all before the first is replayed, which must not come again; and whether there are more."""
     words = set(given.status) & set(_REPLAYABLE)
     where = limits.narrow(filter_of(sorted(words), given.type, given.queue)) if words else None
     ids: list[str] = []
     after = ""
     while where is not None:
-        some = await queue.engine.find_without_values(where, limit=_PAGE, after=after)
+        some = await client.engine.find_without_values(where, limit=_PAGE, after=after)
         for task in some:
             if len(ids) == given.limit:
                 return ids, True

@@ -9,9 +9,9 @@ from msgspec import Struct
 from qo.audit import ActionOutcome, ActorKind, AuditRecord, read_audit
 from qo.clock import iso
 from qo.errors import InvalidSetting
-from qo.web.access import ADMIN
-from qo.web.problems import problems
-from qo.web.server import server_of
+from qo.web.http.access import ADMIN
+from qo.web.http.problems import problems
+from qo.web.http.server import server_of
 
 MOST = 500
 _LATEST = 253_402_300_799.0  # the end of the year 9999
@@ -71,7 +71,7 @@ async def list_actions(
         )
 
     page = await read_audit(
-        server.queue.engine,
+        server.client.engine,
         now=now,
         limit=limit,
         since=None if since is None else now - since,
@@ -90,7 +90,7 @@ async def list_actions(
 def _view(record: AuditRecord) -> ActionView:
     return ActionView(
         id=record.id,
-        at=str(iso(record.at)),
+        at=iso(record.at),
         actor=record.actor,
         who=record.who,
         action=record.action,

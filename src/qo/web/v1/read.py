@@ -12,13 +12,13 @@ from qo.client import Client
 from qo.codec import json_text
 from qo.errors import ResultTimeout
 from qo.model import Filter, Status, Task, check_cursor, check_name, check_names, check_types, cursor
-from qo.web.access import HIDDEN, LIMITED, READ, caller_of
-from qo.web.byte_budget import ANSWER_BYTES, find_within, size_of
-from qo.web.problems import problems
-from qo.web.server import server_of
-from qo.web.task_access import check_visible, found
+from qo.web.http.access import HIDDEN, LIMITED, READ, caller_of
+from qo.web.http.byte_budget import ANSWER_BYTES, find_within, size_of
+from qo.web.http.problems import problems
+from qo.web.http.server import server_of
+from qo.web.http.visibility import check_visible, found
+from qo.web.task_words import STATUSES, Word, is_finished, task_word
 from qo.web.v1.views import ErrorView, EventView, TaskView, error_view, event_view, task_view
-from qo.web.v1.words import STATUSES, Word, is_finished, task_word
 
 MOST = 500
 _READ_AT_MOST = 5_000  # tasks looked through for one page, where a word is narrower than a status
@@ -66,7 +66,7 @@ async def list_tasks(
     """Tasks, newest first. Each filter may be repeated; `archived` shows those instead of the others."""
     server = server_of(request)
     where = caller_of(request).limits.narrow(filter_of(status, type, queue, worker, archived=archived))
-    tasks, following = await page(server.queue, where, set(status or STATUSES), limit=limit, after=after)
+    tasks, following = await page(server.client, where, set(status or STATUSES), limit=limit, after=after)
     now = server.clock()
     unhandled = await server.unhandled.ids(tasks)
     return TaskPage(tasks=[task_view(task, now, unhandled=task.id in unhandled) for task in tasks], next=following)
@@ -76,7 +76,7 @@ async def list_tasks(
 async def show_history(request: Request[Any, Any, Any], task_id: FromPath[str]) -> History:
     """Every transition of a task, in order."""
     task = await found(request, task_id)
-    events = await server_of(request).queue.engine.history(task.id)
+    events = await server_of(request).client.engine.history(task.id)
     return History(task_id=task.id, events=[event_view(event, task) for event in events])
 
 
@@ -95,7 +95,7 @@ async def show_result(
     server = server_of(request)
     task_id = await check_visible(request, task_id)
     with contextlib.suppress(ResultTimeout):  # its status says so
-        await server.queue.ended(task_id, timeout=min(wait, server.settings.longest_wait))
+        await server.client.ended(task_id, timeout=min(wait, server.settings.longest_wait))
     await server.gate.check_still_admitted(caller_of(request))
     task = await found(request, task_id)
     outcome = TaskResult(task_id=task.id, status=task_word(task), result=_result(task), error=error_view(task))
@@ -124,7 +124,7 @@ def filter_of(
 
 
 async def page(
-    queue: Client, where: Filter | None, words: set[Word], *, limit: int, after: str
+    client: Client, where: Filter | None, words: set[Word], *, limit: int, after: str
 ) -> tuple[list[Task], str | None]:
     """Up to `limit` tasks whose word is one of these, and where to go on. Reads one more, to know if there is more.
 
@@ -135,7 +135,7 @@ async def page(
     tasks: list[Task] = []
     read = size = 0
     while read < _READ_AT_MOST and size < ANSWER_BYTES:
-        batch = await find_within(queue.engine, where, limit=limit + 1, after=after, budget=ANSWER_BYTES - size)
+        batch = await find_within(client.engine, where, limit=limit + 1, after=after, budget=ANSWER_BYTES - size)
         read += len(batch.tasks)
         for task in batch.tasks:
             if len(tasks) == limit:

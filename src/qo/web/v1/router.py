@@ -4,7 +4,7 @@ from litestar import Router
 
 from qo.web.v1.actions import archive_task, cancel_task, replay_task, replay_tasks
 from qo.web.v1.audit import list_actions
-from qo.web.v1.controls import drain_worker, limit_rate, limit_types, pause_some, resume_some, show_switches
+from qo.web.v1.controls import drain_worker, limit_rate, limit_types, pause_tasks, resume_tasks, show_controls
 from qo.web.v1.events import listen
 from qo.web.v1.read import list_tasks, show_history, show_result, show_task
 from qo.web.v1.stats import list_workers, show_stats
@@ -26,9 +26,9 @@ router = Router(
         show_stats,
         list_workers,
         drain_worker,
-        show_switches,
-        pause_some,
-        resume_some,
+        show_controls,
+        pause_tasks,
+        resume_tasks,
         limit_rate,
         limit_types,
         listen,

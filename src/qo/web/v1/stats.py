@@ -7,14 +7,14 @@ from msgspec import Struct
 
 from qo.model import LevelWord
 from qo.notes import WorkerNote
-from qo.web.access import LIMITED, READ, caller_of
 from qo.web.callers import AccessLimits
-from qo.web.problems import problems
-from qo.web.server import Server, server_of
+from qo.web.http.access import LIMITED, READ, caller_of
+from qo.web.http.problems import problems
+from qo.web.http.server import Server, server_of
+from qo.web.http.visibility import visible_workers
 from qo.web.stats.sampler import Sample
-from qo.web.task_access import visible_workers
+from qo.web.task_words import LEVEL_WORDS
 from qo.web.v1.views import WorkerView, worker_status, worker_view
-from qo.web.v1.words import LEVEL_WORDS
 
 
 class Depth(Struct, frozen=True, kw_only=True):
@@ -56,7 +56,7 @@ async def show_stats(request: Request[Any, Any, Any]) -> QueueStats:
     """Depth and age by priority, workers, and what was done in the last minute."""
     server = server_of(request)
     limits = caller_of(request).limits
-    sample = await server.views.of(limits).sampler.fresh(0.0)
+    sample = await server.views.of(limits).sampler.sample(max_age=0.0)
     return QueueStats(
         queues=depths(sample, server.clock()),
         workers=_worker_counts(server, await visible_workers(request)),

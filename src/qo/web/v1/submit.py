@@ -1,6 +1,5 @@
 """Tasks in: one at a time, or many."""
 
-import re
 from functools import lru_cache
 from typing import Annotated, Any
 
@@ -11,16 +10,15 @@ from msgspec.structs import replace
 
 from qo.client import parse_instant
 from qo.errors import InvalidTask
-from qo.ids import new_token
 from qo.model import LevelWord, NewTask, RetryPolicy, Status, derived_id, due_at, effective_rank, rank
-from qo.web.access import CHECKED, SUBMIT, caller_of
 from qo.web.callers import Caller, Scope
-from qo.web.json_body import as_called_here, encode_read
-from qo.web.openapi_types import Instant, Key, Name, Retries, Seconds, TypeName
-from qo.web.problems import problems
-from qo.web.server import Server, server_of, tell
-from qo.web.task_access import check_may_submit
-from qo.web.v1.words import Word, task_word
+from qo.web.http.access import CHECKED, SUBMIT, caller_of
+from qo.web.http.openapi import Instant, Key, Name, Retries, Seconds, TypeName
+from qo.web.http.problems import problems
+from qo.web.http.request_data import encode_payload, rename_field, trace_of
+from qo.web.http.server import Server, log_transition, server_of
+from qo.web.http.visibility import check_may_submit
+from qo.web.task_words import Word, task_word
 
 MOST = 10_000  # tasks in one request
 _NAMES = {
@@ -29,7 +27,6 @@ _NAMES = {
     "needs": "required_capabilities",
     "timeout": "timeout_seconds",
 }
-_TRACEPARENT = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}")
 
 
 class SubmitRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -78,20 +75,20 @@ async def submit_task(request: Request[Any, Any, Any], data: JSONBody[SubmitRequ
     server, caller = server_of(request), caller_of(request)
     task = new_task(server, caller, data, trace_of(request))
     check_may_submit(request, [task])
-    await server.line.refresh()
-    submitted = await server.queue.submit(task)
+    await server.position.refresh()
+    submitted = await server.client.submit(task)
     if submitted.new:
-        tell(request, "queued", task_id=submitted.id, type=task.type, queue=task.queue)
+        log_transition(request, "queued", task_id=submitted.id, type=task.type, queue=task.queue)
         joined = place(server, task)
         shown = joined if caller.limits.is_whole else None  # it counts tasks of others
         return Response(Receipt(task_id=submitted.id, status="queued", queue_position=shown))
-    (existing,) = await server.queue.engine.get([submitted.id])
+    (existing,) = await server.client.engine.get([submitted.id])
     if existing is None:  # deleted in this very moment, or damaged
-        await server.queue.check_not_damaged(submitted.id)
+        await server.client.check_not_damaged(submitted.id)
         return Response(Receipt(task_id=submitted.id, status="completed", queue_position=None), status_code=200)
     waits = existing.status is Status.PENDING and caller.limits.is_whole
     rank_now = effective_rank(existing.rank, existing.due_at, server.clock())
-    position = server.line.join(rank_now, existing.priority, new=False) if waits else None
+    position = server.position.of(rank_now, existing.priority, new=False) if waits else None
     receipt = Receipt(task_id=existing.id, status=task_word(existing), queue_position=position)
     return Response(receipt, status_code=200)
 
@@ -103,12 +100,12 @@ async def submit_tasks(request: Request[Any, Any, Any], data: JSONBody[Bulk]) ->
     trace = trace_of(request)
     tasks = [new_task(server, caller, each, trace, f"tasks[{number}].") for number, each in enumerate(data.tasks)]
     check_may_submit(request, tasks)
-    submitted = await server.queue.submit_many(tasks)
+    submitted = await server.client.submit_many(tasks)
     old = [each.id for each in submitted if not each.new]
-    known = await server.queue.engine.get_without_values(list(dict.fromkeys(old))) if old else []
+    known = await server.client.engine.get_without_values(list(dict.fromkeys(old))) if old else []
     existing = {task.id: task for task in known if task is not None}
     new = len(submitted) - len(old)
-    tell(request, "queued", number=new)
+    log_transition(request, "queued", number=new)
     receipts = [
         BulkReceipt(task_id=each.id, status=task_word(existing[each.id]) if each.id in existing else "queued")
         for each in submitted
@@ -120,9 +117,9 @@ def new_task(server: Server, caller: Caller, given: SubmitRequest, trace_id: str
     """A level's defaults, and what the submission says instead."""
     level = server.settings.levels[given.priority]
     try:
-        task = server.queue.new_task(
+        task = server.client.new_task(
             given.task_type,
-            encode_read(given.parameters),
+            encode_payload(given.parameters),
             queue=given.queue,
             priority=given.priority,
             needs=tuple(given.required_capabilities),
@@ -134,7 +131,7 @@ def new_task(server: Server, caller: Caller, given: SubmitRequest, trace_id: str
             trace_id=given.trace_id or trace_id,
         )
     except InvalidTask as error:
-        raise as_called_here(error, _NAMES, prefix) from error
+        raise rename_field(error, _NAMES, prefix) from error
     return with_own_key(task, caller)
 
 
@@ -157,10 +154,4 @@ def _policy(timeout_growth: float) -> RetryPolicy:
 def place(server: Server, task: NewTask) -> int:
     now = server.clock()
     due = now + task.delay if task.run_at is None else due_at(task.run_at, now)
-    return server.line.join(rank(due, task.priority, task.ageing), task.priority)
-
-
-def trace_of(request: Request[Any, Any, Any]) -> str:
-    """The trace this request belongs to (W3C `traceparent`), or a new one."""
-    found = _TRACEPARENT.fullmatch(request.headers.get("traceparent", ""))
-    return found[1] if found else new_token()
+    return server.position.of(rank(due, task.priority, task.ageing), task.priority)

@@ -8,7 +8,7 @@ from qo.clock import iso
 from qo.codec import json_text
 from qo.model import FINISHED, Event, LevelWord, Status, Task, level_word
 from qo.notes import WorkerNote, is_dead
-from qo.web.v1.words import Word, effective_level, task_word, word
+from qo.web.task_words import Word, effective_level, task_word, word
 
 
 class PayloadView(Struct, frozen=True, kw_only=True):
@@ -107,9 +107,9 @@ def task_view(task: Task, now: float, *, unhandled: bool | UnsetType = UNSET) ->
         retry_count=task.failures,
         max_retries=task.max_retries,
         attempt=task.attempt,
-        created_at=iso_of(task.created_at),
-        updated_at=iso_of(task.updated_at),
-        available_at=iso_of(task.available_at),
+        created_at=iso(task.created_at),
+        updated_at=iso(task.updated_at),
+        available_at=iso(task.available_at),
         started_at=iso(task.started_at),
         completed_at=iso(task.completed_at),
         assigned_worker_id=task.worker_id,
@@ -138,21 +138,21 @@ def brief_view(task: Task) -> BriefView:
         priority=level_word(task.priority),
         retry_count=task.failures,
         assigned_worker_id=task.worker_id,
-        updated_at=iso_of(task.updated_at),
+        updated_at=iso(task.updated_at),
     )
 
 
 def event_view(event: Event, task: Task) -> EventView:
     archived = event.status is Status.ARCHIVED
     return EventView(
-        at=iso_of(event.at),
+        at=iso(event.at),
         status=task_word(task) if archived else word(event.status, event.failures, task.max_retries),
         archived=archived,
         attempt=event.attempt,
         retry_count=event.failures,
         worker_id=event.worker_id,
         error=event.error,
-        available_at=iso_of(event.available_at),
+        available_at=iso(event.available_at),
         version=event.version,
     )
 
@@ -162,14 +162,14 @@ def worker_view(worker: WorkerNote, now: float, dead_after: float) -> WorkerView
         worker_id=worker.worker_id,
         status=worker_status(worker, now, dead_after),
         current_tasks=list(worker.current_tasks),
-        last_heartbeat=iso_of(worker.last_heartbeat),
+        last_heartbeat=iso(worker.last_heartbeat),
         capacity=worker.capacity,
         current_load=worker.current_load,
         capabilities=list(worker.capabilities),
         version=worker.version,
         queues=list(worker.queues),
         types=list(worker.types),
-        started_at=iso_of(worker.started_at),
+        started_at=iso(worker.started_at),
         tasks_completed=worker.tasks_completed,
         tasks_failed=worker.tasks_failed,
         host=worker.host,
@@ -180,7 +180,3 @@ def worker_status(worker: WorkerNote, now: float, dead_after: float) -> Literal[
     if is_dead(worker, now, dead_after):
         return "dead"
     return "draining" if worker.status == "draining" else "active"
-
-
-def iso_of(instant: float) -> str:
-    return str(iso(instant))

@@ -1,4 +1,4 @@
-// How many types of unfinished tasks a queue may have: the numbers of qo/notes.py and of POST /api/v1/switches/max-types.
+// How many types of unfinished tasks a queue may have: the numbers of qo/notes.py and of POST /api/v1/controls/max-types.
 
 export const DEFAULT_TYPE_LIMIT = 1000;
 const MAX_TYPE_LIMIT = 10_000;

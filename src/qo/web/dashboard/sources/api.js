@@ -30,7 +30,7 @@ class ApiSource {
     this.#auth = auth;
     this.user = null;
     this.title = '';
-    this.can = {write: false, live: true, shards: false, versions: true, switches: false, drain: false, audit: false};
+    this.can = {write: false, live: true, shards: false, versions: true, controls: false, drain: false, audit: false};
     this.#met = this.#meet();
   }
 
@@ -121,11 +121,11 @@ class ApiSource {
     return sum;
   }
 
-  steer(action, options = {}) {
+  control(action, options = {}) {
     if (action === 'drain') return this.#post(`workers/${encodeURIComponent(options.worker)}/drain`);
     if (action === 'cleanup') return this.#post('dashboard/cleanup', options);
-    if (action === 'rate-limit') return this.#post('switches/rate-limit', {type: options.type, tasks_per_second: options.limit});
-    return this.#post(`switches/${action}`, options);
+    if (action === 'rate-limit') return this.#post('controls/rate-limit', {type: options.type, tasks_per_second: options.limit});
+    return this.#post(`controls/${action}`, options);
   }
 
   watch(onChange, onState = () => {}) {

@@ -18,7 +18,7 @@ const PAGE = 200; // tasks, when all that match are acted upon
 const SILENCE = 90; // seconds after which a worker is dead, as in qo.notes
 const POLL = 5000; // milliseconds
 const CONTROL = 'control'; // the note all workers obey
-const NO_SWITCHES = {paused: false, paused_queues: [], paused_types: [], rate_limit: 0, rate_limits: {}, draining: []};
+const NO_CONTROLS = {paused: false, paused_queues: [], paused_types: [], rate_limit: 0, rate_limits: {}, draining: []};
 
 export async function open(config) {
   if (!globalThis.crypto?.subtle) {
@@ -47,7 +47,7 @@ export class BucketSource {
     this.#layout = layout;
     this.title = `s3://${bucket}${prefix ? `/${prefix}` : ''}`;
     this.expires_at = expires ? iso(expires) : null;
-    this.can = {write, live: false, switches: write, drain: write, ...layout.can};
+    this.can = {write, live: false, controls: write, drain: write, ...layout.can};
   }
 
   /** Requests made so far. */
@@ -117,13 +117,13 @@ export class BucketSource {
     return ids;
   }
 
-  async steer(action, options = {}) {
+  async control(action, options = {}) {
     this.#mayWrite();
     if (action === 'cleanup') return this.#cleanUp(options);
-    const how = SWITCHES[action];
+    const how = CONTROLS[action];
     if (!how) throw new StoreError('refused', `${action} cannot be done from a bucket alone; use: qo serve`);
     await this.#layout.notes.change(CONTROL, (control) => {
-      if (!isControl(control)) throw new StoreError('unreadable', 'The switches kept here are not ones this page knows.');
+      if (!isControl(control)) throw new StoreError('unreadable', 'The stored controls are not in a format that this page understands.');
       return how(switchesIn(control), options);
     });
     const target = action === 'max-types' ? `${options.max_types} types` : inWords(options);
@@ -161,8 +161,8 @@ export class BucketSource {
 
 const NAMES = {'rate-limit': 'limit', 'max-types': 'limit'}; // what the audit trail calls it
 
-// As in qo/client/switches.py.
-const SWITCHES = {
+// As in qo/controls.py.
+const CONTROLS = {
   drain: (control, {worker}) => ({...control, draining: union(control.draining, worker)}),
   pause: (control, {queue, type}) => ({
     ...control,
@@ -195,7 +195,7 @@ const SWITCHES = {
 };
 
 function switchesIn(note) {
-  return {...NO_SWITCHES, ...(isControl(note) ? note : {})};
+  return {...NO_CONTROLS, ...(isControl(note) ? note : {})};
 }
 
 function union(names, name) {

@@ -39,7 +39,7 @@ export function summarise({rows, lanes, now, control, workers, exact}) {
       .sort((a, b) => compare(b.updated_at, a.updated_at))
       .slice(0, FAILURES)
       .map((row) => rowView(row, now)),
-    switches: switchesOf(control),
+    controls: controlsOf(control),
   };
 }
 
@@ -110,7 +110,7 @@ function workersBy(workers) {
   return sums;
 }
 
-function switchesOf(control) {
+function controlsOf(control) {
   return {
     paused: {all: control.paused, queues: control.paused_queues, types: control.paused_types},
     limit: control.rate_limit,

@@ -1,4 +1,4 @@
-// Everything at a glance, and the switches that go with it.
+// Everything at a glance, and the controls that go with it.
 
 import {h, show} from '../parts/dom.js';
 import {sparkline, stacked, throughput} from '../parts/chart.js';
@@ -7,7 +7,7 @@ import {icon} from '../parts/icons.js';
 import {address, taskAddress} from '../parts/router.js';
 import {empty} from '../parts/states.js';
 import {NO_HANDLER, STATUSES} from '../parts/status.js';
-import {cleanUp, limitRate, limitTypes, maySwitch, pause, resume} from '../parts/steering.js';
+import {cleanUp, limitRate, limitTypes, mayControl, pause, resume} from '../parts/controls.js';
 import {ago} from '../parts/clock.js';
 
 const RATE_OVER = 5; // minutes
@@ -31,31 +31,31 @@ export function open({source, refresh}) {
     element,
     async refresh() {
       seen = await source.overview();
-      const {switches} = seen;
-      show(tools, [switches.paused.all, source.can], drawTools);
-      show(notice, {...switches, remarks: seen.remarks ?? []}, drawNotice);
+      const {controls} = seen;
+      show(tools, [controls.paused.all, source.can], drawTools);
+      show(notice, {...controls, remarks: seen.remarks ?? []}, drawNotice);
       show(cards, [seen.counts, seen.throughput], drawCards);
       show(chart, seen.throughput, throughput);
-      show(queues, [seen.queues.map(rounded), switches.max_types], drawQueues);
+      show(queues, [seen.queues.map(rounded), controls.max_types], drawQueues);
       show(aside, [seen.priorities.map(rounded), seen.exact, seen.workers, rate(seen)], drawAside);
-      show(types, [seen.types, switches], drawTypes);
+      show(types, [seen.types, controls], drawTypes);
       show(failures, seen.failures, drawFailures);
     },
   };
 
   function drawTools([paused]) {
-    if (!source.can.switches) return null;
-    const whole = maySwitch(source);
+    if (!source.can.controls) return null;
+    const whole = mayControl(source);
     return h('div', {class: 'buttons'},
       !whole ? null : paused ? h('button', {type: 'button', class: 'button primary', 'data-do': 'resume', on: {click: () => then(resume(source))}}, icon('resume'), 'Resume')
         : h('button', {type: 'button', class: 'button', 'data-do': 'pause', on: {click: () => then(pause(source))}}, icon('pause'), 'Pause'),
       whole && h('button', {type: 'button', class: 'button', 'data-do': 'limit', on: {click: () => then(setLimit())}}, icon('gauge'), 'Rate limit'),
-      whole && h('button', {type: 'button', class: 'button', 'data-do': 'max-types', on: {click: () => then(limitTypes(source, {queues: seen.queues, limit: seen.switches.max_types}))}}, icon('gauge'), 'Type limit'),
+      whole && h('button', {type: 'button', class: 'button', 'data-do': 'max-types', on: {click: () => then(limitTypes(source, {queues: seen.queues, limit: seen.controls.max_types}))}}, icon('gauge'), 'Type limit'),
       source.can.delete !== false && h('button', {type: 'button', class: 'button', 'data-do': 'cleanup', on: {click: () => then(cleanUp(source))}}, icon('broom'), 'Clean up'));
   }
 
   function setLimit(type) {
-    const {limit, limits} = seen.switches;
+    const {limit, limits} = seen.controls;
     return limitRate(source, {types: seen.types.map((each) => each.type), limit, limits, type});
   }
 
@@ -93,7 +93,7 @@ export function open({source, refresh}) {
 
   function toggle(paused, which) {
     const name = which.queue ?? which.type;
-    if (!maySwitch(source, which)) return paused ? h('span', {class: 'badge'}, 'paused') : null;
+    if (!mayControl(source, which)) return paused ? h('span', {class: 'badge'}, 'paused') : null;
     const label = `${paused ? 'Resume' : 'Pause'} ${name}`;
     return h('button', {type: 'button', class: `icon-button ${paused ? 'on' : ''}`, 'aria-label': label, title: label,
       on: {click: () => then((paused ? resume : pause)(source, which))}}, icon(paused ? 'resume' : 'pause'));
@@ -121,7 +121,7 @@ export function open({source, refresh}) {
       h('span', {class: 'quiet number'}, line.unhandled ? h('span', {class: 'unhandled', title: `${number(line.unhandled)} pending`}, NO_HANDLER, ' · ') : null, limits[line.type] ? `≤ ${limits[line.type]}/s · ` : '', number(total(line))),
       stacked(['completed', 'running', 'pending', 'failed', 'cancelled', 'archived'].map((kind) => ({kind, value: line[kind]})), most),
       h('span', {class: 'row-tools'}, toggle(paused.types.includes(line.type), {type: line.type}),
-        maySwitch(source, {type: line.type}) && h('button', {type: 'button', class: 'icon-button', 'aria-label': `Limit ${line.type}`, title: `Limit ${line.type}`, on: {click: () => then(setLimit(line.type))}}, icon('gauge'))))));
+        mayControl(source, {type: line.type}) && h('button', {type: 'button', class: 'icon-button', 'aria-label': `Limit ${line.type}`, title: `Limit ${line.type}`, on: {click: () => then(setLimit(line.type))}}, icon('gauge'))))));
   }
 
   function drawFailures(tasks) {

@@ -7,7 +7,7 @@ import {icon} from '../parts/icons.js';
 import {address, go, taskAddress} from '../parts/router.js';
 import {empty} from '../parts/states.js';
 import {badge} from '../parts/status.js';
-import {drain} from '../parts/steering.js';
+import {drain} from '../parts/controls.js';
 import {ago} from '../parts/clock.js';
 
 const STATES = ['busy', 'idle', 'draining', 'stale'];

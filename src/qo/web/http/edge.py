@@ -8,12 +8,10 @@ import msgspec
 from litestar.types import ASGIApp, HTTPScope, Message, Receive, Send
 
 from qo.clock import boot_clock
-from qo.web.cross_site import HEADERS, check_origin, is_cross_site, is_foreign_origin
-from qo.web.hosts import allowed_names, host_name
-from qo.web.in_flight import InFlight, RequestsInFlight
-from qo.web.problems import Problem
-from qo.web.settings import WebSettings
-from qo.web.unread_body import RequestBody
+from qo.web.http.in_flight import InFlight, RequestBody, RequestsInFlight
+from qo.web.http.problems import Problem
+from qo.web.http.request_origin import HEADERS, allowed_names, check_origin, host_name, is_cross_site, is_foreign_origin
+from qo.web.http.settings import WebSettings
 
 log = logging.getLogger("qo.web")
 

@@ -21,8 +21,8 @@ class MinuteCount(Struct, frozen=True, kw_only=True):
 
 
 class RecentStats:
-    def __init__(self, queue: Client, clock: Clock) -> None:
-        self._queue, self._clock = queue, clock
+    def __init__(self, client: Client, clock: Clock) -> None:
+        self._client, self._clock = client, clock
         self._minutes: list[Interval] = []
         self._read_at, self._took = float("-inf"), 0.0
         self._reading: asyncio.Task[list[Interval]] | None = None
@@ -37,9 +37,9 @@ class RecentStats:
 
     async def _read(self) -> list[Interval]:
         began = boot_clock()
-        await self._queue.recorder.flush()
+        await self._client.recorder.flush()
         now = self._clock()
-        found = await read_stats(self._queue.engine, now - MINUTES * MINUTE, now)
+        found = await read_stats(self._client.engine, now - MINUTES * MINUTE, now)
         self._minutes = [interval for interval in found if interval.seconds == MINUTE]
         self._read_at = boot_clock()
         self._took = self._read_at - began

@@ -22,7 +22,7 @@ from qo.errors import (
     TaskNotFound,
     WrongStatus,
 )
-from qo.web.action_recorder import note_failure
+from qo.web.http.action_recorder import note_failure
 
 log = logging.getLogger("qo.web")
 RETRY_AFTER = {"Retry-After": "1"}

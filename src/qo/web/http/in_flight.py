@@ -5,11 +5,14 @@ Nothing here runs once per request but an entry in a dictionary: one task looks 
 
 import asyncio
 from collections import OrderedDict, deque
+from contextlib import suppress
+from typing import cast
 
-from litestar.exceptions import HTTPException
+from litestar.exceptions import ClientException, HTTPException
+from litestar.types import HTTPReceiveMessage, HTTPScope, Receive
 
 from qo.clock import boot_clock
-from qo.web.limits import ServerLimits
+from qo.web.http.settings import ServerLimits
 
 STREAM = "qo_stream"  # in the scope of a request whose answer has no end
 _MAX_CHECK_INTERVAL = 1.0  # seconds between two looks for requests that are overdue
@@ -113,3 +116,54 @@ class RequestsInFlight:
                 request.cut(_REQUEST_TIMEOUT, f"the body took longer than {limit:g} s")
             else:
                 request.cut(_UNAVAILABLE, f"this took longer than {limit:g} s, and may or may not have been done")
+
+
+_MAX_DRAINED = 64 * 1024 * 1024  # bytes; a client that sends more than this is cut off
+_MAX_DRAIN_TIME = 10.0  # seconds
+
+
+class UploadAborted(ClientException):
+    """The client left before it had sent the whole body. Nobody reads the answer; the log has one line."""
+
+
+class RequestBody:
+    def __init__(self, scope: HTTPScope, receive: Receive, in_flight: RequestsInFlight, request: InFlight) -> None:
+        self._receive, self._in_flight, self._request = receive, in_flight, request
+        headers = dict(scope["headers"])
+        has_body = b"transfer-encoding" in headers or headers.get(b"content-length", b"0") != b"0"
+        # A client that asks first sends nothing before it hears `100 Continue`, and reading would say just that.
+        request.is_uploading = has_body
+        self.is_aborted = False
+        self._is_unread = has_body and headers.get(b"expect", b"").lower() != b"100-continue"
+
+    async def receive(self) -> HTTPReceiveMessage:
+        """The next part, which the application keeps in memory."""
+        message = await self._next()
+        if message["type"] == "http.request":
+            self._in_flight.hold(self._request, len(message["body"]))
+            if not message["more_body"]:
+                await self._in_flight.wait_for_turn(self._request)
+        return message
+
+    async def drain(self) -> None:
+        """Read what has not been read, within limits."""
+        drained = 0
+        with suppress(TimeoutError, UploadAborted):
+            async with asyncio.timeout(_MAX_DRAIN_TIME):
+                while self._is_unread and drained < _MAX_DRAINED:
+                    message = await self._next()
+                    drained += len(message["body"]) if message["type"] == "http.request" else 0
+
+    def abandon(self) -> None:
+        """Read no more of it."""
+        self._is_unread = False
+
+    async def _next(self) -> HTTPReceiveMessage:
+        was_uploading = self._request.is_uploading
+        message = cast("HTTPReceiveMessage", await self._receive())
+        self._request.is_uploading = message["type"] == "http.request" and bool(message["more_body"])
+        self._is_unread = self._request.is_uploading and self._is_unread
+        if was_uploading and message["type"] == "http.disconnect":
+            self.is_aborted = True
+            raise UploadAborted("the client left before it had sent the whole body")
+        return message

@@ -8,8 +8,8 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.routes import HTTPRoute
 from msgspec import Struct
 
-from qo.web.access import Outside
 from qo.web.callers import IMPLIED, Caller, Scope
+from qo.web.http.access import Outside
 from qo.web.remote.engine import CALLS
 
 _METHODS: Final = ("GET", "POST", "PUT", "PATCH", "DELETE")
@@ -69,7 +69,7 @@ def render(routes: list[RouteAccess]) -> str:
 def _head() -> Iterator[str]:
     yield "# Routes and scopes"
     yield ""
-    yield "Generated from the routes by `python -m qo.web.access_table > docs/access.md`. One test compares this page"
+    yield "Generated from the routes by `python -m qo.web.route_table > docs/access.md`. One test compares this page"
     yield "with the code; another calls each route with each kind of token, with and without limits."
     yield ""
     yield "A `+` marks a scope that can call the route. Without a valid token the response is 401, without the scope"

@@ -16,14 +16,14 @@ from qo.client import Client
 from qo.clock import Clock, boot_clock, system_clock
 from qo.errors import LeaseLost, TaskNotFound
 from qo.transitions import log_started
-from qo.web.access import CHECKED, HIDDEN, LIMITED, WORK, Gate, caller_of
 from qo.web.callers import Caller
-from qo.web.json_body import StrictRequest
-from qo.web.problems import problems
+from qo.web.http.access import CHECKED, HIDDEN, LIMITED, WORK, Gate, caller_of
+from qo.web.http.problems import problems
+from qo.web.http.request_data import StrictRequest
 from qo.web.remote import messages
 from qo.web.remote.engine import engine_router
 from qo.web.remote.heartbeats import beat
-from qo.web.remote.polling import TaskPolling, handed_out, lease_of
+from qo.web.remote.polling import TaskPolling, lease_of, polled_task
 from qo.web.remote.response_cache import answers
 from qo.web.remote.results import record, results_of
 from qo.web.remote.time_limits import TimeLimits
@@ -35,10 +35,10 @@ BODY_LIMIT = 8 * 1024 * 1024  # bytes: results come in batches
 class WorkerApi:
     """What this server keeps for workers over HTTP."""
 
-    def __init__(self, queue: Client, clock: Clock, limits: TimeLimits, gate: Gate | None) -> None:
-        self.queue, self.engine, self.limits = queue, queue.engine, limits
-        self.roster = WorkerRegistry(queue.engine, clock)
-        self.handing_out = TaskPolling(queue.engine)
+    def __init__(self, client: Client, clock: Clock, limits: TimeLimits, gate: Gate | None) -> None:
+        self.client, self.engine, self.limits = client, client.engine, limits
+        self.registry = WorkerRegistry(client.engine, clock)
+        self.polling = TaskPolling(client.engine)
         self._gate = gate
 
     async def check_still_admitted(self, caller: Caller) -> None:
@@ -47,22 +47,22 @@ class WorkerApi:
             await self._gate.check_still_admitted(caller)
 
 
-def desk_of(state: State) -> WorkerApi:
+def worker_api_of(state: State) -> WorkerApi:
     """The application's own; made when the first worker comes."""
-    desk: WorkerApi | None = state.get("workers_desk")
-    if desk is None:
-        limits = state.get("time_limits") or TimeLimits(state["queue"], elapsed=state.get("elapsed") or boot_clock)
-        desk = state["workers_desk"] = WorkerApi(
-            state["queue"], state.get("clock") or system_clock, limits, state.get("gate")
+    api: WorkerApi | None = state.get("worker_api")
+    if api is None:
+        limits = state.get("time_limits") or TimeLimits(state["client"], elapsed=state.get("elapsed") or boot_clock)
+        api = state["worker_api"] = WorkerApi(
+            state["client"], state.get("clock") or system_clock, limits, state.get("gate")
         )
-    return desk
+    return api
 
 
 @post("/register", opt=CHECKED, status_code=200, responses=problems(413, 415))
 async def register(request: Request[Any, Any, Any], data: JSONBody[messages.Register]) -> messages.Registered:
     """Become a worker. The answer's `worker_id` goes into every later request."""
-    seat = await desk_of(request.app.state).roster.register(data, caller_of(request))
-    return messages.Registered(worker_id=seat.note.worker_id)
+    session = await worker_api_of(request.app.state).registry.register(data, caller_of(request))
+    return messages.Registered(worker_id=session.note.worker_id)
 
 
 _POLLED = {200: ResponseSpec(messages.Polled, generate_examples=False, description="Tasks, leased to this worker.")}
@@ -73,20 +73,20 @@ async def poll(
     request: Request[Any, Any, Any], worker_id: FromPath[str], data: JSONBody[messages.Poll]
 ) -> Response[bytes]:
     """Take up to `available_capacity` tasks. With a `request_id`, a repeat gets the same tasks and leases."""
-    desk = desk_of(request.app.state)
+    api = worker_api_of(request.app.state)
     caller = caller_of(request)
-    seat = await desk.roster.seat(worker_id, caller)
-    await desk.roster.sign_of_life(seat)
+    session = await api.registry.session(worker_id, caller)
+    await api.registry.note_contact(session)
 
     async def work() -> bytes:
-        tasks = await desk.handing_out.poll(seat, data, caller.limits, lambda: desk.check_still_admitted(caller))
+        tasks = await api.polling.poll(session, data, caller.limits, lambda: api.check_still_admitted(caller))
         try:
-            await desk.roster.make_known(tuple({task.type for task in tasks}), only_if_room=True)
-            answer = msgspec.json.encode(messages.Polled(tasks=[handed_out(task) for task in tasks]))
+            await api.registry.make_known(tuple({task.type for task in tasks}), only_if_room=True)
+            answer = msgspec.json.encode(messages.Polled(tasks=[polled_task(task) for task in tasks]))
         except BaseException:  # no worker learns of these leases
-            await desk.handing_out.release(tasks)
+            await api.polling.release(tasks)
             raise
-        desk.limits.watch(tasks)
+        api.limits.watch(tasks)
         for task in tasks:
             log_started(task)
         return answer
@@ -94,7 +94,7 @@ async def poll(
     if data.request_id is None:
         answer = await work()
     else:  # the same poll may still be waiting here on a line that was cut
-        name = f"poll {lease_of(seat.note.worker_id, data.request_id)}"
+        name = f"poll {lease_of(session.note.worker_id, data.request_id)}"
         answer, _ = await answers(request.app.state).once(name, work)
     return Response(answer, media_type="application/json", status_code=200)
 
@@ -104,15 +104,15 @@ async def result(
     request: Request[Any, Any, Any], worker_id: FromPath[str], data: JSONBody[messages.Report]
 ) -> messages.Answered:
     """Tell how a task ended, or many under `results`. Of many, each is answered on its own."""
-    desk = desk_of(request.app.state)
+    api = worker_api_of(request.app.state)
     caller = caller_of(request)
-    seat = await desk.roster.seat(worker_id, caller)
+    session = await api.registry.session(worker_id, caller)
     results = results_of(data)
-    limit = desk.queue.payload_limit
-    told, settled = await record(desk.engine, seat, results, caller, result_limit=limit)
-    desk.limits.forget(each.task.id for each in settled)
+    limit = api.client.payload_limit
+    told, settled = await record(api.engine, session, results, caller, result_limit=limit)
+    api.limits.forget(each.task.id for each in settled)
     for each in settled:
-        desk.queue.transitions.settled(each.task, each.change)
+        api.client.transitions.settled(each.task, each.change)
     if data.results is not None:
         return messages.Answered(results=told)
     (only,) = told
@@ -126,10 +126,10 @@ async def heartbeat(
     request: Request[Any, Any, Any], worker_id: FromPath[str], data: JSONBody[messages.Heartbeat]
 ) -> messages.Acknowledged:
     """Still alive: keeps the worker's leases, within the time limits of their tasks."""
-    desk = desk_of(request.app.state)
-    seat = await desk.roster.seat(worker_id, caller_of(request))
-    lost = await beat(desk.engine, desk.roster, seat, data, desk.limits)
-    return messages.Acknowledged(lost=lost, drain=await desk.handing_out.dismissed(seat))
+    api = worker_api_of(request.app.state)
+    session = await api.registry.session(worker_id, caller_of(request))
+    lost = await beat(api.engine, api.registry, session, data, api.limits)
+    return messages.Acknowledged(lost=lost, drain=await api.polling.should_drain(session))
 
 
 workers_router = Router(

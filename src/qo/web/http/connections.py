@@ -15,9 +15,9 @@ import msgspec
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
-from qo.web.in_flight import STREAM
-from qo.web.limits import ServerLimits
-from qo.web.problems import Problem
+from qo.web.http.in_flight import STREAM
+from qo.web.http.problems import Problem
+from qo.web.http.settings import ServerLimits
 
 log = logging.getLogger("qo.web")
 

@@ -4,15 +4,16 @@ import html
 from base64 import b64encode
 from collections.abc import Iterator
 from hashlib import sha256
-from typing import Any
+from typing import Annotated, Any
 
 from litestar import Request, Response, Router, get
 from litestar.openapi import OpenAPIConfig
 from litestar.openapi.plugins import OpenAPIRenderPlugin
 from litestar.openapi.spec import Components, SecurityScheme
+from msgspec import Meta
 
 from qo import __version__
-from qo.web.access import PUBLIC
+from qo.web.http.access import PUBLIC
 
 STYLE = """
 body { font: 16px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 60rem; padding: 0 1rem; color: #222 }
@@ -94,3 +95,17 @@ def _name(schema: dict[str, Any]) -> str:
 
 def _text(value: object) -> str:
     return html.escape(str(value))
+
+
+def _said(**schema: Any) -> Meta:
+    return Meta(extra_json_schema={"extra": schema})
+
+
+Name = Annotated[str, _said(pattern="^[A-Za-z0-9][A-Za-z0-9_.:-]{0,63}$")]
+TypeName = Annotated[str, _said(pattern="^[A-Za-z0-9][A-Za-z0-9_.:/@+-]{0,254}$")]
+Seconds = Annotated[float, _said(exclusiveMinimum=0, maximum=3_200_000_000)]
+Retries = Annotated[int, _said(minimum=0, maximum=10_000)]
+Attempts = Annotated[int, _said(minimum=1, maximum=10_000)]
+Key = Annotated[str, _said(minLength=1, maxLength=256)]
+Instant = Annotated[str, _said(format="date-time")]
+Rate = Annotated[float, _said(minimum=0)]

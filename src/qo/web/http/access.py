@@ -20,14 +20,13 @@ from qo.clock import Clock, boot_clock
 from qo.engine import Engine
 from qo.errors import StorageError
 from qo.web.callers import LOCAL_CALLER, Caller, Scope
-from qo.web.forwarded import is_forwarded
+from qo.web.http.request_data import refuse_unknown
+from qo.web.http.request_origin import is_forwarded
+from qo.web.http.settings import WebSettings
+from qo.web.http.tokens import KnownCallers, Tokens, TokenUseRecorder, is_live, read_tokens
 from qo.web.oidc.service import LoginService
 from qo.web.oidc.sessions import CSRF_HEADER, is_csrf_token
-from qo.web.query_params import refuse_unknown
-from qo.web.rate_limit import RequestRateLimit
-from qo.web.settings import WebSettings
-from qo.web.token_uses import TokenUseRecorder
-from qo.web.tokens import KnownCallers, Tokens, is_live, read_tokens
+from qo.worker.limits import TokenBucket
 
 Connection = ASGIConnection[Any, Any, Any, Any]
 
@@ -196,3 +195,22 @@ async def admit(request: Request[Any, Any, Any]) -> None:
         await gate.admit(request, handler.opt.get("scope", Scope.ADMIN), limited="outside" in handler.opt)
     if request.scope["query_string"] and not handler.opt.get("any_query"):
         refuse_unknown(list(request.query_params), handler)
+
+
+class RequestRateLimit:
+    def __init__(self, rate: float, clock: Clock = boot_clock) -> None:
+        self._rate, self._clock = rate, clock
+        self._buckets: dict[str, TokenBucket] = {}  # by caller
+
+    def take(self, who: str) -> float:
+        """0 if the request is within the rate, else the seconds until it would be."""
+        if self._rate <= 0:
+            return 0.0
+        now = self._clock()
+        bucket = self._buckets.get(who)
+        if bucket is None:
+            bucket = self._buckets[who] = TokenBucket(self._rate, now)
+        if bucket.available(now) < 1:
+            return bucket.wait()
+        bucket.take(1)
+        return 0.0

@@ -6,9 +6,9 @@ import {number, plural} from './format.js';
 import {complain, say} from './toast.js';
 import {DEFAULT_TYPE_LIMIT, typeLimitOf} from './type_limit.js';
 
-async function steer(source, action, options, done) {
+async function control(source, action, options, done) {
   try {
-    const answer = await source.steer(action, options);
+    const answer = await source.control(action, options);
     say(typeof done === 'function' ? done(answer) : done);
     return true;
   } catch (error) {
@@ -18,19 +18,19 @@ async function steer(source, action, options, done) {
 }
 
 // A queue is paused with all its types and a type in all queues, so the token must be for all of them.
-export function maySwitch({can, limits: {queues, types} = {queues: [], types: []}}, {queue, type} = {}) {
-  if (!can.switches) return false;
+export function mayControl({can, limits: {queues, types} = {queues: [], types: []}}, {queue, type} = {}) {
+  if (!can.controls) return false;
   if (queue !== undefined) return !types.length && (!queues.length || queues.includes(queue));
   if (type !== undefined) return !queues.length && (!types.length || types.includes(type));
   return !queues.length && !types.length;
 }
 
 export function pause(source, which = {}) {
-  return steer(source, 'pause', which, `${named(which)} paused. What runs goes on; workers notice within two seconds.`);
+  return control(source, 'pause', which, `${named(which)} paused. What runs goes on; workers notice within two seconds.`);
 }
 
 export function resume(source, which = {}) {
-  return steer(source, 'resume', which, `${named(which)} resumed.`);
+  return control(source, 'resume', which, `${named(which)} resumed.`);
 }
 
 const named = ({queue, type}) => (queue ? `Queue ${queue}` : type ? `Type ${type}` : 'Everything');
@@ -49,7 +49,7 @@ export async function limitRate(source, {types, limit, limits, type = ''}) {
   });
   if (!given) return false;
   const who = given.type ? `of ${given.type} ` : '';
-  return steer(source, 'rate-limit', given, given.limit ? `Each worker starts at most ${given.limit} tasks ${who}a second.` : `No rate limit ${who}any more.`);
+  return control(source, 'rate-limit', given, given.limit ? `Each worker starts at most ${given.limit} tasks ${who}a second.` : `No rate limit ${who}any more.`);
 }
 
 /** `queues`: the lines of the overview. A limit that is refused is told in the dialog, which stays open. */
@@ -64,7 +64,7 @@ export async function limitTypes(source, {queues, limit}) {
     ],
     confirm: {label: 'Set', value: async () => {
       const wanted = typeLimitOf(input.value);
-      await source.steer('max-types', {max_types: wanted});
+      await source.control('max-types', {max_types: wanted});
       return {limit: wanted};
     }},
   });
@@ -93,7 +93,7 @@ export async function cleanUp(source) {
     say('Nothing chosen, nothing deleted.', 'plain');
     return false;
   }
-  return steer(source, 'cleanup', given, (answer) => `${plural(answer.deleted, 'task')} deleted.`);
+  return control(source, 'cleanup', given, (answer) => `${plural(answer.deleted, 'task')} deleted.`);
 }
 
 export async function drain(source, worker) {
@@ -102,5 +102,5 @@ export async function drain(source, worker) {
     body: [h('p', {}, 'It takes no more tasks, finishes those it runs, hands back what does not end in its grace period, and exits.')],
     confirm: {label: 'Drain', danger: true},
   });
-  return sure ? steer(source, 'drain', {worker}, `${worker} was asked to drain.`) : false;
+  return sure ? control(source, 'drain', {worker}, `${worker} was asked to drain.`) : false;
 }

@@ -166,7 +166,7 @@ def recorder_of(state: State) -> ActionRecorder:
     recorder: ActionRecorder | None = state.get("action_recorder")
     if recorder is None:
         clock = state.get("clock") or system_clock
-        recorder = state["action_recorder"] = ActionRecorder(state["queue"].engine, clock)
+        recorder = state["action_recorder"] = ActionRecorder(state["client"].engine, clock)
     return recorder
 
 

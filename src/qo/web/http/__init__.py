@@ -1,0 +1,1 @@
+"""What all APIs of the server share: access, requests, errors, limits, settings."""
