@@ -119,7 +119,11 @@ async def trickling_provider(silent: str) -> AsyncIterator[str]:
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         handlers.add(asyncio.current_task())
-        path = (await reader.readuntil(b"\r\n\r\n")).split(b" ")[1].decode()
+        try:
+            path = (await reader.readuntil(b"\r\n\r\n")).split(b" ")[1].decode()
+        except asyncio.IncompleteReadError:  # on a busy machine the client can give up before it sends its request
+            writer.close()
+            return
         answers: dict[str, Any] = {
             "/.well-known/openid-configuration": {
                 "issuer": issuer,
