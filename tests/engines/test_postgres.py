@@ -351,8 +351,8 @@ async def test_waiting_after_an_empty_claim_asks_the_server_nothing(
 
 async def _listening(engine: PostgresEngine) -> None:
     watch = engine._rooms.watch  # type: ignore[union-attr]
-    while not watch._listening:
-        await watch.sleep(watch.heard, 1.0, None)
+    while not watch._is_listening:
+        await watch.sleep(watch.notifications, 1.0, None)
 
 
 async def test_listening_goes_on_after_its_connection_was_cut(engine: PostgresEngine, postgres: PostgresServer) -> None:
@@ -431,7 +431,7 @@ async def test_the_doctor_finds_a_sound_database_sound(engine: PostgresEngine, u
     await engine.apply([archive(tasks[1].id)])
     findings = await examine(url)
     assert [finding for finding in findings if not finding.ok] == []
-    assert {"server", "version", "clock", "durability", "schema", "privileges", "counts", "lists"} <= {
+    assert {"server", "version", "clock", "durability", "schema", "privileges", "counts", "indexes"} <= {
         finding.name for finding in findings
     }
 
@@ -440,8 +440,8 @@ async def test_the_doctor_finds_a_sound_database_sound(engine: PostgresEngine, u
     ("damage", "says"),
     [
         ("UPDATE test.tally SET count = count + 1", "counts differ"),
-        ("DELETE FROM test.ready", "in no list"),
-        ("DELETE FROM test.leases", "in no list"),
+        ("DELETE FROM test.ready", "missing from their index"),
+        ("DELETE FROM test.leases", "missing from their index"),
     ],
 )
 async def test_the_doctor_finds_what_is_wrong(engine: PostgresEngine, url: str, damage: str, says: str) -> None:

@@ -1,4 +1,4 @@
-"""Examining a database for `qo doctor`. Nothing in it is changed."""
+"""Examines a database for `qo doctor`. Changes nothing."""
 
 from collections.abc import AsyncIterator
 from typing import Any
@@ -13,8 +13,8 @@ from qo.engines.postgres.statements import statement
 from qo.errors import StorageError
 from qo.findings import Finding
 
-_OLDEST = 120_000  # Postgres 12
-_SKEW, _FAR = 1.0, 30.0  # seconds between the clocks: worth a word, and too much
+_MIN_VERSION = 120_000  # Postgres 12
+_NOTABLE_SKEW, _MAX_SKEW = 1.0, 30.0
 
 
 async def examine(url: str) -> list[Finding]:
@@ -25,8 +25,8 @@ async def examine(url: str) -> list[Finding]:
         return [Finding("server", False, str(to_qo_error(address, error)))]
     findings: list[Finding] = []
     try:
-        async for finding in _examine(_Desk(connection, address)):
-            findings.append(finding)  # noqa: PERF401 - what was found before an error counts
+        async for finding in _examine(_Database(connection, address)):
+            findings.append(finding)  # noqa: PERF401 - findings before an error are kept
     except psycopg.Error as error:
         findings.append(Finding("database", False, str(to_qo_error(address, error))))
     finally:
@@ -34,95 +34,94 @@ async def examine(url: str) -> list[Finding]:
     return findings
 
 
-class _Desk:
-    """A connection that is asked for one value at a time."""
-
+class _Database:
     def __init__(self, connection: psycopg.AsyncConnection[Any], address: PostgresAddress) -> None:
         self.connection, self.address = connection, address
 
-    async def ask(self, name: str) -> Any:
+    async def value(self, name: str) -> Any:
+        """The only value that a statement returns."""
         cursor = await self.connection.execute(statement(name, self.address.schema), {"schema": self.address.schema})
         (value,) = await cursor.fetchone() or (None,)
         return value
 
 
-async def _examine(desk: _Desk) -> AsyncIterator[Finding]:
-    yield Finding("server", True, f"{desk.address.shown} answers")
-    yield _version(desk.connection.info.server_version)
-    yield await _clock(desk)
-    yield await _flushing(desk)
-    yield await _standby(desk)
+async def _examine(database: _Database) -> AsyncIterator[Finding]:
+    yield Finding("server", True, f"{database.address.shown} responds")
+    yield _version(database.connection.info.server_version)
+    yield await _clock(database)
+    yield await _durability(database)
+    yield await _role(database)
     try:
-        version = await version_of(desk.connection, desk.address)
+        version = await version_of(database.connection, database.address)
     except StorageError as error:
         yield Finding("schema", False, str(error))
         return
     if not version:
-        yield await _creating(desk)
+        yield await _missing_schema(database)
         return
     yield _schema(version)
-    yield await _privileges(desk)
-    yield await _vacuum(desk)
-    yield await _tally(desk)
-    yield await _turns(desk)
+    yield await _privileges(database)
+    yield await _vacuum(database)
+    yield await _counts(database)
+    yield await _indexes(database)
 
 
 def _version(number: int) -> Finding:
     text = f"Postgres {number // 10_000}.{number % 10_000}"
-    if number < _OLDEST:
+    if number < _MIN_VERSION:
         return Finding("version", False, f"{text} is too old; qo needs 12 or newer")
     return Finding("version", True, text)
 
 
-async def _clock(desk: _Desk) -> Finding:
-    """Between two looks at our own clock, so that the way there does not count."""
+async def _clock(database: _Database) -> Finding:
+    """Compare the clocks. This machine's is read before and after, so that the round trip is not counted as skew."""
     before = system_clock()
-    theirs = float(await desk.ask("ask_clock"))
-    skew = max(before - theirs, theirs - system_clock(), 0.0)
-    text = f"the server's clock and ours are {skew:.1f} s apart"
-    if skew > _FAR:
-        return Finding("clock", False, f"{text}; set them by NTP, or delays and leases will not be what you expect")
-    return Finding("clock", True if skew <= _SKEW else None, text)
+    server_time = float(await database.value("server_time"))
+    skew = max(before - server_time, server_time - system_clock(), 0.0)
+    text = f"the server's clock differs from this machine's by {skew:.1f} s"
+    if skew > _MAX_SKEW:
+        return Finding("clock", False, f"{text}; synchronize both with NTP, or delays and leases will be wrong")
+    return Finding("clock", True if skew <= _NOTABLE_SKEW else None, text)
 
 
-async def _flushing(desk: _Desk) -> Finding:
-    if await desk.ask("ask_fsync") == "off":
-        return Finding("durability", False, "fsync is off: a crash of the machine loses everything; turn it on")
-    if await desk.ask("ask_full_pages") == "off":
+async def _durability(database: _Database) -> Finding:
+    if await database.value("doctor_fsync") == "off":
+        return Finding("durability", False, "fsync is off: a crash of the machine can destroy the database; turn it on")
+    if await database.value("doctor_full_pages") == "off":
         return Finding(
-            "durability", None, "full_page_writes is off: safe only on a file system that never tears a page"
+            "durability", None, "full_page_writes is off: safe only on a file system that writes whole pages atomically"
         )
-    if await desk.ask("ask_commit") == "off":
+    if await database.value("doctor_commit") == "off":
         return Finding(
-            "durability", None, "synchronous_commit is off: qo turns it on for itself, your own commits may be lost"
+            "durability", None, "synchronous_commit is off: qo turns it on for its own commits, others may be lost"
         )
     return Finding("durability", True, "every commit is flushed")
 
 
-async def _standby(desk: _Desk) -> Finding:
-    if await desk.ask("ask_standby"):
+async def _role(database: _Database) -> Finding:
+    if await database.value("doctor_standby"):
         return Finding("role", False, "this server is a read-only standby; connect to the primary")
-    return Finding("role", True, "this server takes writes")
+    return Finding("role", True, "this server accepts writes")
 
 
-async def _creating(desk: _Desk) -> Finding:
-    if await desk.ask("ask_creating"):
+async def _missing_schema(database: _Database) -> Finding:
+    if await database.value("doctor_may_create"):
         return Finding(
-            "schema", None, f"there is no queue in {desk.address.schema} yet; it is made when one is first opened"
+            "schema", None, f"there is no queue in {database.address.schema} yet; opening a queue creates it"
         )
     return Finding(
-        "schema", False, f"this user may not create the schema {desk.address.schema}; create it, or grant CREATE"
+        "schema", False, f"this user may not create the schema {database.address.schema}; create it, or grant CREATE"
     )
 
 
 def _schema(version: int) -> Finding:
     if version < VERSION:
-        return Finding("schema", None, f"version {version}; it becomes {VERSION} when a queue next opens it")
+        return Finding("schema", None, f"version {version}; it is upgraded to {VERSION} when qo next opens the queue")
     return Finding("schema", True, f"version {version}")
 
 
-async def _privileges(desk: _Desk) -> Finding:
-    missing = await desk.ask("ask_privileges")
+async def _privileges(database: _Database) -> Finding:
+    missing = await database.value("doctor_privileges")
     if missing:
         return Finding(
             "privileges", False, f"this user lacks rights; GRANT SELECT, INSERT, UPDATE, DELETE ON {missing}"
@@ -130,22 +129,24 @@ async def _privileges(desk: _Desk) -> Finding:
     return Finding("privileges", True, "this user may read and write the queue's tables")
 
 
-async def _vacuum(desk: _Desk) -> Finding:
-    if await desk.ask("ask_vacuum"):
-        return Finding("vacuum", True, "autovacuum looks after the tables")
-    return Finding("vacuum", None, "autovacuum is off here: claims will slow down; turn it on, or VACUUM often")
+async def _vacuum(database: _Database) -> Finding:
+    if await database.value("doctor_vacuum"):
+        return Finding("vacuum", True, "autovacuum is on for the tables")
+    return Finding(
+        "vacuum", None, "autovacuum is off for these tables: claims will slow down; turn it on, or run VACUUM often"
+    )
 
 
-async def _tally(desk: _Desk) -> Finding:
-    wrong = await desk.ask("ask_tally")
+async def _counts(database: _Database) -> Finding:
+    wrong = await database.value("doctor_wrong_counts")
     if wrong:
-        return Finding("counts", False, f"{wrong} counts differ from the tasks; stop all workers and restore a copy")
+        return Finding("counts", False, f"{wrong} counts differ from the tasks; stop all workers and restore a backup")
     return Finding("counts", True, "the counts agree with the tasks")
 
 
-async def _turns(desk: _Desk) -> Finding:
-    """A task outside its list would never be claimed or expired."""
-    wrong = await desk.ask("ask_turns")
+async def _indexes(database: _Database) -> Finding:
+    """A task that is missing from its index would never be claimed or expired."""
+    wrong = await database.value("doctor_unindexed")
     if wrong:
-        return Finding("lists", False, f"{wrong} tasks are in no list and would never run; restore a copy")
-    return Finding("lists", True, "every task is in its list")
+        return Finding("indexes", False, f"{wrong} tasks are missing from their index and never run; restore a backup")
+    return Finding("indexes", True, "every task is in its index")

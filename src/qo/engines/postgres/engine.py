@@ -112,10 +112,10 @@ class PostgresEngine(Engine):
 
     async def claim(self, request: ClaimRequest) -> list[Task]:
         rooms = self._at_work()
-        heard = rooms.watch.heard
+        notifications = rooms.watch.notifications
         tasks = await rooms.hand_backs.claim(rooms.table.claim(request))
         if not tasks:
-            self._looks[_wanted(request)] = (heard, rooms.table.due_in)
+            self._looks[_wanted(request)] = (notifications, rooms.table.due_in)
         return tasks
 
     async def apply(self, changes: Sequence[Change]) -> list[bool]:
@@ -168,10 +168,10 @@ class PostgresEngine(Engine):
 
     async def _look(self, rooms: _Rooms, request: ClaimRequest) -> tuple[int, float | None] | None:
         """None: there is something to claim."""
-        heard = rooms.watch.heard
+        notifications = rooms.watch.notifications
         now_coming: Rows = await rooms.line.read("claimable", wanted(request) | {"now": rooms.table.now()})
         ((now, coming, claimable),) = now_coming
-        return None if claimable else (heard, None if coming is None else coming - now)
+        return None if claimable else (notifications, None if coming is None else coming - now)
 
 
 async def _run_on(

@@ -88,7 +88,7 @@ class PostgresReader:
     async def now(self) -> float:
         if (given := self._table.now()) is not None:
             return given
-        ((now,),) = await self._line.read("ask_clock", {})
+        ((now,),) = await self._line.read("server_time", {})
         return float(now)
 
     async def read_note(self, name: str) -> Note | None:

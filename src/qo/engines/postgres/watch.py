@@ -1,4 +1,4 @@
-"""Waiting until a claim may succeed: one connection listens for the news of all processes."""
+"""Waits until a claim may succeed: one connection listens for the notifications of all processes."""
 
 import asyncio
 from contextlib import suppress
@@ -10,60 +10,60 @@ from psycopg import sql
 from qo.engines.postgres.pool import PostgresPool
 from qo.errors import StorageError
 
-_POLL = 1.0  # seconds between two looks while nobody listens for us
-_LONGEST = 5.0  # seconds: what a crashed process had locked comes free without news
-_SHORTEST = 0.02  # seconds: what is due may be in another's hands
-_PAUSE = 0.5  # seconds before listening is tried again
+_POLL_INTERVAL = 1.0  # while not listening
+_MAX_SLEEP = 5.0  # tasks that a crashed process had locked become claimable without a notification
+_MIN_SLEEP = 0.02  # a task that is due may be locked by another claim
+_RECONNECT_DELAY = 0.5
 
 
 class PostgresWatch:
-    """Counts what it hears. Whoever found nothing to claim noted the count before, and may sleep while it stands."""
+    """Counts notifications. A caller reads the count before its claim, so that it misses none until it sleeps."""
 
-    def __init__(self, line: PostgresPool) -> None:
-        self._line = line
-        self._bell = asyncio.Event()
+    def __init__(self, pool: PostgresPool) -> None:
+        self._pool = pool
+        self._notified = asyncio.Event()
         self._listener: asyncio.Task[None] | None = None
-        self._listening = False
-        self.heard = 0
+        self._is_listening = False
+        self.notifications = 0
 
-    async def sleep(self, heard: int, timeout: float, due_in: float | None) -> None:
-        """Until there is news since `heard`, or `due_in` is over, or it is time to look again."""
+    async def sleep(self, notifications: int, timeout: float, due_in: float | None) -> None:
+        """Return once the count differs from `notifications`, a task becomes due, or it is time to poll."""
         if self._listener is None or self._listener.done():
             self._listener = asyncio.create_task(self._listen())
-        longest = min(timeout, _LONGEST if self._listening else _POLL)
+        seconds = min(timeout, _MAX_SLEEP if self._is_listening else _POLL_INTERVAL)
         if due_in is not None:
-            longest = min(longest, max(due_in, _SHORTEST))
-        if self.heard == heard and longest > 0:
+            seconds = min(seconds, max(due_in, _MIN_SLEEP))
+        if self.notifications == notifications and seconds > 0:
             with suppress(TimeoutError):
-                async with asyncio.timeout(longest):
-                    await self._bell.wait()
+                async with asyncio.timeout(seconds):
+                    await self._notified.wait()
 
     async def close(self) -> None:
         if self._listener is not None:
             self._listener.cancel()
             await asyncio.wait([self._listener])
-        self._tell()
+        self._wake_all()
 
-    def _tell(self) -> None:
-        self.heard += 1
-        self._bell.set()
-        self._bell = asyncio.Event()
+    def _wake_all(self) -> None:
+        self.notifications += 1
+        self._notified.set()
+        self._notified = asyncio.Event()
 
     async def _listen(self) -> None:
         while True:
             with suppress(StorageError, psycopg.Error):
-                connection = await self._line.connect()
+                connection = await self._pool.connect()
                 try:
-                    await self._hear(connection)
+                    await self._receive(connection)
                 finally:
-                    self._listening = False
-                    self._tell()  # what was said since may have been missed
+                    self._is_listening = False
+                    self._wake_all()  # notifications since the connection broke were missed
                     await connection.close()
-            await asyncio.sleep(_PAUSE)
+            await asyncio.sleep(_RECONNECT_DELAY)
 
-    async def _hear(self, connection: psycopg.AsyncConnection[Any]) -> None:
-        await connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(self._line.address.channel)))
-        self._listening = True
-        self._tell()  # what was said before may have been missed
+    async def _receive(self, connection: psycopg.AsyncConnection[Any]) -> None:
+        await connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(self._pool.address.channel)))
+        self._is_listening = True
+        self._wake_all()  # notifications before LISTEN were missed
         async for _ in connection.notifies():
-            self._tell()
+            self._wake_all()

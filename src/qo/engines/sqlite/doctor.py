@@ -109,7 +109,7 @@ def _integrity(db: apsw.Connection, path: Path) -> Finding:
     found = [text for (text,) in db.execute(f"PRAGMA {check}(5)")]
     if found == ["ok"]:
         return Finding("integrity", True, f"{check} found no problems")
-    return Finding("integrity", False, f"the file is damaged, restore a copy: {'; '.join(found)}")
+    return Finding("integrity", False, f"the file is damaged, restore a backup: {'; '.join(found)}")
 
 
 def _tally(db: apsw.Connection) -> Finding:
@@ -120,7 +120,7 @@ def _tally(db: apsw.Connection) -> Finding:
         " WHERE real.count IS NOT told.count"
     ).get
     if wrong:
-        return Finding("counts", False, f"{wrong} counts differ from the tasks; stop all workers and restore a copy")
+        return Finding("counts", False, f"{wrong} counts differ from the tasks; stop all workers and restore a backup")
     return Finding("counts", True, "the counts agree with the tasks")
 
 
@@ -132,7 +132,7 @@ def _states(db: apsw.Connection) -> Finding:
         " OR (status IN ('pending', 'running')) <> (completed_at IS NULL))"
     ).get
     if wrong:
-        return Finding("states", False, f"{wrong} tasks are missing from their index and never run; restore a copy")
+        return Finding("states", False, f"{wrong} tasks are missing from their index and never run; restore a backup")
     return Finding("states", True, "every task is in its index")
 
 

@@ -1,4 +1,4 @@
-"""The schema, as numbered steps from nothing to the present."""
+"""The schema: one numbered SQL file per version, and their application."""
 
 from qo.engines.postgres.schema.steps import prepare, version_of
 from qo.engines.postgres.version import VERSION

@@ -1,4 +1,4 @@
-"""Bringing a database to the present schema, with any number of processes trying at once."""
+"""Creates the schema or migrates it to the current version. Any number of processes may try at once."""
 
 from importlib.resources import files
 from typing import Any
@@ -13,10 +13,10 @@ from qo.engines.postgres.version import ADDITIVE, VERSION
 from qo.errors import StorageError
 from qo.formats import Format, check_format, format_of
 
-_LOCK = 0x716F  # "qo": with the schema's name, whose tables are being made
-_MAX_TRIES = 10  # beside workers of an older build, which lock the same tables in another order
+_MIGRATION_LOCK = 0x716F  # "qo", combined with a hash of the schema's name
+_MAX_ATTEMPTS = 10  # workers of older builds lock the same tables in another order, which can deadlock
 
-# Not to_regclass and its like: they answer from a cache that may not know what another process has just committed.
+# Not to_regclass(): it reads a cache that may miss what another process has just committed.
 _SCHEMA = "SELECT FROM pg_namespace WHERE nspname = %s"
 _TABLE = """
 SELECT FROM pg_class JOIN pg_namespace ON pg_namespace.oid = relnamespace
@@ -25,33 +25,33 @@ WHERE nspname = %s AND relname = 'schema_version'
 
 
 async def prepare(connection: psycopg.AsyncConnection[Any], address: PostgresAddress) -> None:
-    """Create or update the tables."""
+    """Create or migrate the tables. Raises StorageError."""
     try:
-        for left in range(_MAX_TRIES - 1, -1, -1):
+        for left in range(_MAX_ATTEMPTS - 1, -1, -1):
             try:
-                return await _migrate_alone(connection, address)
-            except AGAIN:  # nothing was changed
+                return await _migrate_under_lock(connection, address)
+            except AGAIN:  # the transaction was rolled back
                 if not left:
                     raise
     except (errors.DuplicateTable, errors.DuplicateFunction) as error:
         raise StorageError(
-            f"{address.shown}: the schema {address.schema} is another application's; name one with ?schema="
+            f"{address.shown}: the schema {address.schema} belongs to another application; name another with ?schema="
         ) from error
     except psycopg.Error as error:
         raise to_qo_error(address, error, doing=f", preparing the schema {address.schema}") from error
 
 
-async def _migrate_alone(connection: psycopg.AsyncConnection[Any], address: PostgresAddress) -> None:
+async def _migrate_under_lock(connection: psycopg.AsyncConnection[Any], address: PostgresAddress) -> None:
     if await version_of(connection, address) >= VERSION:
         return
     async with connection.transaction():
-        await connection.execute("SELECT pg_advisory_xact_lock(%s, hashtext(%s))", (_LOCK, address.schema))
+        await connection.execute("SELECT pg_advisory_xact_lock(%s, hashtext(%s))", (_MIGRATION_LOCK, address.schema))
         await _migrate(connection, address)
 
 
 async def version_of(connection: psycopg.AsyncConnection[Any], address: PostgresAddress) -> int:
-    """0: there is no queue yet. One of a newer qo is refused: its tables may mean something else."""
-    if not await _is_there(connection, _TABLE, address):
+    """The version of the stored schema, or 0 without one. Raises NewerFormat if this build must not use it."""
+    if not await _exists(connection, _TABLE, address):
         return 0
     cursor = await connection.execute(fill("SELECT max(version) FROM {schema}.schema_version", address.schema))
     version = int(((await cursor.fetchone()) or (0,))[0] or 0)
@@ -64,11 +64,15 @@ async def version_of(connection: psycopg.AsyncConnection[Any], address: Postgres
 
 
 async def _migrate(connection: psycopg.AsyncConnection[Any], address: PostgresAddress) -> None:
-    version = await version_of(connection, address)  # again: another process may have been first
+    version = await version_of(
+        connection, address
+    )  # read again: another process may have migrated before this one got the lock
     if version >= VERSION:
         return
     if version == 0:
-        if not await _is_there(connection, _SCHEMA, address):  # whoever may not create schemas may be given one
+        if not await _exists(
+            connection, _SCHEMA, address
+        ):  # a user without the right to create schemas may have been given one
             await connection.execute(sql.SQL("CREATE SCHEMA {}").format(sql.Identifier(address.schema)))
         await connection.execute(
             fill("CREATE TABLE {schema}.schema_version (version integer PRIMARY KEY)", address.schema)
@@ -83,6 +87,6 @@ async def _migrate(connection: psycopg.AsyncConnection[Any], address: PostgresAd
     await connection.execute(fill(record, address.schema), (found.since, found.qo, found.format))
 
 
-async def _is_there(connection: psycopg.AsyncConnection[Any], query: str, address: PostgresAddress) -> bool:
+async def _exists(connection: psycopg.AsyncConnection[Any], query: str, address: PostgresAddress) -> bool:
     cursor = await connection.execute(query, (address.schema,))
     return await cursor.fetchone() is not None
