@@ -18,8 +18,7 @@ from qo.model import Status, Task, lost_its_process
 from qo.tasks import Executor, make_handler, make_options
 from qo.testing import ManualClock
 from qo.worker import Worker, WorkerSettings, async_executor, lease_keeper
-from qo.worker.crash import settle
-from qo.worker.crash_report import CrashReport, CrashSettlement, suspects_of
+from qo.worker.crash import CrashReport, CrashSettlement, settle, suspects_of
 from qo.worker.run import Run
 from qo.worker.run_table import Phase, RunEntry, RunTable
 from qo.worker.worker_process import WorkerProcess, state_of

@@ -10,11 +10,12 @@ from qo.engines.memory import MemoryEngine
 from qo.errors import InvalidSetting, StorageError
 from qo.model import ClaimRequest, Status, Task
 from qo.notes import Controls
+from qo.rate_limits import TokenBucket
 from qo.tasks import Registry, make_handler, make_options
 from qo.testing import ManualClock
 from qo.worker import Worker, WorkerSettings, WorkerStuck
-from qo.worker.limits import Limits, TokenBucket
-from qo.worker.prefetch import Prefetch
+from qo.worker.claim_plan import Prefetch
+from qo.worker.controls import Limits
 from tests.conditions import until
 from tests.worker.bench import Bench
 

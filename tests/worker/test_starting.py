@@ -17,7 +17,7 @@ from qo.worker import Worker, WorkerSettings, executors, lease_keeper
 from qo.worker.async_executor import LoopExecutor
 from qo.worker.claim_plan import ClaimPlan
 from qo.worker.controls import ClaimScope
-from qo.worker.leased_runs import LeasedRuns
+from qo.worker.run_table import LeasedRuns
 from qo.worker.start_queue import StartQueue
 from tests.conditions import until
 from tests.worker.bench import Bench, claim_ahead

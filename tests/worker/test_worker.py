@@ -14,7 +14,7 @@ from qo.tasks import current_task
 from qo.web.remote.checks import check_claim_request
 from qo.worker import Worker, WorkerSettings
 from qo.worker.claim_plan import ClaimPlan
-from qo.worker.leased_runs import LeasedRuns
+from qo.worker.run_table import LeasedRuns
 from qo.worker.start_queue import StartQueue
 from tests.worker.bench import Bench
 

@@ -12,9 +12,8 @@ from qo.cli.exit_codes import Exit
 from qo.cli.output import print_error, print_json_error
 from qo.errors import NewerFormat
 from qo.monitor.settings import MonitorSettings
-from qo.worker.exit_codes import CANCELLED, OUTDATED
-from qo.worker.fleet import Fleet, FleetSettings, follow_parent, in_fleet
-from qo.worker.reload import changes
+from qo.worker.fleet import Fleet, FleetSettings, changes, follow_parent, in_fleet
+from qo.worker.process_exit import CANCELLED, OUTDATED
 from qo.worker.settings import WorkerSettings
 from qo.worker.worker_process import attach_table
 

@@ -10,8 +10,7 @@ from types import FrameType
 from qo.cli.exit_codes import Exit
 from qo.clock import boot_clock
 from qo.worker import Worker
-from qo.worker.exit_codes import FINISHED
-from qo.worker.exit_guard import end_process
+from qo.worker.process_exit import FINISHED, end_process
 from qo.worker.run_table import RunTable
 
 log = logging.getLogger("qo.worker")

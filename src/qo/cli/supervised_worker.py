@@ -24,8 +24,8 @@ from qo.errors import InvalidSetting, NewerFormat
 from qo.monitor import Monitor
 from qo.url_secrets import hide_password
 from qo.worker import Watchdog, Worker, WorkerCancelled
-from qo.worker.exit_codes import DRAINED, FINISHED, OUTDATED
 from qo.worker.heartbeat import WorkerHeartbeat
+from qo.worker.process_exit import DRAINED, FINISHED, OUTDATED
 from qo.worker.run_table import RunTable
 from qo.worker.store_calls import abandon, ended
 

@@ -6,18 +6,18 @@ from qo.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from qo.worker.executors import WorkerCancelled, WorkerStuck
-    from qo.worker.exit_codes import EXIT_STUCK
+    from qo.worker.heartbeat import Watchdog
+    from qo.worker.process_exit import EXIT_STUCK
     from qo.worker.settings import WorkerSettings
-    from qo.worker.watchdog import Watchdog
     from qo.worker.worker import Worker
 else:
     __getattr__ = lazy_names(
         __name__,
         {
-            "qo.worker.exit_codes": "EXIT_STUCK",
+            "qo.worker.process_exit": "EXIT_STUCK",
             "qo.worker.executors": "WorkerCancelled WorkerStuck",
             "qo.worker.settings": "WorkerSettings",
-            "qo.worker.watchdog": "Watchdog",
+            "qo.worker.heartbeat": "Watchdog",
             "qo.worker.worker": "Worker",
         },
     )

@@ -17,8 +17,8 @@ from qo.worker.claim_plan import ClaimPlan
 from qo.worker.controls import ClaimScope, ControlsReader
 from qo.worker.executors import Executors, WorkerStuck
 from qo.worker.lease_keeper import LeaseKeeper
-from qo.worker.leased_runs import LeasedRuns
 from qo.worker.run import HANDED_BACK, Run, RunOutcome
+from qo.worker.run_table import LeasedRuns
 from qo.worker.settings import WorkerSettings
 from qo.worker.settler import Settler
 from qo.worker.shutdown import StopSignal

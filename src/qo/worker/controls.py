@@ -12,8 +12,8 @@ from qo.clock import Clock
 from qo.engine import Engine
 from qo.model import MAX_NAMES, Status
 from qo.notes import CONTROL, NO_HANDLER, Controls, read_or
+from qo.rate_limits import WHOLE, RateLimits
 from qo.tasks import Handler
-from qo.worker.limits import Limits
 from qo.worker.run import HANDED_BACK, Run
 from qo.worker.settings import WorkerSettings
 from qo.worker.settler import Settler
@@ -27,6 +27,45 @@ _READ_INTERVAL = 0.75  # between two reads while there is work
 _MAX_AGE = 1.0  # before a claim, older controls are read again, so a pause takes effect within a second
 _MIN_READ_INTERVAL = 0.05  # however short the poll interval is
 _MAX_PAUSED_INTERVAL = 5.0  # between two reads by a paused worker
+
+
+class Limits(RateLimits):
+    """The limits of handlers and controls on the tasks a worker may start."""
+
+    def apply_controls(self, control: Controls, handlers: Mapping[str, Handler]) -> None:
+        """Apply the rates. Those of the controls override those that handlers declare."""
+        declared = {type: handler.options.rate_limit for type, handler in handlers.items()}
+        self.set_rates(declared | control.rate_limits | {WHOLE: control.rate_limit})
+
+    def per_type_limits(self, handlers: Mapping[str, Handler], held: Mapping[str, int]) -> dict[str, int]:
+        """How many more tasks of each limited type may be claimed."""
+        now, most = self._clock(), {}
+        for type, handler in handlers.items():
+            allowed = []
+            if handler.options.concurrency:
+                allowed.append(handler.options.concurrency - held.get(type, 0))
+            if (bucket := self._buckets.get(type)) is not None:
+                allowed.append(bucket.available(now))
+            if allowed:
+                most[type] = max(0, min(allowed))
+        return most
+
+    def returned(self, type: str) -> None:
+        """Return the token of a task that did not start."""
+        for key in (type, WHOLE):
+            if (bucket := self._buckets.get(key)) is not None:
+                bucket.take(-1)
+
+    def wait(self, longest: float) -> float:
+        """Seconds until a token may become available, at most `longest`."""
+        self.total(1)
+        return min([longest, *(max(0.001, bucket.wait()) for bucket in self._buckets.values())])
+
+    def next_token(self, longest: float) -> float:
+        """Seconds until a type without tokens gets one; `longest` if every type has tokens."""
+        now = self._clock()
+        spent = [bucket for bucket in self._buckets.values() if bucket.available(now) < 1]
+        return min([longest, *(max(0.001, bucket.wait()) for bucket in spent)])
 
 
 class ClaimScope:

@@ -1,26 +1,105 @@
 """Settles the tasks of a worker process that died.
 
-This runs in a separate process (`python -m qo.worker.crash`, with the report on stdin), so that a store that does not
-answer cannot block the supervisor.
+The supervisor builds a report and starts `python -m qo.worker.crash` with the report on stdin. That process opens the
+store, so a store that does not answer cannot block the supervisor.
 """
 
 import asyncio
+import logging
 import sys
+from asyncio.subprocess import PIPE
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 import msgspec
+from msgspec import Struct
 
 from qo.backoff import Backoff
-from qo.client import Client, connect
 from qo.clock import boot_clock
 from qo.errors import StorageError
 from qo.ids import luck
 from qo.model import LOST, Change, Filter, Status, Task, after_error, cursor, lost_its_process, release, set_apart
-from qo.worker.crash_report import CrashReport, CrashSettlement
+from qo.tasks import Executor
+from qo.worker.run_table import RunEntry
 from qo.worker.store_calls import bounded
 
+if TYPE_CHECKING:
+    from qo.client import Client
+
+log = logging.getLogger("qo.fleet")
+_REPORT_MARGIN = 10.0  # seconds beyond the report's timeout, after which the process is killed
 _PAGE_SIZE = 500
 _MIN_RETRY_PAUSE, _MAX_RETRY_PAUSE = 0.2, 5.0  # seconds between attempts while the store is unreachable
 _CLOSE_TIMEOUT = 2.0  # seconds
+
+
+class CrashReport(Struct, frozen=True, kw_only=True):
+    url: str
+    worker_id: str
+    leases: list[str]  # ids of the leases the dead process claimed
+    cause: str  # as the end of a sentence: "was killed by SIGSEGV"
+    suspects: list[str]  # tasks one of which caused the death, including settled ones whose handlers still ran
+    is_uncertain: bool = False  # possibly none of the suspects is the cause
+    unreachable: list[str] = []  # suspects that no child process can run
+    timed_out: dict[str, float] = {}  # suspects that exceeded their time limit, and that limit
+    timeout: float = 60.0  # seconds for the store to answer
+
+
+class CrashSettlement(Struct, frozen=True, kw_only=True):
+    """How many tasks were charged with the failure, set apart to run alone, and released."""
+
+    charged: int = 0
+    set_apart: int = 0
+    released: int = 0
+
+
+def suspects_of(runs: Iterable[RunEntry], holder: int | None) -> list[RunEntry]:
+    """The runs one of which caused the death. `holder` is the thread that held the GIL, if known.
+
+    A handler in a child process can hardly kill the worker, so it is a suspect only if there is no other.
+    """
+    runs = list(runs)
+    inside = [run for run in runs if run.executor is not Executor.PROCESS]
+    holding = [run for run in inside if run.thread == holder]
+    return holding or inside or runs
+
+
+# --- in the supervisor
+
+
+async def send(report: CrashReport) -> None:
+    """Settle the tasks of a report in a separate process, within the report's timeout. Logs the result."""
+    # -P keeps files of the program from being imported.
+    safe = ["-P"] if sys.version_info >= (3, 11) else []
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, *safe, "-m", "qo.worker.crash", stdin=PIPE, stdout=PIPE, stderr=PIPE, start_new_session=True
+    )
+    try:
+        async with asyncio.timeout(report.timeout + _REPORT_MARGIN):
+            out, errors = await process.communicate(msgspec.msgpack.encode(report))
+    except TimeoutError:
+        out, errors = b"", b"the store does not answer"
+    finally:
+        if process.returncode is None:
+            process.kill()
+    about = {"worker_id": report.worker_id}
+    if process.returncode == 0:
+        told = msgspec.msgpack.decode(out, type=CrashSettlement)
+        for line in errors.decode(errors="replace").splitlines():  # its log: one line per task
+            log.warning("%s", line, extra=about)
+        log.warning(
+            "worker %s %s: %d of its tasks failed, %d will run alone, %d were handed back",
+            report.worker_id, report.cause, told.charged, told.set_apart, told.released, extra=about,
+        )  # fmt: skip
+    else:
+        lines = errors.decode(errors="replace").strip().splitlines() or ["no output"]
+        log.error(
+            "cannot settle the tasks of worker %s: %s; they run again when their leases expire",
+            report.worker_id, lines[-1], extra=about,
+        )  # fmt: skip
+
+
+# --- in the separate process
 
 
 def change_of(task: Task, report: CrashReport) -> Change:
@@ -40,7 +119,7 @@ def change_of(task: Task, report: CrashReport) -> Change:
     return set_apart(task, f"{reason} while {len(report.suspects)} tasks ran there")
 
 
-async def settle(client: Client, report: CrashReport) -> CrashSettlement:
+async def settle(client: "Client", report: CrashReport) -> CrashSettlement:
     """Fail, set apart or release every task that the dead process held. Raises StorageError."""
     engine, leases, told, after = client.engine, set(report.leases), CrashSettlement(), ""
     where = Filter(statuses=(Status.RUNNING,), worker_id=report.worker_id)
@@ -65,6 +144,8 @@ def _counted(told: CrashSettlement, change: Change) -> CrashSettlement:
 
 async def report_crash(report: CrashReport) -> CrashSettlement:
     """Settle the tasks; retry for `report.timeout` seconds while the store is unreachable, then raise StorageError."""
+    from qo.client import connect  # noqa: PLC0415 - the supervisor imports this module and opens no store
+
     until, backoff = boot_clock() + report.timeout, Backoff(_MIN_RETRY_PAUSE, _MAX_RETRY_PAUSE)
     while True:
         client = connect(report.url)

@@ -14,12 +14,14 @@ import signal
 import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from pathlib import Path
 
 from msgspec import Struct
 
 from qo.backoff import Backoff
 from qo.clock import boot_clock
-from qo.worker.exit_codes import (
+from qo.worker.crash import send
+from qo.worker.process_exit import (
     BROKEN,
     CANCELLED,
     DRAINED,
@@ -30,7 +32,8 @@ from qo.worker.exit_codes import (
     INVALID,
     OUTDATED,
 )
-from qo.worker.worker_process import WorkerProcess, send
+from qo.worker.store_calls import first
+from qo.worker.worker_process import WorkerProcess
 
 log = logging.getLogger("qo.fleet")
 
@@ -44,6 +47,8 @@ _MIN_RESTART_PAUSE, _MAX_RESTART_PAUSE = 0.2, 30.0  # seconds between a child's 
 _HEALTHY_UPTIME = 10.0  # seconds after which the back-off of a child starts anew
 _CLEAN_EXIT_CODES = (0, FINISHED, DRAINED, -signal.SIGTERM)  # SIGTERM: stopped before its handler was installed
 _PR_SET_PDEATHSIG = 1
+_POLL_INTERVAL = 0.5  # seconds between two scans for changed files
+_SKIPPED = frozenset({"__pycache__", "node_modules", "site-packages", "venv", "build", "dist"})
 _PARENT_VARIABLES = ("QO_PROCESSES", "QO_RELOAD", "QO_WORKER_ID")  # settings that children must not inherit
 
 
@@ -186,11 +191,11 @@ class Fleet:
         """Wait before the next start. After a wrong target or option, wait until a file changes."""
         if code == INVALID:
             log.error("worker %s cannot start; retrying when a file changes", name)
-            await _either(self._stopping, outdated, None)
+            await first([self._stopping.wait(), outdated.wait()])
             return
         about = {"worker_id": name, "exit_code": code}
         log.warning("worker %s %s; restarting it in %.1f s", name, _ending(code), pause, extra=about)
-        await _either(self._stopping, outdated, pause)
+        await first([self._stopping.wait(), outdated.wait()], pause)
 
     # --- reload
 
@@ -212,13 +217,6 @@ def _send_signal(children: list[WorkerProcess], number: signal.Signals) -> None:
 def _kill(children: list[WorkerProcess]) -> None:
     for child in children:
         child.kill()
-
-
-async def _either(one: asyncio.Event, other: asyncio.Event, timeout: float | None) -> None:
-    waits = [asyncio.ensure_future(one.wait()), asyncio.ensure_future(other.wait())]
-    await asyncio.wait(waits, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
-    for wait in waits:
-        wait.cancel()
 
 
 def _ending(code: int) -> str:
@@ -259,3 +257,41 @@ def follow_parent(grace: float) -> None:
         os._exit(1)
 
     threading.Thread(target=watch, name="qo-parent", daemon=True).start()
+
+
+# --- changed files
+
+Stamps = dict[str, tuple[int, int]]
+
+
+async def changes(root: Path, *, interval: float = _POLL_INTERVAL) -> AsyncIterator[str]:
+    """Yield the path of one changed, new or removed Python file for each poll of `root` that found any.
+
+    Polling needs no further package.
+    """
+    before = await asyncio.to_thread(stamps, root)
+    while True:
+        await asyncio.sleep(interval)
+        now = await asyncio.to_thread(stamps, root)
+        if now != before:
+            different = sorted(path for path in now.keys() | before.keys() if now.get(path) != before.get(path))
+            before = now
+            yield different[0].removeprefix(f"{root}{os.sep}")
+
+
+def stamps(root: Path) -> Stamps:
+    """The modification time and size of each file. The size matters because two writes may have the same time."""
+    found: Stamps = {}
+    for path in _files(root):
+        try:
+            stat = path.stat()
+        except OSError:  # removed after it was listed
+            continue
+        found[str(path)] = (stat.st_mtime_ns, stat.st_size)
+    return found
+
+
+def _files(root: Path) -> Iterator[Path]:
+    for folder, folders, names in os.walk(root):
+        folders[:] = [name for name in folders if name not in _SKIPPED and not name.startswith(".")]
+        yield from (Path(folder, name) for name in names if name.endswith(".py"))

@@ -1,4 +1,4 @@
-"""Renews leases, enforces time limits and replaces blocked event loops, independently of handlers."""
+"""Chooses the length of leases, renews them, enforces time limits and replaces blocked event loops."""
 
 import asyncio
 import logging
@@ -8,9 +8,8 @@ from qo.engine import Engine
 from qo.errors import StorageError
 from qo.model import renew
 from qo.worker.executors import Executors
-from qo.worker.lease_length import LeaseLength
-from qo.worker.leased_runs import LeasedRuns
 from qo.worker.run import HANDED_BACK, Run, RunOutcome, timed_out
+from qo.worker.run_table import LeasedRuns
 from qo.worker.settler import Settler
 
 log = logging.getLogger("qo.worker")
@@ -19,6 +18,37 @@ CANCEL_TIMEOUT = 2.0  # seconds for a cancelled handler to end before it is aban
 MAX_SLOT_WAIT = 1.5  # seconds a task may wait for a slot; then it is handed back for other workers
 _START_REPORT_DELAY = 1.0  # seconds a handler runs before its start is written to the store; most end sooner
 _MAX_RETRY_PAUSE = 1.0  # seconds until a failed renewal is retried
+_CLAIM_FACTOR = 4  # a lease lasts this many claims, to receive the tasks and to renew their leases in time
+_MAX_LENGTH = 60.0  # seconds; a slower store counts as unreachable
+_DECAY = 0.98  # per claim; slow, because a claim that returns nothing is quick and says little about the next one
+
+
+class LeaseLength:
+    """The length of a worker's leases: as configured, or longer if the store is slow.
+
+    A task starts only under a lease that has not expired, counted from the moment its claim was sent. If a claim took
+    longer than a lease, the worker would hand back every task.
+    """
+
+    def __init__(self, asked: float) -> None:
+        self.asked = self._needed = asked
+        self._has_warned = False
+
+    @property
+    def seconds(self) -> float:
+        return max(self.asked, self._needed)
+
+    def claimed(self, took: float) -> None:
+        """Adapt to a claim that took `took` seconds."""
+        self._needed = max(min(_MAX_LENGTH, _CLAIM_FACTOR * took), _DECAY * self._needed)
+        if self._needed > self.asked and took > self.asked / 2 and not self._has_warned:
+            self._has_warned = True
+            log.warning(
+                "a claim takes %.1f s, too long for leases of %g s: using leases of %.1f s",
+                took,
+                self.asked,
+                self.seconds,
+            )
 
 
 class LeaseKeeper:

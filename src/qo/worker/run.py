@@ -12,7 +12,7 @@ from qo.errors import Fail, InvalidTask, Retry
 from qo.model import ERROR_LIMIT, Change, Task, after_error, check_size, complete, fail, is_a, release, set_apart
 from qo.model.task import LONGEST
 from qo.tasks import Handler
-from qo.worker.exit_guard import Exited
+from qo.worker.process_exit import Exited
 
 _MAX_SUMMARY_LENGTH = 1000  # characters
 

@@ -1,14 +1,11 @@
-"""The runs of a worker process, in memory shared with its supervisor.
-
-The supervisor can read it at any time, also after the process has died. A pipe would not do: a handler could close it,
-and the last writes could be lost. An entry is written when a run starts and cleared when the run is settled.
-"""
+"""The runs of a worker, and a copy of them in memory that the process shares with its supervisor."""
 
 import mmap
 import os
 import struct
 import tempfile
 import threading
+from collections import Counter
 from enum import IntEnum
 
 from msgspec import Struct
@@ -52,6 +49,12 @@ class RunEntry(Struct, frozen=True, kw_only=True):
 
 
 class RunTable:
+    """The started runs, in memory shared with the supervisor.
+
+    The supervisor can read it at any time, also after the process has died. A pipe would not do: a handler could close
+    it, and the last writes could be lost. An entry is written when a run starts and cleared when the run is settled.
+    """
+
     def __init__(self, memory: mmap.mmap) -> None:
         self._memory = memory
         self._free = list(range(_MAX_RUNS - 1, -1, -1))
@@ -204,3 +207,46 @@ class RunTable:
 
 def _text(data: bytes) -> str:
     return data.rstrip(b"\0").decode()
+
+
+class LeasedRuns:
+    """The runs of a worker, from the claim until the outcome is stored and the handler has ended.
+
+    Holds at most one run of a task, because two would renew, settle and remove each other.
+    """
+
+    def __init__(self, table: RunTable | None = None) -> None:
+        self._table = table
+        self._runs: dict[str, Run] = {}
+        self.by_type: Counter[str] = Counter()
+
+    def claim(self, lease_id: str) -> None:
+        """Record the lease of a claim that is about to be sent, so that its tasks are found if the process dies."""
+        if self._table is not None:
+            self._table.claim(lease_id)
+
+    def add(self, run: Run) -> None:
+        if (before := self._runs.get(run.task.id)) is not None:
+            self.remove(before)
+        self._runs[run.task.id] = run
+        self.by_type[run.task.type] += 1
+
+    def get(self, task_id: str) -> Run | None:
+        return self._runs.get(task_id)
+
+    def remove(self, run: Run) -> None:
+        if self._runs.get(run.task.id) is run:
+            del self._runs[run.task.id]
+            self.by_type[run.task.type] -= 1
+        if self._table is not None:
+            self._table.clear(run)
+
+    def runs(self) -> list[Run]:
+        return list(self._runs.values())
+
+    def leased(self) -> list[Run]:
+        """The runs whose leases this worker renews."""
+        return [run for run in self._runs.values() if not run.settled]
+
+    def __len__(self) -> int:
+        return len(self._runs)

@@ -12,10 +12,9 @@ from qo.errors import StorageError
 from qo.ids import luck
 from qo.model import Change, Status, Task
 from qo.transitions import Settlement, Transitions
-from qo.worker.leased_runs import LeasedRuns
-from qo.worker.prefetch import Prefetch
 from qo.worker.registration import Registration
 from qo.worker.run import Run, RunOutcome, settlement
+from qo.worker.run_table import LeasedRuns
 
 log = logging.getLogger("qo.worker")
 _MIN_QUICK_PREFETCH = 50  # from this prefetch size on, tasks end so quickly that waiting for a larger batch pays
@@ -31,12 +30,12 @@ class Settler:
         registration: Registration,
         settled: Callable[[list[Run]], None],
         *,
-        prefetch: Prefetch,
+        ahead: Callable[[], int],  # how many tasks the worker prefetches
         transitions: Transitions,
         clock: Clock,
     ) -> None:
         self._engine, self._leased_runs, self._registration, self._settled = engine, held, registration, settled
-        self._prefetch, self._transitions, self._clock = prefetch, transitions, clock
+        self._ahead, self._transitions, self._clock = ahead, transitions, clock
         self._loop: asyncio.AbstractEventLoop | None = None  # while `run` runs
         self._reports: deque[tuple[Run, RunOutcome]] = deque()
         self._reported = asyncio.Event()
@@ -61,7 +60,7 @@ class Settler:
             self._reported.set()
         while True:
             await self._reported.wait()
-            if self._prefetch.ahead() >= _MIN_QUICK_PREFETCH:
+            if self._ahead() >= _MIN_QUICK_PREFETCH:
                 await asyncio.sleep(_BATCH_DELAY)
             self._reported.clear()
             self._waking = False

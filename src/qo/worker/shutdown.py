@@ -10,9 +10,9 @@ from qo.clock import Clock
 from qo.errors import StorageError
 from qo.model import release
 from qo.worker.executors import Executors
-from qo.worker.leased_runs import LeasedRuns
 from qo.worker.registration import Registration
 from qo.worker.run import Run
+from qo.worker.run_table import LeasedRuns
 from qo.worker.settler import Settler
 from qo.worker.store_calls import abandon, bounded, first
 

@@ -17,16 +17,14 @@ from qo.errors import InvalidSetting
 from qo.store_time import StoreTime
 from qo.tasks import Executor, Handler, Registry
 from qo.worker.claim_loop import ClaimLoop, DrainCheck
-from qo.worker.claim_plan import ClaimPlan
+from qo.worker.claim_plan import ClaimPlan, Prefetch
 from qo.worker.controls import ClaimScope, ControlsReader
 from qo.worker.executors import Executors, WorkerCancelled
-from qo.worker.exit_guard import confined
 from qo.worker.lease_keeper import LeaseKeeper
-from qo.worker.leased_runs import LeasedRuns
-from qo.worker.prefetch import Prefetch
 from qo.worker.process_executor import check_reachable
+from qo.worker.process_exit import confined
 from qo.worker.registration import Registration
-from qo.worker.run_table import RunTable
+from qo.worker.run_table import LeasedRuns, RunTable
 from qo.worker.settings import WorkerSettings
 from qo.worker.settler import Settler
 from qo.worker.shutdown import Shutdown, StopSignal
@@ -80,7 +78,7 @@ class Worker:
             self._leased_runs,
             self._registration,
             self._plan.settled,
-            prefetch=self._plan.prefetch,
+            ahead=self._plan.prefetch.ahead,
             transitions=transitions,
             clock=clock,
         )

@@ -8,17 +8,14 @@ import contextlib
 import logging
 import os
 import signal
-import sys
-from asyncio.subprocess import DEVNULL, PIPE, Process
+from asyncio.subprocess import DEVNULL, Process
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import msgspec
-
 from qo.clock import Clock, boot_clock
 from qo.tasks import Executor
-from qo.worker.crash_report import CrashReport, CrashSettlement, suspects_of
-from qo.worker.exit_codes import BROKEN, CANCELLED
+from qo.worker.crash import CrashReport, suspects_of
+from qo.worker.process_exit import BROKEN, CANCELLED
 from qo.worker.run_table import Phase, RunEntry, RunTable
 
 log = logging.getLogger("qo.fleet")
@@ -32,7 +29,6 @@ _MAX_OVERDUE_SILENCE, _MAX_OVERDUE = 4.0, 3.0  # or after the first, if a run ex
 _SAMPLE_DELAY = 1.0  # of silence before the CPU time of the threads is read
 _MIN_HOLDER_CPU = 0.3  # part of a CPU that a thread must have used to count as the holder of the GIL
 _EXIT_TIMEOUT = 8.0  # for the process to exit once its worker has ended
-_REPORT_MARGIN = 10.0  # beyond the report's timeout, after which the report is killed
 
 
 class WorkerProcess:
@@ -193,38 +189,6 @@ class WorkerProcess:
         if self._handle is not None:
             os.close(self._handle)
             self._handle = None
-
-
-async def send(report: CrashReport) -> None:
-    """Settle the tasks of a report in a separate process, within the report's timeout. Logs the result."""
-    # -P keeps files of the program from being imported.
-    safe = ["-P"] if sys.version_info >= (3, 11) else []
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, *safe, "-m", "qo.worker.crash", stdin=PIPE, stdout=PIPE, stderr=PIPE, start_new_session=True
-    )
-    try:
-        async with asyncio.timeout(report.timeout + _REPORT_MARGIN):
-            out, errors = await process.communicate(msgspec.msgpack.encode(report))
-    except TimeoutError:
-        out, errors = b"", b"the store does not answer"
-    finally:
-        if process.returncode is None:
-            process.kill()
-    about = {"worker_id": report.worker_id}
-    if process.returncode == 0:
-        told = msgspec.msgpack.decode(out, type=CrashSettlement)
-        for line in errors.decode(errors="replace").splitlines():  # its log: one line per task
-            log.warning("%s", line, extra=about)
-        log.warning(
-            "worker %s %s: %d of its tasks failed, %d will run alone, %d were handed back",
-            report.worker_id, report.cause, told.charged, told.set_apart, told.released, extra=about,
-        )  # fmt: skip
-    else:
-        lines = errors.decode(errors="replace").strip().splitlines() or ["no output"]
-        log.error(
-            "cannot settle the tasks of worker %s: %s; they run again when their leases expire",
-            report.worker_id, lines[-1], extra=about,
-        )  # fmt: skip
 
 
 def attach_table() -> RunTable:

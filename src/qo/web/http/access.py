@@ -19,6 +19,7 @@ from litestar.exceptions import NotAuthorizedException, PermissionDeniedExceptio
 from qo.clock import Clock, boot_clock
 from qo.engine import Engine
 from qo.errors import StorageError
+from qo.rate_limits import TokenBucket
 from qo.web.callers import LOCAL_CALLER, Caller, Scope
 from qo.web.http.request_data import refuse_unknown
 from qo.web.http.request_origin import is_forwarded
@@ -26,7 +27,6 @@ from qo.web.http.settings import WebSettings
 from qo.web.http.tokens import KnownCallers, Tokens, TokenUseRecorder, is_live, read_tokens
 from qo.web.oidc.service import LoginService
 from qo.web.oidc.sessions import CSRF_HEADER, is_csrf_token
-from qo.worker.limits import TokenBucket
 
 Connection = ASGIConnection[Any, Any, Any, Any]
 

@@ -13,9 +13,9 @@ from qo.errors import DamagedNote, InvalidTask
 from qo.ids import new_id
 from qo.model import ANY, check_name, check_names, check_types
 from qo.notes import Controls, WorkerNote
+from qo.rate_limits import WHOLE, RateLimits
 from qo.web.callers import LOCAL_CALLER, Caller
 from qo.web.remote.messages import Recorded, Register
-from qo.worker.limits import WHOLE, RateLimits
 
 MAX_SESSIONS = 10_000
 MAX_REGISTERED = 10_000  # workers of a store, whoever registered them

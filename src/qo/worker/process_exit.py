@@ -1,6 +1,7 @@
-"""Confines `os._exit`. In a handler it would end the worker and all its tasks; here it only ends the attempt.
+"""How a worker process ends: its exit codes, from which the supervisor learns the reason, and `os._exit` in handlers.
 
-Outside handlers, in a forked child and in a worker's child processes it ends the process as usual.
+In a handler `os._exit` would end the worker and all its tasks; while a worker runs, it only ends the attempt. Outside
+handlers, in a forked child and in a worker's child processes it ends the process as usual.
 """
 
 import os
@@ -10,6 +11,16 @@ from threading import Lock
 from typing import NoReturn
 
 from qo.tasks import running
+
+FINISHED = 99  # drained or stopped; not 0, because a handler could call `os._exit(0)`
+DRAINED = 98  # drained on request: the supervisor starts no replacement
+BROKEN = 97  # a handler closed the process's file descriptors
+CANCELLED = 96  # a handler cancelled the worker's own work
+OUTDATED = 95  # a newer version of qo has upgraded the store, which refuses this version from now on
+INTERRUPTED = 130  # a second signal
+INVALID = 2  # a target or option is wrong, so a restart would not help
+EXIT_STUCK = 6  # the worker's event loop is blocked
+EXIT_STORAGE = 5  # the store cannot be used
 
 end_process = os._exit
 
@@ -40,6 +51,7 @@ _workers = _GuardedWorkers()
 
 @contextmanager
 def confined() -> Iterator[None]:
+    """Confine `os._exit` in handlers to their attempts."""
     with _workers.lock:
         _workers.number, _workers.pid = _workers.number + 1, os.getpid()
         os._exit = _confined_exit
