@@ -174,7 +174,7 @@ class Engine(Protocol):
     async def repair(self) -> int:
         """Make indexes whole and remove what crashes left behind; returns how many repairs were made.
 
-        Only a store that cannot keep two things in step needs it.
+        A store whose writes are transactions only removes what is no longer used.
         """
         return 0
 

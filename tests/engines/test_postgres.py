@@ -177,7 +177,10 @@ async def test_no_statement_reads_a_whole_table(
         (statement("claimable", schema), asked),
         (statement("held_under", schema), asked),
         (statement("stage", schema), {"now": 1e9, "step": 1000}),
-        (statement("add", schema), Batch(batch).columns(table.lanes.numbers) | stamp | {"submit_id": 1}),
+        (
+            statement("add", schema),
+            Batch(batch).columns(await table.lanes.make(Batch(batch).lanes())) | stamp | {"submit_id": 1},
+        ),
         (statement("complete", schema), completions([complete(task) for task in tasks[-9:]]) | stamp),
         (statement("change", schema), columns(steering) | stamp),
     ]

@@ -5,7 +5,7 @@ from operator import attrgetter
 from typing import Any, TypeVar
 
 from qo.engines.postgres.arrays import blobs, floats, integers, texts, uuids
-from qo.engines.postgres.lanes import Key
+from qo.engines.postgres.lanes import Key, LaneNumbers
 from qo.engines.postgres.rows import encode_retry, plain
 from qo.model import STRICT, Change, ClaimRequest, Guard, NewTask, RetryPolicy, Status
 
@@ -31,8 +31,8 @@ class Batch:
     def lanes(self) -> list[Key]:
         return [(queue, type, needs, priority) for queue, type, needs, priority, *_ in self._kinds]
 
-    def columns(self, numbers: Mapping[Key, int]) -> dict[str, Any]:
-        tasks = self._tasks
+    def columns(self, numbers: Mapping[Key, LaneNumbers]) -> dict[str, Any]:
+        tasks, lanes = self._tasks, [numbers[lane] for lane in self.lanes()]
         _, _, _, priorities, ageings, timeouts, retries, policies, windows = zip(*self._kinds, strict=True)
         return {
             "size": len(tasks),
@@ -44,7 +44,8 @@ class Batch:
             "idempotency_key": texts(_if_any([task.idempotency_key for task in tasks])),
             "next_id": uuids(_next_ids(tasks)),
             "trace_id": texts(_if_any([task.trace_id for task in tasks])),
-            "lane": integers([numbers[lane] for lane in self.lanes()]),
+            "lane": integers([lane.lane for lane in lanes]),
+            "lane_group": integers([lane.group for lane in lanes]),
             "priority": floats(priorities),
             "ageing": floats([min(ageing, STRICT) for ageing in ageings]),
             "timeout": floats(timeouts),

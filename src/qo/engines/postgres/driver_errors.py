@@ -6,6 +6,9 @@ from psycopg import errors
 from qo.engines.postgres.address import PostgresAddress
 from qo.errors import NewerFormat, Refused, StorageError
 
+# A task refers to a lane that does not exist: by its count, or by the group in its row of `ready`.
+LANE_GONE = (errors.ForeignKeyViolation, errors.NotNullViolation)
+
 _ADVICE: tuple[tuple[type[Exception] | tuple[type[Exception], ...], str], ...] = (
     (
         (errors.InvalidPassword, errors.InvalidAuthorizationSpecification),
@@ -22,6 +25,7 @@ _ADVICE: tuple[tuple[type[Exception] | tuple[type[Exception], ...], str], ...] =
     ),
     (errors.QueryCanceled, "the server gave up; look for locks held too long, or a short statement_timeout"),
     (errors.LockNotAvailable, "a lock was held too long; look for a transaction that hangs, then try again"),
+    (LANE_GONE, "the lane of a task was added or removed after this transaction began; repeat the transaction"),
     ((errors.DeadlockDetected, errors.SerializationFailure), "others were in the way again and again; try again"),
     (
         (psycopg.OperationalError, psycopg.InterfaceError),

@@ -1,15 +1,19 @@
-"""Lanes: each (queue, type, needs, priority) that was ever seen has a number, and tasks carry the number.
+"""Lanes: each (queue, type, needs, priority) that has tasks has a number, and tasks carry the number.
 
-Priority is among them so that what waits is counted by it.
+The priority belongs to a lane so that pending tasks are counted by priority. The monitor removes lanes without tasks.
+No number is used twice.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from qo.engines.postgres.arrays import integers, texts
-from qo.engines.postgres.pool import PostgresPool
+from qo.engines.postgres.pool import LaneGone, PostgresPool
 
 Key = tuple[str, str, tuple[str, ...], int]
+
+_MAX_REMOVED = 1000  # lanes or groups removed by one statement
+_MAX_CACHED = 100_000  # lanes that a process remembers
 
 
 class PostgresLane(NamedTuple):
@@ -19,43 +23,79 @@ class PostgresLane(NamedTuple):
     priority: int
 
 
+class LaneNumbers(NamedTuple):
+    lane: int
+    group: int  # lanes of the same queue and needs
+
+
 class PostgresLanes:
-    """What this process knows of the lanes. They are only ever added, each in a transaction of its own."""
+    """A cache of lanes. Each lane is added in its own transaction, before its first task."""
 
     def __init__(self, line: PostgresPool) -> None:
         self._line = line
-        self._lanes: dict[int, PostgresLane] = {}
-        self.numbers: dict[Key, int] = {}
+        self._lanes: dict[int, PostgresLane] = {}  # may include removed lanes: their numbers are not used again
+        self._numbers: dict[Key, LaneNumbers] = {}
 
-    async def look_up(self, numbers: Iterable[int]) -> dict[int, PostgresLane]:
-        """All lanes, these among them."""
-        if not self._lanes.keys() >= set(numbers):
-            await self._learn()
-        return self._lanes
+    async def look_up(self, numbers: Iterable[int]) -> Mapping[int, PostgresLane]:
+        """At least the lanes with these numbers."""
+        needed = set(numbers)
+        lanes = self._lanes  # `make` may replace the attribute during the read below
+        if missing := needed - lanes.keys():
+            rows = await self._line.read("lanes", {"lane": integers(sorted(missing))})
+            if len(lanes) > _MAX_CACHED:
+                lanes = self._lanes = {n: lanes[n] for n in needed if n in lanes}
+            lanes |= {n: _lane(row) for n, _, *row in rows}
+        return lanes
 
-    async def make(self, keys: Iterable[Key]) -> dict[Key, int]:
-        """The numbers of all lanes, these among them; a lane never seen gets one."""
-        missing = sorted({key for key in keys if key not in self.numbers})
-        if missing:
-            await self._line.write(
-                "make_lanes",
-                {
-                    "queue": texts([key[0] for key in missing]),
-                    "type": texts([key[1] for key in missing]),
-                    "needs": texts([_literal(key[2]) for key in missing]),
-                    "priority": integers([key[3] for key in missing]),
-                },
-            )
-            await self._learn()
-        return self.numbers
+    async def make(self, keys: Collection[Key]) -> Mapping[Key, LaneNumbers]:
+        """At least the numbers of these lanes; a lane that does not exist is added.
 
-    async def _learn(self) -> None:
-        # All of them: one with a lower number may be committed after one with a higher.
-        rows: list[tuple[Any, ...]] = await self._line.read("lanes", {})
-        for n, queue, type_, needs, priority in rows:
-            lane = PostgresLane(queue, type_, tuple(needs), priority)
-            self._lanes[n] = lane
-            self.numbers[lane] = n
+        Raises LaneGone if one was removed again immediately. If a lane is removed later, adding a task to it raises
+        LaneGone.
+        """
+        if len(self._numbers) > _MAX_CACHED:
+            self._lanes, self._numbers = {}, {}
+        for _ in range(2):  # the first statement does not see lanes that others add at the same time
+            missing = sorted({key for key in keys if key not in self._numbers})
+            if not missing:
+                return self._numbers
+            values = {
+                "queue": texts([key[0] for key in missing]),
+                "type": texts([key[1] for key in missing]),
+                "needs": texts([_literal(key[2]) for key in missing]),
+                "priority": integers([key[3] for key in missing]),
+            }
+            rows, _ = await self._line.write("make_lanes", values)
+            for n, group, *row in rows:
+                self._lanes[n] = lane = _lane(row)
+                self._numbers[lane] = LaneNumbers(n, group)
+        if any(key not in self._numbers for key in keys):
+            raise LaneGone(f"{self._line.address.shown}: a new lane was removed immediately; try again")
+        return self._numbers
+
+    async def check(self, keys: Collection[Key]) -> None:
+        """Forget these lanes if one of them was removed."""
+        known = {self._numbers[key].lane for key in keys if key in self._numbers}
+        if known and len(await self._line.read("lanes", {"lane": integers(sorted(known))})) < len(known):
+            self.forget(keys)
+
+    def forget(self, keys: Iterable[Key]) -> None:
+        """Read the numbers of these lanes again when they are needed."""
+        for key in keys:
+            self._numbers.pop(key, None)
+
+    async def remove_empty(self) -> None:
+        """Remove lanes without tasks, and groups without lanes; at most 1,000 of each."""
+        for name in ("fold_empty", "drop_zeros", "remove_lanes", "remove_groups"):
+            try:
+                await self._line.write(name, {"step": _MAX_REMOVED})
+            except LaneGone:  # used again since the statement began; the next sweep tries again
+                return
+
+
+def _lane(row: list[Any]) -> PostgresLane:
+    queue, type_, needs, priority = row
+    return PostgresLane(queue, type_, tuple(needs), priority)
 
 
 def _literal(needs: tuple[str, ...]) -> str:

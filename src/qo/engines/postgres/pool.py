@@ -11,7 +11,7 @@ from psycopg import errors
 
 from qo.engines.postgres.address import PostgresAddress
 from qo.engines.postgres.arrays import teach
-from qo.engines.postgres.driver_errors import AGAIN, to_qo_error
+from qo.engines.postgres.driver_errors import AGAIN, LANE_GONE, to_qo_error
 from qo.engines.postgres.statements import statement
 from qo.errors import OutcomeUnknown, StorageError
 
@@ -36,6 +36,10 @@ class Cut(Exception):
 
 class Known(StorageError):
     """Nothing was written: a task with this id is there already."""
+
+
+class LaneGone(StorageError):
+    """Nothing was written: a lane was removed since its number was read."""
 
 
 class PostgresPool:
@@ -130,6 +134,8 @@ class PostgresPool:
                 raise
             if isinstance(error, errors.UniqueViolation):
                 raise Known(str(to_qo_error(self.address, error))) from error
+            if isinstance(error, LANE_GONE):
+                raise LaneGone(str(to_qo_error(self.address, error))) from error
             raise to_qo_error(self.address, error) from error
         finally:
             if whole and self.is_open:

@@ -47,7 +47,7 @@ class PostgresReader:
         return [found.get(task_id) for task_id in ids]
 
     async def find(self, where: Filter, limit: int, start: Position | None) -> list[Task]:
-        many = Status.PENDING in where.possible_statuses and await self._many_pending()
+        many = _asks_for_pending(where) and await self._many_pending()
         sql, values = query(where, limit, start, many_pending=many)
         filled = fill(sql, self._line.address.schema)
         while True:
@@ -57,7 +57,9 @@ class PostgresReader:
                 return tasks
 
     async def _many_pending(self) -> bool:
-        return sum(n for lane, n in (await self.count()).items() if lane.status is Status.PENDING) > _FEW
+        """Whether more than `_FEW` tasks are pending. Stops there, so the cost does not grow with types or tasks."""
+        ((number,),) = await self._line.read("some_pending", {"limit": _FEW + 1})
+        return int(number) > _FEW
 
     async def count(self) -> Counts:
         rows = await self._line.read("counts", {})
@@ -121,7 +123,7 @@ def _narrow(where: Filter, start: Position | None) -> tuple[str, dict[str, Any]]
     tests, values = list[str](), dict[str, Any]()
     if where.queues or where.types:
         tests.append(
-            "lane = ANY (ARRAY(SELECT n FROM {schema}.lanes"
+            "lane + 0 = ANY (ARRAY(SELECT n FROM {schema}.lanes"
             " WHERE (%(queues)s::text[] = '{}' OR queue = ANY (%(queues)s::text[]))"
             " AND (%(types)s::text[] = '{}' OR type = ANY (%(types)s::text[]))))"
         )
@@ -146,6 +148,11 @@ def _narrow(where: Filter, start: Position | None) -> tuple[str, dict[str, Any]]
         tests.append("(created_at, id) < (%(before_at)s::float8, %(before_id)s::uuid)")
         values["before_at"], values["before_id"] = float(start.created_at), start.id
     return "".join(f" AND {test}" for test in tests), values
+
+
+def _asks_for_pending(where: Filter) -> bool:
+    """Whether the pending tasks may come from `ready` and `coming`: for all statuses the list is read in its order."""
+    return Status.PENDING in where.possible_statuses and len(where.possible_statuses) < len(Status)
 
 
 def _arms(where: Filter, *, many_pending: bool) -> list[_PostgresBranch]:

@@ -9,7 +9,7 @@ from qo.damage import Damage, DamageLog, check_known_format, check_stored, encod
 from qo.engines.postgres.arrays import texts, uuids
 from qo.engines.postgres.batches import Batch, columns, completions, is_ordinary, wanted
 from qo.engines.postgres.lanes import PostgresLanes
-from qo.engines.postgres.pool import Known, PostgresPool, Rows
+from qo.engines.postgres.pool import Known, LaneGone, PostgresPool, Rows
 from qo.engines.postgres.rows import DAMAGED_STATUS, LANE, STATUS_COLUMN, task_of
 from qo.engines.postgres.schema import VERSION
 from qo.engines.postgres.statements import of_note
@@ -32,6 +32,7 @@ from qo.model import (
     release,
 )
 
+_MAX_ADD_ATTEMPTS = 10  # the lane of a task may be removed while the task is added
 _STEP = 1000  # tasks made ready by one statement
 _CLAIM_COLUMNS = 3  # of a claim's answer, not of the task: now, when the next task becomes due, whether it is exact
 
@@ -57,7 +58,16 @@ class PostgresTable:
     async def add(self, tasks: Sequence[NewTask]) -> list[Added]:
         if not tasks:
             return []
-        values = await self.submission(tasks)
+        batch = Batch(tasks)
+        for _ in range(_MAX_ADD_ATTEMPTS - 1):
+            try:
+                return await self._add(tasks, batch)
+            except LaneGone:
+                self.lanes.forget(batch.lanes())
+        return await self._add(tasks, batch)
+
+    async def _add(self, tasks: Sequence[NewTask], batch: Batch) -> list[Added]:
+        values = await self._columns(batch)
         surely_new = all(task.idempotency_key is None for task in tasks)  # their ids are drawn, not derived
 
         async def step(doubtful: bool) -> list[Added]:  # noqa: FBT001 - see persist
@@ -73,8 +83,16 @@ class PostgresTable:
         return await self._line.persist(step)
 
     async def submission(self, tasks: Sequence[NewTask]) -> dict[str, Any]:
-        """What `add` takes; repeated, it is the same submission."""
+        """The parameters of `add` in the caller's transaction.
+
+        The lanes are checked first: an attempt that fails would abort the transaction.
+        """
         batch = Batch(tasks)
+        await self.lanes.check(batch.lanes())
+        return await self._columns(batch)
+
+    async def _columns(self, batch: Batch) -> dict[str, Any]:
+        """The parameters of `add`; repeating them repeats the same submission."""
         numbers = await self.lanes.make(batch.lanes())
         submit_id = int(new_token()[:15], 16)
         channel = self._line.address.channel

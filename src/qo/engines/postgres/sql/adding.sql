@@ -1,22 +1,29 @@
 -- Tasks come in.
 
 -- name: lanes
-SELECT n, queue, type, needs, priority FROM {schema}.lanes
+SELECT n, lane_group, queue, type, needs, priority FROM {schema}.lanes WHERE n = ANY (%(lane)s::integer[])
 
 -- name: make_lanes
-WITH new AS MATERIALIZED (
+-- Returns the lanes of these names, old and new. A lane that another transaction adds at the same time may be missing.
+WITH wanted AS MATERIALIZED (
     SELECT queue, type, needs::text[] COLLATE "C" AS needs, priority
     FROM unnest(%(queue)s::text[], %(type)s::text[], %(needs)s::text[], %(priority)s::integer[]) AS new (queue, type, needs, priority), {allowed}
 ),
-made AS (
+old AS MATERIALIZED (SELECT l.* FROM {schema}.lanes AS l JOIN wanted USING (queue, type, needs, priority)),
+new AS MATERIALIZED (SELECT queue, type, needs, priority FROM wanted EXCEPT SELECT queue, type, needs, priority FROM old),
+made_groups AS (
     INSERT INTO {schema}.lane_groups (queue, needs) SELECT DISTINCT queue, needs FROM new ORDER BY queue, needs
     ON CONFLICT (queue, needs) DO UPDATE SET queue = excluded.queue  -- so that it is returned
     RETURNING n, queue, needs
+),
+made AS (
+    INSERT INTO {schema}.lanes (queue, type, needs, priority, lane_group)
+    SELECT queue, type, needs, priority, made_groups.n FROM new JOIN made_groups USING (queue, needs)
+    ORDER BY queue, type, needs, priority
+    ON CONFLICT DO NOTHING
+    RETURNING n, lane_group, queue, type, needs, priority
 )
-INSERT INTO {schema}.lanes (queue, type, needs, priority, lane_group)
-SELECT new.queue, new.type, new.needs, new.priority, made.n
-FROM new JOIN made ON made.queue = new.queue AND made.needs = new.needs
-ON CONFLICT DO NOTHING
+SELECT * FROM made UNION ALL SELECT n, lane_group, queue, type, needs, priority FROM old
 
 -- name: given
 -- The head of both additions. What many tasks have in common travels once: `kind` is a task's place in the lists of
@@ -28,12 +35,13 @@ WITH clock AS MATERIALIZED (
 given AS MATERIALIZED (
     SELECT g.id, g.next_id, g.payload, g.idempotency_key, g.trace_id, g.run_at, stamp.at AS created_at, due.at AS available_at,
            greatest(coalesce(g.run_at - (clock.now - stamp.at), due.at), stamp.at) + k.priority * k.ageing AS rank,
-           k.lane, k.priority, k.timeout, k.max_retries, k.retry, k.room
+           k.lane, k.lane_group, k.priority, k.timeout, k.max_retries, k.retry, k.room
     FROM clock,
          unnest(%(id)s::uuid[], %(kind)s::integer[], %(payload)s::bytea[], %(delay)s::float8[], %(run_at)s::float8[],
                 %(idempotency_key)s::text[], %(trace_id)s::text[], %(next_id)s::uuid[]) WITH ORDINALITY
              AS g (id, kind, payload, delay, run_at, idempotency_key, trace_id, next_id, nth),
-         LATERAL (SELECT (%(lane)s::integer[])[g.kind] AS lane, (%(priority)s::float8[])[g.kind] AS priority,
+         LATERAL (SELECT (%(lane)s::integer[])[g.kind] AS lane, (%(lane_group)s::integer[])[g.kind] AS lane_group,
+                         (%(priority)s::float8[])[g.kind] AS priority,
                          (%(ageing)s::float8[])[g.kind] AS ageing, (%(timeout)s::float8[])[g.kind] AS timeout,
                          (%(max_retries)s::integer[])[g.kind] AS max_retries, (%(retry)s::text[])[g.kind] AS retry,
                          (%(room)s::float8[])[g.kind] AS room) AS k,
@@ -55,8 +63,7 @@ landed AS (
 ),
 made_ready AS (
     INSERT INTO {schema}.ready (lane, rank, id, version, due_at, lane_group, weight)
-    SELECT lane, rank, id, 1, greatest(available_at, created_at), (SELECT lane_group FROM {schema}.lanes WHERE n = lane),
-           round(rank - greatest(available_at, created_at))
+    SELECT lane, rank, id, 1, greatest(available_at, created_at), lane_group, round(rank - greatest(available_at, created_at))
     FROM given, clock WHERE available_at <= clock.now ORDER BY lane, rank
 ),
 scheduled AS (

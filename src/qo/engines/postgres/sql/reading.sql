@@ -14,6 +14,10 @@ ORDER BY version
 -- Without the names of the lanes: the caller knows them, and a join of two tables that were never analyzed may take a minute.
 SELECT lane, status, sum(count)::bigint, count(*) FROM {schema}.tally GROUP BY lane, status
 
+-- name: some_pending
+SELECT (SELECT count(*) FROM (SELECT FROM {schema}.ready LIMIT %(limit)s) AS head)
+     + (SELECT count(*) FROM (SELECT FROM {schema}.coming LIMIT %(limit)s) AS head)
+
 -- name: fold
 -- Connections come and go; what they counted is gathered in slot 0. Rows in use right now are left for the next time.
 WITH gone AS (

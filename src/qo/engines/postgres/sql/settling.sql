@@ -169,3 +169,43 @@ counted AS (
     ON CONFLICT (slot, lane, status) DO UPDATE SET count = t.count + excluded.count
 )
 SELECT id::text, status FROM bad
+
+-- name: fold_empty
+-- Four statements remove lanes without tasks; each leaves consistent tables. First, the counts of lanes whose counts add up to
+-- zero are moved to slot 0. Rows that another transaction has locked are left to the next sweep.
+WITH empty AS MATERIALIZED (
+    SELECT lane FROM (SELECT lane, status, sum(count) AS number FROM {schema}.tally GROUP BY lane, status) AS total
+    GROUP BY lane HAVING bool_and(number = 0) LIMIT %(step)s
+),
+gone AS (
+    DELETE FROM {schema}.tally WHERE (slot, lane, status) IN (
+        SELECT t.slot, t.lane, t.status FROM {schema}.tally AS t JOIN empty USING (lane), {allowed}
+        WHERE t.slot <> 0 ORDER BY t.slot, t.lane, t.status FOR UPDATE OF t SKIP LOCKED)
+    RETURNING lane, status, count
+)
+INSERT INTO {schema}.tally AS t (slot, lane, status, count)
+SELECT 0, lane, status, sum(count) FROM gone GROUP BY lane, status ORDER BY lane, status
+ON CONFLICT (slot, lane, status) DO UPDATE SET count = t.count + excluded.count
+
+-- name: drop_zeros
+DELETE FROM {schema}.tally WHERE (slot, lane, status) IN (
+    SELECT t.slot, t.lane, t.status FROM {schema}.tally AS t, {allowed}
+    WHERE t.slot = 0 AND t.count = 0 ORDER BY t.slot, t.lane, t.status FOR UPDATE OF t SKIP LOCKED)
+
+-- name: remove_lanes
+-- The tasks themselves are asked too: counts may be wrong, and damaged tasks are not counted. The foreign key of `tally` keeps a
+-- lane to which another transaction adds a task after this statement began.
+DELETE FROM {schema}.lanes WHERE n IN (
+    SELECT l.n FROM {schema}.lanes AS l, {allowed}
+    WHERE NOT EXISTS (SELECT FROM {schema}.tally WHERE tally.lane = l.n)
+      AND NOT EXISTS (SELECT FROM {schema}.ready WHERE ready.lane = l.n)
+      AND NOT EXISTS (SELECT FROM {schema}.tasks WHERE tasks.lane = l.n)
+    LIMIT %(step)s FOR UPDATE OF l SKIP LOCKED)
+
+-- name: remove_groups
+-- The foreign key of `lanes` keeps a group to which another transaction adds a lane after this statement began.
+DELETE FROM {schema}.lane_groups WHERE n IN (
+    SELECT g.n FROM {schema}.lane_groups AS g, {allowed}
+    WHERE NOT EXISTS (SELECT FROM {schema}.lanes WHERE lanes.lane_group = g.n)
+      AND NOT EXISTS (SELECT FROM {schema}.ready WHERE ready.lane_group = g.n)
+    LIMIT %(step)s FOR UPDATE OF g SKIP LOCKED)
