@@ -105,5 +105,5 @@ def test_what_is_no_origin_is_refused(origin: str) -> None:
 
 @pytest.mark.parametrize("url", ["gs://tasks", "file:///tmp/x", "sqlite:///x.db"])
 def test_other_stores_are_told_how(url: str) -> None:
-    with pytest.raises(InvalidSetting, match="not set up this way"):
+    with pytest.raises(InvalidSetting, match="is not an s3:// bucket"):
         run(url)

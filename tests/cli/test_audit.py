@@ -60,12 +60,12 @@ def test_every_command_that_acts_is_in_the_trail(call: Qo) -> None:
     assert (len(limited["records"]), limited["more"]) == (2, True)
     shown = call("audit")
     assert "token.revoke" in shown.stdout and cli_user() in shown.stdout
-    assert "nothing was done" in call("audit", "--by", "somebody else").stdout
+    assert "no matching actions" in call("audit", "--by", "somebody else").stdout
 
 
 def test_hostile_text_in_the_trail_is_shown_as_text(call: Qo, monkeypatch: pytest.MonkeyPatch) -> None:
     call.submit()
-    monkeypatch.setattr("qo.cli.audited.cli_user", lambda: "\x1b[31m[bold]me\u202e")
+    monkeypatch.setattr("qo.cli.audit.cli_user", lambda: "\x1b[31m[bold]me\u202e")
     call("pause")
     shown = call("audit").stdout
     assert "\x1b[31m" not in shown and "\u202e" not in shown and "[bold]me" in shown

@@ -52,7 +52,7 @@ def test_a_slip_in_one_id_does_nothing_to_the_others(call: Any) -> None:
 def test_by_filter_needs_a_yes(call: Any) -> None:
     for kind in ("a", "a", "b"):
         call.submit(kind)
-    assert "2 tasks would be cancelled; say --yes" in call.error("cancel", "--type", "a", code=2)["error"]
+    assert "2 tasks would be cancelled; add --yes" in call.error("cancel", "--type", "a", code=2)["error"]
     assert statuses(call) == {"pending": 3}
     assert call.json("cancel", "--type", "a", "--yes") == {"matched": 2, "done": 2}
     assert statuses(call) == {"pending": 1, "cancelled": 2}
@@ -67,8 +67,10 @@ def test_by_filter_needs_a_yes(call: Any) -> None:
 
 def test_a_filter_that_cannot_match_is_an_error(call: Any) -> None:
     call.submit("t")
-    assert "replay takes" in call.error("replay", "--status", "pending", "--yes", code=2)["error"]
-    assert "Give the ids" in call.error("delete", "--yes", code=2)["error"]
+    assert (
+        "not a status that replay applies to" in call.error("replay", "--status", "pending", "--yes", code=2)["error"]
+    )
+    assert "Pass the ids" in call.error("delete", "--yes", code=2)["error"]
     assert "not both" in call.error("cancel", NOWHERE, "--type", "a", code=2)["error"]
 
 

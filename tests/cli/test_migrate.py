@@ -21,8 +21,8 @@ def test_check_says_that_there_is_something_to_do_and_migrate_does_it(call: Any,
     assert "run qo migrate" in call("migrate", "--check", code=1).stdout
     done = call.json("migrate")
     assert (done["found"], done["version"], done["current"]) == (0, done["known"], True)
-    assert "the present one" in call("migrate", "--check").stdout
-    assert "the present one" in call("migrate").stdout
+    assert "is up to date" in call("migrate", "--check").stdout
+    assert "is up to date" in call("migrate").stdout
     call("stats")  # the store is there
 
 
@@ -42,7 +42,7 @@ def test_tokens_of_the_old_place_are_listed_and_moved_only_when_asked(call: Any,
         found = call.json("migrate", *options, code=1)
         assert (found["old_tokens"], [token["name"] for token in found["tokens"]]) == ("found", ["ci"])
     shown = call("migrate", code=1).stdout
-    assert "not used" in shown and "ci  read" in shown and secret not in shown
+    assert "not accepted" in shown and "ci  read" in shown and secret not in shown
     call.error("migrate", "--check", "--tokens", "move", code=2)
     assert call.json("migrate", "--tokens", "move")["old_tokens"] == "moved"
     assert [token["name"] for token in call.json("token", "list")] == ["ci"]

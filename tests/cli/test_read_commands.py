@@ -33,7 +33,7 @@ READERS = (
 
 @pytest.mark.parametrize("command", READERS, ids=lambda command: command[0])
 def test_looking_at_a_queue_that_is_not_there_does_not_make_one(call: Any, tmp_path: Path, command: list[str]) -> None:
-    assert "there is no queue at sqlite:///" in call.error(*command, code=5)["error"]
+    assert "no store exists at sqlite:///" in call.error(*command, code=5)["error"]
     assert list(tmp_path.iterdir()) == []
 
 

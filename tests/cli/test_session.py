@@ -29,7 +29,7 @@ def log_in(call: Qo, *people: tuple[str, str]) -> None:
 
 def test_people_are_listed_and_logged_out_by_name_session_or_group(call: Qo) -> None:
     call.submit()
-    assert "nobody is logged in" in call("session", "list").stdout
+    assert "no sessions" in call("session", "list").stdout
     log_in(call, ("ann", "ops"), ("ann", "ops"), ("bob", "staff"), ("cat", "staff"), ("\x1b[31mdan", "ops"))
     listed = call.json("session", "list")
     assert [(each["name"], each["groups"]) for each in listed[:3]] == [

@@ -37,7 +37,7 @@ def test_the_same_payload_is_refused_in_a_file_naming_line_and_field(call: Any, 
     error = call.error("submit", str(lines), code=2)
     assert error["field"] == "payload" and error["error"].startswith("line 3: payload:")
     assert "nothing was submitted" in error["error"]
-    assert call.error("stats", code=5)["error"].startswith("there is no queue")
+    assert call.error("stats", code=5)["error"].startswith("no store exists")
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,10 @@ def test_in_a_pipe_the_id_stands_alone(call: Any) -> None:
 
 
 def test_delay_and_run_at_exclude_each_other(call: Any) -> None:
-    assert "give one" in call.error("submit", "--type", "t", "--delay", "1", "--run-at", "2030-01-01", code=2)["error"]
+    assert (
+        "pass one of them"
+        in call.error("submit", "--type", "t", "--delay", "1", "--run-at", "2030-01-01", code=2)["error"]
+    )
 
 
 def test_waiting_in_vain_says_so(call: Any) -> None:
@@ -168,7 +171,7 @@ def test_a_file_with_a_wrong_line_submits_nothing(call: Any, tmp_path: Path) -> 
 
 def test_a_stream_says_what_went_in_before_the_wrong_line(call: Any) -> None:
     error = call.error("submit", "-", code=2, input='{"type": "t"}\n{"type": "t"}\n{"typ": "t"}\n{"type": "t"}\n')
-    assert "line 3: typ:" in error["error"] and "2 tasks went in" in error["error"]
+    assert "line 3: typ:" in error["error"] and "2 tasks before it were submitted" in error["error"]
     assert call.json("stats")["pending"] == 2
 
 

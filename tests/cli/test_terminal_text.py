@@ -13,7 +13,7 @@ import pytest
 from rich.table import Table
 
 import qo
-from qo.cli.logs import JsonFormatter, PeopleFormatter
+from qo.cli.logs import JsonFormatter, TextFormatter
 from qo.cli.output import as_json
 from qo.cli.rich_output import console
 from qo.clock import system_clock
@@ -70,7 +70,7 @@ def test_what_a_caller_forgot_to_clean_is_escaped_when_it_is_printed() -> None:
     assert not HARMFUL.search(stream.getvalue()) and "\\x1b]0;x" in stream.getvalue()
 
 
-@pytest.mark.parametrize("formatter", [PeopleFormatter(colour=False), JsonFormatter()])
+@pytest.mark.parametrize("formatter", [TextFormatter(colour=False), JsonFormatter()])
 def test_a_log_line_is_escaped_its_trace_too(formatter: logging.Formatter) -> None:
     try:
         int(HOSTILE)

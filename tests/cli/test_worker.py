@@ -59,7 +59,7 @@ def test_the_log_is_for_people_or_for_machines(call: Any, processes: Any) -> Non
 WRONG_TARGETS = {
     "missing_module": "there is no module 'missing_module'",
     "jobs:ap": "has no attribute 'ap'; did you mean jobs:app?",
-    "jobs:nothing": "is a int, not an app",
+    "jobs:nothing": "is a int, not a qo.App",
     "jobs:empty": "has no tasks",
     "jobs.py": "did you mean jobs:app?",
     "crash": "cannot be imported: ZeroDivisionError",
@@ -296,7 +296,7 @@ def test_a_worker_asked_to_drain_exits(call: Any, processes: Any, eventually: An
     call.submit("add", "--input", '{"a": 1, "b": 2}')
     worker = processes.start("worker", "jobs", "--id", "w1", *QUICK)
     eventually(lambda: "w1" in names(call))
-    assert "no worker called w2" in call.error("workers", "drain", "w2", code=2)["error"]
+    assert "no worker w2" in call.error("workers", "drain", "w2", code=2)["error"]
     assert call.json("workers", "drain", "w1") == {"draining": ["w1"]}
     assert worker.wait(PATIENCE) == 0 and "drain requested" in processes.log(worker)
     assert names(call) == set()

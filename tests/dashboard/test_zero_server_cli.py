@@ -181,7 +181,7 @@ def test_people_get_the_address_alone_on_stdout(place: Place) -> None:
     result = CliRunner().invoke(main, asked, env={**KEYS})
     assert result.exit_code == 0, result.output
     assert result.stdout.startswith("https://a.example/ui/index.html#") and result.stdout.count("\n") == 1
-    assert "send it like a password" in result.stderr and "note: " in result.stderr
+    assert "treat it like a password" in result.stderr and "note: " in result.stderr
     assert "history" in result.stderr
     pasted = CliRunner().invoke(main, [*asked, "--paste"], env={**KEYS})
     page, code = pasted.stdout.splitlines()
@@ -195,7 +195,7 @@ def test_ones_own_credentials_go_into_a_link_only_when_that_is_asked_for(place: 
         assert "--own-credentials" in place.qo(*asked, code=2, keys=keys)["error"]
         assert place.qo(*asked, "--own-credentials", keys=keys)["credentials"] == "own"
     both = ("--own-credentials", "--role", "arn:aws:iam::123456789012:role/ops")
-    assert "leave out --own-credentials" in place.qo(*asked, *both, code=2)["error"]
+    assert "--role and --own-credentials" in place.qo(*asked, *both, code=2)["error"]
 
 
 def test_a_link_shorter_than_a_token_service_gives_ends_when_it_says(place: Place) -> None:
@@ -226,7 +226,7 @@ def test_other_mistakes_are_named(place: Place, monkeypatch: pytest.MonkeyPatch)
     assert "qo serve" in refusal("dashboard", "link", "s3://tasks?layout=sqlite")
     assert "between 1m and 36h" in refusal("dashboard", "link", place.url, "--expires", "3d")
     assert "is not an address" in refusal("dashboard", "publish", place.url, "--page", "tasks.example.com")
-    assert "no credentials to make a link of" in refusal("dashboard", "link", f"{place.url}&anonymous=true")
+    assert "no credentials for a link" in refusal("dashboard", "link", f"{place.url}&anonymous=true")
     missing = place._replace(bucket="nowhere")
     assert "there is no bucket 'nowhere'" in missing.qo("publish", code=5)["error"]
     monkeypatch.setattr(boto3, "DEFAULT_SESSION", None)  # it remembers who called first in this process

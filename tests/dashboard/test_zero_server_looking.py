@@ -17,7 +17,7 @@ import pytest_asyncio
 from click.testing import CliRunner
 
 from qo.cli import main
-from qo.cli.unhandled import by_type
+from qo.cli.views import by_type
 from qo.client import Client
 from qo.clock import iso, system_clock
 from qo.engines.object_per_task.task_counts import ROLLUP, FinishedRollup

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from qo.cli.run_server import limits_of, within_descriptors
 from qo.cli.serve import command as serve_command
-from qo.cli.server_limits import limits_of, within_descriptors
 from qo.engines.memory import MemoryEngine
 from qo.errors import InvalidSetting
 from qo.web import WebSettings

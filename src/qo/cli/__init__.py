@@ -1,4 +1,4 @@
-"""The command line. One file per command; `group` lists them and turns errors into exit codes."""
+"""The command line. `group` lists the commands with their modules and turns errors into exit codes."""
 
 from qo.cli.group import main
 

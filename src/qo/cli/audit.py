@@ -1,21 +1,27 @@
-"""`qo audit`: who did what."""
+"""`qo audit`: show the audit trail. Also records the actions of the other commands in it."""
 
-from contextlib import suppress
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any
 
 import click
 from rich.table import Table
 from rich.text import Text
 
-from qo.audit import AuditPage, AuditRecord, compact_audit, read_audit
+from qo.audit import AuditPage, AuditRecord, AuditTrail, cli_user, compact_audit, new_record, read_audit
 from qo.cli.context import Invocation, common, examples, option
 from qo.cli.output import plural
-from qo.cli.params import DURATION, Names, together
+from qo.cli.params import DURATION, Names, flatten
 from qo.cli.rich_output import data, table
-from qo.client import Client
+from qo.client import Client, connect
 from qo.clock import iso, system_clock
-from qo.errors import QoError
+from qo.errors import OutcomeUnknown, QoError, StorageError
+from qo.store_time import StoreTime
 
+log = logging.getLogger("qo.audit")
+_RECORD_TIMEOUT = 10.0  # seconds to open a store and write one record
 _MAX_LIMIT = 10_000
 _IDS_SHOWN = 2
 _DANGEROUS = ("delete", "token.", "clean")
@@ -32,25 +38,26 @@ _ACTORS = {"token": "cyan", "cli": "green", "page": "magenta", "user": "blue", "
     ),
 )
 @common
-@option("--since", type=DURATION, metavar="DURATION", help="Only actions of the last 90s, 5m, 2h, 7d.")
+@option("--since", type=DURATION, metavar="DURATION", help="Only actions of this last period: 90s, 5m, 2h, 7d.")
 @option("--action", "actions", type=Names("action"), multiple=True, help="Only these actions; repeat, or use commas.")
-@option("--by", "who", metavar="TEXT", help="Only by tokens and users whose name contains this.")
+@option("--by", "who", metavar="TEXT", help="Only actions of tokens and users whose name contains this.")
 @option("--task", "task", metavar="ID", help="Only actions that name this task.")
 @option("--limit", type=click.IntRange(1, _MAX_LIMIT), default=50, help="Maximum number of records.")
 def command(call: Invocation, **given: Any) -> None:
-    """Show who did what to this queue, newest first: replay, cancel, archive, delete, pause, resume, limit, drain,
+    """Show who changed what in this store, newest first: replay, cancel, archive, delete, pause, resume, limit, drain,
     tokens created and revoked, and more.
 
-    Kept for 90 days, up to 1,000 actions a day and 10,000 in all. Reading, submitting and working are not recorded.
-    A `?` after the kind of actor: written with credentials that may only add records, so it proves nothing.
+    Records are kept for 90 days, up to 1,000 per day and 10,000 in total. Reading and submitting tasks and running
+    workers are not recorded. A `?` after the kind of actor means that anyone with write access to the bucket could
+    have written the record.
     """
     now = system_clock()
-    wanted = frozenset(together(given["actions"]))
+    actions = frozenset(flatten(given["actions"]))
     who, task = (given["who"] or "").casefold(), (given["task"] or "").strip().lower()
 
     def matches(record: AuditRecord) -> bool:
         return (
-            (not wanted or record.action in wanted)
+            (not actions or record.action in actions)
             and who in record.who.casefold()
             and (not task or task in record.task_ids)
         )
@@ -58,25 +65,29 @@ def command(call: Invocation, **given: Any) -> None:
     async def work(client: Client) -> AuditPage:
         since = None if given["since"] is None else now - given["since"]
         page = await read_audit(client.engine, now=now, since=since, limit=given["limit"], matches=matches)
-        with suppress(QoError):  # credentials that may only look; a monitor or a server does it, too
+        with suppress(QoError):  # the credentials may only allow reading; monitors and servers compact it too
             await compact_audit(client.engine, now)
         return page
 
-    page = call.ask(work)
+    page = call.run(work)
     if call.json:
         records = [record_view(record) for record in page.records]
-        call.answer({"records": records, "more": page.has_more, "dropped": page.dropped, "unreadable": page.unreadable})
+        call.print_json(
+            {"records": records, "more": page.has_more, "dropped": page.dropped, "unreadable": page.unreadable}
+        )
         return
     if not page.records:
-        call.out.print(Text("nothing was done that matches", style="dim"))
+        call.console.print(Text("no matching actions", style="dim"))
     else:
-        call.out.print(audit_table(page.records))
+        call.console.print(audit_table(page.records))
     if page.has_more:
-        click.echo(f"there are older ones; see them with --limit {min(_MAX_LIMIT, 10 * given['limit'])}", err=True)
+        click.echo(f"there are older records; show them with --limit {min(_MAX_LIMIT, 10 * given['limit'])}", err=True)
     if page.dropped:
-        click.echo(f"{plural(page.dropped, 'action')} of these days were removed because there were too many", err=True)
+        click.echo(f"{plural(page.dropped, 'record')} of these days were removed because there were too many", err=True)
     if page.unreadable:
-        click.echo(f"{plural(page.unreadable, 'record')} cannot be read; a newer qo may be able to", err=True)
+        click.echo(
+            f"{plural(page.unreadable, 'record')} could not be read; a newer version of qo may read them", err=True
+        )
 
 
 def record_view(record: AuditRecord) -> dict[str, Any]:
@@ -118,3 +129,85 @@ def _what(record: AuditRecord) -> str:
         return record.target
     more = len(record.task_ids) - _IDS_SHOWN
     return " ".join(record.task_ids[:_IDS_SHOWN]) + (f" and {more} more" if more > 0 else "")
+
+
+# --- recording the actions of other commands
+
+
+class CliAction:
+    """An action in progress. The command updates it with what it has changed so far."""
+
+    def __init__(self, target: str) -> None:
+        self.target = target
+        self.task_ids: list[str] = []
+        self.number: int | None = None  # of tasks changed; None: the action does not concern tasks
+        self.is_unknown = False  # True: the store may or may not have written part of it
+
+
+@asynccontextmanager
+async def audited(client: Client, action: str, target: str = "") -> AsyncIterator[CliAction]:
+    """Record the action when the block ends, even by an error, unless it changed nothing."""
+    progress = CliAction(target)
+    failed = False
+    try:
+        yield progress
+    except BaseException as error:
+        failed = True
+        progress.is_unknown = progress.is_unknown or isinstance(error, OutcomeUnknown)
+        raise
+    finally:
+        changed = not failed if progress.number is None else progress.number > 0
+        if changed or progress.is_unknown:
+            await _record(client, action, progress)
+
+
+@contextmanager
+def audited_bucket(url: str, action: str, *, dry_run: bool = False) -> Iterator[CliAction]:
+    """As `audited`, for a command that changes a bucket without a client. With `dry_run` nothing is recorded."""
+    progress = CliAction("")
+    if dry_run:
+        progress.number = 0
+    try:
+        yield progress
+    except StorageError:
+        if not dry_run:
+            progress.is_unknown = True  # part of it may have been written
+            with suppress(QoError, TimeoutError):  # the command's own error describes the problem
+                asyncio.run(_record_in(url, action, progress))
+        raise
+    if progress.number == 0:
+        return
+    try:
+        asyncio.run(_record_in(url, action, progress))
+    except (QoError, TimeoutError) as error:
+        reason = str(error) or "no response"
+        log.error("not in the audit trail (%s): %s by %s: %s", reason, action, cli_user(), progress.target)  # noqa: TRY400 - one line, as `AuditTrail` logs it
+
+
+async def _record_in(url: str, action: str, progress: CliAction) -> None:
+    async with asyncio.timeout(_RECORD_TIMEOUT), connect(url) as client:
+        await _record(client, action, progress)
+
+
+async def _record(client: Client, action: str, progress: CliAction) -> None:
+    clock = StoreTime(client.engine, system_clock)
+    with suppress(StorageError):  # then this machine's clock is used; `record` reports a store that is unreachable
+        await clock.look()
+    trail = AuditTrail(client.engine, clock=clock)
+    await trail.record(
+        new_record(
+            at=clock(),
+            actor="cli",
+            who=cli_user(),
+            action=action,
+            target=progress.target,
+            task_ids=progress.task_ids,
+            number=progress.number,
+            outcome="unknown" if progress.is_unknown else "done",
+        )
+    )
+
+
+def names_in_words(**names: Sequence[str]) -> str:
+    """The names an action was limited to, such as `queue mail, type crawl`."""
+    return ", ".join(f"{kind} {' '.join(given)}" for kind, given in names.items() if given)

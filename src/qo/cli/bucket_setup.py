@@ -1,4 +1,4 @@
-"""`qo bucket-setup`: make a bucket fit for a queue, or print what each role may do in it."""
+"""`qo bucket-setup`: prepare a bucket, or print the IAM policy of a role."""
 
 import json
 from urllib.parse import parse_qs, urlsplit
@@ -9,16 +9,16 @@ from rich.text import Text
 from qo.buckets.address import BucketAddress, parse_address
 from qo.buckets.policy import ROLES, Role, policy
 from qo.buckets.setup import SetupStep, set_up
-from qo.cli.audited import audited_bucket
+from qo.cli.audit import audited_bucket
 from qo.cli.context import Invocation, common, examples, option
 from qo.cli.output import clean
 from qo.errors import InvalidSetting
 from qo.url_secrets import hide_password
 
-_ELSEWHERE = {
-    "gs": "turn versions on with: gcloud storage buckets update gs://BUCKET --versioning",
-    "az": "turn versions on in the storage account's data protection settings",
-    "file": "add ?versions=true to the URL; a directory needs no other set-up",
+_OTHER_STORES = {
+    "gs": "turn on versioning with: gcloud storage buckets update gs://BUCKET --versioning",
+    "az": "turn on versioning in the storage account's data protection settings",
+    "file": "add ?versions=true to the URL; a folder needs no other preparation",
 }
 
 
@@ -32,15 +32,21 @@ _ELSEWHERE = {
 )
 @common
 @click.argument("store", required=False, metavar="[URL]")
-@option("--origin", "origins", multiple=True, metavar="URL", help="Where a dashboard is served from; repeat for more.")
+@option(
+    "--origin",
+    "origins",
+    multiple=True,
+    metavar="URL",
+    help="Origin from which a dashboard is served; repeat for more.",
+)
 @option(
     "--noncurrent-days",
     type=click.IntRange(1, 3650),
     default=30,
     metavar="DAYS",
-    help="Keep replaced and deleted versions this long.",
+    help="How long to keep replaced and deleted versions.",
 )
-@option("--print-policy", "role", type=click.Choice(ROLES), help="Only print the IAM policy of a role.")
+@option("--print-policy", "role", type=click.Choice(ROLES), help="Print the IAM policy of a role and change nothing.")
 @option("--dry-run", is_flag=True, help="Only print what would be done.")
 def command(
     call: Invocation,
@@ -51,16 +57,16 @@ def command(
     *,
     dry_run: bool,
 ) -> None:
-    """Turn on versioning, let old versions go after a while, and let the dashboard's pages in.
+    """Turn on versioning, add a lifecycle rule for old versions, and allow the dashboard's origins.
 
-    What others have set up in the bucket stays as it is, and repeating the command is harmless.
+    Other settings of the bucket are not changed. It is safe to run the command again.
     """
     url = store or call.url
     address = _address(url)
     if role is not None:
         click.echo(json.dumps(policy(address, role, layout=_layout(url)), indent=2))
         return
-    origins = _checked(origins)
+    origins = _check_origins(origins)
     with audited_bucket(url, "bucket-setup", dry_run=dry_run) as action:
         steps = set_up(address, origins=origins, noncurrent_days=noncurrent_days, dry_run=dry_run)
         changed = [f"{step.name}: {step.detail}" for step in steps if not step.is_done]
@@ -68,13 +74,13 @@ def command(
         if not changed:
             action.number = 0  # nothing to record
     if call.json:
-        call.answer({"url": str(address), "dry_run": dry_run, "steps": [_view(step) for step in steps]})
+        call.print_json({"url": str(address), "dry_run": dry_run, "steps": [_view(step) for step in steps]})
         return
-    call.out.print(Text(clean(str(address)), style="bold"))
+    call.console.print(Text(clean(str(address)), style="bold"))
     for step in steps:
-        mark, what = ("=", "already") if step.is_done else ("·", "would be") if dry_run else ("✔", "now")
-        call.out.print(
-            Text.assemble((f"{mark} ", "green"), f"{step.name} ({what})", (f"  {clean(step.detail)}", "dim"))
+        mark, state = ("=", "already") if step.is_done else ("·", "would be") if dry_run else ("✔", "now")
+        call.console.print(
+            Text.assemble((f"{mark} ", "green"), f"{step.name} ({state})", (f"  {clean(step.detail)}", "dim"))
         )
 
 
@@ -82,7 +88,7 @@ def _address(url: str) -> BucketAddress:
     scheme = urlsplit(url).scheme
     if scheme != "s3":
         raise InvalidSetting(
-            f"{hide_password(url)!r:.200} is not set up this way; {_ELSEWHERE.get(scheme, 'name an s3:// bucket')}"
+            f"{hide_password(url)!r:.200} is not an s3:// bucket; {_OTHER_STORES.get(scheme, 'pass the URL of one')}"
         )
     return parse_address(url)
 
@@ -91,8 +97,8 @@ def _layout(url: str) -> str:
     return parse_qs(urlsplit(url).query).get("layout", ["tasks"])[-1]
 
 
-def _checked(origins: tuple[str, ...]) -> tuple[str, ...]:
-    """An origin is a scheme and a host: with a path a browser would never match it, and * would let everyone in."""
+def _check_origins(origins: tuple[str, ...]) -> tuple[str, ...]:
+    """Raise for anything but a scheme and a host: browsers never match an origin with a path, and * matches all."""
     for origin in origins:
         parts = urlsplit(origin)
         if parts.scheme not in ("http", "https") or not parts.netloc or parts.path or parts.query or "*" in origin:

@@ -1,4 +1,4 @@
-"""What replay, cancel, archive and delete share: tasks by id or by filter, one answer for each."""
+"""`qo replay`, `cancel`, `archive` and `delete`: change tasks by id or by filter."""
 
 import sys
 from collections.abc import Awaitable, Callable, Sequence
@@ -7,34 +7,60 @@ from typing import Any, NamedTuple, TypeVar
 import click
 from rich.text import Text
 
-from qo.cli.audited import audited, names_in_words
-from qo.cli.context import Invocation, examples, option
+from qo import model
+from qo.cli.audit import audited, names_in_words
+from qo.cli.context import Invocation, common, examples, option
 from qo.cli.exit_codes import Exit, code_of
 from qo.cli.output import plural, print_error
-from qo.cli.params import DURATION, TYPES, Names, together, unique
+from qo.cli.params import DURATION, TYPES, Names, flatten, unique
 from qo.client import Client
 from qo.clock import system_clock
 from qo.errors import OutcomeUnknown, QoError
-from qo.model import Filter, Status, check_id
+from qo.model import FINISHED, STATUSES, UNFINISHED, Filter, Guard, Status, check_id
 
-PAGE = 500
+_PAGE_SIZE = 500  # tasks changed by one call of the store
 Function = TypeVar("Function", bound=Callable[..., Any])
-One = Callable[[Client, str], Awaitable[None]]
-Many = Callable[[Client, Sequence[str]], Awaitable[list[bool]]]
+ChangeOne = Callable[[Client, str], Awaitable[None]]
+ChangeMany = Callable[[Client, Sequence[str]], Awaitable[list[bool]]]
 
 
-class Verb(NamedTuple):
+class BulkAction(NamedTuple):
     name: str
-    done: str  # its past
-    takes: tuple[Status, ...]  # what a filter without --status means
-    may: frozenset[Status]  # what a filter may ask for
-    one: One
-    many: Many
-    age: str = "finished"  # what --older-than counts from
+    past_tense: str
+    default_statuses: tuple[Status, ...]  # for a filter without --status
+    allowed_statuses: frozenset[Status]
+    change_one: ChangeOne
+    change_many: ChangeMany
+    age: str = "finished"  # the instant that --older-than refers to: "finished" or "created"
 
 
-class Chosen(NamedTuple):
-    """What the options chose by."""
+async def _replay_many(client: Client, ids: Sequence[str]) -> list[bool]:
+    return await client.apply([model.replay(task_id) for task_id in ids])
+
+
+async def _cancel_many(client: Client, ids: Sequence[str]) -> list[bool]:
+    return await client.apply([model.cancel(task_id) for task_id in ids])
+
+
+async def _archive_many(client: Client, ids: Sequence[str]) -> list[bool]:
+    return await client.apply([model.archive(task_id) for task_id in ids])
+
+
+async def _delete_many(client: Client, ids: Sequence[str]) -> list[bool]:
+    return await client.engine.delete(list(ids))
+
+
+_ENDED = (Status.COMPLETED, Status.FAILED, Status.CANCELLED)
+_REPLAY = BulkAction("replay", "replayed", (Status.FAILED,), STATUSES[Guard.REPLAYABLE], Client.replay, _replay_many)
+_CANCEL = BulkAction(
+    "cancel", "cancelled", (Status.PENDING, Status.RUNNING), UNFINISHED, Client.cancel, _cancel_many, age="created"
+)
+_ARCHIVE = BulkAction("archive", "archived", _ENDED, STATUSES[Guard.ENDED], Client.archive, _archive_many)
+_DELETE = BulkAction("delete", "deleted", (*_ENDED, Status.ARCHIVED), FINISHED, Client.delete, _delete_many)
+
+
+class Selection(NamedTuple):
+    """The values of the filter options."""
 
     statuses: tuple[str, ...]
     types: tuple[tuple[str, ...], ...]
@@ -45,21 +71,29 @@ class Chosen(NamedTuple):
         return bool(self.statuses or self.types or self.queues) or self.older_than is not None
 
 
-def choosing(verb_name: str, takes: str, age: str = "finished") -> Callable[[Function], Function]:
-    """The argument and options by which tasks are chosen."""
+def _selection_options(action: BulkAction, default: str) -> Callable[[Function], Function]:
+    """Add the argument and the options that select tasks. `default` names the statuses of a filter without --status."""
 
     def decorate(function: Function) -> Function:
         several = "repeat, or use commas."
         for add in reversed(
             (
                 click.argument("ids", nargs=-1, metavar="[ID]..."),
-                option("--status", "statuses", multiple=True, metavar="STATUS", help=f"Only these  [default: {takes}]"),
+                option(
+                    "--status",
+                    "statuses",
+                    multiple=True,
+                    metavar="STATUS",
+                    help=f"Only tasks with this status; repeat for more.  [default: {default}]",
+                ),
                 option("--type", "types", type=TYPES, multiple=True, help=f"Only these types; {several}"),
                 option("--queue", "queues", type=Names("queue"), multiple=True, help=f"Only these queues; {several}"),
                 option(
-                    "--older-than", type=DURATION, help=f"Only tasks {age} at least this long ago: 90s, 5m, 2h, 7d."
+                    "--older-than",
+                    type=DURATION,
+                    help=f"Only tasks {action.age} at least this long ago: 90s, 5m, 2h, 7d.",
                 ),
-                option("--yes", is_flag=True, help=f"{verb_name.capitalize()} what the filter matches without asking."),
+                option("--yes", is_flag=True, help="Do not ask for confirmation."),
             )
         ):
             function = add(function)
@@ -68,117 +102,166 @@ def choosing(verb_name: str, takes: str, age: str = "finished") -> Callable[[Fun
     return decorate
 
 
-def example(verb: str, *filters: str) -> str:
-    return examples(f"qo {verb} 0f0190a4-... 1a0190b7-...", *(f"qo {verb} {options}" for options in filters))
+def _examples(name: str, *filters: str) -> str:
+    return examples(f"qo {name} 0f0190a4-... 1a0190b7-...", *(f"qo {name} {options}" for options in filters))
 
 
-def steer(call: Invocation, verb: Verb, ids: tuple[str, ...], *, yes: bool, **options: Any) -> int:
-    chosen = Chosen(**options)
-    if ids and chosen:
-        raise click.UsageError("Give ids or a filter, not both.")
+@click.command(
+    "replay", epilog=_examples("replay", "--status failed --type send_email", "--status failed --older-than 1h --yes")
+)
+@common
+@_selection_options(_REPLAY, "failed")
+def replay(call: Invocation, ids: tuple[str, ...], **options: Any) -> int:
+    """Make tasks pending again and reset their failures.
+
+    Applies to failed, cancelled and archived tasks.
+    """
+    return _change(call, _REPLAY, ids, **options)
+
+
+@click.command(
+    "cancel", epilog=_examples("cancel", "--status pending --queue mail", "--type crawl --older-than 2d --yes")
+)
+@common
+@_selection_options(_CANCEL, "pending and running")
+def cancel(call: Invocation, ids: tuple[str, ...], **options: Any) -> int:
+    """Cancel pending and running tasks.
+
+    A worker that runs one of them stops it at its next lease renewal.
+    """
+    return _change(call, _CANCEL, ids, **options)
+
+
+@click.command("archive", epilog=_examples("archive", "--status completed --older-than 7d --yes"))
+@common
+@_selection_options(_ARCHIVE, "completed, failed and cancelled")
+def archive(call: Invocation, ids: tuple[str, ...], **options: Any) -> int:
+    """Remove finished tasks from the default listing. They keep their history and can be replayed."""
+    return _change(call, _ARCHIVE, ids, **options)
+
+
+@click.command("delete", epilog=_examples("delete", "--status archived --older-than 30d --yes"))
+@common
+@_selection_options(_DELETE, "all finished")
+def delete(call: Invocation, ids: tuple[str, ...], **options: Any) -> int:
+    """Delete finished tasks and their history. This cannot be undone.
+
+    A damaged task can be deleted by the ID that `qo doctor` shows.
+    """
+    return _change(call, _DELETE, ids, **options)
+
+
+def _change(call: Invocation, action: BulkAction, ids: tuple[str, ...], *, yes: bool, **options: Any) -> int:
+    selection = Selection(**options)
+    if ids and selection:
+        raise click.UsageError("Pass task ids or a filter, not both.")
     if ids:
-        return _by_id(call, verb, unique(ids))
-    if not chosen:
-        raise click.UsageError(f"Give the ids of tasks to {verb.name}, or a filter such as --status {verb.takes[0]}.")
-    return _by_filter(call, verb, chosen, yes=yes)
+        return _by_id(call, action, unique(ids))
+    if not selection:
+        raise click.UsageError(
+            f"Pass the ids of tasks to {action.name}, or a filter such as --status {action.default_statuses[0]}."
+        )
+    return _by_filter(call, action, selection, yes=yes)
 
 
-def _by_id(call: Invocation, verb: Verb, ids: tuple[str, ...]) -> int:
+def _by_id(call: Invocation, action: BulkAction, ids: tuple[str, ...]) -> int:
     done: list[str] = []
     refused: list[tuple[str, QoError]] = []
     for task_id in ids:
-        check_id(task_id)  # a slip of the pen is told before anything is done
+        check_id(task_id)  # report a mistyped id before anything is changed
 
     async def work(client: Client) -> None:
-        async with audited(client, verb.name) as action:
-            action.number = 0
+        async with audited(client, action.name) as record:
+            record.number = 0
             for task_id in ids:
                 try:
-                    await verb.one(client, task_id)
+                    await action.change_one(client, task_id)
                 except QoError as error:
                     refused.append((task_id, error))
                     if not isinstance(error, OutcomeUnknown):
                         continue
-                    action.is_unknown = True
+                    record.is_unknown = True
                 else:
                     done.append(task_id)
-                    action.number = len(done)
-                action.task_ids.append(task_id)
+                    record.number = len(done)
+                record.task_ids.append(task_id)
 
-    call.ask(work)
+    call.run(work)
     if call.json:
         problems = [{"id": task_id, "error": str(error), "code": int(code_of(error))} for task_id, error in refused]
-        call.answer({"done": len(done), "ids": done, "refused": problems})
+        call.print_json({"done": len(done), "ids": done, "refused": problems})
     else:
-        _show(call, verb, done, refused)
+        _show(call, action, done, refused)
     return max((code_of(error) for _, error in refused), default=Exit.CLEAN)
 
 
-def _show(call: Invocation, verb: Verb, done: list[str], refused: list[tuple[str, QoError]]) -> None:
+def _show(call: Invocation, action: BulkAction, done: list[str], refused: list[tuple[str, QoError]]) -> None:
     for task_id in done:
-        call.out.print(Text.assemble((f"{verb.done} ", "green"), task_id))
+        call.console.print(Text.assemble((f"{action.past_tense} ", "green"), task_id))
     sys.stdout.flush()
     for _, error in refused:
         print_error(str(error))
 
 
-def _by_filter(call: Invocation, verb: Verb, chosen: Chosen, *, yes: bool) -> int:
-    where, since = _filter(verb, chosen)
+def _by_filter(call: Invocation, action: BulkAction, selection: Selection, *, yes: bool) -> int:
+    where, created_before = _filter(action, selection)
 
     async def find(client: Client) -> list[str]:
-        return [task.id async for task in client.all(where) if since is None or task.created_at <= since]
+        return [
+            task.id async for task in client.all(where) if created_before is None or task.created_at <= created_before
+        ]
 
     async def change(client: Client) -> int:
-        async with audited(client, verb.name, _in_words(where, chosen)) as action:
-            action.number = 0
-            for at in range(0, len(ids), PAGE):
-                some = ids[at : at + PAGE]
-                answers = await verb.many(client, some)
-                action.number += sum(answers)
-                action.task_ids += [each for each, changed in zip(some, answers, strict=True) if changed]
-            return action.number
+        async with audited(client, action.name, _in_words(where, selection)) as record:
+            record.number = 0
+            for start in range(0, len(ids), _PAGE_SIZE):
+                page = ids[start : start + _PAGE_SIZE]
+                answers = await action.change_many(client, page)
+                record.number += sum(answers)
+                record.task_ids += [task_id for task_id, changed in zip(page, answers, strict=True) if changed]
+            return record.number
 
-    ids = call.ask(find)
-    if ids and not yes and not _confirmed(verb, len(ids)):
+    ids = call.run(find)
+    if ids and not yes and not _confirmed(action, len(ids)):
         print_error("nothing was changed")
         return Exit.ERROR
-    done = call.ask(change) if ids else 0
+    done = call.run(change) if ids else 0
     if call.json:
-        call.answer({"matched": len(ids), "done": done})
+        call.print_json({"matched": len(ids), "done": done})
     else:
-        missed = f" ({plural(len(ids) - done)} changed meanwhile)" if done < len(ids) else ""
-        call.out.print(Text(f"{plural(done)} {verb.done}{missed}", style="green" if done else "dim"))
+        missed = f" ({plural(len(ids) - done)} had changed in the meantime)" if done < len(ids) else ""
+        call.console.print(Text(f"{plural(done)} {action.past_tense}{missed}", style="green" if done else "dim"))
     return Exit.CLEAN
 
 
-def _filter(verb: Verb, chosen: Chosen) -> tuple[Filter, float | None]:
-    """The filter, and the instant tasks must be created before where age means that."""
-    statuses = tuple(_status(verb, name) for name in chosen.statuses) or verb.takes
-    where = Filter(statuses=statuses, types=together(chosen.types), queues=together(chosen.queues))
-    if chosen.older_than is None or verb.age == "finished":
-        return Filter(**_fields(where), finished_for=chosen.older_than), None
-    return where, system_clock() - chosen.older_than
+def _filter(action: BulkAction, selection: Selection) -> tuple[Filter, float | None]:
+    """The filter, and the latest creation time if --older-than refers to the creation."""
+    statuses = tuple(_status(action, name) for name in selection.statuses) or action.default_statuses
+    where = Filter(statuses=statuses, types=flatten(selection.types), queues=flatten(selection.queues))
+    if selection.older_than is None or action.age == "finished":
+        return Filter(**_fields(where), finished_for=selection.older_than), None
+    return where, system_clock() - selection.older_than
 
 
-def _in_words(where: Filter, chosen: Chosen) -> str:
+def _in_words(where: Filter, selection: Selection) -> str:
     words = names_in_words(status=where.statuses, type=where.types, queue=where.queues)
-    return words if chosen.older_than is None else f"{words}, older than {chosen.older_than:g} s"
+    return words if selection.older_than is None else f"{words}, older than {selection.older_than:g} s"
 
 
 def _fields(where: Filter) -> dict[str, Any]:
     return {"statuses": where.statuses, "types": where.types, "queues": where.queues}
 
 
-def _status(verb: Verb, name: str) -> Status:
-    allowed = ", ".join(sorted(verb.may))
-    if name.lower() not in verb.may:
+def _status(action: BulkAction, name: str) -> Status:
+    allowed = ", ".join(sorted(action.allowed_statuses))
+    if name.lower() not in action.allowed_statuses:
         raise click.BadParameter(
-            f"{name!r:.80} cannot be; {verb.name} takes tasks that are {allowed}.", param_hint="--status"
+            f"{name!r:.80} is not a status that {action.name} applies to; choose from {allowed}.", param_hint="--status"
         )
     return Status(name.lower())
 
 
-def _confirmed(verb: Verb, number: int) -> bool:
+def _confirmed(action: BulkAction, number: int) -> bool:
     if not sys.stdin.isatty():
-        raise click.UsageError(f"{plural(number)} would be {verb.done}; say --yes to do it.")
-    return click.confirm(f"{verb.name.capitalize()} {plural(number)}?", err=True)
+        raise click.UsageError(f"{plural(number)} would be {action.past_tense}; add --yes to confirm.")
+    return click.confirm(f"{action.name.capitalize()} {plural(number)}?", err=True)

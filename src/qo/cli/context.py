@@ -1,4 +1,4 @@
-"""One call of the command line: which queue it is about, and how it answers."""
+"""One invocation of the command line: which store it uses, and how it prints its output."""
 
 import functools
 from collections.abc import Awaitable, Callable
@@ -9,6 +9,7 @@ import click
 from qo.cli.output import as_json
 from qo.cli.params import DURATION
 from qo.destinations import DEFAULT_URL, default_url
+from qo.errors import StorageError
 from qo.url_secrets import hide_password
 
 if TYPE_CHECKING:
@@ -22,10 +23,10 @@ _DAY = 86_400.0  # seconds
 
 
 class Invocation:
-    """What `--url` and `--json` said, before or after the command's name."""
+    """The values of `--url` and `--json`, given before or after the command's name."""
 
     def __init__(self, *, url: str | None = None, json: bool = False) -> None:
-        self.given_url = url  # None: neither place named one
+        self.given_url = url  # None: --url was not given
         self.json = json
 
     @property
@@ -38,8 +39,8 @@ class Invocation:
 
     @property
     def settings(self) -> "Settings":
-        """The client's settings, with the payload limit of the store if that is known without opening it."""
-        from msgspec.structs import replace  # noqa: PLC0415 - help texts and supervisors do without these
+        """The client's settings, with the payload limit of the store if it is known without opening the store."""
+        from msgspec.structs import replace  # noqa: PLC0415 - help texts and supervisors do not import these
 
         from qo.client import connect  # noqa: PLC0415 - as above
 
@@ -49,54 +50,61 @@ class Invocation:
         )
 
     @property
-    def out(self) -> "Console":
+    def console(self) -> "Console":
         from qo.cli.rich_output import console  # noqa: PLC0415 - not needed for JSON
 
         return console()
 
-    def answer(self, value: Any) -> None:
-        """The one JSON document on stdout."""
+    def print_json(self, value: Any) -> None:
+        """Print the command's JSON document to stdout."""
         click.echo(as_json(value))
 
-    def ask(self, work: Callable[["Client"], Awaitable[T]], *, create: bool = False) -> T:
-        """Open the queue, do the work, close it. Only a command that brings tasks may create a store."""
-        import asyncio  # noqa: PLC0415 - help texts do without it
+    def run(self, work: Callable[["Client"], Awaitable[T]], *, create: bool = False) -> T:
+        """Open a client, await `work`, close the client.
+
+        Raises StorageError if the store does not exist, unless `create` is set: only commands that write to a new
+        store set it.
+        """
+        import asyncio  # noqa: PLC0415 - help texts do not import it
 
         return asyncio.run(self._session(work, create=create))
 
     async def _session(self, work: Callable[["Client"], Awaitable[T]], *, create: bool) -> T:
-        from qo.cli.store import require_store  # noqa: PLC0415 - help texts and supervisors do without them
-        from qo.client import connect  # noqa: PLC0415 - as above
+        from qo.client import connect  # noqa: PLC0415 - help texts and supervisors do not import these
+        from qo.engines import is_missing  # noqa: PLC0415 - as above
 
-        if not create:
-            require_store(self.url)
+        if not create and is_missing(self.url):  # opening it would create it
+            raise StorageError(
+                f"no store exists at {self.shown_url}; submit a task or start a worker to create it, "
+                "or choose another store with --url or QO_URL"
+            )
         async with connect(self.url) as client:
             return await work(client)
 
 
 def common(function: Function) -> Function:
-    """`--url` and `--json` for a command; the function gets a `Invocation` as its first argument."""
+    """Add `--url` and `--json` to a command; the function gets an `Invocation` as its first argument."""
 
     @click.option(
         "--url",
         metavar="URL",
-        help=f"The queue to use.  [env var: QO_URL or S3_BUCKET; default: {DEFAULT_URL}]",
+        help=f"The store to use.  [env var: QO_URL or S3_BUCKET; default: {DEFAULT_URL}]",
         default=None,
     )
     @click.option("--json", "as_json", is_flag=True, help="Print one JSON document to stdout.")
     @click.pass_context
     @functools.wraps(function)
     def command(ctx: click.Context, /, *args: Any, url: str | None, as_json: bool, **kwargs: Any) -> Any:
-        above = ctx.find_root().obj
-        before = above if isinstance(above, Invocation) else Invocation()
-        call = Invocation(url=url or before.given_url, json=as_json or before.json)
+        root = ctx.find_root().obj
+        outer = root if isinstance(root, Invocation) else Invocation()
+        call = Invocation(url=url or outer.given_url, json=as_json or outer.json)
         return function(call, *args, **kwargs)
 
     return cast("Function", command)
 
 
 def option(*names: str, var: str | None = None, **settings: Any) -> Callable[[Function], Function]:
-    """A click option whose help tells its variable and its default."""
+    """A click option whose help text names its environment variable and its default."""
     default = settings.get("default")
     shown: str | bool = default not in (None, ())
     if settings.get("type") is DURATION and default is not None:
@@ -110,5 +118,5 @@ def _duration(seconds: float) -> str:
 
 
 def examples(*lines: str) -> str:
-    """An epilog click does not rewrap."""
+    """An epilog that click does not rewrap."""
     return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)

@@ -1,4 +1,4 @@
-"""`qo dashboard`: the dashboard as a page in the bucket, with nothing to run."""
+"""`qo dashboard`: publish the dashboard to a bucket and create links to it."""
 
 from typing import Any
 from urllib.parse import urlsplit
@@ -8,9 +8,9 @@ from rich.text import Text
 
 from qo.buckets.address import BucketAddress, parse_address
 from qo.buckets.policy import policy
-from qo.cli.audited import audited_bucket
+from qo.cli.audit import audited_bucket
 from qo.cli.context import Invocation, common, examples, option
-from qo.cli.output import clean, echo
+from qo.cli.output import clean, echo, plural
 from qo.cli.params import DURATION
 from qo.clock import iso, system_clock
 from qo.engines.layouts import parse
@@ -21,9 +21,9 @@ from qo.web.static_site.files import page_files
 from qo.web.static_site.location import check_page
 from qo.web.static_site.publisher import Published, Put, read_config
 
-LAYOUTS = ("tasks", "one")
-LONGEST = 36 * 3600.0  # seconds: what a token service gives at most
-_ELSEWHERE = "a page in a browser cannot read it; run a server beside it instead: qo serve --url"
+_LAYOUTS = ("tasks", "one")  # that the page can read
+_MAX_EXPIRY = 36 * 3600.0  # seconds; the longest lifetime that AWS STS grants
+_USE_SERVER = "a page in a browser cannot read it; run a server instead: qo serve --url"
 
 
 @click.group(
@@ -36,21 +36,21 @@ _ELSEWHERE = "a page in a browser cannot read it; run a server beside it instead
 )
 @common
 def command(call: Invocation) -> None:
-    """The dashboard without a server: a page in the bucket that reads the bucket itself.
+    """Publish the dashboard to an S3 bucket, as a page that reads the bucket without a server.
 
-    Publish it once and after every upgrade; give people links. Where there is no s3:// bucket, `qo serve` shows it.
+    Publish it once and after every upgrade, and create links for its users. For other stores, use `qo serve`.
     """
-    click.get_current_context().find_root().obj = call  # what stands before `publish` holds for it
+    click.get_current_context().find_root().obj = call  # options given before `publish` apply to it
 
 
 @command.command("publish", epilog=examples("qo dashboard publish s3://my-tasks --public"))
 @common
 @click.argument("store", required=False, metavar="[URL]")
-@option("--public", is_flag=True, help="Make the page's files public by the bucket's policy; the queue stays private.")
-@option("--page", metavar="URL", help="Where you serve the files yourself.  [default: the bucket]")
+@option("--public", is_flag=True, help="Make the page's files public in the bucket's policy; the tasks stay private.")
+@option("--page", metavar="URL", help="URL at which you serve the files yourself.  [default: the bucket]")
 @option("--dry-run", is_flag=True, help="Only print what would be done.")
 def publish_(call: Invocation, store: str | None, page: str | None, *, public: bool, dry_run: bool) -> None:
-    """Put the page under ui/ in the bucket. Repeating it writes only what changed."""
+    """Write the page to ui/ in the bucket. Running it again writes only the files that changed."""
     url = store or call.url
     address, layout = place(url)
     at = check_page(page) if page else page_url(address)
@@ -60,18 +60,18 @@ def publish_(call: Invocation, store: str | None, page: str | None, *, public: b
         if not public and all(put.outcome == "same" for put in published.files):
             action.number = 0  # nothing to record
     if call.json:
-        call.answer(_published_view(address, published, at, dry_run=dry_run))
+        call.print_json(_published_view(address, published, at, dry_run=dry_run))
         return
-    call.out.print(Text(clean(at), style="bold"))
+    call.console.print(Text(clean(at), style="bold"))
     for put in published.files:
         if put.outcome != "same":
-            call.out.print(_line(put, dry_run=dry_run))
+            call.console.print(_line(put, dry_run=dry_run))
     same = sum(put.outcome == "same" for put in published.files)
     if same:
-        call.out.print(Text(f"= {same} files as they were", style="dim"))
+        call.console.print(Text(f"= {plural(same, 'file')} unchanged", style="dim"))
     if published.is_public is False:
         click.echo(
-            "browsers cannot read the page yet: publish with --public, or serve ui/ from a place of yours with --page",
+            "browsers cannot read the page yet: publish with --public, or serve ui/ yourself and pass --page URL",
             err=True,
         )
 
@@ -81,15 +81,17 @@ def publish_(call: Invocation, store: str | None, page: str | None, *, public: b
 )
 @common
 @click.argument("store", required=False, metavar="[URL]")
-@option("--write", is_flag=True, help="Let the link's holder replay, cancel, archive, delete, pause and limit.")
+@option("--write", is_flag=True, help="Allow replay, cancel, archive, delete, pause and limit.")
 @option("--expires", type=DURATION, default=3600.0, help="How long the link is valid, at most 36h.")
+@option("--own-credentials", "own", is_flag=True, help="Use your own credentials, with all their permissions.")
 @option(
-    "--own-credentials", "own", is_flag=True, help="Put your own credentials, with all their rights, into the link."
+    "--paste",
+    is_flag=True,
+    help="Print the page's address and a code to paste into it, which no browser history keeps.",
 )
-@option("--paste", is_flag=True, help="Print the address and a code to paste into the page; a history keeps no code.")
-@option("--role", default="", metavar="ARN", help="A role to assume for it, narrowed to this queue.")
-@option("--sts-endpoint", "sts", default="", metavar="URL", help="Where tokens are given out, if not by Amazon.")
-@option("--page", metavar="URL", help="Where the page is served.  [default: where it was published]")
+@option("--role", default="", metavar="ARN", help="IAM role to assume, restricted to this store.")
+@option("--sts-endpoint", "sts", default="", metavar="URL", help="Endpoint of the token service.  [default: Amazon's]")
+@option("--page", metavar="URL", help="URL of the page.  [default: where it was published]")
 def link_(
     call: Invocation,
     store: str | None,
@@ -102,58 +104,58 @@ def link_(
     own: bool,
     paste: bool,
 ) -> None:
-    """Print an address that opens the page. Whoever has it can do what it can: send it like a password.
+    """Print a link that opens the page with temporary credentials. Treat it like a password.
 
-    It carries short-lived credentials in its fragment: the signing keys of its days rather than the secret. A browser
-    sends a fragment to nobody, but its history keeps the whole address. With --paste the credentials are a code to
-    paste into the page, which no history keeps.
+    The credentials are in the fragment of the link, as signing keys for its days instead of the secret. Browsers do
+    not send fragments to servers, but keep them in their history. With --paste the command prints the credentials as a
+    code to paste into the page, which the history does not keep.
     """
     url = store or call.url
     address, layout = place(url)
-    if not 60 <= expires <= LONGEST:  # noqa: PLR2004 - a minute
-        raise InvalidSetting(f"--expires {expires:g}s is not between 1m and 36h")
+    if not 60 <= expires <= _MAX_EXPIRY:  # noqa: PLR2004 - a minute
+        raise InvalidSetting(f"--expires must be between 1m and 36h, not {expires:g}s")
     if address.anonymous:
-        raise InvalidSetting("an anonymous URL has no credentials to make a link of; leave out anonymous=")
+        raise InvalidSetting("an anonymous URL has no credentials for a link; remove anonymous= from it")
     at = check_page(page) if page else _published_at(address)
     if own and role:
-        raise InvalidSetting("--role gives the link credentials of its own, so leave out --own-credentials")
+        raise InvalidSetting("--role and --own-credentials cannot be combined")
     now = system_clock()
-    narrow = policy(address, "operator" if write else "dashboard", layout=layout)
+    restriction = policy(address, "operator" if write else "dashboard", layout=layout)
     with audited_bucket(url, "dashboard.link") as action:
-        access = obtain(address, narrow, now=now, seconds=expires, role=role, sts=sts, own=own)
+        access = obtain(address, restriction, now=now, seconds=expires, role=role, sts=sts, own=own)
         link = make_link(address, access, page=at, layout=layout, write=write, now=now, until=now + expires)
         action.target = _in_words(access, write=write, expires_at=link.expires_at)
-    remarks = _remarks(access, link.dates, write=write)
+    notes = _notes(access, link.dates, write=write)
     if call.json:
-        call.answer(
+        call.print_json(
             {
                 **({"page": link.page, "code": link.code} if paste else {"link": link.url}),
                 "expires_at": iso(link.expires_at),
                 "write": write,
                 "credentials": access.kind,
-                "remarks": remarks,
+                "remarks": notes,
             }
         )
         return
     if paste:
         click.echo(f"{link.page}\n{link.code}")
-        click.echo(f"open the page and paste the code; it is good until {iso(link.expires_at)}", err=True)
+        click.echo(f"open the page and paste the code; it is valid until {iso(link.expires_at)}", err=True)
     else:
         click.echo(link.url)
-        click.echo(f"good until {iso(link.expires_at)}; send it like a password", err=True)
-        click.echo("note: the history of the browser that opens it keeps it; --paste avoids that", err=True)
-    for remark in remarks:
-        echo(f"note: {remark}", err=True)
+        click.echo(f"valid until {iso(link.expires_at)}; treat it like a password", err=True)
+        click.echo("note: the browser that opens the link keeps it in its history; --paste avoids this", err=True)
+    for note in notes:
+        echo(f"note: {note}", err=True)
 
 
 def place(url: str) -> tuple[BucketAddress, str]:
-    """The bucket and its layout, if a page can read it."""
+    """The bucket and its layout. Raises InvalidSetting if the page cannot read it."""
     scheme = urlsplit(url).scheme
     if scheme != "s3":
-        raise InvalidSetting(f"{scheme or 'this'}:// is not an S3 bucket, and {_ELSEWHERE} {scheme}://…")
-    asked = [part.partition("=")[2] for part in urlsplit(url).query.split("&") if part.startswith("layout=")]
-    if asked and asked[-1] not in LAYOUTS:
-        raise InvalidSetting(f"the layout {asked[-1]!r:.40} is one a page cannot read; {_ELSEWHERE} …")
+        raise InvalidSetting(f"{scheme or 'this'}:// is not an S3 bucket, and {_USE_SERVER} {scheme}://…")
+    layouts = [part.partition("=")[2] for part in urlsplit(url).query.split("&") if part.startswith("layout=")]
+    if layouts and layouts[-1] not in _LAYOUTS:
+        raise InvalidSetting(f"the page cannot read the layout {layouts[-1]!r:.40}; {_USE_SERVER} …")
     layout, _, bucket = parse(url, {})
     return parse_address(bucket), layout
 
@@ -161,7 +163,7 @@ def place(url: str) -> tuple[BucketAddress, str]:
 def _published_at(address: BucketAddress) -> str:
     config = read_config(address)
     if config is None:
-        raise StorageError(f"nothing is published in {address} yet; run: qo dashboard publish {address}")
+        raise StorageError(f"the dashboard is not published in {address}; run: qo dashboard publish {address}")
     return check_page(str(config.get("page") or page_url(address)))
 
 
@@ -170,25 +172,21 @@ def _in_words(access: Access, *, write: bool, expires_at: float) -> str:
     return f"{may}, {access.kind} credentials {access.access_key_id}, until {iso(expires_at)}"
 
 
-def _remarks(access: Access, dates: tuple[str, ...], *, write: bool) -> list[str]:
-    remarks = []
+def _notes(access: Access, dates: tuple[str, ...], *, write: bool) -> list[str]:
+    notes = []
     if access.kind == "own":
         days = " and ".join(f"{date[:4]}-{date[4:6]}-{date[6:]}" for date in dates)
-        remarks.append(
-            f"no token service was used: the store accepts these keys on {days} (UTC), however short --expires is; "
-            "only the page minds the expiry"
+        notes.append(
+            f"the link uses your own credentials, so S3 accepts its keys on {days} (UTC) whatever --expires says; "
+            "only the page checks the expiry"
         )
     if not access.is_narrow:
-        may = (
-            "do whatever your own credentials may"
-            if write
-            else "do whatever your own credentials may, writing included"
-        )
-        remarks.append(
-            f"whoever has the link could {may}; to narrow it use --role, or credentials under the policy that "
+        may = "do everything that your own credentials allow" + ("" if write else ", including writing")
+        notes.append(
+            f"the holder of the link can {may}; to restrict it use --role, or credentials with the policy that "
             f"qo bucket-setup --print-policy {'operator' if write else 'dashboard'} prints"
         )
-    return remarks
+    return notes
 
 
 def _line(put: Put, *, dry_run: bool) -> Text:

@@ -1,4 +1,4 @@
-"""What a command's exit code says. Scripts rely on these: they do not change."""
+"""The exit codes of commands. Scripts rely on them, so they do not change."""
 
 from enum import IntEnum
 
@@ -28,13 +28,13 @@ class Exit(IntEnum):
 
 
 MEANINGS = {
-    Exit.CLEAN: "done",
-    Exit.ERROR: "an error; the awaited task failed or is not finished yet",
-    Exit.USAGE: "a wrong option, value or task description",
-    Exit.NOT_FOUND: "no task has this id",
-    Exit.REFUSED: "the task's status does not allow this, its lease is lost, or its idempotency key is another's",
-    Exit.STORAGE: "the store is missing, unreachable, full or not ours",
-    Exit.STUCK: "the worker could not go on",
+    Exit.CLEAN: "success",
+    Exit.ERROR: "an error; or the task that --wait waited for failed or has not finished",
+    Exit.USAGE: "an invalid option, value or task",
+    Exit.NOT_FOUND: "task not found",
+    Exit.REFUSED: "the task's status does not allow this, its lease is lost, or its idempotency key is in use",
+    Exit.STORAGE: "the store is missing, unreachable or full, or access was denied",
+    Exit.STUCK: "the worker could not continue",
     Exit.INTERRUPTED: "interrupted",
 }
 

@@ -1,46 +1,53 @@
-"""`qo`: its commands, loaded when called, and what becomes of errors."""
+"""`qo`: its commands, which are imported when they are called, and the exit codes of errors."""
 
 import sys
 import traceback
 from collections.abc import Sequence
 from importlib import import_module
-from typing import Any, Never
+from typing import Any, NamedTuple, Never
 
 import click
+from click.shell_completion import get_completion_class
 
-from qo.cli.context import Invocation
+from qo.cli.context import Invocation, common, examples
 from qo.cli.exit_codes import MEANINGS, Exit, code_of
 from qo.cli.output import echo, print_error, print_json_error
 from qo.destinations import DEFAULT_URL
-from qo.errors import QoError
+from qo.errors import InvalidSetting, QoError
 from qo.version import __version__
 
-COMMANDS = {  # in the order in which one meets them
-    "submit": "Submit one task, or many from a file.",
-    "status": "Show the status of tasks.",
-    "history": "Show everything that happened to a task.",
-    "list": "List tasks, newest first.",
-    "stats": "Count tasks by status, type and queue.",
-    "top": "Watch the queue live.",
-    "worker": "Run a worker.",
-    "workers": "List workers, or ask them to drain.",
-    "monitor": "Recover tasks of dead workers and apply retention.",
-    "replay": "Run failed or cancelled tasks again.",
-    "cancel": "Cancel pending and running tasks.",
-    "archive": "Archive finished tasks.",
-    "delete": "Delete finished tasks.",
-    "pause": "Stop workers from starting tasks.",
-    "resume": "Let workers start tasks again after a pause.",
-    "limit": "Limit start rates and the number of task types.",
-    "serve": "Run the HTTP API and dashboard.",
-    "token": "Manage API tokens.",
-    "session": "List dashboard logins and end them.",
-    "audit": "Show the audit trail.",
-    "doctor": "Check a store for damage and wrong settings.",
-    "migrate": "Create or update a store's tables.",
-    "bucket-setup": "Prepare a bucket.",
-    "dashboard": "Publish the dashboard to a bucket and create links to it.",
-    "completion": "Print the completion script for your shell.",
+
+class CommandSpec(NamedTuple):
+    home: str  # module and attribute
+    summary: str
+
+
+COMMANDS = {  # in the order of the help text
+    "submit": CommandSpec("submit:command", "Submit one task, or many from a file."),
+    "status": CommandSpec("read_tasks:status", "Show the status of tasks."),
+    "history": CommandSpec("read_tasks:history", "Show everything that happened to a task."),
+    "list": CommandSpec("read_tasks:list_", "List tasks, newest first."),
+    "stats": CommandSpec("stats:command", "Count tasks by status, type and queue."),
+    "top": CommandSpec("top:command", "Watch the queue live."),
+    "worker": CommandSpec("worker:command", "Run a worker."),
+    "workers": CommandSpec("workers:command", "List workers, or ask them to drain."),
+    "monitor": CommandSpec("monitor:command", "Recover tasks of dead workers and apply retention."),
+    "replay": CommandSpec("bulk_actions:replay", "Run failed or cancelled tasks again."),
+    "cancel": CommandSpec("bulk_actions:cancel", "Cancel pending and running tasks."),
+    "archive": CommandSpec("bulk_actions:archive", "Archive finished tasks."),
+    "delete": CommandSpec("bulk_actions:delete", "Delete finished tasks."),
+    "pause": CommandSpec("controls:pause", "Stop workers from starting tasks."),
+    "resume": CommandSpec("controls:resume", "Let workers start tasks again after a pause."),
+    "limit": CommandSpec("controls:limit", "Limit start rates and the number of task types."),
+    "serve": CommandSpec("serve:command", "Run the HTTP API and dashboard."),
+    "token": CommandSpec("token:command", "Manage API tokens."),
+    "session": CommandSpec("session:command", "List dashboard logins and end them."),
+    "audit": CommandSpec("audit:command", "Show the audit trail."),
+    "doctor": CommandSpec("doctor:command", "Check a store for damage and wrong settings."),
+    "migrate": CommandSpec("migrate:command", "Create or update a store's tables."),
+    "bucket-setup": CommandSpec("bucket_setup:command", "Prepare a bucket."),
+    "dashboard": CommandSpec("dashboard:command", "Publish the dashboard to a bucket and create links to it."),
+    "completion": CommandSpec("group:completion", "Print the completion script for your shell."),
 }
 
 EPILOG = "\b\nStart here:\n" + "\n".join(
@@ -63,41 +70,42 @@ class Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 - click's signature
         if cmd_name not in COMMANDS:
             return None
-        command: click.Command = import_module(f"qo.cli.{cmd_name.replace('-', '_')}").command
+        module, _, attribute = COMMANDS[cmd_name].home.partition(":")
+        command: click.Command = getattr(import_module(f"qo.cli.{module}"), attribute)
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - click's signature
-        """From the list above, so that help does not import every command."""
+        """Write the summaries from COMMANDS, so that `qo --help` imports no command."""
         with formatter.section("Commands"):
-            formatter.write_dl(list(COMMANDS.items()))
+            formatter.write_dl([(name, spec.summary) for name, spec in COMMANDS.items()])
 
     def main(self, args: Sequence[str] | None = None, prog_name: str | None = None, **extra: Any) -> Never:  # type: ignore[override]
-        """Run, and leave with the code that says how it went."""
-        given = list(sys.argv[1:] if args is None else args)
+        """Run the command and exit with the code of its outcome."""
+        arguments = list(sys.argv[1:] if args is None else args)
         extra.pop("standalone_mode", None)
         try:
-            answer = super().main(given, prog_name or "qo", standalone_mode=False, **extra)
-            code = answer if isinstance(answer, int) else Exit.CLEAN
+            result = super().main(arguments, prog_name or "qo", standalone_mode=False, **extra)
+            code = result if isinstance(result, int) else Exit.CLEAN
         except click.Abort:
-            code = tell(given, "interrupted", Exit.INTERRUPTED)
+            code = print_failure(arguments, "interrupted", Exit.INTERRUPTED)
         except click.UsageError as error:
-            code = tell_usage(given, error)
+            code = print_usage_error(arguments, error)
         except click.ClickException as error:
-            code = tell(given, error.format_message(), Exit.ERROR)
+            code = print_failure(arguments, error.format_message(), Exit.ERROR)
         except QoError as error:
-            code = tell(given, str(error), code_of(error), field=getattr(error, "field", None))
-        except Exception as error:  # noqa: BLE001 - goes to whoever called us, with its trace
-            code = tell_bug(given, error)
+            code = print_failure(arguments, str(error), code_of(error), field=getattr(error, "field", None))
+        except Exception as error:  # noqa: BLE001 - printed to the user, with its traceback
+            code = print_bug(arguments, error)
         sys.exit(int(code))
 
 
 def wants_json(args: Sequence[str]) -> bool:
-    """Seen in the raw arguments: an error in reading them must answer in JSON too."""
+    """Search the raw arguments, because an error while parsing them must be printed as JSON too."""
     options = args[: args.index("--")] if "--" in args else args
     return "--json" in options
 
 
-def tell(args: Sequence[str], message: str, code: Exit, **more: object) -> Exit:
+def print_failure(args: Sequence[str], message: str, code: Exit, **more: object) -> Exit:
     if wants_json(args):
         print_json_error(message, **more)
     else:
@@ -105,18 +113,18 @@ def tell(args: Sequence[str], message: str, code: Exit, **more: object) -> Exit:
     return code
 
 
-def tell_usage(args: Sequence[str], error: click.UsageError) -> Exit:
+def print_usage_error(args: Sequence[str], error: click.UsageError) -> Exit:
     param = getattr(error, "param", None)
-    tell(args, error.format_message(), Exit.USAGE, field=getattr(param, "name", None))
+    print_failure(args, error.format_message(), Exit.USAGE, field=getattr(param, "name", None))
     if not wants_json(args) and error.ctx is not None:
         echo(f"See '{error.ctx.command_path} --help'.", err=True)
     return Exit.USAGE
 
 
-def tell_bug(args: Sequence[str], error: Exception) -> Exit:
+def print_bug(args: Sequence[str], error: Exception) -> Exit:
     if not wants_json(args):
         echo("".join(traceback.format_exception(error)), err=True)
-    return tell(args, f"{type(error).__name__}: {error}", Exit.ERROR)
+    return print_failure(args, f"{type(error).__name__}: {error}", Exit.ERROR)
 
 
 @click.group(
@@ -126,15 +134,39 @@ def tell_bug(args: Sequence[str], error: Exception) -> Exit:
     "--url",
     metavar="URL",
     default=None,
-    help=f"The queue to use.  [env var: QO_URL or S3_BUCKET; default: {DEFAULT_URL}]",
+    help=f"The store to use.  [env var: QO_URL or S3_BUCKET; default: {DEFAULT_URL}]",
 )
-@click.option("--json", "as_json", is_flag=True, help="Answer with one JSON document on stdout; errors on stderr.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print one JSON document to stdout, and errors as JSON to stderr."
+)
 @click.version_option(__version__, prog_name="qo")
 @click.pass_context
-def main(ctx: click.Context, url: str | None, as_json: bool) -> None:  # noqa: FBT001 - click's way
+def main(ctx: click.Context, url: str | None, as_json: bool) -> None:  # noqa: FBT001 - click passes it by name
     """A task queue that needs no broker.
 
-    Tasks live where the URL says: a SQLite file unless you say otherwise. Both --url and --json may stand before or
-    after the command.
+    The URL selects the store of the tasks; the default is a SQLite file. --url and --json may be given before or after
+    the command.
     """
     ctx.obj = Invocation(url=url, json=as_json)
+
+
+@click.command(
+    "completion",
+    epilog=examples(
+        'eval "$(qo completion bash)"                              # in ~/.bashrc',
+        'eval "$(qo completion zsh)"                               # in ~/.zshrc',
+        "qo completion fish > ~/.config/fish/completions/qo.fish",
+    ),
+)
+@common
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def completion(call: Invocation, shell: str) -> None:
+    """Print the completion script for your shell."""
+    kind = get_completion_class(shell)
+    if kind is None:
+        raise InvalidSetting(f"completion is not available for {shell}")
+    script = kind(click.get_current_context().find_root().command, {}, "qo", "_QO_COMPLETE").source()
+    if call.json:
+        call.print_json({"shell": shell, "script": script})
+    else:
+        click.echo(script)

@@ -1,13 +1,13 @@
-"""`qo migrate`: the tables of a store, brought to what this qo knows."""
+"""`qo migrate`: create or update a store's tables."""
 
 import asyncio
 
 import click
 
-from qo.cli.audited import audited
+from qo.cli.audit import audited
 from qo.cli.context import Invocation, common, examples
 from qo.cli.exit_codes import Exit
-from qo.cli.output import clean
+from qo.cli.output import clean, plural
 from qo.client import Client
 from qo.clock import iso
 from qo.engines import open_engine, schema_of
@@ -23,33 +23,33 @@ from qo.url_secrets import hide_password
 )
 @common
 @click.argument("store", required=False, metavar="[URL]")
-@click.option("--check", is_flag=True, help="Change nothing; exit with 1 if there is something to do.")
+@click.option("--check", is_flag=True, help="Change nothing; exit with 1 if a migration is needed.")
 @click.option(
     "--tokens",
     type=click.Choice(("move", "discard")),
-    help="What becomes of tokens in the place of earlier versions: trust them, or forget them.",
+    help="Move the tokens of earlier versions to their new place, or discard them.",
 )
 def command(call: Invocation, store: str | None, tokens: str | None, *, check: bool) -> int:
-    """Create or update a store's tables. Any queue does this when it is opened; here it is a step of your own, for a
-    user with more rights, before new workers start. Any number may run at once.
+    """Create or update a store's tables. Opening a store does this too. Run it as a separate step if only a privileged
+    user may change tables. Concurrent runs are safe.
 
-    Tokens of earlier versions lie where workers and producers of a bucket could write them. They are not used until an
-    administrator has looked at the list and moved them.
+    Earlier versions kept tokens where a bucket's workers and producers could write them. These tokens are not accepted
+    until an administrator has checked and moved them.
     """
     url = store or call.url
     if check and tokens is not None:
-        raise InvalidSetting("--check changes nothing, so leave out --tokens")
+        raise InvalidSetting("--check and --tokens cannot be combined: --check changes nothing")
     before = asyncio.run(schema_of(url))
     after = before if check or before is None else asyncio.run(_migrate(url, before))
-    behind = after is not None and not after.is_current
-    old = None if behind else asyncio.run(_settle_tokens(url, tokens))
+    is_outdated = after is not None and not after.is_current
+    old = None if is_outdated else asyncio.run(_handle_old_tokens(url, tokens))
     if call.json:
-        call.answer(_view(url, before, after) | _tokens_view(old, tokens))
+        call.print_json(_view(url, before, after) | _token_view(old, tokens))
     else:
-        call.out.print(clean(f"{hide_password(url)}: {_said(before, after)}"), markup=False)
-        for line in _tokens_said(old, tokens):
-            call.out.print(clean(line), markup=False)
-    return Exit.ERROR if behind or (old is not None and tokens is None) else Exit.CLEAN
+        call.console.print(clean(f"{hide_password(url)}: {_summary(before, after)}"), markup=False)
+        for line in _token_lines(old, tokens):
+            call.console.print(clean(line), markup=False)
+    return Exit.ERROR if is_outdated or (old is not None and tokens is None) else Exit.CLEAN
 
 
 async def _migrate(url: str, before: Schema) -> Schema | None:
@@ -61,42 +61,42 @@ async def _migrate(url: str, before: Schema) -> Schema | None:
     return after
 
 
-async def _settle_tokens(url: str, what: str | None) -> list[OldToken] | None:
-    """None: there are none, or they are behind a server, whose own administrator moves them."""
+async def _handle_old_tokens(url: str, choice: str | None) -> list[OldToken] | None:
+    """The tokens of earlier versions; None if there are none, or if only the server's administrator can move them."""
     async with Client(open_engine(url)) as client:
         if client.engine.is_remote:
             return None
-        if what is None:
+        if choice is None:
             return await find_old_tokens(client.engine)
-        async with audited(client, "migrate", f"old tokens: {what}") as doing:
-            settled = await (move_old_tokens if what == "move" else discard_old_tokens)(client.engine)
-            doing.number = len(settled)
-    return settled
+        async with audited(client, "migrate", f"old tokens: {choice}") as progress:
+            old = await (move_old_tokens if choice == "move" else discard_old_tokens)(client.engine)
+            progress.number = len(old)
+    return old
 
 
-def _tokens_view(old: list[OldToken] | None, what: str | None) -> dict[str, object]:
+def _token_view(old: list[OldToken] | None, choice: str | None) -> dict[str, object]:
     if old is None:
         return {}
-    done = {"move": "moved", "discard": "discarded"}.get(what or "", "found")
+    done = {"move": "moved", "discard": "discarded"}.get(choice or "", "found")
     return {
         "old_tokens": done,
         "tokens": [{"name": token.name, "scopes": token.scopes, "created_at": iso(token.created_at)} for token in old],
     }
 
 
-def _tokens_said(old: list[OldToken] | None, what: str | None) -> list[str]:
+def _token_lines(old: list[OldToken] | None, choice: str | None) -> list[str]:
     if old is None:
         return []
     listed = [f"  {token.name}  {','.join(token.scopes)}  created {iso(token.created_at)}" for token in old]
-    if what is not None:
-        word = "moved" if what == "move" else "discarded"
-        return [f"{word} {len(old)} tokens of the old place" + (":" if old else ""), *listed]
+    if choice is not None:
+        word = "moved" if choice == "move" else "discarded"
+        return [f"{word} {plural(len(old), 'token')} of an earlier version" + (":" if old else ""), *listed]
     if not listed:
-        listed = ["  (nothing in it can be read)"]
+        listed = ["  (none of them can be read)"]
     return [
-        "tokens in the place of earlier versions, which every role of a bucket could write; they are not used:",
+        "this store has tokens of an earlier version, which every role of a bucket could write; they are not accepted:",
         *listed,
-        "if you know all of them run: qo migrate --tokens move; if not: qo migrate --tokens discard",
+        "if you know all of them, run: qo migrate --tokens move; otherwise: qo migrate --tokens discard",
     ]
 
 
@@ -107,11 +107,11 @@ def _view(url: str, before: Schema | None, after: Schema | None) -> dict[str, ob
     return shown
 
 
-def _said(before: Schema | None, after: Schema | None) -> str:
+def _summary(before: Schema | None, after: Schema | None) -> str:
     if before is None or after is None:
-        return "this store has no tables, so there is nothing to migrate"
+        return "nothing to migrate: this kind of store has no tables"
     if not after.is_current:
-        return f"its schema is {after.found or 'not there yet'}, this qo needs {after.known}; run qo migrate"
+        return f"schema {after.found or 'missing'}, but this version of qo needs schema {after.known}; run qo migrate"
     if before.found != after.found:
-        return f"its schema went from {before.found} to {after.found}"
-    return f"its schema is {after.found}, the present one"
+        return f"migrated from schema {before.found} to {after.found}"
+    return f"schema {after.found} is up to date"

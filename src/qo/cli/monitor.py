@@ -1,4 +1,4 @@
-"""`qo monitor`: a monitor on its own."""
+"""`qo monitor`: run a monitor without a worker."""
 
 import asyncio
 import logging
@@ -24,7 +24,7 @@ log = logging.getLogger("qo.monitor")
 @click.command("monitor", epilog=examples("qo monitor --retention 7d", "qo monitor --once --json"))
 @common
 @monitor_options
-@option("--once", is_flag=True, help="Check once, print the result, and exit.")
+@option("--once", is_flag=True, help="Check once, print the result and exit.")
 @option(
     "--log-level",
     type=click.Choice(LEVELS, case_sensitive=False),
@@ -36,7 +36,8 @@ log = logging.getLogger("qo.monitor")
 def command(call: Invocation, *, once: bool, log_level: str, log_json: bool, **given: Any) -> None:
     """Recover tasks of dead workers and apply retention, until stopped.
 
-    Every worker has a monitor beside it unless told --no-monitor; any number may run, one at a time does the work.
+    Each worker process runs a monitor too, unless it has --no-monitor. Any number of monitors may run; one of them is
+    elected and does the work.
     """
     start_logging(log_level, as_json=log_json or call.json)
     settings = monitor_settings(given)
@@ -48,11 +49,11 @@ def command(call: Invocation, *, once: bool, log_level: str, log_json: bool, **g
         await _until_stopped(monitor)
         return None
 
-    checked = call.ask(work)
+    checked = call.run(work)
     if call.json:
-        call.answer(msgspec.to_builtins(checked or {}))
+        call.print_json(msgspec.to_builtins(checked or {}))
     elif checked is not None:
-        call.out.print(_summary(checked))
+        call.console.print(_summary(checked))
 
 
 async def _until_stopped(monitor: Monitor) -> None:
@@ -65,13 +66,13 @@ async def _until_stopped(monitor: Monitor) -> None:
     except Refused:
         raise
     except StorageError as error:
-        log.debug("the store does not answer yet: %s", error)  # `run` waits for it
+        log.debug("the store does not respond yet: %s", error)  # `run` retries
     await monitor.run()
 
 
 def _summary(checked: Checked) -> Text:
     if not checked.led:
-        return Text("another monitor leads; nothing was done", style="dim")
+        return Text("another monitor is the leader; nothing was done", style="dim")
     return Text(
         f"expired {checked.expired}, dead workers {checked.dead_workers}, archived {checked.archived}, "
         f"deleted {checked.deleted}, repaired {checked.repaired}"

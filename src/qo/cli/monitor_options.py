@@ -1,4 +1,4 @@
-"""The options of a monitor, whether it runs alone or beside a worker."""
+"""The options of a monitor, for `qo monitor`, `qo worker` and `qo serve`."""
 
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -12,27 +12,27 @@ from qo.monitor.settings import MonitorSettings
 Function = TypeVar("Function", bound=Callable[..., Any])
 DEFAULTS = MonitorSettings()
 _PREFIX = "QO_MONITOR_"
-_FIELDS = {"expiry_grace": "grace"}  # a worker has a grace of another kind
+_FIELDS = {"expiry_grace": "grace"}  # --grace is the worker's
 _RETENTION = (
-    "Archive finished tasks after this, delete them after twice this; 0 keeps them, as without this option "
-    "(but the bucket layouts one and sqlite keep them for a day, and only the newest 1000)."
+    "Archive finished tasks after this time and delete them after twice this time; 0 keeps them. Without this option "
+    "they are kept, except in the bucket layouts one and sqlite, which keep the newest 1000 for a day."
 )
 OPTIONS: "tuple[tuple[str, click.ParamType[Any], str], ...]" = (
     (
         "check_interval",
         DURATION,
-        "Between two looks for expired leases and silent workers; beside a worker at most half its lease.",
+        "Interval between checks for expired leases and dead workers; in a worker process at most half its lease.",
     ),
-    ("worker_health_threshold", DURATION, "Silence after which a worker is taken for dead."),
-    ("sweep_interval", DURATION, "Between two tidyings of old tasks; 0 is never."),
-    ("sweep_page_size", click.IntRange(1, 10_000), "Tasks looked at in one trip to the store."),
+    ("worker_health_threshold", DURATION, "Time without a heartbeat after which a worker counts as dead."),
+    ("sweep_interval", DURATION, "Interval between retention runs; 0 disables them."),
+    ("sweep_page_size", click.IntRange(1, 10_000), "Tasks read in one call of the store."),
     ("retention", DURATION, _RETENTION),
     (
         "failed_retention",
         DURATION,
-        "Delete failed tasks after this; 0 keeps them. Unless given they leave as others do.",
+        "Delete failed tasks after this time; 0 keeps them. Without this option --retention applies.",
     ),
-    ("expiry_grace", DURATION, "How long a lease must be over before its task goes to another worker."),
+    ("expiry_grace", DURATION, "Time after the expiry of a lease before its task is retried."),
 )
 
 
@@ -41,7 +41,7 @@ def monitor_options(function: Function) -> Function:
 
 
 def monitor_options_with(**defaults: float) -> Callable[[Function], Function]:
-    """With other defaults than a monitor's own."""
+    """The options of a monitor, with some other defaults."""
     return lambda function: _with_options(function, defaults)
 
 
@@ -55,5 +55,5 @@ def _with_options(function: Function, defaults: dict[str, float]) -> Function:
 
 def monitor_settings(given: dict[str, Any]) -> MonitorSettings:
     if given["check_interval"] <= 0:
-        raise click.BadParameter("must be above 0.", param_hint="--check-interval")
+        raise click.BadParameter("must be greater than 0.", param_hint="--check-interval")
     return MonitorSettings(**{_FIELDS.get(name, name): given[name] for name, _, _ in OPTIONS})

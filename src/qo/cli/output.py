@@ -1,4 +1,4 @@
-"""Answers as text and JSON. What comes from a task is text, never markup or terminal commands."""
+"""Output as text and JSON. Data from tasks is escaped, so that it cannot control the terminal."""
 
 import json
 import re
@@ -7,26 +7,26 @@ from typing import Any
 
 import click
 
-# Control characters (C0, DEL, C1), line and paragraph separators, whatever turns the direction, half characters.
+# Control characters (C0, DEL, C1), line and paragraph separators, direction overrides, lone surrogates.
 _HARMFUL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u206f\ud800-\udfff]")
 _BLANKS = {ord(character): " " for character in "\n\r\t"}
 _LATIN = 0xFF
 _UNITS = ((86_400.0, "d"), (3600.0, "h"), (60.0, "m"))
-_MOMENT = 0.0005  # seconds; what is shorter shows as 0
+_SHORTEST = 0.0005  # seconds; less is shown as 0 ms
 
 
 def clean(text: str) -> str:
-    """Text on one line, with everything that a terminal would obey written as an escape such as \\x1b."""
+    """Text on one line, with the characters that control a terminal written as escapes such as \\x1b."""
     return escape(text.translate(_BLANKS))
 
 
 def clean_lines(text: str) -> str:
-    """The same, keeping lines."""
+    """As `clean`, but line breaks are kept."""
     return "\n".join(clean(line) for line in text.replace("\r\n", "\n").split("\n"))
 
 
 def escape(text: str) -> str:
-    """Text with control characters, direction overrides and half characters as escapes; lines and tabs stay."""
+    """Text with control characters, direction overrides and lone surrogates escaped; line breaks and tabs are kept."""
     return _HARMFUL.sub(_escape, text)
 
 
@@ -35,8 +35,8 @@ def _escape(found: re.Match[str]) -> str:
     return f"\\x{code:02x}" if code <= _LATIN else f"\\u{code:04x}"
 
 
-def shorten(text: str, most: int) -> str:
-    return text if len(text) <= most else f"{text[: most - 1]}…"
+def shorten(text: str, max_length: int) -> str:
+    return text if len(text) <= max_length else f"{text[: max_length - 1]}…"
 
 
 def as_json(value: Any) -> str:
@@ -48,12 +48,12 @@ def compact(value: Any) -> str:
 
 
 def escape_json(text: str) -> str:
-    """The same JSON, without a character that a terminal would obey: these occur in strings only."""
+    """Escape the characters that control a terminal; in JSON they occur only in strings."""
     return _HARMFUL.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def age(seconds: float) -> str:
-    """How long ago, in one unit: 12ms, 3s, 5m, 2h, 7d."""
+    """An age in one unit: 12ms, 3s, 5m, 2h, 7d."""
     seconds = max(0.0, seconds)
     if seconds < 1:
         return f"{seconds * 1000:.0f}ms"
@@ -62,12 +62,12 @@ def age(seconds: float) -> str:
 
 
 def duration(seconds: float | None) -> str:
-    """Seconds as people say them: 12 ms, 3.2 s, 5 m 3 s, 2 h 5 m."""
+    """Seconds for people: 12 ms, 3.2 s, 5 m 3 s, 2 h 5 m."""
     if seconds is None:
         return ""
     if seconds < 0:
         return f"-{duration(-seconds)}"
-    if seconds < _MOMENT:
+    if seconds < _SHORTEST:
         return "0 ms"
     if seconds < 1:
         return f"{seconds * 1000:.0f} ms"
@@ -83,12 +83,12 @@ def _in_units(seconds: float) -> str:
     return f"{int(seconds // size)} {unit}" + (f" {number} {smaller[1]}" if number else "")
 
 
-def plural(number: int, thing: str = "task") -> str:
-    return f"{number:,} {thing}" + ("" if number == 1 else "s")
+def plural(number: int, noun: str = "task") -> str:
+    return f"{number:,} {noun}" + ("" if number == 1 else "s")
 
 
 def echo(text: str, *, err: bool = False) -> None:
-    """Print text as it is, but for what a terminal would obey."""
+    """Print text with the characters that control a terminal escaped."""
     click.echo(escape(text), err=err)
 
 
@@ -97,7 +97,7 @@ def print_json_error(message: str, **more: object) -> None:
 
 
 def print_error(message: str) -> None:
-    from rich.text import Text  # noqa: PLC0415 - most commands end without an error, and the import takes 30 ms
+    from rich.text import Text  # noqa: PLC0415 - rarely needed, and the import takes 30 ms
 
     from qo.cli.rich_output import console  # noqa: PLC0415 - as above
 

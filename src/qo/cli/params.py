@@ -1,4 +1,4 @@
-"""Values as people type them: durations, lists of names, shards, moments."""
+"""Parameter types: durations, lists of names, shards, statuses."""
 
 import math
 import re
@@ -16,7 +16,7 @@ _HEX = "0123456789abcdef"
 _SHARD_RANGE = re.compile(r"([0-9a-f])(?:-([0-9a-f]))?")
 
 
-class Duration(click.ParamType):  # type: ignore[type-arg]  # only newer clicks take one
+class Duration(click.ParamType):  # type: ignore[type-arg]  # generic only in newer versions of click
     """Seconds, or a number with a unit: 90, 90s, 5m, 2h, 7d."""
 
     name = "duration"
@@ -31,8 +31,8 @@ class Duration(click.ParamType):  # type: ignore[type-arg]  # only newer clicks 
         return seconds
 
 
-class Names(click.ParamType):  # type: ignore[type-arg]  # only newer clicks take one
-    """Names with commas between them."""
+class Names(click.ParamType):  # type: ignore[type-arg]  # generic only in newer versions of click
+    """Names separated by commas."""
 
     name = "names"
 
@@ -52,8 +52,8 @@ class Names(click.ParamType):  # type: ignore[type-arg]  # only newer clicks tak
 TYPES = Names("type", check_type)
 
 
-class Shards(click.ParamType):  # type: ignore[type-arg]  # only newer clicks take one
-    """First digits of ids: one, a list, or a range. 0, 0,8,f or 0-7."""
+class Shards(click.ParamType):  # type: ignore[type-arg]  # generic only in newer versions of click
+    """First digits of ids: one, a list or a range, such as 0, 0,8,f or 0-7."""
 
     name = "0-f"
 
@@ -75,11 +75,11 @@ STATUS = click.Choice([status.value for status in Status], case_sensitive=False)
 PRIORITIES = ", ".join(f"{name} = {level}" for name, level in LEVELS.items())
 
 
-def together(lists: tuple[tuple[str, ...], ...]) -> tuple[str, ...]:
-    """A repeatable list option, as one list."""
+def flatten(lists: tuple[tuple[str, ...], ...]) -> tuple[str, ...]:
+    """The values of a repeatable list option as one list, without duplicates."""
     return tuple(dict.fromkeys(name for names in lists for name in names))
 
 
 def unique(ids: tuple[str, ...]) -> tuple[str, ...]:
-    """Ids as typed or pasted: upper case is forgiven, a repetition counts once."""
+    """Ids in lower case, without duplicates."""
     return tuple(dict.fromkeys(task_id.strip().lower() for task_id in ids))

@@ -1,4 +1,4 @@
-"""Answers with colours and tables. What comes from a task is text, never markup or terminal commands."""
+"""Output with colours and tables. Data from tasks is escaped, so that it cannot control the terminal."""
 
 import sys
 from collections.abc import Iterable
@@ -21,12 +21,12 @@ STYLES = {
     Status.CANCELLED: "magenta",
     Status.ARCHIVED: "dim",
 }
-_PIPE_WIDTH = 240  # columns where nobody's window cuts: in a pipe a shortened id is useless
+_PIPE_WIDTH = 240  # columns if stdout is not a terminal: enough for whole ids
 _WIDTHS = {"id": 36, "status": 9, "at": 19, "ago": 4, "failure": 12}
 
 
 class SafeConsole(Console):
-    """Escapes what a terminal would obey in all that is printed, also where a caller forgot to."""
+    """Escapes the characters that control a terminal in everything it prints."""
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         for segment in super().render(renderable, options):
@@ -39,14 +39,14 @@ def _escaped(segment: Segment) -> Segment:
 
 
 def console(stream: IO[str] | None = None) -> Console:
-    """A console on stdout (or `stream`) that takes no markup, so that data cannot dress up."""
+    """A console on stdout, or on `stream`. It interprets no markup, so data is printed literally."""
     stream = stream or sys.stdout
     width = None if stream.isatty() else _PIPE_WIDTH
     return SafeConsole(file=stream, markup=False, emoji=False, highlight=False, width=width, soft_wrap=False)
 
 
 def data(text: object, style: str = "") -> Text:
-    """Something a user wrote, on one line."""
+    """Data from a user, on one line."""
     return Text(clean(str(text)), style=style)
 
 
@@ -55,8 +55,8 @@ def status_text(status: Status | str) -> Text:
 
 
 def table(*columns: str, title: str | None = None, right: Iterable[str] = ()) -> Table:
-    """An empty table in the house style. In a narrow window ids and statuses keep their width, the others give way."""
-    made = Table(
+    """An empty table. In a narrow window, ids, statuses and times keep their width and the other columns shrink."""
+    empty = Table(
         box=box.SIMPLE_HEAD,
         padding=(0, 1, 0, 0),
         pad_edge=False,
@@ -66,13 +66,13 @@ def table(*columns: str, title: str | None = None, right: Iterable[str] = ()) ->
         show_edge=False,
     )
     for column in columns:
-        made.add_column(
+        empty.add_column(
             column,
             justify="right" if column in right else "left",
             no_wrap=True,
             min_width=_WIDTHS.get(column),
         )
-    return made
+    return empty
 
 
 def bar(share: float, width: int, style: str) -> Text:

@@ -1,4 +1,4 @@
-"""Runs what `qo serve` was asked for."""
+"""Runs the server of `qo serve` with the settings of its options."""
 
 import asyncio
 import ipaddress
@@ -8,21 +8,22 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import uvicorn
+from msgspec.structs import replace
 
-from qo.cli.gathered_logs import gather_logs
-from qo.cli.server_limits import limits_of, within_descriptors
+from qo.cli.logs import buffer_logs
 from qo.client import Client
 from qo.errors import InvalidSetting
 from qo.monitor import MonitorSettings
 from qo.web import WebSettings, create_app
 from qo.web.http.access import is_loopback
 from qo.web.http.connections import server_config
-from qo.web.http.settings import read_priorities
+from qo.web.http.settings import MEBIBYTE, ServerLimits, read_priorities
 from qo.web.http.tokens import Tokens, read_tokens
 from qo.web.oidc.settings import OidcSettings, check_oidc, parse_roles
 
 log = logging.getLogger("qo.web")
-GRACE = 5  # seconds requests have to end, listeners included
+_SHUTDOWN_TIMEOUT = 5  # seconds for open requests, event streams included
+_SPARE_DESCRIPTORS = 128  # for the store, the log and everything else that is not a client's connection
 
 
 def settings_of(host: str, title: str, given: dict[str, Any], monitor: MonitorSettings | None) -> WebSettings:
@@ -30,7 +31,7 @@ def settings_of(host: str, title: str, given: dict[str, Any], monitor: MonitorSe
     settings = WebSettings(
         hosts=(
             *given["hosts"],
-            *((in_header(host),) if not _is_any(host) and not is_loopback(host) else ()),
+            *((host_header(host),) if not _is_unspecified(host) and not is_loopback(host) else ()),
             *_public_hosts(oidc),
         ),
         origins=given["origins"],
@@ -46,10 +47,10 @@ def settings_of(host: str, title: str, given: dict[str, Any], monitor: MonitorSe
 
 
 def oidc_settings(given: dict[str, Any]) -> OidcSettings | None:
-    """None: nobody logs in, and tokens alone count."""
+    """The settings for logins, or None if the server accepts tokens only."""
     if not given["oidc_issuer"]:
         if given["oidc_client_id"] or given["oidc_roles"]:
-            raise InvalidSetting("--oidc-client-id and --oidc-role need --oidc-issuer, the URL of the provider")
+            raise InvalidSetting("--oidc-client-id and --oidc-role require --oidc-issuer, the URL of the provider")
         return None
     mapped = parse_roles(given["oidc_roles"])
     return check_oidc(
@@ -68,9 +69,9 @@ def oidc_settings(given: dict[str, Any]) -> OidcSettings | None:
 
 
 def _public_hosts(oidc: OidcSettings | None) -> tuple[str, ...]:
-    """The name browsers come back to from the provider."""
+    """The host name to which the provider redirects browsers."""
     host = urlsplit(oidc.public_url).hostname if oidc is not None else None
-    return () if host is None or is_loopback(host) else (in_header(host),)
+    return () if host is None or is_loopback(host) else (host_header(host),)
 
 
 async def tokens_of(client: Client) -> Tokens:
@@ -80,8 +81,8 @@ async def tokens_of(client: Client) -> Tokens:
 def check_address(host: str, *, tokens: bool, login: bool = False) -> None:
     if not tokens and not login and not is_loopback(host):
         raise InvalidSetting(
-            f"without a token only this machine may call, so --host {host} is refused; "
-            "create one first: qo token create --name NAME --scopes admin"
+            f"--host {host} would accept requests from other machines without a token; "
+            "create a token first: qo token create --name NAME --scopes admin"
         )
 
 
@@ -97,31 +98,64 @@ def serve(url: str, settings: WebSettings, *, host: str, port: int) -> None:
         server_header=False,
         proxy_headers=False,
         lifespan="on",
-        timeout_graceful_shutdown=GRACE,
+        timeout_graceful_shutdown=_SHUTDOWN_TIMEOUT,
     )
-    listening = config.bind_socket()
-    listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # else small answers wait 40 ms without uvloop
-    _QoServer(config).run(sockets=[listening])
+    listener = config.bind_socket()
+    # Without uvloop, Nagle's algorithm delays small responses by 40 ms.
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    _QoServer(config).run(sockets=[listener])
 
 
 class _QoServer(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Says where it serves once it does."""
-        self._writing = asyncio.create_task(gather_logs().run())
+        """Log the address once the server listens."""
+        self._log_writer = asyncio.create_task(buffer_logs().run())
         await super().startup(sockets=sockets)
         if self.started and sockets:
             host, port = sockets[0].getsockname()[:2]
-            log.info("serving at http://%s:%d/", in_header(host), port, extra={"host": host, "port": port})
+            log.info("serving at http://%s:%d/", host_header(host), port, extra={"host": host, "port": port})
 
 
-def in_header(host: str) -> str:
-    """An address as it stands in a Host header."""
+def host_header(host: str) -> str:
+    """A host as it is written in a Host header."""
     return f"[{host}]" if ":" in host else host.lower()
 
 
-def _is_any(host: str) -> bool:
-    """0.0.0.0 is a place to listen at, and no name anyone calls."""
+def _is_unspecified(host: str) -> bool:
+    """0.0.0.0 and :: are addresses to listen on, not names that clients use."""
     try:
         return ipaddress.ip_address(host).is_unspecified
     except ValueError:
         return False
+
+
+def limits_of(given: dict[str, Any]) -> ServerLimits:
+    return ServerLimits(
+        max_connections=given["max_connections"],
+        max_header_size=given["max_header_size"],
+        header_timeout=given["header_timeout"],
+        idle_timeout=given["idle_timeout"],
+        request_timeout=given["request_timeout"],
+        max_upload_memory=given["max_upload_memory"] * MEBIBYTE,
+        max_unsent_memory=given["max_unsent_memory"] * MEBIBYTE,
+    )
+
+
+def within_descriptors(limits: ServerLimits) -> ServerLimits:
+    """Raise the limit of open files for these connections, or reduce the connections to what the limit allows."""
+    try:
+        import resource  # noqa: PLC0415 - not on Windows
+    except ImportError:
+        return limits
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = limits.max_connections + _SPARE_DESCRIPTORS
+    if soft < needed and soft != resource.RLIM_INFINITY:
+        soft = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        if soft < needed:
+            max_connections = max(1, soft - _SPARE_DESCRIPTORS)
+            log.warning(
+                "accepting at most %d connections: the limit of open files is %d (ulimit -n)", max_connections, soft
+            )
+            return replace(limits, max_connections=max_connections)
+    return limits

@@ -1,4 +1,4 @@
-"""Runs what `qo worker` was asked for: worker processes under a supervisor, each with its monitor."""
+"""Starts the worker processes of `qo worker` under a supervisor."""
 
 import asyncio
 import logging
@@ -22,13 +22,13 @@ log = logging.getLogger("qo.worker")
 
 class Plan(Struct, frozen=True, kw_only=True):
     target: str
-    url: str | None  # None: where the app itself goes
+    url: str | None  # None: the app's own URL
     settings: WorkerSettings
     processes: int
     reload: bool
     monitor: MonitorSettings | None
     log: tuple[str, ...]
-    metrics: tuple[str, int] | None = None  # where Prometheus finds them
+    metrics: tuple[str, int] | None = None  # host and port
     bucket: dict[str, str] = {}  # options of the bucket's layout, by their names in a URL
 
     @property
@@ -41,13 +41,13 @@ def run(call: Invocation, plan: Plan) -> int:
         return _run_supervised(call, plan)
     code = asyncio.run(_fleet(plan, call).run())
     if call.json:
-        call.answer({"worker_id": plan.id, "exit_code": code})
+        call.print_json({"worker_id": plan.id, "exit_code": code})
     return code
 
 
 def _run_supervised(call: Invocation, plan: Plan) -> int:
     follow_parent(plan.settings.grace)
-    # The supervisor does without these modules: importing them takes as long as all it does.
+    # The supervisor does not need these modules, and importing them takes longer than its own start.
     from qo.cli.supervised_worker import work  # noqa: PLC0415
     from qo.worker import WorkerCancelled, WorkerStuck  # noqa: PLC0415
 
@@ -61,13 +61,10 @@ def _run_supervised(call: Invocation, plan: Plan) -> int:
         return OUTDATED
 
 
-# --- the supervisor
-
-
 def _fleet(plan: Plan, call: Invocation) -> Fleet:
     settings = plan.settings
     if plan.processes > 1:
-        log.info("%d processes of %s under %s", plan.processes, plan.target, plan.id)
+        log.info("%s: starting %d processes of %s", plan.id, plan.processes, plan.target)
     fleet = FleetSettings(
         size=plan.processes, id=plan.id, grace=settings.grace, lease=settings.lease, drain=settings.drain
     )
@@ -79,7 +76,7 @@ def _fleet(plan: Plan, call: Invocation) -> Fleet:
 
 
 def child_command(plan: Plan, name: str, *, number: int, json: bool) -> list[str]:
-    """The command line of one process: the plan, spelled out, so that it does not read the plan differently."""
+    """The command line of one process. It contains the whole plan, so that the process does not depend on defaults."""
     settings, monitor = plan.settings, plan.monitor
     words = [sys.executable, "-m", "qo", "worker", plan.target, "--id", name, "--processes", str(plan.processes)]
     words += ["--json"] if json else []

@@ -1,11 +1,11 @@
-"""`qo session`: people who logged in through an identity provider."""
+"""`qo session`: list and end dashboard logins."""
 
 from typing import Any
 
 import click
 from rich.text import Text
 
-from qo.cli.audited import audited
+from qo.cli.audit import audited
 from qo.cli.context import Invocation, common, examples, option
 from qo.cli.output import age, plural
 from qo.cli.rich_output import data, table
@@ -16,7 +16,7 @@ from qo.errors import InvalidSetting
 try:
     from qo.web.oidc.sessions import UserSession, end_sessions, read_sessions
 except ImportError as missing:
-    raise InvalidSetting("sessions need the packages of the server: pip install 'qo-queue[web]'") from missing
+    raise InvalidSetting("sessions need the server's packages: pip install 'qo-queue[web]'") from missing
 
 
 @click.group(
@@ -25,31 +25,31 @@ except ImportError as missing:
 )
 @common
 def command(call: Invocation) -> None:
-    """People who logged in to the dashboard of `qo serve`: list their sessions, end them.
+    """List dashboard logins and end them.
 
-    Ending a session logs the person out everywhere. Who has a role in a group can log in again: remove the person from
-    the group at the provider, or the group from --oidc-role, first.
+    Ending a session logs its user out. To prevent a new login, first remove the user from the group at the identity
+    provider, or the group from --oidc-role.
     """
-    click.get_current_context().find_root().obj = call  # what stands before `list` holds for it
+    click.get_current_context().find_root().obj = call  # options given before `list` apply to it
 
 
 @command.command("list", epilog=examples("qo session list"))
 @common
 def list_(call: Invocation) -> None:
-    """List who is logged in, the oldest session first."""
+    """List sessions, oldest first."""
     now = system_clock()
 
     async def work(client: Client) -> list[UserSession]:
         return await read_sessions(client.engine, now)
 
-    sessions = call.ask(work)
+    sessions = call.run(work)
     if call.json:
-        call.answer([view(session) for session in sessions])
+        call.print_json([view(session) for session in sessions])
         return
     if not sessions:
-        call.out.print(Text("nobody is logged in", style="dim"))
+        call.console.print(Text("no sessions", style="dim"))
         return
-    rows = table("name", "session", "groups", "logged in", "ends")
+    rows = table("user", "session", "groups", "logged in", "expires")
     for session in sessions:
         rows.add_row(
             data(session.name),
@@ -58,7 +58,7 @@ def list_(call: Invocation) -> None:
             Text(f"{age(now - session.created_at)} ago"),
             Text(f"in {age(session.expires_at - now)}"),
         )
-    call.out.print(rows)
+    call.console.print(rows)
 
 
 @command.command(
@@ -66,36 +66,36 @@ def list_(call: Invocation) -> None:
     epilog=examples("qo session end ann@example.com", "qo session end --group contractors", "qo session end --all"),
 )
 @common
-@click.argument("which", nargs=-1, metavar="[NAME|SESSION]...")
-@option("--group", "groups", multiple=True, metavar="GROUP", help="Sessions of members of this group; repeat.")
-@option("--all", "everyone", is_flag=True, help="Every session.")
-def end(call: Invocation, which: tuple[str, ...], groups: tuple[str, ...], *, everyone: bool) -> None:
-    """End sessions: all of the people named, or single ones. Servers heed it within a second."""
-    if not which and not groups and not everyone:
-        raise InvalidSetting("name people or sessions, as `qo session list` shows them, or use --group or --all")
+@click.argument("names", nargs=-1, metavar="[USER|SESSION]...")
+@option("--group", "groups", multiple=True, metavar="GROUP", help="Sessions of members of this group; repeat for more.")
+@option("--all", "everyone", is_flag=True, help="All sessions.")
+def end(call: Invocation, names: tuple[str, ...], groups: tuple[str, ...], *, everyone: bool) -> None:
+    """End single sessions, or all sessions of users or groups. Servers apply it within a second."""
+    if not names and not groups and not everyone:
+        raise InvalidSetting("pass users or sessions from `qo session list`, or use --group or --all")
 
-    def is_chosen(session: UserSession) -> bool:
-        named = {session.name, session.subject, session.id}
-        return everyone or not named.isdisjoint(which) or not set(groups).isdisjoint(session.groups)
+    def is_selected(session: UserSession) -> bool:
+        identifiers = {session.name, session.subject, session.id}
+        return everyone or not identifiers.isdisjoint(names) or not set(groups).isdisjoint(session.groups)
 
     async def work(client: Client) -> list[UserSession]:
         async with audited(client, "session.end") as action:
-            ended = await end_sessions(client.engine, is_chosen)
+            ended = await end_sessions(client.engine, is_selected)
             action.target = ", ".join(dict.fromkeys(session.name for session in ended))
             if not ended:
-                raise InvalidSetting("nobody who is logged in matches; see `qo session list`")
+                raise InvalidSetting("no session matches; see `qo session list`")
             return ended
 
-    ended = call.ask(work)
+    ended = call.run(work)
     if call.json:
-        call.answer([view(session) for session in ended])
+        call.print_json([view(session) for session in ended])
     else:
-        names = ", ".join(dict.fromkeys(session.name for session in ended))
-        call.out.print(data(f"ended {plural(len(ended), 'session')} of {names}"))
+        users = ", ".join(dict.fromkeys(session.name for session in ended))
+        call.console.print(data(f"ended {plural(len(ended), 'session')} of {users}"))
 
 
 def view(session: UserSession) -> dict[str, Any]:
-    """A session as JSON shows it: without its hash."""
+    """A session as JSON, without its hash."""
     return {
         "id": session.id,
         "name": session.name,

@@ -1,11 +1,15 @@
-"""The worker process that `qo worker` runs under its supervisor: a worker with its monitor."""
+"""The worker process that `qo worker` runs under its supervisor: a worker, its monitor, and its shutdown."""
 
 import asyncio
 import contextlib
 import logging
+import signal
 import sys
+import threading
 from collections.abc import AsyncIterator
 from concurrent.futures import CancelledError
+from queue import Empty, SimpleQueue
+from types import FrameType
 
 import click
 from msgspec.structs import replace
@@ -18,41 +22,44 @@ from qo.cli.exit_codes import Exit
 from qo.cli.output import clean
 from qo.cli.rich_output import console
 from qo.cli.run_worker import Plan
-from qo.cli.shutdown import Ending
 from qo.client import Client
+from qo.clock import boot_clock
 from qo.errors import InvalidSetting, NewerFormat
 from qo.monitor import Monitor
 from qo.url_secrets import hide_password
 from qo.worker import Watchdog, Worker, WorkerCancelled
 from qo.worker.heartbeat import WorkerHeartbeat
-from qo.worker.process_exit import DRAINED, FINISHED, OUTDATED
+from qo.worker.process_exit import DRAINED, FINISHED, OUTDATED, end_process
 from qo.worker.run_table import RunTable
 from qo.worker.store_calls import abandon, ended
 
 log = logging.getLogger("qo.worker")
-_LAST_ANSWER = 1.0  # seconds a store has to take a monitor's resignation, and to let go
+_CLOSE_TIMEOUT = 1.0  # seconds for a monitor to give up its leadership, and for the store to close
+_AFTER_GRACE = 4.5  # seconds after the grace period; the supervisor kills the process half a second later
+_AFTER_ABORT = 2.5  # seconds after the second signal
+_AFTER_WORK = 5.0  # seconds for the program's atexit functions
 
 
 def work(plan: Plan, table: RunTable) -> int:
-    """Signals are heeded in this thread; everything else happens on the app's own loop."""
-    ending = Ending(plan.settings.grace, table)
-    ending.listen()
+    """Run the worker on the app's event loop. This thread handles the signals."""
+    shutdown = Shutdown(plan.settings.grace, table)
+    shutdown.install_handlers()
     app = load_app(plan.target, plan.url, plan.bucket)
     table.set_url(app.url)
     if plan.processes == 1:
-        banner(plan, app)
+        _print_banner(plan, app)
 
     background = background_of(app)
 
-    async def both() -> bool:
+    async def run() -> bool:
         client = measured(await background.client(), plan.metrics)
         worker = Worker(client, app.registry, plan.settings, table=table)
-        ending.attach(worker)
+        shutdown.attach(worker)
         heartbeat = WorkerHeartbeat(worker, table)
         log.info("worker %s started", worker.id, extra={"worker_id": worker.id})
         watchdog = Watchdog(worker, after=plan.settings.stuck_after)
         try:
-            async with _watched(client, plan):
+            async with _monitored(client, plan):
                 await worker.run()
         finally:
             watchdog.stop()
@@ -61,65 +68,62 @@ def work(plan: Plan, table: RunTable) -> int:
         return worker.drain_requested
 
     try:
-        drain_requested = background.run(both())
+        drain_requested = background.run(run())
     except CancelledError:
-        raise WorkerCancelled("something cancelled the worker; restart it") from None
+        raise WorkerCancelled("the worker was cancelled; restart it") from None
     except NewerFormat:
-        ending.worked(OUTDATED)  # a handler may still run in a thread, and must not keep the process
+        shutdown.worker_ended(OUTDATED)  # a handler that still runs in a thread must not keep the process alive
         raise
-    app.close(timeout=_LAST_ANSWER)
-    if ending.signals > 1:
-        return ending.worked(Exit.INTERRUPTED)
-    return ending.worked(DRAINED if drain_requested else FINISHED)
+    app.close(timeout=_CLOSE_TIMEOUT)
+    if shutdown.signals > 1:
+        return shutdown.worker_ended(Exit.INTERRUPTED)
+    return shutdown.worker_ended(DRAINED if drain_requested else FINISHED)
 
 
-def measured(client: Client, place: tuple[str, int] | None) -> Client:
-    """The queue with meters on it, shown at a port; as it is if nobody asked."""
-    if place is None:
+def measured(client: Client, address: tuple[str, int] | None) -> Client:
+    """The client, with metrics served at an address if --metrics-port was given."""
+    if address is None:
         return client
     try:
         from qo.metrics import Meters  # noqa: PLC0415 - prometheus-client is an extra
     except ImportError as error:
-        raise InvalidSetting("--metrics-port needs its package: pip install 'qo-queue[web]'") from error
+        raise InvalidSetting("--metrics-port needs another package: pip install 'qo-queue[web]'") from error
     meters = Meters()
-    host, port = place
+    host, port = address
     try:
         meters.serve(port, host)
     except OSError as error:
-        raise InvalidSetting(f"cannot show metrics at {host}:{port}: {error.strerror}") from error
+        raise InvalidSetting(f"cannot serve metrics at {host}:{port}: {error.strerror}") from error
     return meters.measured(client)
 
 
 @contextlib.asynccontextmanager
-async def _watched(client: Client, plan: Plan) -> AsyncIterator[None]:
-    """A monitor beside the block."""
+async def _monitored(client: Client, plan: Plan) -> AsyncIterator[None]:
+    """Run a monitor during the block."""
     if plan.monitor is None:
         yield
         return
-    # Whoever asks for a short lease wants lost tasks back soon.
+    # With a short lease, lost tasks are expected to be retried soon.
     interval = min(plan.monitor.check_interval, plan.settings.lease / 2)
     monitor = Monitor(client, replace(plan.monitor, check_interval=interval), id=plan.id)
-    watching = asyncio.create_task(monitor.run())
-    watching.add_done_callback(_tell_broken)
+    monitoring = asyncio.create_task(monitor.run())
+    monitoring.add_done_callback(_log_failure)
     try:
         yield
     finally:
         monitor.stop()
-        await ended([watching], _LAST_ANSWER)
-        abandon([watching])
+        await ended([monitoring], _CLOSE_TIMEOUT)
+        abandon([monitoring])
 
 
-def _tell_broken(watching: asyncio.Task[None]) -> None:
-    if watching.cancelled() or (error := watching.exception()) is None:
+def _log_failure(monitoring: asyncio.Task[None]) -> None:
+    if monitoring.cancelled() or (error := monitoring.exception()) is None:
         return
-    if not isinstance(error, NewerFormat):  # the worker gets the same error, and ends
+    if not isinstance(error, NewerFormat):  # the worker gets the same error and stops
         log.error("the monitor failed; the worker continues without it: %s", error, exc_info=error)
 
 
-# --- for people
-
-
-def banner(plan: Plan, app: App) -> None:
+def _print_banner(plan: Plan, app: App) -> None:
     settings = plan.settings
     if "--log-json" in plan.log or not log.isEnabledFor(logging.INFO):
         return
@@ -129,14 +133,90 @@ def banner(plan: Plan, app: App) -> None:
     types = settings.types or tuple(sorted(handler.type for handler in app.registry))
     for name, value in (
         ("worker", plan.id),
-        ("queue", hide_password(app.url)),
+        ("store", hide_password(app.url)),
         ("queues", ", ".join(settings.queues) or "all"),
         ("types", ", ".join(types)),
         ("capabilities", ", ".join(settings.capabilities)),
-        ("at once", str(settings.concurrency)),
-        ("monitor", "beside it" if plan.monitor else "none"),
+        ("concurrency", str(settings.concurrency)),
+        ("monitor", "in this process" if plan.monitor else "none"),
     ):
         if value:
             rows.add_row(name, Text(clean(value), style="bold" if name == "worker" else ""))
-    console(sys.stderr).print(Text("qo worker", style="bold cyan"), rows, Text("Ctrl-C ends it", style="dim"), sep="\n")
+    console(sys.stderr).print(
+        Text("qo worker", style="bold cyan"), rows, Text("Press Ctrl-C to stop", style="dim"), sep="\n"
+    )
     click.echo(err=True)
+
+
+class LastResort:
+    """A thread that ends the process at a deadline, even if other threads are blocked.
+
+    It logs nothing, because a blocked thread may hold the lock of the log's stream.
+    """
+
+    def __init__(self) -> None:
+        self._deadlines: SimpleQueue[tuple[float, int]] = SimpleQueue()  # safe to use in a signal handler
+        threading.Thread(target=self._watch, name="qo-last-resort", daemon=True).start()
+
+    def after(self, seconds: float, code: int) -> None:
+        """End the process with this code after `seconds`, or at an earlier deadline if there is one."""
+        self._deadlines.put((boot_clock() + seconds, code))
+
+    def _watch(self) -> None:
+        until, code = self._deadlines.get()
+        while True:
+            try:
+                earlier, code = self._deadlines.get(timeout=max(0.0, until - boot_clock()))
+            except Empty:
+                end_process(code)
+            until = min(until, earlier)
+
+
+class Shutdown:
+    """Handles signals: the first stops the worker, the second aborts it, the third ends the process."""
+
+    def __init__(self, grace: float, table: RunTable) -> None:
+        self._grace, self.signals, self._table = grace, 0, table
+        self._worker: Worker | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._last_resort = LastResort()
+
+    def install_handlers(self) -> None:
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):  # SIGHUP means that the supervisor died
+            signal.signal(number, self._on_signal)
+
+    def attach(self, worker: Worker) -> None:
+        """Call on the worker's event loop. Passes on the signals that arrived before the worker existed."""
+        self._loop, self._worker = asyncio.get_running_loop(), worker
+        if self.signals:
+            worker.stop()
+        if self.signals > 1:
+            worker.abort()
+
+    def worker_ended(self, code: int) -> int:
+        """Call when the worker has stopped. The program then has a few seconds to exit."""
+        self._table.end(code)
+        self._last_resort.after(_AFTER_WORK, code)
+        return code
+
+    def _on_signal(self, number: int, _frame: FrameType | None) -> None:
+        if number == signal.SIGHUP:  # the supervisor is gone; the kernel and the pipe may both report it
+            if self.signals:
+                return
+            self.signals = 1  # abort: no supervisor is left to watch this process
+        self.signals += 1
+        if self.signals > 2:  # noqa: PLR2004 - the third
+            end_process(Exit.INTERRUPTED)
+        if self.signals == 1:
+            grace = self._grace if self._worker is not None else 0.0
+            self._last_resort.after(grace + _AFTER_GRACE, FINISHED)
+            log.info(
+                "stopping: running tasks have %g s to finish; send the signal again to release them immediately",
+                self._grace,
+            )
+        else:
+            self._last_resort.after(_AFTER_ABORT, Exit.INTERRUPTED)
+        if self._worker is None:  # the program is being imported or the store opened, so no task is leased
+            raise SystemExit(FINISHED if self.signals == 1 else Exit.INTERRUPTED)
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._worker.stop if self.signals == 1 else self._worker.abort)

@@ -1,4 +1,4 @@
-"""`qo token`: who may call the server, and what they may do."""
+"""`qo token`: manage API tokens."""
 
 from typing import Any
 
@@ -6,9 +6,9 @@ import click
 from rich.text import Text
 
 from qo.audit import cli_user
-from qo.cli.audited import audited, names_in_words
+from qo.cli.audit import audited, names_in_words
 from qo.cli.context import Invocation, common, examples, option
-from qo.cli.output import age
+from qo.cli.output import age, plural
 from qo.cli.params import DURATION
 from qo.cli.rich_output import data, table
 from qo.client import Client
@@ -27,11 +27,11 @@ try:
         revoke_token,
     )
 except ImportError as missing:
-    raise InvalidSetting("tokens need the packages of the server: pip install 'qo-queue[web]'") from missing
+    raise InvalidSetting("tokens need the server's packages: pip install 'qo-queue[web]'") from missing
 
 
-class Scopes(click.ParamType):  # type: ignore[type-arg]  # only newer clicks take one
-    """Scopes with commas between them."""
+class Scopes(click.ParamType):  # type: ignore[type-arg]  # generic only in newer versions of click
+    """Scopes separated by commas."""
 
     name = "scopes"
 
@@ -58,13 +58,15 @@ class Scopes(click.ParamType):  # type: ignore[type-arg]  # only newer clicks ta
 )
 @common
 def command(call: Invocation) -> None:
-    """Tokens for `qo serve`: create, list, revoke.
+    """Manage API tokens for `qo serve`.
 
-    As long as there never was one, the server answers this machine only and asks for none. Scopes: read (look), submit
-    (bring tasks), work (the worker protocol), operate (read; cancel, replay, archive, pause, limit, drain), admin (all
-    of these; delete), engine (the whole store, for `qo worker --url http://...`; no other scope includes it).
+    Until the first token is created, the server accepts requests from this machine only, without a token.
+
+    Scopes: read (read tasks and statistics), submit (submit tasks), work (the worker protocol), operate (read, cancel,
+    replay, archive, pause, limit, drain), admin (all of these, and delete), engine (the whole store, for
+    `qo worker --url http://...`; no other scope includes it).
     """
-    click.get_current_context().find_root().obj = call  # what stands before `create` holds for it
+    click.get_current_context().find_root().obj = call  # options given before `create` apply to it
 
 
 @command.command(
@@ -76,7 +78,7 @@ def command(call: Invocation) -> None:
 )
 @common
 @option("--name", required=True, help="Name of the token; must be unique.")
-@option("--scopes", type=Scopes(), required=True, help=f"Separated by commas: {', '.join(Scope)}.")
+@option("--scopes", type=Scopes(), required=True, help=f"Scopes, separated by commas: {', '.join(Scope)}.")
 @option("--queue", "queues", multiple=True, help="A queue the token is valid for; repeat for more.  [default: all]")
 @option("--type", "types", multiple=True, help="A task type the token is valid for; repeat for more.  [default: all]")
 @option("--expires", type=DURATION, help="How long the token is valid.  [default: until revoked]")
@@ -91,12 +93,14 @@ def create(
                 client.engine, name, scopes, now=system_clock(), lifetime=expires, created_by=cli_user(), **limits
             )
 
-    token, secret = call.ask(work, create=True)
+    token, secret = call.run(work, create=True)
     if call.json:
-        call.answer(view(token, None) | {"token": secret})
+        call.print_json(view(token, None) | {"token": secret})
         return
     click.echo(secret)
-    click.echo(f"Keep it: it is not shown again. Send it as: Authorization: Bearer {secret[:6]}...", err=True)
+    click.echo(
+        f"Store this token now; it is not shown again. Send it as: Authorization: Bearer {secret[:6]}...", err=True
+    )
 
 
 def _rights_in_words(name: str, scopes: frozenset[Scope], queues: tuple[str, ...], types: tuple[str, ...]) -> str:
@@ -107,81 +111,84 @@ def _rights_in_words(name: str, scopes: frozenset[Scope], queues: tuple[str, ...
 @command.command("list", epilog=examples("qo token list"))
 @common
 def list_(call: Invocation) -> None:
-    """List tokens, without the tokens themselves."""
+    """List tokens, without their secrets."""
 
     async def work(client: Client) -> tuple[tuple[Token, ...], bool, dict[str, float]]:
         tokens = await read_tokens(client.engine)
         return tokens.tokens, tokens.existed, (await read_token_uses(client.engine)).used_at
 
-    (tokens, existed, used_at), now = call.ask(work), system_clock()
+    (tokens, existed, used_at), now = call.run(work), system_clock()
     if call.json:
-        call.answer([view(token, used_at.get(token.id)) for token in tokens])
+        call.print_json([view(token, used_at.get(token.id)) for token in tokens])
         return
     if not tokens:
-        state = "no tokens, and servers stay shut; create one with" if existed else "no tokens; create one with"
-        call.out.print(Text(f"{state}: qo token create --name NAME --scopes SCOPES", style="dim"))
+        state = (
+            "no tokens, so servers reject every request; create one with" if existed else "no tokens; create one with"
+        )
+        call.console.print(Text(f"{state}: qo token create --name NAME --scopes SCOPES", style="dim"))
         return
-    rows = table("name", "number", "scopes", "queues", "types", "created", "last used", "expires")
+    rows = table("name", "id", "scopes", "queues", "types", "created", "last used", "expires")
     for token in tokens:
         rows.add_row(
             data(token.name),
             Text(token.id),
             Text(",".join(sorted(token.scopes))),
-            _names(token.queues),
-            _names(token.types),
+            _names_text(token.queues),
+            _names_text(token.types),
             data(f"{age(now - token.created_at)} ago" + (f" by {token.created_by}" if token.created_by else "")),
             Text(f"{age(now - used_at[token.id])} ago" if token.id in used_at else "never", style="dim"),
             _expiry(token, now),
         )
-    call.out.print(rows)
+    call.console.print(rows)
 
 
 @command.command("revoke", epilog=examples("qo token revoke ci"))
 @common
-@click.argument("which", metavar="NAME|ID")
-def revoke(call: Invocation, which: str) -> None:
-    """Revoke a token. Servers refuse it within a second.
+@click.argument("name_or_id", metavar="NAME|ID")
+def revoke(call: Invocation, name_or_id: str) -> None:
+    """Revoke a token. Servers reject it within a second.
 
-    After the last one servers stay shut, until there is a new one.
+    When no token is left, servers reject every request until a new token is created.
     """
 
     async def work(client: Client) -> Token:
-        async with audited(client, "token.revoke", which) as action:
-            revoked = await revoke_token(client.engine, which)
+        async with audited(client, "token.revoke", name_or_id) as action:
+            revoked = await revoke_token(client.engine, name_or_id)
             action.target = f"{revoked.name} ({revoked.id})"
             return revoked
 
-    token = call.ask(work)
+    token = call.run(work)
     if call.json:
-        call.answer(view(token, None))
+        call.print_json(view(token, None))
     else:
-        call.out.print(data(f"revoked {token.name}"))
+        call.console.print(data(f"revoked {token.name}"))
 
 
 @command.command("reset", epilog=examples("qo token reset --yes"))
 @common
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 def reset(call: Invocation, yes: bool) -> None:  # noqa: FBT001 - click passes it by name
-    """Forget every token, and that there were any.
+    """Delete all tokens, as if none had ever been created.
 
-    A server started after that answers this machine without a token. One that runs stays shut.
+    A server that starts afterwards accepts requests from this machine without a token. A server that is already
+    running rejects every request.
     """
     if not yes:
-        click.confirm("Forget every token, and serve this machine without one again?", abort=True, err=True)
+        click.confirm("Delete all tokens and accept requests from this machine without a token?", abort=True, err=True)
 
     async def work(client: Client) -> int:
         async with audited(client, "token.reset"):
             return await forget_tokens(client.engine)
 
-    forgotten = call.ask(work)
+    forgotten = call.run(work)
     if call.json:
-        call.answer({"forgotten": forgotten})
+        call.print_json({"forgotten": forgotten})
     else:
-        call.out.print(data(f"forgot {forgotten} tokens; restart running servers"))
+        call.console.print(data(f"deleted {plural(forgotten, 'token')}; restart running servers"))
 
 
 def view(token: Token, used_at: float | None) -> dict[str, Any]:
-    """A token as JSON shows it: without its hash."""
+    """A token as JSON, without its hash."""
     return {
         "id": token.id,
         "name": token.name,
@@ -195,7 +202,7 @@ def view(token: Token, used_at: float | None) -> dict[str, Any]:
     }
 
 
-def _names(names: frozenset[str]) -> Text:
+def _names_text(names: frozenset[str]) -> Text:
     return data(",".join(sorted(names))) if names else Text("all", style="dim")
 
 

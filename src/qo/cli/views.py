@@ -1,5 +1,7 @@
-"""Tasks as people look at them: a panel for one, a table for many."""
+"""Tasks for a terminal: a panel for one task, a table for several, and a note about unhandled types."""
 
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from rich import box
@@ -7,15 +9,19 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from qo.cli.output import age, as_json, clean, clean_lines, duration, shorten
+from qo.cli.output import age, as_json, clean, clean_lines, duration, plural, shorten
 from qo.cli.rich_output import STYLES, data, status_text, table
-from qo.clock import iso
+from qo.client import Client
+from qo.clock import iso, system_clock
 from qo.codec import to_json
 from qo.model import Status, Task
-from qo.notes import NO_HANDLER
+from qo.notes import NO_HANDLER, find_unhandled
 
-LONGEST_SHOWN = 4000  # characters of a payload, result or error in a panel
-WIDE = 110  # columns from which a table shows queues and workers too
+_MAX_TEXT = 4000  # characters of a payload, result or error in a panel
+_WIDE = 110  # columns; wider tables show queues and workers too
+_MAX_TYPES = 10  # in the note about unhandled types
+
+Lanes = Mapping[tuple[str, str], int]  # number of tasks by queue and type
 
 
 def panel(task: Task, now: float, *, is_unhandled: bool = False) -> Panel:
@@ -25,7 +31,7 @@ def panel(task: Task, now: float, *, is_unhandled: bool = False) -> Panel:
     for name, value in _facts(task, now):
         rows.add_row(name, value)
     if is_unhandled:
-        rows.add_row("waits because", Text(NO_HANDLER, style="yellow"))
+        rows.add_row("waiting because", Text(NO_HANDLER, style="yellow"))
     title = Text.assemble((clean(task.type), "bold"), " ", task_status(task))
     return Panel(rows, title=title, title_align="left", box=box.ROUNDED, border_style=STYLES[task.status], expand=False)
 
@@ -58,7 +64,7 @@ def _facts(task: Task, now: float) -> list[tuple[str, Text]]:
 
 
 def _long(text: str, style: str = "") -> Text:
-    return Text(shorten(clean_lines(text.rstrip()), LONGEST_SHOWN), style=style)
+    return Text(shorten(clean_lines(text.rstrip()), _MAX_TEXT), style=style)
 
 
 def _when(instant: float, now: float) -> str:
@@ -67,7 +73,7 @@ def _when(instant: float, now: float) -> str:
 
 
 def task_status(task: Task) -> Text:
-    """The status; a task that a worker holds and has not started is claimed."""
+    """The status; "claimed" for a task that a worker has leased and not started."""
     return Text("claimed", style=STYLES[task.status]) if task.is_claimed_only else status_text(task.status)
 
 
@@ -78,9 +84,9 @@ def took(task: Task) -> float | None:
 
 
 def task_table(tasks: list[Task], now: float, *, width: int) -> Table:
-    wide = width >= WIDE
+    wide = width >= _WIDE
     more = ("queue", "worker") if wide else ()
-    made = table("id", "type", "status", "prio", "tries", "age", *more, right=("prio", "tries", "age"))
+    rows = table("id", "type", "status", "prio", "tries", "age", *more, right=("prio", "tries", "age"))
     for task in tasks:
         cells: list[Any] = [
             Text(task.id),
@@ -90,9 +96,33 @@ def task_table(tasks: list[Task], now: float, *, width: int) -> Table:
             _tries(task),
             Text(age(now - task.created_at), style="dim"),
         ]
-        made.add_row(*cells, *((data(task.queue), data(task.worker_id or "", "dim")) if wide else ()))
-    return made
+        rows.add_row(*cells, *((data(task.queue), data(task.worker_id or "", "dim")) if wide else ()))
+    return rows
 
 
 def _tries(task: Task) -> Text:
     return Text.assemble(str(task.attempt), (f" ({task.failures}✗)", "red") if task.failures else "")
+
+
+def by_type(lanes: Lanes) -> dict[str, int]:
+    numbers: Counter[str] = Counter()
+    for (_, type_), number in lanes.items():
+        numbers[type_] += number
+    return dict(numbers.most_common())
+
+
+def unhandled_note(types: Mapping[str, int]) -> Text:
+    shown = ", ".join(f"{clean(type_)} ({plural(number)})" for type_, number in list(types.items())[:_MAX_TYPES])
+    more = f" and {len(types) - _MAX_TYPES:,} more types" if len(types) > _MAX_TYPES else ""
+    return Text(f"{NO_HANDLER}: {shown}{more}", style="yellow")
+
+
+async def find_unhandled_of(client: Client, tasks: Iterable[Task | None]) -> Lanes:
+    """Call `find_unhandled` if one of these tasks is pending."""
+    if not any(task is not None and task.status is Status.PENDING for task in tasks):
+        return {}
+    return await find_unhandled(client.engine, system_clock())
+
+
+def is_unhandled(task: Task, lanes: Lanes) -> bool:
+    return task.status is Status.PENDING and (task.queue, task.type) in lanes

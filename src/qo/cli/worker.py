@@ -1,4 +1,4 @@
-"""`qo worker`: run tasks, in one worker process or in several."""
+"""`qo worker`: run tasks in one or more worker processes."""
 
 import socket
 from typing import Any
@@ -14,18 +14,18 @@ from qo.ids import new_worker_id
 from qo.model import check_name, check_type
 from qo.worker.settings import WorkerSettings
 
-DEFAULTS = WorkerSettings()
-INDEX_MODES = ("index-only", "hybrid", "log-scan")
+_DEFAULTS = WorkerSettings()
+_INDEX_MODES = ("index-only", "hybrid", "log-scan")
 
-EXAMPLES = examples(
+_EXAMPLES = examples(
     "qo worker myproject.tasks:app",
     "qo worker myproject.tasks:app --processes 4 --concurrency 20",
-    "qo worker myproject.tasks --queues mail,default --reload       # while you write the code",
-    "qo worker myproject.tasks:app --drain                          # run what is there, then end",
+    "qo worker myproject.tasks --queues mail,default --reload       # for development",
+    "qo worker myproject.tasks:app --drain                          # run all due tasks, then exit",
 )
 
 
-@click.command("worker", epilog=EXAMPLES)
+@click.command("worker", epilog=_EXAMPLES)
 @common
 @click.argument("target", metavar="MODULE[:APP]")
 @option(
@@ -34,16 +34,16 @@ EXAMPLES = examples(
 @option(
     "--concurrency",
     type=click.IntRange(1),
-    default=DEFAULTS.concurrency,
+    default=_DEFAULTS.concurrency,
     var="QO_CONCURRENCY",
-    help="Tasks that run at once in each process.",
+    help="Number of tasks that run concurrently in each process.",
 )
 @option(
     "--processes",
     type=click.IntRange(1, 1000),
     default=1,
     var="QO_PROCESSES",
-    help="Number of worker processes. One that dies is restarted.",
+    help="Number of worker processes. A process that dies is restarted.",
 )
 @option(
     "--queues",
@@ -70,30 +70,33 @@ EXAMPLES = examples(
     "--shards",
     type=Shards(),
     var="QO_SHARDS",
-    help="Buckets: claim only ids that begin with these digits: 0, 0,8,f or 0-7.",
+    help="Buckets: claim only tasks whose ids begin with these digits: 0, 0,8,f or 0-7.",
 )
 @option(
     "--index-mode",
-    type=click.Choice(INDEX_MODES),
+    type=click.Choice(_INDEX_MODES),
     var="QO_INDEX_MODE",
-    help="Buckets: use the index only, use it with regular full scans, or always scan.  [default: hybrid]",
+    help="Buckets: use only the index, the index and regular full scans, or only scans.  [default: hybrid]",
 )
 @option(
-    "--scan-interval", type=DURATION, var="QO_SCAN_INTERVAL", help="Interval between two full scans.  [default: 1h]"
+    "--scan-interval",
+    type=DURATION,
+    var="QO_SCAN_INTERVAL",
+    help="Buckets: interval between full scans.  [default: 1h]",
 )
 @option(
     "--lease",
     type=DURATION,
-    default=DEFAULTS.lease,
+    default=_DEFAULTS.lease,
     var="QO_LEASE",
-    help="Time without renewal after which its tasks are retried.",
+    help="Tasks of a worker that stops renewing their leases are retried after this time.",
 )
 @option(
     "--grace",
     type=DURATION,
-    default=DEFAULTS.grace,
+    default=_DEFAULTS.grace,
     var="QO_GRACE",
-    help="How long a shutdown waits for running tasks.",
+    help="Time that running tasks have to finish at shutdown.",
 )
 @option(
     "--drain",
@@ -115,7 +118,7 @@ EXAMPLES = examples(
     "--poll",
     type=DURATION,
     var="QO_POLL",
-    help="Longest sleep between two claims.  [default: 1s, up to 60s where claims are slow]",
+    help="Longest pause between claims.  [default: 1s, up to 60s where claims are slow]",
 )
 @option(
     "--metrics-port",
@@ -125,7 +128,7 @@ EXAMPLES = examples(
 )
 @option("--metrics-host", default="127.0.0.1", var="QO_METRICS_HOST", help="Address for metrics.")
 @option(
-    "--heartbeat", type=DURATION, default=DEFAULTS.heartbeat, var="QO_HEARTBEAT", help="Interval between heartbeats."
+    "--heartbeat", type=DURATION, default=_DEFAULTS.heartbeat, var="QO_HEARTBEAT", help="Interval between heartbeats."
 )
 @option(
     "--log-level",
@@ -137,10 +140,10 @@ EXAMPLES = examples(
 @option("--log-json", is_flag=True, var="QO_LOG_JSON", help="Log one JSON object per line.")
 @monitor_options
 def command(call: Invocation, target: str, **given: Any) -> int:
-    """Run the tasks of an app in supervised processes. MODULE alone means its attribute `app`.
+    """Run the tasks of an app in supervised processes. APP is the name of a variable in MODULE; the default is `app`.
 
-    The log goes to stderr. SIGTERM or Ctrl-C lets running tasks finish within --grace and hands back the rest; a
-    second one hands everything back at once. --url goes before the URL in the code, QO_URL behind it.
+    The log goes to stderr. SIGTERM or Ctrl-C lets running tasks finish within --grace and releases the rest; a second
+    signal releases all tasks immediately. --url overrides the URL in the code; QO_URL applies if the code has none.
     """
     plan = _plan(call, target, given)
     start_logging(given["log_level"], as_json=given["log_json"] or call.json)
@@ -150,7 +153,7 @@ def command(call: Invocation, target: str, **given: Any) -> int:
 def _plan(call: Invocation, target: str, given: dict[str, Any]) -> run_worker.Plan:
     for name in ("lease", "poll", "heartbeat", "scan_interval"):
         if given[name] is not None and given[name] <= 0:
-            raise click.BadParameter("must be above 0.", param_hint=f"--{name.replace('_', '-')}")
+            raise click.BadParameter("must be greater than 0.", param_hint=f"--{name.replace('_', '-')}")
     host = "".join(c for c in socket.gethostname() if c.isalnum() or c in "-.").lstrip("-.") or "worker"
     settings = {name: given[name] for name in WorkerSettings.__struct_fields__ if name in given}
     settings["shards"] = tuple(sorted(given["shards"] or ()))
@@ -168,7 +171,7 @@ def _plan(call: Invocation, target: str, given: dict[str, Any]) -> run_worker.Pl
 
 
 def _bucket(given: dict[str, Any]) -> dict[str, str]:
-    """What was said of the bucket's layout, as its URL says it."""
+    """The options of the bucket's layout, by their names in a URL."""
     options = {"shards": ",".join(sorted(given["shards"] or ())), "index_mode": given["index_mode"] or ""}
     options["scan_interval"] = "" if given["scan_interval"] is None else f"{given['scan_interval']:g}"
     return {name: value for name, value in options.items() if value}

@@ -1,4 +1,4 @@
-"""`qo workers`: who works here, and who is to leave."""
+"""`qo workers`: list workers, or ask them to drain."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ import msgspec
 from rich.table import Table
 from rich.text import Text
 
-from qo.cli.audited import audited, names_in_words
+from qo.cli.audit import audited, names_in_words
 from qo.cli.context import Invocation, common, examples, option
 from qo.cli.monitor_options import DEFAULTS
 from qo.cli.output import age
@@ -39,19 +39,19 @@ def command(call: Invocation, threshold: float) -> None:
     """List workers: active, draining, stale (no recent heartbeat) or dead (marked by a monitor)."""
     context = click.get_current_context()
     if context.invoked_subcommand is not None:
-        context.find_root().obj = call  # what stands before `drain` holds for it
+        context.find_root().obj = call  # options given before `drain` apply to it
         return
 
     async def work(client: Client) -> list[WorkerNote]:
         return await client.workers()
 
-    workers, now = call.ask(work), system_clock()
+    workers, now = call.run(work), system_clock()
     if call.json:
-        call.answer([worker_view(worker, now, threshold) for worker in workers])
+        call.print_json([worker_view(worker, now, threshold) for worker in workers])
     elif workers:
-        call.out.print(worker_table(workers, now, threshold))
+        call.console.print(worker_table(workers, now, threshold))
     else:
-        call.out.print(Text("no workers; start one with: qo worker MODULE:APP", style="dim"))
+        call.console.print(Text("no workers; start one with: qo worker MODULE:APP", style="dim"))
 
 
 @command.command("drain", epilog=examples("qo workers drain web-1", "qo workers drain web-1 web-2"))
@@ -60,26 +60,26 @@ def command(call: Invocation, threshold: float) -> None:
 def drain(call: Invocation, workers: tuple[str, ...]) -> None:
     """Drain workers: they claim no more tasks, finish running ones within their grace period, and exit.
 
-    They notice within a second or two. A worker of the same name that is started later works as usual.
+    They notice within a second or two. A worker that is started later with the same name is not drained.
     """
 
     async def work(client: Client) -> None:
         known = {worker.worker_id for worker in await client.workers()}
-        strangers = [worker for worker in workers if worker not in known]
-        if strangers:
-            raise InvalidSetting(f"there is no worker called {', '.join(strangers)}; see qo workers")
+        unknown = [worker for worker in workers if worker not in known]
+        if unknown:
+            raise InvalidSetting(f"there is no worker {', '.join(unknown)}; see qo workers")
         async with audited(client, "drain", names_in_words(worker=workers)):
             await client.controls.drain(workers)
 
-    call.ask(work)
+    call.run(work)
     if call.json:
-        call.answer({"draining": list(workers)})
+        call.print_json({"draining": list(workers)})
     else:
-        call.out.print(Text(f"asked to drain: {', '.join(workers)}", style="yellow"))
+        call.console.print(Text(f"asked to drain: {', '.join(workers)}", style="yellow"))
 
 
 def health(worker: WorkerNote, now: float, threshold: float) -> str:
-    """The status that the worker or a monitor has written, or "stale" if it is dead and nobody has written so."""
+    """The stored status, or "stale" if the worker sends no heartbeats and no monitor has marked it as dead."""
     return "stale" if worker.status != "dead" and is_dead(worker, now, threshold) else worker.status
 
 

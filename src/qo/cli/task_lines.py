@@ -1,4 +1,4 @@
-"""Tasks as people and files describe them, checked field by field."""
+"""Tasks from JSON lines and payloads from options, checked field by field."""
 
 import json
 import sys
@@ -13,18 +13,18 @@ from qo.codec import encode_value, from_json, parse_json
 from qo.errors import InvalidTask
 from qo.model import NewTask, RetryPolicy
 
-NOTHING = "{}"  # what a function without arguments takes
-WHEN = frozenset({"available_at", "run_at", "delay"})  # three ways to say it, of which a task takes one
-FIELDS = WHEN | {
+NO_ARGUMENTS = "{}"
+_TIME_FIELDS = frozenset({"available_at", "run_at", "delay"})  # a task may have one of them
+_FIELDS = _TIME_FIELDS | {
     "type", "payload", "queue", "priority", "needs", "timeout", "max_retries", "retry", "idempotency_key", "trace_id",
     "id",
 }  # fmt: skip
-_SPACE = " \t\n\r"
-_values = json.JSONDecoder()
+_WHITESPACE = " \t\n\r"
+_decoder = json.JSONDecoder()
 
 
 def read_input(given: str) -> str:
-    """The text `--input` names: itself, @file, or - for stdin."""
+    """The text that `--input` refers to: the value itself, @file, or - for stdin."""
     if given == "-":
         return _text(sys.stdin.buffer.read, "stdin")
     if given.startswith("@"):
@@ -45,15 +45,15 @@ def encode_payload(text: str) -> bytes:
     return encode_value(from_json(parse_json(text)))
 
 
-def task_of_line(line: bytes, settings: Settings) -> NewTask:
-    """One line of a file as a task. An error names the field that is wrong."""
+def parse_task(line: bytes, settings: Settings) -> NewTask:
+    """One line of a file as a task. Raises InvalidTask with the name of the invalid field."""
     given = _object(_decode(line))
-    unknown = given.keys() - FIELDS
+    unknown = given.keys() - _FIELDS
     if unknown:
         name = min(unknown)
-        raise InvalidTask(name, f"is not a field of a task; the fields are {', '.join(sorted(FIELDS))}")
+        raise InvalidTask(name, f"is not a field of a task; the fields are {', '.join(sorted(_FIELDS))}")
     if "type" not in given:
-        raise InvalidTask("type", "is missing: which handler should run this?")
+        raise InvalidTask("type", "is missing; it selects the handler")
     payload = encode_value(from_json(given.pop("payload", {})))
     return describe(settings, given.pop("type"), payload, **_options(given))
 
@@ -69,7 +69,7 @@ def _object(text: str) -> dict[str, Any]:
     try:
         value = parse_json(text, "line")
     except InvalidTask:
-        blame(text)  # raises with the field's name if the fault is inside one
+        _raise_for_field(text)  # names the field if the error is inside one
         raise
     if not isinstance(value, dict):
         raise InvalidTask("line", 'is not a JSON object such as {"type": "send_email", "payload": {}}')
@@ -80,9 +80,9 @@ def _options(given: dict[str, Any]) -> dict[str, Any]:
     needs = given.get("needs", [])
     if not isinstance(needs, list):
         raise InvalidTask("needs", "is not a list of names")
-    moments = given.keys() & WHEN
-    if len(moments) > 1:
-        raise InvalidTask(max(moments), f"only one of {', '.join(sorted(moments))} can say when the task runs")
+    times = given.keys() & _TIME_FIELDS
+    if len(times) > 1:
+        raise InvalidTask(max(times), f"only one of {', '.join(sorted(times))} can set the time of the task")
     if "available_at" in given:
         given["run_at"] = given.pop("available_at")
     if "retry" in given:
@@ -100,35 +100,35 @@ def _policy(given: Any) -> RetryPolicy:
         raise InvalidTask("retry", str(error)) from error
 
 
-def blame(text: str) -> None:
-    """Raise for the first field of an object that cannot be read, naming it. Only called once something is wrong."""
-    place = _skip(text, 0)
-    if text[place : place + 1] != "{":
+def _raise_for_field(text: str) -> None:
+    """Raise InvalidTask for the first field of an object that cannot be parsed. Called only for invalid JSON."""
+    position = _skip(text, 0)
+    if text[position : position + 1] != "{":
         return
-    place = _skip(text, place + 1)
-    while text[place : place + 1] == '"':
+    position = _skip(text, position + 1)
+    while text[position : position + 1] == '"':
         try:
-            key, place = _values.raw_decode(text, place)
+            key, position = _decoder.raw_decode(text, position)
         except ValueError:
             return
-        place = _skip(text, place)
-        if text[place : place + 1] != ":":
+        position = _skip(text, position)
+        if text[position : position + 1] != ":":
             return
-        place = _member(text, _skip(text, place + 1), key)
-        place = _skip(text, _skip(text, place) + 1)  # over the comma
+        position = _member(text, _skip(text, position + 1), key)
+        position = _skip(text, _skip(text, position) + 1)  # the comma
 
 
-def _member(text: str, place: int, key: str) -> int:
+def _member(text: str, position: int, key: str) -> int:
     try:
-        _, end = _values.raw_decode(text, place)
+        _, end = _decoder.raw_decode(text, position)
     except (ValueError, RecursionError):
-        parse_json(text[place:], key)
+        parse_json(text[position:], key)
         raise
-    parse_json(text[place:end], key)
+    parse_json(text[position:end], key)
     return end
 
 
-def _skip(text: str, place: int) -> int:
-    while place < len(text) and text[place] in _SPACE:
-        place += 1
-    return place
+def _skip(text: str, position: int) -> int:
+    while position < len(text) and text[position] in _WHITESPACE:
+        position += 1
+    return position
