@@ -24,7 +24,7 @@ from qo.codec import (
     to_json,
 )
 from qo.errors import InvalidTask
-from qo.model import HIGH, LOW, Status, Task, claim, complete, created, event_of
+from qo.model import HIGH, LOW, Status, Task, claim, complete, created, event_of, kind_of
 from qo.model.change import apply
 from tests.model.samples import NOW, described, pending, running, wanted
 
@@ -211,9 +211,10 @@ def test_what_hides_inside_a_program_s_own_type_is_checked_too() -> None:
 
 # --- tasks
 
-DESIGN = (  # DESIGN.md §3
-    "id queue type status payload result error priority effective_priority needs timeout max_retries retry attempt "
-    "failures available_at lease_expires_at worker_id created_at updated_at started_at completed_at idempotency_key "
+DESIGN = (  # DESIGN.md §3, and what belongs to `error` and to `status`
+    "id queue type status payload result error failure_kind archived_from priority effective_priority needs timeout "
+    "max_retries retry attempt failures available_at lease_expires_at worker_id created_at updated_at started_at "
+    "completed_at idempotency_key "
     "trace_id run_at version"
 )
 
@@ -257,7 +258,10 @@ def test_an_event_is_shown_with_its_instant() -> None:
 
 tasks = st.builds(
     lambda payload, error, needs, attempt: replace(
-        created(described(payload=payload, needs=tuple(needs)), NOW), error=error, attempt=attempt
+        created(described(payload=payload, needs=tuple(needs)), NOW),
+        error=error,
+        failure_kind=kind_of(error, None),
+        attempt=attempt,
     ),
     st.binary(),
     st.none() | json_text,

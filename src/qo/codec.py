@@ -17,7 +17,7 @@ import msgspec
 
 from qo.clock import iso
 from qo.errors import InvalidTask
-from qo.model import DEEPEST, UNREADABLE, Event, Status, Task, effective_priority, is_too_deep, show
+from qo.model import DEEPEST, UNREADABLE, Event, Status, Task, effective_priority, is_too_deep, show, with_kind
 
 _LARGEST = 2**63
 _RAW = b"\x00"
@@ -220,7 +220,7 @@ def encode_task(task: Task) -> bytes:
 
 
 def decode_task(data: bytes) -> Task:
-    return _document.decode(data)
+    return with_kind(_document.decode(data))
 
 
 def task_view(task: Task, now: float, *, show: Callable[[bytes], Any] = to_json) -> dict[str, Any]:
@@ -238,6 +238,8 @@ def task_view(task: Task, now: float, *, show: Callable[[bytes], Any] = to_json)
         "payload": show(task.payload),
         "result": None if task.result is None else show(task.result),
         "error": task.error,
+        "failure_kind": None if task.failure_kind is None else task.failure_kind.value,
+        "archived_from": None if task.archived_from is None else task.archived_from.value,
         "priority": task.priority,
         "effective_priority": effective_priority(task.priority, task.due_at, task.rank, waited_until),
         "needs": list(task.needs),

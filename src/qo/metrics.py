@@ -72,9 +72,9 @@ class Meters:
             for status in ENDED:
                 self.duration.labels(level, status.value)
             for reason in REASONS:
-                self.retries.labels(level, reason)
+                self.retries.labels(level, reason.value)
         for reason in REASONS:
-            self.failed.labels(reason)
+            self.failed.labels(reason.value)
 
     def claimed(self, tasks: Sequence[Task]) -> None:
         for task in tasks:
@@ -92,7 +92,7 @@ class Meters:
             self.duration.labels(level, change.to.value).observe(max(0.0, self._clock() - task.created_at))
         if change.to is not Status.FAILED and change.failures is None:  # done, or handed back, which is no failure
             return
-        why = reason_of(change)
+        why = reason_of(change).value
         self.failed.labels(why).inc()
         if is_dead_lettered(task, change):
             self.dead.inc()

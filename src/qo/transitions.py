@@ -14,7 +14,7 @@ from qo.model import (
     HIGH,
     Added,
     Change,
-    Guard,
+    FailureKind,
     NewTask,
     Status,
     Task,
@@ -26,7 +26,7 @@ from qo.stats.durations import Durations
 from qo.stats.rows import Ending, RowKey, StatsRow
 
 log = logging.getLogger("qo.tasks")
-REASONS: Final = ("error", "timeout", "lost", "unknown_type")
+REASONS: Final = tuple(kind for kind in FailureKind if kind is not FailureKind.CANCELLED)
 _MAX_REMEMBERED = 10_000  # settlements, to recognise repeats
 _SECOND, _MINUTE = 1.0, 60.0
 
@@ -129,7 +129,7 @@ class Transitions:
             _tell(kind, task.id, f"{name} completed{took}", about)
             return
         summary = (change.error or "").partition("\n")[0]
-        about |= {"error": summary, "reason": reason_of(change)}
+        about |= {"error": summary, "reason": reason_of(change).value}
         if change.to is Status.PENDING:
             about["delay"] = change.delay
             further = f"attempt {task.failures + 2} of {task.max_retries + 1}"
@@ -163,25 +163,12 @@ def transition_of(change: Change) -> Transition:
         return "completed"
     if change.to is Status.FAILED:
         return "failed"
-    return "lost" if reason_of(change) == "lost" else "retried"
+    return "lost" if reason_of(change) is FailureKind.LOST else "retried"
 
 
-def reason_of(change: Change) -> str:
+def reason_of(change: Change) -> FailureKind:
     """Why an attempt failed: one of `REASONS`."""
-    return "lost" if change.guard is Guard.EXPIRED else _reason(change.error or "")
-
-
-def failure_kind(task: Task) -> str:
-    """Why a task ended without a result: one of `REASONS`, or cancelled."""
-    return "cancelled" if task.status is Status.CANCELLED else _reason(task.error or "")
-
-
-def _reason(error: str) -> str:
-    if error.startswith("timed out"):
-        return "timeout"
-    if error.startswith("lost"):
-        return "lost"
-    return "unknown_type" if error.startswith("unknown type") else "error"
+    return change.failure_kind or FailureKind.ERROR
 
 
 def is_dead_lettered(task: Task, change: Change) -> bool:
@@ -234,7 +221,7 @@ class _BatchCount:
             self.row.promoted[reached] = self.row.promoted.get(reached, 0) + 1
 
     def _add_failure(self, task: Task, change: Change, ran: float | None) -> None:
-        row, reason = self.row, reason_of(change)
+        row, reason = self.row, reason_of(change).value
         if ran is not None and reason != "lost":  # nobody knows how long a lost attempt ran
             self.runs.append(ran)
         if change.to is Status.PENDING:

@@ -20,9 +20,10 @@ from qo.notes import WORKERS, WorkerNote
 HOSTILE = '{"x": "[bold red]markup[/] [link=http://evil]l[/link] \\u001b[31mred\\u001b]0;title\\u0007 \\u202egnp.exe"}'
 NOWHERE = "0f0190a4-0000-8000-8000-000000000000"
 FIELDS = [
-    "id", "queue", "type", "status", "payload", "result", "error", "priority", "effective_priority", "needs", "timeout",
-    "max_retries", "retry", "attempt", "failures", "available_at", "lease_expires_at", "worker_id", "created_at",
-    "updated_at", "started_at", "completed_at", "idempotency_key", "trace_id", "run_at", "version", "unhandled",
+    "id", "queue", "type", "status", "payload", "result", "error", "failure_kind", "archived_from", "priority",
+    "effective_priority", "needs", "timeout", "max_retries", "retry", "attempt", "failures", "available_at",
+    "lease_expires_at", "worker_id", "created_at", "updated_at", "started_at", "completed_at", "idempotency_key",
+    "trace_id", "run_at", "version", "unhandled",
 ]  # fmt: skip
 READERS = (
     ["status", NOWHERE], ["history", NOWHERE], ["list"], ["stats"], ["workers"], ["top", "--once"], ["pause"],

@@ -84,7 +84,7 @@ def test_a_retry_may_take_half_as_long_again(api: Served):
     api.break_down("slow")
     task = show(api, task_id)
     assert task["timeout_seconds"] == 450 and task["retry_count"] == 1 and task["status"] == "queued"
-    assert task["error"] == {"message": "slow", "retriable": True}
+    assert task["error"] == {"message": "slow", "kind": "error", "retriable": True}
 
 
 def test_statuses_go_from_queued_to_executing_to_completed(api: Served):
@@ -105,7 +105,7 @@ def test_a_task_whose_retries_are_used_up_is_a_dead_letter(api: Served):
     api.break_down()
     task = show(api, task_id)
     assert task["status"] == "dead_letter" and task["retry_count"] == 2
-    assert task["error"] == {"message": "boom", "retriable": True}
+    assert task["error"] == {"message": "boom", "kind": "error", "retriable": True}
 
 
 def test_cancelling_answers_with_the_status_and_may_be_repeated(api: Served):
@@ -322,7 +322,11 @@ def test_a_failure_is_a_result_too(api: Served):
     task_id = submit(api, max_retries=0)
     api.break_down("no")
     answer = api.client.get(f"/api/v1/tasks/{task_id}/result").json()
-    assert answer["status"] == "dead_letter" and answer["error"] == {"message": "no", "retriable": True}
+    assert answer["status"] == "dead_letter" and answer["error"] == {
+        "message": "no",
+        "kind": "error",
+        "retriable": True,
+    }
 
 
 def test_a_trace_goes_with_its_task(api: Served):

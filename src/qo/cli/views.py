@@ -40,6 +40,7 @@ def _facts(task: Task, now: float) -> list[tuple[str, Text]]:
     facts: list[tuple[str, object]] = [
         ("id", task.id),
         ("queue", task.queue),
+        ("was", task.ended_as.value if task.status is Status.ARCHIVED else None),
         ("priority", task.priority),
         ("tries", f"{task.attempt} ({task.failures} of {1 + task.max_retries} failures allowed)"),
         ("created", _when(task.created_at, now)),
@@ -59,6 +60,8 @@ def _facts(task: Task, now: float) -> list[tuple[str, Text]]:
     if task.result is not None:
         shown.append(("result", _long(as_json(to_json(task.result)), STYLES[Status.COMPLETED])))
     if task.error:
+        if task.failure_kind is not None:
+            shown.append(("failure kind", data(task.failure_kind.value)))
         shown.append(("error", _long(task.error, STYLES[Status.FAILED])))
     return shown
 

@@ -61,6 +61,7 @@ from qo.model import (
     check_type,
     complete,
     cursor,
+    ended_because,
     is_a,
     release,
     renew,
@@ -70,7 +71,7 @@ from qo.model import (
 from qo.stats import Interval, StatsRecorder, read_stats
 from qo.storages import ObjectStorage
 from qo.sweep import LeaseExpiry, Retention, lease_length
-from qo.transitions import Transitions, failure_kind, log_started
+from qo.transitions import Transitions, log_started
 
 log = logging.getLogger("qo.client")
 PAGE_SIZE = 500  # tasks in one request that reads or changes many
@@ -296,7 +297,7 @@ class Client:
         """Wait for a task to end and return its result, or raise TaskFailed or ResultTimeout."""
         task = await self.ended(task_id, timeout=timeout)
         if task.result is None:
-            raise TaskFailed(task, kind=failure_kind(task))
+            raise TaskFailed(task, kind=ended_because(task))
         return decode(task.result)
 
     async def ended(self, task_id: str, *, timeout: Seconds | None = None) -> Task:

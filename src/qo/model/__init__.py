@@ -39,7 +39,17 @@ from qo.model.check import (
 )
 from qo.model.claim_request import EXPIRY_GRACE, LEASE, ClaimRequest, eligibility, eligible
 from qo.model.event import Event, event_of
-from qo.model.failures import LOST, after_error, after_expiry, expire, fail, lost_its_process, reject, set_apart
+from qo.model.failures import (
+    LOST,
+    after_error,
+    after_expiry,
+    ended_because,
+    expire,
+    fail,
+    lost_its_process,
+    reject,
+    set_apart,
+)
 from qo.model.filter import (
     CountKey,
     Counts,
@@ -80,13 +90,16 @@ from qo.model.task import (
     TIMEOUT,
     UNFINISHED,
     WINDOW,
+    FailureKind,
     NewTask,
     Status,
     Task,
     admit,
     created,
+    kind_of,
     lane_of,
     stamps,
+    with_kind,
 )
 from qo.model.text import ERROR_LIMIT, is_a, show
 
@@ -125,6 +138,7 @@ __all__ = [
     "CountKey",
     "Counts",
     "Event",
+    "FailureKind",
     "Filter",
     "Guard",
     "LaneHead",
@@ -171,6 +185,7 @@ __all__ = [
     "effective_rank",
     "eligibility",
     "eligible",
+    "ended_because",
     "event_of",
     "expire",
     "fail",
@@ -181,6 +196,7 @@ __all__ = [
     "is_repeat",
     "is_retrying",
     "is_too_deep",
+    "kind_of",
     "lane_matcher",
     "lane_of",
     "level",
@@ -196,5 +212,6 @@ __all__ = [
     "set_apart",
     "show",
     "stamps",
+    "with_kind",
     "withdraw",
 ]

@@ -13,7 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from qo.model.claim_request import ClaimRequest
-from qo.model.task import FINISHED, Status, Task
+from qo.model.task import FINISHED, FailureKind, Status, Task, kind_of
 
 
 class Guard(StrEnum):
@@ -51,6 +51,7 @@ class Change(Struct, frozen=True, kw_only=True, gc=False):
     failures: int | None = None
     result: bytes | None = None
     error: str | None = None
+    failure_kind: FailureKind | None = None  # of `error`; None with an error is read as ERROR
     started_at: float | None = None  # an instant by the engine's clock: when the handler began
 
 
@@ -103,6 +104,10 @@ def apply(task: Task, change: Change, now: float) -> Task | None:
         failures=task.failures if change.failures is None else change.failures,
         result=None if to is Status.PENDING else task.result if change.result is None else change.result,
         error=None if to is Status.COMPLETED else task.error if change.error is None else change.error,
+        failure_kind=None
+        if to is Status.COMPLETED
+        else kind_of(change.error, change.failure_kind) or task.failure_kind,
+        archived_from=task.status if to is Status.ARCHIVED else None,
         worker_id=None if to is Status.PENDING else task.worker_id,
         lease_expires_at=now + change.lease if change.lease is not None else None,
         started_at=None

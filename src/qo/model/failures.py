@@ -1,23 +1,36 @@
 """What a failure makes of a task. Whoever holds the lease (or found it expired) asks here, then applies the answer."""
 
 from qo.model.change import Change, Guard
-from qo.model.task import LONGEST, Status, Task
+from qo.model.task import LONGEST, FailureKind, Status, Task
 from qo.model.text import keepable
 
-LOST = "lost: "  # how the error of an attempt begins whose process did not live to report it
+LOST = "lost: "  # how the error of a lost attempt begins, for people; its kind is `FailureKind.LOST`
 
 
 def lost_its_process(task: Task) -> bool:
     """The last attempt ended with its process, and perhaps ended it: a suspect."""
-    return task.error is not None and task.error.startswith(LOST)
+    return task.failure_kind is FailureKind.LOST
+
+
+def ended_because(task: Task) -> FailureKind:
+    """Why a task ended without a result."""
+    if task.ended_as is Status.CANCELLED:
+        return FailureKind.CANCELLED
+    return task.failure_kind or FailureKind.ERROR
 
 
 def after_error(
-    task: Task, error: str, *, luck: float, after: float | None = None, started_at: float | None = None
+    task: Task,
+    error: str,
+    *,
+    kind: FailureKind = FailureKind.ERROR,
+    luck: float,
+    after: float | None = None,
+    started_at: float | None = None,
 ) -> Change:
     """The attempt failed: try again after the back-off (or `after` seconds), or give up."""
     if task.failures >= task.max_retries:
-        return fail(task, error, started_at=started_at)
+        return fail(task, error, kind=kind, started_at=started_at)
     failures = task.failures + 1
     return Change(
         id=task.id,
@@ -27,10 +40,11 @@ def after_error(
         failures=failures,
         delay=task.retry.delay(failures, luck) if after is None else min(LONGEST, max(0.0, after)),  # NaN is 0 too
         error=keepable(error),
+        failure_kind=kind,
     )
 
 
-def fail(task: Task, error: str, *, started_at: float | None = None) -> Change:
+def fail(task: Task, error: str, *, kind: FailureKind = FailureKind.ERROR, started_at: float | None = None) -> Change:
     """The attempt failed for good, whatever retries are left."""
     return Change(
         id=task.id,
@@ -39,13 +53,20 @@ def fail(task: Task, error: str, *, started_at: float | None = None) -> Change:
         to=Status.FAILED,
         failures=task.failures + 1,
         error=keepable(error),
+        failure_kind=kind,
         started_at=started_at,
     )
 
 
 def reject(task: Task, error: str) -> Change:
-    """Fail a pending task that no worker will run. No attempt was made, so `attempt` and `failures` stay."""
-    return Change(id=task.id, guard=Guard.WAITING, to=Status.FAILED, error=keepable(error))
+    """Fail a pending task of a type that no worker handles. No attempt was made, so `attempt` and `failures` stay."""
+    return Change(
+        id=task.id,
+        guard=Guard.WAITING,
+        to=Status.FAILED,
+        error=keepable(error),
+        failure_kind=FailureKind.UNKNOWN_TYPE,
+    )
 
 
 def set_apart(task: Task, reason: str) -> Change:
@@ -58,12 +79,14 @@ def set_apart(task: Task, reason: str) -> Change:
         to=Status.PENDING,
         delay=0.0,
         error=keepable(f"{LOST}{reason}"),
+        failure_kind=FailureKind.LOST,
     )
 
 
 def after_expiry(task: Task, *, luck: float) -> Change:
     """The worker went silent: a failure like any other, so a task that kills its workers ends too."""
-    return after_error(task, f"{LOST}worker {task.worker_id} let the lease of attempt {task.attempt} expire", luck=luck)
+    error = f"{LOST}worker {task.worker_id} let the lease of attempt {task.attempt} expire"
+    return after_error(task, error, kind=FailureKind.LOST, luck=luck)
 
 
 def expire(task: Task, *, luck: float, grace: float) -> Change:
@@ -78,4 +101,5 @@ def expire(task: Task, *, luck: float, grace: float) -> Change:
         failures=lost.failures,
         delay=lost.delay,
         error=lost.error,
+        failure_kind=lost.failure_kind,
     )

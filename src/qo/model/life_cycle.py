@@ -23,7 +23,7 @@ from qo.model.change import (
 )
 from qo.model.claim_request import ClaimRequest
 from qo.model.failures import after_error, expire, fail, reject, set_apart
-from qo.model.task import FINISHED, Status, Task
+from qo.model.task import FINISHED, FailureKind, Status, Task
 
 REFUSED = "-"
 GONE = "gone"
@@ -124,6 +124,15 @@ GUARDS = {
 }
 
 
+KINDS = {
+    FailureKind.ERROR: "the handler raised an error, or its worker reported a failure.",
+    FailureKind.TIMEOUT: "the attempt took longer than its time limit.",
+    FailureKind.LOST: "the worker or the process of the handler died, or the lease expired.",
+    FailureKind.UNKNOWN_TYPE: "no worker handles the type of the task (`reject`).",
+    FailureKind.CANCELLED: "only as `TaskFailed.kind`: the task was cancelled.",
+}
+
+
 def sample(status: Status) -> Task:
     """A task in the given status to which every change can apply: it is due, and its lease has just expired."""
     held = status is Status.RUNNING
@@ -161,7 +170,7 @@ def guard(step: LifeCycleStep) -> Guard | None:
 
 def render() -> str:
     """The whole page, as Markdown."""
-    return "\n".join([*_head(), *_table(), "", *_guards(), "", *_steps(), "", *_diagram(), ""])
+    return "\n".join([*_head(), *_table(), "", *_guards(), "", *_steps(), "", *_kinds(), "", *_diagram(), ""])
 
 
 def _head() -> Iterator[str]:
@@ -192,6 +201,14 @@ def _guards() -> Iterator[str]:
 def _steps() -> Iterator[str]:
     for step in STEPS:
         yield f"- **{step.name}**: {step.meaning}"
+
+
+def _kinds() -> Iterator[str]:
+    yield "`failure_kind` says why the attempt failed that `error` is about, and is kept for as long as `error`."
+    yield "`archived_from` is the status that a task had before it was archived."
+    yield ""
+    for kind, sentence in KINDS.items():
+        yield f"- `{kind}`: {sentence}"
 
 
 def _diagram() -> Iterator[str]:

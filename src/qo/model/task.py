@@ -27,6 +27,23 @@ class Status(StrEnum):
     ARCHIVED = "archived"  # finished and out of the normal listing
 
 
+class FailureKind(StrEnum):
+    """Why an attempt failed. `CANCELLED` is why a task has no result; no attempt fails so."""
+
+    __hash__ = str.__hash__
+
+    ERROR = "error"  # its handler raised, or its worker reported a failure
+    TIMEOUT = "timeout"
+    LOST = "lost"  # its worker or its process did not live to report it
+    UNKNOWN_TYPE = "unknown_type"  # no worker handles its type
+    CANCELLED = "cancelled"
+
+    @classmethod
+    def _missing_(cls, value: object) -> "FailureKind | None":
+        """A kind that a newer build writes is read as an error."""
+        return cls.ERROR if isinstance(value, str) else None
+
+
 UNFINISHED = frozenset({Status.PENDING, Status.RUNNING})
 FINISHED = frozenset(Status) - UNFINISHED
 
@@ -66,6 +83,8 @@ class Task(Struct, frozen=True, kw_only=True, gc=False):
     payload: bytes = b"null"
     result: bytes | None = None
     error: str | None = None  # of the last failure; gone once the task completes
+    failure_kind: FailureKind | None = None  # of `error`
+    archived_from: Status | None = None  # the status before it was archived; None for those archived by older builds
     priority: int = MEDIUM
     needs: tuple[str, ...] = ()
     timeout: float = TIMEOUT
@@ -93,6 +112,17 @@ class Task(Struct, frozen=True, kw_only=True, gc=False):
         return due_at(self.available_at, self.created_at)
 
     @property
+    def ended_as(self) -> Status:
+        """Its status, or the one it had before it was archived; guessed for a task that an older build archived."""
+        if self.status is not Status.ARCHIVED:
+            return self.status
+        if self.archived_from is not None:
+            return self.archived_from
+        if self.error is not None and self.failures > 0:
+            return Status.FAILED
+        return Status.CANCELLED if self.result is None else Status.COMPLETED
+
+    @property
     def is_claimed_only(self) -> bool:
         """A worker holds it and has not said that its handler began; a handler that is quick is told of at its end."""
         return self.status is Status.RUNNING and self.started_at is None
@@ -104,6 +134,17 @@ class Task(Struct, frozen=True, kw_only=True, gc=False):
 
     def __repr__(self) -> str:
         return f"<Task {self.id} {self.type} {self.status} attempt={self.attempt}>"
+
+
+def kind_of(error: str | None, kind: FailureKind | None) -> FailureKind | None:
+    """The kind to store or read with an error. Older builds write errors without kinds, and kinds outlive errors."""
+    return None if error is None else kind or FailureKind.ERROR
+
+
+def with_kind(task: Task) -> Task:
+    """A task as it was decoded, with the kind of its error."""
+    kind = kind_of(task.error, task.failure_kind)
+    return task if task.failure_kind is kind else replace(task, failure_kind=kind)
 
 
 def lane_of(task: Task) -> tuple[str, str, tuple[str, ...], int]:

@@ -12,14 +12,14 @@ import apsw
 import msgspec
 from msgspec import Meta
 
-from qo.model import UNREADABLE, RetryPolicy, Status, Task
+from qo.model import UNREADABLE, FailureKind, RetryPolicy, Status, Task, kind_of
 from qo.sqlite_tables.damage import BadRow, DamageFound, all_numbers
 from qo.sqlite_tables.lanes import SqliteLanes
 
 _COLUMNS = (
     "n, id, lane, status, available_at, rank, attempt, failures, version, created_at, updated_at, started_at, "
     "completed_at, lease_expires_at, lease_id, worker_id, priority, timeout, max_retries, retry, idempotency_key, "
-    "trace_id, error, run_at"
+    "trace_id, error, run_at, failure_kind, archived_from"
 )
 _WHOLE = f"""
 SELECT json_group_array(json_array({_COLUMNS}, length(payload), length(result))),
@@ -67,6 +67,8 @@ _Whole = tuple[
     str | None,
     str | None,
     float | None,
+    str | None,
+    _Status | None,
     int,
     int | None,
 ]  # fmt: skip - one for each of _COLUMNS, and the two lengths
@@ -202,6 +204,8 @@ def _task(row: tuple[Any, ...], payload: bytes, result: bytes | None, lanes: Sql
         payload=payload,
         result=result,
         error=row[22],
+        failure_kind=kind_of(row[22], row[24] and FailureKind(row[24])),
+        archived_from=row[25] and STATUS[row[25]],
         priority=row[16],
         needs=needs,
         timeout=row[17],

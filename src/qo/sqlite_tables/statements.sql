@@ -101,8 +101,10 @@ UPDATE tasks
 SET status = v.column2, ready = v.column3, available_at = v.column4, rank = v.column5, failures = v.column6,
     timeout = v.column7, error = v.column8, worker_id = v.column9, lease_expires_at = v.column10,
     started_at = v.column11, completed_at = v.column12, updated_at = v.column13, version = v.column14,
-    result = CASE WHEN v.column2 <> 'pending' THEN coalesce(v.column15, tasks.result) END
-FROM (VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)) AS v
+    result = CASE WHEN v.column2 <> 'pending' THEN coalesce(v.column15, tasks.result) END,
+    failure_kind = CASE WHEN v.column2 <> 'completed' THEN coalesce(v.column16, tasks.failure_kind) END,
+    archived_from = CASE WHEN v.column2 = 'archived' THEN tasks.status END
+FROM (VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)) AS v
 WHERE tasks.n = v.column1
 
 -- name: set_aside

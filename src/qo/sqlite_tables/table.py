@@ -28,6 +28,7 @@ from qo.model import (
     created,
     in_order,
     is_repeat,
+    kind_of,
     lane_of,
     stamps,
 )
@@ -399,6 +400,7 @@ def _described(task: Task, now: float) -> tuple[object, ...]:
 
 def _changed(n: int, task: Task, change: Change, now: float) -> tuple[object, ...]:
     """The columns that a change may set, in the order of `change`."""
+    kind = kind_of(change.error, change.failure_kind)
     return (
         n,
         plain(task.status),
@@ -415,4 +417,5 @@ def _changed(n: int, task: Task, change: Change, now: float) -> tuple[object, ..
         task.updated_at,
         task.version,
         change.result,
+        None if kind is None else kind.value,
     )

@@ -2,6 +2,7 @@
 
 from qo.engine import Engine
 from qo.model import (
+    FailureKind,
     Filter,
     RetryPolicy,
     Status,
@@ -243,6 +244,42 @@ class ChangeContract:
         assert (task.attempt, task.failures) == (2, 0)
         await engine.apply([complete(task)])
         assert await engine.apply([replay(task_id(0))]) == [False]
+
+    async def test_why_an_attempt_failed_is_kept_beside_its_error(self, engine: Engine, clock: ManualClock) -> None:
+        await engine.add([new(number) for number in range(7)])
+        held = {task.id: task for task in await claim(engine, limit=6)}
+        plain, late, ended, apart, done, lost = (held[task_id(number)] for number in range(6))
+        changes = [
+            after_error(plain, "timed out after 3 s, says the handler", luck=0.5, after=0),
+            after_error(late, "e", kind=FailureKind.TIMEOUT, luck=0.5, after=0),
+            fail(ended, "e", kind=FailureKind.TIMEOUT),
+            set_apart(apart, "its worker died"),
+            complete(done),
+            reject(await stored(engine, 6), "no worker handles it"),
+        ]
+        assert await engine.apply(changes) == [True] * 6
+        clock.advance(60)
+        assert await engine.apply([expire(lost, luck=0.5, grace=0)]) == [True]
+        kinds = [(await stored(engine, number)).failure_kind for number in range(7)]
+        assert kinds == ["error", "timeout", "timeout", "lost", None, "lost", "unknown_type"]
+        clock.advance(60)
+        again = {task.id: task for task in await claim(engine, limit=6)}
+        assert again[task_id(1)].failure_kind is FailureKind.TIMEOUT
+        changes = [after_error(again[task_id(1)], "e", luck=0.5), complete(again[task_id(0)]), cancel(task_id(3))]
+        assert await engine.apply([*changes, replay(task_id(2))]) == [True] * 4
+        kinds = [(await stored(engine, number)).failure_kind for number in range(4)]
+        assert kinds == [None, "error", "timeout", "lost"]  # as `error`: kept by all that keep it
+
+    async def test_an_archived_task_says_what_it_was_before(self, engine: Engine) -> None:
+        await engine.add([new(0), new(1), new(2, delay=9.0)])
+        first, second = sorted(await claim(engine, limit=2), key=lambda task: task.id)
+        await engine.apply([complete(first), fail(second, "boom"), cancel(task_id(2))])
+        assert await engine.apply([archive(task_id(number)) for number in range(3)]) == [True] * 3
+        archived = [await stored(engine, number) for number in range(3)]
+        before = [Status.COMPLETED, Status.FAILED, Status.CANCELLED]
+        assert [task.archived_from for task in archived] == [task.ended_as for task in archived] == before
+        assert await engine.apply([replay(task_id(1))]) == [True]
+        assert (await stored(engine, 1)).archived_from is None
 
     async def test_finished_tasks_can_be_archived_and_brought_back(self, engine: Engine, clock: ManualClock) -> None:
         await engine.add([new()])

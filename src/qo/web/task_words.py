@@ -8,7 +8,7 @@
 | `failed`    | `dead_letter` | its retries are used up |
 | `failed`    | `failed`      | it failed for good before that: `Fail`, `reject` |
 | `cancelled` | `cancelled`   | |
-| `archived`  | what it was before, with `archived` true | told from its error and result |
+| `archived`  | what it was before | with `archived` true |
 
 Priorities 0, 1 to 6 and 7 to 9 are `high`, `medium` and `low`.
 """
@@ -43,16 +43,7 @@ def word(status: Status, failures: int, max_retries: int) -> Word:
 
 
 def task_word(task: Task) -> Word:
-    return word(ended_as(task), task.failures, task.max_retries)
-
-
-def ended_as(task: Task) -> Status:
-    """The status of a task, or, once it is archived, the one it ended with."""
-    if task.status is not Status.ARCHIVED:
-        return task.status
-    if task.error is not None and task.failures > 0:
-        return Status.FAILED
-    return Status.CANCELLED if task.result is None else Status.COMPLETED
+    return word(task.ended_as, task.failures, task.max_retries)
 
 
 def effective_level(task: Task, now: float) -> LevelWord:

@@ -18,7 +18,19 @@ from qo.backoff import Backoff
 from qo.clock import boot_clock
 from qo.errors import StorageError
 from qo.ids import luck
-from qo.model import LOST, Change, Filter, Status, Task, after_error, cursor, lost_its_process, release, set_apart
+from qo.model import (
+    LOST,
+    Change,
+    FailureKind,
+    Filter,
+    Status,
+    Task,
+    after_error,
+    cursor,
+    lost_its_process,
+    release,
+    set_apart,
+)
 from qo.tasks import Executor
 from qo.worker.run_table import RunEntry
 from qo.worker.store_calls import bounded
@@ -115,7 +127,7 @@ def change_of(task: Task, report: CrashReport) -> Change:
     reason = f"{late}its worker process {report.cause}"
     is_known = len(report.suspects) == 1 or task.id in report.unreachable
     if (is_known and not report.is_uncertain) or lost_its_process(task):
-        return after_error(task, f"{LOST}{reason}", luck=luck())
+        return after_error(task, f"{LOST}{reason}", kind=FailureKind.LOST, luck=luck())
     return set_apart(task, f"{reason} while {len(report.suspects)} tasks ran there")
 
 

@@ -8,7 +8,7 @@ from qo.engine import Engine
 from qo.errors import StorageError
 from qo.model import renew
 from qo.worker.executors import Executors
-from qo.worker.run import HANDED_BACK, Run, RunOutcome, timed_out
+from qo.worker.run import HANDED_BACK, Run, timed_out
 from qo.worker.run_table import LeasedRuns
 from qo.worker.settler import Settler
 
@@ -163,9 +163,9 @@ class LeaseKeeper:
             run.timed_out = True
             self._executors.cancel(run)
         elif (bystanders := self._executors.bystanders(run)) is not None:
-            self._settler.report(run, RunOutcome(error=f"{timed_out(run.time_limit)} and blocked its event loop"))
+            self._settler.report(run, timed_out(run.time_limit, " and blocked its event loop"))
             for other in bystanders:
                 self._settler.report(other, HANDED_BACK)
         elif late >= CANCEL_TIMEOUT:
             self._executors.abandon(run)
-            self._settler.report(run, RunOutcome(error=f"{timed_out(run.time_limit)} and ignored its cancellation"))
+            self._settler.report(run, timed_out(run.time_limit, " and ignored its cancellation"))

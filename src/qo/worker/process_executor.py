@@ -22,7 +22,7 @@ from msgspec import Struct
 from qo import destinations, tracing
 from qo.clock import Clock, boot_clock
 from qo.errors import InvalidSetting
-from qo.model import LOST, Task, lost_its_process
+from qo.model import LOST, FailureKind, Task, lost_its_process
 from qo.tasks import STYLES, Arguments, Executor, Handler, running
 from qo.worker.run import UNSTARTED, Run, RunOutcome, encode_result, is_reachable, outcome_of, timed_out
 from qo.worker.start_queue import StartQueue
@@ -127,10 +127,11 @@ def _exchange(child: _Child, run: Run, limit: int) -> RunOutcome | None:
 def _outcome_of_death(child: _Child, run: Run) -> RunOutcome:
     if run.timed_out:
         # A suspect stays a suspect: in a thread it might hold the GIL, and a thread cannot be killed.
-        return RunOutcome(error=f"{LOST if lost_its_process(run.task) else ''}{timed_out(run.time_limit)}")
+        late = timed_out(run.time_limit)
+        return RunOutcome(error=f"{LOST}{late.error}", kind=FailureKind.LOST) if lost_its_process(run.task) else late
     code = child.process.exitcode
     how = f"was killed by signal {-code}" if code is not None and code < 0 else f"exited with code {code}"
-    return RunOutcome(error=f"{LOST}the process running the handler {how}")
+    return RunOutcome(error=f"{LOST}the process running the handler {how}", kind=FailureKind.LOST)
 
 
 def check_reachable(handler: Handler) -> None:

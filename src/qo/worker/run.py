@@ -9,7 +9,19 @@ from msgspec import Struct
 
 from qo.codec import encode_value
 from qo.errors import Fail, InvalidTask, Retry
-from qo.model import ERROR_LIMIT, Change, Task, after_error, check_size, complete, fail, is_a, release, set_apart
+from qo.model import (
+    ERROR_LIMIT,
+    Change,
+    FailureKind,
+    Task,
+    after_error,
+    check_size,
+    complete,
+    fail,
+    is_a,
+    release,
+    set_apart,
+)
 from qo.model.task import LONGEST
 from qo.tasks import Handler
 from qo.worker.process_exit import Exited
@@ -22,6 +34,7 @@ class RunOutcome(Struct, frozen=True, kw_only=True):
 
     result: bytes | None = None
     error: str | None = None
+    kind: FailureKind = FailureKind.ERROR  # of `error`
     permanent: bool = False  # do not retry
     after: float | None = None  # seconds until the retry
     handed_back: bool = False  # did not run, or not to its end; does not count as a failure
@@ -133,7 +146,7 @@ def outcome_of(error: BaseException, *, timeout: float | None = None) -> RunOutc
     try:
         return _outcome_of(error, timeout)
     except TimedOut:  # raised in this thread while the error's text was built
-        return RunOutcome(error=timed_out(timeout) if timeout is not None else _without_text(error))
+        return RunOutcome(error=_without_text(error)) if timeout is None else timed_out(timeout)
     except BaseException:  # noqa: BLE001 - its __str__ raised
         return RunOutcome(error=_without_text(error))
 
@@ -144,7 +157,7 @@ def _without_text(error: BaseException) -> str:
 
 def _outcome_of(error: BaseException, timeout: float | None) -> RunOutcome:
     if timeout is not None and isinstance(error, TimedOut | asyncio.CancelledError):
-        return RunOutcome(error=timed_out(timeout))
+        return timed_out(timeout)
     match error:
         case Retry():
             after = error.after if is_a(error.after, int, float) else None
@@ -158,8 +171,8 @@ def _outcome_of(error: BaseException, timeout: float | None) -> RunOutcome:
     return RunOutcome(error=describe(error))
 
 
-def timed_out(timeout: float) -> str:
-    return f"timed out after {timeout:g} s"
+def timed_out(timeout: float, more: str = "") -> RunOutcome:
+    return RunOutcome(error=f"timed out after {timeout:g} s{more}", kind=FailureKind.TIMEOUT)
 
 
 def describe(error: BaseException, summary: str = "") -> str:
@@ -184,5 +197,5 @@ def settlement(run: Run, outcome: RunOutcome, luck: Callable[[], float]) -> Chan
     if outcome.error is None:
         return complete(task, outcome.result or b"null", started_at=started_at)
     if outcome.permanent:
-        return fail(task, outcome.error, started_at=started_at)
-    return after_error(task, outcome.error, luck=luck(), after=outcome.after, started_at=started_at)
+        return fail(task, outcome.error, kind=outcome.kind, started_at=started_at)
+    return after_error(task, outcome.error, kind=outcome.kind, luck=luck(), after=outcome.after, started_at=started_at)

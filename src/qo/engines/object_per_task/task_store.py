@@ -19,7 +19,7 @@ from qo.engines.quarantine import Quarantine
 from qo.engines.retry import retry
 from qo.engines.unknown_fields import Shape, put_back, unknown_fields
 from qo.ids import new_token
-from qo.model import UNREADABLE, Event, RetryPolicy, Status, Task, event_of, is_id
+from qo.model import UNREADABLE, Event, RetryPolicy, Status, Task, event_of, is_id, with_kind
 
 KEPT_WRITE_IDS = 8  # other processes may write up to this often before a lost response is resolved
 _TOMBSTONE_WRITES = 2  # writes that do not increase the task's version
@@ -55,6 +55,9 @@ def decode(data: bytes) -> StoredDocument:
     """Raises one of UNREADABLE."""
     check_seal(data)
     document = _decoder.decode(data)
+    task = with_kind(document.task)
+    if task is not document.task:
+        document = replace(document, task=task)
     unknown = unknown_fields(data, _SHAPE)
     return replace(document, unknown=unknown) if unknown else document
 

@@ -16,7 +16,7 @@ from qo.checksum import check_seal, sealed
 from qo.damage import QUARANTINE
 from qo.engines.unknown_fields import Shape, Unknown, put_back, unknown_fields
 from qo.formats import Format, check_format, format_of
-from qo.model import ID_PATTERN, UNREADABLE, Event, RetryPolicy, Status, Task, is_too_deep
+from qo.model import ID_PATTERN, UNREADABLE, Event, RetryPolicy, Status, Task, is_too_deep, with_kind
 
 FORMAT = 2  # 1: before `followers`
 ADDITIVE: frozenset[int] = frozenset()  # formats that only add what earlier builds may ignore and keep
@@ -113,7 +113,9 @@ def decode_record(data: bytes) -> Record:
     """Raises ValueError."""
     if is_too_deep(data):
         raise ValueError("it is nested too deeply")
-    return _records.decode(data)
+    record = _records.decode(data)
+    task = with_kind(record.task)
+    return record if task is record.task else replace(record, task=task)
 
 
 def id_in(data: bytes) -> str:

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 from qo.engines.postgres.arrays import blobs, floats, integers, texts, uuids
 from qo.engines.postgres.lanes import Key, LaneNumbers
 from qo.engines.postgres.rows import encode_retry, plain
-from qo.model import STRICT, Change, ClaimRequest, Guard, NewTask, RetryPolicy, Status
+from qo.model import STRICT, Change, ClaimRequest, Guard, NewTask, RetryPolicy, Status, kind_of
 
 T = TypeVar("T")
 
@@ -114,5 +114,11 @@ def columns(changes: Sequence[Change]) -> dict[str, Any]:
         "failures": integers([change.failures for change in changes]),
         "result": blobs([change.result for change in changes]),
         "error": texts([change.error for change in changes]),
+        "failure_kind": texts([_kind_text(change) for change in changes]),
         "started_at": floats([change.started_at for change in changes]),
     }
+
+
+def _kind_text(change: Change) -> str | None:
+    kind = kind_of(change.error, change.failure_kind)
+    return None if kind is None else kind.value

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from qo.engines.postgres.lanes import PostgresLane
-from qo.model import RetryPolicy, Status, Task
+from qo.model import FailureKind, RetryPolicy, Status, Task, kind_of
 
 LANE, STATUS_COLUMN = 1, 2  # the places of `lane` and `status` among the columns of a task
 DAMAGED_STATUS = "damaged"  # of a row that could not be read as a task, and was set aside
@@ -28,7 +28,7 @@ def task_of(row: tuple[Any, ...], lane: PostgresLane) -> Task:
     (
         id_, _, status, payload, result, error, priority, timeout, max_retries, retry, attempt, failures, available_at,
         lease_expires_at, worker_id, created_at, updated_at, started_at, completed_at, idempotency_key, trace_id,
-        version, rank, lease_id, run_at,
+        version, rank, lease_id, run_at, failure_kind, archived_from,
     ) = row  # fmt: skip
     return Task(
         id=id_,
@@ -38,6 +38,8 @@ def task_of(row: tuple[Any, ...], lane: PostgresLane) -> Task:
         payload=payload,
         result=result,
         error=error,
+        failure_kind=kind_of(error, failure_kind and FailureKind(failure_kind)),
+        archived_from=archived_from and STATUS[archived_from],
         priority=priority,
         needs=lane.needs,
         timeout=timeout,

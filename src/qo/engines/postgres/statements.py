@@ -18,7 +18,8 @@ NOTE_TABLES = {ADMIN_NOTES: "admin_notes", AUDIT_NOTES: "audit_notes"}
 COLUMNS = (
     "t.id::text, t.lane, t.status, t.payload, t.result, t.error, t.priority, t.timeout, t.max_retries, t.retry, "
     "t.attempt, t.failures, t.available_at, t.lease_expires_at, t.worker_id, t.created_at, t.updated_at, t.started_at, "
-    "t.completed_at, t.idempotency_key, t.trace_id, t.version, t.rank, t.lease_id, t.run_at"
+    "t.completed_at, t.idempotency_key, t.trace_id, t.version, t.rank, t.lease_id, t.run_at, "
+    "t.failure_kind, t.archived_from"
 )
 
 # In the FROM of every statement that writes. Raises if a newer qo has come since the queue was opened.

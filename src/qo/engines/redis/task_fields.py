@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from qo.damage import check_stored
-from qo.model import MEDIUM, STRICT, UNREADABLE, Change, Event, NewTask, RetryPolicy, Status, Task
+from qo.model import MEDIUM, STRICT, UNREADABLE, Change, Event, FailureKind, NewTask, RetryPolicy, Status, Task, kind_of
 
 log = logging.getLogger("qo.engines")
 _HEAD = struct.Struct(">BIIIdddddddd")
@@ -20,7 +20,7 @@ STATUSES = (
     Status.PENDING, Status.RUNNING, Status.COMPLETED, Status.FAILED, Status.CANCELLED, Status.ARCHIVED,
 )  # fmt: skip
 _DEFAULT_RETRY = RetryPolicy()
-FIELDS = 6  # of a task in an answer: id, s, d, p, r, e
+FIELDS = 8  # of a task in an answer: id, s, d, p, r, e, k, a
 
 
 class RedisLane(NamedTuple):
@@ -116,6 +116,7 @@ def pack_changes(changes: Sequence[Change]) -> bytes:
                 change.result is not None,
                 change.error,
                 change.started_at,
+                kind_of(change.error, change.failure_kind),
             )
             for change in changes
         ]
@@ -140,13 +141,14 @@ def unpack_tasks(rows: Sequence[Any]) -> UnpackedTasks:
 
 
 def _task(row: Sequence[Any]) -> Task:
-    id_, state, description, payload, result, error = row
+    id_, state, description, payload, result, error_text, kind, archived_from = row
     if payload is None or description is None:
         raise ValueError("its payload or its description is missing")
     (
         status, attempt, failures, version, timeout, available_at, rank, created_at, updated_at, lease_expires_at,
         started_at, completed_at,
     ) = _HEAD.unpack_from(state)  # fmt: skip
+    error = None if error_text is None else error_text.decode()
     lane, worker_id, lease_id = state[_HEAD.size :].split(b"\0", 2)
     queue, type_, needs, _ = place_of(lane)
     described = _description(description)
@@ -157,7 +159,9 @@ def _task(row: Sequence[Any]) -> Task:
         status=STATUSES[status],
         payload=payload,
         result=result,
-        error=None if error is None else error.decode(),
+        error=error,
+        failure_kind=kind_of(error, None if kind is None else FailureKind(kind.decode())),
+        archived_from=None if archived_from is None else Status(archived_from.decode()),
         priority=described.priority,
         needs=needs,
         timeout=timeout,
@@ -205,6 +209,10 @@ def pack_task(task: Task, events: Sequence[Event]) -> Fields:
         fields[b"r"] = task.result
     if task.error is not None:
         fields[b"e"] = task.error.encode()
+    if task.failure_kind is not None:
+        fields[b"k"] = task.failure_kind.encode()
+    if task.archived_from is not None:
+        fields[b"a"] = task.archived_from.encode()
     return fields | {b"h%d" % event.version: _pack_event(event) for event in events}
 
 

@@ -6,7 +6,7 @@ from msgspec import UNSET, Struct, UnsetType
 
 from qo.clock import iso
 from qo.codec import event_view, json_text, task_view
-from qo.model import FINISHED, Event, Status, Task
+from qo.model import FINISHED, Event, FailureKind, Status, Task
 from qo.notes import WorkerNote, is_dead
 
 ERROR_SHOWN = 500  # characters of an error in a list
@@ -26,6 +26,8 @@ class TaskDocument(Struct, frozen=True, kw_only=True):
     payload: Any | UnsetType = UNSET
     result: Any | UnsetType = UNSET
     error: str | None
+    failure_kind: FailureKind | None
+    archived_from: StatusWord | None
     priority: int
     effective_priority: int
     needs: list[str]

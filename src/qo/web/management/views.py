@@ -19,8 +19,7 @@ from msgspec.structs import replace
 
 from qo.clock import iso
 from qo.codec import json_text
-from qo.model import Filter, Status, Task, is_retrying
-from qo.web.task_words import ended_as
+from qo.model import FailureKind, Filter, Status, Task, ended_because, is_retrying
 
 Word = Literal["pending", "processing", "completed", "failed"]
 
@@ -35,7 +34,7 @@ BY_STATUS: dict[Status, Word] = {status: word for word, statuses in STATUSES.ite
 
 
 def word(task: Task) -> Word:
-    return "failed" if is_retrying(task) else BY_STATUS[ended_as(task)]
+    return "failed" if is_retrying(task) else BY_STATUS[task.ended_as]
 
 
 def filter_of(words: Collection[Word], types: tuple[str, ...]) -> Filter:
@@ -58,6 +57,7 @@ class ManagedTask(Struct, frozen=True, kw_only=True, rename="camel"):
     next_retry_at: str | None
     result: Any
     error: str | None
+    failure_kind: FailureKind | None
     run_after: str | None
     created_at: str
     updated_at: str
@@ -81,6 +81,7 @@ def managed(task: Task) -> ManagedTask:
         next_retry_at=next_retry_at(task),
         result=None if task.result is None else json_text(task.result),
         error="cancelled" if task.status is Status.CANCELLED and task.error is None else task.error,
+        failure_kind=ended_because(task) if word(task) == "failed" else None,
         run_after=iso(task.run_at),
         created_at=iso(task.created_at),
         updated_at=iso(task.updated_at),

@@ -13,7 +13,7 @@ from qo.client import Client
 from qo.clock import Clock, boot_clock
 from qo.errors import StorageError
 from qo.ids import luck
-from qo.model import Task, after_error
+from qo.model import Change, FailureKind, Task, after_error
 
 REPORT_GRACE = 1.0  # seconds beyond its time limit that the report of an attempt may be on its way
 _RETRY_INTERVAL = 1.0  # seconds until the next try if the store is unreachable
@@ -53,7 +53,7 @@ class TimeLimits:
         due = [task for ends, task in self._attempts.values() if ends <= late]
         if not due:
             return
-        changes = [after_error(task, f"timed out after {task.time_limit:g} s", luck=luck()) for task in due]
+        changes = [_timed_out(task) for task in due]
         answers = await self._client.engine.apply(changes)
         for task, change, ended in zip(due, changes, answers, strict=True):
             known = self._attempts.get(task.id)
@@ -88,3 +88,7 @@ class TimeLimits:
             self._plan(_RETRY_INTERVAL)
         else:
             self._plan(0.01)
+
+
+def _timed_out(task: Task) -> Change:
+    return after_error(task, f"timed out after {task.time_limit:g} s", kind=FailureKind.TIMEOUT, luck=luck())

@@ -6,7 +6,7 @@ from msgspec import UNSET, Struct, UnsetType
 
 from qo.clock import iso
 from qo.codec import json_text
-from qo.model import FINISHED, Event, LevelWord, Status, Task, level_word
+from qo.model import FINISHED, Event, FailureKind, LevelWord, Status, Task, level_word
 from qo.notes import WorkerNote, is_dead
 from qo.web.task_words import Word, effective_level, task_word, word
 
@@ -18,7 +18,10 @@ class PayloadView(Struct, frozen=True, kw_only=True):
 
 
 class ErrorView(Struct, frozen=True, kw_only=True):
+    """`kind` says why the attempt failed."""
+
     message: str
+    kind: FailureKind
     retriable: bool
 
 
@@ -126,7 +129,9 @@ def error_view(task: Task) -> ErrorView | None:
     """What fails for good is not retriable; what used up its retries was."""
     if task.error is None:
         return None
-    return ErrorView(message=task.error, retriable=task_word(task) != "failed")
+    return ErrorView(
+        message=task.error, kind=task.failure_kind or FailureKind.ERROR, retriable=task_word(task) != "failed"
+    )
 
 
 def brief_view(task: Task) -> BriefView:

@@ -40,8 +40,9 @@ WITH clock AS MATERIALIZED (
 change AS MATERIALIZED (
     SELECT * FROM unnest(%(id)s::uuid[], %(guard)s::text[], %(to)s::text[], %(lease_id)s::text[], %(grace)s::float8[],
                          %(delay)s::float8[], %(lease)s::float8[], %(failures)s::integer[],
-                         %(result)s::bytea[], %(error)s::text[], %(started_at)s::float8[])
-        AS c (id, guard, "to", lease_id, grace, delay, lease, failures, result, error, started_at)
+                         %(result)s::bytea[], %(error)s::text[], %(failure_kind)s::text[],
+                         %(started_at)s::float8[])
+        AS c (id, guard, "to", lease_id, grace, delay, lease, failures, result, error, failure_kind, started_at)
 ),
 locked AS MATERIALIZED (
     SELECT t AS task, t.id, t.lane, t.status, t.lease_id, t.lease_expires_at, t.rank, t.available_at, t.version
@@ -73,6 +74,8 @@ changed AS (
         failures = coalesce(a.failures, t.failures),
         result = CASE WHEN a."to" <> 'pending' THEN coalesce(a.result, t.result) END,
         error = CASE WHEN a."to" <> 'completed' THEN coalesce(a.error, t.error) END,
+        failure_kind = CASE WHEN a."to" <> 'completed' THEN coalesce(a.failure_kind, t.failure_kind) END,
+        archived_from = CASE WHEN a."to" = 'archived' THEN t.status END,
         worker_id = CASE WHEN a."to" <> 'pending' THEN t.worker_id END,
         lease_expires_at = clock.now + a.lease,
         started_at = CASE WHEN a."to" <> 'pending' THEN coalesce(a.started_at, t.started_at) END,

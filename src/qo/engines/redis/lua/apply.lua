@@ -1,5 +1,6 @@
 -- ARGV = nonce, now or '', batch, result...
---   batch: per change {id, guard, to, lease_id, grace, delay, lease, failures, has a result, error, started_at}
+--   batch: per change {id, guard, to, lease_id, grace, delay, lease, failures, has a result, error, started_at,
+--                      failure kind}
 -- Answers '1' (written, or written before) or '0' for each.
 local nonce, now, batch = ARGV[1], clock(ARGV[2]), cmsgpack.unpack(ARGV[3])
 check_worker()
@@ -34,7 +35,7 @@ local function reindex(id, old, new)
 end
 
 local function change_task(key, old, error, change, result)
-  local id, _, to, _, _, delay, lease, failures, has_result, new_error, started_at = unpack(change, 1, 11)
+  local id, _, to, _, _, delay, lease, failures, has_result, new_error, started_at, kind = unpack(change, 1, 12)
   local status = CODES[to]
   local available_at = delay and now + delay or old.available_at
   local new = {
@@ -51,8 +52,11 @@ local function change_task(key, old, error, change, result)
   if status ~= RUNNING then fields[3], fields[4] = 'h' .. new.version, event(new, new_error) end -- a renewal is no event
   if has_result then fields[#fields + 1] = 'r'; fields[#fields + 1] = result end
   if new_error and new_error ~= error then fields[#fields + 1] = 'e'; fields[#fields + 1] = new_error end
+  if kind and new_error then fields[#fields + 1] = 'k'; fields[#fields + 1] = kind end
+  if status == ARCHIVED then fields[#fields + 1] = 'a'; fields[#fields + 1] = NAMES[old.status] end
   call('HSET', key, unpack(fields))
-  if error and not new_error then call('HDEL', key, 'e') end
+  if error and not new_error then call('HDEL', key, 'e', 'k') end
+  if old.status == ARCHIVED then call('HDEL', key, 'a') end
   if status == PENDING and old.status > RUNNING then call('HDEL', key, 'r') end
   reindex(id, old, new)
 end

@@ -231,7 +231,7 @@ if is_look then chosen, used = {}, {} end
 if #chosen > 0 then check_worker() end
 
 for _, id in ipairs(chosen) do
-  local row = call('HMGET', task_key(id), 's', 'd', 'p', 'r', 'e')
+  local row = call('HMGET', task_key(id), 's', 'd', 'p', 'r', 'e', 'k', 'a')
   local t, s = decode(row[1]), row[1]
   if t then
     t.status, t.attempt, t.version = RUNNING, t.attempt + 1, t.version + 1
@@ -245,6 +245,7 @@ for _, id in ipairs(chosen) do
   end
   local n = #rows
   rows[n + 1], rows[n + 2], rows[n + 3], rows[n + 4], rows[n + 5], rows[n + 6] = id, s, row[2], row[3], row[4], row[5]
+  rows[n + 7], rows[n + 8] = row[6], row[7]
 end
 for lane, arm in pairs(used) do
   call('ZREMRANGEBYRANK', P .. ':ready:' .. lane, 0, arm.taken - 1)

@@ -2,6 +2,7 @@
 --
 --   KEYS[1] = "{prefix}"; behind it:
 --     :task:<id>               hash    s state (packed), d description (JSON), p payload, r result, e error,
+--                                      k failure kind, a status before it was archived,
 --                                      h<version> one event each (packed); or only m: moved to the archive
 --     :lanes:<status>          zset    lanes that have tasks of this status, by a created_at that none of them is behind;
 --                                      a lane is the JSON text of [queue, type, needs, priority]
@@ -175,9 +176,9 @@ local function sign(nonce, answer) call('SET', P .. ':receipt:' .. nonce, answer
 
 -- A task as the caller reads it.
 local function append(rows, id)
-  local row = call('HMGET', task_key(id), 's', 'd', 'p', 'r', 'e')
+  local row = call('HMGET', task_key(id), 's', 'd', 'p', 'r', 'e', 'k', 'a')
   if row[1] then
     rows[#rows + 1] = id
-    for i = 1, 5 do rows[#rows + 1] = row[i] end
+    for i = 1, 7 do rows[#rows + 1] = row[i] end
   end
 end

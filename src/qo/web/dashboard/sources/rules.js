@@ -17,6 +17,8 @@ const DEFAULTS = {
   payload: 'bnVsbA==', // null
   result: null,
   error: null,
+  failure_kind: null,
+  archived_from: null,
   priority: 6,
   needs: [],
   timeout: 300,
@@ -36,7 +38,8 @@ const DEFAULTS = {
 };
 
 export function whole(task) {
-  return {...DEFAULTS, ...task};
+  const made = {...DEFAULTS, ...task};
+  return {...made, failure_kind: made.error === null ? null : (made.failure_kind ?? 'error')}; // older builds wrote none
 }
 
 /** The changed task, or null if its status does not allow it. */
@@ -51,6 +54,7 @@ export function apply(task, action, now) {
     available_at: availableAt,
     rank: change.delay === undefined ? task.rank : availableAt + Math.max(0, task.rank - dueAt(task)),
     failures: change.failures ?? task.failures,
+    archived_from: to === 'archived' ? task.status : null,
     result: to === 'pending' ? null : task.result,
     worker_id: to === 'pending' ? null : task.worker_id,
     lease_expires_at: null,

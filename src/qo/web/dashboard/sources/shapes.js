@@ -24,6 +24,8 @@ export const isTask = fits({
   payload: orDefault(isText),
   result: orNone(isText),
   error: orNone(isText),
+  failure_kind: orNone(isText),
+  archived_from: orNone((value) => STATUSES.includes(value)),
   priority: orDefault(isCount),
   needs: orDefault(isList),
   timeout: orDefault(isNumber),

@@ -57,6 +57,8 @@ export function taskView(stored, now) {
     payload: valueOf(task.payload),
     result: task.result === null ? null : valueOf(task.result),
     error: task.error,
+    failure_kind: task.failure_kind,
+    archived_from: task.archived_from,
     priority: task.priority,
     effective_priority: effectivePriority(task, waitedUntil(task, now)),
     needs: task.needs,

@@ -94,6 +94,7 @@ export function open({source, to, refresh}) {
     const rows = [
       ['Queue', h('a', {href: address('tasks', {queue: task.queue})}, task.queue)],
       ['Priority', task.effective_priority !== undefined && task.effective_priority !== task.priority ? `${level(task.priority)}, by waiting ${task.effective_priority}` : level(task.priority)],
+      ['Failure', task.failure_kind], ['Before archiving', task.archived_from],
       ['Attempts', `${task.attempt}, ${task.failures} failed of ${task.max_retries + 1} allowed`],
       ['Created', stamp(task.created_at)], ['Available', stamp(task.available_at)], ['Started', task.status === 'running' && !task.started_at ? 'claimed, not started yet' : stamp(task.started_at)],
       ['Ended', stamp(task.completed_at)], ['Last attempt took', worked], ['Changed', stamp(task.updated_at)],
