@@ -15,7 +15,7 @@ from qo.errors import InvalidSetting, Refused, StorageError
 from qo.findings import Finding
 from qo.model import Status
 
-_MIN_VERSION = (5, 0)  # since then scripts are replicated by their effects, so they may read the clock
+_MIN_VERSION = (6, 2)  # of ZADD GT
 # The first patch releases with the fix of CVE-2025-49844, by major and minor version.
 _FIXED_REDIS = {(6, 2): 20, (7, 2): 11, (7, 4): 6, (8, 0): 4, (8, 2): 2}
 _FIXED_VALKEY = {(7, 2): 11, (8, 0): 6, (8, 1): 4}

@@ -14,13 +14,13 @@ from qo.damage import check_stored
 from qo.model import MEDIUM, STRICT, UNREADABLE, Change, Event, FailureKind, NewTask, RetryPolicy, Status, Task, kind_of
 
 log = logging.getLogger("qo.engines")
-_HEAD = struct.Struct(">BIIIdddddddd")
+_STATE = struct.Struct(">BIIIdddddddd")
 _EVENT = struct.Struct(">BIIIdd")
 STATUSES = (
     Status.PENDING, Status.RUNNING, Status.COMPLETED, Status.FAILED, Status.CANCELLED, Status.ARCHIVED,
 )  # fmt: skip
 _DEFAULT_RETRY = RetryPolicy()
-FIELDS = 8  # of a task in an answer: id, s, d, p, r, e, k, a
+FIELDS = 8  # values of a task in a script's answer: id, s, d, p, r, e, k, a
 
 
 class RedisLane(NamedTuple):
@@ -58,8 +58,8 @@ def lane_name(queue: str, type_: str, needs: tuple[str, ...], priority: int) -> 
 
 
 @lru_cache(4096)
-def place_of(lane: bytes) -> RedisLane:
-    return _lane.decode(lane)
+def parse_lane(name: bytes) -> RedisLane:
+    return _lane.decode(name)
 
 
 @lru_cache(4096)
@@ -147,15 +147,15 @@ def _task(row: Sequence[Any]) -> Task:
     (
         status, attempt, failures, version, timeout, available_at, rank, created_at, updated_at, lease_expires_at,
         started_at, completed_at,
-    ) = _HEAD.unpack_from(state)  # fmt: skip
+    ) = _STATE.unpack_from(state)  # fmt: skip
     error = None if error_text is None else error_text.decode()
-    lane, worker_id, lease_id = state[_HEAD.size :].split(b"\0", 2)
-    queue, type_, needs, _ = place_of(lane)
+    lane_text, worker_id, lease_id = state[_STATE.size :].split(b"\0", 2)
+    lane = parse_lane(lane_text)
     described = _description(description)
     return Task(
         id=id_.decode(),
-        queue=queue,
-        type=type_,
+        queue=lane.queue,
+        type=lane.type,
         status=STATUSES[status],
         payload=payload,
         result=result,
@@ -163,7 +163,7 @@ def _task(row: Sequence[Any]) -> Task:
         failure_kind=kind_of(error, None if kind is None else FailureKind(kind.decode())),
         archived_from=None if archived_from is None else Status(archived_from.decode()),
         priority=described.priority,
-        needs=needs,
+        needs=lane.needs,
         timeout=timeout,
         max_retries=described.max_retries,
         retry=described.retry or _DEFAULT_RETRY,
@@ -187,7 +187,7 @@ def _task(row: Sequence[Any]) -> Task:
 
 def lane_and_status(state: bytes) -> tuple[bytes, Status]:
     """The name of the lane and the status in a packed state."""
-    return state[_HEAD.size :].partition(b"\0")[0], STATUSES[state[0]]
+    return state[_STATE.size :].partition(b"\0")[0], STATUSES[state[0]]
 
 
 Fields = dict[bytes, bytes]  # of a task's hash
@@ -231,7 +231,7 @@ def with_unknown_fields(known: Fields, unknown: bytes | None) -> Fields:
 
 
 def _pack_state(task: Task, lane: str) -> bytes:
-    head = _HEAD.pack(
+    head = _STATE.pack(
         STATUSES.index(task.status), task.attempt, task.failures, task.version, task.timeout, task.available_at,
         task.rank, task.created_at, task.updated_at, *(
             nan if at is None else at for at in (task.lease_expires_at, task.started_at, task.completed_at)

@@ -1,11 +1,10 @@
 -- ARGV = nonce, now or '', batch, result...
---   batch: per change {id, guard, to, lease_id, grace, delay, lease, failures, has a result, error, started_at,
---                      failure kind}
--- Answers '1' (written, or written before) or '0' for each.
-local nonce, now, batch = ARGV[1], clock(ARGV[2]), cmsgpack.unpack(ARGV[3])
-check_worker()
-local before = receipt(nonce)
-if before then return before end
+--   batch: per change {id, guard, to, lease_id, grace, delay, lease, failures, has_result, error, started_at, kind}
+-- Returns for each change '1' (applied now, or before) or '0'.
+local nonce, now, batch = ARGV[1], current_time(ARGV[2]), cmsgpack.unpack(ARGV[3])
+check_lease_rights()
+local receipt = read_receipt(nonce)
+if receipt then return receipt end
 
 local allows = {
   held = function(t, lease_id) return t.status == RUNNING and t.lease_id == lease_id end,
@@ -18,42 +17,43 @@ local allows = {
   replayable = function(t) return t.status > COMPLETED end,
 }
 
--- Out of the indexes of what it was, into those of what it is.
+-- Move a task from the indexes of its old state to those of the new one.
 local function reindex(id, old, new)
-  if old.status == RUNNING and new.status ~= RUNNING then take(P .. ':leases', id) end
+  if old.status == RUNNING and new.status ~= RUNNING then remove_later(PREFIX .. ':leases', id) end
   if old.status == PENDING then
-    take(P .. ':ready:' .. old.lane, id)
+    remove_later(PREFIX .. ':ready:' .. old.lane, id)
     changed_lanes[old.lane] = true
-    take(P .. ':delayed', id)
+    remove_later(PREFIX .. ':delayed', id)
   end
-  if new.status == PENDING then wait_in_line(new, id, now) end
-  if new.status == RUNNING then put(P .. ':leases', new.lease_expires_at, id) end
+  if new.status == PENDING then index_pending(new, id, now) end
+  if new.status == RUNNING then add_later(PREFIX .. ':leases', new.lease_expires_at, id) end
   if new.status ~= old.status then
-    unlist(old.status, old.lane, id)
-    list(new.status, new.lane, new.created_at, id)
+    unindex_status(old.status, old.lane, id)
+    index_status(new.status, new.lane, new.created_at, id)
   end
 end
 
 local function change_task(key, old, error, change, result)
   local id, _, to, _, _, delay, lease, failures, has_result, new_error, started_at, kind = unpack(change, 1, 12)
-  local status = CODES[to]
+  local status = STATUS_CODES[to]
   local available_at = delay and now + delay or old.available_at
   local new = {
     status = status, attempt = old.attempt, failures = failures or old.failures, version = old.version + 1,
     timeout = old.timeout, available_at = available_at,
     rank = delay and available_at + math.max(0, old.rank - due_at(old.available_at, old.created_at)) or old.rank,
-    created_at = old.created_at, updated_at = now, lease_expires_at = lease and now + lease or NONE,
-    started_at = status == PENDING and NONE or started_at or old.started_at,
-    completed_at = status < COMPLETED and NONE or old.completed_at == old.completed_at and old.completed_at or now,
+    created_at = old.created_at, updated_at = now, lease_expires_at = lease and now + lease or NO_TIME,
+    started_at = status == PENDING and NO_TIME or started_at or old.started_at,
+    completed_at = status < COMPLETED and NO_TIME
+      or old.completed_at == old.completed_at and old.completed_at or now, -- NO_TIME does not equal itself
     lane = old.lane, worker_id = status == PENDING and '' or old.worker_id, lease_id = old.lease_id,
   }
   if status == COMPLETED then new_error = false else new_error = new_error or error end
-  local fields = { 's', encode(new) }
-  if status ~= RUNNING then fields[3], fields[4] = 'h' .. new.version, event(new, new_error) end -- a renewal is no event
+  local fields = { 's', encode_state(new) }
+  if status ~= RUNNING then fields[3], fields[4] = 'h' .. new.version, encode_event(new, new_error) end -- a renewal has none
   if has_result then fields[#fields + 1] = 'r'; fields[#fields + 1] = result end
   if new_error and new_error ~= error then fields[#fields + 1] = 'e'; fields[#fields + 1] = new_error end
   if kind and new_error then fields[#fields + 1] = 'k'; fields[#fields + 1] = kind end
-  if status == ARCHIVED then fields[#fields + 1] = 'a'; fields[#fields + 1] = NAMES[old.status] end
+  if status == ARCHIVED then fields[#fields + 1] = 'a'; fields[#fields + 1] = STATUS_NAMES[old.status] end
   call('HSET', key, unpack(fields))
   if error and not new_error then call('HDEL', key, 'e', 'k') end
   if old.status == ARCHIVED then call('HDEL', key, 'a') end
@@ -61,26 +61,26 @@ local function change_task(key, old, error, change, result)
   reindex(id, old, new)
 end
 
-local answers, written = {}, false
+local answers, has_written = {}, false
 for i, change in ipairs(batch) do
   local id, guard, to, lease_id, grace = unpack(change, 1, 5)
   local key = task_key(id)
   local stored = call('HMGET', key, 's', 'e')
-  local t = stored[1] and decode(stored[1])
+  local t = stored[1] and decode_state(stored[1])
   if not t then
     answers[i] = '0'
   elseif allows[guard](t, lease_id, grace) then
     change_task(key, t, stored[2], change, ARGV[3 + i])
-    answers[i], written = '1', true
+    answers[i], has_written = '1', true
   else
-    local is_repeat = guard == 'held' and lease_id and t.lease_id == lease_id and t.status == CODES[to]
+    local is_repeat = guard == 'held' and lease_id and t.lease_id == lease_id and t.status == STATUS_CODES[to]
     answers[i] = is_repeat and '1' or '0'
   end
 end
 
-move(now)
+write_indexes(now)
 refresh_heads(changed_lanes)
 local answer = table.concat(answers)
-if written then sign(nonce, answer) end
-publish(now)
+if has_written then write_receipt(nonce, answer) end
+notify(now)
 return answer

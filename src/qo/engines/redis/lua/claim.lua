@@ -1,48 +1,48 @@
--- ARGV = nonce, now or '', request, who
---   request: {limit, lease, worker_id, lease_id, per_type_limits, is_repeat, recall, is_prefetch}
---   who: {queues, types, capabilities}; no queues or no types: all of them
--- Answers {seconds until something is due or nil, 1 if something can be claimed, then id, s, d, p, r, e of each task}.
-local nonce, now, request, who = ARGV[1], clock(ARGV[2]), cmsgpack.unpack(ARGV[3]), cmsgpack.unpack(ARGV[4])
-local limit, lease, worker_id, lease_id, per_type_limits, is_repeat, recall, is_prefetch = unpack(request, 1, 8)
-local queues, types, capabilities = who[1], who[2], who[3]
+-- ARGV = nonce, now or '', request, worker
+--   request: {limit, lease, worker_id, lease_id, per_type_limits, is_repeat, is_recall, is_prefetch}; limit 0 only checks
+--   worker: {queues, types, capabilities}; no queues or no types: all of them
+-- Returns {seconds until the next task is due or nil, 1 if a task can be claimed, then the rows of the claimed tasks}.
+local nonce, now, request, worker = ARGV[1], current_time(ARGV[2]), cmsgpack.unpack(ARGV[3]), cmsgpack.unpack(ARGV[4])
+local limit, lease, worker_id, lease_id, per_type_limits, is_repeat, is_recall, is_prefetch = unpack(request, 1, 8)
+local queues, types, capabilities = worker[1], worker[2], worker[3]
 
 local rows = { false, 0 }
 
-local function append_held(id)
+local function append_if_held(id)
   local s = call('HGET', task_key(id), 's')
-  local t = s and decode(s)
-  if t and t.status == RUNNING and t.lease_id == lease_id then append(rows, id) end
+  local t = s and decode_state(s)
+  if t and t.status == RUNNING and t.lease_id == lease_id then append_task(rows, id) end
 end
 
-local before = receipt(nonce)
-if before then
-  for id in string.gmatch(before, '%S+') do append_held(id) end -- in the order they were claimed
+local receipt = read_receipt(nonce)
+if receipt then
+  for id in string.gmatch(receipt, '%S+') do append_if_held(id) end -- in the order they were claimed
   return rows
 end
-if recall then -- its caller has left: should the claim itself arrive after this, it finds a receipt and takes nothing
-  sign(nonce, '')
+if is_recall then -- the caller no longer wants the tasks; if the claim arrives later, it finds this receipt and claims nothing
+  write_receipt(nonce, '')
   return rows
 end
-if is_repeat then -- rare, so leases are not indexed by their id
-  for _, id in ipairs(call('ZRANGE', P .. ':leases', 0, -1)) do append_held(id) end
+if is_repeat then -- rare, so there is no index of leases by id
+  for _, id in ipairs(call('ZRANGE', PREFIX .. ':leases', 0, -1)) do append_if_held(id) end
   if #rows > 2 then return rows end
 end
 
--- What has become due moves into its lane: a bounded step, and more than one claim takes.
-local STEP = 500
-local due = call('ZRANGEBYSCORE', P .. ':delayed', '-inf', now, 'LIMIT', 0, STEP)
+-- Stage tasks that have become due. The number is limited, but larger than that of any claim.
+local MAX_STAGED = 500
+local due = call('ZRANGEBYSCORE', PREFIX .. ':delayed', '-inf', now, 'LIMIT', 0, MAX_STAGED)
 if #due > 0 then
   for _, id in ipairs(due) do
-    local t = decode(call('HGET', task_key(id), 's'))
-    if t then wait_in_line(t, id, now) else append(rows, id) end -- the caller sets aside what it cannot read
+    local t = decode_state(call('HGET', task_key(id), 's'))
+    if t then index_pending(t, id, now) else append_task(rows, id) end -- the caller sets aside tasks that it cannot read
   end
-  call('ZREM', P .. ':delayed', unpack(due))
-  move(now)
+  call('ZREM', PREFIX .. ':delayed', unpack(due))
+  write_indexes(now)
   refresh_heads(changed_lanes)
   adds, removals, changed_lanes = {}, {}, {}
 end
 
--- --- which lanes: those of few types are looked up, else heads are met in order and what does not fit is passed over
+-- --- eligible lanes
 
 local function set_of(names)
   local set = {}
@@ -51,81 +51,95 @@ local function set_of(names)
 end
 local has_queue, has_type, has_capability = set_of(queues), set_of(types), set_of(capabilities)
 
-local function is_able(needs)
+local function has_capabilities(needs)
   for _, need in ipairs(needs) do
     if not has_capability[need] then return false end
   end
   return true
 end
 
-local function is_open(place)
-  return place and (per_type_limits[place.type] or 1) > 0 and (#queues == 0 or has_queue[place.queue])
-    and (#types == 0 or has_type[place.type]) and is_able(place.needs)
+local function is_eligible(parsed)
+  return parsed and (per_type_limits[parsed.type] or 1) > 0 and (#queues == 0 or has_queue[parsed.queue])
+    and (#types == 0 or has_type[parsed.type]) and has_capabilities(parsed.needs)
 end
 
--- The order of `in_order` in model/ranking.py: by effective rank, which is the rank, except for a promoted task.
+-- --- cursors. The order is that of `in_order` in model/ranking.py: by effective rank, which is the rank, or for a promoted
+-- --- task the time since which it waits. Within a lane no task overtakes another.
+
 local function effective_rank(lane, id, rank)
   if rank > now or slice(lane, -3) == ',0]' then return rank end
   local s = call('HGET', task_key(id), 's')
-  local t = s and decode(s)
+  local t = s and decode_state(s)
   return t and due_at(t.available_at, t.created_at) or rank
 end
 
-local function first(a, b)
+local function precedes(a, b)
   if a.reached ~= b.reached then return a.reached < b.reached end
   return a.rank < b.rank or a.rank == b.rank and a.id < b.id
 end
 
 local function read(key, offset, size) return call('ZRANGE', key, offset, offset + size - 1, 'WITHSCORES') end
 
--- An arm of a lane: its next task. Within a lane nothing overtakes.
-local function go_on(arm, is_only)
-  arm.rank = arm.score
-  local effective = is_only and arm.rank or effective_rank(arm.lane, arm.id, arm.rank)
-  arm.reached = math.max(arm.reached or effective, effective)
-  return arm
+-- Set the order of a lane's cursor after it has moved. `reached` is the highest effective rank in the lane so far.
+local function rank_cursor(cursor, is_only_lane)
+  cursor.rank = cursor.score
+  local effective = is_only_lane and cursor.rank or effective_rank(cursor.lane, cursor.id, cursor.rank)
+  cursor.reached = math.max(cursor.reached or effective, effective)
+  return cursor
 end
 
-local function arms_of_lanes(lanes, size)
-  local open, arms = {}, {}
+local function cursors_of_lanes(lanes, size)
+  local open, cursors = {}, {}
   for _, lane in ipairs(lanes) do
-    local arm = is_open(place_of(lane)) and open_arm(P .. ':ready:' .. lane, read, size)
-    if arm then
-      arm.lane, arm.type, arm.taken, arm.size = lane, place_of(lane).type, 0, size
-      open[#open + 1] = arm
+    local cursor = is_eligible(parsed_lane(lane)) and open_cursor(PREFIX .. ':ready:' .. lane, read, size)
+    if cursor then
+      cursor.lane, cursor.type, cursor.taken, cursor.size = lane, parsed_lane(lane).type, 0, size
+      open[#open + 1] = cursor
     end
   end
-  for _, arm in ipairs(open) do push(arms, go_on(arm, #open == 1), first) end
-  return arms, #open == 1
+  for _, cursor in ipairs(open) do push(cursors, rank_cursor(cursor, #open == 1), precedes) end
+  return cursors, #open == 1
 end
 
--- An arm of heads: the head that comes next, of a lane that is not open yet.
-local function show_head(arm)
-  arm.rank, arm.lane = struct_unpack('>d', arm.id), slice(arm.id, 45)
-  arm.reached, arm.id = arm.score, slice(arm.id, 9, 44)
-  return arm
+-- Parse the head at a cursor of heads: the first task of a lane that is not open yet.
+local function parse_head(cursor)
+  cursor.rank, cursor.lane = struct_unpack('>d', cursor.id), slice(cursor.id, 45)
+  cursor.reached, cursor.id = cursor.score, slice(cursor.id, 9, 44)
+  return cursor
 end
 
-local function arms_of_heads(groups, size)
-  local arms = {}
+local function cursors_of_heads(groups, size)
+  local cursors = {}
   for _, group in ipairs(groups) do
     for _, kind in ipairs({ 'p', 'u' }) do
-      local arm = open_arm(heads_key(kind, group), read, size)
-      if arm then
-        arm.is_heads, arm.size = true, size
-        push(arms, show_head(arm), first)
+      local cursor = open_cursor(heads_key(kind, group), read, size)
+      if cursor then
+        cursor.is_heads, cursor.size = true, size
+        push(cursors, parse_head(cursor), precedes)
       end
     end
   end
-  return arms
+  return cursors
 end
 
-local function wanted_groups()
+-- A cursor of the lane of a head; nil if the worker is not eligible.
+local function open_lane(head, size)
+  local parsed = parsed_lane(head.lane)
+  if not is_eligible(parsed) then return end
+  return {
+    key = PREFIX .. ':ready:' .. head.lane, page = { head.id, head.rank }, index = 1, offset = 0, id = head.id,
+    score = head.rank, rank = head.rank, reached = head.reached, lane = head.lane, type = parsed.type, taken = 0, size = size,
+  }
+end
+
+-- --- groups of heads
+
+local function eligible_groups()
   local groups = {}
   for _, text in ipairs(call('HKEYS', NEEDS)) do
     local needs = {}
     for need in string.gmatch(text, '%S+') do needs[#needs + 1] = need end
-    if is_able(needs) then
+    if has_capabilities(needs) then
       for _, queue in ipairs(queues) do groups[#groups + 1] = '=' .. queue .. ':' .. text end
       if #queues == 0 then groups[#groups + 1] = '*:' .. text end
     end
@@ -133,133 +147,129 @@ local function wanted_groups()
   return groups
 end
 
--- Heads whose time for promotion has come change sets: a bounded step; the others keep to their ranks until the next claim.
+-- Promote heads whose rank is past. The number is limited; the others are ordered by rank until the next claim.
 local function promote(groups)
   for _, group in ipairs(groups) do
-    local heads = call('ZRANGEBYSCORE', heads_key('u', group), '-inf', now, 'LIMIT', 0, STEP)
+    local heads = call('ZRANGEBYSCORE', heads_key('u', group), '-inf', now, 'LIMIT', 0, MAX_STAGED)
     for _, member in ipairs(heads) do
       local lane, id, rank = slice(member, 45), slice(member, 9, 44), struct_unpack('>d', member)
-      drop_head(lane, place_of(lane), 'u' .. slice(member, 1, 44))
-      write_head(lane, place_of(lane), 'p', effective_rank(lane, id, rank), slice(member, 1, 44))
+      remove_head(lane, parsed_lane(lane), 'u' .. slice(member, 1, 44))
+      write_head(lane, parsed_lane(lane), 'p', effective_rank(lane, id, rank), slice(member, 1, 44))
     end
   end
 end
 
-local chosen, used = {}, {}
+-- --- choice of tasks
 
-local function open_lane(head, size)
-  local place = place_of(head.lane)
-  if not is_open(place) then return end
-  return {
-    key = P .. ':ready:' .. head.lane, few = { head.id, head.rank }, at = 1, offset = 0, id = head.id, score = head.rank,
-    rank = head.rank, reached = head.reached, lane = head.lane, type = place.type, taken = 0, size = size,
-  }
-end
+local MAX_LANES_READ = 64 -- up to this many lanes are read one by one
+local chosen, used_lanes = {}, {} -- ids in order; cursors by lane
 
--- Takes from the arms until there are enough. False: so many heads did not fit that it gave up.
-local function take_first(arms, is_only, size, max_passed)
-  local passed = 0
-  while #chosen < limit and #arms > 0 do
-    local arm = pop(arms, first)
-    local lane_arm = arm
-    if arm.is_heads then
-      lane_arm = open_lane(arm, size)
-      if forward(arm, read, arm.size) then push(arms, show_head(arm), first) end
-      if not lane_arm then
-        passed = passed + 1
-        if passed > max_passed then return false end
+-- Choose the first tasks until the limit is reached. False, if more than `max_skipped` heads were not eligible.
+local function choose_from(cursors, is_only_lane, size, max_skipped)
+  local skipped = 0
+  while #chosen < limit and #cursors > 0 do
+    local cursor = pop(cursors, precedes)
+    local lane_cursor = cursor
+    if cursor.is_heads then
+      lane_cursor = open_lane(cursor, size)
+      if advance(cursor, read, cursor.size) then push(cursors, parse_head(cursor), precedes) end
+      if not lane_cursor then
+        skipped = skipped + 1
+        if skipped > max_skipped then return false end
       end
     end
-    local left = lane_arm and per_type_limits[lane_arm.type]
-    if lane_arm and (not left or left > 0) then
-      chosen[#chosen + 1] = lane_arm.id
-      if left then per_type_limits[lane_arm.type] = left - 1 end
-      lane_arm.taken = lane_arm.taken + 1
-      used[lane_arm.lane] = lane_arm
-      if #chosen < limit and forward(lane_arm, read, lane_arm.size) then push(arms, go_on(lane_arm, is_only), first) end
+    local left = lane_cursor and per_type_limits[lane_cursor.type]
+    if lane_cursor and (not left or left > 0) then
+      chosen[#chosen + 1] = lane_cursor.id
+      if left then per_type_limits[lane_cursor.type] = left - 1 end
+      lane_cursor.taken = lane_cursor.taken + 1
+      used_lanes[lane_cursor.lane] = lane_cursor
+      if #chosen < limit and advance(lane_cursor, read, lane_cursor.size) then
+        push(cursors, rank_cursor(lane_cursor, is_only_lane), precedes)
+      end
     end
   end
   return true
 end
 
-local FEW = 64 -- lanes that are looked up one by one
-
-local function number_of_lanes()
+local function count_lanes_of_types()
   local number = 0
-  for name in pairs(has_type) do number = number + call('SCARD', P .. ':typed:' .. name) end
+  for name in pairs(has_type) do number = number + call('SCARD', PREFIX .. ':typed:' .. name) end
   return number
 end
 
 local function lanes_of_types()
   local lanes = {}
   for name in pairs(has_type) do
-    for _, lane in ipairs(call('SMEMBERS', P .. ':typed:' .. name)) do lanes[#lanes + 1] = lane end
+    for _, lane in ipairs(call('SMEMBERS', PREFIX .. ':typed:' .. name)) do lanes[#lanes + 1] = lane end
   end
   return lanes
 end
 
-local function start_over()
-  for _, arm in pairs(used) do
-    if per_type_limits[arm.type] then per_type_limits[arm.type] = per_type_limits[arm.type] + arm.taken end
+local function undo_choice()
+  for _, cursor in pairs(used_lanes) do
+    if per_type_limits[cursor.type] then per_type_limits[cursor.type] = per_type_limits[cursor.type] + cursor.taken end
   end
-  chosen, used = {}, {}
+  chosen, used_lanes = {}, {}
 end
 
--- Heads are passed over until that has cost as much as to look at each lane of the types wanted.
+-- A worker for few lanes reads each of them. Otherwise heads are read in order, and those of other types are skipped, until
+-- that has cost as much as reading each lane of the worker's types.
 local function choose()
-  local number = #types > 0 and number_of_lanes() or call('HLEN', HEADS)
+  local number = #types > 0 and count_lanes_of_types() or call('HLEN', HEADS)
   if number == 0 then return end
-  if #types == 0 or number > FEW then
-    local groups = wanted_groups()
+  if #types == 0 or number > MAX_LANES_READ then
+    local groups = eligible_groups()
     promote(groups)
     local size = math.max(1, math.ceil(2 * limit / number))
-    local max_passed = #types > 0 and math.max(4 * FEW, number) or math.huge
-    if take_first(arms_of_heads(groups, math.min(limit, FEW)), number == 1, size, max_passed) then return end
-    start_over()
+    local max_skipped = #types > 0 and math.max(4 * MAX_LANES_READ, number) or math.huge
+    local cursors = cursors_of_heads(groups, math.min(limit, MAX_LANES_READ))
+    if choose_from(cursors, number == 1, size, max_skipped) then return end
+    undo_choice()
   end
   local lanes = lanes_of_types()
   local size = math.max(1, math.ceil(2 * limit / math.max(1, #lanes)))
-  local arms, is_only = arms_of_lanes(lanes, size)
-  take_first(arms, is_only, size, math.huge)
+  local cursors, is_only_lane = cursors_of_lanes(lanes, size)
+  choose_from(cursors, is_only_lane, size, math.huge)
 end
 
-local is_look = limit == 0
-if is_look then limit = 1 end
+local is_check = limit == 0
+if is_check then limit = 1 end
 choose()
 if #chosen > 0 then rows[2] = 1 end
-if is_look then chosen, used = {}, {} end
-if #chosen > 0 then check_worker() end
+if is_check then chosen, used_lanes = {}, {} end
+if #chosen > 0 then check_lease_rights() end
 
 for _, id in ipairs(chosen) do
   local row = call('HMGET', task_key(id), 's', 'd', 'p', 'r', 'e', 'k', 'a')
-  local t, s = decode(row[1]), row[1]
+  local t, s = decode_state(row[1]), row[1]
   if t then
     t.status, t.attempt, t.version = RUNNING, t.attempt + 1, t.version + 1
     t.worker_id, t.lease_id = worker_id, lease_id
-    t.lease_expires_at, t.started_at, t.updated_at = now + lease, is_prefetch and NONE or now, now
-    s = encode(t)
-    call('HSET', task_key(id), 's', s, 'h' .. t.version, event(t, row[5]))
-    unlist(PENDING, t.lane, id)
-    list(RUNNING, t.lane, t.created_at, id)
-    put(P .. ':leases', t.lease_expires_at, id)
+    t.lease_expires_at, t.started_at, t.updated_at = now + lease, is_prefetch and NO_TIME or now, now
+    s = encode_state(t)
+    call('HSET', task_key(id), 's', s, 'h' .. t.version, encode_event(t, row[5]))
+    unindex_status(PENDING, t.lane, id)
+    index_status(RUNNING, t.lane, t.created_at, id)
+    add_later(PREFIX .. ':leases', t.lease_expires_at, id)
   end
   local n = #rows
   rows[n + 1], rows[n + 2], rows[n + 3], rows[n + 4], rows[n + 5], rows[n + 6] = id, s, row[2], row[3], row[4], row[5]
   rows[n + 7], rows[n + 8] = row[6], row[7]
 end
-for lane, arm in pairs(used) do
-  call('ZREMRANGEBYRANK', P .. ':ready:' .. lane, 0, arm.taken - 1)
+for lane, cursor in pairs(used_lanes) do
+  call('ZREMRANGEBYRANK', PREFIX .. ':ready:' .. lane, 0, cursor.taken - 1)
   refresh_head(lane)
 end
-move(now)
-for lane in pairs(filled) do
-  if call('EXISTS', P .. ':ready:' .. lane) == 0 then filled[lane] = nil end -- made ready and claimed at once
+write_indexes(now)
+for lane in pairs(filled_lanes) do -- no notification of a lane whose staged tasks are all claimed
+  if call('EXISTS', PREFIX .. ':ready:' .. lane) == 0 then filled_lanes[lane] = nil end
 end
-publish(now)
+notify(now)
 if #chosen > 0 then
-  sign(nonce, table.concat(chosen, ' '))
+  write_receipt(nonce, table.concat(chosen, ' '))
 else
-  local due_in = coming(now)
-  rows[1] = due_in and string.format('%.17g', due_in) or false -- a nil would end the list
+  local due_in = next_due_in(now)
+  rows[1] = due_in and string.format('%.17g', due_in) or false -- not nil, which would end the list
 end
 return rows

@@ -1,40 +1,41 @@
--- ARGV = nonce, ids. Answers '1' (gone) or '0' (unknown, or neither finished nor set aside) for each.
+-- ARGV = nonce, ids
+-- Returns for each id '1' if the task was deleted, or '0' if it is unknown, or neither finished nor set aside.
 local nonce, ids = ARGV[1], cmsgpack.unpack(ARGV[2])
-check_worker()
-local before = receipt(nonce)
-if before then return before end
+check_lease_rights()
+local receipt = read_receipt(nonce)
+if receipt then return receipt end
 
 local function unfollow(id)
-  local first = call('HGET', P .. ':followed', id)
+  local first = call('HGET', PREFIX .. ':followed', id)
   if first then
-    call('HDEL', P .. ':followed', id)
-    call('HDEL', P .. ':followers', first)
+    call('HDEL', PREFIX .. ':followed', id)
+    call('HDEL', PREFIX .. ':followers', first)
   end
 end
 
-local answers, written = {}, false
+local answers, has_written = {}, false
 for i, id in ipairs(ids) do
   local s = call('HGET', task_key(id), 's')
-  local t = s and decode(s)
+  local t = s and decode_state(s)
   if t and t.status >= COMPLETED then
     call('UNLINK', task_key(id))
-    unlist(t.status, t.lane, id)
+    unindex_status(t.status, t.lane, id)
     unfollow(id)
-    answers[i], written = '1', true
+    answers[i], has_written = '1', true
   elseif s and not (t and call('ZSCORE', listed_key(t.status, t.lane), id))
-    and call('HDEL', P .. ':notes', 'quarantine/tasks/' .. id) == 1 then -- it is damaged, and was set aside
+    and call('HDEL', PREFIX .. ':notes', 'quarantine/tasks/' .. id) == 1 then -- damaged and set aside
     call('UNLINK', task_key(id))
     unfollow(id)
-    answers[i], written = '1', true
+    answers[i], has_written = '1', true
   else
-    if not s then -- the trace of one that was moved
+    if not s then -- remove the marker of a task that was moved to the archive
       call('UNLINK', task_key(id))
       unfollow(id)
     end
     answers[i] = '0'
   end
 end
-move()
+write_indexes()
 local answer = table.concat(answers)
-if written then sign(nonce, answer) end
+if has_written then write_receipt(nonce, answer) end
 return answer

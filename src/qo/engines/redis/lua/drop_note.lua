@@ -1,2 +1,2 @@
 -- ARGV = name
-call('HDEL', note_place(ARGV[1]), ARGV[1])
+call('HDEL', notes_key(ARGV[1]), ARGV[1])

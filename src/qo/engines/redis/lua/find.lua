@@ -1,27 +1,28 @@
--- ARGV = now or '', where
---   where: {limit, created_at, id, worker_id, expired_for, finished_for, statuses, shards, retrying, queues, types};
---     the page starts behind (created_at, id); shards is a text of digits or nil
--- Answers {created_at, id, then the tasks' rows}: the search goes on behind (created_at, id), or has seen everything if
---   they are nil.
-local now, where = clock(ARGV[1]), cmsgpack.unpack(ARGV[2])
+-- ARGV = now or '', filter
+--   filter: {limit, created_at, id, worker_id, expired_for, finished_for, statuses, shards, retrying, queues, types};
+--     the page starts after (created_at, id), in descending order; shards is a string of digits, or nil
+-- Returns {created_at, id, then the rows of tasks}. The search continues after (created_at, id); nil: there are no more.
+local now, filter = current_time(ARGV[1]), cmsgpack.unpack(ARGV[2])
 local limit, created_at, last_id, worker_id, expired_for, finished_for, statuses, shards, retrying, queues, types =
-  unpack(where, 1, 11)
-local MOST = 1000 -- tasks looked at in one call
-local MANY = 100 -- tasks of one lane read at a time
+  unpack(filter, 1, 11)
+local MAX_EXAMINED = 1000 -- tasks per call
+local MAX_PAGE_SIZE, FIRST_PAGE_SIZE = 100, 4 -- tasks of one lane read at a time
+local LANE_PAGE_SIZE = 32 -- lanes read at a time
 
-if expired_for and call('ZCOUNT', P .. ':leases', '-inf', now - expired_for) == 0 then return { false, false } end
+if expired_for and call('ZCOUNT', PREFIX .. ':leases', '-inf', now - expired_for) == 0 then return { false, false } end
 
--- Nothing ends before it is created: without this the search would begin among the newest tasks.
+-- No task finishes before it is created. So with `finished_for` the search can skip the newest tasks.
 local newest = created_at or '+inf'
 if finished_for and (not created_at or now - finished_for < created_at) then newest = now - finished_for end
 
-local function read(key, offset, size)
+local function read_tasks(key, offset, size)
   return call('ZREVRANGEBYSCORE', key, newest, '-inf', 'WITHSCORES', 'LIMIT', offset, size)
 end
 local function read_lanes(key, offset, size) return call('ZREVRANGE', key, offset, offset + size - 1, 'WITHSCORES') end
-local function first(a, b)
+
+local function precedes(a, b)
   if a.score ~= b.score then return a.score > b.score end
-  if a.status or b.status then return a.status and not b.status end -- a lane is opened before it is known what it holds
+  if a.status or b.status then return a.status and not b.status end -- open a lane before tasks of the same score
   return a.id > b.id
 end
 
@@ -29,8 +30,8 @@ local function matches(id)
   if shards and not find(shards, slice(id, 1, 1), 1, true) then return false end
   if not (worker_id or expired_for or finished_for) and retrying == nil then return true end
   local s = call('HGET', task_key(id), 's')
-  local t = s and decode(s)
-  if s and not t then return true end -- the caller sets aside what it cannot read
+  local t = s and decode_state(s)
+  if s and not t then return true end -- the caller sets aside tasks that it cannot read
   return t and (not worker_id or t.worker_id == worker_id)
     and (not expired_for or not (t.lease_expires_at > now - expired_for))
     and (not finished_for or t.completed_at <= now - finished_for)
@@ -44,44 +45,45 @@ local function set_of(names)
 end
 local has_queue, has_type = set_of(queues), set_of(types)
 
-local function is_asked(lane)
+local function matches_lane(lane)
   if #queues == 0 and #types == 0 then return true end
   local is_lane, names = pcall(cjson.decode, lane)
   return is_lane and (#queues == 0 or has_queue[names[1]]) and (#types == 0 or has_type[names[2]])
 end
 
--- An arm of lanes shows the lane whose newest task may come next. It is opened when its turn comes.
-local LANES = 32 -- read at a time
-local arms = {}
+-- A cursor with a status is at a lane, and its score is no older than the lane's newest task. The lane is opened when no
+-- other cursor precedes it.
+local cursors = {}
 for _, status in ipairs(statuses) do
-  local arm = open_arm(lanes_key(CODES[status]), read_lanes, LANES)
-  if arm then
-    arm.status = CODES[status]
-    push(arms, arm, first)
+  local cursor = open_cursor(lanes_key(STATUS_CODES[status]), read_lanes, LANE_PAGE_SIZE)
+  if cursor then
+    cursor.status = STATUS_CODES[status]
+    push(cursors, cursor, precedes)
   end
 end
 
-local function open_next_lane(arm)
-  local lane_arm = is_asked(arm.id) and open_arm(listed_key(arm.status, arm.id), read, 4)
-  if lane_arm then push(arms, lane_arm, first) end
-  if forward(arm, read_lanes, LANES) then push(arms, arm, first) end
+local function open_lane(cursor)
+  local tasks = matches_lane(cursor.id)
+    and open_cursor(listed_key(cursor.status, cursor.id), read_tasks, FIRST_PAGE_SIZE)
+  if tasks then push(cursors, tasks, precedes) end
+  if advance(cursor, read_lanes, LANE_PAGE_SIZE) then push(cursors, cursor, precedes) end
 end
 
-local rows, found, seen = { false, false }, 0, 0
-while #arms > 0 and found < limit and seen < MOST do
-  local arm = pop(arms, first)
-  if arm.status then
-    open_next_lane(arm)
+local rows, found, examined = { false, false }, 0, 0
+while #cursors > 0 and found < limit and examined < MAX_EXAMINED do
+  local cursor = pop(cursors, precedes)
+  if cursor.status then
+    open_lane(cursor)
   else
-    local id, score = arm.id, arm.score
-    seen = seen + 1
+    local id, score = cursor.id, cursor.score
+    examined = examined + 1
     if not (created_at and score == created_at and id >= last_id) and matches(id) then
-      append(rows, id)
+      append_task(rows, id)
       found = found + 1
     end
     rows[1], rows[2] = string.format('%.17g', score), id
-    if forward(arm, read, math.min(limit, MANY)) then push(arms, arm, first) end
+    if advance(cursor, read_tasks, math.min(limit, MAX_PAGE_SIZE)) then push(cursors, cursor, precedes) end
   end
 end
-if #arms == 0 then rows[1], rows[2] = false, false end
+if #cursors == 0 then rows[1], rows[2] = false, false end
 return rows

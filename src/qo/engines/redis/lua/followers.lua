@@ -1,2 +1,3 @@
--- ARGV = ids. Answers for each the last task that follows it under its idempotency key, or nil.
-return call('HMGET', P .. ':followers', unpack(cmsgpack.unpack(ARGV[1])))
+-- ARGV = ids
+-- Returns, for each first task under an idempotency key, the id of the last task under that key, or nil if it is the same.
+return call('HMGET', PREFIX .. ':followers', unpack(cmsgpack.unpack(ARGV[1])))

@@ -1,4 +1,5 @@
--- ARGV = ids. Answers id, s, d, p, r, e of each task that is there.
+-- ARGV = ids
+-- Returns the rows (see `append_task`) of those tasks that exist.
 local rows = {}
-for _, id in ipairs(cmsgpack.unpack(ARGV[1])) do append(rows, id) end
+for _, id in ipairs(cmsgpack.unpack(ARGV[1])) do append_task(rows, id) end
 return rows

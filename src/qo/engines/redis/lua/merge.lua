@@ -1,44 +1,46 @@
--- For scripts that read several sorted sets as one: a heap of arms, each with the next few members of one set.
---   first(a, b): a's next comes before b's.
-local function push(arms, arm, first)
-  local at = #arms + 1
+-- For scripts that read several sorted sets as one: a heap of cursors, each at one member of its set.
+--   precedes(a, b): whether the member at cursor a comes before the one at cursor b
+--   read(key, offset, size): a page of members and scores
+local function push(cursors, cursor, precedes)
+  local at = #cursors + 1
   while at > 1 do
-    local above = math.floor(at / 2)
-    if not first(arm, arms[above]) then break end
-    arms[at] = arms[above]
-    at = above
+    local parent = math.floor(at / 2)
+    if not precedes(cursor, cursors[parent]) then break end
+    cursors[at] = cursors[parent]
+    at = parent
   end
-  arms[at] = arm
+  cursors[at] = cursor
 end
 
-local function pop(arms, first)
-  local top, last = arms[1], table.remove(arms)
-  if #arms == 0 then return top end
+local function pop(cursors, precedes)
+  local top, last = cursors[1], table.remove(cursors)
+  if #cursors == 0 then return top end
   local at = 1
   while true do
-    local below = 2 * at
-    if below > #arms then break end
-    if below < #arms and first(arms[below + 1], arms[below]) then below = below + 1 end
-    if not first(arms[below], last) then break end
-    arms[at] = arms[below]
-    at = below
+    local child = 2 * at
+    if child > #cursors then break end
+    if child < #cursors and precedes(cursors[child + 1], cursors[child]) then child = child + 1 end
+    if not precedes(cursors[child], last) then break end
+    cursors[at] = cursors[child]
+    at = child
   end
-  arms[at] = last
+  cursors[at] = last
   return top
 end
 
--- read(key, offset, size) answers ids and scores.
-local function forward(arm, read, size)
-  arm.at = arm.at + 2
-  if not arm.few[arm.at] then
-    arm.offset = arm.offset + #arm.few / 2
-    arm.few, arm.at = read(arm.key, arm.offset, size), 1
+-- Moves the cursor to the next member. Returns its id, or nil at the end of the set.
+local function advance(cursor, read, size)
+  cursor.index = cursor.index + 2
+  if not cursor.page[cursor.index] then
+    cursor.offset = cursor.offset + #cursor.page / 2
+    cursor.page, cursor.index = read(cursor.key, cursor.offset, size), 1
   end
-  arm.id, arm.score = arm.few[arm.at], tonumber(arm.few[arm.at + 1])
-  return arm.id
+  cursor.id, cursor.score = cursor.page[cursor.index], tonumber(cursor.page[cursor.index + 1])
+  return cursor.id
 end
 
-local function open_arm(key, read, size)
-  local arm = { key = key, few = {}, at = -1, offset = 0 }
-  return forward(arm, read, size) and arm
+-- A cursor at the first member, or nil for an empty set.
+local function open_cursor(key, read, size)
+  local cursor = { key = key, page = {}, index = -1, offset = 0 }
+  return advance(cursor, read, size) and cursor
 end

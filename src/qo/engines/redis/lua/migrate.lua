@@ -1,1 +1,1 @@
--- Nothing to do but what heads.lua does: a queue of an older format is brought to the present one.
+-- Migrates the queue to this format; heads.lua does the work.

@@ -1,8 +1,9 @@
--- ARGV = id, then fields and values of a finished task that was kept elsewhere. Does nothing if it is here.
+-- ARGV = id, then the fields and values of a finished task from the archive
+-- Does nothing if the task is here.
 local id, key = ARGV[1], task_key(ARGV[1])
 if call('HEXISTS', key, 's') == 1 then return end
 call('DEL', key)
 call('HSET', key, unpack(ARGV, 2))
-local t = decode(call('HGET', key, 's'))
-list(t.status, t.lane, t.created_at, id)
-move()
+local t = decode_state(call('HGET', key, 's'))
+index_status(t.status, t.lane, t.created_at, id)
+write_indexes()

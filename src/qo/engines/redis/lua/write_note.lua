@@ -1,18 +1,19 @@
--- ARGV = nonce, name, data, expected ('new', 'any' or a version). Answers '1', or '0' if another version is there.
--- The nonce becomes the version: it stays new after a note was dropped, and after a failover that lost writes.
+-- ARGV = nonce, name, data, expected ('new', 'any' or a version)
+-- Returns '1', or '0' if the note has another version.
+-- The nonce becomes the version. A counter would repeat versions after a note was dropped, or after a failover lost writes.
 local nonce, name, data, expected = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
-local before = receipt(nonce)
-if before then return before end
+local receipt = read_receipt(nonce)
+if receipt then return receipt end
 
-local place = note_place(name)
-if place == P .. ':audit' and expected == 'new' then -- without reading: roles that act may add records, and nothing else
-  local added = call('HSETNX', place, name, nonce .. ' ' .. data)
-  sign(nonce, tostring(added))
-  return tostring(added)
+local key = notes_key(name)
+if key == PREFIX .. ':audit' and expected == 'new' then -- reads nothing, because most roles may only add audit records
+  local added = tostring(call('HSETNX', key, name, nonce .. ' ' .. data))
+  write_receipt(nonce, added)
+  return added
 end
-local stored = call('HGET', place, name)
+local stored = call('HGET', key, name)
 local version = stored and string.match(stored, '^%S+') or 'new'
 if expected ~= 'any' and expected ~= version then return '0' end
-call('HSET', place, name, nonce .. ' ' .. data)
-sign(nonce, '1')
+call('HSET', key, name, nonce .. ' ' .. data)
+write_receipt(nonce, '1')
 return '1'
