@@ -100,12 +100,12 @@ async def damage_sqlite(engine: Engine, task_id: str, setting: str) -> None:
         table._db.execute(f"UPDATE tasks SET {setting} WHERE id = ?", (task_id,))
 
     assert isinstance(engine, SqliteEngine | SqliteObjectEngine)
-    await (engine._write(spoil) if isinstance(engine, SqliteEngine) else engine._ask(spoil))
+    await engine._write(spoil)
 
 
 async def damage_one(engine: OneObjectEngine, task_id: str) -> None:
     """Give the task a status that there is not, inside the object."""
-    bucket, key = engine._committing._bucket, engine._committing._key
+    bucket, key = engine._bucket, engine._key
     blob = await retry(lambda: bucket.get(key))
     assert blob is not None
     document = msgspec.json.decode(blob.data)

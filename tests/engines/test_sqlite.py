@@ -476,7 +476,7 @@ async def test_several_loops_may_share_an_engine(engine: SqliteEngine) -> None:
 
 async def test_a_call_that_refuses_after_it_has_written_leaves_nothing_behind(engine: SqliteEngine) -> None:
     def add_and_refuse(table: SqliteTable) -> None:
-        table.add([new(1)])
+        table.add([new(1)], 0.0)
         raise Conflict("too late")
 
     answers = await asyncio.gather(

@@ -28,6 +28,7 @@ from qo.model import (
     cursor,
     expire,
     fail,
+    page_start,
     release,
     renew,
     replay,
@@ -116,10 +117,10 @@ def test_only_finished_tasks_are_deleted_and_their_history_with_them() -> None:
 
 def test_pages_are_newest_first_and_meet_without_gap_or_overlap() -> None:
     table = filled(*[{} for _ in range(5)])
-    first = table.find(Filter(), limit=3, after="", now=NOW)
-    rest = table.find(Filter(), limit=3, after=cursor(first[-1]), now=NOW)
+    first = table.find(Filter(), 3, None, NOW)
+    rest = table.find(Filter(), 3, page_start(cursor(first[-1]), None), NOW)
     assert [task.id for task in (*first, *rest)] == [name(n) for n in (4, 3, 2, 1, 0)]
-    assert table.find(Filter(queues=("x",)), limit=3, after="", now=NOW) == []
+    assert table.find(Filter(queues=("x",)), 3, None, NOW) == []
 
 
 def test_counts_are_by_queue_type_and_status() -> None:

@@ -83,7 +83,7 @@ from qo.model.ranking import (
     rank,
 )
 from qo.model.retry import DEFAULT_POLICY, SLOW_POLICY, RetryPolicy
-from qo.model.table import Added, Table
+from qo.model.table import Added, Table, count_key
 from qo.model.task import (
     FINISHED,
     MAX_RETRIES,
@@ -177,6 +177,7 @@ __all__ = [
     "check_whole",
     "claim",
     "complete",
+    "count_key",
     "created",
     "cursor",
     "derived_id",

@@ -1,7 +1,8 @@
 """A set of tasks as one value: the specification every engine is tested against."""
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from heapq import nlargest
 from itertools import count
 from typing import NamedTuple
 
@@ -11,7 +12,7 @@ from qo.model.change import Change
 from qo.model.check import check_distinct
 from qo.model.claim_request import ClaimRequest, eligibility
 from qo.model.event import Event, event_of
-from qo.model.filter import CountKey, Counts, Filter, Position, page_start
+from qo.model.filter import CountKey, Counts, Filter, Position
 from qo.model.note import ANY, NEW, Note
 from qo.model.ranking import in_order
 from qo.model.task import FINISHED, NewTask, Status, Task, admit, lane_of, stamps
@@ -53,22 +54,22 @@ class Table:
             mine := [task for task in self.tasks.values() if _held_under(task, request.lease_id)]
         ):
             return in_order(mine, now, lane_of)
-        left, claimed = dict(request.per_type_limits), list[Task]()
-        for task in in_order(self._due(request, now), now, lane_of):
-            if len(claimed) == request.limit:
-                break
-            if left.get(task.type, 1) > 0:
-                left[task.type] = left.get(task.type, request.limit + 1) - 1
-                claimed.append(rules.claim(task, request, now))
+        claimed = [rules.claim(task, request, now) for task in self._first(request, now)]
         for task in claimed:
             self._write(task)
         return claimed
 
-    def _due(self, request: ClaimRequest, now: float) -> Iterable[Task]:
-        takes = eligibility(request)
-        return (
-            task for task in self.tasks.values() if rules.is_due(task, now) and takes(task.queue, task.type, task.needs)
-        )
+    def _first(self, request: ClaimRequest, now: float) -> list[Task]:
+        """The due and eligible tasks that rank first, within the limits of the request."""
+        is_eligible, left, first = eligibility(request), dict(request.per_type_limits), list[Task]()
+        due = (task for task in self.tasks.values() if rules.is_due(task, now))
+        for task in in_order((task for task in due if is_eligible(task.queue, task.type, task.needs)), now, lane_of):
+            if len(first) == request.limit:
+                break
+            if left.get(task.type, 1) > 0:
+                left[task.type] = left.get(task.type, request.limit + 1) - 1
+                first.append(task)
+        return first
 
     def apply(self, changes: Sequence[Change], now: float) -> list[bool]:
         check_distinct(change.id for change in changes)
@@ -92,26 +93,20 @@ class Table:
         task = self.tasks.get(task_id)
         if task is None or task.status not in FINISHED:
             return False
-        del self.tasks[task_id], self._events[task_id]
+        self._remove(task)
         self._followers = {first: last for first, last in self._followers.items() if last != task_id}
         return True
 
     def get(self, ids: Sequence[str]) -> list[Task | None]:
         return [self.tasks.get(task_id) for task_id in ids]
 
-    def find(
-        self, where: Filter, *, limit: int, after: str, now: float, created_before: float | None = None
-    ) -> list[Task]:
+    def find(self, where: Filter, limit: int, start: Position | None, now: float) -> list[Task]:
         matches = where.matcher(now)
-        found = sorted(self.tasks.values(), key=_place, reverse=True)
-        if (start := page_start(after, created_before)) is not None:
-            found = [task for task in found if _place(task) < start]
-        return [task for task in found if matches(task)][:limit]
+        found = (task for task in self.tasks.values() if (start is None or _position(task) < start) and matches(task))
+        return nlargest(limit, found, key=_position)
 
     def count(self) -> Counts:
-        return dict(
-            Counter(CountKey(task.queue, task.type, task.status, task.priority) for task in self.tasks.values())
-        )
+        return dict(Counter(map(count_key, self.tasks.values())))
 
     def history(self, task_id: str) -> list[Event]:
         return list(self._events.get(task_id, ()))
@@ -123,8 +118,11 @@ class Table:
         stored = self._notes.get(name)
         if expected not in {ANY, stored.version if stored else NEW}:
             raise Conflict(f"note {name!r} was written by someone else")
-        self._notes[name] = Note(name, data, str(next(self._note_versions)))
+        self._notes[name] = Note(name, data, self._new_note_version())
         return self._notes[name].version
+
+    def _new_note_version(self) -> str:
+        return str(next(self._note_versions))
 
     def notes(self, prefix: str) -> list[Note]:
         return [self._notes[name] for name in sorted(self._notes) if name.startswith(prefix)]
@@ -137,8 +135,16 @@ class Table:
         if not quietly:
             self._events.setdefault(task.id, []).append(event_of(task))
 
+    def _remove(self, task: Task) -> None:
+        del self.tasks[task.id]
+        self._events.pop(task.id, None)
 
-def _place(task: Task) -> Position:
+
+def count_key(task: Task) -> CountKey:
+    return CountKey(task.queue, task.type, task.status, task.priority)
+
+
+def _position(task: Task) -> Position:
     return Position(task.created_at, task.id)
 
 

@@ -9,7 +9,6 @@ import apsw
 import msgspec
 from msgspec.structs import replace
 
-from qo.clock import Clock
 from qo.damage import Damage, check_known_format, encode_damage, note_name
 from qo.errors import Conflict, StorageError
 from qo.ids import new_token
@@ -65,10 +64,8 @@ _Head = tuple[float, float, int, int]  # the highest effective rank in its lane 
 class SqliteTable:
     """A call may raise QoError; if it has written something before, the writer rolls it back."""
 
-    def __init__(self, db: apsw.Connection, clock: Clock) -> None:
+    def __init__(self, db: apsw.Connection) -> None:
         self._db = db
-        self._clock = clock
-        self._now = 0.0  # the time of the whole transaction
         self._last = 0  # the highest number in use
         self._staged = False
         self._last_change = 0  # the number of the last change to a lane's ready tasks, in `lanes`
@@ -83,7 +80,6 @@ class SqliteTable:
 
     def begin(self) -> None:
         """Call in a new transaction. What is read stays valid until its end, since no other connection can write."""
-        self._now = self._clock()
         self._last, last_lane, self._last_change, removals = self._db.execute(SQL["last"]).get
         if removals != self._removals:
             self._removals = removals
@@ -131,30 +127,30 @@ class SqliteTable:
 
     # --- add
 
-    def add(self, news: Sequence[NewTask]) -> list[Added]:
-        if not news:
+    def add(self, tasks: Sequence[NewTask], now: float) -> list[Added]:
+        if not tasks:
             return []
-        at = stamps(self._now, len(news))
-        keyed = [new.id for new in news if new.idempotency_key is not None]
+        at = stamps(now, len(tasks))
+        keyed = [new.id for new in tasks if new.idempotency_key is not None]
         followers = self._followers(keyed) if keyed else {}
-        without_followers = [(new, instant) for new, instant in zip(news, at, strict=True) if new.id not in followers]
-        inserted = self._insert([created(new, instant, lead=self._now - instant) for new, instant in without_followers])
-        if not followers and len(inserted) == len(news):
-            return [Added(new.id, new=True) for new in news]
-        there = {new.id: followers.get(new.id, new.id) for new in news if new.id not in inserted}
+        without_followers = [(new, instant) for new, instant in zip(tasks, at, strict=True) if new.id not in followers]
+        inserted = self._insert([created(new, instant, lead=now - instant) for new, instant in without_followers], now)
+        if not followers and len(inserted) == len(tasks):
+            return [Added(new.id, new=True) for new in tasks]
+        there = {new.id: followers.get(new.id, new.id) for new in tasks if new.id not in inserted}
         stored = {task.id: task for task in read_tasks(self._db, BY_ID, [*there.values()], self.lanes).values()}
         return [
             Added(new.id, new=True)
             if new.id in inserted
-            else self._add_existing(new, instant, there[new.id], stored.get(there[new.id]))
-            for new, instant in zip(news, at, strict=True)
+            else self._add_existing(new, instant, there[new.id], stored.get(there[new.id]), now)
+            for new, instant in zip(tasks, at, strict=True)
         ]
 
     def _followers(self, ids: Sequence[str]) -> dict[str, str]:
         """By id of the first task under an idempotency key: the last task under it, if there are several."""
         return dict(_pairs.decode(self._db.execute(SQL["followers"], (encode_list(ids),)).get))
 
-    def _insert(self, tasks: Sequence[Task]) -> set[str]:
+    def _insert(self, tasks: Sequence[Task], now: float) -> set[str]:
         """Insert new tasks and return the ids inserted. Existing ids are skipped."""
         if not tasks:
             return set()
@@ -163,7 +159,7 @@ class SqliteTable:
         lanes = [self._lane(task) for task in tasks]
         numbered = zip(range(first, last + 1), tasks, lanes, strict=True)
         written = write_rows(
-            self._db, "insert", [(n, task.id, lane, *_described(task, self._now)) for n, task, lane in numbered]
+            self._db, "insert", [(n, task.id, lane, *_described(task, now)) for n, task, lane in numbered]
         )
         self._db.execute(SQL["record_new"], (first, last))
         self.claimable = True
@@ -176,11 +172,11 @@ class SqliteTable:
         self._change_lanes(set(lanes))
         return inserted
 
-    def _add_existing(self, new: NewTask, at: float, last: str, existing: Task | None) -> Added:
+    def _add_existing(self, new: NewTask, at: float, last: str, existing: Task | None, now: float) -> Added:
         """Decide about a task whose id, or a successor of it, exists."""
         # A damaged task that was set aside is not read, and keeps its id.
-        task = None if existing is None else admit(existing, new, at, lead=self._now - at)
-        if task is None or not self._insert([task]):  # an earlier attempt of this submission inserted it
+        task = None if existing is None else admit(existing, new, at, lead=now - at)
+        if task is None or not self._insert([task], now):  # an earlier attempt of this submission inserted it
             return Added(last, new=False)
         self._db.execute(SQL["follow"], (new.id, task.id))
         return Added(task.id, new=True)
@@ -190,28 +186,28 @@ class SqliteTable:
 
     # --- claim
 
-    def stage(self) -> None:
+    def stage(self, now: float) -> None:
         """Make due tasks ready, in steps: one statement must not move a million tasks."""
         moved = 0 if self._staged else _STAGE_SIZE
         while moved == _STAGE_SIZE:
-            lanes = self._db.execute(SQL["coming_lanes"], (self._now, _STAGE_SIZE)).get
+            lanes = self._db.execute(SQL["coming_lanes"], (now, _STAGE_SIZE)).get
             if lanes == "[]":
                 break
             self._change_lanes([lane for lane in _any_list.decode(lanes) if isinstance(lane, int)])
-            self._db.execute(SQL["stage"], (self._now, _STAGE_SIZE))
+            self._db.execute(SQL["stage"], (now, _STAGE_SIZE))
             moved = self._db.changes()
         self._staged = True
 
-    def claim(self, request: ClaimRequest) -> list[Task]:
+    def claim(self, request: ClaimRequest, now: float) -> list[Task]:
         if request.is_repeat:
             held = _numbers.decode(self._db.execute(SQL["held_under"], (request.lease_id,)).get)
             if held:
-                return in_order(read_tasks(self._db, BY_N, held, self.lanes).values(), self._now, lane_of)
-        self.stage()
-        chosen = self._choose(request)
+                return in_order(read_tasks(self._db, BY_N, held, self.lanes).values(), now, lane_of)
+        self.stage(now)
+        chosen = self._choose(request, now)
         if not chosen:
             return []
-        now, numbers = self._now, encode_list(chosen)
+        numbers = encode_list(chosen)
         started_at = None if request.is_prefetch else now
         self._db.execute(
             SQL["claim"], (request.lease_id, request.worker_id, now + request.lease, now, numbers, started_at)
@@ -227,11 +223,11 @@ class SqliteTable:
         except apsw.ConstraintError as error:
             raise DamageFound([]) from error
 
-    def claim_each(self, requests: Sequence[ClaimRequest]) -> list[list[Task]]:
+    def claim_each(self, requests: Sequence[ClaimRequest], now: float) -> list[list[Task]]:
         """Serve claims that differ only in their leases: tasks are selected once, and distributed in order."""
-        self.stage()
-        chosen = self._choose(replace(requests[0], limit=sum(max(0, request.limit) for request in requests)))
-        now, left = self._now, iter(chosen)
+        self.stage(now)
+        chosen = self._choose(replace(requests[0], limit=sum(max(0, request.limit) for request in requests)), now)
+        left = iter(chosen)
         hands = [list(islice(left, max(0, request.limit))) for request in requests]
         rows = [
             (n, request.lease_id, request.worker_id, now + request.lease, now, None if request.is_prefetch else now)
@@ -243,23 +239,23 @@ class SqliteTable:
         tasks = read_tasks(self._db, BY_N, chosen, self.lanes)
         return [[tasks[n] for n in hand] for hand in hands]
 
-    def _choose(self, request: ClaimRequest) -> list[int]:
+    def _choose(self, request: ClaimRequest, now: float) -> list[int]:
         """The numbers of the first tasks of all eligible lanes, in order. Raises DamageFound."""
         try:
-            return self._first(request)
+            return self._first(request, now)
         except msgspec.DecodeError as error:  # a lane or rank is not a number
             bad = damaged_rows(self._db, self.lanes)
             if not bad:
                 raise
             raise DamageFound(bad) from error
 
-    def _first(self, request: ClaimRequest) -> list[int]:
-        lanes = self._ready.first(request, self._now, self._own_changes)
+    def _first(self, request: ClaimRequest, now: float) -> list[int]:
+        lanes = self._ready.first(request, now, self._own_changes)
         self._own_changes.clear()
         if not lanes:
             return []
         size = request.limit if len(lanes) == 1 else max(_MIN_READ, 2 * request.limit // len(lanes))
-        promoted = self._now if len(lanes) > 1 else float("-inf")  # within one lane the rank decides
+        promoted = now if len(lanes) > 1 else float("-inf")  # within one lane the rank decides
         heads = self._heads(lanes, size, promoted)
         first = self._within_limits(heads, request)
         last = first[-1] if len(first) == request.limit else None
@@ -298,8 +294,8 @@ class SqliteTable:
 
     # --- apply
 
-    def apply(self, changes: Sequence[Change]) -> list[bool]:
-        now, stored = self._now, read_briefs(self._db, [change.id for change in changes])
+    def apply(self, changes: Sequence[Change], now: float) -> list[bool]:
+        stored = read_briefs(self._db, [change.id for change in changes])
         rows, answers, transitions, reached, lanes = [], [], list[Brief](), list[str](), set[int]()
         for change in changes:
             brief = stored.get(change.id)

@@ -5,7 +5,6 @@ from typing import Any, Protocol
 
 import apsw
 
-from qo.clock import Clock
 from qo.errors import OutcomeUnknown, QoError, StorageError
 from qo.sqlite_tables.driver_errors import GENERAL, to_qo_error
 from qo.sqlite_tables.schema import check_version
@@ -59,7 +58,6 @@ class Writer:
         self,
         place: object,
         db: apsw.Connection,
-        clock: Clock,
         notify: Callable[[], None],
         guard: CommitGuard = _UNGUARDED,
     ) -> None:
@@ -67,7 +65,7 @@ class Writer:
         self._guard = guard
         self._db = db
         self._notify = notify  # called when there may be something to claim
-        self._table = SqliteTable(db, clock)
+        self._table = SqliteTable(db)
 
     def serve(self, jobs: Sequence[WriterCall]) -> None:
         if not jobs:

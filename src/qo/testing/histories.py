@@ -19,6 +19,7 @@ from qo.model import (
     cursor,
     expire,
     fail,
+    page_start,
     release,
     renew,
     replay,
@@ -139,9 +140,9 @@ class _History:
                 Filter(retrying=dice.choice([True, False])),
             ]
         )
-        found = self.table.find(where, limit=99, after="", now=now)
+        found = self.table.find(where, 99, None, now)
         limit, after = dice.choice([(99, ""), (99, ""), (2, ""), (3, cursor(dice.choice(found)) if found else "")])
-        page = self.table.find(where, limit=limit, after=after, now=now)
+        page = self.table.find(where, limit, page_start(after, None), now)
         assert await self.engine.find(where, limit=limit, after=after) == page
         counted = {lane: n for lane, n in (await self.engine.count()).items() if n}
         assert counted == self.table.count()

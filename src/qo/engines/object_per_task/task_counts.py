@@ -18,7 +18,7 @@ from qo.engines.object_per_task.layout import TasksLayout
 from qo.engines.object_per_task.listing import TaskListing
 from qo.engines.parallel import in_parallel
 from qo.engines.retry import retry
-from qo.model import FINISHED, UNREADABLE, CountKey, Counts, Status, Task
+from qo.model import FINISHED, UNREADABLE, CountKey, Counts, Status, Task, count_key
 
 ROLLUP = "stats/finished.json"
 _RECOUNT_FACTOR = 100.0  # a count is valid for 100 times as long as it took
@@ -49,7 +49,7 @@ class TaskCounts:
         """Apply a change that this process has written."""
         for task, step in ((before, -1), (after, 1)):
             if task is not None:
-                (self._finished if task.status in FINISHED else self._live)[_lane(task)] += step
+                (self._finished if task.status in FINISHED else self._live)[count_key(task)] += step
         if before is not None:
             self._known.pop(before.id, None)
         if after is not None and after.status in FINISHED:
@@ -57,7 +57,7 @@ class TaskCounts:
 
     def know(self, task: Task) -> None:
         if len(self._known) < _MAX_KNOWN_TASKS:
-            self._known[task.id] = _lane(task)
+            self._known[task.id] = count_key(task)
 
     def is_known_finished(self, task_id: str) -> bool:
         return task_id in self._known
@@ -129,7 +129,3 @@ class TaskCounts:
 def _decode(data: bytes) -> FinishedRollup:
     check_seal(data)
     return msgspec.json.decode(data, type=FinishedRollup)
-
-
-def _lane(task: Task) -> CountKey:
-    return CountKey(task.queue, task.type, task.status, task.priority)

@@ -2,6 +2,5 @@
 
 from qo.engines.one_object.adapter import StorageBucket
 from qo.engines.one_object.engine import CommitMode, OneObjectEngine
-from qo.engines.one_object.state import State
 
-__all__ = ["CommitMode", "OneObjectEngine", "State", "StorageBucket"]
+__all__ = ["CommitMode", "OneObjectEngine", "StorageBucket"]

@@ -14,7 +14,7 @@ from qo.buckets.own_writes import SUPERSEDED, put_document
 from qo.damage import DamageLog
 from qo.engines.contention import ContentionSignal, WriterFairness
 from qo.engines.one_object.record import decode_head
-from qo.engines.one_object.state import REMEMBERED, State
+from qo.engines.one_object.table import KEPT_WRITE_IDS, ObjectTable
 from qo.engines.retry import retry
 from qo.errors import Conflict, StorageError
 
@@ -25,23 +25,25 @@ _MOST_READS = 5  # of an object that is damaged, until two answers are the same
 
 @dataclass(slots=True)
 class PendingCommit(Generic[Answer]):
-    work: Callable[[State], Answer]
+    work: Callable[[ObjectTable], Answer]
     abandoned: Callable[[Answer], None] | None = None  # told the answer if the caller has left
     done: "asyncio.Future[Answer]" = field(default_factory=lambda: asyncio.get_running_loop().create_future())
 
 
 class CommitLoop:
-    def __init__(self, bucket: Bucket, key: str, *, most: int, keeps_state: bool) -> None:
+    def __init__(self, bucket: Bucket, key: str, *, max_batch_size: int, keeps_table: bool) -> None:
         self._bucket, self._key = bucket, key
-        self._most, self._keeps_state = most, keeps_state
+        self._max_batch_size, self._keeps_table = max_batch_size, keeps_table
         self._waiting: list[PendingCommit[Any]] = []
         self._writer: asyncio.Task[None] | None = None
         self._fairness = WriterFairness(ContentionSignal(bucket, key))
-        self._state = State()  # what the object held, as far as `_version` says so; else a store of decoded tasks
-        self._version = ""  # of the object the state stands for; empty: it stands for none
+        self._table = ObjectTable()  # what the object held, as far as `_version` says so; else a store of decoded tasks
+        self._version = ""  # of the object the table stands for; empty: it stands for none
         self._damage_log = DamageLog()
 
-    async def ask(self, work: Callable[[State], Answer], abandoned: Callable[[Answer], None] | None = None) -> Answer:
+    async def ask(
+        self, work: Callable[[ObjectTable], Answer], abandoned: Callable[[Answer], None] | None = None
+    ) -> Answer:
         call = PendingCommit(work, abandoned)
         self._waiting.append(call)
         if self._writer is None:
@@ -61,8 +63,8 @@ class CommitLoop:
     async def _serve(self) -> None:
         try:
             while self._waiting:
-                here = [call for call in self._waiting if not call.done.done()]
-                batch, self._waiting = here[: self._most], here[self._most :]
+                waiting = [call for call in self._waiting if not call.done.done()]
+                batch, self._waiting = waiting[: self._max_batch_size], waiting[self._max_batch_size :]
                 if batch:
                     if await self._fairness.begin():
                         self._version = ""
@@ -84,12 +86,12 @@ class CommitLoop:
     async def _commit(self, batch: list[PendingCommit[Any]]) -> list[Any]:
         attempts = self._fairness.attempts()
         while attempts.may_try():
-            is_proved = not self._keeps_state or not self._version
+            is_proved = not self._keeps_table or not self._version
             if is_proved:
                 await self._read()
-            answers = [_attempt(call, self._state) for call in batch]
+            answers = [_attempt(call, self._table) for call in batch]
             try:
-                if self._state.is_changed:
+                if self._table.is_changed:
                     await self._write()
                 elif not is_proved and await self._read():
                     continue  # someone has written since: what we answered is not so any more
@@ -104,36 +106,36 @@ class CommitLoop:
         blob = await retry(lambda: self._bucket.get(self._key))
         if (NEW if blob is None else blob.version) == self._version:
             return False
-        state = self._decoded(blob)
+        table = self._decoded(blob)
         for _ in range(_MOST_READS):
-            if isinstance(state, State) and not state.damage:
+            if isinstance(table, ObjectTable) and not table.damage_found:
                 break
             # The answer may be damaged, and not what is stored: only the same answer twice is believed.
             former, blob = blob, await retry(lambda: self._bucket.get(self._key))
             if _same(blob, former):
                 break
-            state = self._decoded(blob)
+            table = self._decoded(blob)
         else:
             raise StorageError(f"{self._key} reads differently each time; check the store and the connection to it")
-        if isinstance(state, ValueError):
-            raise StorageError(f"{self._key} does not hold a queue; look at it and move it away: {state}") from state
-        self._state, self._version = state, NEW if blob is None else blob.version
-        self._damage_log.report(self._state.damage)
+        if isinstance(table, ValueError):
+            raise StorageError(f"{self._key} does not hold a queue; look at it and move it away: {table}") from table
+        self._table, self._version = table, NEW if blob is None else blob.version
+        self._damage_log.report(self._table.damage_found)
         return True
 
-    def _decoded(self, blob: Blob | None) -> State | ValueError:
+    def _decoded(self, blob: Blob | None) -> ObjectTable | ValueError:
         if blob is not None and not blob.data and not getattr(self._bucket, "may_be_empty", False):
             # A plain storage may hold nothing at first. Here someone has emptied the object, and all that was in it.
             raise StorageError(f"{self._key} is empty; put an older version in its place, or remove it to start over")
         try:
-            return State(b"" if blob is None else blob.data, self._state, place=self._key)
+            return ObjectTable(b"" if blob is None else blob.data, self._table, place=self._key)
         except ValueError as error:
             return error
 
     async def _write(self) -> None:
         expected, self._version = self._version, ""  # until it is known to have landed
-        data, write = self._state.encode()
-        own_version = self._state.version
+        data, write = self._table.encode()
+        own_version = self._table.version
         version = await put_document(
             self._bucket,
             self._key,
@@ -144,9 +146,9 @@ class CommitLoop:
         self._version = "" if version == SUPERSEDED else version
 
 
-def _attempt(call: PendingCommit[Any], state: State) -> Any:
+def _attempt(call: PendingCommit[Any], table: ObjectTable) -> Any:
     try:
-        return call.work(state)
+        return call.work(table)
     except Exception as error:  # noqa: BLE001 - one caller's mistake must not sink the others
         return error
 
@@ -172,4 +174,4 @@ def _is_ours(stored: bytes, write: str, version: int) -> bool | None:
         return None
     if write in head.writes:
         return True
-    return False if head.version < version + REMEMBERED else None
+    return False if head.version < version + KEPT_WRITE_IDS else None

@@ -8,7 +8,7 @@ from contextlib import suppress
 from operator import methodcaller
 from pathlib import Path
 from threading import Lock, Thread
-from typing import Any, TypeVar
+from typing import Any
 
 import apsw
 
@@ -21,28 +21,14 @@ from qo.engines.sqlite.file import check_file, connect, open_log, prepare
 from qo.engines.sqlite.file_locks import FileLocks, acquire_locks, release_locks
 from qo.engines.sqlite.open_file import OpenFile
 from qo.engines.sqlite.watch import FileWatch
+from qo.engines.table_engine import Answer, TableEngine
 from qo.errors import StorageError
-from qo.model import (
-    Added,
-    Change,
-    ClaimRequest,
-    Counts,
-    Event,
-    Filter,
-    NewTask,
-    Note,
-    Task,
-    check_distinct,
-    page_start,
-    release,
-)
+from qo.model import Added, ClaimRequest, NewTask, Task, check_distinct, release
 from qo.sqlite_tables.damage import BadRow, DamageFound, around_damage
 from qo.sqlite_tables.driver_errors import to_qo_error
 from qo.sqlite_tables.reader import SqliteReader
 from qo.sqlite_tables.table import SqliteTable
 from qo.sqlite_tables.writer import Writer
-
-T = TypeVar("T")
 
 
 class _OpenEngine:
@@ -61,9 +47,7 @@ class _OpenEngine:
             raise
         writing, reading, watching = self._connections
         self.watch = FileWatch(path, watching, clock)
-        self.writer = ConnectionThread(
-            "qo sqlite writer", Writer(path, writing, clock, self.watch.notify, self._file).serve
-        )
+        self.writer = ConnectionThread("qo sqlite writer", Writer(path, writing, self.watch.notify, self._file).serve)
         self.reader = ConnectionThread("qo sqlite reader", _reader(path, SqliteReader(reading), self._file))
 
     def _connect(self, path: Path) -> OpenFile:
@@ -131,10 +115,10 @@ def _reader(
     return serve
 
 
-class SqliteEngine(Engine):
+class SqliteEngine(TableEngine):
     def __init__(self, path: Path, clock: Clock = system_clock) -> None:
+        super().__init__(clock)
         self._path = path
-        self._clock = clock
         self._open_engine: _OpenEngine | None = None
         self._opening = Lock()
         self._damage_log = DamageLog()
@@ -172,10 +156,6 @@ class SqliteEngine(Engine):
 
     # --- writing
 
-    async def add(self, tasks: Sequence[NewTask]) -> list[Added]:
-        check_distinct(task.id for task in tasks)
-        return await self._write(lambda table: table.add(tasks))
-
     @property
     def adds_directly(self) -> bool:
         return True
@@ -185,7 +165,7 @@ class SqliteEngine(Engine):
         writer = self._opened().writer
         while True:
             try:
-                added: list[Added] = writer.call(lambda table: table.add(tasks))
+                added: list[Added] = writer.call(lambda table: table.add(tasks, self._clock()))
             except DamageFound as found:
                 self._damage_log.report(writer.call(methodcaller("set_aside", found.rows)))
             else:
@@ -196,7 +176,7 @@ class SqliteEngine(Engine):
         if request.is_repeat:
             self._repeating.add(request.lease_id)
         try:
-            return await self._write(lambda table: table.claim(request), self._hand_back(request))
+            return await self._write(lambda table: table.claim(request, self._clock()), self._hand_back(request))
         finally:
             self._repeating.discard(request.lease_id)
 
@@ -207,58 +187,20 @@ class SqliteEngine(Engine):
         def hand_back(tasks: list[Task]) -> None:
             if tasks and request.lease_id not in self._repeating:
                 changes = [release(task, None) for task in tasks]
-                done = writer.ask(lambda table: table.apply(changes))
+                done = writer.ask(lambda table: table.apply(changes, self._clock()))
                 done.add_done_callback(asyncio.Future.exception)  # if this fails too, the lease expires
 
         return hand_back
 
-    async def apply(self, changes: Sequence[Change]) -> list[bool]:
-        check_distinct(change.id for change in changes)
-        return await self._write(lambda table: table.apply(changes))
-
-    async def delete(self, ids: Sequence[str]) -> list[bool]:
-        check_distinct(ids)
-        return await self._write(lambda table: table.delete(ids))
-
-    async def write_note(self, name: str, data: bytes, *, expected: str) -> str:
-        return await self._write(lambda table: table.write_note(name, data, expected))
-
-    async def drop_note(self, name: str) -> None:
-        await self._write(lambda table: table.drop_note(name))
-
-    async def _write(self, work: Callable[[SqliteTable], T], abandoned: Callable[[T], None] | None = None) -> T:
+    async def _write(
+        self, work: Callable[[SqliteTable], Answer], abandoned: Callable[[Answer], None] | None = None
+    ) -> Answer:
         return await around_damage(lambda: self._opened().writer.ask(work, abandoned), self._set_aside)
 
     async def _set_aside(self, bad: list[BadRow]) -> None:
         self._damage_log.report(await self._opened().writer.ask(lambda table: table.set_aside(bad)))
 
-    # --- reading
-
-    async def get(self, ids: Sequence[str]) -> list[Task | None]:
-        return await self._read(lambda reading: reading.get(ids))
-
-    async def find(
-        self, where: Filter, *, limit: int, after: str = "", created_before: float | None = None
-    ) -> list[Task]:
-        start = page_start(after, created_before)
-        return await self._read(lambda reading: reading.find(where, limit, start, self._clock()))
-
-    async def count(self) -> Counts:
-        return await self._read(SqliteReader.count)
-
-    async def history(self, task_id: str) -> list[Event]:
-        return await self._read(lambda reading: reading.history(task_id))
-
-    async def now(self) -> float:
-        return self._clock()
-
-    async def read_note(self, name: str) -> Note | None:
-        return await self._read(lambda reading: reading.read_note(name))
-
-    async def notes(self, prefix: str) -> list[Note]:
-        return await self._read(lambda reading: reading.notes(prefix))
-
-    async def _read(self, work: Callable[[SqliteReader], T]) -> T:
+    async def _read(self, work: Callable[[SqliteReader], Answer]) -> Answer:
         return await around_damage(lambda: self._opened().reader.ask(work), self._set_aside)
 
     # --- waiting
@@ -267,7 +209,7 @@ class SqliteEngine(Engine):
         await self._opened().watch.wait(request, timeout, self._stage)
 
     async def _stage(self) -> None:
-        await self._write(SqliteTable.stage)
+        await self._write(lambda table: table.stage(self._clock()))
 
 
 def _nothing(_: Any) -> None: ...

@@ -35,13 +35,13 @@ class PendingCall:
 class Claims:
     """Claims that are alike, as one job: a hundred callers who take one task each cost about as much as one."""
 
-    def __init__(self, calls: Sequence[PendingCall]) -> None:
-        self._calls = calls
+    def __init__(self, calls: Sequence[PendingCall], now: float) -> None:
+        self._calls, self._now = calls, now
         self.answer: list[list[Task]] | None = None
         self.error: BaseException | None = None
 
     def work(self, table: SqliteTable) -> list[list[Task]]:
-        return table.claim_each([call.request for call in self._calls if call.request is not None])
+        return table.claim_each([call.request for call in self._calls if call.request is not None], self._now)
 
     def deal(self) -> None:
         for number, call in enumerate(self._calls):
@@ -49,7 +49,7 @@ class Claims:
             call.error = self.error
 
 
-def gathered(calls: Sequence[PendingCall]) -> list[WriterCall]:
+def gathered(calls: Sequence[PendingCall], now: float) -> list[WriterCall]:
     """What is to be done, claims last: they may take what was submitted with them."""
     jobs: list[WriterCall] = []
     alike = defaultdict[object, list[PendingCall]](list)
@@ -59,4 +59,4 @@ def gathered(calls: Sequence[PendingCall]) -> list[WriterCall]:
             jobs.append(call)
         else:
             alike[request.queues, request.types, request.capabilities].append(call)
-    return jobs + [Claims(some) if len(some) > 1 else some[0] for some in alike.values()]
+    return jobs + [Claims(some, now) if len(some) > 1 else some[0] for some in alike.values()]

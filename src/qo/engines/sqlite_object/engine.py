@@ -1,37 +1,22 @@
 """The port on one side, one of two modes on the other."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from enum import StrEnum
-from typing import TypeVar
 
 from qo.bucket import Bucket
 from qo.clock import Clock
 from qo.damage import DamageLog
-from qo.engine import Engine
 from qo.engines.hand_backs import HandBacks
 from qo.engines.polling import ClaimPoller, PollResult
 from qo.engines.sqlite_object.durable import Durable
 from qo.engines.sqlite_object.flush_timer import FlushTimer, check_interval, check_volume
 from qo.engines.sqlite_object.image import Image
 from qo.engines.sqlite_object.local import Local
-from qo.model import (
-    Added,
-    Change,
-    ClaimRequest,
-    Counts,
-    Event,
-    Filter,
-    NewTask,
-    Note,
-    Status,
-    Task,
-    check_distinct,
-    page_start,
-)
+from qo.engines.table_engine import Answer, TableEngine
+from qo.model import ClaimRequest, Task
 from qo.sqlite_tables.damage import BadRow, around_damage
+from qo.sqlite_tables.reader import SqliteReader
 from qo.sqlite_tables.table import SqliteTable
-
-Answer = TypeVar("Answer")
 
 KEY = "queue.sqlite"
 VOLUME = 1000  # calls that wait for no interval
@@ -49,7 +34,7 @@ INTERVALS = {
 }  # seconds from one flush to the next, unless told otherwise
 
 
-class SqliteObjectEngine(Engine):
+class SqliteObjectEngine(TableEngine):
     """Time is the bucket's unless a clock is given.
 
     A lost race is run again on the fresh state, unless the caller wants to hear of it (`repeats_lost_races=False`).
@@ -70,7 +55,7 @@ class SqliteObjectEngine(Engine):
         repeats_lost_races: bool = True,
         clock: Clock | None = None,
     ) -> None:
-        self._clock = clock or bucket.now
+        super().__init__(clock or bucket.now)
         interval = check_interval(INTERVALS[mode] if interval is None else interval)
         pace = FlushTimer(interval, check_volume(volume))
         self._store: Durable | Local = (
@@ -116,77 +101,32 @@ class SqliteObjectEngine(Engine):
         """End what goes on in the background; for whoever cannot await `close`."""
         self._store.let_go()
 
-    # --- writing
-
-    async def add(self, tasks: Sequence[NewTask]) -> list[Added]:
-        check_distinct(task.id for task in tasks)
-        added = await self._ask(lambda table: table.add(tasks))
-        self._poller.wake()
-        return added
+    # --- the table
 
     async def claim(self, request: ClaimRequest) -> list[Task]:
         """A caller cancelled before the flush claims nothing; one cancelled during it hands its tasks back."""
-        return await self._ask(lambda table: table.claim(request), self._hand_backs.start, request)
 
-    async def apply(self, changes: Sequence[Change]) -> list[bool]:
-        check_distinct(change.id for change in changes)
-        applied = await self._ask(lambda table: table.apply(changes))
-        if any(change.to is Status.PENDING for change in changes):
-            self._poller.wake()
-        return applied
+        def work(table: SqliteTable) -> list[Task]:
+            return table.claim(request, self._clock())
 
-    async def delete(self, ids: Sequence[str]) -> list[bool]:
-        check_distinct(ids)
-        return await self._ask(lambda table: table.delete(ids))
+        return await around_damage(lambda: self._store.ask(work, self._hand_backs.start, request), self._set_aside)
 
-    async def write_note(self, name: str, data: bytes, *, expected: str) -> str:
-        return await self._ask(lambda table: table.write_note(name, data, expected))
-
-    async def drop_note(self, name: str) -> None:
-        await self._ask(lambda table: table.drop_note(name))
-
-    async def _ask(
-        self,
-        work: Callable[[SqliteTable], Answer],
-        abandoned: Callable[[Answer], None] | None = None,
-        request: ClaimRequest | None = None,
+    async def _write(
+        self, work: Callable[[SqliteTable], Answer], abandoned: Callable[[Answer], None] | None = None
     ) -> Answer:
-        return await around_damage(lambda: self._store.ask(work, abandoned, request), self._set_aside)
+        return await around_damage(lambda: self._store.ask(work, abandoned), self._set_aside)
+
+    async def _read(self, work: Callable[[SqliteReader], Answer]) -> Answer:
+        return await around_damage(lambda: self._store.read(lambda image: work(image.reading)), self._set_aside)
 
     async def _set_aside(self, bad: list[BadRow]) -> None:
         self._damage_log.report(await self._store.ask(lambda table: table.set_aside(bad)))
 
-    # --- reading
-
-    async def _read(self, work: Callable[[Image], Answer]) -> Answer:
-        return await around_damage(lambda: self._store.read(work), self._set_aside)
-
-    async def get(self, ids: Sequence[str]) -> list[Task | None]:
-        return await self._read(lambda image: image.reading.get(ids))
-
-    async def find(
-        self, where: Filter, *, limit: int, after: str = "", created_before: float | None = None
-    ) -> list[Task]:
-        start = page_start(after, created_before)
-        return await self._read(lambda image: image.reading.find(where, limit, start, self._clock()))
-
-    async def count(self) -> Counts:
-        return await self._read(lambda image: image.reading.count())
-
-    async def history(self, task_id: str) -> list[Event]:
-        return await self._read(lambda image: image.reading.history(task_id))
-
-    async def now(self) -> float:
-        return self._clock()
-
-    async def read_note(self, name: str) -> Note | None:
-        return await self._read(lambda image: image.reading.read_note(name))
-
-    async def notes(self, prefix: str) -> list[Note]:
-        return await self._read(lambda image: image.reading.notes(prefix))
+    def _wake(self) -> None:
+        self._poller.wake()
 
     async def wait(self, request: ClaimRequest, timeout: float) -> None:
         def poll(image: Image) -> PollResult:
-            return PollResult(image.has_something_for(request), image.next_at())
+            return PollResult(image.has_ready(request), image.next_at())
 
         await self._poller.wait(lambda: self._store.look(poll), timeout)

@@ -40,7 +40,7 @@ class Image:
         self._clock = clock
         self._db = _load(key, data, is_ours=is_ours)
         self._ready = ReadyLanes(self._db, SqliteLanes(self._db))
-        self._writer = Writer(key, self._db, clock, lambda: None)
+        self._writer = Writer(key, self._db, lambda: None)
         self.reading = SqliteReader(self._db)
 
     def close(self) -> None:
@@ -49,7 +49,7 @@ class Image:
     def do(self, calls: Sequence[PendingCall]) -> bool:
         """All of them in one transaction, each answered or refused in itself. Whether anything was written."""
         before = self._db.total_changes()
-        jobs = gathered(calls)
+        jobs = gathered(calls, self._clock())
         self._writer.serve(jobs)
         for job in jobs:
             if isinstance(job, Claims):
@@ -71,7 +71,7 @@ class Image:
         number: int = self._db.execute("SELECT max(n) FROM writes").get or 0
         return number
 
-    def has_something_for(self, request: ClaimRequest) -> bool:
+    def has_ready(self, request: ClaimRequest) -> bool:
         coming = self.next_at()
         now = self._clock()
         return (coming is not None and coming <= now) or bool(self._ready.first(request, now))

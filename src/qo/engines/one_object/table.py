@@ -1,0 +1,135 @@
+"""The table of a queue that is stored as one object: its content, decoded and indexed, and as bytes again."""
+
+from qo.checksum import sealed, unsealed
+from qo.damage import check_known_format, check_stored
+from qo.engines.indexed_table import IndexedTable
+from qo.engines.one_object.record import (
+    FORMAT,
+    ObjectHeader,
+    Record,
+    StoredNote,
+    UnknownParts,
+    check_head,
+    decode_head,
+    decode_record,
+    encode_object,
+    encode_record,
+    grown,
+    id_in,
+    salvage,
+    unknown_parts,
+)
+from qo.ids import new_token as new_write_id
+from qo.model import Event, Note, Task
+
+KEPT_WRITE_IDS = 64  # other processes may write this often before a lost response is resolved
+
+
+class ObjectTable(IndexedTable):
+    """A task that did not change is neither decoded nor encoded again: it keeps its bytes."""
+
+    def __init__(self, data: bytes = b"", known: "ObjectTable | None" = None, *, place: str = "the object") -> None:
+        """`known` is a table of the same object; tasks that are equal in both are not decoded again.
+
+        Raises ValueError if the object does not hold a queue, and Refused if a newer qo excludes this one.
+        """
+        super().__init__()
+        text, head, damaged = _parts(data) if data else (b"", ObjectHeader(format=FORMAT, version=0, writes=()), [])
+        self.version, self.writes = head.version, head.writes
+        self._format = check_head(place, head)
+        self._unknown = unknown_parts(text, head) if data else UnknownParts({}, {})
+        self.is_changed = False
+        self.damage_found: dict[str, str] = {}  # tasks of the object that could not be read, and why
+        self._encoded: dict[str, bytes] = {}
+        self._records: dict[str, Record] = {}
+        self._notes = {note.name: Note(note.name, note.data, note.version) for note in head.notes}
+        self._load([bytes(raw) for raw in head.tasks], known)
+        for damaged_text in damaged:
+            self._set_text_aside(damaged_text, ValueError("its checksum does not match its bytes"))
+        # A writer that does not know followers may have deleted the last task under a key.
+        self._followers = {first: last for first, last in head.followers.items() if self._is_stored(last)}
+
+    def _is_stored(self, task_id: str) -> bool:
+        return task_id in self.tasks or self._is_damaged(task_id)
+
+    def _load(self, texts: list[bytes], known: "ObjectTable | None") -> None:
+        decoded = known._decoded() if known else {}  # noqa: SLF001 - another table of the same class
+        for text in texts:
+            data, record = decoded.get(text) or (b"", None)
+            if record is None:
+                try:
+                    data, record = sealed(text), decode_record(text)
+                    check_stored(record.task)
+                except ValueError as error:
+                    check_known_format(self._format.format, FORMAT, error)
+                    self._set_text_aside(text, error)
+                    continue
+            task = record.task
+            self._encoded[task.id], self._records[task.id], self.tasks[task.id] = data, record, task
+            self._index(task)
+
+    def _set_text_aside(self, text: bytes, error: ValueError) -> None:
+        """Keep the bytes of a damaged task in a note. The next write omits it from the tasks."""
+        task_id = id_in(text)
+        self.set_aside(task_id, f"its part of the object does not decode: {error}", text)
+        self.damage_found[task_id] = str(error)
+        self.is_changed = True
+
+    def _decoded(self) -> dict[bytes, tuple[bytes, Record]]:
+        """By the text of a task: the same text with its checksum, and decoded."""
+        return {unsealed(data): (data, self._records[task_id]) for task_id, data in self._encoded.items()}
+
+    def encode(self) -> tuple[bytes, str]:
+        """The bytes to write, and the id of this write."""
+        write = new_write_id()
+        self.writes = (*self.writes, write)[-KEPT_WRITE_IDS:]
+        self.version += 1
+        head = ObjectHeader(
+            format=self._format.format,
+            since=self._format.since,
+            qo=self._format.qo,
+            version=self.version,
+            writes=self.writes,
+            notes=tuple(StoredNote(**note._asdict()) for note in self._notes.values()),
+            followers=self._followers,
+        )
+        self.is_changed = False
+        return encode_object(head, self._encoded.values(), self._unknown), write
+
+    # --- the table's operations, where they differ
+
+    def _write(self, task: Task, *, quietly: bool = False) -> None:
+        record = grown(self._records.get(task.id), task, quietly=quietly)
+        encoded = encode_record(record, self._encoded.get(task.id))  # first: if this fails, nothing has changed
+        self._encoded[task.id], self._records[task.id] = encoded, record
+        super()._write(task, quietly=True)  # the record holds the events
+        self.is_changed = True
+
+    def _remove(self, task: Task) -> None:
+        super()._remove(task)
+        del self._encoded[task.id], self._records[task.id]
+        self.is_changed = True
+
+    def history(self, task_id: str) -> list[Event]:
+        record = self._records.get(task_id)
+        return [] if record is None else [event.event() for event in record.events]
+
+    def write_note(self, name: str, data: bytes, expected: str) -> str:
+        version = super().write_note(name, data, expected)
+        self.is_changed = True
+        return version
+
+    def _new_note_version(self) -> str:
+        return new_write_id()  # random, so that a version is new even after its note was dropped
+
+    def drop_note(self, name: str) -> None:
+        self.is_changed = self.is_changed or name in self._notes
+        super().drop_note(name)
+
+
+def _parts(data: bytes) -> tuple[bytes, ObjectHeader, list[bytes]]:
+    """The object as text and decoded, and the texts of damaged tasks. Raises ValueError."""
+    try:
+        return data, decode_head(data), []
+    except ValueError:
+        return salvage(data)
