@@ -1,4 +1,4 @@
-"""The worker process that `qo worker` runs under its supervisor: a worker, its monitor, and its shutdown."""
+"""The worker process that `qo worker` runs under its supervisor: a worker, its monitor, and its signals."""
 
 import asyncio
 import contextlib
@@ -42,8 +42,8 @@ _AFTER_WORK = 5.0  # seconds for the program's atexit functions
 
 def work(plan: Plan, table: RunTable) -> int:
     """Run the worker on the app's event loop. This thread handles the signals."""
-    shutdown = Shutdown(plan.settings.grace, table)
-    shutdown.install_handlers()
+    signals = SignalHandler(plan.settings.grace, table)
+    signals.install_handlers()
     app = load_app(plan.target, plan.url, plan.bucket)
     table.set_url(app.url)
     if plan.processes == 1:
@@ -54,7 +54,7 @@ def work(plan: Plan, table: RunTable) -> int:
     async def run() -> bool:
         client = measured(await background.client(), plan.metrics)
         worker = Worker(client, app.registry, plan.settings, table=table)
-        shutdown.attach(worker)
+        signals.attach(worker)
         heartbeat = WorkerHeartbeat(worker, table)
         log.info("worker %s started", worker.id, extra={"worker_id": worker.id})
         watchdog = Watchdog(worker, after=plan.settings.stuck_after)
@@ -72,12 +72,12 @@ def work(plan: Plan, table: RunTable) -> int:
     except CancelledError:
         raise WorkerCancelled("the worker was cancelled; restart it") from None
     except NewerFormat:
-        shutdown.worker_ended(OUTDATED)  # a handler that still runs in a thread must not keep the process alive
+        signals.worker_ended(OUTDATED)  # a handler that still runs in a thread must not keep the process alive
         raise
     app.close(timeout=_CLOSE_TIMEOUT)
-    if shutdown.signals > 1:
-        return shutdown.worker_ended(Exit.INTERRUPTED)
-    return shutdown.worker_ended(DRAINED if drain_requested else FINISHED)
+    if signals.received > 1:
+        return signals.worker_ended(Exit.INTERRUPTED)
+    return signals.worker_ended(DRAINED if drain_requested else FINISHED)
 
 
 def measured(client: Client, address: tuple[str, int] | None) -> Client:
@@ -172,11 +172,11 @@ class LastResort:
             until = min(until, earlier)
 
 
-class Shutdown:
+class SignalHandler:
     """Handles signals: the first stops the worker, the second aborts it, the third ends the process."""
 
     def __init__(self, grace: float, table: RunTable) -> None:
-        self._grace, self.signals, self._table = grace, 0, table
+        self._grace, self.received, self._table = grace, 0, table
         self._worker: Worker | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._last_resort = LastResort()
@@ -188,9 +188,9 @@ class Shutdown:
     def attach(self, worker: Worker) -> None:
         """Call on the worker's event loop. Passes on the signals that arrived before the worker existed."""
         self._loop, self._worker = asyncio.get_running_loop(), worker
-        if self.signals:
+        if self.received:
             worker.stop()
-        if self.signals > 1:
+        if self.received > 1:
             worker.abort()
 
     def worker_ended(self, code: int) -> int:
@@ -201,13 +201,13 @@ class Shutdown:
 
     def _on_signal(self, number: int, _frame: FrameType | None) -> None:
         if number == signal.SIGHUP:  # the supervisor is gone; the kernel and the pipe may both report it
-            if self.signals:
+            if self.received:
                 return
-            self.signals = 1  # abort: no supervisor is left to watch this process
-        self.signals += 1
-        if self.signals > 2:  # noqa: PLR2004 - the third
+            self.received = 1  # abort: no supervisor is left to watch this process
+        self.received += 1
+        if self.received > 2:  # noqa: PLR2004 - the third
             end_process(Exit.INTERRUPTED)
-        if self.signals == 1:
+        if self.received == 1:
             grace = self._grace if self._worker is not None else 0.0
             self._last_resort.after(grace + _AFTER_GRACE, FINISHED)
             log.info(
@@ -217,6 +217,6 @@ class Shutdown:
         else:
             self._last_resort.after(_AFTER_ABORT, Exit.INTERRUPTED)
         if self._worker is None:  # the program is being imported or the store opened, so no task is leased
-            raise SystemExit(FINISHED if self.signals == 1 else Exit.INTERRUPTED)
+            raise SystemExit(FINISHED if self.received == 1 else Exit.INTERRUPTED)
         if self._loop is not None:
-            self._loop.call_soon_threadsafe(self._worker.stop if self.signals == 1 else self._worker.abort)
+            self._loop.call_soon_threadsafe(self._worker.stop if self.received == 1 else self._worker.abort)
