@@ -17,7 +17,7 @@ import msgspec
 
 from qo.clock import iso
 from qo.errors import InvalidTask
-from qo.model import DEEPEST, UNREADABLE, Event, Status, Task, effective_priority, is_too_deep, show, with_kind
+from qo.model import MAX_DEPTH, UNREADABLE, Event, Status, Task, effective_priority, is_too_deep, show, with_kind
 
 _LARGEST = 2**63
 _RAW = b"\x00"
@@ -100,7 +100,7 @@ def parse_json(text: str | bytes, field: str = "payload") -> Any:
         with _collector_paused(len(text)):
             value = json.loads(text, parse_constant=refuse_constant, object_pairs_hook=distinct)
     except RecursionError as error:
-        raise InvalidTask(field, f"is nested deeper than {DEEPEST} levels") from error
+        raise InvalidTask(field, f"is nested deeper than {MAX_DEPTH} levels") from error
     except ValueError as error:  # also text that is not UTF-8, and integers of absurd length
         raise InvalidTask(field, f"is not JSON: {error}") from error
     check_json(value, field)
@@ -153,8 +153,8 @@ def _check_object(value: dict[Any, Any], field: str, depth: int) -> None:
 
 
 def _check_depth(depth: int, field: str) -> None:
-    if depth >= DEEPEST:
-        raise InvalidTask(field, f"is nested deeper than {DEEPEST} levels")
+    if depth >= MAX_DEPTH:
+        raise InvalidTask(field, f"is nested deeper than {MAX_DEPTH} levels")
 
 
 def _check_text(text: str, field: str) -> None:

@@ -281,7 +281,7 @@ def plain() -> None: ...
         (coroutine, {"executor": "thread"}, "coroutine is async: run it with executor='async' or 'process'"),
         (plain, {"executor": "async"}, "plain is not async: run it with executor='thread' or 'process'"),
         (plain, {"executor": "gpu"}, "executor='gpu' is not one of: async, thread, process"),
-        (plain, {"timeout": 0}, "timeout: 0 must be above 0"),
+        (plain, {"timeout": 0}, "timeout: 0 must be greater than 0"),
         (plain, {"timeout": float("nan")}, "timeout: nan is not a finite number"),
         (plain, {"max_retries": -1}, "max_retries: -1 is not a whole number"),
         (plain, {"rate_limit": -1}, "rate_limit: -1 must be at least 0"),

@@ -60,7 +60,7 @@ async def test_pages_are_newest_first(queue: Client, clock: ManualClock) -> None
 
 async def test_a_cursor_nobody_gave_is_refused(queue: Client) -> None:
     await queue.enqueue("t")
-    with pytest.raises(InvalidSetting, match="not a place in a listing"):
+    with pytest.raises(InvalidSetting, match="not a position in a listing"):
         await queue.list(after="yesterday")
 
 

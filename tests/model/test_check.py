@@ -140,10 +140,10 @@ def test_every_uuid_in_lower_case_is_an_id(made: object) -> None:
 
 
 def test_a_message_says_which_side_of_zero_is_meant() -> None:
-    with pytest.raises(InvalidTask, match="must be above 0, at most"):
+    with pytest.raises(InvalidTask, match="must be greater than 0 and at most"):
         check_number("timeout", 0, above=0.0)
-    with pytest.raises(InvalidTask, match=r"must be at least 0, at most 1$"):
-        check_number("jitter", 2, most=1.0)
+    with pytest.raises(InvalidTask, match=r"must be at least 0 and at most 1$"):
+        check_number("jitter", 2, maximum=1.0)
     check_whole("max_retries", 10_000)
     assert check_retry(RetryPolicy()) == RetryPolicy()
 
@@ -167,5 +167,5 @@ def test_a_list_of_types_is_put_in_order_each_once() -> None:
 
 def test_a_batch_names_each_task_once() -> None:
     check_distinct(iter(["a", "b"]))
-    with pytest.raises(BadBatch, match=r"named twice in one batch: a, c$"):
+    with pytest.raises(BadBatch, match=r"a batch contains a task twice: a, c$"):
         check_distinct(["a", "b", "a", "c", "c"])

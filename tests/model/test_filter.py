@@ -67,7 +67,7 @@ def test_a_cursor_names_a_place_exactly() -> None:
     "nonsense", ["yesterday", "~", "x~y", "1.0~y", f"nan~{ID}", f"inf~{ID}", f"-1~{ID}", f"1e300~{ID}", f"1.0~{ID}\n"]
 )
 def test_a_cursor_nobody_gave_is_refused(nonsense: str) -> None:
-    with pytest.raises(InvalidSetting, match="not a place in a listing"):
+    with pytest.raises(InvalidSetting, match="not a position in a listing"):
         check_cursor(nonsense)
 
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qo.errors import InvalidTask
-from qo.model import DEEPEST, check_depth, is_too_deep
+from qo.model import MAX_DEPTH, check_depth, is_too_deep
 
 
 def nested(depth: int) -> bytes:
@@ -18,9 +18,9 @@ def nested(depth: int) -> bytes:
 @pytest.mark.parametrize(
     "text",
     [
-        nested(DEEPEST),
-        b"[" + b",".join([nested(DEEPEST - 1)] * 500) + b"]",
-        b'{"a":' * DEEPEST + b"1" + b"}" * DEEPEST,
+        nested(MAX_DEPTH),
+        b"[" + b",".join([nested(MAX_DEPTH - 1)] * 500) + b"]",
+        b'{"a":' * MAX_DEPTH + b"1" + b"}" * MAX_DEPTH,
         b'["' + b"[{" * 5_000 + b'"]',
         b'["\\"' + b"[" * 5_000 + b'"]',
         b'{"' + b"\\\\" * 99 + b'":"' + b"{" * 99 + b'"}',
@@ -36,12 +36,12 @@ def test_text_that_is_not_too_deep(text: bytes) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        nested(DEEPEST + 1),
+        nested(MAX_DEPTH + 1),
         nested(5_000),
         b'{"a":[' * 33 + b"1" + b"]}" * 33,
         b'{"a":"\\\\","b":' * 65 + b"1" + b"}" * 65,
         b"[" * 5_000,
-        b"[" + nested(3) * 99 + nested(DEEPEST) + b"]",
+        b"[" + nested(3) * 99 + nested(MAX_DEPTH) + b"]",
     ],
 )
 def test_text_that_is_too_deep(text: bytes) -> None:
@@ -73,7 +73,7 @@ def depth_of(value: Any) -> int:
     return 1 + max(map(depth_of, value), default=0) if isinstance(value, list) else 0
 
 
-@given(values, st.integers(DEEPEST - 4, DEEPEST))
+@given(values, st.integers(MAX_DEPTH - 4, MAX_DEPTH))
 def test_brackets_in_text_do_not_count_and_all_others_do(value: Any, around: int) -> None:
     text = b"[" * around + json.dumps(value).encode() + b"]" * around
-    assert is_too_deep(text) == (around + depth_of(value) > DEEPEST)
+    assert is_too_deep(text) == (around + depth_of(value) > MAX_DEPTH)

@@ -56,11 +56,11 @@ class IndexedTable(Table):
     def _is_damaged(self, task_id: str) -> bool:
         return task_id not in self.tasks and note_name(task_id) in self._notes
 
-    def _write(self, task: Task, *, quietly: bool = False) -> None:
+    def _write(self, task: Task, *, without_event: bool = False) -> None:
         before = self.tasks.get(task.id)
         if before is not None:
             self._counts[count_key(before)] -= 1
-        super()._write(task, quietly=quietly)
+        super()._write(task, without_event=without_event)
         self._index(task)
 
     def _index(self, task: Task) -> None:

@@ -1,4 +1,4 @@
-"""The task, its life cycle and the rules between states. Pure: no I/O, no clock, no randomness."""
+"""Tasks, their life cycle, and its rules. Pure: no I/O, clock or randomness."""
 
 from qo.model.change import (
     STATUSES,
@@ -62,7 +62,7 @@ from qo.model.filter import (
     page_start,
 )
 from qo.model.idempotency import derived_id
-from qo.model.json_depth import DEEPEST, UNREADABLE, check_depth, is_too_deep
+from qo.model.json_depth import MAX_DEPTH, UNREADABLE, check_depth, is_too_deep
 from qo.model.lane_heads import LaneHead, LaneHeads, LaneIdentity
 from qo.model.note import ADMIN_NOTES, ANY, AUDIT_NOTES, DAMAGED, NEW, Note
 from qo.model.ranking import (
@@ -109,7 +109,6 @@ __all__ = [
     "ANY",
     "AUDIT_NOTES",
     "DAMAGED",
-    "DEEPEST",
     "DEFAULT_POLICY",
     "ERROR_LIMIT",
     "EXPIRY_GRACE",
@@ -120,6 +119,7 @@ __all__ = [
     "LEVELS",
     "LOST",
     "LOW",
+    "MAX_DEPTH",
     "MAX_NAMES",
     "MAX_RETRIES",
     "MEDIUM",

@@ -1,10 +1,10 @@
 """How a task changes. Two rules cover the whole life cycle:
 
-  claim   takes a task that is due: pending, and its time has come.
-  apply   writes a Change if the stored task still meets the Change's guard.
+  claim   takes a task that is due: it is pending, and `available_at` has passed.
+  apply   writes a Change if the stored task still meets the guard of the Change.
 
-Everything else (complete, retry, cancel, ...) is a Change with particular values. Engines implement
-the two rules, as calls to these functions or as statements in their own language, and decide nothing.
+Everything else (complete, retry, cancel, ...) is a Change with particular values. Engines implement the two
+rules, by calls of these functions or by statements in their own language, and make no decisions.
 """
 
 from enum import StrEnum
@@ -20,7 +20,7 @@ class Guard(StrEnum):
     __hash__ = str.__hash__
 
     HELD = "held"  # running under the change's lease
-    EXPIRED = "expired"  # running under the change's lease, and that lease ran out `grace` ago
+    EXPIRED = "expired"  # running under the change's lease, which expired at least `grace` seconds ago
     WAITING = "waiting"  # pending: no worker has it
     UNFINISHED = "unfinished"
     ENDED = "ended"  # finished, not archived
@@ -35,7 +35,7 @@ STATUSES: dict[Guard, frozenset[Status]] = {
     Guard.ENDED: frozenset({Status.COMPLETED, Status.FAILED, Status.CANCELLED}),
     Guard.REPLAYABLE: frozenset({Status.FAILED, Status.CANCELLED, Status.ARCHIVED}),
 }
-LEASED = frozenset({Guard.HELD, Guard.EXPIRED})  # guards that also ask for the lease
+LEASED = frozenset({Guard.HELD, Guard.EXPIRED})  # guards that also compare the lease
 
 
 class Change(Struct, frozen=True, kw_only=True, gc=False):
@@ -46,13 +46,13 @@ class Change(Struct, frozen=True, kw_only=True, gc=False):
     to: Status
     lease_id: str | None = None
     grace: float = 0.0
-    delay: float | None = None  # seconds from the engine's now until the task is available
-    lease: float | None = None  # seconds from the engine's now until the lease runs out
+    delay: float | None = None  # seconds from now, by the store's clock, until the task is available
+    lease: float | None = None  # seconds from now, by the store's clock, until the lease expires
     failures: int | None = None
     result: bytes | None = None
     error: str | None = None
     failure_kind: FailureKind | None = None  # of `error`; None with an error is read as ERROR
-    started_at: float | None = None  # an instant by the engine's clock: when the handler began
+    started_at: float | None = None  # when the handler started, by the store's clock
 
 
 def is_due(task: Task, now: float) -> bool:
@@ -82,19 +82,19 @@ def allows(task: Task, change: Change, now: float) -> bool:
 
 
 def is_repeat(task: Task, change: Change) -> bool:
-    """This very settlement was written before: its answer may have been lost, so it is given again."""
+    """Whether this settlement is already written: its first response may have been lost, so it succeeds again."""
     same = change.lease_id is not None and task.lease_id == change.lease_id
     return change.guard is Guard.HELD and same and task.status is change.to
 
 
 def apply(task: Task, change: Change, now: float) -> Task | None:
-    """The changed task, or None if the guard refuses."""
+    """The changed task, or None if the guard does not hold."""
     if not allows(task, change, now):
         return None
     to = change.to
     available_at, rank = task.available_at, task.rank
     if change.delay is not None:
-        # Not below 0: versions before this one ranked by an `available_at` that lay before `created_at`.
+        # Not below 0: earlier versions ranked by an `available_at` before `created_at`.
         available_at, rank = now + change.delay, now + change.delay + max(0.0, rank - task.due_at)
     return replace(
         task,
@@ -122,7 +122,7 @@ def apply(task: Task, change: Change, now: float) -> Task | None:
 
 
 def renew(task: Task, lease: float, *, started_at: float | None = None) -> Change:
-    """Still held. `started_at` says when the handler began, if that was after the claim."""
+    """Extend the lease. `started_at` is when the handler started, if that was after the claim."""
     return Change(
         id=task.id,
         guard=Guard.HELD,
@@ -145,33 +145,33 @@ def complete(task: Task, result: bytes = b"null", *, started_at: float | None = 
 
 
 def release(task: Task, delay: float | None = 0.0) -> Change:
-    """Hand a task back unfinished. It costs nothing: only `failures` is compared with `max_retries`.
+    """Return an unfinished task to the queue. This uses up no retry: only `failures` is compared with `max_retries`.
 
-    With a `delay` of None it keeps its place: it was due, and is due still.
+    With a `delay` of None the task keeps its rank and its `available_at`.
     """
     return Change(id=task.id, guard=Guard.HELD, lease_id=task.lease_id, to=Status.PENDING, delay=delay)
 
 
 def cancel(task_id: str) -> Change:
-    """End a task that has not ended. A worker running it finds its lease gone at the next renewal."""
+    """End a task that has not finished. A worker that runs it loses the lease at the next renewal."""
     return Change(id=task_id, guard=Guard.UNFINISHED, to=Status.CANCELLED)
 
 
 def replay(task_id: str) -> Change:
-    """Send a task that did not succeed back to the start. An archived one may be sent back whatever it was.
+    """Make a failed, cancelled or archived task pending again.
 
-    Its last error stays until it completes: it tells who killed its process, and is not to share one again.
+    The last error stays until the task completes, so that a task that killed its process still runs alone in one.
     """
     return Change(id=task_id, guard=Guard.REPLAYABLE, to=Status.PENDING, delay=0.0, failures=0)
 
 
 def retry_now(task_id: str) -> Change:
-    """Do not wait for the back-off: the task is due at once, and its failures are forgiven as by `replay`."""
+    """End the back-off: the task is due now, and its failures are reset as by `replay`."""
     return Change(id=task_id, guard=Guard.WAITING, to=Status.PENDING, delay=0.0, failures=0)
 
 
 def withdraw(task_id: str) -> Change:
-    """Cancel a task that no worker has. One that was claimed meanwhile is left alone."""
+    """Cancel a task only if no worker has claimed it."""
     return Change(id=task_id, guard=Guard.WAITING, to=Status.CANCELLED)
 
 

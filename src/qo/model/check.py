@@ -1,4 +1,4 @@
-"""What may be submitted. Nothing a caller sends may become a path segment, SQL, Lua or markup."""
+"""Validation of what callers submit. Names and ids are safe in paths, SQL, Lua and markup."""
 
 import re
 from collections import Counter
@@ -12,12 +12,13 @@ from qo.model.retry import DEFAULT_POLICY, RetryPolicy
 from qo.model.task import LONGEST, NewTask
 from qo.model.text import is_a, show
 
-PAYLOAD_LIMIT = 256 * 1024  # bytes kept inline
-MOST_RETRIES = 10_000
+PAYLOAD_LIMIT = 256 * 1024  # bytes; larger values are stored outside the task, where the store supports it
+_MAX_WHOLE_NUMBER = 10_000  # for retries, concurrency and limits of types
 MAX_NAMES = 1000  # in a list of queues, types, capabilities or needs
-KEY_LENGTH = 256
+_MAX_KEY_LENGTH = 256  # characters
 _INFINITE = float("inf")
-_sound = [DEFAULT_POLICY]  # the last policy found so; by identity, because to be equal says nothing about types
+# One-slot cache of the last RetryPolicy that passed. Compared with `is`, because `==` treats True and 1 alike.
+_checked_policy = [DEFAULT_POLICY]
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,63}")
 _TYPE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:/@+-]{0,254}")
@@ -34,13 +35,13 @@ def check_name(field: str, name: str) -> str:
 
 
 def check_number_of_names(field: str, given: Sized) -> None:
-    """A store compares each name of a list with each lane."""
+    """Raise for a list that is too long: a store compares each name with each lane."""
     if len(given) > MAX_NAMES:
         raise InvalidTask(field, f"has {len(given):,} names, the limit is {MAX_NAMES:,}")
 
 
 def check_names(field: str, given: Iterable[str]) -> tuple[str, ...]:
-    """Each once, in order."""
+    """The names, sorted and without duplicates."""
     if is_a(given, str) or not is_a(given, Iterable):
         raise InvalidTask(field, f"{show(given)} is not a list of names")
     names = list(given)
@@ -49,7 +50,7 @@ def check_names(field: str, given: Iterable[str]) -> tuple[str, ...]:
 
 
 def check_type(field: str, name: str) -> str:
-    """A type may be longer than other names and look like a path or an address. A store that needs it encodes it."""
+    """A type may be longer than other names and may look like a path or an address. Stores encode it where needed."""
     if not is_a(name, str) or not _TYPE.fullmatch(name):
         raise InvalidTask(
             field, f"{show(name)} is not a type: 1 to 255 letters, digits or _.:/@+- and a letter or digit first"
@@ -58,7 +59,7 @@ def check_type(field: str, name: str) -> str:
 
 
 def check_types(field: str, given: Iterable[str]) -> tuple[str, ...]:
-    """Each once, in order."""
+    """The types, sorted and without duplicates."""
     if is_a(given, str) or not is_a(given, Iterable):
         raise InvalidTask(field, f"{show(given)} is not a list of types")
     types = list(given)
@@ -67,7 +68,7 @@ def check_types(field: str, given: Iterable[str]) -> tuple[str, ...]:
 
 
 def is_id(task_id: str) -> bool:
-    """Whether a task may have this id. Such a text is safe as a part of a path and of a SQL value."""
+    """Whether this can be the id of a task. An id is safe as a part of a path or of a SQL value."""
     return is_a(task_id, str) and _ID.fullmatch(task_id) is not None
 
 
@@ -78,7 +79,7 @@ def check_id(task_id: str, field: str = "id") -> str:
 
 
 def check_new(new: NewTask, *, payload_limit: int = PAYLOAD_LIMIT) -> NewTask:
-    """Refuse what no store should have to keep."""
+    """Raise InvalidTask for a task that no store should accept."""
     check_id(new.id)
     if new.next_id is not None:
         check_id(new.next_id, "next_id")
@@ -86,26 +87,26 @@ def check_new(new: NewTask, *, payload_limit: int = PAYLOAD_LIMIT) -> NewTask:
 
 
 def check_described(new: NewTask, *, payload_limit: int) -> NewTask:
-    """All but its id, which need not be looked at if it was made here."""
+    """As `check_new`, without the id: a caller that generated the id need not check it."""
     kind = new.queue, new.type, new.needs, new.priority, new.timeout, new.max_retries, new.ageing, new.window
     try:
         _check_kind(*kind)
-    except TypeError:  # something that cannot even be remembered
+    except TypeError:  # an unhashable value, which the cache rejects
         _check_kind.__wrapped__(*kind)
-    if new.retry is not _sound[0]:
-        _sound[0] = check_retry(new.retry)
+    if new.retry is not _checked_policy[0]:
+        _checked_policy[0] = check_retry(new.retry)
     check_size("payload", new.payload, payload_limit)
     check_depth("payload", new.payload)
     check_number("delay", new.delay)
     if new.run_at is not None:
-        check_number("run_at", new.run_at, most=2 * LONGEST)
-    _text("idempotency_key", new.idempotency_key)
-    _text("trace_id", new.trace_id)
+        check_number("run_at", new.run_at, maximum=2 * LONGEST)
+    _check_text("idempotency_key", new.idempotency_key)
+    _check_text("trace_id", new.trace_id)
     return new
 
 
-@lru_cache(maxsize=1024, typed=True)  # thousands of tasks are alike in all this; typed, because True is no 1
-def _check_kind(  # noqa: PLR0917 - what is remembered has no names
+@lru_cache(maxsize=1024, typed=True)  # most tasks share these values; typed, because True == 1
+def _check_kind(  # noqa: PLR0917 - positional, so that the cache has one key for each combination
     queue: str,
     type: str,
     needs: tuple[str, ...],
@@ -122,14 +123,15 @@ def _check_kind(  # noqa: PLR0917 - what is remembered has no names
     level(priority)
     check_number("timeout", timeout, above=0.0)
     check_whole("max_retries", max_retries)
-    _span("ageing", ageing)
-    _span("window", window)
+    _check_duration("ageing", ageing)
+    _check_duration("window", window)
 
 
 def check_size(field: str, data: bytes, limit: int) -> None:
     if len(data) > limit:
         raise InvalidTask(
-            field, f"is {len(data):,} bytes, the limit is {limit:,}; keep the data elsewhere and send a reference"
+            field,
+            f"is {len(data):,} bytes, the limit is {limit:,}; store the data elsewhere and submit a reference to it",
         )
 
 
@@ -137,41 +139,42 @@ def check_retry(policy: RetryPolicy) -> RetryPolicy:
     check_number("retry.initial", policy.initial)
     check_number("retry.max", policy.max)
     check_number("retry.multiplier", policy.multiplier, above=0.0)
-    check_number("retry.jitter", policy.jitter, most=1.0)
+    check_number("retry.jitter", policy.jitter, maximum=1.0)
     check_number("retry.timeout_growth", policy.timeout_growth, above=0.0)
     return policy
 
 
 def check_distinct(ids: Iterable[str]) -> None:
-    """A batch is unordered, so it may touch each task once."""
+    """Raise BadBatch if an id occurs twice: a batch is unordered, so it may change each task once."""
     ids = list(ids)
     if len(set(ids)) != len(ids):
         twice = [task_id for task_id, times in Counter(ids).items() if times > 1]
-        raise BadBatch(f"named twice in one batch: {', '.join(twice)}")
+        raise BadBatch(f"a batch contains a task twice: {', '.join(twice)}")
 
 
-def check_number(field: str, value: float, *, above: float | None = None, most: float = LONGEST) -> None:
+def check_number(field: str, value: float, *, above: float | None = None, maximum: float = LONGEST) -> None:
     if not is_a(value, int, float) or not -_INFINITE < value < _INFINITE:
         raise InvalidTask(field, f"{show(value)} is not a finite number")
-    if value < 0 or value > most or value == above:
+    if value < 0 or value > maximum or value == above:
         raise InvalidTask(
-            field, f"{show(value)} must be {'above' if above is not None else 'at least'} 0, at most {most:g}"
+            field,
+            f"{show(value)} must be {'greater than' if above is not None else 'at least'} 0 and at most {maximum:g}",
         )
 
 
 def check_whole(field: str, value: int) -> None:
-    if not is_a(value, int) or not 0 <= value <= MOST_RETRIES:
-        raise InvalidTask(field, f"{show(value)} is not a whole number from 0 to {MOST_RETRIES:,}")
+    if not is_a(value, int) or not 0 <= value <= _MAX_WHOLE_NUMBER:
+        raise InvalidTask(field, f"{show(value)} is not a whole number from 0 to {_MAX_WHOLE_NUMBER:,}")
 
 
-def _span(field: str, value: float) -> None:
-    """Seconds that may also be for ever."""
+def _check_duration(field: str, value: float) -> None:
+    """As `check_number`, for seconds that may be infinite."""
     if value != _INFINITE:
         check_number(field, value)
 
 
-def _text(field: str, value: str | None) -> None:
+def _check_text(field: str, value: str | None) -> None:
     if value is None:
         return
-    if not is_a(value, str) or not 1 <= len(value) <= KEY_LENGTH or not value.isprintable():
-        raise InvalidTask(field, f"{show(value)} must be 1 to {KEY_LENGTH} printable characters")
+    if not is_a(value, str) or not 1 <= len(value) <= _MAX_KEY_LENGTH or not value.isprintable():
+        raise InvalidTask(field, f"{show(value)} must be 1 to {_MAX_KEY_LENGTH} printable characters")

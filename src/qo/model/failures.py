@@ -1,14 +1,14 @@
-"""What a failure makes of a task. Whoever holds the lease (or found it expired) asks here, then applies the answer."""
+"""Changes after a failed attempt: retry, fail permanently, or run alone."""
 
 from qo.model.change import Change, Guard
 from qo.model.task import LONGEST, FailureKind, Status, Task
-from qo.model.text import keepable
+from qo.model.text import storable_text
 
 LOST = "lost: "  # how the error of a lost attempt begins, for people; its kind is `FailureKind.LOST`
 
 
 def lost_its_process(task: Task) -> bool:
-    """The last attempt ended with its process, and perhaps ended it: a suspect."""
+    """Whether the process of the last attempt died: the task may have caused it."""
     return task.failure_kind is FailureKind.LOST
 
 
@@ -28,7 +28,7 @@ def after_error(
     after: float | None = None,
     started_at: float | None = None,
 ) -> Change:
-    """The attempt failed: try again after the back-off (or `after` seconds), or give up."""
+    """Retry after the back-off (or `after` seconds), or fail permanently if no retries are left."""
     if task.failures >= task.max_retries:
         return fail(task, error, kind=kind, started_at=started_at)
     failures = task.failures + 1
@@ -38,21 +38,21 @@ def after_error(
         lease_id=task.lease_id,
         to=Status.PENDING,
         failures=failures,
-        delay=task.retry.delay(failures, luck) if after is None else min(LONGEST, max(0.0, after)),  # NaN is 0 too
-        error=keepable(error),
+        delay=task.retry.delay(failures, luck) if after is None else min(LONGEST, max(0.0, after)),  # 0 for NaN
+        error=storable_text(error),
         failure_kind=kind,
     )
 
 
 def fail(task: Task, error: str, *, kind: FailureKind = FailureKind.ERROR, started_at: float | None = None) -> Change:
-    """The attempt failed for good, whatever retries are left."""
+    """Fail permanently, even if retries are left."""
     return Change(
         id=task.id,
         guard=Guard.HELD,
         lease_id=task.lease_id,
         to=Status.FAILED,
         failures=task.failures + 1,
-        error=keepable(error),
+        error=storable_text(error),
         failure_kind=kind,
         started_at=started_at,
     )
@@ -64,33 +64,33 @@ def reject(task: Task, error: str) -> Change:
         id=task.id,
         guard=Guard.WAITING,
         to=Status.FAILED,
-        error=keepable(error),
+        error=storable_text(error),
         failure_kind=FailureKind.UNKNOWN_TYPE,
     )
 
 
 def set_apart(task: Task, reason: str) -> Change:
-    """Hand back a task that ran in a process which died, perhaps by another's fault: it costs nothing, and the task
-    runs in a process of its own next time."""
+    """Release a task whose process died, possibly because of another task. It uses up no retry, and the task runs
+    alone in a process next time."""
     return Change(
         id=task.id,
         guard=Guard.HELD,
         lease_id=task.lease_id,
         to=Status.PENDING,
         delay=0.0,
-        error=keepable(f"{LOST}{reason}"),
+        error=storable_text(f"{LOST}{reason}"),
         failure_kind=FailureKind.LOST,
     )
 
 
 def after_expiry(task: Task, *, luck: float) -> Change:
-    """The worker went silent: a failure like any other, so a task that kills its workers ends too."""
+    """The lease expired. This counts as a failure, so a task that kills its workers ends as failed."""
     error = f"{LOST}worker {task.worker_id} let the lease of attempt {task.attempt} expire"
     return after_error(task, error, kind=FailureKind.LOST, luck=luck)
 
 
 def expire(task: Task, *, luck: float, grace: float) -> Change:
-    """As `after_expiry`, if the lease has been over for `grace` seconds by the store's clock."""
+    """As `after_expiry`, but written only if the lease expired `grace` seconds ago by the store's clock."""
     lost = after_expiry(task, luck=luck)
     return Change(
         id=lost.id,

@@ -1,4 +1,4 @@
-"""Which tasks to look at, how many there are, and where a page ends."""
+"""Filters of tasks, keys of counts, and positions in a listing."""
 
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
@@ -19,16 +19,16 @@ class Filter(Struct, frozen=True, kw_only=True):
     types: tuple[str, ...] = ()
     statuses: tuple[Status, ...] = ()
     worker_id: str | None = None
-    expired_for: float | None = None  # running, and the lease ran out at least so many seconds ago
-    finished_for: float | None = None  # finished at least so many seconds ago
+    expired_for: float | None = None  # running, and the lease expired at least this many seconds ago
+    finished_for: float | None = None  # finished at least this many seconds ago
     shards: tuple[str, ...] = ()  # first digits of ids
-    retrying: bool | None = None  # of pending tasks, only those whose last attempt failed, or only the others
+    retrying: bool | None = None  # of pending tasks: True only those that failed before, False only the others
 
     def matches(self, task: Task, now: float) -> bool:
         return self.matcher(now)(task)
 
     def matcher(self, now: float) -> Callable[[Task], bool]:
-        """As `matches`, for many tasks: however many names the filter lists, each task costs the same."""
+        """As `matches`, for many tasks: the cost per task does not depend on the number of names."""
         covers, statuses, shards = self.lane_matcher(), frozenset(self.statuses), frozenset(self.shards)
         return lambda task: (
             covers(task.queue, task.type)
@@ -56,7 +56,7 @@ class Filter(Struct, frozen=True, kw_only=True):
 
 
 def lane_matcher(queues: Iterable[str], types: Iterable[str]) -> Callable[[str, str], bool]:
-    """Whether a queue and a type are among these; none listed means all. A call costs the same for any number."""
+    """Whether a queue and a type are listed; an empty list means all. The cost is the same for any number of names."""
     queues, types = frozenset(queues), frozenset(types)
     if not queues and not types:
         return lambda queue, type_: True  # noqa: ARG005 - all
@@ -64,7 +64,7 @@ def lane_matcher(queues: Iterable[str], types: Iterable[str]) -> Callable[[str, 
 
 
 def is_retrying(task: Task) -> bool:
-    """An attempt failed, and the task waits for the next one."""
+    """Whether an attempt failed and the task waits for the next one."""
     return task.status is Status.PENDING and task.failures > 0
 
 
@@ -77,7 +77,7 @@ def _finished(task: Task, before: float) -> bool:
 
 
 class CountKey(NamedTuple):
-    """What a count is counted by."""
+    """The key of a count."""
 
     queue: str
     type: str
@@ -88,30 +88,30 @@ class CountKey(NamedTuple):
 Counts = dict[CountKey, int]
 
 
-_LOWEST_ID = "00000000-0000-0000-0000-000000000000"  # no id is lower, and every store takes it for one
+_LOWEST_ID = "00000000-0000-0000-0000-000000000000"  # a valid id that sorts before all others
 
 
 class Position(NamedTuple):
-    """Where a task stands in a listing, newest first."""
+    """The position of a task in a listing, newest first."""
 
     created_at: float
     id: str
 
 
 def cursor(task: Task) -> str:
-    """Names a task's place in the listing, for the next page to start behind. Opaque: only engines read it."""
+    """The position of a task in a listing, as the start of the next page. Opaque: only engines read it."""
     return f"{task.created_at!r}~{task.id}"
 
 
 def check_cursor(cursor: str) -> str:
-    """Raises InvalidSetting for what is no cursor; the empty text starts a listing."""
+    """Raise InvalidSetting for an invalid cursor; the empty string is the start of a listing."""
     if cursor:
         _position(cursor)
     return cursor
 
 
 def page_start(after: str, created_before: float | None) -> Position | None:
-    """For engines: a page of `find` holds the tasks below this position; None: it starts with the newest task."""
+    """For engines: the position after which a page of `find` starts; None for the newest task."""
     starts = [_position(after)] if after else []
     if created_before is not None:
         starts.append(Position(created_before, _LOWEST_ID))
@@ -122,7 +122,9 @@ def _position(cursor: str) -> Position:
     created_at, _, task_id = cursor.partition("~")
     try:
         found = Position(float(created_at), check_id(task_id))
-        check_number("created_at", found.created_at, most=LATEST)
+        check_number("created_at", found.created_at, maximum=LATEST)
     except (ValueError, InvalidTask) as error:
-        raise InvalidSetting(f"{show(cursor)} is not a place in a listing; pass on the one you were given") from error
+        raise InvalidSetting(
+            f"{show(cursor)} is not a position in a listing; pass the one that the previous page returned"
+        ) from error
     return found

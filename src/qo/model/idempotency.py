@@ -1,12 +1,12 @@
-"""One key, one task: the id is derived from the key, so that `add` itself is the check, atomic on every engine."""
+"""Ids of tasks with an idempotency key. The id is derived from the key, so `add` rejects a duplicate atomically."""
 
 from hashlib import sha256
 
 
 def derived_id(queue: str, type: str, key: str) -> str:
-    """A UUID (version 8) for the task that the key names among those of this queue and type.
+    """A UUID (version 8) for the task with this key in this queue and type.
 
-    The lengths keep ("a", "bc") and ("ab", "c") apart.
+    The hashed text contains lengths, so that ("a", "bc") and ("ab", "c") differ.
     """
     scope = f"{len(queue)}:{queue}:{len(type)}:{type}:{key}"
     digest = sha256(scope.encode(errors="surrogatepass")).hexdigest()

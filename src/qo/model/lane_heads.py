@@ -1,8 +1,9 @@
-"""Which lanes come first, by the first task of each, without looking at the others.
+"""Finds the lanes whose tasks are claimed next from the first task of each lane.
 
-A lane has one queue, type, set of needs and priority. Its head is its first ready task. The first `limit` tasks of all
-are in the `limit` lanes whose heads come first. Each kind of worker that takes from many lanes has a view: heaps of the
-heads it may take. A change of a head costs one entry in each such view, whatever the number of lanes.
+A lane has one queue, type, set of needs and priority. Its head is its first ready task. The `limit` tasks that are
+claimed next are in the `limit` lanes whose heads rank first. For each kind of worker that takes from many lanes there
+is a view: heaps of the heads that it may claim. A new head adds one entry to each of these views, however many lanes
+there are.
 """
 
 from collections import Counter, OrderedDict
@@ -13,12 +14,12 @@ from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 from qo.model.claim_request import ClaimRequest, eligibility
 
-_MAX_LOOKED_UP = 64  # lanes that are looked up by their types; for more there is a view
+_MAX_LANES_BY_TYPE = 64  # claims of types with at most this many lanes use no view
 _MAX_VIEWS = 16
-_SPARE = 64  # entries of former heads that a view may hold, beside one for each lane
+_SPARE_ENTRIES = 64  # a view is rebuilt when it has more than this and two entries per lane
 
 Key = TypeVar("Key", bound=Hashable)
-_WantKind: TypeAlias = tuple[tuple[str, ...], tuple[str, ...], frozenset[str]]
+_RequestKind: TypeAlias = tuple[tuple[str, ...], tuple[str, ...], frozenset[str]]
 
 
 class LaneIdentity(NamedTuple):
@@ -31,22 +32,22 @@ class LaneHead(NamedTuple):
     """The first ready task of a lane."""
 
     rank: float
-    id: Any  # decides between equal ranks
+    id: Any  # orders equal ranks
     due_at: float
 
 
 class _View(Generic[Key]):
-    """The heads that workers of one kind may take. Entries of former heads stay until they come up."""
+    """The heads that workers of one kind may claim. Entries of former heads are dropped when they are reached."""
 
     def __init__(self, request: ClaimRequest) -> None:
         self._is_eligible = eligibility(request)
         self._waiting: list[tuple[float, Any, Key, LaneHead]] = []  # by rank
-        self._promoted: list[tuple[float, float, Any, Key, LaneHead]] = []  # by the instant since which they wait
+        self._promoted: list[tuple[float, float, Any, Key, LaneHead]] = []  # by the instant from which they wait
 
     def __len__(self) -> int:
         return len(self._waiting) + len(self._promoted)
 
-    def takes(self, name: LaneIdentity) -> bool:
+    def includes(self, name: LaneIdentity) -> bool:
         return self._is_eligible(name.queue, name.type, name.needs)
 
     def fill(self, heads: Iterable[tuple[Key, LaneHead]]) -> None:
@@ -57,7 +58,7 @@ class _View(Generic[Key]):
         heappush(self._waiting, (head.rank, head.id, key, head))
 
     def in_order(self, now: float, current: Callable[[Key], LaneHead | None]) -> Generator[Key, None, None]:
-        """The lanes whose heads come first at `now`. Entries that are no longer heads are dropped on the way."""
+        """The lanes in the order of their heads at `now`. Drops entries that are no longer heads."""
         while self._waiting and self._waiting[0][0] <= now:
             _, _, key, head = heappop(self._waiting)
             if current(key) is head:
@@ -79,13 +80,13 @@ class _View(Generic[Key]):
 
 
 class LaneHeads(Generic[Key]):
-    """The heads of all lanes that have one, by any key that names a lane."""
+    """The heads of all lanes that have one, by a key of the lane."""
 
     def __init__(self) -> None:
         self._heads: dict[Key, LaneHead] = {}
         self._names: dict[Key, LaneIdentity] = {}
         self._typed: dict[str, dict[Key, None]] = {}
-        self._views: OrderedDict[_WantKind, _View[Key]] = OrderedDict()
+        self._views: OrderedDict[_RequestKind, _View[Key]] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._heads)
@@ -97,7 +98,7 @@ class LaneHeads(Generic[Key]):
         self._views.clear()
 
     def put(self, key: Key, name: LaneIdentity, head: LaneHead) -> None:
-        """The head of a lane is this one now."""
+        """Set the head of a lane."""
         before = self._heads.get(key)
         if before == head:
             return
@@ -105,14 +106,14 @@ class LaneHeads(Generic[Key]):
             self._names[key] = name
             self._typed.setdefault(name.type, {})[key] = None
         self._heads[key] = head
-        for kind in [kind for kind, view in self._views.items() if len(view) > 2 * len(self._heads) + _SPARE]:
+        for kind in [kind for kind, view in self._views.items() if len(view) > 2 * len(self._heads) + _SPARE_ENTRIES]:
             del self._views[kind]
         for view in self._views.values():
-            if view.takes(name):
+            if view.includes(name):
                 view.push(key, head)
 
     def remove(self, key: Key) -> None:
-        """The lane is empty, or gone."""
+        """Remove a lane that is empty or does not exist any more."""
         if key not in self._heads:
             return
         name = self._names.pop(key)
@@ -121,7 +122,7 @@ class LaneHeads(Generic[Key]):
             del self._typed[name.type]
 
     def first(self, request: ClaimRequest, now: float) -> list[Key]:
-        """The lanes that hold the first `limit` tasks of a claim, in the order of their heads."""
+        """The lanes that contain the `limit` tasks of a claim, in the order of their heads."""
         taken: Counter[str] = Counter()  # lanes of each type
         first: list[Key] = []
         if request.limit <= 0:
@@ -138,7 +139,7 @@ class LaneHeads(Generic[Key]):
         return first
 
     def _eligible(self, request: ClaimRequest, now: float) -> Generator[Key, None, None]:
-        if request.types and sum(len(self._typed.get(type_, ())) for type_ in request.types) <= _MAX_LOOKED_UP:
+        if request.types and sum(len(self._typed.get(type_, ())) for type_ in request.types) <= _MAX_LANES_BY_TYPE:
             view = _View[Key](request)
             self._fill(view, request)
             return view.in_order(now, self._heads.get)
@@ -147,7 +148,7 @@ class LaneHeads(Generic[Key]):
     def _fill(self, view: _View[Key], request: ClaimRequest) -> None:
         typed = (key for type_ in frozenset(request.types) for key in self._typed.get(type_, ()))
         keys = typed if request.types else iter(self._heads)
-        view.fill((key, self._heads[key]) for key in keys if view.takes(self._names[key]))
+        view.fill((key, self._heads[key]) for key in keys if view.includes(self._names[key]))
 
     def _view(self, request: ClaimRequest) -> _View[Key]:
         kind = (request.queues, request.types, request.capabilities)

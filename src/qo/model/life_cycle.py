@@ -231,4 +231,4 @@ def _row(*cells: str) -> str:
 
 
 if __name__ == "__main__":
-    print(render(), end="")  # noqa: T201 - the page
+    print(render(), end="")  # noqa: T201 - the output

@@ -1,17 +1,17 @@
-"""Notes: small named documents with compare-and-set. Worker registrations, switches, limits, leadership."""
+"""Notes: small named documents with compare-and-set writes, such as worker registrations and controls."""
 
 from typing import Final, NamedTuple
 
-NEW: Final = "new"  # as `expected`: there must be nothing under this name yet
-ANY: Final = "any"  # as `expected`: whatever is there is replaced
+NEW: Final = "new"  # as `expected`: the note must not exist
+ANY: Final = "any"  # as `expected`: replace any version
 
-# Notes below this name grant rights or record what was done: tokens, the audit trail. A store with rights of its own (a
-# bucket's policies, GRANTs, ACLs) keeps them where only an administrator's credentials reach.
+# Notes with this prefix grant rights or record actions: tokens and the audit trail. Where the store has access control
+# (bucket policies, GRANTs, ACLs), only an administrator's credentials can read and write them.
 ADMIN_NOTES: Final = "admin/"
-AUDIT_NOTES: Final = "audit/"  # new records of the audit trail: added by everyone who acts, read by administrators
+AUDIT_NOTES: Final = "audit/"  # new records of the audit trail: every role may add them, administrators read them
 
-# A note whose stored form is damaged is handed out as DAMAGED and the stored bytes: it can be kept and written over,
-# and nobody takes it for a document, because no JSON text begins with this byte.
+# A note whose stored form is damaged is returned as DAMAGED followed by the stored bytes, so that it can be kept and
+# replaced. No JSON text starts with this byte, so it is not mistaken for a document.
 DAMAGED: Final = b"\xff"
 
 

@@ -1,4 +1,4 @@
-"""Who comes first: one number, in which waiting makes up for a lower priority."""
+"""The order of claims: one number per task, which combines priority and waiting time."""
 
 from collections.abc import Callable, Hashable, Iterable
 from typing import Literal, Protocol, TypeVar
@@ -11,18 +11,18 @@ from qo.model.text import is_a, show
 HIGH, MEDIUM, LOW = 0, 6, 9
 LEVELS = {"high": HIGH, "medium": MEDIUM, "low": LOW}
 
-AGEING = 200.0  # seconds of waiting worth one level: medium meets new high after 20 min, low meets it after 30
-STRICT = 1e9  # what `inf` becomes: no wait in a lifetime bridges a level, and two microseconds still count
+AGEING = 200.0  # seconds of waiting per level: medium reaches high after 20 min, low after 30 min
+STRICT = 1e9  # seconds, for `inf`: longer than any wait, and small enough that a float still resolves 2 µs
 
 
 class PromotionTimes(Struct, frozen=True, kw_only=True):
-    """Seconds a task waits until it has the priority above its own; levels between the named ones in proportion."""
+    """Seconds until a waiting task is promoted to the next named priority; levels in between are interpolated."""
 
     low_to_medium: float = (LOW - MEDIUM) * AGEING
     medium_to_high: float = (MEDIUM - HIGH) * AGEING
 
     def ageing(self, priority: int) -> float:
-        """The `ageing` of a task of this priority: its rank is that of a new high task after both waits."""
+        """The `ageing` of a task of this priority, so that it ranks as a new high task after both waits."""
         if priority <= MEDIUM:
             return self.medium_to_high / (MEDIUM - HIGH)
         share = (priority - MEDIUM) / (LOW - MEDIUM)
@@ -30,7 +30,7 @@ class PromotionTimes(Struct, frozen=True, kw_only=True):
 
 
 def due_at(available_at: float, created_at: float) -> float:
-    """The instant a task begins to wait. A task that asks for an instant in the past waits from its creation on."""
+    """The instant from which a task waits. A task scheduled in the past waits from its creation."""
     return max(available_at, created_at)
 
 
@@ -40,7 +40,7 @@ def rank(due_at: float, priority: int, ageing: float) -> float:
 
 
 def effective_rank(rank: float, due_at: float, now: float) -> float:
-    """The rank at `now`: a task that has waited for `priority * ageing` goes before all that became due after it."""
+    """The rank at `now`: a task that waited for `priority * ageing` goes before all tasks that became due later."""
     return due_at if rank <= now else rank
 
 
@@ -57,23 +57,23 @@ Item = TypeVar("Item", bound=Ranked)
 
 
 def in_order(items: Iterable[Item], now: float, lane: Callable[[Item], Hashable]) -> list[Item]:
-    """The order in which they are claimed at `now`: by effective rank, but nothing overtakes its own lane.
+    """The order in which tasks are claimed at `now`: by effective rank, but by rank within a lane.
 
-    A lane holds one queue, type, set of needs and priority. A store keeps each lane in the constant order of its ranks,
-    and compares the lanes' heads.
+    A lane has one queue, type, set of needs and priority. A store keeps each lane in the order of its ranks, which does
+    not change, and compares only the first tasks of the lanes.
     """
-    reached: dict[Hashable, float] = {}  # by lane, the highest effective rank so far
+    highest: dict[Hashable, float] = {}  # effective rank so far, by lane
     ordered = []
     for item in sorted(items, key=lambda item: (item.rank, item.id)):
         name = lane(item)
-        reached[name] = max(reached.get(name, item.due_at), effective_rank(item.rank, item.due_at, now))
-        ordered.append((reached[name], item.rank, item.id, item))
+        highest[name] = max(highest.get(name, item.due_at), effective_rank(item.rank, item.due_at, now))
+        ordered.append((highest[name], item.rank, item.id, item))
     ordered.sort(key=lambda entry: entry[:3])
     return [item for *_, item in ordered]
 
 
 def effective_priority(priority: int, due_at: float, rank: float, now: float) -> int:
-    """The level this task competes at after waiting until `now`."""
+    """The priority level of a task after waiting until `now`."""
     if priority == 0 or rank <= due_at or now <= due_at:
         return priority
     ageing = (rank - due_at) / priority
@@ -84,14 +84,14 @@ LevelWord = Literal["high", "medium", "low"]
 
 
 def level_word(priority: int) -> LevelWord:
-    """The named level a priority belongs to."""
+    """The named level of a priority."""
     if priority <= HIGH:
         return "high"
     return "medium" if priority <= MEDIUM else "low"
 
 
 def level(priority: int | str) -> int:
-    """A priority as people write it."""
+    """The number of a priority given as a name or a number. Raises InvalidTask."""
     if isinstance(priority, str):
         named = LEVELS.get(priority.lower())
         if named is None and len(priority) == 1 and priority in "0123456789":

@@ -1,4 +1,4 @@
-"""When to try again: numbers only. What a failure does to a task is in `outcome`."""
+"""The delays of retries. `failures` decides what happens to the task."""
 
 from math import inf
 
@@ -12,18 +12,18 @@ class RetryPolicy(Struct, frozen=True, kw_only=True, gc=False):
     max: float = 60.0
     multiplier: float = 2.0
     jitter: float = 0.25  # ± this share of the delay
-    timeout_growth: float = 1.0  # each retry may take this much longer than the try before
+    timeout_growth: float = 1.0  # the timeout of each retry, as a multiple of the previous one
 
     def delay(self, failures: int, luck: float) -> float:
-        """Seconds before the next try after the given number of failures. `luck` is uniform in [0, 1)."""
+        """Seconds before the next attempt after this number of failures. `luck` is uniform in [0, 1)."""
         try:
             exact = min(self.max, self.initial * float(self.multiplier) ** (failures - 1))
-        except OverflowError:  # thousands of failures: far beyond any `max`
+        except OverflowError:  # thousands of failures: far above any `max`
             exact = self.max if self.initial else 0.0
         return min(self.max, exact * (1 + self.jitter * (2 * luck - 1)))
 
     def growth(self, failures: int) -> float:
-        """How many times as long as the first try the next one may take, after so many failures."""
+        """The factor of the timeout after this number of failures."""
         try:
             return float(self.timeout_growth) ** failures
         except OverflowError:

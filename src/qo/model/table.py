@@ -1,4 +1,4 @@
-"""A set of tasks as one value: the specification every engine is tested against."""
+"""All operations on an in-memory set of tasks: the specification that every engine is tested against."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -19,18 +19,18 @@ from qo.model.task import FINISHED, NewTask, Status, Task, admit, lane_of, stamp
 
 
 class Added(NamedTuple):
-    """The answer to one submission."""
+    """The receipt of one submission."""
 
-    id: str  # the submission's own, or that of the last task under its idempotency key
-    new: bool  # False: this task existed already and was left alone
+    id: str  # the submitted id, or that of the last task with its idempotency key
+    new: bool  # False: this task existed already and was not changed
 
 
 class Table:
-    """The engine operations, synchronous and told what time it is."""
+    """The operations of an engine, synchronous, with the time as an argument."""
 
     def __init__(self) -> None:
         self.tasks: dict[str, Task] = {}
-        self._followers: dict[str, str] = {}  # of a first task under a key, by its id: the last one under it
+        self._followers: dict[str, str] = {}  # from the id of the first task with a key to the id of the last
         self._events: dict[str, list[Event]] = {}
         self._notes: dict[str, Note] = {}
         self._note_versions = count(1)
@@ -42,7 +42,7 @@ class Table:
     def _add(self, new: NewTask, now: float, lead: float) -> Added:
         last = new.id if new.idempotency_key is None else self._followers.get(new.id, new.id)
         task = admit(self.tasks.get(last), new, now, lead=lead)
-        if task is None or task.id in self.tasks:  # this very submission made it, in an earlier try
+        if task is None or task.id in self.tasks:  # an earlier attempt of this submission created it
             return Added(last, new=False)
         self._write(task)
         if task.id != new.id:
@@ -51,9 +51,9 @@ class Table:
 
     def claim(self, request: ClaimRequest, now: float) -> list[Task]:
         if request.is_repeat and (
-            mine := [task for task in self.tasks.values() if _held_under(task, request.lease_id)]
+            leased := [task for task in self.tasks.values() if _is_leased_under(task, request.lease_id)]
         ):
-            return in_order(mine, now, lane_of)
+            return in_order(leased, now, lane_of)
         claimed = [rules.claim(task, request, now) for task in self._first(request, now)]
         for task in claimed:
             self._write(task)
@@ -82,7 +82,7 @@ class Table:
         changed = rules.apply(task, change, now)
         if changed is None:
             return rules.is_repeat(task, change)
-        self._write(changed, quietly=changed.status is Status.RUNNING)
+        self._write(changed, without_event=changed.status is Status.RUNNING)
         return True
 
     def delete(self, ids: Sequence[str]) -> list[bool]:
@@ -117,7 +117,7 @@ class Table:
     def write_note(self, name: str, data: bytes, expected: str) -> str:
         stored = self._notes.get(name)
         if expected not in {ANY, stored.version if stored else NEW}:
-            raise Conflict(f"note {name!r} was written by someone else")
+            raise Conflict(f"note {name!r} was written by another process")
         self._notes[name] = Note(name, data, self._new_note_version())
         return self._notes[name].version
 
@@ -130,9 +130,9 @@ class Table:
     def drop_note(self, name: str) -> None:
         self._notes.pop(name, None)
 
-    def _write(self, task: Task, *, quietly: bool = False) -> None:
+    def _write(self, task: Task, *, without_event: bool = False) -> None:
         self.tasks[task.id] = task
-        if not quietly:
+        if not without_event:
             self._events.setdefault(task.id, []).append(event_of(task))
 
     def _remove(self, task: Task) -> None:
@@ -148,5 +148,5 @@ def _position(task: Task) -> Position:
     return Position(task.created_at, task.id)
 
 
-def _held_under(task: Task, lease_id: str) -> bool:
+def _is_leased_under(task: Task, lease_id: str) -> bool:
     return task.status is Status.RUNNING and task.lease_id == lease_id

@@ -1,4 +1,4 @@
-"""What a task is: immutable data."""
+"""A task as immutable data, and how the stored task is created."""
 
 from enum import StrEnum
 
@@ -8,39 +8,39 @@ from msgspec.structs import replace
 from qo.model.ranking import AGEING, MEDIUM, due_at, rank
 from qo.model.retry import DEFAULT_POLICY, RetryPolicy
 
-LONGEST = 3.2e9  # seconds, a hundred years: no duration or distance in time is longer
-LATEST = 253_402_300_799.0  # the last instant that ISO 8601 can show: the end of the year 9999
-TIMEOUT = 300.0  # seconds the first attempt may take
+LONGEST = 3.2e9  # seconds: a hundred years, the longest duration that is accepted
+LATEST = 253_402_300_799.0  # the last instant that ISO 8601 can express: the end of the year 9999
+TIMEOUT = 300.0  # seconds for the first attempt
 MAX_RETRIES = 3
-WINDOW = 86_400.0  # seconds an idempotency key holds
-STAMP = 3e-6  # seconds from one task of a batch to the next: a strict rank still tells them apart
+WINDOW = 86_400.0  # seconds for which an idempotency key is unique
+_STAMP_INTERVAL = 3e-6  # seconds between the tasks of a batch; large enough to keep strict ranks distinct
 
 
 class Status(StrEnum):
-    __hash__ = str.__hash__  # an enum's own is a call into Python, and sets of statuses are asked for every task
+    __hash__ = str.__hash__  # the hash of an enum is slow, and statuses are looked up for every task
 
-    PENDING = "pending"  # claimable once `available_at` has come
+    PENDING = "pending"  # claimable once `available_at` has passed
     RUNNING = "running"  # leased to a worker until `lease_expires_at`
     COMPLETED = "completed"  # has a result
-    FAILED = "failed"  # gave up: the dead letter state
-    CANCELLED = "cancelled"  # ended by someone
-    ARCHIVED = "archived"  # finished and out of the normal listing
+    FAILED = "failed"  # permanently: the dead letters
+    CANCELLED = "cancelled"  # by a user
+    ARCHIVED = "archived"  # finished, and left out of the default listing
 
 
 class FailureKind(StrEnum):
-    """Why an attempt failed. `CANCELLED` is why a task has no result; no attempt fails so."""
+    """Why an attempt failed, or, for `CANCELLED`, why a task has no result."""
 
     __hash__ = str.__hash__
 
-    ERROR = "error"  # its handler raised, or its worker reported a failure
+    ERROR = "error"  # the handler raised an error, or the worker reported a failure
     TIMEOUT = "timeout"
-    LOST = "lost"  # its worker or its process did not live to report it
-    UNKNOWN_TYPE = "unknown_type"  # no worker handles its type
+    LOST = "lost"  # the worker or the handler's process died
+    UNKNOWN_TYPE = "unknown_type"  # no worker handles the type
     CANCELLED = "cancelled"
 
     @classmethod
     def _missing_(cls, value: object) -> "FailureKind | None":
-        """A kind that a newer build writes is read as an error."""
+        """Read kinds of newer versions as errors."""
         return cls.ERROR if isinstance(value, str) else None
 
 
@@ -48,33 +48,33 @@ UNFINISHED = frozenset({Status.PENDING, Status.RUNNING})
 FINISHED = frozenset(Status) - UNFINISHED
 
 
-# `gc=False` here and below: these hold no reference that could lead back to them, and collecting cycles among
-# thousands of them costs more than making them.
+# `gc=False` here and below: these objects cannot be part of a reference cycle, and tracking thousands of them in the
+# garbage collector costs more than creating them.
 
 
 class NewTask(Struct, frozen=True, kw_only=True, gc=False):
-    """A task as its producer describes it. The engine stamps the rest."""
+    """A task as its producer describes it. The engine adds the rest."""
 
     id: str
     queue: str
     type: str
     payload: bytes = b"null"
     priority: int = MEDIUM
-    needs: tuple[str, ...] = ()  # capabilities a worker must have, sorted
+    needs: tuple[str, ...] = ()  # capabilities that a worker must have, sorted
     timeout: float = TIMEOUT
     max_retries: int = MAX_RETRIES
     retry: RetryPolicy = DEFAULT_POLICY
     delay: float = 0.0
-    run_at: float | None = None  # an instant named by the producer; goes before `delay`
+    run_at: float | None = None  # not before this instant; overrides `delay`
     idempotency_key: str | None = None
     trace_id: str | None = None
     ageing: float = AGEING
     window: float = WINDOW
-    next_id: str | None = None  # with a key: the id of this task if the one under `id` is from an earlier window
+    next_id: str | None = None  # with a key: the id to use if the task under `id` belongs to an earlier window
 
 
 class Task(Struct, frozen=True, kw_only=True, gc=False):
-    """A task as a store keeps it."""
+    """A stored task."""
 
     id: str
     queue: str
@@ -82,38 +82,38 @@ class Task(Struct, frozen=True, kw_only=True, gc=False):
     status: Status = Status.PENDING
     payload: bytes = b"null"
     result: bytes | None = None
-    error: str | None = None  # of the last failure; gone once the task completes
+    error: str | None = None  # of the last failure; None once the task completes
     failure_kind: FailureKind | None = None  # of `error`
-    archived_from: Status | None = None  # the status before it was archived; None for those archived by older builds
+    archived_from: Status | None = None  # the status before archiving; None if an older version archived it
     priority: int = MEDIUM
     needs: tuple[str, ...] = ()
     timeout: float = TIMEOUT
     max_retries: int = MAX_RETRIES
     retry: RetryPolicy = DEFAULT_POLICY
-    attempt: int = 0  # grows with every claim, so an old holder is told apart from the new one
-    failures: int = 0  # errors, timeouts and crashes; alone compared with `max_retries`
-    available_at: float  # as it was asked for: it may lie before `created_at`
+    attempt: int = 0  # grows with every claim, which distinguishes an old holder from the new one
+    failures: int = 0  # errors, timeouts and crashes; compared with `max_retries`
+    available_at: float  # as requested: it may be before `created_at`
     lease_expires_at: float | None = None
-    worker_id: str | None = None  # who runs it, or ran it last
+    worker_id: str | None = None  # the worker that runs it, or ran it last
     created_at: float
     updated_at: float
     started_at: float | None = None
     completed_at: float | None = None
     idempotency_key: str | None = None
     trace_id: str | None = None
-    run_at: float | None = None  # the instant its producer named; `available_at` moves on with every retry
+    run_at: float | None = None  # as submitted; `available_at` changes with every retry
     version: int = 1  # grows with every write
-    rank: float  # lower goes first; no two tasks of a batch have the same
-    lease_id: str | None = None  # a capability: never shown. Kept after settling, so that a repeat is recognised
+    rank: float  # lower goes first; unique within a batch
+    lease_id: str | None = None  # secret: never shown. Kept after settling, so that a repeated settlement is recognised
 
     @property
     def due_at(self) -> float:
-        """Since when the task waits, or until when it may not be claimed."""
+        """The earliest time at which the task can be claimed, and from which its waiting time counts."""
         return due_at(self.available_at, self.created_at)
 
     @property
     def ended_as(self) -> Status:
-        """Its status, or the one it had before it was archived; guessed for a task that an older build archived."""
+        """The status, or that before archiving; inferred if an older version archived the task."""
         if self.status is not Status.ARCHIVED:
             return self.status
         if self.archived_from is not None:
@@ -124,12 +124,12 @@ class Task(Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def is_claimed_only(self) -> bool:
-        """A worker holds it and has not said that its handler began; a handler that is quick is told of at its end."""
+        """Whether a worker has leased the task and not reported a start. Short handlers are reported when they end."""
         return self.status is Status.RUNNING and self.started_at is None
 
     @property
     def time_limit(self) -> float:
-        """Seconds this attempt may take: the timeout as it was submitted, grown by what failed before."""
+        """Seconds for this attempt: the submitted timeout, multiplied by its growth for earlier failures."""
         return min(LONGEST, self.timeout * self.retry.growth(self.failures)) if self.failures else self.timeout
 
     def __repr__(self) -> str:
@@ -137,30 +137,31 @@ class Task(Struct, frozen=True, kw_only=True, gc=False):
 
 
 def kind_of(error: str | None, kind: FailureKind | None) -> FailureKind | None:
-    """The kind to store or read with an error. Older builds write errors without kinds, and kinds outlive errors."""
+    """The kind that belongs to an error. Older versions write errors without kinds, and keep kinds without errors."""
     return None if error is None else kind or FailureKind.ERROR
 
 
 def with_kind(task: Task) -> Task:
-    """A task as it was decoded, with the kind of its error."""
+    """A decoded task, with the kind that belongs to its error."""
     kind = kind_of(task.error, task.failure_kind)
     return task if task.failure_kind is kind else replace(task, failure_kind=kind)
 
 
 def lane_of(task: Task) -> tuple[str, str, tuple[str, ...], int]:
-    """Tasks of one lane are claimed in the constant order of their ranks."""
+    """The lane of a task. Tasks of one lane are claimed in the order of their ranks, which does not change."""
     return task.queue, task.type, task.needs, task.priority
 
 
 def stamps(now: float, size: int) -> list[float]:
-    """An instant for each task of a batch, so that a batch keeps its order."""
-    return [now - STAMP * behind for behind in range(size - 1, -1, -1)]
+    """A distinct creation time for each task of a batch, so that the batch keeps its order."""
+    return [now - _STAMP_INTERVAL * behind for behind in range(size - 1, -1, -1)]
 
 
 def created(new: NewTask, now: float, *, lead: float = 0.0) -> Task:
-    """The task as it is stored. `now` is its stamp, and `lead` how long that lies before the last one of its batch.
+    """The task to store. `now` is its stamp, and `lead` the seconds from it to the last stamp of the batch.
 
-    Tasks that share a `run_at` would have one rank. Each is ranked by its `lead` earlier, so a batch keeps its order.
+    Tasks that share a `run_at` would have the same rank. Each is ranked `lead` seconds earlier, so that the batch keeps
+    its order.
     """
     available_at = now + new.delay if new.run_at is None else new.run_at
     ranked_at = available_at if new.run_at is None else new.run_at - lead
@@ -185,9 +186,9 @@ def created(new: NewTask, now: float, *, lead: float = 0.0) -> Task:
 
 
 def admit(existing: Task | None, new: NewTask, now: float, *, lead: float = 0.0) -> Task | None:
-    """The task to store for `new`, or None if `existing` stands, the last one under its idempotency key.
+    """The task to store for `new`, or None if `existing`, the last task with its idempotency key, takes its place.
 
-    When that one is finished and the key's window is over, the next task follows it, under an id of its own.
+    If `existing` is finished and the window of the key is over, a new task is stored under its own id.
     """
     if existing is None:
         return created(new, now, lead=lead)

@@ -229,9 +229,9 @@ def encode_object(head: ObjectHeader, records: Collection[bytes], unknown: Unkno
     return sealed(b"\n".join([first, b",\n".join(records), b"]}"]) if records else first + b"\n]}")
 
 
-def grown(record: Record | None, task: Task, *, quietly: bool) -> Record:
+def grown(record: Record | None, task: Task, *, without_event: bool) -> Record:
     steps = record.events if record is not None else ()
-    return Record(task=task, events=steps if quietly else (*steps, _step(task))[-_MOST_EVENTS:])
+    return Record(task=task, events=steps if without_event else (*steps, _step(task))[-_MOST_EVENTS:])
 
 
 def _step(task: Task) -> StoredEvent:

@@ -98,11 +98,11 @@ class ObjectTable(IndexedTable):
 
     # --- the table's operations, where they differ
 
-    def _write(self, task: Task, *, quietly: bool = False) -> None:
-        record = grown(self._records.get(task.id), task, quietly=quietly)
+    def _write(self, task: Task, *, without_event: bool = False) -> None:
+        record = grown(self._records.get(task.id), task, without_event=without_event)
         encoded = encode_record(record, self._encoded.get(task.id))  # first: if this fails, nothing has changed
         self._encoded[task.id], self._records[task.id] = encoded, record
-        super()._write(task, quietly=True)  # the record holds the events
+        super()._write(task, without_event=True)  # the record holds the events
         self.is_changed = True
 
     def _remove(self, task: Task) -> None:

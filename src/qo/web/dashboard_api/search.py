@@ -153,9 +153,13 @@ def _place(after: str) -> tuple[float, str]:
     try:
         place = float(number), check_id(task_id)
     except (ValueError, InvalidTask) as error:
-        raise InvalidSetting(f"{after!r:.80} is not a place in a listing; pass on the one you were given") from error
+        raise InvalidSetting(
+            f"{after!r:.80} is not a position in a listing; pass the one that the previous page returned"
+        ) from error
     if not math.isfinite(place[0]):
-        raise InvalidSetting(f"{after!r:.80} is not a place in a listing; pass on the one you were given")
+        raise InvalidSetting(
+            f"{after!r:.80} is not a position in a listing; pass the one that the previous page returned"
+        )
     return place
 
 

@@ -96,7 +96,7 @@ def check_find(asked: wire.Find) -> wire.Find:
             check_number(field, value)
     check_cursor(asked.after)
     if asked.created_before is not None:
-        check_number("created_before", asked.created_before, most=LATEST)
+        check_number("created_before", asked.created_before, maximum=LATEST)
     return replace(asked, limit=_clamp(asked.limit))
 
 
@@ -111,7 +111,7 @@ def check_change(change: Change, payload_limit: int) -> Change:
     for field, most in _NUMBERS.items():
         value = getattr(change, field)
         if value is not None:
-            check_number(field, value, most=most)
+            check_number(field, value, maximum=most)
     if change.to is Status.RUNNING and change.lease is None:
         raise InvalidTask("lease", "is missing: a task that runs has one")
     if change.result is not None:

@@ -110,5 +110,7 @@ def _position(after: str) -> tuple[float, str]:
     except ValueError:
         at = -1.0
     if not 0 <= at <= _LATEST:
-        raise InvalidSetting(f"{after!r:.80} is not a place in a listing; pass on the one you were given")
+        raise InvalidSetting(
+            f"{after!r:.80} is not a position in a listing; pass the one that the previous page returned"
+        )
     return at, record_id
