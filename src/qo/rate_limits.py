@@ -23,9 +23,9 @@ class TokenBucket:
     def take(self, number: int) -> None:
         self._tokens -= number
 
-    def wait(self) -> float:
-        """Seconds until the next token."""
-        return max(0.0, (1.0 - self._tokens) / self.rate)
+    def wait(self, tokens: float = 1.0) -> float:
+        """Seconds until this many tokens are available, counted from the last `available`."""
+        return max(0.0, (tokens - self._tokens) / self.rate)
 
 
 class RateLimits:

@@ -273,14 +273,40 @@ async def test_a_slot_of_a_type_that_becomes_free_during_a_claim_is_used_at_once
                 assert (await bench.ended(task_id)).status is Status.COMPLETED
 
 
-async def test_a_type_that_has_used_up_its_rate_goes_on_with_the_next_token(bench: Bench) -> None:
+class _CountedClaims(MemoryEngine):
+    number = 0
+
+    async def claim(self, request: ClaimRequest) -> list[Task]:
+        self.number += 1
+        return await super().claim(request)
+
+
+async def test_a_type_that_has_used_up_its_rate_goes_on_with_the_next_tokens() -> None:
     async def limited() -> None: ...
 
     async def other() -> None: ...
 
-    bench.handle(limited, rate_limit=50.0)
-    bench.handle(other)
-    ids = [await bench.submit("limited") for _ in range(60)]  # more than may start at once
-    async with bench.working(concurrency=100, poll=60.0):
-        for task_id in ids:
-            assert (await bench.ended(task_id)).status is Status.COMPLETED
+    engine = _CountedClaims()
+    async with Client(engine) as queue:
+        bench = Bench(queue)
+        bench.handle(limited, rate_limit=100.0)
+        bench.handle(other)
+        ids = [await bench.submit("limited") for _ in range(130)]  # more than may start at once
+        async with bench.working(concurrency=200, poll=60.0):
+            for task_id in ids:
+                assert (await bench.ended(task_id)).status is Status.COMPLETED
+    assert engine.number < 30  # fewer than the tasks beyond the burst: tokens are collected for a claim
+
+
+def test_a_worker_without_a_free_slot_does_not_wait_for_tokens_that_it_has() -> None:
+    clock = ManualClock()
+    limits = Limits(clock)
+    limits.apply_controls(Controls(rate_limits={"slow": 2.0, "quick": 100.0}), {})
+    assert limits.next_tokens(60.0) == 60.0
+    for _ in range(100):
+        limits.started("quick")
+    assert limits.next_tokens(60.0) == pytest.approx(0.1)
+    for _ in range(2):
+        limits.started("slow")
+    clock.advance(0.1)
+    assert limits.next_tokens(60.0) == pytest.approx(0.4)

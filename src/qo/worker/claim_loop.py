@@ -134,7 +134,7 @@ class ClaimLoop:
 
     async def _wait_for_room(self) -> None:
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self._scope.limits.wait(self._settings.poll or _MIN_IDLE_INTERVAL)):
+            async with asyncio.timeout(self._scope.limits.next_tokens(self._settings.poll or _MIN_IDLE_INTERVAL)):
                 await self._plan.changed.wait()
 
     async def _idle(self, request: ClaimRequest) -> None:
@@ -143,7 +143,7 @@ class ClaimLoop:
         if changed.is_set():
             return
         longest = self._settings.poll or idle_interval(self._plan.claim_took, _MIN_IDLE_INTERVAL, _MAX_IDLE_INTERVAL)
-        longest = self._scope.limits.next_token(longest)  # `request` omits types without a token
+        longest = self._scope.limits.next_tokens(longest)  # `request` omits types without a token
         waits = [asyncio.ensure_future(self._engine.wait(request, longest)), asyncio.ensure_future(changed.wait())]
         try:
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)

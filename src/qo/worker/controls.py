@@ -27,6 +27,7 @@ _READ_INTERVAL = 0.75  # between two reads while there is work
 _MAX_AGE = 1.0  # before a claim, older controls are read again, so a pause takes effect within a second
 _MIN_READ_INTERVAL = 0.05  # however short the poll interval is
 _MAX_PAUSED_INTERVAL = 5.0  # between two reads by a paused worker
+_TOKEN_INTERVAL = 0.1  # between two claims of a type that has used up its rate
 
 
 class Limits(RateLimits):
@@ -56,16 +57,14 @@ class Limits(RateLimits):
             if (bucket := self._buckets.get(key)) is not None:
                 bucket.take(-1)
 
-    def wait(self, longest: float) -> float:
-        """Seconds until a token may become available, at most `longest`."""
-        self.total(1)
-        return min([longest, *(max(0.001, bucket.wait()) for bucket in self._buckets.values())])
+    def next_tokens(self, longest: float) -> float:
+        """Seconds until a claim is worthwhile for a type without tokens; `longest` if every type has tokens.
 
-    def next_token(self, longest: float) -> float:
-        """Seconds until a type without tokens gets one; `longest` if every type has tokens."""
+        A type with a high rate collects the tokens of `_TOKEN_INTERVAL`, so that it does not cost a claim per token.
+        """
         now = self._clock()
         spent = [bucket for bucket in self._buckets.values() if bucket.available(now) < 1]
-        return min([longest, *(max(0.001, bucket.wait()) for bucket in spent)])
+        return min([longest, *(max(0.001, bucket.wait(max(1.0, bucket.rate * _TOKEN_INTERVAL))) for bucket in spent)])
 
 
 class ClaimScope:
