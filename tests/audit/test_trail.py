@@ -18,7 +18,7 @@ from qo.audit.archive import (
     VERIFIED,
     AuditSeries,
 )
-from qo.audit.records import MAX_TASK_IDS, AuditNote, encode
+from qo.audit.records import MAX_RECORD_SIZE, MAX_TASK_IDS, AuditNote, encode
 from qo.client import Client
 from qo.engines.memory import MemoryEngine
 from qo.errors import StorageError
@@ -167,6 +167,37 @@ async def test_records_that_cannot_be_read_are_bounded_like_an_actors(engine: Me
     page = await read_audit(engine, now=clock.now + 1, limit=10)
     assert [record.target for record in page.records] == ["good"]
     assert page.unreadable == MAX_PER_DAY - 1 and page.dropped == MAX_PER_DAY + 1
+
+
+@pytest.mark.parametrize("series", [VERIFIED, UNVERIFIED])
+async def test_large_records_are_replaced_by_short_ones_that_say_so(
+    engine: MemoryEngine, clock: ManualClock, series: AuditSeries
+) -> None:
+    readable = msgspec.to_builtins(done(clock, "large", target="task 7")) | {"padding": "x" * MAX_RECORD_SIZE}
+    unreadable = {"padding": "x" * 10 * MAX_RECORD_SIZE}
+    small = msgspec.to_builtins(done(clock, "small")) | {"padding": "kept"}
+    records = msgspec.json.encode({"records": [readable, unreadable, small]})
+    await engine.write_note(f"{series.inbox}1", records, expected=ANY)
+    await compact_audit(engine, clock.now + 1)
+    (day,) = await engine.notes(PREFIX)
+    assert len(day.data) < MAX_RECORD_SIZE and b'"padding":"kept"' in day.data
+    page = await read_audit(engine, now=clock.now + 1, limit=10)
+    by_action = {(record.who, record.action): record.target for record in page.records}
+    assert "task 7" in by_action["large", "replay"] and "shortened" in by_action["large", "replay"]
+    assert by_action["small", "replay"] == ""
+    assert "not kept" in by_action["unknown", "audit.too_large"]
+
+
+async def test_garbage_from_a_role_that_may_only_add_is_not_kept(engine: MemoryEngine, clock: ManualClock) -> None:
+    for n in range(3):
+        await engine.write_note(f"{UNVERIFIED.inbox}{n}", b"{" + b"x" * 10 * MAX_RECORD_SIZE, expected=ANY)
+    await compact_audit(engine, clock.now)
+    assert sum(len(note.data) for note in await engine.notes("")) < MAX_RECORD_SIZE
+    page = await read_audit(engine, now=clock.now + 1, limit=10)
+    assert [record.action for record in page.records] == ["audit.too_large"]  # the same bytes count once
+    await engine.write_note(f"{UNVERIFIED.inbox}small", b"{", expected=ANY)
+    await compact_audit(engine, clock.now)
+    assert (await read_audit(engine, now=clock.now + 1, limit=10)).unreadable == 1
 
 
 async def test_a_store_that_refuses_the_record_is_logged_and_nothing_is_raised(

@@ -23,7 +23,16 @@ import msgspec
 from msgspec.structs import replace
 
 from qo import notes
-from qo.audit.records import AuditNote, AuditRecord, StoredAction, decode, encode, stored_actions
+from qo.audit.records import (
+    AuditNote,
+    AuditRecord,
+    StoredAction,
+    decode,
+    encode,
+    shortened,
+    stored_actions,
+    unreadable_note,
+)
 from qo.engine import Engine
 from qo.errors import Conflict, DamagedNote, Refused, StorageError
 from qo.ids import new_token
@@ -151,19 +160,33 @@ async def _compact(engine: Engine, series: AuditSeries, now: float) -> None:
         return
     days: dict[str, list[StoredAction]] = {}
     for note in inbox:
-        try:
-            for action in stored_actions(decode(note), at=_written_at(note, series, now)):
-                at = min(action.at, now)  # a clock that is ahead must not keep a record for ever
-                if now - at <= RETENTION:
-                    days.setdefault(_day(at), []).append(action)
-        except DamagedNote as error:
-            await notes.set_aside(engine, error)
+        for action in await _new_actions(engine, note, series, now):
+            at = min(action.at, now)  # a clock that is ahead must not keep a record for ever
+            if now - at <= RETENTION:
+                days.setdefault(_day(at), []).append(shortened(action))
     most = int((MAX_PER_DAY_IN_ONE_OBJECT if engine.default_retention else MAX_PER_DAY) * series.share)
     for day, actions in days.items():
         await _merge(engine, series.days + day, actions, most)
     for note in inbox:
         await engine.drop_note(note.name)
     await _drop_old_days(engine, series.days, now, most * MAX_DAYS_FULL)
+
+
+async def _new_actions(engine: Engine, note: Note, series: AuditSeries, now: float) -> list[StoredAction]:
+    """The records of a new note.
+
+    A note that cannot be read is kept in quarantine, which has no limit. A role that may only add notes must not fill
+    it, so such a note of an unverified writer becomes one unreadable record.
+    """
+    written_at = _written_at(note, series, now)
+    try:
+        return stored_actions(decode(note), at=written_at)
+    except DamagedNote as error:
+        if series.verified:
+            await notes.set_aside(engine, error)
+            return []
+        notes.report(error)
+        return [unreadable_note(note, at=written_at)]
 
 
 def _written_at(note: Note, series: AuditSeries, now: float) -> float:

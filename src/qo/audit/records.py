@@ -12,6 +12,7 @@ from typing import Annotated, Final, Literal, NamedTuple
 
 import msgspec
 from msgspec import Meta, Raw, Struct
+from msgspec.structs import replace
 
 from qo import notes
 from qo.ids import new_token
@@ -23,6 +24,7 @@ ActorKind = Literal["token", "cli", "page", "user", "anyone"]
 ActionOutcome = Literal["done", "unknown"]
 
 MAX_TASK_IDS: Final = 20  # ids named in one record; `number` tells how many tasks there were
+MAX_RECORD_SIZE: Final = 16 * 1024  # bytes of a stored record; the fields of a record that qo writes stay far below it
 _MAX_NAME = 128  # characters
 _MAX_TARGET = 500  # characters
 
@@ -114,6 +116,32 @@ def stored_actions(document: AuditNote, *, at: float) -> list[StoredAction]:
         else:
             found.append(StoredAction(record.id, record.at, (record.actor, record.who), raw, record))
     return found
+
+
+def unreadable_note(note: Note, *, at: float) -> StoredAction:
+    """A note that cannot be read, as one unreadable record that holds its bytes."""
+    raw = Raw(msgspec.json.encode({"unreadable": note.data}))
+    return StoredAction(sha256(raw).hexdigest(), at, ("", "unreadable"), raw, None)
+
+
+def shortened(action: StoredAction) -> StoredAction:
+    """The action, or a short record in its place that says so if its bytes exceed `MAX_RECORD_SIZE`."""
+    size = len(memoryview(action.raw))
+    if size <= MAX_RECORD_SIZE:
+        return action
+    if action.record is None:
+        record = AuditRecord(
+            id=action.id,
+            at=action.at,
+            actor="anyone",
+            who="unknown",
+            action="audit.too_large",
+            target=f"an unreadable record of {size:,} bytes was not kept",
+        )
+    else:
+        target = f"(shortened from {size:,} bytes) {action.record.target}"
+        record = replace(action.record, target=_shortened(target, _MAX_TARGET))
+    return action._replace(raw=Raw(msgspec.json.encode(record)), record=record)
 
 
 @lru_cache(1024)
