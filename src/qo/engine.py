@@ -4,7 +4,7 @@ Code above `engines/` calls only what `Engine` declares. It never asks which eng
 is a member with a default, and an engine that differs overrides it.
 """
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from msgspec.structs import replace
@@ -14,8 +14,22 @@ from qo.model import PAYLOAD_LIMIT, Added, Change, ClaimRequest, Counts, Event, 
 
 _SNAPSHOT_PAGE_SIZE = 500  # tasks
 _STEP_BYTES = 8 * 1024 * 1024  # of values that one step reads, as far as their sizes are known
-_FIRST_STEP, _FIRST_STEP_OF_LARGE = 32, 2  # tasks, whose sizes are not known yet
 _STEP_GROWTH = 8  # how many times as many tasks the next step may read
+
+
+class _Steps:
+    """How many tasks to read at once. Small values say little about the next ones, so the number has a limit too."""
+
+    def __init__(self, engine: "Engine") -> None:
+        is_inline = engine.payload_limit <= PAYLOAD_LIMIT
+        self.size, self._max_size = (32, 1024) if is_inline else (2, 64)  # tasks
+        self._largest = 1  # bytes of the largest values so far
+
+    def read(self, tasks: Iterable[Task]) -> None:
+        """Adapt to the tasks of a step."""
+        sizes = (len(task.payload) + len(task.result or b"") for task in tasks)
+        self._largest = max(self._largest, *sizes, 1)
+        self.size = max(1, min(self.size * _STEP_GROWTH, self._max_size, _STEP_BYTES // self._largest))
 
 
 class Snapshot(NamedTuple):
@@ -142,7 +156,7 @@ class Engine(Protocol):
         """
         found: list[Task | None] = []
         async for some in get_in_steps(self, ids):
-            found += [None if task is None else _without_values(task) for task in some]
+            found += [None if task is None else without_values(task) for task in some]
         return found
 
     async def find_without_values(
@@ -151,7 +165,7 @@ class Engine(Protocol):
         """As `find`, for callers that look at neither payloads nor results: see `get_without_values`."""
         found: list[Task] = []
         async for some in find_in_steps(self, where, limit=limit, after=after, created_before=created_before):
-            found += map(_without_values, some)
+            found += map(without_values, some)
         return found
 
     async def with_values(self, tasks: Sequence[Task]) -> list[Task]:
@@ -193,40 +207,30 @@ class Engine(Protocol):
 
 async def get_in_steps(engine: Engine, ids: Sequence[str]) -> AsyncIterator[list[Task | None]]:
     """As `Engine.get`, a few tasks at a time: many at once only while their values are small."""
-    step = _first_step(engine)
-    at = 0
+    steps, at = _Steps(engine), 0
     while at < len(ids):
-        some = await engine.get(ids[at : at + step])
+        some = await engine.get(ids[at : at + steps.size])
         yield some
-        at += step
-        step = _next_step(step, [task for task in some if task is not None])
+        at += len(some)
+        steps.read(task for task in some if task is not None)
 
 
 async def find_in_steps(
     engine: Engine, where: Filter, *, limit: int, after: str = "", created_before: float | None = None
 ) -> AsyncIterator[list[Task]]:
     """As `Engine.find`, a few tasks at a time: many at once only while their values are small."""
-    step = _first_step(engine)
+    steps = _Steps(engine)
     while limit > 0:
-        asked = min(step, limit)
+        asked = min(steps.size, limit)
         some = await engine.find(where, limit=asked, after=after, created_before=created_before)
         yield some
         if len(some) < asked:
             return
         limit -= asked
         after = cursor(some[-1])
-        step = _next_step(step, some)
+        steps.read(some)
 
 
-def _first_step(engine: Engine) -> int:
-    return _FIRST_STEP if engine.payload_limit <= PAYLOAD_LIMIT else _FIRST_STEP_OF_LARGE
-
-
-def _next_step(step: int, read: Sequence[Task]) -> int:
-    size = sum(len(task.payload) + len(task.result or b"") for task in read)
-    return max(1, min(step * _STEP_GROWTH, _STEP_BYTES * len(read) // size)) if size else step * _STEP_GROWTH
-
-
-def _without_values(task: Task) -> Task:
-    """Whether it has a result is still told: an archived task is shown as completed by that."""
+def without_values(task: Task) -> Task:
+    """The task without its payload and result. Whether it has a result is kept."""
     return replace(task, payload=b"null", result=None if task.result is None else b"null")

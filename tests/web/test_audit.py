@@ -19,7 +19,7 @@ from qo.engines.http import HttpEngine
 from qo.engines.http.address import address_of
 from qo.engines.memory import MemoryEngine
 from qo.errors import InvalidTask, OutcomeUnknown, StorageError
-from qo.model import ANY, Change, Filter, Status, archive, cancel, complete, renew, replay
+from qo.model import ANY, Change, Filter, Status, archive, cancel, complete, reject, renew, replay
 from qo.notes import CONTROL, TOKENS, WORKERS, WorkerNote
 from qo.testing.samples import claim_one, new, task_id
 from qo.web import WebSettings
@@ -166,6 +166,8 @@ async def test_the_engine_port_records_actions_and_not_work(api: Served, secrets
         await engine.apply([cancel(rest[0]), cancel(rest[1])])
         await engine.apply([replay(rest[0]), archive(rest[1]), archive(task.id), replay(task_id(9))])
         await engine.delete([rest[1], task_id(9)])
+        (waiting,) = await engine.find(Filter(statuses=(Status.PENDING,)), limit=9)
+        await engine.apply([reject(waiting, "unknown type 't'")])
         queue = Client(engine)
         await queue.controls.pause(queues=["mail"])
         await queue.controls.pause(queues=["mail"])  # changes nothing
@@ -180,6 +182,7 @@ async def test_the_engine_port_records_actions_and_not_work(api: Served, secrets
             ("native", "replay", [rest[0]], ""),
             ("native", "archive", sorted([rest[1], task.id]), ""),
             ("native", "delete", [rest[1]], ""),
+            ("native", "reject", [rest[0]], ""),
             ("native", "controls", [], "paused_queues none to mail"),
             ("native", "controls", [], "draining none to w"),
             ("native", "controls", [], "paused_queues mail to none"),

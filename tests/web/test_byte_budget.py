@@ -4,6 +4,7 @@ import asyncio
 import resource
 from collections.abc import Sequence
 from pathlib import Path
+from typing import ClassVar
 
 import httpx
 import msgspec
@@ -276,6 +277,24 @@ async def test_submitting_known_keys_again_holds_few_payloads(engine: Watched) -
             answer = await http.post("/api/v1/tasks/bulk", json={"tasks": known})
             assert answer.json()["new"] == new
         assert engine.largest <= LARGE
+
+
+async def test_small_values_before_large_ones_do_not_raise_the_number_read_at_once() -> None:
+    """The sizes of values are not known before they are read."""
+
+    class Large(MemoryEngine):
+        payload_limit = 16 * 1024 * 1024
+        numbers: ClassVar[list[int]] = []
+
+        async def get(self, ids: Sequence[str]) -> list[Task | None]:
+            self.numbers.append(len(ids))
+            return await super().get(ids)
+
+    engine = Large()
+    await engine.add([new(n) for n in range(1000)])
+    await engine.add([new(n, payload=b'"' + b"x" * 1024 * 1024 + b'"') for n in (1000, 1010)])
+    await engine.get_without_values([task_id(n) for n in range(1500)])
+    assert max(engine.numbers) <= 64 and engine.numbers[-2] <= 8  # 16 MiB each in the worst case; then what was seen
 
 
 async def test_small_values_are_read_many_at_a_time() -> None:

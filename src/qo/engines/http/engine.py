@@ -1,13 +1,13 @@
 """The HTTP engine: each call of the port is a request to a qo server."""
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 from msgspec.structs import replace
 
 from qo import wire
 from qo.clock import system_clock
-from qo.engine import Engine
+from qo.engine import Engine, without_values
 from qo.engines.hand_backs import HandBacks
 from qo.engines.http.address import HttpAddress, address_of
 from qo.engines.http.batches import Item, cut
@@ -103,28 +103,47 @@ class HttpEngine(Engine):
     # --- reading
 
     async def get(self, ids: Sequence[str]) -> list[Task | None]:
-        tasks: list[Task | None] = []
+        return [task async for some in self._get(ids) for task in some]
+
+    async def get_without_values(self, ids: Sequence[str]) -> list[Task | None]:
+        """The values of one response are in memory at once."""
+        return [task and without_values(task) async for some in self._get(ids) for task in some]
+
+    async def _get(self, ids: Sequence[str]) -> AsyncIterator[list[Task | None]]:
+        """The tasks of one response at a time: the server omits the last ones if the response would be too large."""
         for batch in cut(ids):
             answered = 0
-            while answered < len(batch):  # the server omits the last tasks if the response would be too large
+            while answered < len(batch):
                 some = (await self._ask("get", batch[answered:])).data
                 if not some:
                     raise StorageError(f"{self._address.url} answered get with too few tasks")
-                tasks += some
+                yield some
                 answered += len(some)
-        return tasks
 
     async def find(
         self, where: Filter, *, limit: int, after: str = "", created_before: float | None = None
     ) -> list[Task]:
-        found: list[Task] = []
+        return [task async for some in self._find(where, limit, after, created_before) for task in some]
+
+    async def find_without_values(
+        self, where: Filter, *, limit: int, after: str = "", created_before: float | None = None
+    ) -> list[Task]:
+        """The values of one response are in memory at once."""
+        pages = self._find(where, limit, after, created_before)
+        return [without_values(task) async for some in pages for task in some]
+
+    async def _find(
+        self, where: Filter, limit: int, after: str, created_before: float | None
+    ) -> AsyncIterator[list[Task]]:
         while True:
             reply = await self._ask(
-                "find", wire.Find(where=where, limit=limit - len(found), after=after, created_before=created_before)
+                "find", wire.Find(where=where, limit=limit, after=after, created_before=created_before)
             )
-            found += reply.data
-            if not reply.is_cut or not reply.data:
-                return found
+            found: list[Task] = reply.data
+            yield found
+            if not reply.is_cut or not found:
+                return
+            limit -= len(found)
             after = cursor(found[-1])
 
     async def count(self) -> Counts:

@@ -18,6 +18,7 @@ _VERBS = {
     (Guard.UNFINISHED, Status.CANCELLED): "cancel",
     (Guard.WAITING, Status.CANCELLED): "cancel",
     (Guard.WAITING, Status.PENDING): "retry",
+    (Guard.WAITING, Status.FAILED): "reject",  # a worker fails tasks of a type that no worker handles
     (Guard.REPLAYABLE, Status.PENDING): "replay",
     (Guard.ENDED, Status.ARCHIVED): "archive",
 }
