@@ -176,6 +176,49 @@ async def test_searches_answer_alike_whether_few_or_many_wait(
     assert len(few) == 6
 
 
+# --- the cost of a submit
+
+
+async def test_a_submit_writes_few_pages_and_runs_few_statements(engine: SqliteEngine, tmp_path: Path) -> None:
+    """The task, its three index entries, its first event and the count. Its lane changes only if it comes first."""
+    await engine.add([new("first")])
+    before = (tmp_path / "qo.db-wal").stat().st_size
+    with statements(connection(engine)) as seen:
+        for n in range(50):
+            await engine.add([new(n)])
+    assert len(seen) == 6 * 50
+    assert (tmp_path / "qo.db-wal").stat().st_size - before < 6.5 * 50 * 4120
+
+
+async def test_another_process_sees_which_lane_comes_first(engine: SqliteEngine, tmp_path: Path) -> None:
+    other = SqliteEngine(tmp_path / "qo.db", engine._clock)
+    await other.open()
+    await engine.add([new(0, type="a"), new(1, type="b"), new(2, type="a"), new(3, type="b")])
+    assert [task.id for task in await claim(other, limit=1)] == [task_id(0)]
+    await engine.add([new(4, type="b", delay=60.0)])  # not ready
+    await engine.add([new(5, type="b")])  # behind the first one
+    await engine.add([new(6, type="a", ageing=0.0)])  # before the first one
+    assert [task.id for task in await claim(other, limit=1)] == [task_id(6)]
+    assert [task.id for task in await claim(other, limit=1)] == [task_id(1)]
+    await engine.add([new(7, type="c")])  # a lane of its own
+    assert [task.id for task in await claim(other, limit=9)] == [task_id(n) for n in (2, 3, 5, 7)]
+    await other.close()
+
+
+async def test_numbers_and_lanes_of_another_process_are_known(engine: SqliteEngine, tmp_path: Path) -> None:
+    """What a process has read is used again only while no other process writes."""
+    other = SqliteEngine(tmp_path / "qo.db", engine._clock)
+    await other.open()
+    for n in range(6):
+        one, another = (engine, other) if n % 2 else (other, engine)
+        assert await one.add([new(2 * n, type=f"type{n}")]) == [(task_id(2 * n), True)]
+        assert await another.add([new(2 * n + 1, type=f"type{n}")]) == [(task_id(2 * n + 1), True)]
+        assert await another.add([new(2 * n)]) == [(task_id(2 * n), False)]
+    assert len(await engine.count()) == 6
+    assert len(await claim(other, limit=20)) == 12
+    await other.close()
+
+
 # --- what is kept
 
 

@@ -57,6 +57,12 @@ FROM (SELECT n AS lane FROM lanes INDEXED BY lanes_changed WHERE changed > ?1 UN
 -- name: mark_changed
 UPDATE lanes SET changed = ?1 WHERE n IN (SELECT value FROM json_each(?2))
 
+-- name: mark_new_heads
+-- Those of ?2 whose first ready task is new: its number is above ?3. A task behind the first one changes nothing for a claim.
+UPDATE lanes SET changed = ?1
+WHERE n IN (SELECT value FROM json_each(?2))
+  AND (SELECT n FROM tasks INDEXED BY tasks_ready WHERE ready = 1 AND lane = lanes.n ORDER BY rank, n LIMIT 1) > ?3
+
 -- name: mark_all_changed
 UPDATE lanes SET changed = ?1
 

@@ -67,29 +67,43 @@ class SqliteTable:
     def __init__(self, db: apsw.Connection) -> None:
         self._db = db
         self._last = 0  # the highest number in use
+        self._last_before = 0  # the same when the transaction began
         self._staged = False
         self._last_change = 0  # the number of the last change to a lane's ready tasks, in `lanes`
         self._removals = 0  # the number of lane removals
+        self._version: int | None = None  # the data version after the last commit; None: read everything again
         self._changed: set[int] = set()  # lanes whose ready tasks this transaction has changed
-        self._own_changes: set[int] = set()  # the same, since the last claim
+        self._extended: set[int] = set()  # lanes to which it has added tasks, possibly behind their first one
+        self._own_changes: set[int] = set()  # both, since the last claim
         self._thinned: set[int] = set()  # lanes from which tasks were deleted
         self.lanes = SqliteLanes(db)
         self._ready = ReadyLanes(db, self.lanes)
         self.tally: Counter[tuple[int, str]] = Counter()  # what this transaction adds to the counts
         self.claimable = False  # this transaction added or scheduled tasks
 
+    @property
+    def is_outdated(self) -> bool:
+        """Whether another connection may have written since the last commit. Ask in a new transaction."""
+        return self._version is None or self._db.data_version() != self._version
+
     def begin(self) -> None:
         """Call in a new transaction. What is read stays valid until its end, since no other connection can write."""
+        if self.is_outdated:
+            self._catch_up()
+        self._last_before = self._last
+        self._staged = False
+        self._changed.clear()
+        self._extended.clear()
+        self._thinned.clear()
+        self.tally.clear()
+        self.claimable = False
+
+    def _catch_up(self) -> None:
         self._last, last_lane, self._last_change, removals = self._db.execute(SQL["last"]).get
         if removals != self._removals:
             self._removals = removals
             self.lanes.forget()
-        self._staged = False
-        self._changed.clear()
-        self._thinned.clear()
         self.lanes.catch_up(last_lane)
-        self.tally.clear()
-        self.claimable = False
 
     def undo(self, tally: Counter[tuple[int, str]]) -> None:
         """Restore the counts from before the last call, which was rolled back."""
@@ -100,18 +114,31 @@ class SqliteTable:
 
     def forget(self) -> None:
         """Clear everything learned in a transaction that was rolled back."""
+        self._version = None
         self.lanes.forget()
         self._ready.forget()
+
+    def keep(self) -> None:
+        """Call after the commit: what was learned stays valid until another connection writes."""
+        self._version = None if self._thinned else self._db.data_version()
 
     def finish(self) -> None:
         """Call at the end of a transaction: writes the counts, and marks the lanes that others must read again."""
         write_rows(self._db, "count_up", [(lane, status, n) for (lane, status), n in self.tally.items() if n])
         if self._thinned:
             self._remove_empty_lanes(encode_list(sorted(self._thinned)))
+        marked = 0
         if self._changed:
             self._db.execute(SQL["mark_changed"], (self._last_change + 1, encode_list(sorted(self._changed))))
+            marked = self._db.changes()
+        if behind := self._extended - self._changed:
+            lanes = encode_list(sorted(behind))
+            self._db.execute(SQL["mark_new_heads"], (self._last_change + 1, lanes, self._last_before))
+            marked += self._db.changes()
+        if marked:
             if self._ready.known == self._last_change:
                 self._ready.known += 1
+            self._last_change += 1
 
     def _remove_empty_lanes(self, lanes: str) -> None:
         self._db.execute(SQL["remove_counts"], (lanes,))
@@ -130,6 +157,8 @@ class SqliteTable:
     def add(self, tasks: Sequence[NewTask], now: float) -> list[Added]:
         if not tasks:
             return []
+        if len(tasks) == 1 and tasks[0].idempotency_key is None:
+            return [self._add_one(tasks[0], now)]
         at = stamps(now, len(tasks))
         keyed = [new.id for new in tasks if new.idempotency_key is not None]
         followers = self._followers(keyed) if keyed else {}
@@ -145,6 +174,21 @@ class SqliteTable:
             else self._add_existing(new, instant, there[new.id], stored.get(there[new.id]), now)
             for new, instant in zip(tasks, at, strict=True)
         ]
+
+    def _add_one(self, new: NewTask, now: float) -> Added:
+        """Add a task without an idempotency key. Submits from plain code come one by one, so this takes few steps."""
+        task, n = created(new, now), self._last + 1
+        lane = self._lane(task)
+        self._db.execute(SQL["insert"], (n, task.id, lane, *_described(task, now)))
+        if not self._db.changes():  # an earlier attempt of this submission inserted it
+            return Added(task.id, new=False)
+        self._db.execute(SQL["record_new"], (n, n))
+        self._last = n
+        self.claimable = True
+        self.tally[lane, _PENDING] += 1
+        self._extended.add(lane)
+        self._own_changes.add(lane)
+        return Added(task.id, new=True)
 
     def _followers(self, ids: Sequence[str]) -> dict[str, str]:
         """By id of the first task under an idempotency key: the last task under it, if there are several."""
@@ -169,7 +213,8 @@ class SqliteTable:
             lanes = [lane for lane, task in zip(lanes, tasks, strict=True) if task.id in inserted]
         for lane, size in Counter(lanes).items():
             self.tally[lane, _PENDING] += size
-        self._change_lanes(set(lanes))
+        self._extended.update(lanes)
+        self._own_changes.update(lanes)
         return inserted
 
     def _add_existing(self, new: NewTask, at: float, last: str, existing: Task | None, now: float) -> Added:
@@ -338,6 +383,7 @@ class SqliteTable:
         self._db.execute(SQL["recount"])
         self.tally.clear()
         self._db.execute(SQL["mark_all_changed"], (self._last_change + 1,))
+        self._last_change += 1
         self._ready.forget()
         return {row.id: row.problem for row in bad}
 

@@ -102,7 +102,8 @@ class Writer:
             if self._db.in_transaction:  # an asynchronous exception interrupted a rollback
                 self._roll_back()
             self._db.execute("BEGIN IMMEDIATE")
-            check_version(self._db, self._place)  # a newer qo may have changed the tables since they were opened
+            if self._table.is_outdated:  # a newer qo may have changed the tables
+                check_version(self._db, self._place)
             self._table.begin()
             for job in jobs:
                 do(job)
@@ -120,6 +121,7 @@ class Writer:
         except apsw.IOError as error:
             # The log may hold the commit although the flush failed, and a crash could bring it back.
             raise to_qo_error(self._place, error, OutcomeUnknown) from error
+        self._table.keep()
         self._guard.check_committed()
 
     def _roll_back(self) -> None:
