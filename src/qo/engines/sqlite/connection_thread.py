@@ -5,10 +5,10 @@ limit or Ctrl-C, and must not hold a lock or a transaction then.
 """
 
 import asyncio
-from collections import defaultdict, deque
+from collections import deque
 from collections.abc import Callable, Sequence
 from queue import SimpleQueue
-from threading import Lock, Thread, current_thread
+from threading import Lock, Thread, get_ident
 from typing import Any
 
 from qo.errors import OutcomeUnknown, StorageError
@@ -70,6 +70,8 @@ class ConnectionThread:
         self._serve = serve
         self._waiting: deque[ConnectionCall | DirectCall] = deque()
         self._wakeups: SimpleQueue[bool] = SimpleQueue()  # False: stop
+        self._ident = 0
+        self._is_serving = True
         # A daemon thread, so that an engine without close() does not block the interpreter's exit.
         self._thread = Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
@@ -81,10 +83,10 @@ class ConnectionThread:
 
     def call(self, work: Work) -> Any:
         """Return the answer; blocks the calling thread. An interrupt ends only the wait."""
-        if current_thread() is self._thread:
+        if get_ident() == self._ident:
             raise StorageError("a finalizer that interrupts a write cannot write itself")
         call = DirectCall(work)
-        if self._thread.is_alive():
+        if self._is_serving:
             self._put(call)
         try:
             self._wait(call)
@@ -96,7 +98,7 @@ class ConnectionThread:
         return call.answer
 
     def _wait(self, call: DirectCall) -> None:
-        while not call.wait(_LIVENESS_INTERVAL if self._thread.is_alive() else 0.0):
+        while not call.wait(_LIVENESS_INTERVAL if self._is_serving else 0.0):
             if not self._thread.is_alive() and not call.wait(0.0):
                 raise StorageError("the store is closed; open it again")
 
@@ -112,10 +114,14 @@ class ConnectionThread:
         self._thread.join()
 
     def _run(self) -> None:
+        self._ident = get_ident()
         wakeups, is_open = self._wakeups, True
         while is_open:
-            is_open = all([wakeups.get(), *(wakeups.get_nowait() for _ in range(wakeups.qsize()))])
+            is_open = wakeups.get()
+            while not wakeups.empty():
+                is_open = wakeups.get() and is_open
             self._serve_waiting()
+        self._is_serving = False
 
     def _serve_waiting(self) -> None:
         calls = [self._waiting.popleft() for _ in range(len(self._waiting))]
@@ -130,12 +136,12 @@ class ConnectionThread:
 
 def _answer(calls: Sequence[ConnectionCall | DirectCall]) -> None:
     """Wake each event loop once instead of once per call, because a wake-up is expensive."""
-    by_loop = defaultdict[asyncio.AbstractEventLoop, list[ConnectionCall]](list)
+    by_loop: dict[asyncio.AbstractEventLoop, list[ConnectionCall]] = {}
     for call in calls:
         if isinstance(call, DirectCall):
             call.resolve()
         else:
-            by_loop[call.loop].append(call)
+            by_loop.setdefault(call.loop, []).append(call)
     for loop, some in by_loop.items():
         try:
             loop.call_soon_threadsafe(_resolve, some)
