@@ -4,11 +4,12 @@ import os
 import shutil
 import sqlite3
 from collections.abc import AsyncIterator, Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
 
+from qo.clock import system_clock
 from qo.engines.sqlite import SqliteEngine, file_locks
 from qo.errors import OutcomeUnknown, StorageError
 from qo.model import Filter, complete, renew
@@ -24,6 +25,16 @@ def path(tmp_path: Path) -> Path:
 @pytest.fixture
 async def engine(path: Path) -> AsyncIterator[SqliteEngine]:
     engine = SqliteEngine(path)
+    await engine.open()
+    await engine.add([new("before")])
+    yield engine
+    await engine.close()
+
+
+@pytest.fixture
+async def settled_engine(path: Path) -> AsyncIterator[SqliteEngine]:
+    """Its folder last changed an hour ago, by the engine's clock. Only a folder that changes is read again."""
+    engine = SqliteEngine(path, lambda: system_clock() + 3600)
     await engine.open()
     await engine.add([new("before")])
     yield engine
@@ -86,6 +97,28 @@ async def test_nothing_is_acknowledged_into_a_file_that_is_not_there(
     ):
         with pytest.raises(StorageError, match=says):
             await attempt()
+
+
+@pytest.mark.parametrize("harm", HARMS)
+async def test_a_folder_that_was_unchanged_for_long_is_checked_too(
+    settled_engine: SqliteEngine, path: Path, harm: Callable[[Path], None]
+) -> None:
+    before = path.parent.stat()
+    await settled_engine.add([new(1)])
+    harm(path)
+    with suppress(FileNotFoundError):  # as a backup that is restored sets it
+        os.utime(path.parent, ns=(before.st_atime_ns, before.st_mtime_ns))
+    for n in (2, 3):
+        with pytest.raises(StorageError, match="nothing of this call was stored"):
+            await settled_engine.add([new(n)])
+
+
+async def test_other_files_may_come_and_go_beside_it(settled_engine: SqliteEngine, path: Path) -> None:
+    for n in range(5):
+        (path.parent / "other").touch()
+        assert await settled_engine.add([new(2 * n)]) == [(task_id(2 * n), True)]
+        (path.parent / "other").unlink()
+        assert await settled_engine.add([new(2 * n + 1)]) == [(task_id(2 * n + 1), True)]
 
 
 async def test_a_file_that_goes_during_a_commit_leaves_the_outcome_unknown(engine: SqliteEngine, path: Path) -> None:

@@ -41,7 +41,7 @@ class _OpenEngine:
         self._connections: list[apsw.Connection] = []
         self._locks = _lock(path)
         try:
-            self._file = self._connect(path)
+            self._file = self._connect(path, clock)
         except BaseException:
             release_locks(self._locks, self._disconnect)
             raise
@@ -50,13 +50,13 @@ class _OpenEngine:
         self.writer = ConnectionThread("qo sqlite writer", Writer(path, writing, self.watch.notify, self._file).serve)
         self.reader = ConnectionThread("qo sqlite reader", _reader(path, SqliteReader(reading), self._file))
 
-    def _connect(self, path: Path) -> OpenFile:
+    def _connect(self, path: Path, clock: Clock) -> OpenFile:
         self._connections += [connect(path), connect(path), connect(path, patient=False)]
         writing = self._connections[0]
         real = open_log(writing, path)
         try:
             self._locks.keep_shared_memory(Path(f"{real}-shm"))
-            return OpenFile(path, real, self._locks)
+            return OpenFile(path, real, self._locks, clock)
         except OSError as error:
             raise StorageError(f"{path} disappeared while it was opened: {error}; try again") from error
 

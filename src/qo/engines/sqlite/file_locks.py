@@ -90,7 +90,7 @@ class FileLocks:
         can interrupt the writing thread at any instruction. Raises StorageError after 30 s.
         """
         with self._writing:
-            if not self._writing.wait_for(lambda: self._writer in {None, engine}, _LOCK_TIMEOUT):
+            if self._writer is not None and not self._writing.wait_for(lambda: self._is_free(engine), _LOCK_TIMEOUT):
                 raise StorageError(_busy(self._path))
             self._writer = engine
         if self._is_writable:  # otherwise SQLite refuses the write with a reason
@@ -99,6 +99,9 @@ class FileLocks:
             except BaseException:
                 self._free()
                 raise
+
+    def _is_free(self, engine: object) -> bool:
+        return self._writer is None or self._writer is engine
 
     def end_write(self) -> None:
         try:
