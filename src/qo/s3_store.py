@@ -63,7 +63,7 @@ class S3Store(Client):
         interval: float | None = None,
         volume: int | None = None,
         payload_limit: int = DEFAULT_PAYLOAD_LIMIT,
-        patience: float = _FOREVER,
+        retry_timeout: float = _FOREVER,
         settings: Settings | None = None,
         clock: Clock | None = None,
     ) -> "S3Store":
@@ -71,7 +71,7 @@ class S3Store(Client):
 
         `bucket` is the name of an S3 bucket, a URL (`s3://… gs://… az://… file:///…`), or a `Bucket`. Flushes are at
         least `interval` seconds apart (durable 0, local 1; infinite: only `flush()` flushes), unless `volume` calls are
-        waiting. A request to a bucket that does not respond is retried for `patience` seconds.
+        waiting. A request to a bucket that does not respond is retried for `retry_timeout` seconds.
 
         Payloads and results above 256 KiB, up to `payload_limit` bytes, are stored in objects beside the database. In
         mode `local` a call with such a value waits until the bucket has the value.
@@ -85,7 +85,7 @@ class S3Store(Client):
             mode=mode,
             interval=interval,
             volume=volume,
-            patience=patience,
+            retry_timeout=retry_timeout,
             payload_limit=payload_limit,
             clock=clock,
         )

@@ -71,7 +71,7 @@ class Writers:
         expected = blob.version if blob else NEW
         try:
             version = await put_document(
-                self.bucket, "doc", data, expected=expected, is_ours=is_ours, patience=20, chance=self.chance
+                self.bucket, "doc", data, expected=expected, is_ours=is_ours, retry_timeout=20, chance=self.chance
             )
         except Conflict:
             self.lost.add(write)
@@ -140,7 +140,7 @@ BUSY = StorageError("busy")
 
 
 def put(bucket: Bucket, data: bytes, expected: str, is_ours: Callable[[bytes], bool | None]) -> str:
-    return simulate(put_document(bucket, "doc", data, expected=expected, is_ours=is_ours, patience=10), 0)
+    return simulate(put_document(bucket, "doc", data, expected=expected, is_ours=is_ours, retry_timeout=10), 0)
 
 
 def test_a_write_whose_answer_was_lost_is_found_and_not_repeated() -> None:

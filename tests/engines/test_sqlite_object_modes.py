@@ -92,7 +92,7 @@ def test_an_interval_gathers_and_a_volume_does_not_wait_for_it() -> None:
 
 async def test_who_wants_to_hear_of_a_lost_race_does_and_is_healthy_again() -> None:
     bucket = MemoryBucket()
-    one, other = (SqliteObjectEngine(bucket, repeats_lost_races=False) for _ in range(2))
+    one, other = (SqliteObjectEngine(bucket, retries_conflicts=False) for _ in range(2))
     await one.open()
     await other.open()
     await one.add([new(0)])
@@ -108,7 +108,7 @@ async def test_who_wants_to_hear_of_a_lost_race_does_and_is_healthy_again() -> N
 
 async def test_a_stale_engine_that_finds_nothing_looks_again_instead_of_reporting_a_race() -> None:
     bucket = MemoryBucket()
-    one, other = (SqliteObjectEngine(bucket, repeats_lost_races=False) for _ in range(2))
+    one, other = (SqliteObjectEngine(bucket, retries_conflicts=False) for _ in range(2))
     await other.open()
     await one.add([new()])
     assert await claim(other) != []
@@ -116,7 +116,7 @@ async def test_a_stale_engine_that_finds_nothing_looks_again_instead_of_reportin
 
 async def test_a_look_that_was_overtaken_by_a_write_of_ours_does_not_bring_the_old_state_back() -> None:
     bucket = GatedBucket(MemoryBucket())
-    engine = SqliteObjectEngine(bucket, repeats_lost_races=False)
+    engine = SqliteObjectEngine(bucket, retries_conflicts=False)
     await engine.add([new(0)])
     bucket.read_answers.clear()
     bucket.read.clear()
@@ -131,7 +131,7 @@ async def test_a_look_that_was_overtaken_by_a_write_of_ours_does_not_bring_the_o
 async def test_an_answer_that_was_overtaken_by_a_look_does_not_bring_the_old_state_back() -> None:
     store = MemoryBucket()
     bucket = GatedBucket(store)
-    engine = SqliteObjectEngine(bucket, repeats_lost_races=False)
+    engine = SqliteObjectEngine(bucket, retries_conflicts=False)
     await engine.open()
     bucket.write_answers.clear()
     adding = asyncio.create_task(engine.add([new(0)]))
@@ -148,7 +148,7 @@ def test_a_write_whose_answer_was_lost_is_known_again_under_the_writes_of_others
     async def overtaken() -> None:
         store = MemoryBucket()
         bucket = GatedBucket(store)
-        engine = SqliteObjectEngine(bucket, repeats_lost_races=False)
+        engine = SqliteObjectEngine(bucket, retries_conflicts=False)
         await engine.open()
         bucket.write_answers.clear()
         adding = asyncio.create_task(engine.add([new(0)]))
@@ -168,7 +168,7 @@ def test_a_silent_bucket_is_asked_again_and_everyone_is_answered_when_it_comes_b
 ) -> None:
     async def outage() -> None:
         bucket = GatedBucket(MemoryBucket())
-        engine = SqliteObjectEngine(bucket, patience=INF)
+        engine = SqliteObjectEngine(bucket, retry_timeout=INF)
         await engine.add([new(0)])
         bucket.is_cut = True
         adding = [asyncio.create_task(engine.add([new(n)])) for n in range(1, 4)]
@@ -182,14 +182,14 @@ def test_a_silent_bucket_is_asked_again_and_everyone_is_answered_when_it_comes_b
 
     with caplog.at_level(logging.WARNING):
         run(outage())
-    assert len([record for record in caplog.records if "sent again" in record.message]) == 1
+    assert len([record for record in caplog.records if "could not be written; retrying" in record.message]) == 1
 
 
-def test_a_caller_is_told_when_patience_ends_and_nothing_is_kept_that_was_not_told() -> None:
+def test_a_caller_is_told_when_retry_timeout_ends_and_nothing_is_kept_that_was_not_told() -> None:
     async def outage() -> None:
         store = MemoryBucket()
         bucket = GatedBucket(store)
-        engine = SqliteObjectEngine(bucket, patience=5)
+        engine = SqliteObjectEngine(bucket, retry_timeout=5)
         await engine.add([new(0)])
         bucket.is_cut = True
         with pytest.raises(OutcomeUnknown):
@@ -204,7 +204,7 @@ def test_a_caller_is_told_when_patience_ends_and_nothing_is_kept_that_was_not_to
 def test_closing_does_not_wait_for_a_dead_bucket_without_end() -> None:
     async def outage() -> None:
         bucket = GatedBucket(MemoryBucket())
-        engine = SqliteObjectEngine(bucket, patience=INF)
+        engine = SqliteObjectEngine(bucket, retry_timeout=INF)
         bucket.is_cut = True
         under_way = asyncio.create_task(engine.add([new(0)]))
         await bucket.arrived.wait()

@@ -22,14 +22,14 @@ async def put_document(
     *,
     expected: str,
     is_ours: IsOurs,
-    patience: float = 30.0,
+    retry_timeout: float = 30.0,
     chance: Callable[[], float] = luck,
 ) -> str:
     """Write a document and return its version once the write is known to be stored.
 
     Raises Conflict: the write was not applied and never will be. Raises StorageError: the store refuses the write, or
-    did not accept it for `patience` seconds, and it was not applied. Raises OutcomeUnknown: the write may have been
-    applied or may still be; the caller must be able to repeat the whole operation with the same id and nonce.
+    did not accept it for `retry_timeout` seconds, and it was not applied. Raises OutcomeUnknown: the write may have
+    been applied or may still be; the caller must be able to repeat the whole operation with the same id and nonce.
 
     A layout must:
 
@@ -48,7 +48,7 @@ async def put_document(
     """
     attempt = _Attempt(bucket, key, data, expected, is_ours)
     loop = asyncio.get_running_loop()
-    deadline = loop.time() + patience
+    deadline = loop.time() + retry_timeout
     backoff = Backoff(_FIRST_DELAY, _MAX_DELAY, jitter=(0.5, 1.0), chance=chance)
     while True:
         try:

@@ -59,7 +59,7 @@ def open_database(
     mode: str,
     interval: float | None,
     volume: float | None,
-    patience: float,
+    retry_timeout: float,
     payload_limit: int,
     clock: Clock | None,
 ) -> OwnedDatabase:
@@ -74,8 +74,8 @@ def open_database(
         bucket,
         mode=_choice("mode", mode, DurabilityMode),
         interval=interval,
-        patience=patience,
-        repeats_lost_races=False,
+        retry_timeout=retry_timeout,
+        retries_conflicts=False,
         clock=clock,
         **given,
     )
@@ -83,7 +83,7 @@ def open_database(
         database,
         bucket,
         payload_limit=payload_limit,
-        patience=patience if mode == DurabilityMode.DURABLE else 0.0,
+        retry_timeout=retry_timeout if mode == DurabilityMode.DURABLE else 0.0,
         clock=clock or bucket.now,
     )
     return OwnedDatabase(engine, database)

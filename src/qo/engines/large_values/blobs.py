@@ -28,10 +28,10 @@ Answer = TypeVar("Answer")
 
 
 class BlobStore:
-    """Values above `inline` bytes become blobs. A request that fails is repeated for at least `patience` seconds."""
+    """Stores values above `inline` bytes as blobs. Retries failed requests for at least `retry_timeout` seconds."""
 
-    def __init__(self, bucket: Bucket, *, inline: int, patience: float) -> None:
-        self._bucket, self._inline, self._patience = bucket, inline, patience
+    def __init__(self, bucket: Bucket, *, inline: int, retry_timeout: float) -> None:
+        self._bucket, self._inline, self._retry_timeout = bucket, inline, retry_timeout
 
     async def keep(self, task_id: str, kind: Kind, name: str, value: bytes) -> bytes:
         """What to store in the task: the value, or a reference to the blob it was written to."""
@@ -73,7 +73,7 @@ class BlobStore:
         )
 
     async def _retried(self, request: Callable[[], Awaitable[Answer]]) -> Answer:
-        return await retry(request, at_least=self._patience)
+        return await retry(request, at_least=self._retry_timeout)
 
 
 async def leave_to_repair(cleanup: Awaitable[None]) -> None:

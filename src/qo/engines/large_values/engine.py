@@ -62,13 +62,13 @@ class LargeValuesEngine(ForwardingEngine):
         *,
         inline: int = PAYLOAD_LIMIT,
         payload_limit: int = DEFAULT_PAYLOAD_LIMIT,
-        patience: float = 0.0,
+        retry_timeout: float = 0.0,
         clock: Clock,
     ) -> None:
-        """A request to the bucket that fails is repeated for at least `patience` seconds."""
+        """A request to the bucket that fails is repeated for at least `retry_timeout` seconds."""
         super().__init__(engine)
         self._payload_limit, self._inline, self._clock = payload_limit, inline, clock
-        self._blobs = BlobStore(bucket, inline=inline, patience=patience)
+        self._blobs = BlobStore(bucket, inline=inline, retry_timeout=retry_timeout)
         self._hand_backs = HandBacks(engine.apply)
         self._separate_notes = NoteObjects(bucket, Quarantine())
         self._removals: dict[asyncio.Task[None], list[str]] = {}  # keys of deleted tasks that wait for a flush

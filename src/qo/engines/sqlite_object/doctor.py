@@ -1,4 +1,4 @@
-"""Examining the object for `qo doctor`. It is only read."""
+"""`qo doctor` for the layout `sqlite`. The object is only read."""
 
 from qo.bucket import Bucket
 from qo.engines.sqlite_object.engine import KEY
@@ -6,7 +6,7 @@ from qo.engines.sqlite_object.image import Image
 from qo.errors import StorageError
 from qo.findings import Finding
 
-_MUCH = 64 * 1024 * 1024  # bytes, sent with every write
+_LARGE_DATABASE = 64 * 1024 * 1024  # bytes, which every write sends
 
 
 async def examine(bucket: Bucket) -> Finding:
@@ -17,9 +17,11 @@ async def examine(bucket: Bucket) -> Finding:
         image = Image(KEY, blob.data, bucket.now)
     except StorageError as error:
         return Finding("database", False, str(error))
-    number = sum(image.reading.count().values())
+    number = sum(image.reader.count().values())
     image.close()
-    words = f"{KEY} holds {number:,} tasks in {len(blob.data) / 1e6:,.1f} MB"
-    if len(blob.data) > _MUCH:
-        return Finding("database", None, f"{words}, sent with every write; delete old tasks, or use the layout `tasks`")
-    return Finding("database", True, words)
+    summary = f"{KEY} holds {number:,} tasks in {len(blob.data) / 1e6:,.1f} MB"
+    if len(blob.data) > _LARGE_DATABASE:
+        return Finding(
+            "database", None, f"{summary}, and every write sends all of it; delete old tasks, or use the layout `tasks`"
+        )
+    return Finding("database", True, summary)

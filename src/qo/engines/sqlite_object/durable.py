@@ -1,8 +1,8 @@
-"""Mode `durable`: a call is answered when the bucket has what it changed, and reads see nothing else.
+"""Mode `durable`: a call returns when the bucket has its changes, and reads see only what the bucket has.
 
-While one flush is under way, what is asked for gathers into the next, and is done to the tables only then: between two
-flushes the tables are what the bucket holds. A flush that succeeds proves every answer of its round; a round that
-changes nothing is proved by looking.
+Calls that arrive during a flush wait for the next one, and change the tables only then, so between two flushes the
+tables equal the stored image. If a flush succeeds, the answers of its calls were computed from the current content. If
+no call of a batch changed anything, a download confirms that.
 """
 
 import asyncio
@@ -13,39 +13,47 @@ from qo.bucket import Bucket
 from qo.buckets.own_writes import SUPERSEDED
 from qo.clock import Clock
 from qo.engines.contention import ContentionSignal, WriterFairness
-from qo.engines.sqlite_object.calls import PendingCall
-from qo.engines.sqlite_object.confirmed import Confirmed
 from qo.engines.sqlite_object.flush_timer import FlushTimer
 from qo.engines.sqlite_object.image import Image
 from qo.engines.sqlite_object.owner import check_owner
-from qo.engines.sqlite_object.upload import Upload
+from qo.engines.sqlite_object.pending_calls import PendingCall
+from qo.engines.sqlite_object.stored_image import StoredImage, Upload
 from qo.errors import Conflict, OutcomeUnknown, QoError, StorageError
 from qo.model import ClaimRequest
 from qo.sqlite_tables.table import SqliteTable
 
 Answer = TypeVar("Answer")
 
+_CONFLICT = "{} was written by another process first; nothing of this call was kept: try it again"
 
-class Durable:
-    lost = 0  # nothing that was acknowledged
+
+class DurableMode:
+    lost = 0  # no acknowledged change is ever lost
     is_synced = True
 
     def __init__(
-        self, bucket: Bucket, key: str, clock: Clock, pace: FlushTimer, *, patience: float, repeats_lost_races: bool
+        self,
+        bucket: Bucket,
+        key: str,
+        clock: Clock,
+        flush_timer: FlushTimer,
+        *,
+        retry_timeout: float,
+        retries_conflicts: bool,
     ) -> None:
-        self._bucket, self._key, self._clock, self._pace = bucket, key, clock, pace
-        self._patience, self._repeats = patience, repeats_lost_races
-        self._confirmed = Confirmed(bucket, key, clock)
-        self._image: Image | None = None  # where the next round happens
-        self._version = ""  # of the object the image stands for
+        self._bucket, self._key, self._clock, self._flush_timer = bucket, key, clock, flush_timer
+        self._retry_timeout, self._retries_conflicts = retry_timeout, retries_conflicts
+        self._stored = StoredImage(bucket, key, clock)
+        self._image: Image | None = None  # the tables for the next batch
+        self._version = ""  # of the object that the image was loaded from
         self._waiting: list[PendingCall] = []
-        self._under_way: list[PendingCall] = []
+        self._in_flight: list[PendingCall] = []
         self._writer: asyncio.Task[None] | None = None
         self._fairness = WriterFairness(ContentionSignal(bucket, key))
 
     async def open(self) -> None:
-        """Download. A bucket that cannot be read, or holds something else, says so here."""
-        await self._confirmed.look(is_opening=True)
+        """Download the image. Raises StorageError if the bucket cannot be read or holds something else."""
+        await self._stored.download(is_opening=True)
 
     async def ask(
         self,
@@ -55,134 +63,134 @@ class Durable:
     ) -> Answer:
         call = PendingCall(work, abandoned, request)
         self._waiting.append(call)
-        self._pace.count(len(self._waiting))
+        self._flush_timer.count(len(self._waiting))
         if self._writer is None:
             self._writer = asyncio.create_task(self._serve())
         try:
             answer: Answer = await call.done
         except asyncio.CancelledError:
-            if call.done.done() and not call.done.cancelled():  # it left with the answer on its way
-                call.tell(call.done.exception())
+            if call.done.done() and not call.done.cancelled():  # the caller was cancelled after the answer was set
+                call.resolve(call.done.exception())
             raise
         return answer
 
     async def read(self, work: Callable[[Image], Answer]) -> Answer:
-        await self._confirmed.refresh()
-        return work(self._confirmed.image)
+        await self._stored.refresh()
+        return work(self._stored.image)
 
     look = read
 
     async def flush(self) -> None:
-        """Now, and until all who wait have their answers."""
-        waiting = [call.done for call in (*self._under_way, *self._waiting) if not call.done.done()]
+        """Flush now, and return when all waiting calls have their answers."""
+        waiting = [call.done for call in (*self._in_flight, *self._waiting) if not call.done.done()]
         if waiting:
-            self._pace.hurry()
+            self._flush_timer.hurry()
             await asyncio.wait(waiting)
 
     async def confirmed(self) -> bool:
         return True
 
     async def sync(self) -> None:
-        """Nothing to do: every answer is in the bucket, and every read looks there."""
+        """Nothing to do: the bucket has every acknowledged change, and every read downloads."""
 
-    async def finish(self, patience: float) -> None:
-        """Do what was asked for. A bucket that does not answer is not waited for without end."""
+    async def finish(self, timeout: float) -> None:
+        """Serve all waiting calls, within `timeout` seconds."""
         writer = self._writer
         if writer is not None:
-            self._pace.hurry()
-            await asyncio.wait([writer], timeout=patience)
+            self._flush_timer.hurry()
+            await asyncio.wait([writer], timeout=timeout)
             writer.cancel()
             await asyncio.wait([writer])
-        await self._confirmed.settle()
+        await self._stored.finish()
 
     def close(self) -> None:
         self._drop_image()
-        self._confirmed.close()
+        self._stored.close()
 
     def let_go(self) -> None:
-        """Nobody has the engine any more, so nobody waits for an answer."""
+        """Stop without waiting: the engine was garbage-collected, so no caller waits for an answer."""
         if self._writer is not None:
             self._writer.cancel()
 
     async def _serve(self) -> None:
         try:
             while self._waiting:
-                await self._pace.turn()
-                self._under_way = [call for call in self._waiting if not call.done.done()]
+                await self._flush_timer.wait()
+                self._in_flight = [call for call in self._waiting if not call.done.done()]
                 self._waiting = []
-                if self._under_way:
+                if self._in_flight:
                     if await self._fairness.begin():
                         self._forget()
-                    has_read = not self._confirmed.version
-                    await self._round(self._under_way)
+                    has_read = not self._stored.version
+                    await self._serve_batch(self._in_flight)
                     self._fairness.end(has_read=has_read)
         finally:
             self._writer = None
-            _tell(self._under_way, OutcomeUnknown, f"{self._key} may or may not have been written before the end")
-            _tell(self._waiting, StorageError, f"{self._key} was not written before the end")
-            self._under_way, self._waiting = [], []
+            _fail(self._in_flight, OutcomeUnknown, f"{self._key} may have been written before the store was closed")
+            _fail(self._waiting, StorageError, f"{self._key} was not written before the store was closed")
+            self._in_flight, self._waiting = [], []
 
-    async def _round(self, batch: list[PendingCall]) -> None:
+    async def _serve_batch(self, batch: list[PendingCall]) -> None:
         try:
             await self._commit(batch)
         except QoError as error:
             self._forget()
-            _tell(batch, type(error), *error.args, cause=error)
-        except Exception as error:  # noqa: BLE001 - goes to everyone in the batch
+            _fail(batch, type(error), *error.args, cause=error)
+        except Exception as error:  # noqa: BLE001 - every caller of the batch gets it
             self._forget()
-            _tell(batch, StorageError, f"{self._key} could not be changed: {error!r}", cause=error)
+            _fail(batch, StorageError, f"{self._key} could not be changed: {error!r}", cause=error)
         else:
             for call in batch:
-                call.tell(None)
+                call.resolve(None)
 
     async def _commit(self, batch: list[PendingCall]) -> None:
         attempts, is_fresh = self._fairness.attempts(), False
         while attempts.may_try():
-            if not self._confirmed.version:
-                await self._confirmed.refresh()
+            if not self._stored.version:
+                await self._stored.refresh()
                 is_fresh = True
-            image = self._present()
+            image = self._current_image()
             if image.do(batch):
                 check_owner(image, self._key, self._clock())
                 try:
                     return await self._flush(image)
                 except Conflict:
                     self._forget()
-                    if not self._repeats:
+                    if not self._retries_conflicts:
                         await attempts.report_conflict()
-                        raise Conflict(_LOST.format(self._key)) from None
+                        raise Conflict(_CONFLICT.format(self._key)) from None
                 is_fresh = False
                 await attempts.back_off()
                 continue
             if not is_fresh:
-                await self._confirmed.refresh()
+                await self._stored.refresh()
                 is_fresh = True
-            if self._version == self._confirmed.version:
+            if self._version == self._stored.version:
                 return None
-        raise StorageError(f"{self._key} is written by others all the time; try again")
+        raise StorageError(f"other processes keep writing {self._key}; try again")
 
-    def _present(self) -> Image:
-        """The tables as the bucket holds them."""
-        if self._image is None or self._version != self._confirmed.version:
+    def _current_image(self) -> Image:
+        """The tables as the bucket has them."""
+        if self._image is None or self._version != self._stored.version:
             self._drop_image()
-            data, self._version = self._confirmed.data, self._confirmed.version
+            data, self._version = self._stored.data, self._stored.version
             self._image = Image(self._key, data, self._clock, is_ours=bool(data))
         return self._image
 
     async def _flush(self, image: Image) -> None:
         expected = self._version
         upload = Upload(self._bucket, self._key, image)
-        await upload.land(expected=expected, patience=self._patience)
+        await upload.send(expected=expected, retry_timeout=self._retry_timeout)
         if upload.version == SUPERSEDED:
             self._forget()
-        elif self._confirmed.version == expected:  # else a reader has seen this write, or one after it, before us
-            self._confirmed.adopt(upload.data, upload.version, upload.write.n)
+        elif self._stored.version == expected:  # otherwise a reader has downloaded this write, or a later one
+            self._stored.adopt(upload.data, upload.version, upload.write.n)
             self._version = upload.version
 
     def _forget(self) -> None:
-        """What was done to the tables never happened, or someone has gone on from it: download afresh."""
+        """Download again: the changes were not written, or another process has written since."""
         self._drop_image()
-        self._confirmed.suspect()
+        self._stored.suspect()
 
     def _drop_image(self) -> None:
         if self._image is not None:
@@ -190,13 +198,10 @@ class Durable:
             self._image = None
 
 
-_LOST = "{} was written by someone else first; nothing of this call was kept: try it again"
-
-
-def _tell(batch: list[PendingCall], kind: type[QoError], *words: object, cause: BaseException | None = None) -> None:
-    """An error each: one shared by many callers would collect their tracebacks."""
+def _fail(batch: list[PendingCall], kind: type[QoError], *args: object, cause: BaseException | None = None) -> None:
+    """Raise one error per caller: a shared error would collect the tracebacks of all callers."""
     for call in batch:
         if not call.done.done():
-            error = kind(*words)
+            error = kind(*args)
             error.__cause__ = cause
-            call.tell(error)
+            call.resolve(error)

@@ -1,4 +1,4 @@
-"""The port on one side, one of two modes on the other."""
+"""The engine port for the layout `sqlite`, in one of two modes."""
 
 from collections.abc import Callable
 from enum import StrEnum
@@ -8,10 +8,10 @@ from qo.clock import Clock
 from qo.damage import DamageLog
 from qo.engines.hand_backs import HandBacks
 from qo.engines.polling import ClaimPoller, PollResult
-from qo.engines.sqlite_object.durable import Durable
+from qo.engines.sqlite_object.durable import DurableMode
 from qo.engines.sqlite_object.flush_timer import FlushTimer, check_interval, check_volume
 from qo.engines.sqlite_object.image import Image
-from qo.engines.sqlite_object.local import Local
+from qo.engines.sqlite_object.local import LocalMode
 from qo.engines.table_engine import Answer, TableEngine
 from qo.model import ClaimRequest, Task
 from qo.sqlite_tables.damage import BadRow, around_damage
@@ -19,26 +19,25 @@ from qo.sqlite_tables.reader import SqliteReader
 from qo.sqlite_tables.table import SqliteTable
 
 KEY = "queue.sqlite"
-VOLUME = 1000  # calls that wait for no interval
-PATIENCE = 30.0  # seconds
+VOLUME = 1000  # waiting calls that start a flush before the interval has passed
+RETRY_TIMEOUT = 30.0  # seconds
+_CLOSE_TIMEOUT = 30.0
 
 
 class DurabilityMode(StrEnum):
-    DURABLE = "durable"  # a call returns when the bucket has it
-    LOCAL = "local"  # a call returns at once
+    DURABLE = "durable"  # a call returns when the bucket has its changes
+    LOCAL = "local"  # a call returns at once, and its changes are flushed later
 
 
-INTERVALS = {
-    DurabilityMode.DURABLE: 0.0,
-    DurabilityMode.LOCAL: 1.0,
-}  # seconds from one flush to the next, unless told otherwise
+# Seconds between flushes, by default.
+INTERVALS = {DurabilityMode.DURABLE: 0.0, DurabilityMode.LOCAL: 1.0}
 
 
 class SqliteObjectEngine(TableEngine):
-    """Time is the bucket's unless a clock is given.
+    """Uses the bucket's clock unless a clock is given.
 
-    A lost race is run again on the fresh state, unless the caller wants to hear of it (`repeats_lost_races=False`).
-    `patience` is how long a durable call waits for a bucket that does not answer before it is told so.
+    If another process writes first, a durable call is repeated on the new content, or with `retries_conflicts=False`
+    raises Conflict. A durable call retries for `retry_timeout` seconds while the bucket does not respond.
     """
 
     default_retention = 86_400.0  # seconds: every write sends the finished tasks too
@@ -51,17 +50,19 @@ class SqliteObjectEngine(TableEngine):
         key: str = KEY,
         interval: float | None = None,
         volume: float = VOLUME,
-        patience: float = PATIENCE,
-        repeats_lost_races: bool = True,
+        retry_timeout: float = RETRY_TIMEOUT,
+        retries_conflicts: bool = True,
         clock: Clock | None = None,
     ) -> None:
         super().__init__(clock or bucket.now)
         interval = check_interval(INTERVALS[mode] if interval is None else interval)
-        pace = FlushTimer(interval, check_volume(volume))
-        self._store: Durable | Local = (
-            Local(bucket, key, self._clock, pace, interval)
+        timer = FlushTimer(interval, check_volume(volume))
+        self._store: DurableMode | LocalMode = (
+            LocalMode(bucket, key, self._clock, timer, interval)
             if mode is DurabilityMode.LOCAL
-            else Durable(bucket, key, self._clock, pace, patience=patience, repeats_lost_races=repeats_lost_races)
+            else DurableMode(
+                bucket, key, self._clock, timer, retry_timeout=retry_timeout, retries_conflicts=retries_conflicts
+            )
         )
         self._poller = ClaimPoller(self._clock)
         self._damage_log = DamageLog()
@@ -69,36 +70,36 @@ class SqliteObjectEngine(TableEngine):
 
     @property
     def lost(self) -> int:
-        """How many changes of mode `local` never reached the bucket."""
+        """The number of changes in mode `local` that never reached the bucket."""
         return self._store.lost
 
     async def open(self) -> None:
         await self._store.open()
 
     async def close(self) -> None:
-        await self._store.finish(PATIENCE)  # which may bring forth tasks to hand back
-        await self._hand_backs.finish(timeout=PATIENCE)
+        await self._store.finish(_CLOSE_TIMEOUT)  # may leave tasks to hand back
+        await self._hand_backs.finish(timeout=_CLOSE_TIMEOUT)
         self._store.close()
 
     async def flush(self) -> None:
-        """Bring what is asked for to the bucket now."""
+        """Write every change to the bucket now."""
         await self._store.flush()
 
     @property
     def is_synced(self) -> bool:
-        """Whether the bucket has what was answered so far."""
+        """Whether the bucket has every acknowledged change."""
         return self._store.is_synced
 
     async def confirmed(self) -> bool:
-        """Wait until the bucket has what was answered so far. False: another process's write has undone it."""
+        """Wait until the bucket has every acknowledged change. False: another process's write has discarded them."""
         return await self._store.confirmed()
 
     async def sync(self) -> None:
-        """Bring every change to the bucket now, and read what it holds."""
+        """Write every change to the bucket now, and read its content."""
         await self._store.sync()
 
     def let_go(self) -> None:
-        """End what goes on in the background; for whoever cannot await `close`."""
+        """Stop the background tasks without waiting. For callers that cannot await `close`."""
         self._store.let_go()
 
     # --- the table
@@ -117,7 +118,7 @@ class SqliteObjectEngine(TableEngine):
         return await around_damage(lambda: self._store.ask(work, abandoned), self._set_aside)
 
     async def _read(self, work: Callable[[SqliteReader], Answer]) -> Answer:
-        return await around_damage(lambda: self._store.read(lambda image: work(image.reading)), self._set_aside)
+        return await around_damage(lambda: self._store.read(lambda image: work(image.reader)), self._set_aside)
 
     async def _set_aside(self, bad: list[BadRow]) -> None:
         self._damage_log.report(await self._store.ask(lambda table: table.set_aside(bad)))

@@ -1,7 +1,4 @@
-"""When to flush: so long after the last time, earlier if much is waiting or someone asks for it.
-
-An infinite interval leaves it to whoever asks: so tests go step by step.
-"""
+"""When to flush: an interval after the last flush, or earlier if many calls wait or a caller asks for it."""
 
 import asyncio
 from contextlib import suppress
@@ -11,33 +8,38 @@ from qo.errors import InvalidSetting
 
 def check_interval(interval: float) -> float:
     if not interval >= 0:
-        raise InvalidSetting(f"interval={interval!r}: give seconds from one flush to the next, or inf to flush by hand")
+        raise InvalidSetting(f"interval={interval!r}: give the seconds between two flushes, or inf to flush by hand")
     return interval
 
 
 def check_volume(volume: float) -> float:
     if not volume >= 1:
         raise InvalidSetting(
-            f"volume={volume!r}: give the number of waiting calls that no interval holds back, from 1 on"
+            f"volume={volume!r}: give the number of waiting calls after which a flush does not wait for the interval, "
+            "at least 1"
         )
     return volume
 
 
 class FlushTimer:
+    """With an infinite interval only `hurry` starts a flush, so that tests control each step."""
+
     def __init__(self, interval: float, volume: float) -> None:
         self._interval, self._volume = interval, volume
         self._hurry = asyncio.Event()
         self._last = -float("inf")
 
     def hurry(self) -> None:
+        """Flush now."""
         self._hurry.set()
 
     def count(self, waiting: int) -> None:
+        """Flush now if this many waiting calls are enough."""
         if waiting >= self._volume:
             self._hurry.set()
 
-    async def turn(self) -> None:
-        """Wait until it is time."""
+    async def wait(self) -> None:
+        """Return when it is time to flush."""
         loop = asyncio.get_running_loop()
         due_at = self._last + self._interval if self._interval < float("inf") else None
         if due_at is None or due_at > loop.time():

@@ -1,7 +1,7 @@
-"""Which `local` store the object belongs to.
+"""Ownership of the object by a store in mode `local`.
 
 A local store answers before the bucket has its changes, and loses them if another process writes the object first. So
-each of its flushes says until when the object is its own, and every other process refuses to write until then.
+each flush reserves the object for a term, and every other process refuses to write until the term ends.
 """
 
 import os
@@ -12,22 +12,22 @@ import msgspec
 from msgspec import Struct
 
 from qo.clock import iso
-from qo.engines.sqlite_object.calls import PendingCall
 from qo.engines.sqlite_object.image import Image
+from qo.engines.sqlite_object.pending_calls import PendingCall
 from qo.errors import Refused
 from qo.ids import new_token
 from qo.model import ANY, UNREADABLE
 
 NOTE = "local-store"
-_SHORTEST_TERM = 30.0  # seconds from a flush
-_TERM_INTERVALS = 3.0  # a term lasts this many flush intervals, if that is longer
+_MIN_TERM = 30.0  # seconds after a flush
+_TERM_INTERVALS = 3.0  # a term lasts three flush intervals, if that is longer
 
 
 class Owner(Struct, frozen=True, kw_only=True):
     id: str = ""
     host: str = ""
     pid: int = 0
-    pid_namespace: str = ""  # a container's process numbers are not the machine's
+    pid_namespace: str = ""  # process ids are unique only within a namespace
     until: float = 0.0  # by the store's clock
 
 
@@ -43,12 +43,12 @@ def _pid_namespace() -> str:
 
 
 def term_of(interval: float) -> float:
-    """Seconds from one flush for which the object stays its writer's own."""
-    return max(_SHORTEST_TERM, _TERM_INTERVALS * interval) if interval < float("inf") else _SHORTEST_TERM
+    """How many seconds after a flush the object stays owned."""
+    return max(_MIN_TERM, _TERM_INTERVALS * interval) if interval < float("inf") else _MIN_TERM
 
 
 def own(image: Image, owner: Owner) -> None:
-    """Say so in the next upload."""
+    """Record the owner in the next upload."""
     data = msgspec.json.encode(owner)
     image.do([PendingCall(lambda table: table.write_note(NOTE, data, ANY))])
 
@@ -58,24 +58,24 @@ def disown(image: Image) -> None:
 
 
 def check_owner(image: Image, key: str, now: float, own_id: str = "") -> None:
-    """Raise Refused while the object belongs to another store whose process may be alive."""
-    note = image.reading.read_note(NOTE)
+    """Raise Refused while another store, whose process may be alive, owns the object."""
+    note = image.reader.read_note(NOTE)
     if note is None:
         return
     try:
         owner = msgspec.json.decode(note.data, type=Owner)
-    except UNREADABLE:  # a note that nobody can read protects nobody
+    except UNREADABLE:  # a damaged note does not block writers
         return
-    if owner.id == own_id or owner.until <= now or _is_gone(owner):
+    if owner.id == own_id or owner.until <= now or _has_ended(owner):
         return
     raise Refused(
         f"{key} belongs to a store in mode `local` (process {owner.pid} on {owner.host}) until {iso(owner.until)}: "
-        "another writer would undo what that store has not flushed yet; close it, or open it in mode `durable`"
+        "another writer would discard changes that it has not flushed yet; close it, or open it in mode `durable`"
     )
 
 
-def _is_gone(owner: Owner) -> bool:
-    """Its process ran on this machine and has ended."""
+def _has_ended(owner: Owner) -> bool:
+    """Whether the owner's process ran on this machine and has ended."""
     if (owner.host, owner.pid_namespace) != (socket.gethostname(), _pid_namespace()):
         return False
     try:

@@ -1,4 +1,4 @@
-"""Calls on their way to the bucket."""
+"""Calls that wait for the next transaction on the image."""
 
 import asyncio
 from collections import defaultdict
@@ -14,14 +14,14 @@ from qo.sqlite_tables.writer import WriterCall
 @dataclass(slots=True, eq=False)
 class PendingCall:
     work: Callable[[SqliteTable], Any]
-    abandoned: Callable[[Any], None] | None = None  # told the answer if the caller has left
-    request: ClaimRequest | None = None  # it is a claim, of this
+    abandoned: Callable[[Any], None] | None = None  # called with the answer if the caller was cancelled
+    request: ClaimRequest | None = None  # the request of a claim
     answer: Any = None
     error: BaseException | None = None
     done: "asyncio.Future[Any]" = field(default_factory=lambda: asyncio.get_running_loop().create_future())
 
-    def tell(self, error: BaseException | None) -> None:
-        """The caller's own answer; or that there is none, because the whole round failed."""
+    def resolve(self, error: BaseException | None) -> None:
+        """Give the caller its answer, or the error of the whole transaction."""
         error = error or self.error
         if self.done.done():
             if self.abandoned is not None and error is None:
@@ -32,8 +32,8 @@ class PendingCall:
             self.done.set_result(self.answer)
 
 
-class Claims:
-    """Claims that are alike, as one job: a hundred callers who take one task each cost about as much as one."""
+class CombinedClaims:
+    """Claims that differ only in their leases, as one call: a hundred of them cost about as much as one."""
 
     def __init__(self, calls: Sequence[PendingCall], now: float) -> None:
         self._calls, self._now = calls, now
@@ -43,20 +43,21 @@ class Claims:
     def work(self, table: SqliteTable) -> list[list[Task]]:
         return table.claim_each([call.request for call in self._calls if call.request is not None], self._now)
 
-    def deal(self) -> None:
+    def distribute(self) -> None:
+        """Pass the answer or the error on to the combined calls."""
         for number, call in enumerate(self._calls):
             call.answer = self.answer[number] if self.answer is not None else None
             call.error = self.error
 
 
-def gathered(calls: Sequence[PendingCall], now: float) -> list[WriterCall]:
-    """What is to be done, claims last: they may take what was submitted with them."""
-    jobs: list[WriterCall] = []
-    alike = defaultdict[object, list[PendingCall]](list)
+def combined(calls: Sequence[PendingCall], now: float) -> list[WriterCall]:
+    """The calls of one transaction, claims last: they may take tasks that are added with them."""
+    others: list[WriterCall] = []
+    similar = defaultdict[object, list[PendingCall]](list)
     for call in calls:
         request = call.request
         if request is None or request.is_repeat or request.per_type_limits:
-            jobs.append(call)
+            others.append(call)
         else:
-            alike[request.queues, request.types, request.capabilities].append(call)
-    return jobs + [Claims(some, now) if len(some) > 1 else some[0] for some in alike.values()]
+            similar[request.queues, request.types, request.capabilities].append(call)
+    return others + [CombinedClaims(claims, now) if len(claims) > 1 else claims[0] for claims in similar.values()]
