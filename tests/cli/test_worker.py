@@ -236,7 +236,7 @@ def test_reload_restarts_with_the_new_code(call: Any, processes: Any, eventually
     assert fleet.wait(PATIENCE) == 0
 
 
-def test_a_fleet_and_a_monitor_end_when_a_newer_qo_has_upgraded_the_store(
+def test_workers_monitors_and_servers_end_when_a_newer_qo_has_upgraded_the_store(
     call: Any, processes: Any, eventually: Any
 ) -> None:
     """Another child would be refused as well."""
@@ -244,9 +244,11 @@ def test_a_fleet_and_a_monitor_end_when_a_newer_qo_has_upgraded_the_store(
     monitor = processes.start("monitor", "--check-interval", "0.2")
     fleet = processes.start("worker", "jobs", "--processes", "2", "--id", "f", *QUICK)
     eventually(lambda: all(f"worker f-{number} started" in processes.log(fleet) for number in (1, 2)))
+    server = processes.start("serve", "--port", "0", "--check-interval", "0.2")
     eventually(lambda: "monitor started" in processes.log(monitor))
+    eventually(lambda: "serving at" in processes.log(server))
     asyncio.run(NewerSqlite(call.url).upgrade(is_additive=False))
-    for process in (fleet, monitor):
+    for process in (fleet, monitor, server):
         assert process.wait(PATIENCE) == 5, processes.log(process)
         log = processes.log(process)
         assert "use qo 9.9.0 or newer" in log

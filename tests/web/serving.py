@@ -15,6 +15,7 @@ from litestar import Litestar
 from qo.client import Client
 from qo.clock import Clock, system_clock
 from qo.engine import Engine
+from qo.errors import NewerFormat
 from qo.web import WebSettings, create_app
 from qo.web.http.connections import server_config
 
@@ -53,9 +54,11 @@ class Served:
 
 
 @contextlib.asynccontextmanager
-async def in_process(queue: Client, settings: WebSettings | None = None) -> AsyncIterator[httpx.AsyncClient]:
+async def in_process(
+    queue: Client, settings: WebSettings | None = None, *, on_outdated: Callable[[NewerFormat], None] | None = None
+) -> AsyncIterator[httpx.AsyncClient]:
     """The whole application, called without a socket or a thread."""
-    app = create_app(queue, settings=settings)
+    app = create_app(queue, settings=settings, on_outdated=on_outdated)
     async with app.lifespan():
         transport = httpx.ASGITransport(app=cast("Any", app), client=("127.0.0.1", 1), raise_app_exceptions=False)
         async with httpx.AsyncClient(transport=transport, base_url="http://localhost", timeout=PATIENCE) as client:

@@ -15,10 +15,12 @@ from click.testing import CliRunner, Result
 
 import qo
 from qo.cli import main
-from qo.errors import InvalidSetting
+from qo.errors import InvalidSetting, NewerFormat
 from qo.model import PromotionTimes
 from qo.web import Level, WebSettings
 from qo.web.http.settings import read_priorities
+from tests.engines.newer_build import NewerSqlite
+from tests.web.serving import in_process
 
 SOURCE = Path(qo.__file__).parents[1]
 
@@ -112,6 +114,16 @@ def test_a_token_may_be_limited_and_says_who_made_it(url: str):
     assert "a,b" in call(url, "token", "list").stdout
     refused = call(url, "token", "create", "--name", "e", "--scopes", "engine", "--queue", "a", code=2)
     assert "cannot be limited" in refused.stderr
+
+
+async def test_a_server_without_a_monitor_learns_of_a_newer_qo_from_a_request(url: str) -> None:
+    seen: list[NewerFormat] = []
+    task = {"task_type": "t", "parameters": {}}
+    async with in_process(qo.connect(url), on_outdated=seen.append) as http:
+        assert (await http.post("/api/v1/tasks", json=task)).status_code == 201
+        await NewerSqlite(url).upgrade(is_additive=False)
+        assert (await http.post("/api/v1/tasks", json=task)).status_code == 503
+    assert "use qo 9.9.0 or newer" in str(seen[0])
 
 
 def test_wrong_options_are_refused_before_anything_is_served(url: str, tmp_path: Path):

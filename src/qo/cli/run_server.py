@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from qo.cli.logs import buffer_logs
 from qo.client import Client
-from qo.errors import InvalidSetting
+from qo.errors import InvalidSetting, NewerFormat
 from qo.monitor import MonitorSettings
 from qo.web import WebSettings, create_app
 from qo.web.http.access import is_loopback
@@ -87,7 +87,14 @@ def check_address(host: str, *, tokens: bool, login: bool = False) -> None:
 
 
 def serve(url: str, settings: WebSettings, *, host: str, port: int) -> None:
-    app = create_app(url, settings=settings)
+    """Serve until a signal. Raises NewerFormat when a newer qo has upgraded the store."""
+    outdated: list[NewerFormat] = []
+
+    def end(error: NewerFormat) -> None:
+        outdated.append(error)
+        server.should_exit = True
+
+    app = create_app(url, settings=settings, on_outdated=end)
     config = server_config(
         app,
         settings.limits,
@@ -103,7 +110,10 @@ def serve(url: str, settings: WebSettings, *, host: str, port: int) -> None:
     listener = config.bind_socket()
     # Without uvloop, Nagle's algorithm delays small responses by 40 ms.
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    _QoServer(config).run(sockets=[listener])
+    server = _QoServer(config)
+    server.run(sockets=[listener])
+    if outdated:
+        raise outdated[0]
 
 
 class _QoServer(uvicorn.Server):

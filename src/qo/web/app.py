@@ -3,10 +3,11 @@
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
+from functools import partial
 from typing import Any, NamedTuple
 
-from litestar import Litestar, Router
+from litestar import Litestar, Request, Response, Router
 from litestar.datastructures import State
 from litestar.enums import ScopeType
 from litestar.exceptions import HTTPException
@@ -23,7 +24,7 @@ from qo.web.http import openapi
 from qo.web.http.access import admit
 from qo.web.http.action_recorder import recorder_of
 from qo.web.http.edge import Edge
-from qo.web.http.problems import of_bugs, of_http, of_ours
+from qo.web.http.problems import Problem, of_bugs, of_http, of_ours
 from qo.web.http.request_data import StrictRequest
 from qo.web.http.server import Server, new_server
 from qo.web.http.settings import WebSettings
@@ -36,6 +37,8 @@ from qo.web.v1.events import Feed
 from qo.web.v1.router import router as v1_router
 
 log = logging.getLogger("qo.web")
+
+OnOutdated = Callable[[NewerFormat], None]
 
 
 class ApiParts(NamedTuple):
@@ -69,9 +72,17 @@ class WebApp(Litestar):
 
 
 def create_app(
-    client_or_url: Client | str, *, settings: WebSettings | None = None, clock: Clock = system_clock
+    client_or_url: Client | str,
+    *,
+    settings: WebSettings | None = None,
+    clock: Clock = system_clock,
+    on_outdated: OnOutdated | None = None,
 ) -> Litestar:
-    """An ASGI application over a store. It opens the client at startup and closes it at shutdown."""
+    """An ASGI application over a store. It opens the client at startup and closes it at shutdown.
+
+    `on_outdated` is called when a newer qo has upgraded the store, perhaps several times. Without it the application
+    continues: it answers 503 and its monitor has ended.
+    """
     settings = settings or WebSettings()
     if isinstance(client_or_url, str):
         client_or_url = connect(client_or_url, Settings(ageing=settings.ageing))
@@ -85,17 +96,23 @@ def create_app(
     app = WebApp(
         route_handlers=routers(),
         state=State(server.state().dict() | parts._asdict()),
-        lifespan=[lambda _: running(server, parts)],
+        lifespan=[lambda _: running(server, parts, on_outdated)],
         request_class=StrictRequest,
         request_max_body_size=settings.body_limit,
         before_request=admit,
-        exception_handlers={QoError: of_ours, HTTPException: of_http, Exception: of_bugs},
+        exception_handlers={QoError: partial(_of_ours, on_outdated), HTTPException: of_http, Exception: of_bugs},
         openapi_config=openapi.description(),
         logging_config=None,
         debug=False,
     )
     app.edge, app.files = Edge(settings, server.in_flight), pages.Files(has_login=settings.oidc is not None)
     return app
+
+
+def _of_ours(on_outdated: OnOutdated | None, request: Request[Any, Any, Any], error: QoError) -> Response[Problem]:
+    if isinstance(error, NewerFormat) and on_outdated is not None:
+        on_outdated(error)
+    return of_ours(request, error)
 
 
 def routers() -> list[Router]:
@@ -112,7 +129,7 @@ def routers() -> list[Router]:
 
 
 @contextlib.asynccontextmanager
-async def running(server: Server, parts: ApiParts) -> AsyncIterator[None]:
+async def running(server: Server, parts: ApiParts, on_outdated: OnOutdated | None = None) -> AsyncIterator[None]:
     """Runs the background tasks of the server."""
     async with server.client:
         tasks = [
@@ -125,7 +142,7 @@ async def running(server: Server, parts: ApiParts) -> AsyncIterator[None]:
         ]
         monitor = _monitor(server)
         if monitor is not None:
-            watching = _start(monitor.run(), "the monitor")
+            watching = _start(monitor.run(), "the monitor", on_outdated)
         try:
             yield
         finally:
@@ -148,13 +165,16 @@ def _monitor(server: Server) -> Monitor | None:
     return Monitor(server.client, server.settings.monitor, id=new_worker_id("serve"), clock=server.clock)
 
 
-def _start(work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+def _start(work: Coroutine[Any, Any, None], name: str, on_outdated: OnOutdated | None = None) -> asyncio.Task[None]:
     task = asyncio.create_task(work, name=name)
-    task.add_done_callback(_log_failure)
+    task.add_done_callback(partial(_report_failure, on_outdated))
     return task
 
 
-def _log_failure(task: asyncio.Task[None]) -> None:
-    if not task.cancelled() and (error := task.exception()) is not None:
+def _report_failure(on_outdated: OnOutdated | None, task: asyncio.Task[None]) -> None:
+    error = None if task.cancelled() else task.exception()
+    if isinstance(error, NewerFormat) and on_outdated is not None:
+        on_outdated(error)
+    elif error is not None:
         trace = None if isinstance(error, NewerFormat) else error
         log.error("%s failed; the server continues without it: %s", task.get_name(), error, exc_info=trace)
