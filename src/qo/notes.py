@@ -6,7 +6,6 @@ written over.
 """
 
 import logging
-from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from functools import lru_cache
 from itertools import accumulate
@@ -18,11 +17,10 @@ from msgspec import Meta, Struct
 from qo.damage import QUARANTINE
 from qo.engine import Engine
 from qo.errors import Conflict, DamagedNote, StorageError
-from qo.model import ADMIN_NOTES, ANY, NEW, UNREADABLE, Counts, Note, Status, lane_matcher
+from qo.model import ADMIN_NOTES, ANY, NEW, UNREADABLE, Note
 
 log = logging.getLogger("qo.notes")
 
-NO_HANDLER = "no worker handles this type"  # how people are told of pending tasks that `unhandled_lanes` finds
 CONTROL = "control"
 KNOWN_TYPES = "types"
 LEADER = "monitor"
@@ -180,40 +178,6 @@ async def workers(engine: Engine) -> list[WorkerNote]:
         except DamagedNote as error:
             report(error)
     return found
-
-
-def unhandled_lanes(
-    counts: Counts, workers: Iterable[WorkerNote], now: float, *, dead_after: float = DEAD_AFTER
-) -> dict[tuple[str, str], int]:
-    """Pending tasks by queue and type that no live worker takes, and of which none runs.
-
-    Code that calls `dequeue()` registers nowhere; a task that runs shows that something takes the type.
-    """
-    active = [worker for worker in workers if worker.status == "active" and not is_dead(worker, now, dead_after)]
-    pending: Counter[tuple[str, str]] = Counter()
-    running: set[tuple[str, str]] = set()
-    for lane, number in counts.items():
-        if number > 0 and lane.status is Status.PENDING:
-            pending[lane.queue, lane.type] += number
-        elif number > 0 and lane.status is Status.RUNNING:
-            running.add((lane.queue, lane.type))
-    if not pending:
-        return {}
-    kinds = {(frozenset(worker.queues), frozenset(worker.types)) for worker in active}  # workers of one program agree
-    takes = [lane_matcher(queues, types) for queues, types in kinds]
-    return {
-        (queue, type_): number
-        for (queue, type_), number in pending.items()
-        if (queue, type_) not in running and not any(covers(queue, type_) for covers in takes)
-    }
-
-
-async def find_unhandled(engine: Engine, now: float, *, dead_after: float = DEAD_AFTER) -> dict[tuple[str, str], int]:
-    """Pending tasks, by queue and type, that no worker handles now."""
-    counts = await engine.count()
-    if not any(number > 0 and lane.status is Status.PENDING for lane, number in counts.items()):
-        return {}
-    return unhandled_lanes(counts, await workers(engine), now, dead_after=dead_after)
 
 
 async def make_types_known(engine: Engine, types: Iterable[str], *, only_if_room: bool = False) -> KnownTypes:

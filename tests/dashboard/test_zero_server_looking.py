@@ -21,9 +21,10 @@ from qo.cli.views import by_type
 from qo.client import Client
 from qo.clock import iso, system_clock
 from qo.engines.object_per_task.task_counts import ROLLUP, FinishedRollup
+from qo.handled_types import find_unhandled
 from qo.ids import new_id, new_token
 from qo.model import ANY, ClaimRequest, NewTask, Status, cancel, complete
-from qo.notes import MAX_LIVE_TYPES, find_unhandled
+from qo.notes import MAX_LIVE_TYPES
 from qo.stats.archive import note_name
 from qo.web.stats.throughput import RecentStats
 from tests.dashboard.chromium import FILES, Tab

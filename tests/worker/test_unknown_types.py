@@ -3,18 +3,22 @@
 import asyncio
 import logging
 from collections.abc import AsyncIterator
+from typing import Any
 
+import msgspec
 import pytest
 
 from qo.client import Client
 from qo.engines.memory import MemoryEngine
+from qo.handled_types import read_consumers
 from qo.model import ANY, ClaimRequest, Status, Task
-from qo.notes import KNOWN_TYPES
+from qo.notes import KNOWN_TYPES, WORKERS, KnownTypes, WorkerNote, make_types_known, read
 from qo.store_time import StoreTime
 from qo.testing.clock import ManualClock
 from qo.worker import Worker, WorkerSettings
 from qo.worker.registration import Registration
 from qo.worker.unknown_types import UnknownTypes
+from tests.conditions import until
 from tests.worker.bench import Bench
 
 
@@ -28,6 +32,10 @@ async def timed(clock: ManualClock) -> AsyncIterator[Bench]:
     """A bench whose store has a clock that the test moves."""
     async with Client(MemoryEngine(clock)) as queue:
         yield Bench(queue)
+
+
+def logged(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.name == "qo.worker"]
 
 
 async def stored(bench: Bench, task_id: str) -> Task:
@@ -76,11 +84,11 @@ async def test_it_is_warned_about_once_a_minute_with_the_count(
         for _ in range(checks):
             await checked.check()
             clock.advance(seconds)
-        return [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+        return logged(caplog)
 
     assert await warnings(1, 5) == []  # workers that start together register one by one
     (first,) = await warnings(12, 5)
-    assert first.startswith("2 pending tasks are of types that no worker has a handler for: typo (2).")
+    assert first.startswith("2 pending tasks are of types that no running worker handles: typo (2).")
     await bench.submit("typo")
     (second,) = await warnings(12, 5)
     assert second.startswith("3 pending tasks")
@@ -90,6 +98,34 @@ async def test_it_is_warned_about_once_a_minute_with_the_count(
     assert await warnings(12, 10) == []
 
 
+async def test_a_type_whose_workers_have_left_is_warned_about_too(
+    timed: Bench, clock: ManualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    timed.handle(lambda: 1, name="elsewhere")
+    async with timed.working():
+        await timed.ended(await timed.submit("elsewhere"))
+    await timed.submit("elsewhere")
+    here = Bench(timed.queue)
+    here.handle(lambda: 1, name="known")
+    checked = unknown_types(here, clock)
+    for _ in range(3):
+        await checked.check()
+        clock.advance(5)
+    (warning,) = logged(caplog)
+    assert warning.startswith("1 pending tasks are of types that no running worker handles: elsewhere (1).")
+    caplog.clear()
+    note = WorkerNote(worker_id="w", started_at=clock.now, last_heartbeat=clock.now, capacity=1, types=("elsewhere",))
+    await timed.queue.engine.write_note(WORKERS + "w", msgspec.json.encode(note), expected=ANY)
+    clock.advance(60)
+    await checked.check()
+    assert logged(caplog) == []
+    clock.advance(60)  # it is silent, and counts as dead
+    for _ in range(2):
+        await checked.check()
+        clock.advance(5)
+    assert len(logged(caplog)) == 1
+
+
 async def test_checks_are_rare(bench: Bench, clock: ManualClock) -> None:
     checked = unknown_types(bench, clock)
     await checked.check()
@@ -97,6 +133,7 @@ async def test_checks_are_rare(bench: Bench, clock: ManualClock) -> None:
     await bench.submit("typo")
     await checked.check()
     assert (checked.pause(0.0), checked.pause(1.0)) == (5.0, 5.0)  # then the first warning is due
+    clock.advance(5)
     await checked.check()
     assert (checked.pause(0.0), checked.pause(1.0)) == (5.0, 60.0)
 
@@ -175,6 +212,84 @@ async def test_each_task_waits_as_long_as_the_option_says(timed: Bench, clock: M
     assert await checked.check() == 1200
 
 
+async def test_only_a_type_that_two_checks_have_found_is_failed(timed: Bench, clock: ManualClock) -> None:
+    """Workers that start together register one by one."""
+    timed.handle(lambda: 1, name="known")
+    checked = unknown_types(timed, clock, fail_after=0.0)
+    early, lost = await timed.submit("early"), await timed.submit("typo")
+    assert await checked.check() == 0
+    await make_types_known(timed.queue.engine, ["early"])
+    clock.advance(1)
+    assert await checked.check() == 1
+    assert (await stored(timed, lost)).status is Status.FAILED
+    assert (await stored(timed, early)).status is Status.PENDING
+
+
+async def test_two_checks_at_once_count_as_one(timed: Bench, clock: ManualClock) -> None:
+    timed.handle(lambda: 1, name="known")
+    checked = unknown_types(timed, clock, fail_after=0.0)
+    await timed.submit("typo")
+    assert [await checked.check(), await checked.check()] == [0, 0]
+
+
+async def has_consumers(bench: Bench, number: int) -> bool:
+    return len((await read_consumers(bench.queue.engine)).until) == number
+
+
+async def is_known(bench: Bench, type: str) -> bool:
+    return type in (await read(bench.queue.engine, KNOWN_TYPES, KnownTypes)).types
+
+
+@pytest.mark.parametrize("takes", [{"type": "mine"}, {}, {"queue": "default"}], ids=["a type", "all", "a queue"])
+async def test_what_dequeue_takes_is_never_failed(timed: Bench, clock: ManualClock, takes: dict[str, Any]) -> None:
+    timed.handle(lambda: 1, name="known")
+    checked = unknown_types(timed, clock, fail_after=0.0)
+    assert await timed.queue.dequeue(**takes) == []
+    await until(has_consumers, timed, 1)
+    mine = await timed.submit("mine")
+    for _ in range(3):
+        assert await checked.check() == 0
+        clock.advance(1)
+    (task,) = await timed.queue.dequeue(**takes)
+    assert task.id == mine
+    await timed.queue.release(task)
+    await until(is_known, timed, "mine")
+    clock.advance(3600)  # the client has gone, and what it has ever taken is known
+    for _ in range(3):
+        assert await checked.check() == 0
+        clock.advance(1)
+
+
+async def test_a_client_that_dequeues_one_queue_does_not_protect_another(timed: Bench, clock: ManualClock) -> None:
+    timed.handle(lambda: 1, name="known")
+    checked = unknown_types(timed, clock, fail_after=0.0)
+    assert await timed.queue.dequeue(queue="other") == []
+    await until(has_consumers, timed, 1)
+    lost, taken = await timed.submit("mine"), await timed.submit("mine", queue="other")
+    await checked.check()
+    clock.advance(1)
+    assert await checked.check() == 1
+    assert (await stored(timed, lost)).status is Status.FAILED
+    assert (await stored(timed, taken)).status is Status.PENDING
+
+
+async def test_what_dequeue_takes_is_not_warned_about(
+    timed: Bench, clock: ManualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    timed.handle(lambda: 1, name="known")
+    checked = unknown_types(timed, clock)
+    await timed.submit("mine")
+    await timed.queue.dequeue("mine", queue="other")
+    await timed.queue.dequeue("other")
+    (task,) = await timed.queue.dequeue("mine")
+    await timed.queue.release(task)
+    await until(has_consumers, timed, 3)
+    for _ in range(3):
+        await checked.check()
+        clock.advance(5)
+    assert logged(caplog) == []
+
+
 async def test_it_is_left_alone_while_it_is_paused(bench: Bench) -> None:
     bench.handle(lambda: 1, name="known")
     await bench.queue.controls.pause(types=["typo"])
@@ -191,7 +306,10 @@ async def test_what_is_known_cannot_be_read_so_nothing_is_failed(bench: Bench, c
     bench.handle(lambda: 1, name="known")
     await bench.submit("typo")
     await bench.queue.engine.write_note(KNOWN_TYPES, b"{", expected=ANY)
-    assert await unknown_types(bench, clock, fail_after=0.0).check() == 0
+    checked = unknown_types(bench, clock, fail_after=0.0)
+    for _ in range(3):
+        assert await checked.check() == 0
+        clock.advance(1)
 
 
 @pytest.mark.timeout(30)

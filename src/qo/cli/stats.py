@@ -13,8 +13,8 @@ from qo.cli.rich_output import STYLES, bar, data, status_text, table
 from qo.cli.views import by_type, unhandled_note
 from qo.client import Client
 from qo.clock import iso, system_clock
+from qo.handled_types import find_unhandled
 from qo.model import Status
-from qo.notes import find_unhandled
 from qo.stats import Durations, Interval, Rows, StatsRow, add_up
 from qo.transitions import shown_duration
 

@@ -31,8 +31,9 @@ from qo.client import Client
 from qo.clock import boot_clock, iso, system_clock
 from qo.codec import task_view
 from qo.errors import StorageError
+from qo.handled_types import find_unhandled
 from qo.model import Filter, Status, Task
-from qo.notes import Controls, WorkerNote, find_unhandled
+from qo.notes import Controls, WorkerNote
 
 _MIN_INTERVAL = 0.1  # seconds; each refresh costs the store several reads
 _MAX_FAILURES = 10

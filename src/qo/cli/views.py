@@ -14,8 +14,8 @@ from qo.cli.rich_output import STYLES, data, status_text, table
 from qo.client import Client
 from qo.clock import iso, system_clock
 from qo.codec import to_json
+from qo.handled_types import NO_HANDLER, find_unhandled
 from qo.model import Status, Task
-from qo.notes import NO_HANDLER, find_unhandled
 
 _MAX_TEXT = 4000  # characters of a payload, result or error in a panel
 _WIDE = 110  # columns; wider tables show queues and workers too

@@ -109,7 +109,7 @@ _EXAMPLES = examples(
     type=DURATION,
     metavar="AFTER",
     var="QO_FAIL_UNKNOWN_TYPES",
-    help="Fail tasks of types that no worker has ever had a handler for, once they have been due for this long."
+    help="Fail tasks of types that no worker or client has ever taken, once they have been due for this long."
     "  [default: they stay pending]",
 )
 @option("--no-monitor", is_flag=True, var="QO_NO_MONITOR", help="Do not run a monitor in the worker process.")

@@ -37,6 +37,7 @@ from qo.errors import (
     WrongStatus,
 )
 from qo.group_commit import GroupCommit
+from qo.handled_types import REGISTRATION_INTERVAL, ConsumerRegistration
 from qo.ids import luck, new_token, new_worker_id
 from qo.model import (
     FINISHED,
@@ -108,6 +109,7 @@ class Client:
         self.held: dict[str, Task] = {}  # dequeued here and not settled, by id
         self._adding: GroupCommit[NewTask, Added] = GroupCommit(engine.add)
         self._applying: GroupCommit[Change, bool] = GroupCommit(engine.apply)
+        self._consumer = ConsumerRegistration(engine)
         self._recovers_at = self._tidies_at = float("-inf")  # by the boot clock
 
     @property
@@ -125,6 +127,7 @@ class Client:
 
     async def close(self) -> None:
         await self.live_types.finish()
+        await self._consumer.finish()
         await self._adding.finish()
         await self._applying.finish()
         await self.recorder.close()
@@ -346,6 +349,7 @@ class Client:
         until = boot_clock() + seconds(wait)
         while True:
             await self._recover()
+            self._consumer.register(queue or "", type or "")
             tasks = await self._claim(request)
             left = until - boot_clock()
             if tasks or left <= 0:
@@ -353,8 +357,10 @@ class Client:
                 self.held.update((task.id, task) for task in tasks)
                 for task in tasks:
                     log_started(task)
+                self._consumer.make_known(task.type for task in tasks)
                 return tasks
-            await self.engine.wait(request, min(left, max(_SHORTEST_WAIT, self.settings.recovery_interval)))
+            longest = min(REGISTRATION_INTERVAL, max(_SHORTEST_WAIT, self.settings.recovery_interval))
+            await self.engine.wait(request, min(left, longest))
 
     async def _claim(self, request: ClaimRequest) -> Tasks:
         claiming = asyncio.ensure_future(self.engine.claim(request))

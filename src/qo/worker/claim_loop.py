@@ -11,8 +11,8 @@ from msgspec.structs import replace
 from qo.clock import Clock
 from qo.engine import Engine
 from qo.errors import StorageError
+from qo.handled_types import find_unhandled
 from qo.model import ClaimRequest, Filter, Status, Task, release
-from qo.notes import unhandled_lanes, workers
 from qo.worker.claim_plan import ClaimPlan
 from qo.worker.controls import ClaimScope, ControlsReader
 from qo.worker.executors import Executors, WorkerStuck
@@ -183,10 +183,11 @@ class DrainCheck:
     async def is_over(self, request: ClaimRequest) -> bool:
         """Whether nothing is left to wait for after a claim for `request` returned no task.
 
-        The worker waits for pending retries, for tasks with expired leases, and for tasks of types that `request` omits
-        because they are out of tokens.
+        The worker waits for pending retries, for tasks with expired leases, for tasks of types that `request` omits
+        because they are out of tokens, and for tasks of unknown types that it is about to fail.
         """
-        await self._unknown_types.fail_overdue()
+        if await self._unknown_types.has_more_to_fail():
+            return False
         ours = Filter(types=request.types, queues=request.queues, shards=self._shards)
         if await self._engine.find(replace(ours, statuses=(Status.PENDING,), retrying=True), limit=1):
             return False
@@ -200,7 +201,7 @@ class DrainCheck:
         """The tasks left in this worker's queues and the reasons, as text; empty if there are none."""
         left: Counter[tuple[str, str]] = Counter()
         counts = await self._engine.count()
-        unhandled = unhandled_lanes(counts, await workers(self._engine), self._clock()) if any(counts.values()) else {}
+        unhandled = await find_unhandled(self._engine, self._clock(), counts=counts)
         for lane, number in counts.items():
             if number > 0 and self._scope.serves(lane.queue):
                 if lane.status is Status.PENDING:

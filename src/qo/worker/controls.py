@@ -10,8 +10,9 @@ from itertools import count
 from qo import controls
 from qo.clock import Clock
 from qo.engine import Engine
+from qo.handled_types import NO_HANDLER
 from qo.model import MAX_NAMES, Status
-from qo.notes import CONTROL, NO_HANDLER, Controls, read_or
+from qo.notes import CONTROL, Controls, read_or
 from qo.rate_limits import WHOLE, RateLimits
 from qo.tasks import Handler
 from qo.worker.run import HANDED_BACK, Run

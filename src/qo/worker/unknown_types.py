@@ -1,7 +1,7 @@
-"""Pending tasks of types that no worker has ever registered.
+"""Pending tasks of types that nothing handles: no live worker, and no client that dequeues.
 
 They stay pending. A worker claims only types it has handlers for, so these tasks block nothing. The worker warns about
-them, and fails them only if `fail_unknown_types` is set.
+them. If `fail_unknown_types` is set, it fails those of types that were never registered.
 """
 
 import asyncio
@@ -10,6 +10,7 @@ from collections import Counter
 
 from qo.clock import Clock
 from qo.engine import Engine
+from qo.handled_types import find_unhandled
 from qo.model import MAX_NAMES, Filter, Status, Task, cursor, reject
 from qo.notes import KNOWN_TYPES, KnownTypes, read_or
 from qo.store_time import StoreTime
@@ -21,7 +22,7 @@ from qo.worker.store_calls import StoreCalls, idle_interval
 log = logging.getLogger("qo.worker")
 _WARNING_INTERVAL = 60.0  # seconds
 _CHECK_INTERVAL = 5.0  # seconds between two checks, where they are cheap
-_MAX_CHECK_INTERVAL = 300.0  # seconds, where they are expensive and no type is unknown
+_MAX_CHECK_INTERVAL = 300.0  # seconds, where they are expensive and every type is handled
 _MIN_CHECK_INTERVAL = 0.75  # seconds, for a worker that is to fail such tasks soon
 _PAGE_SIZE = 500
 _MARGIN = 1.0  # seconds of tolerated clock difference
@@ -29,6 +30,11 @@ _MAX_SHOWN = 10  # types named in one warning
 
 
 class UnknownTypes:
+    """Acts on a type only after two consecutive checks have found it: workers that start together register one by one.
+
+    Checks within `_MIN_CHECK_INTERVAL` count as one.
+    """
+
     def __init__(
         self,
         engine: Engine,
@@ -42,7 +48,9 @@ class UnknownTypes:
     ) -> None:
         self._engine, self._scope, self._registration, self._transitions = engine, scope, registration, transitions
         self._fail_after, self._clock, self._store_time = fail_after, clock, store_time
-        self._pending: Counter[str] = Counter()  # as of the last check
+        self._found_at: dict[str, float] = {}  # types that every check since then has found
+        self._lanes: frozenset[tuple[str, str]] = frozenset()  # queues and types that the last check has found
+        self._unknown: frozenset[str] = frozenset()  # of these, the ones that were never registered, if they are failed
         self._warned_at = float("-inf")
 
     async def check_regularly(self, controls: ControlsReader, calls: StoreCalls) -> None:
@@ -54,61 +62,81 @@ class UnknownTypes:
             await calls.attempt(self.check)
             await asyncio.sleep(self.pause(self._clock() - began))
 
-    async def fail_overdue(self) -> None:
-        """Check now if such tasks are to be failed."""
-        if self._fail_after is not None:
-            await self.check()
-
     async def check(self) -> int:
-        """Warn about such tasks, at most once a minute, or fail those that have been due for `fail_after` seconds.
+        """Warn about such tasks, at most once a minute, and fail those that have been due for `fail_after` seconds.
 
         Returns the number of failed tasks.
         """
-        before, self._pending = self._pending, await self._count()
+        pending, now = await self._count(), self._clock()
+        self._found_at = {type: self._found_at.get(type, now) for type in pending}
+        lasting = Counter({type: number for type, number in pending.items() if self._is_lasting(type, now)})
+        failed = 0
         if self._fail_after is not None:
-            return await self._fail(self._fail_after)
-        # A type is warned about once two checks have found it: workers that start together register one by one.
-        lasting = Counter({type: number for type, number in self._pending.items() if type in before})
-        if lasting and self._clock() - self._warned_at >= _WARNING_INTERVAL:
-            self._warned_at = self._clock()
-            log.warning(
-                "%d pending tasks are of types that no worker has a handler for: %s. They wait until a worker with a"
-                " handler starts; cancel them with qo cancel, or start a worker with --fail-unknown-types",
-                lasting.total(),
-                _shown(lasting),
-                extra={"unknown_types": dict(lasting.most_common(_MAX_SHOWN))},
-            )
-        return 0
+            self._unknown = frozenset(pending) - await self._known(frozenset(pending))
+            types = sorted(self._unknown & lasting.keys())
+            failed = await self._fail(types, self._fail_after)
+            for type in types:
+                del lasting[type]
+        self._warn(lasting)
+        return failed
+
+    def _is_lasting(self, type: str, now: float) -> bool:
+        return now - self._found_at[type] >= _MIN_CHECK_INTERVAL
+
+    def _warn(self, pending: Counter[str]) -> None:
+        if not pending or self._clock() - self._warned_at < _WARNING_INTERVAL:
+            return
+        self._warned_at = self._clock()
+        log.warning(
+            "%d pending tasks are of types that no running worker handles: %s. They wait for such a worker; cancel them"
+            " with qo cancel, or start a worker with --fail-unknown-types to fail types that were never registered",
+            pending.total(),
+            _shown(pending),
+            extra={"unknown_types": dict(pending.most_common(_MAX_SHOWN))},
+        )
+
+    async def has_more_to_fail(self) -> bool:
+        """Check, and return True if the next check may fail tasks of a type that this one was the first to find."""
+        if self._fail_after is None:
+            return False
+        await self.check()
+        return any(not self._is_lasting(type, self._clock()) for type in self._unknown)
 
     def pause(self, took: float) -> float:
         """Seconds until the next check, given how many seconds the last one took."""
         if self._fail_after is not None:
             longest = max(_MIN_CHECK_INTERVAL, min(self._fail_after, _WARNING_INTERVAL))
-            return idle_interval(took, _MIN_CHECK_INTERVAL, longest if self._pending else _MAX_CHECK_INTERVAL)
-        if self._pending and self._warned_at == float("-inf"):  # the first warning comes soon
+            return idle_interval(took, _MIN_CHECK_INTERVAL, longest if self._found_at else _MAX_CHECK_INTERVAL)
+        if self._found_at and self._warned_at == float("-inf"):  # the first warning comes soon
             return _CHECK_INTERVAL
-        return idle_interval(took, _CHECK_INTERVAL, _WARNING_INTERVAL if self._pending else _MAX_CHECK_INTERVAL)
+        return idle_interval(took, _CHECK_INTERVAL, _WARNING_INTERVAL if self._found_at else _MAX_CHECK_INTERVAL)
 
     async def _count(self) -> Counter[str]:
-        """Pending tasks of unknown types in this worker's queues, by type."""
+        """Pending tasks in this worker's queues that nothing handles, by type."""
+        counts = {
+            lane: number
+            for lane, number in (await self._engine.count()).items()
+            if self._scope.lacks_handler(lane.queue, lane.type)
+        }
+        unhandled = {}
+        if any(number > 0 and lane.status is Status.PENDING for lane, number in counts.items()):
+            await self._store_time.look()
+            unhandled = await find_unhandled(self._engine, self._store_time(), counts=counts)
+        self._lanes = frozenset(unhandled)
         pending: Counter[str] = Counter()
-        for lane, number in (await self._engine.count()).items():
-            if number > 0 and lane.status is Status.PENDING and self._scope.lacks_handler(lane.queue, lane.type):
-                pending[lane.type] += number
-        if pending:
-            for type in await self._known(frozenset(pending)):
-                del pending[type]
+        for (_, type), number in unhandled.items():
+            pending[type] += number
         return pending
 
     async def _known(self, types: frozenset[str]) -> frozenset[str]:
-        """Those of these types that a worker has registered; all if the note is damaged, so that no task fails."""
+        """Those of these types that were registered; all if the note is damaged, so that no task fails."""
+        if not types:
+            return types
         return (await read_or(self._engine, KNOWN_TYPES, KnownTypes, KnownTypes(types=types))).types & types
 
-    async def _fail(self, after: float) -> int:
-        """Fail the tasks that have been due for `after` seconds."""
-        failed, types = 0, sorted(self._pending)
-        if types:
-            await self._store_time.look()
+    async def _fail(self, types: list[str], after: float) -> int:
+        """Fail the tasks of these types that have been due for `after` seconds."""
+        failed = 0
         created_before = self._store_time() - after + _MARGIN  # a younger task cannot have been due for `after` seconds
         for start in range(0, len(types), MAX_NAMES):
             where = Filter(statuses=(Status.PENDING,), types=tuple(types[start : start + MAX_NAMES]))
@@ -117,15 +145,13 @@ class UnknownTypes:
                 where, limit=_PAGE_SIZE, after=position, created_before=created_before
             ):
                 due = [task for task in page if self._is_overdue(task, after)]
-                known = await self._known(frozenset(task.type for task in due)) if due else frozenset()
-                failed += await self._reject(
-                    [task for task in due if task.type not in known]
-                )  # one may start meanwhile
+                known = await self._known(frozenset(task.type for task in due))  # a worker may have started meanwhile
+                failed += await self._reject([task for task in due if task.type not in known])
                 position = cursor(page[-1])
         return failed
 
     def _is_overdue(self, task: Task, after: float) -> bool:
-        return self._scope.lacks_handler(task.queue, task.type) and self._store_time() - task.due_at >= after
+        return (task.queue, task.type) in self._lanes and self._store_time() - task.due_at >= after
 
     async def _reject(self, tasks: list[Task]) -> int:
         changes = [reject(task, f"unknown type {task.type!r}: no worker has a handler for it") for task in tasks]

@@ -10,8 +10,9 @@ from prometheus_client import CollectorRegistry, Counter, Gauge
 from qo.client import Client
 from qo.clock import Clock, boot_clock, system_clock
 from qo.errors import StorageError
+from qo.handled_types import read_consumers, unhandled_lanes
 from qo.model import Status
-from qo.notes import DEAD_AFTER, WorkerNote, is_dead, unhandled_lanes
+from qo.notes import DEAD_AFTER, WorkerNote, is_dead
 from qo.web.stats.counters import LEVELS, StoreCounters
 from qo.web.stats.sampler import Sample, Sampler
 from qo.web.stats.throughput import RecentStats
@@ -70,7 +71,8 @@ class ServerMetrics:
             self._counters.update(await self._recent.minutes())
             self._show_tasks(sample, ages)
             self._show_workers(workers, now)
-            unhandled = unhandled_lanes(sample.counts, workers, now, dead_after=self._dead_after)
+            consumers = await read_consumers(self._client.engine)
+            unhandled = unhandled_lanes(sample.counts, workers, now, consumers=consumers, dead_after=self._dead_after)
             self._unhandled.set(sum(unhandled.values()))
             self._read_at = boot_clock()
 

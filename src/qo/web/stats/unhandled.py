@@ -5,8 +5,8 @@ from collections.abc import Iterable, Mapping
 
 from qo.clock import Clock, boot_clock
 from qo.engine import Engine
+from qo.handled_types import find_unhandled
 from qo.model import Status, Task
-from qo.notes import find_unhandled
 from qo.web.callers import AccessLimits
 
 _MIN_AGE, _MAX_AGE = 1.0, 30.0  # seconds for which an answer is used again

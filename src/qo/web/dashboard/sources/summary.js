@@ -54,7 +54,7 @@ function liveTypesBy(counted) {
   return types;
 }
 
-/** Pending tasks by type that no active worker takes, and of which none runs. As `unhandled_lanes` in qo/notes.py. */
+/** Pending tasks by type that no active worker takes, and of which none runs. As `unhandled_lanes` in qo/handled_types.py. */
 function unhandledBy(counted, workers) {
   const active = workers.filter(({status}) => status === 'busy' || status === 'idle');
   const key = (queue, type) => JSON.stringify([queue, type]);

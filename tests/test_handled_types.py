@@ -1,0 +1,109 @@
+"""Clients that call `dequeue` register what they take, cheaply, and never fail because of it."""
+
+from collections import Counter
+
+from qo.client import Client
+from qo.engines.memory import MemoryEngine
+from qo.errors import Refused
+from qo.handled_types import CONSUMERS, ConsumerRegistration, find_unhandled, read_consumers
+from qo.model import Note
+from qo.notes import KNOWN_TYPES, KnownTypes, read
+from qo.testing import ManualClock
+from tests.conditions import until
+
+
+class CountingEngine(MemoryEngine):
+    """Counts reads and writes of notes, and can refuse both."""
+
+    is_refusing = False
+
+    def __init__(self, clock: ManualClock) -> None:
+        super().__init__(clock)
+        self.calls: Counter[str] = Counter()
+
+    async def read_note(self, name: str) -> Note | None:
+        self._count(f"read {name}")
+        return await super().read_note(name)
+
+    async def write_note(self, name: str, data: bytes, *, expected: str) -> str:
+        self._count(f"write {name}")
+        return await super().write_note(name, data, expected=expected)
+
+    def _count(self, call: str) -> None:
+        self.calls[call] += 1
+        if self.is_refusing:
+            raise Refused("not allowed")
+
+
+async def test_a_client_registers_once_however_often_it_dequeues() -> None:
+    engine = CountingEngine(ManualClock())
+    async with Client(engine) as client:
+        for _ in range(100):
+            await client.enqueue("t")
+            (task,) = await client.dequeue("t")
+            await client.ack(task)
+    about = {call: number for call, number in engine.calls.items() if CONSUMERS in call or KNOWN_TYPES in call}
+    assert about == {"read consumers": 1, "write consumers": 1, "read types": 1, "write types": 1}
+
+
+async def test_of_many_clients_one_renews_the_registration() -> None:
+    clock = ManualClock()
+    engine = CountingEngine(clock)
+    clients = [ConsumerRegistration(engine, clock) for _ in range(20)]
+    for _ in range(10):
+        for client in clients:
+            client.register("", "t")
+            await client.finish()
+        clock.advance(30)
+    assert engine.calls["read consumers"] == 200 and engine.calls["write consumers"] == 10
+    assert (await read_consumers(engine)).taken(clock.now) == [("", "t")]
+    clock.advance(90)
+    assert (await read_consumers(engine)).taken(clock.now) == []
+
+
+async def test_the_note_keeps_what_was_renewed_last() -> None:
+    clock = ManualClock()
+    engine = MemoryEngine(clock)
+    registration = ConsumerRegistration(engine, clock)
+    for number in range(1005):
+        registration.register("", f"t{number}")
+        await registration.finish()
+        clock.advance(0.01)
+    taken = (await read_consumers(engine)).taken(clock.now)
+    assert len(taken) == 1000 and taken[-1] == ("", "t1004")
+
+
+async def test_a_client_that_may_not_register_dequeues_all_the_same() -> None:
+    engine = CountingEngine(ManualClock())
+    async with Client(engine) as client:
+        added = await client.enqueue("t")
+        engine.is_refusing = True
+        (task,) = await client.dequeue("t")
+        assert task.id == added.id
+
+
+async def test_types_that_were_taken_become_known() -> None:
+    engine = MemoryEngine(ManualClock())
+    async with Client(engine) as client:
+        await client.enqueue("t")
+        await client.dequeue()
+        await client.dequeue("other")
+    assert (await read(engine, KNOWN_TYPES, KnownTypes)).types == {"t", "other"}
+
+
+async def unhandled_are(engine: MemoryEngine, clock: ManualClock, lanes: dict[tuple[str, str], int]) -> bool:
+    return await find_unhandled(engine, clock.now) == lanes
+
+
+async def test_what_a_client_takes_is_handled_until_it_is_silent() -> None:
+    clock = ManualClock()
+    engine = MemoryEngine(clock)
+    async with Client(engine) as client:
+        for queue in ("mine", "other"):
+            await client.dequeue("t", queue=queue)
+            await client.enqueue("t", queue="mine")
+            await client.enqueue("u", queue="mine")
+            expected = {("mine", "u"): 1 if queue == "mine" else 2}
+            await until(lambda lanes: unhandled_are(engine, clock, lanes), expected)
+        clock.advance(91)
+        assert await find_unhandled(engine, clock.now) == {("mine", "t"): 2, ("mine", "u"): 2}
