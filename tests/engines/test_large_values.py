@@ -140,7 +140,7 @@ async def test_a_payload_that_is_gone_fails_its_task_and_no_other(
     await bucket.delete(key)
     assert [task.id for task in await claim(engine)] == [task_id(1)]
     task = await stored(engine)
-    assert (task.status, task.error) == (Status.FAILED, f"its payload is gone or damaged: {key}")
+    assert (task.status, task.error) == (Status.FAILED, f"its payload is missing or damaged: {key}")
     assert task.payload == b'{"$missing":"%s"}' % key.encode()
 
 

@@ -1,4 +1,4 @@
-"""Large payloads and results of any bucket layout, kept beside the tasks."""
+"""Large payloads and results of any bucket layout, stored beside the tasks."""
 
 from qo.engines.large_values.engine import DEFAULT_PAYLOAD_LIMIT, LargeValuesEngine
 from qo.engines.large_values.orphans import MIN_ORPHAN_AGE

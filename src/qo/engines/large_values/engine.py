@@ -1,12 +1,12 @@
-"""What lies beside the tasks of any bucket layout: large payloads and results, and the notes of administrators.
+"""Stores large payloads and results, and the notes of administrators, beside the tasks of any bucket layout.
 
-Large values are blobs under data/ that tasks refer to.
+Large values are blobs under `data/` that tasks refer to.
 
-A blob is written before a task refers to it and removed after the task is deleted, so what a crash leaves behind is a
-blob that no task refers to. `repair` removes those, once they are too old to belong to a write under way.
+A blob is written before a task refers to it and removed after the task is deleted, so a crash can leave a blob that no
+task refers to. `repair` removes such blobs once they are too old to belong to a write in progress.
 
-Notes below admin/ and audit/ are objects of their own in every layout. In a layout of one object all roles write that
-object, so what lies in it can neither grant rights nor prove what was done.
+Notes below `admin/` and `audit/` are separate objects in every layout. In a layout of one object, all roles write that
+object, so its content can neither grant rights nor prove who did what.
 """
 
 import asyncio
@@ -53,7 +53,7 @@ _SEPARATE_NOTES = (ADMIN_NOTES, AUDIT_NOTES)
 
 
 class LargeValuesEngine(ForwardingEngine):
-    """Keeps values that are too large for the engine below as blobs in a bucket."""
+    """Stores values that are too large for the wrapped engine as blobs in a bucket."""
 
     def __init__(
         self,
@@ -65,13 +65,13 @@ class LargeValuesEngine(ForwardingEngine):
         retry_timeout: float = 0.0,
         clock: Clock,
     ) -> None:
-        """A request to the bucket that fails is repeated for at least `retry_timeout` seconds."""
+        """Failed requests to the bucket are retried for at least `retry_timeout` seconds."""
         super().__init__(engine)
         self._payload_limit, self._inline, self._clock = payload_limit, inline, clock
         self._blobs = BlobStore(bucket, inline=inline, retry_timeout=retry_timeout)
         self._hand_backs = HandBacks(engine.apply)
         self._separate_notes = NoteObjects(bucket, Quarantine())
-        self._removals: dict[asyncio.Task[None], list[str]] = {}  # keys of deleted tasks that wait for a flush
+        self._removals: dict[asyncio.Task[None], list[str]] = {}  # blobs of deleted tasks, to be removed after a flush
 
     @property
     def payload_limit(self) -> int:
@@ -110,14 +110,14 @@ class LargeValuesEngine(ForwardingEngine):
         return value is not None and (len(value) > self._inline or value.startswith(MARK))
 
     async def _keep_payload(self, task: NewTask) -> NewTask:
-        """Under a random name: no two submissions share a blob, so each may remove its own."""
+        """The blob has a random name: no two submissions share one, so each may remove its own."""
         name = new_token()[:32]
         if task.next_id is not None:
             name = follower_name(task.next_id, name)
         return replace(task, payload=await self._blobs.keep(task.id, "payload", name, task.payload))
 
     async def _withdraw(self, refused: dict[str, str]) -> None:
-        """Remove blobs of writes that were refused, unless the task refers to them: an earlier try may have landed."""
+        """Remove the blobs of refused writes, unless the task refers to them: an earlier attempt may have succeeded."""
         needed = used_keys(await self.engine.get([*refused, *followers_in(refused.values())]))
         await self._blobs.remove([key for key in refused.values() if key not in needed])
 
@@ -132,13 +132,13 @@ class LargeValuesEngine(ForwardingEngine):
         except Conflict:  # nothing was written
             await leave_to_repair(self._withdraw(written))
             raise
-        landed = dict(zip((change.id for change in kept), answers, strict=True))
-        if refused := {task_id: key for task_id, key in written.items() if not landed[task_id]}:
+        is_applied = dict(zip((change.id for change in kept), answers, strict=True))
+        if refused := {task_id: key for task_id, key in written.items() if not is_applied[task_id]}:
             await leave_to_repair(self._withdraw(refused))
         return answers
 
     async def _keep_result(self, change: Change) -> Change:
-        """Under a name that follows from the lease and the value: a repeat writes the same blob."""
+        """The name of the blob depends on the lease and the value, so a repeated call writes the same blob."""
         if change.result is None:
             return change
         name = sha256(f"{change.lease_id} ".encode() + change.result).hexdigest()[:32]
@@ -158,14 +158,14 @@ class LargeValuesEngine(ForwardingEngine):
         return answers
 
     async def _remove_once_confirmed(self, engine: WriteBehind, keys: list[str]) -> None:
-        """A deletion that is lost brings its task back, which then needs its values."""
+        """If the deletion is lost, the task exists again and needs its values."""
         if await engine.confirmed():
             await leave_to_repair(self._blobs.remove(keys))
 
     async def repair(self) -> int:
-        """Remove blobs that no task refers to, after the repairs of the engine below."""
+        """Repair the wrapped engine, then remove blobs that no task refers to."""
         if isinstance(self.engine, WriteBehind):
-            await self.engine.sync()  # a task that its copy does not show yet may refer to a blob
+            await self.engine.sync()  # tasks that its copy does not show yet may refer to blobs
         repaired = await self.engine.repair()
         return repaired + await remove_orphans(self.engine, self._blobs, self._clock, kept=self._awaiting_removal)
 
@@ -186,21 +186,23 @@ class LargeValuesEngine(ForwardingEngine):
         return [task for task in filled if task is not None]
 
     async def _filled(self, task: Task) -> Task | None:
-        """The task with its values. None: it cannot run now, or never; the other tasks of the claim can."""
+        """The task with its values. None: it cannot run, and was released or failed; other tasks are not affected."""
         try:
             payload, result = await self._blobs.fetch(task, "payload"), await self._blobs.fetch(task, "result")
         except StorageError as error:
-            log.warning("the payload of %s %s cannot be read: %s", task.type, task.id, error)
+            log.warning("the payload of %s %s cannot be read; releasing the task: %s", task.type, task.id, error)
             await self.engine.apply([release(task)])
             return None
         if payload is not None:
-            return replace(task, payload=payload, result=result)  # a replayed task has the result of its last run
-        log.error("the payload of %s %s is gone or damaged", task.type, task.id, extra={"task_id": task.id})
-        await self.engine.apply([fail(task, f"its payload is gone or damaged: {referred(task.payload)}")])
+            return replace(task, payload=payload, result=result)  # a replayed task still has the result of its last run
+        log.error(
+            "the payload of %s %s is missing or damaged; the task fails", task.type, task.id, extra={"task_id": task.id}
+        )
+        await self.engine.apply([fail(task, f"its payload is missing or damaged: {referred(task.payload)}")])
         return None
 
     async def get(self, ids: Sequence[str]) -> list[Task | None]:
-        return await in_parallel(self._shown, await self.engine.get(ids), max_concurrent=MAX_TRANSFERS)
+        return await in_parallel(self._with_values, await self.engine.get(ids), max_concurrent=MAX_TRANSFERS)
 
     async def find(
         self, where: Filter, *, limit: int, after: str = "", created_before: float | None = None
@@ -222,11 +224,11 @@ class LargeValuesEngine(ForwardingEngine):
         return await self.engine.find(where, limit=limit, after=after, created_before=created_before)
 
     async def with_values(self, tasks: Sequence[Task]) -> list[Task]:
-        shown = await in_parallel(self._shown, tasks, max_concurrent=MAX_TRANSFERS)
-        return [task for task in shown if task is not None]
+        filled = await in_parallel(self._with_values, tasks, max_concurrent=MAX_TRANSFERS)
+        return [task for task in filled if task is not None]
 
-    async def _shown(self, task: Task | None) -> Task | None:
-        """As it was submitted. What is gone is named in its place: a listing must not fail because of one task."""
+    async def _with_values(self, task: Task | None) -> Task | None:
+        """The task with its values. A missing value is replaced by its key, so that a listing does not fail."""
         if task is None or not _is_marked(task):
             return task
         payload, result = await self._blobs.fetch(task, "payload"), await self._blobs.fetch(task, "result")
@@ -255,7 +257,7 @@ class LargeValuesEngine(ForwardingEngine):
         found = await self.engine.notes(prefix)
         if not folders:
             return found
-        # The engine below may show the same objects, or forged notes inside its one object.
+        # The wrapped engine may list the same objects, or forged notes in its one object.
         merged = [note for note in found if not note.name.startswith(_SEPARATE_NOTES)]
         for folder in folders:
             merged += await self._separate_notes.find(folder)

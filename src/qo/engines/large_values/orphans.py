@@ -1,4 +1,4 @@
-"""Blobs that no task refers to: crashes leave them behind, `repair` removes them."""
+"""Finds and removes blobs that no task refers to. Crashes leave them behind."""
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable
@@ -11,15 +11,15 @@ from qo.engines.large_values.references import follower_in, own_key, task_id_in
 from qo.engines.parallel import in_parallel
 from qo.model import Task
 
-MIN_ORPHAN_AGE = 3600.0  # seconds: a younger blob may belong to a write under way
+MIN_ORPHAN_AGE = 3600.0  # seconds: a younger blob may belong to a write in progress
 _PAGE_SIZE = 500  # tasks
 
 
 async def remove_orphans(engine: Engine, blobs: BlobStore, clock: Clock, *, kept: Callable[[], Collection[str]]) -> int:
-    """Remove the blobs that no task refers to, except those that `kept` returns; returns how many."""
+    """Remove the blobs that no task refers to, except those in `kept`. Returns the number of removals."""
     found: defaultdict[str, list[str]] = defaultdict(list)
     for key in await blobs.keys():
-        if task_id := task_id_in(key):  # else it is somebody else's
+        if task_id := task_id_in(key):  # otherwise the object is foreign
             found[task_id].append(key)
     ids, removed = sorted(found), 0
 
@@ -32,14 +32,14 @@ async def remove_orphans(engine: Engine, blobs: BlobStore, clock: Clock, *, kept
 
     for page in (ids[at : at + _PAGE_SIZE] for at in range(0, len(ids), _PAGE_SIZE)):
         unused = await _unused(engine, [key for task_id in page for key in found[task_id]])
-        still_needed = kept()  # read last: a task may have been deleted meanwhile
+        still_needed = kept()  # read last, because tasks may have been deleted meanwhile
         orphans = [key for key in unused if key not in still_needed]
         removed += sum(await in_parallel(remove_if_old, orphans, max_concurrent=MAX_TRANSFERS))
     return removed
 
 
 async def _unused(engine: Engine, keys: list[str]) -> list[str]:
-    """Of these blobs, those that no task refers to, and no task that cannot be read may refer to."""
+    """The blobs that no task refers to. A damaged task may refer to any blob with its id."""
     tasks = await engine.get(sorted({task_id for key in keys if (task_id := task_id_in(key)) is not None}))
     needed = used_keys(tasks)
     unused = [key for key in keys if key not in needed]
@@ -51,13 +51,13 @@ async def _unused(engine: Engine, keys: list[str]) -> list[str]:
 
 
 async def _damaged(engine: Engine) -> frozenset[str]:
-    """Tasks that cannot be read. It is not known which values they need, and they may be restored."""
+    """The ids of damaged tasks. Which values they need is unknown, and they may be restored."""
     notes = await engine.notes(DAMAGED_TASKS)
     return frozenset(note.name.removeprefix(DAMAGED_TASKS) for note in notes)
 
 
 def used_keys(tasks: Iterable[Task | None]) -> frozenset[str]:
-    """The blobs that these tasks refer to. A reference to another task's blob is forged, and does not count."""
+    """The blobs that these tasks refer to. References to blobs of other tasks are forged and ignored."""
     return frozenset(
         key
         for task in tasks
@@ -68,5 +68,5 @@ def used_keys(tasks: Iterable[Task | None]) -> frozenset[str]:
 
 
 def followers_in(keys: Iterable[str]) -> list[str]:
-    """The tasks that may refer to these payloads because they follow another task under its idempotency key."""
+    """The tasks that may refer to these payloads as successors under an idempotency key."""
     return sorted({task_id for key in keys if (task_id := follower_in(key)) is not None})

@@ -1,11 +1,11 @@
-"""What a task holds in place of a payload or result that lies elsewhere, told apart from every value a caller can send.
+"""References: what a task stores instead of a large payload or result.
 
-No JSON text and no raw value of the codec begins with MARK. A caller of the port may send any bytes, though: those that
-begin so are kept behind a second mark, so that nobody can make up a reference.
+A reference begins with MARK, and no JSON text and no raw value of the codec does. A caller of the port may send any
+bytes, so a value that begins with MARK is stored behind a second mark. This way no caller can forge a reference.
 
-A task object may also be written past qo. So a reference counts only if it names a value of the task that holds it:
-`data/{first digit of its id}/{its id}/…`, or a payload that was submitted for it as the follower of another task. What
-refers to anything else is damaged: it is neither read nor removed.
+Other programs may write task objects too. So a reference is valid only if it names a value of its own task:
+`data/{first digit of its id}/{its id}/…`, or a payload that was submitted for it as the successor of another task. Any
+other reference is treated as damaged: its object is neither read nor removed.
 """
 
 import re
@@ -19,7 +19,7 @@ Kind = Literal["payload", "result"]
 MARK = b"\x01qo\x01"
 DATA = "data/"
 _REFERENCE, _LITERAL = MARK + b"@", MARK + b"="
-_FOLLOWER_NAME = 64  # digits: an id and 128 random bits
+_FOLLOWER_NAME_LENGTH = 64  # digits: an id and 128 random bits
 _KEY = re.compile(
     rf"{DATA}([0-9a-f])/({ID_PATTERN})/(payload_(?:[0-9a-f]{{32}}){{1,2}}|result_[0-9a-f]{{32}})", re.ASCII
 )
@@ -30,38 +30,38 @@ def data_key(task_id: str, kind: Kind, name: str) -> str:
 
 
 def follower_name(next_id: str, token: str) -> str:
-    """The name of a payload whose task may follow the one that the key names, under an idempotency key."""
+    """The name of a payload that may belong to a successor, under an idempotency key, of the task in its key."""
     return next_id.replace("-", "") + token
 
 
 def follower_in(key: str) -> str | None:
-    """The id of the task that may hold this payload instead of the one that the key names."""
+    """The id of the successor that may hold this payload instead of the task in its key."""
     name = key.rpartition("_")[2]
-    if len(name) != _FOLLOWER_NAME:
+    if len(name) != _FOLLOWER_NAME_LENGTH:
         return None
     return "-".join((name[:8], name[8:12], name[12:16], name[16:20], name[20:32]))
 
 
 def task_id_in(key: str) -> str | None:
-    """None: not one of ours."""
+    """The id in the key of a blob. None: the object is foreign."""
     found = _KEY.fullmatch(key)
     return found[2] if found and found[1] == found[2][0] else None
 
 
 def reference(key: str, value: bytes) -> bytes:
-    """Stands for the value that lies under this key, and carries its checksum."""
+    """A reference to the value under this key, with its checksum."""
     return _REFERENCE + f"{key}#{checksum_of(value)}".encode()
 
 
 def referred(stored: bytes) -> str | None:
-    """The key a stored value names, whatever that is; None if it is a value itself."""
+    """The key in a reference, valid or not. None: this is a value."""
     if not stored.startswith(_REFERENCE):
         return None
     return stored[len(_REFERENCE) :].decode("ascii", "replace").partition("#")[0]
 
 
 def own_key(stored: bytes, task_id: str, kind: Kind) -> str | None:
-    """The key a stored value of this task refers to; None if it is a value itself, or names what is not the task's."""
+    """The key in a valid reference of this task. None: this is a value, or the reference is not valid."""
     key = referred(stored)
     if key is None or not key.rpartition("/")[2].startswith(f"{kind}_"):
         return None
@@ -70,7 +70,7 @@ def own_key(stored: bytes, task_id: str, kind: Kind) -> str | None:
 
 
 def is_intact(stored: bytes, value: bytes) -> bool:
-    """Whether this is the value that was put aside. References without a checksum were written at first."""
+    """Whether the value has the checksum of its reference. References of the first versions have no checksum."""
     checksum = stored.partition(b"#")[2].decode("ascii", "replace")
     return not checksum or checksum == checksum_of(value)
 

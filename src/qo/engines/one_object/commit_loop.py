@@ -1,7 +1,7 @@
-"""Reading, changing and writing the object, for all who ask at once.
+"""Reads, changes and writes the object, with one write for all concurrent calls.
 
-While one write is under way, what is asked for gathers into the next. A write that succeeds proves every answer of its
-round, reads included: the object was what we took it for. A round that changes nothing is proved by reading.
+Calls that arrive during a write wait for the next one. If a write succeeds, the table was current, so the answers of
+all calls of its batch are right, reads included. If no call of a batch changed anything, a read confirms that.
 """
 
 import asyncio
@@ -20,13 +20,13 @@ from qo.errors import Conflict, StorageError
 
 Answer = TypeVar("Answer")
 
-_MOST_READS = 5  # of an object that is damaged, until two answers are the same
+_MAX_DAMAGED_READS = 5  # of a damaged object, until two responses are the same
 
 
 @dataclass(slots=True)
 class PendingCommit(Generic[Answer]):
     work: Callable[[ObjectTable], Answer]
-    abandoned: Callable[[Answer], None] | None = None  # told the answer if the caller has left
+    abandoned: Callable[[Answer], None] | None = None  # called with the answer if the caller was cancelled
     done: "asyncio.Future[Answer]" = field(default_factory=lambda: asyncio.get_running_loop().create_future())
 
 
@@ -37,8 +37,8 @@ class CommitLoop:
         self._waiting: list[PendingCommit[Any]] = []
         self._writer: asyncio.Task[None] | None = None
         self._fairness = WriterFairness(ContentionSignal(bucket, key))
-        self._table = ObjectTable()  # what the object held, as far as `_version` says so; else a store of decoded tasks
-        self._version = ""  # of the object the table stands for; empty: it stands for none
+        self._table = ObjectTable()  # the object's content if `_version` is set; otherwise a cache of decoded tasks
+        self._version = ""  # of the object that the table was read from; empty: the table may be outdated
         self._damage_log = DamageLog()
 
     async def ask(
@@ -51,12 +51,12 @@ class CommitLoop:
         try:
             return await call.done
         except asyncio.CancelledError:
-            if call.done.done() and not call.done.cancelled():  # it left with the answer on its way
-                _answer(call, call.done.exception() or call.done.result())
+            if call.done.done() and not call.done.cancelled():  # the caller was cancelled after the answer was set
+                _resolve(call, call.done.exception() or call.done.result())
             raise
 
     async def finish(self) -> None:
-        """Wait until everyone who asked has an answer."""
+        """Wait until all calls have their answers."""
         while self._writer is not None:
             await asyncio.wait([self._writer])
 
@@ -69,71 +69,71 @@ class CommitLoop:
                     if await self._fairness.begin():
                         self._version = ""
                     has_read = not self._version
-                    await self._round(batch)
+                    await self._serve_batch(batch)
                     self._fairness.end(has_read=has_read)
         finally:
             self._writer = None
 
-    async def _round(self, batch: list[PendingCommit[Any]]) -> None:
+    async def _serve_batch(self, batch: list[PendingCommit[Any]]) -> None:
         try:
             answers = await self._commit(batch)
-        except Exception as error:  # noqa: BLE001 - goes to everyone in the batch
+        except Exception as error:  # noqa: BLE001 - every caller of the batch gets it
             self._version = ""
             answers = [error] * len(batch)
         for call, answer in zip(batch, answers, strict=True):
-            _answer(call, answer)
+            _resolve(call, answer)
 
     async def _commit(self, batch: list[PendingCommit[Any]]) -> list[Any]:
         attempts = self._fairness.attempts()
         while attempts.may_try():
-            is_proved = not self._keeps_table or not self._version
-            if is_proved:
+            is_current = not self._keeps_table or not self._version
+            if is_current:
                 await self._read()
             answers = [_attempt(call, self._table) for call in batch]
             try:
                 if self._table.is_changed:
                     await self._write()
-                elif not is_proved and await self._read():
-                    continue  # someone has written since: what we answered is not so any more
+                elif not is_current and await self._read():
+                    continue  # another process has written, so the answers are outdated
             except Conflict:
                 await attempts.back_off()
                 continue
             return answers
-        raise StorageError(f"{self._key} is written by others all the time; try again")
+        raise StorageError(f"other processes keep writing {self._key}; try again")
 
     async def _read(self) -> bool:
-        """Whether it was news."""
+        """Read the object. Returns whether it has changed."""
         blob = await retry(lambda: self._bucket.get(self._key))
         if (NEW if blob is None else blob.version) == self._version:
             return False
         table = self._decoded(blob)
-        for _ in range(_MOST_READS):
+        for _ in range(_MAX_DAMAGED_READS):
             if isinstance(table, ObjectTable) and not table.damage_found:
                 break
-            # The answer may be damaged, and not what is stored: only the same answer twice is believed.
+            # The response may be damaged, and not the object, so read until two responses are the same.
             former, blob = blob, await retry(lambda: self._bucket.get(self._key))
             if _same(blob, former):
                 break
             table = self._decoded(blob)
         else:
-            raise StorageError(f"{self._key} reads differently each time; check the store and the connection to it")
+            raise StorageError(f"each read of {self._key} returns other bytes; check the store and the connection")
         if isinstance(table, ValueError):
-            raise StorageError(f"{self._key} does not hold a queue; look at it and move it away: {table}") from table
+            raise StorageError(f"{self._key} does not hold a queue; examine it and move it away: {table}") from table
         self._table, self._version = table, NEW if blob is None else blob.version
         self._damage_log.report(self._table.damage_found)
         return True
 
     def _decoded(self, blob: Blob | None) -> ObjectTable | ValueError:
         if blob is not None and not blob.data and not getattr(self._bucket, "may_be_empty", False):
-            # A plain storage may hold nothing at first. Here someone has emptied the object, and all that was in it.
-            raise StorageError(f"{self._key} is empty; put an older version in its place, or remove it to start over")
+            # Only a user's storage is empty before the first write. Here the content was lost.
+            raise StorageError(f"{self._key} is empty; restore an older version, or delete it to start over")
         try:
             return ObjectTable(b"" if blob is None else blob.data, self._table, place=self._key)
         except ValueError as error:
             return error
 
     async def _write(self) -> None:
-        expected, self._version = self._version, ""  # until it is known to have landed
+        expected, self._version = self._version, ""  # unknown until the write is confirmed
         data, write = self._table.encode()
         own_version = self._table.version
         version = await put_document(
@@ -149,11 +149,11 @@ class CommitLoop:
 def _attempt(call: PendingCommit[Any], table: ObjectTable) -> Any:
     try:
         return call.work(table)
-    except Exception as error:  # noqa: BLE001 - one caller's mistake must not sink the others
+    except Exception as error:  # noqa: BLE001 - only this caller gets it
         return error
 
 
-def _answer(call: PendingCommit[Any], answer: Any) -> None:
+def _resolve(call: PendingCommit[Any], answer: Any) -> None:
     if call.done.done():
         if call.abandoned is not None and not isinstance(answer, Exception):
             call.abandoned(answer)

@@ -1,4 +1,4 @@
-"""The object's parts. Defaults are left out; a part that did not change is not encoded again.
+"""The object's format. Fields with default values are omitted.
 
 {"format": 2, "version": 7, "writes": ["…"], "notes": [{…}], "tasks": [{"task": {…}, "events": [[…]]}, …]}
 """
@@ -19,13 +19,13 @@ from qo.formats import Format, check_format, format_of
 from qo.model import ID_PATTERN, UNREADABLE, Event, RetryPolicy, Status, Task, is_too_deep, with_kind
 
 FORMAT = 2  # 1: before `followers`
-ADDITIVE: frozenset[int] = frozenset()  # formats that only add what earlier builds may ignore and keep
+ADDITIVE: frozenset[int] = frozenset()  # formats that only add what earlier builds may ignore and preserve
 _ID = re.compile(ID_PATTERN.encode())
-_MOST_EVENTS = 64
+_MAX_EVENTS = 64
 
 
 class StoredEvent(Struct, frozen=True, array_like=True):
-    """An event without the names of its fields: there are several to a task."""
+    """An event as an array without field names, because a task has several."""
 
     version: int
     at: float
@@ -55,12 +55,12 @@ class StoredNote(Struct, frozen=True, kw_only=True):
 
 class ObjectHeader(Struct, frozen=True, kw_only=True):
     format: int
-    since: int = 0  # with `format` and `qo`: see qo.formats
+    since: int = 0  # with `format` and `qo`: see `qo.formats`
     qo: str = ""
-    version: int  # grows with every write
+    version: int  # increases with every write
     writes: tuple[str, ...]  # ids of the last writes, the newest last
     notes: tuple[StoredNote, ...] = ()
-    followers: dict[str, str] = {}  # by a first task under an idempotency key, the last one under it
+    followers: dict[str, str] = {}  # the last task under an idempotency key, by the id of the first one
     tasks: tuple[msgspec.Raw, ...] = ()
 
 
@@ -68,19 +68,19 @@ class _StrictNote(StoredNote, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class _StrictHead(ObjectHeader, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A head without anything from a newer qo."""
+    """A head without fields of a newer qo."""
 
     notes: tuple[_StrictNote, ...] = ()
 
 
 class _LooseHead(ObjectHeader, frozen=True, kw_only=True):
-    """A head whose notes are looked at one by one."""
+    """A head whose notes are decoded one by one."""
 
     notes: tuple[msgspec.Raw, ...] = ()  # type: ignore[assignment]
 
 
 def _compact(kind: type[Struct]) -> type[Struct]:
-    """The same fields, but those at their defaults are not written. Reading needs no such twin."""
+    """A class with the same fields for encoding, which omits default values."""
     described: list[Any] = [
         (field.name, field.type) if field.required else (field.name, field.type, field.default)
         for field in fields(kind)
@@ -100,9 +100,9 @@ _NOTE, _HEAD = Shape(StoredNote), Shape(ObjectHeader)
 
 
 def encode_record(record: Record, over: bytes | None = None) -> bytes:
-    """`over`: the record it replaces. What a newer qo wrote there, and this one does not know, stays.
+    """The record with its checksum (see `encode_object`).
 
-    With its checksum: see `encode_object`.
+    `over` is the record that it replaces; fields that a newer qo wrote there are preserved.
     """
     task = convert(record.task, _CompactTask, from_attributes=True)
     data = _encoder.encode({"task": task, "events": record.events})
@@ -119,7 +119,7 @@ def decode_record(data: bytes) -> Record:
 
 
 def id_in(data: bytes) -> str:
-    """The id of a task that cannot be read, as far as it can be told."""
+    """The id of a damaged task, or a substitute if it contains none."""
     found = _ID.search(data)
     return found[0].decode() if found else f"unknown-{crc32(data):08x}"
 
@@ -134,14 +134,14 @@ def decode_head(data: bytes) -> ObjectHeader:
             pass
         try:
             return _heads.decode(data)
-        except msgspec.ValidationError:  # one of its notes is none, or it is damaged, which the next line says
+        except msgspec.ValidationError:  # a note is damaged; if anything else is, the next line raises
             return _with_notes_set_aside(_loose_heads.decode(data))
     except RecursionError as error:
         raise ValueError(f"it is nested too deeply: {error}") from error
 
 
 def _with_notes_set_aside(head: _LooseHead) -> ObjectHeader:
-    """What stands among the notes and is none is kept as a note under `quarantine/`."""
+    """Damaged notes become notes under `quarantine/`."""
     notes = list[StoredNote]()
     for raw in head.notes:
         try:
@@ -155,47 +155,48 @@ def _with_notes_set_aside(head: _LooseHead) -> ObjectHeader:
 
 
 class UnknownParts(NamedTuple):
-    """What a newer qo wrote beside the tasks, and this one does not know."""
+    """Fields outside the tasks that a newer qo wrote."""
 
     head: dict[str, bytes]
     notes: dict[str, Unknown]  # by the note's name
 
 
 def unknown_parts(data: bytes, head: ObjectHeader) -> UnknownParts:
-    """Few objects have any, so the whole is only looked through if it is not all known."""
+    """Few objects have any: a head that decodes strictly has none."""
     if isinstance(head, _StrictHead):
         return UnknownParts({}, {})
     parts = msgspec.json.decode(data, type=dict[str, msgspec.Raw])
     notes = msgspec.json.decode(parts.get("notes", b"[]"), type=list[msgspec.Raw])
     return UnknownParts(
-        # Without line feeds: see `encode_object`.
+        # without line feeds: see `encode_object`
         {name: msgspec.json.format(bytes(parts[name]), indent=-1) for name in parts.keys() - _HEAD.names},
         {
             note.name: unknown_fields(bytes(raw), _NOTE)
             for note, raw in zip(head.notes, notes, strict=True)
-            if note.data != bytes(raw)  # not set aside
+            if note.data != bytes(raw)  # the note was not set aside
         },
     )
 
 
 def check_head(place: str, head: ObjectHeader) -> Format:
-    """The format to write: the object's own if that is newer. Raises Refused for one that shuts this build out."""
+    """The format to write: the object's own if that is newer. Raises Refused if a newer qo excludes this build."""
     found = Format(format=head.format, since=head.since, qo=head.qo)
     check_format(place, found, FORMAT)
     return found if head.format > FORMAT else format_of(FORMAT, additive=ADDITIVE)
 
 
 def salvage(data: bytes) -> tuple[bytes, ObjectHeader, list[bytes]]:
-    """What is intact of a damaged object: its head as text, and with those tasks; and the text of the other tasks.
+    """Recover what is intact in a damaged object.
 
-    Raises ValueError if the head is not intact.
+    Returns the text of its head, the head with the intact tasks, and the texts of the damaged tasks. Raises ValueError
+    if the head is not intact.
     """
     pieces = data.split(b"\n")
     first, *records = [b"\n".join(pair) for pair in zip(pieces[::2], pieces[1::2], strict=False)]
     if not check_seal(first):
-        raise ValueError("what precedes its tasks has no checksum")
+        raise ValueError("the part before its tasks has no checksum")
     if not any(record.startswith(b"]}\n") for record in records):
-        raise ValueError("it ends early")
+        raise ValueError("it is truncated")
     text = pieces[0] + b"]}"
     head = decode_head(text)
     sound, damaged = list[msgspec.Raw](), list[bytes]()
@@ -215,9 +216,9 @@ def salvage(data: bytes) -> tuple[bytes, ObjectHeader, list[bytes]]:
 
 
 def encode_object(head: ObjectHeader, records: Collection[bytes], unknown: UnknownParts) -> bytes:
-    """The head, with the tasks' bytes put in as they are. Each part carries a checksum, and so does the whole.
+    """The object: the head, and the encoded records as they are. Each part has a checksum, and so has the whole.
 
-    No part holds a line feed, so that those that are intact can be told even where the whole is damaged.
+    No part contains a line feed, so that intact parts of a damaged object can be recognised.
     """
     if unknown.notes:
         notes = [put_back(_encoder.encode(note), unknown.notes.get(note.name, {}), _NOTE) for note in head.notes]
@@ -230,11 +231,12 @@ def encode_object(head: ObjectHeader, records: Collection[bytes], unknown: Unkno
 
 
 def grown(record: Record | None, task: Task, *, without_event: bool) -> Record:
-    steps = record.events if record is not None else ()
-    return Record(task=task, events=steps if without_event else (*steps, _step(task))[-_MOST_EVENTS:])
+    """The next version of the record."""
+    events = record.events if record is not None else ()
+    return Record(task=task, events=events if without_event else (*events, _stored_event(task))[-_MAX_EVENTS:])
 
 
-def _step(task: Task) -> StoredEvent:
+def _stored_event(task: Task) -> StoredEvent:
     return StoredEvent(
         task.version,
         task.updated_at,

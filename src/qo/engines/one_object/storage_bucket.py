@@ -1,11 +1,10 @@
-"""Any object with `read` and `write` as a bucket of one object: storage adapters of one's own.
+"""A user's storage object with `read` and `write` as a bucket of one object.
 
-Their `write(content, if_match=None)` overwrites whatever is there, so that interface cannot say "only if there is
-nothing". The first write is guarded as well as it allows: when there is nothing, an empty object is put there and left
-alone for `settle` seconds, and only then the queue is written, over that version. Two processes that begin at the same
-time both put an empty object, which hurts nobody; one that is delayed by more than `settle` between its look and its
-write could still wipe out what the other has done. A storage that has `create` too has no such gap, and neither has a
-bucket (`?layout=one`).
+Its `write(content, if_match=None)` overwrites unconditionally, so it cannot create an object only if there is none.
+Instead, a process that finds no object writes an empty one, waits for `settle` seconds, and then writes the queue over
+the version that it reads. Two processes that start at the same time both write an empty object, which is harmless. A
+process that is delayed by more than `settle` seconds between its read and its first write could still overwrite the
+queue of another. A storage with a `create` method has no such gap, and neither has a bucket (`?layout=one`).
 """
 
 import asyncio
@@ -20,14 +19,14 @@ from qo.errors import Conflict, OutcomeUnknown, QoError, Refused, StorageError
 from qo.storages import CreatingStorage, ObjectStorage
 
 T = TypeVar("T")
-_CONTENT_AND_VERSION = 2  # what a read returns
-_LOST_RACES = {"CASConflictError", "Conflict", "ConflictError", "PreconditionFailed"}
+_CONTENT_AND_VERSION = 2  # the length of the tuple that `read` returns
+_CONFLICT_ERRORS = {"CASConflictError", "Conflict", "ConflictError", "PreconditionFailed"}
 
 
 def _checked(method: str, answer: Awaitable[T]) -> Awaitable[T]:
-    """Raises Refused for the answer of a method that is no coroutine."""
+    """Raises Refused if the method is not a coroutine function."""
     if not isawaitable(answer):
-        raise Refused(f"the storage's {method}() does not wait: define it as `async def {method}`")
+        raise Refused(f"the storage's {method}() is not awaitable; define it as `async def {method}`")
     return answer
 
 
@@ -48,7 +47,7 @@ class StorageBucket:
             await self._begin()
             content, version = await self._read()
         if version is None:
-            raise StorageError("the storage forgot what was written to it")
+            raise StorageError("the storage returned no content after a write; check its read()")
         return Blob(content, version, self._clock())
 
     async def _begin(self) -> None:
@@ -61,12 +60,12 @@ class StorageBucket:
         if expected == NEW and isinstance(storage, CreatingStorage):
             return await self._ask("create", lambda: storage.create(data))
         if expected == NEW:
-            raise Conflict(f"{key} is there: reading it has put it there")
+            raise Conflict(f"{key} exists: reading it has created it")
         return await self._write(data, expected)
 
     def _check(self, key: str) -> None:
         if key != self._key:
-            raise StorageError(f"this storage holds one object, {self._key}, and no {key}")
+            raise StorageError(f"this storage holds one object, {self._key}; there is no {key}")
 
     async def _read(self) -> tuple[bytes, str | None]:
         try:
@@ -89,9 +88,9 @@ class StorageBucket:
         except QoError:
             raise
         except Exception as error:
-            if type(error).__name__ in _LOST_RACES:
-                raise Conflict("the object was written by someone else") from error
-            raise OutcomeUnknown(f"the storage did not say whether it took the write: {error}") from error
+            if type(error).__name__ in _CONFLICT_ERRORS:
+                raise Conflict("the object was written by another process") from error
+            raise OutcomeUnknown(f"the storage did not report whether the write succeeded: {error}") from error
 
     async def delete(self, key: str) -> None:
         raise StorageError(f"{key} cannot be removed through this storage")
