@@ -15,7 +15,7 @@ from qo.engines.large_values import LargeValuesEngine
 from qo.engines.object_per_task import ObjectPerTaskEngine
 from qo.engines.object_per_task import stored_format as per_task
 from qo.engines.one_object import record as one_object
-from qo.engines.postgres import schema
+from qo.engines.postgres.statements import VERSION as POSTGRES_VERSION
 from qo.engines.redis.scripts import FORMAT
 from qo.engines.redis.task_fields import Description
 from qo.sqlite_tables.header import VERSION
@@ -78,8 +78,8 @@ class NewerPostgres(NewerBuild):
             for table in (*_COLUMNS, "ready", "coming", "leases"):
                 db.execute(f"ALTER TABLE test.{table} ADD extra text NOT NULL DEFAULT 'x'")
                 db.execute(f"UPDATE test.{table} SET extra = 'kept'")
-            number = schema.VERSION + 1
-            since = schema.VERSION if is_additive else number
+            number = POSTGRES_VERSION + 1
+            since = POSTGRES_VERSION if is_additive else number
             db.execute("INSERT INTO test.schema_version (version, since, qo) VALUES (%s, %s, %s)", (number, since, QO))
 
     async def unknown(self) -> list[Any]:

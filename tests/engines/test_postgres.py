@@ -14,7 +14,12 @@ from qo.engine import Engine
 from qo.engines import examine, open_engine
 from qo.engines.postgres import PostgresEngine
 from qo.engines.postgres.address import address_of
-from qo.engines.postgres.batches import Batch, columns, completions, wanted
+from qo.engines.postgres.parameters import (
+    AddBatch,
+    change_parameters,
+    claim_parameters,
+    completion_parameters,
+)
 from qo.engines.postgres.pool import PostgresPool
 from qo.engines.postgres.reader import query
 from qo.engines.postgres.statements import fill, statement
@@ -54,9 +59,9 @@ class TestPostgres(EngineContract):
         await damage_postgres(engine, task_id, "retry = '{\"half'")
 
 
-def line(engine: PostgresEngine) -> PostgresPool:
-    assert engine._rooms is not None
-    return engine._rooms.line
+def pool(engine: PostgresEngine) -> PostgresPool:
+    assert engine._open_engine is not None
+    return engine._open_engine.pool
 
 
 async def wrong(url: str) -> list[str]:
@@ -68,7 +73,7 @@ async def wrong(url: str) -> list[str]:
 
 def test_a_url_names_a_server_and_a_schema() -> None:
     address = address_of("postgresql://me:s3cret@db.example:5433/app?schema=jobs&sslmode=require")
-    assert (address.schema, address.shown) == ("jobs", "postgresql://db.example:5433/app")
+    assert (address.schema, address.shown_url) == ("jobs", "postgresql://db.example:5433/app")
     assert "sslmode=require" in address.conninfo and "schema" not in address.conninfo
     assert address_of("postgres:///app").schema == "qo"
 
@@ -105,7 +110,7 @@ async def test_an_engine_that_is_not_open_says_so(url: str) -> None:
 
 
 async def test_a_newer_schema_is_refused(engine: PostgresEngine, url: str) -> None:
-    await line(engine).execute("INSERT INTO test.schema_version VALUES (99)", {})
+    await pool(engine).execute("INSERT INTO test.schema_version VALUES (99)", {})
     with pytest.raises(StorageError, match="newer qo"):
         await open_engine(url).open()
     assert any("newer qo" in detail for detail in await wrong(url))
@@ -142,7 +147,7 @@ def _analyzed(db: psycopg.Connection[Any], *, late: bool) -> Iterator[None]:
 
 
 async def plan(engine: PostgresEngine, sql: str, values: dict[str, Any], how: str = "EXPLAIN") -> str:
-    return "\n".join(row[0] for row in await line(engine).execute(f"{how} {sql}", values))
+    return "\n".join(row[0] for row in await pool(engine).execute(f"{how} {sql}", values))
 
 
 FILTERS = [
@@ -166,9 +171,9 @@ async def test_no_statement_reads_a_whole_table(
             await engine.add([new(start + n, delay=n % 2 * 60.0) for n in range(5_000)])
         tasks = await claim(engine, limit=3_000)
         await engine.apply([complete(task) if n % 2 else fail(task, "e") for n, task in enumerate(tasks[:2_000])])
-    table, schema = engine._rooms.table, "test"  # type: ignore[union-attr]
+    table, schema = engine._open_engine.table, "test"  # type: ignore[union-attr]
     stamp = {"now": table.now(), "channel": "c"}
-    asked = wanted(claim_request()) | stamp | {"staged": False}
+    asked = claim_parameters(claim_request()) | stamp | {"is_staged": False}
     batch = [new(n, idempotency_key="k") for n in range(99)]
     steering = [cancel(task_id(n)) for n in range(99)] + [release(tasks[-1])]
     statements: list[tuple[str, dict[str, Any]]] = [
@@ -179,14 +184,14 @@ async def test_no_statement_reads_a_whole_table(
         (statement("stage", schema), {"now": 1e9, "step": 1000}),
         (
             statement("add", schema),
-            Batch(batch).columns(await table.lanes.make(Batch(batch).lanes())) | stamp | {"submit_id": 1},
+            AddBatch(batch).parameters(await table.lanes.make(AddBatch(batch).lanes())) | stamp | {"submit_id": 1},
         ),
-        (statement("complete", schema), completions([complete(task) for task in tasks[-9:]]) | stamp),
-        (statement("change", schema), columns(steering) | stamp),
+        (statement("complete", schema), completion_parameters([complete(task) for task in tasks[-9:]]) | stamp),
+        (statement("change", schema), change_parameters(steering) | stamp),
     ]
     for where in FILTERS:
         for many in (True, False):
-            sql, values = query(where, 50, Position(1e9, task_id(1)), many_pending=many)
+            sql, values = query(where, 50, Position(1e9, task_id(1)), has_many_pending=many)
             statements.append((fill(sql, schema), values | stamp))
     for sql, values in statements:
         text = await plan(engine, sql, values)
@@ -195,7 +200,7 @@ async def test_no_statement_reads_a_whole_table(
 
 async def _blocks(engine: PostgresEngine) -> int:
     """Pages a claim of ten tasks looks at. The claim is not undone: the next one meets what it left behind."""
-    asked = wanted(claim_request(types=("t",))) | {"now": engine._rooms.table.now(), "staged": False}  # type: ignore[union-attr]
+    asked = claim_parameters(claim_request(types=("t",))) | {"now": engine._open_engine.table.now(), "is_staged": False}  # type: ignore[union-attr]
     text = await plan(engine, statement("claim", "test"), asked, "EXPLAIN (ANALYZE, BUFFERS, COSTS OFF, TIMING OFF)")
     assert re.search(r"rows=10(\.00)? ", text.splitlines()[0])
     return sum(int(number) for number in re.findall(r"(?:hit|read)=(\d+)", text.split("CTE", 1)[0]))
@@ -233,18 +238,18 @@ async def test_a_task_locked_by_someone_else_is_passed_over(engine: PostgresEngi
 
 async def test_a_turn_that_outlived_its_task_is_void_and_dropped(engine: PostgresEngine, clock: ManualClock) -> None:
     await engine.add([new(0), new(1, delay=5.0)])
-    await line(engine).execute(
+    await pool(engine).execute(
         "INSERT INTO test.ready (rank, id, lane, version, lane_group, weight)"
         " SELECT rank - 1, id, lane, version + 5, 1, 0 FROM test.tasks",
         {},
     )
-    await line(engine).execute("INSERT INTO test.coming SELECT available_at, id, version + 5 FROM test.tasks", {})
+    await pool(engine).execute("INSERT INTO test.coming SELECT available_at, id, version + 5 FROM test.tasks", {})
     assert [task.id for task in await claim(engine)] == [task_id(0)]
     clock.advance(5)
     assert [task.id for task in await claim(engine)] == [task_id(1)]
     assert await claim(engine) == []
     left = "SELECT (SELECT count(*) FROM test.ready), (SELECT count(*) FROM test.coming)"
-    assert await line(engine).execute(left, {}) == [(0, 0)]
+    assert await pool(engine).execute(left, {}) == [(0, 0)]
 
 
 async def test_a_cancelled_claim_hands_its_tasks_back(engine: PostgresEngine) -> None:
@@ -265,7 +270,7 @@ async def test_leases_are_forgotten_once_their_tasks_are_settled(engine: Postgre
     await engine.apply([complete(task) for task in first[:3]])
     await engine.apply([after_error(first[3], "e", luck=0.5), cancel(first[4].id)])
     second = await claim(engine, limit=2)
-    assert await line(engine).execute("SELECT lease_id, remaining FROM test.leases", {}) == [(second[0].lease_id, 2)]
+    assert await pool(engine).execute("SELECT lease_id, remaining FROM test.leases", {}) == [(second[0].lease_id, 2)]
     assert await wrong(url) == []
 
 
@@ -274,14 +279,14 @@ async def test_leases_are_forgotten_once_their_tasks_are_settled(engine: Postgre
 
 async def test_counts_are_gathered_when_many_connections_have_counted(engine: PostgresEngine) -> None:
     await engine.add([new(n) for n in range(9)])
-    await line(engine).execute(
+    await pool(engine).execute(
         "INSERT INTO test.tally (slot, lane, status, count)"
         " SELECT -s.n, lanes.n, 'pending', 1 FROM generate_series(1, 3000) AS s (n), test.lanes",
         {},
     )
     before = await engine.count()
     assert sum(before.values()) == 3_009
-    ((rows,),) = await line(engine).execute("SELECT count(*) FROM test.tally", {})
+    ((rows,),) = await pool(engine).execute("SELECT count(*) FROM test.tally", {})
     assert rows < 10
     assert await engine.count() == before
 
@@ -353,7 +358,7 @@ async def test_waiting_after_an_empty_claim_asks_the_server_nothing(
 
 
 async def _listening(engine: PostgresEngine) -> None:
-    watch = engine._rooms.watch  # type: ignore[union-attr]
+    watch = engine._open_engine.watch  # type: ignore[union-attr]
     while not watch._is_listening:
         await watch.sleep(watch.notifications, 1.0, None)
 
@@ -393,9 +398,9 @@ async def test_a_call_that_is_cancelled_at_any_moment_leaves_nothing_open(url: s
     engine = PostgresEngine(address_of(url))
     await engine.open()
     for steps in range(0, 60, 3):
-        rooms = engine._at_work()
-        await rooms.line.close()  # the call begins by connecting
-        await rooms.watch.close()
+        opened = engine._opened()
+        await opened.pool.close()  # the call begins by connecting
+        await opened.watch.close()
         calls = [
             asyncio.create_task(trip) for trip in (engine.count(), claim(engine), engine.wait(claim_request(), 60))
         ]
@@ -450,7 +455,7 @@ async def test_the_doctor_finds_a_sound_database_sound(engine: PostgresEngine, u
 async def test_the_doctor_finds_what_is_wrong(engine: PostgresEngine, url: str, damage: str, says: str) -> None:
     await engine.add([new(0), new(1)])
     await claim_one(engine)
-    await line(engine).execute(damage, {})
+    await pool(engine).execute(damage, {})
     (detail,) = await wrong(url)
     assert says in detail
 

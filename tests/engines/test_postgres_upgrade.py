@@ -22,7 +22,7 @@ def make_old(place: str) -> None:
     with psycopg.connect(place, autocommit=True) as db:
         db.execute("CREATE SCHEMA test; CREATE TABLE test.schema_version (version integer PRIMARY KEY)")
         db.execute("INSERT INTO test.schema_version VALUES (1)")
-        db.execute(fill(files("qo.engines.postgres.schema").joinpath("0001.sql").read_text("utf-8"), "test"))
+        db.execute(fill(files("qo.engines.postgres").joinpath("schema/0001.sql").read_text("utf-8"), "test"))
         db.execute("INSERT INTO test.lanes (queue, type, needs) VALUES ('q', 't', '{}'), ('q', 'u', '{gpu}')")
         for n in range(20):
             lane, rank = 1 + n // 10, 200.0 * (n % 10)
@@ -59,7 +59,7 @@ async def test_a_migration_that_meets_a_deadlock_with_an_older_worker_is_tried_a
     async with await psycopg.AsyncConnection.connect(postgres.url(), autocommit=True) as watching:
         await watching.execute("CREATE SCHEMA test; CREATE TABLE test.schema_version (version integer PRIMARY KEY)")
         for step in range(1, 10):
-            text = files("qo.engines.postgres.schema").joinpath(f"{step:04}.sql").read_text("utf-8")
+            text = files("qo.engines.postgres").joinpath(f"schema/{step:04}.sql").read_text("utf-8")
             await watching.execute(fill(text, "test"))
             await watching.execute("INSERT INTO test.schema_version (version) VALUES (%s)", (step,))
         async with await psycopg.AsyncConnection.connect(postgres.url()) as worker:

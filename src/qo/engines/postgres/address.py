@@ -1,4 +1,4 @@
-"""`postgresql://user@host/database?schema=qo` as what libpq wants, and as what may be shown."""
+"""Parses `postgresql://user@host/database?schema=qo`."""
 
 import re
 from typing import NamedTuple
@@ -9,49 +9,53 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from qo.errors import InvalidSetting
 
-SCHEMA = "qo"
-_UNKNOWN = re.compile(r'invalid URI query parameter: "([^"]*)"')
+_DEFAULT_SCHEMA = "qo"
+_UNKNOWN_OPTION = re.compile(r'invalid URI query parameter: "([^"]*)"')
 _SCHEMA = re.compile(r"[a-z_][a-z0-9_]{0,47}")
-# A peer that fell silent is noticed within half a minute, not after TCP's own quarter of an hour.
-_WATCHFUL = {
+# Detect a server that stopped responding within 30 s. TCP's own timeout is about 15 minutes.
+_DEFAULTS = {
     "connect_timeout": 10,  # seconds
-    "keepalives_idle": 10,
-    "keepalives_interval": 5,
+    "keepalives_idle": 10,  # seconds
+    "keepalives_interval": 5,  # seconds
     "keepalives_count": 3,
-    "tcp_user_timeout": 30_000,  # milliseconds: libpq wants it so
+    "tcp_user_timeout": 30_000,  # milliseconds
 }
 
 
 class PostgresAddress(NamedTuple):
-    conninfo: str  # holds the password: never shown
+    conninfo: str  # for libpq; contains the password, so it must not be logged
     schema: str
-    shown: str
+    shown_url: str  # without credentials
 
     def __repr__(self) -> str:
-        return f"<Address {self.shown}>"
+        return f"<Address {self.shown_url}>"
 
     @property
     def channel(self) -> str:
-        """Where this schema's news are told."""
+        """The channel of NOTIFY for this schema."""
         return f"qo:{self.schema}"
 
 
 def address_of(url: str) -> PostgresAddress:
-    place, _, query = url.partition("?")
+    base, _, query = url.partition("?")
     options = parse_qsl(query, keep_blank_values=True)
-    schema = dict(options).get("schema", SCHEMA)
+    schema = dict(options).get("schema", _DEFAULT_SCHEMA)
     if not _SCHEMA.fullmatch(schema):
-        raise InvalidSetting(f"schema={schema!r} is not a name: lower case letters, digits and _, and a letter first")
+        raise InvalidSetting(
+            f"schema={schema!r} is not a name: write lower-case letters, digits and _, beginning with a letter or _"
+        )
     rest = urlencode([(name, value) for name, value in options if name != "schema"])
     try:
-        given = conninfo_to_dict(f"{place}?{rest}" if rest else place)
+        given = conninfo_to_dict(f"{base}?{rest}" if rest else base)
     except psycopg.ProgrammingError as error:
-        # Not its cause: libpq may quote the address, password and all.
-        option = _UNKNOWN.search(str(error))
-        is_name = option is not None and option[1].isidentifier()  # or part of a password whose ? is not encoded
-        wrong = (
+        # Not chained, because libpq may quote the URL with its password.
+        option = _UNKNOWN_OPTION.search(str(error))
+        is_name = (
+            option is not None and option[1].isidentifier()
+        )  # otherwise it may be part of a password whose ? is not encoded
+        problem = (
             f"there is no option {option[1]!r}" if option and is_name else "write postgresql://user@host:5432/database"
         )
-        raise InvalidSetting(f"not a Postgres address: {wrong}; options are `schema` and those of libpq") from None
-    shown = f"{given.get('host') or 'localhost'}:{given.get('port') or 5432}/{given.get('dbname') or ''}"
-    return PostgresAddress(make_conninfo("", **_WATCHFUL | given), schema, f"postgresql://{shown}")
+        raise InvalidSetting(f"not a Postgres URL: {problem}; options are `schema` and those of libpq") from None
+    place = f"{given.get('host') or 'localhost'}:{given.get('port') or 5432}/{given.get('dbname') or ''}"
+    return PostgresAddress(make_conninfo("", **_DEFAULTS | given), schema, f"postgresql://{place}")

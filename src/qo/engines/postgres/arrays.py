@@ -1,7 +1,7 @@
-"""Lists as Postgres arrays, in its binary format.
+"""Lists in the binary format of Postgres arrays.
 
-The driver would look at every element to find its type, at a microsecond each; we know the types, and a batch of a
-thousand tasks has a dozen such lists.
+The driver inspects every element to find its type, at a microsecond each, and a batch of a thousand tasks has a dozen
+lists. Here the types are known.
 """
 
 from collections.abc import Callable, Sequence
@@ -11,16 +11,16 @@ from typing import Any
 from psycopg.adapt import AdaptersMap, Dumper
 from psycopg.pq import Format
 
-_HEADER = Struct(">5i")  # dimensions, has nulls, element type, size, first index
+_HEADER = Struct(">5i")  # dimensions, has nulls, OID of the element type, size, first index
 _NULL = b"\xff\xff\xff\xff"
 _FLOAT, _INTEGER, _LENGTH = Struct(">id"), Struct(">ii"), Struct(">i")
-_UUID = "00000010"  # the length of one, in hexadecimal
+_UUID_LENGTH = "00000010"  # hexadecimal
 
 
 class Array(bytes):
-    """A list that is ready to be sent."""
+    """An encoded list."""
 
-    oid = element = 0
+    oid = element = 0  # the OIDs of the array and of its elements
 
 
 class Texts(Array):
@@ -52,10 +52,10 @@ def blobs(values: Sequence[bytes | None]) -> Blobs:
 
 
 def uuids(ids: Sequence[str]) -> Uuids:
-    """Of canonical ids: see `check_id`."""
+    """Encode ids in canonical form: see `check_id`."""
     if not ids:
         return Uuids(_empty(Uuids))
-    return Uuids(_head(Uuids, len(ids)) + bytes.fromhex(_UUID + _UUID.join(ids).replace("-", "")))
+    return Uuids(_head(Uuids, len(ids)) + bytes.fromhex(_UUID_LENGTH + _UUID_LENGTH.join(ids).replace("-", "")))
 
 
 def floats(values: Sequence[float | None]) -> Floats:
@@ -69,12 +69,12 @@ def integers(values: Sequence[int | None]) -> Integers:
 def _numbers(kind: type[Array], values: Sequence[float | None], one: Struct, width: int, code: str) -> bytes:
     if not values:
         return _empty(kind)
-    if None not in values:  # all of one width: one call
+    if None not in values:  # elements of equal width: one call packs them all
         flat: list[Any] = [width] * (2 * len(values))
         flat[1::2] = values
         return _head(kind, len(values)) + pack(f">{f'i{code}' * len(values)}", *flat)
-    written: Callable[[Any], bytes] = lambda value: _NULL if value is None else one.pack(width, value)  # noqa: E731
-    return _head(kind, len(values)) + b"".join(map(written, values))
+    encode: Callable[[Any], bytes] = lambda value: _NULL if value is None else one.pack(width, value)  # noqa: E731
+    return _head(kind, len(values)) + b"".join(map(encode, values))
 
 
 def _array(kind: type[Array], values: Sequence[bytes | None]) -> bytes:
@@ -108,7 +108,7 @@ def _dumper(kind: type[Array]) -> type[Dumper]:
 _DUMPERS = [(kind, _dumper(kind)) for kind in (Texts, Blobs, Floats, Integers, Uuids)]
 
 
-def teach(adapters: AdaptersMap) -> None:
-    """Make a connection or cursor know these arrays."""
+def register_arrays(adapters: AdaptersMap) -> None:
+    """Make a connection or cursor accept these arrays as parameters."""
     for kind, dumper in _DUMPERS:
         adapters.register_dumper(kind, dumper)

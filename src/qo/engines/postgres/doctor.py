@@ -8,8 +8,8 @@ import psycopg
 from qo.clock import system_clock
 from qo.engines.postgres.address import PostgresAddress, address_of
 from qo.engines.postgres.driver_errors import to_qo_error
-from qo.engines.postgres.schema import VERSION, version_of
-from qo.engines.postgres.statements import statement
+from qo.engines.postgres.migrations import version_of
+from qo.engines.postgres.statements import VERSION, statement
 from qo.errors import StorageError
 from qo.findings import Finding
 
@@ -46,7 +46,7 @@ class _Database:
 
 
 async def _examine(database: _Database) -> AsyncIterator[Finding]:
-    yield Finding("server", True, f"{database.address.shown} responds")
+    yield Finding("server", True, f"{database.address.shown_url} responds")
     yield _version(database.connection.info.server_version)
     yield await _clock(database)
     yield await _durability(database)

@@ -1,4 +1,4 @@
-"""The driver's errors as sentences a user can act on."""
+"""Turns the driver's errors into QoErrors that say what to do."""
 
 import psycopg
 from psycopg import errors
@@ -12,24 +12,30 @@ LANE_GONE = (errors.ForeignKeyViolation, errors.NotNullViolation)
 _ADVICE: tuple[tuple[type[Exception] | tuple[type[Exception], ...], str], ...] = (
     (
         (errors.InvalidPassword, errors.InvalidAuthorizationSpecification),
-        "the server refused the user; check the name, the password and pg_hba.conf",
+        "the server rejected the user; check the name, the password and pg_hba.conf",
     ),
     (errors.InvalidCatalogName, "there is no such database; create it (createdb) or name another"),
-    (errors.InsufficientPrivilege, "this user may not do that; grant it the rights, or create the schema for it"),
+    (errors.InsufficientPrivilege, "this user lacks a privilege; grant it, or create the schema for the user"),
     (errors.ReadOnlySqlTransaction, "this server is a read-only standby; connect to the primary"),
-    (errors.DiskFull, "the server's disk is full and nothing of this call was kept; free some space and try again"),
-    (errors.TooManyConnections, "the server has no connection left; raise max_connections or run fewer processes"),
+    (errors.DiskFull, "the server's disk is full and nothing of this call was stored; free some space and try again"),
+    (errors.TooManyConnections, "the server has no free connection; raise max_connections or run fewer processes"),
     (
         (errors.UndefinedTable, errors.InvalidSchemaName),
-        "the queue's tables are gone; open the queue again to create them",
+        "the queue's tables do not exist; open the queue again to create them",
     ),
-    (errors.QueryCanceled, "the server gave up; look for locks held too long, or a short statement_timeout"),
+    (
+        errors.QueryCanceled,
+        "the server cancelled the statement; look for locks held too long, or a short statement_timeout",
+    ),
     (errors.LockNotAvailable, "a lock was held too long; look for a transaction that hangs, then try again"),
     (LANE_GONE, "the lane of a task was added or removed after this transaction began; repeat the transaction"),
-    ((errors.DeadlockDetected, errors.SerializationFailure), "others were in the way again and again; try again"),
+    (
+        (errors.DeadlockDetected, errors.SerializationFailure),
+        "it conflicted with other transactions several times; try again",
+    ),
     (
         (psycopg.OperationalError, psycopg.InterfaceError),
-        "the server cannot be reached or cut the connection; check that it runs, then try again",
+        "the server cannot be reached or closed the connection; check that it is running, then try again",
     ),
 )
 
@@ -40,27 +46,27 @@ _FINAL = (
     errors.InsufficientPrivilege,
     errors.ReadOnlySqlTransaction,
 )
-_NEWER = "QO001"  # raised by `require_format`: a newer qo has migrated the tables
-_FINAL_WORDS = ("authentication failed", "does not exist", "no pg_hba.conf entry", "permission denied")
+_NEWER_FORMAT = "QO001"  # SQLSTATE of `require_format`: a newer qo has migrated the tables
+_FINAL_TEXTS = ("authentication failed", "does not exist", "no pg_hba.conf entry", "permission denied")
 
-AGAIN = (errors.DeadlockDetected, errors.SerializationFailure)  # nothing was written, and a second try may do
+TRANSIENT = (errors.DeadlockDetected, errors.SerializationFailure)  # rolled back; a retry may succeed
 
 
 def is_final(error: psycopg.Error) -> bool:
-    """The server will not have it, however often it is asked. While connecting, the driver tells only its words."""
+    """Whether a retry gets the same error. Errors of a connection attempt have no SQLSTATE, only a text."""
     if isinstance(error, _FINAL):
         return True
     text = str(error)
-    return error.sqlstate is None and "FATAL" in text and any(words in text for words in _FINAL_WORDS)
+    return error.sqlstate is None and "FATAL" in text and any(part in text for part in _FINAL_TEXTS)
 
 
 def to_qo_error(
     address: PostgresAddress, error: psycopg.Error, kind: type[StorageError] = StorageError, *, doing: str = ""
 ) -> StorageError:
-    if error.sqlstate == _NEWER:
-        return NewerFormat(f"{address.shown}: {error.diag.message_primary}")
-    advice = next((text for known, text in _ADVICE if isinstance(error, known)), "Postgres refused the call")
+    if error.sqlstate == _NEWER_FORMAT:
+        return NewerFormat(f"{address.shown_url}: {error.diag.message_primary}")
+    advice = next((text for kinds, text in _ADVICE if isinstance(error, kinds)), "Postgres refused the call")
     if kind is StorageError and is_final(error):
         kind = Refused
-    said = " ".join(str(error).split()) or type(error).__name__
-    return kind(f"{address.shown}{doing}: {advice} ({said})")
+    text = " ".join(str(error).split()) or type(error).__name__
+    return kind(f"{address.shown_url}{doing}: {advice} ({text})")

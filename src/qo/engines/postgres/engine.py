@@ -1,9 +1,9 @@
-"""The Postgres engine: the port on one side, a line to the server and a watch on the other."""
+"""The Postgres engine: a pool of connections, a reader, a table to write and a watch behind the engine port."""
 
 import asyncio
 import os
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import psycopg
 
@@ -11,14 +11,14 @@ from qo.clock import Clock
 from qo.engine import Engine
 from qo.engines.hand_backs import HandBacks
 from qo.engines.postgres.address import PostgresAddress, address_of
-from qo.engines.postgres.arrays import teach
-from qo.engines.postgres.batches import wanted
+from qo.engines.postgres.arrays import register_arrays
 from qo.engines.postgres.driver_errors import to_qo_error
+from qo.engines.postgres.migrations import prepare, version_of
+from qo.engines.postgres.parameters import claim_parameters
 from qo.engines.postgres.pool import PostgresPool, Rows
 from qo.engines.postgres.reader import PostgresReader
-from qo.engines.postgres.schema import VERSION, prepare, version_of
-from qo.engines.postgres.statements import statement
-from qo.engines.postgres.table import PostgresTable, answers
+from qo.engines.postgres.statements import VERSION, statement
+from qo.engines.postgres.table import PostgresTable, added_from
 from qo.engines.postgres.watch import PostgresWatch
 from qo.engines.retry import retry_opening
 from qo.engines.schemas import Schema
@@ -37,162 +37,165 @@ from qo.model import (
     page_start,
 )
 
-Wanted = tuple[tuple[str, ...], tuple[str, ...], frozenset[str]]
+_Matching: TypeAlias = tuple[tuple[str, ...], tuple[str, ...], frozenset[str]]  # queues, types, capabilities
+_EmptyClaim: TypeAlias = tuple[int, float | None]  # notifications before it, seconds until the next task is due
 
 
-class _Rooms:
-    """What an open engine has."""
+class _OpenPostgres:
+    """The state of an open engine."""
 
-    def __init__(self, line: PostgresPool, clock: Clock | None) -> None:
-        self.line = line
-        self.table = PostgresTable(line, clock)
+    def __init__(self, pool: PostgresPool, clock: Clock | None) -> None:
+        self.pool = pool
+        self.table = PostgresTable(pool, clock)
         self.hand_backs = HandBacks(self.table.apply)
-        self.reading = PostgresReader(line, self.table)
-        self.watch = PostgresWatch(line)
+        self.reader = PostgresReader(pool, self.table)
+        self.watch = PostgresWatch(pool)
 
 
 class PostgresEngine(Engine):
     def __init__(self, address: PostgresAddress, clock: Clock | None = None) -> None:
         self._address = address
-        self._clock = clock  # None: the server's own clock rules
-        self._rooms: _Rooms | None = None
+        self._clock = clock  # None: the server's clock
+        self._open_engine: _OpenPostgres | None = None
         self._opening = asyncio.Lock()
-        self._looks: dict[Wanted, tuple[int, float | None]] = {}
+        self._empty_claims: dict[_Matching, _EmptyClaim] = {}
 
     async def open(self) -> None:
         async with self._opening:
-            if self._rooms is not None and self._rooms.line.pid == os.getpid():
+            if self._open_engine is not None and self._open_engine.pool.pid == os.getpid():
                 return
-            line = PostgresPool(self._address)
-            connection = await retry_opening(line.connect)
+            pool = PostgresPool(self._address)
+            connection = await retry_opening(pool.connect)
             try:
                 await prepare(connection, self._address)
             finally:
                 await connection.close()
-            self._rooms = _Rooms(line, self._clock)
+            self._open_engine = _OpenPostgres(pool, self._clock)
 
     async def close(self) -> None:
-        rooms, self._rooms = self._rooms, None
-        if rooms is None or rooms.line.pid != os.getpid():  # in a forked child there is nothing to let go of
+        opened, self._open_engine = self._open_engine, None
+        if opened is None or opened.pool.pid != os.getpid():  # a forked child has nothing to close
             return
-        rooms.line.is_open = False
-        await rooms.hand_backs.finish()
-        await rooms.watch.close()
-        await rooms.line.close()
+        opened.pool.is_open = False
+        await opened.hand_backs.finish()
+        await opened.watch.close()
+        await opened.pool.close()
 
-    def _at_work(self) -> _Rooms:
-        rooms = self._rooms
-        if rooms is None:
-            raise StorageError(f"{self._address.shown} is not open; call open() first")
-        if rooms.line.pid != os.getpid():
-            raise StorageError(f"{self._address.shown} was opened before a fork; open an engine of its own here")
-        return rooms
+    def _opened(self) -> _OpenPostgres:
+        opened = self._open_engine
+        if opened is None:
+            raise StorageError(f"{self._address.shown_url} is not open; call open() first")
+        if opened.pool.pid != os.getpid():
+            shown_url = self._address.shown_url
+            raise StorageError(f"{shown_url} was opened before a fork; open another engine in this process")
+        return opened
 
     # --- writing
 
     async def add(self, tasks: Sequence[NewTask]) -> list[Added]:
         check_distinct(task.id for task in tasks)
-        return await self._at_work().table.add(tasks)
+        return await self._opened().table.add(tasks)
 
     async def add_on(
         self, connection: psycopg.AsyncConnection[Any] | psycopg.Connection[Any], tasks: Sequence[NewTask]
     ) -> list[Added]:
-        """Add on the caller's own connection, in its transaction: the tasks exist if and only if the caller commits."""
+        """Add in the transaction of the caller's connection: the tasks exist if and only if the caller commits."""
         check_distinct(task.id for task in tasks)
         if not tasks:
             return []
-        values = await self._at_work().table.submission(tasks)
+        values = await self._opened().table.parameters_for_transaction(tasks)
         try:
-            rows = await _run_on(connection, statement("add", self._address.schema), values)
-            is_keyed = any(task.idempotency_key is not None for task in tasks)
-            last = await _run_on(connection, statement("last", self._address.schema), values) if is_keyed else []
-            return answers(tasks, rows, last)
+            inserted = await _run_on(connection, statement("add", self._address.schema), values)
+            has_key = any(task.idempotency_key is not None for task in tasks)
+            last = await _run_on(connection, statement("last", self._address.schema), values) if has_key else []
+            return added_from(tasks, inserted, last)
         except psycopg.Error as error:
-            raise to_qo_error(self._address, error, doing=", on the connection you gave") from error
+            raise to_qo_error(self._address, error, doing=", on the caller's connection") from error
 
     async def claim(self, request: ClaimRequest) -> list[Task]:
-        rooms = self._at_work()
-        notifications = rooms.watch.notifications
-        tasks = await rooms.hand_backs.claim(rooms.table.claim(request))
+        opened = self._opened()
+        notifications = opened.watch.notifications
+        tasks = await opened.hand_backs.claim(opened.table.claim(request))
         if not tasks:
-            self._looks[_wanted(request)] = (notifications, rooms.table.due_in)
+            self._empty_claims[_matching(request)] = (notifications, opened.table.due_in)
         return tasks
 
     async def apply(self, changes: Sequence[Change]) -> list[bool]:
         check_distinct(change.id for change in changes)
-        return await self._at_work().table.apply(changes)
+        return await self._opened().table.apply(changes)
 
     async def delete(self, ids: Sequence[str]) -> list[bool]:
         check_distinct(ids)
-        return await self._at_work().table.delete(ids)
+        return await self._opened().table.delete(ids)
 
     async def write_note(self, name: str, data: bytes, *, expected: str) -> str:
-        return await self._at_work().table.write_note(name, data, expected)
+        return await self._opened().table.write_note(name, data, expected)
 
     async def drop_note(self, name: str) -> None:
-        await self._at_work().table.drop_note(name)
+        await self._opened().table.drop_note(name)
 
     # --- reading
 
     async def get(self, ids: Sequence[str]) -> list[Task | None]:
-        return await self._at_work().reading.get(ids)
+        return await self._opened().reader.get(ids)
 
     async def find(
         self, where: Filter, *, limit: int, after: str = "", created_before: float | None = None
     ) -> list[Task]:
-        return await self._at_work().reading.find(where, limit, page_start(after, created_before))
+        return await self._opened().reader.find(where, limit, page_start(after, created_before))
 
     async def count(self) -> Counts:
-        return await self._at_work().reading.count()
+        return await self._opened().reader.count()
 
     async def history(self, task_id: str) -> list[Event]:
-        return await self._at_work().reading.history(task_id)
+        return await self._opened().reader.history(task_id)
 
     async def now(self) -> float:
-        return await self._at_work().reading.now()
+        return await self._opened().reader.now()
 
     async def read_note(self, name: str) -> Note | None:
-        return await self._at_work().reading.read_note(name)
+        return await self._opened().reader.read_note(name)
 
     async def notes(self, prefix: str) -> list[Note]:
-        return await self._at_work().reading.notes(prefix)
+        return await self._opened().reader.notes(prefix)
 
     async def repair(self) -> int:
         """Remove lanes without tasks. Nothing was broken, so no repair is reported."""
-        await self._at_work().table.lanes.remove_empty()
+        await self._opened().table.lanes.remove_empty()
         return 0
 
     # --- waiting
 
     async def wait(self, request: ClaimRequest, timeout: float) -> None:
-        """A claim that found nothing was a look too: after it, waiting asks the server nothing."""
-        rooms = self._at_work()
-        look = self._looks.pop(_wanted(request), None) or await self._look(rooms, request)
-        if look is not None:
-            await rooms.watch.sleep(look[0], timeout, look[1])
+        """Wait for claimable tasks. After a claim that found nothing, this sends no statement."""
+        opened = self._opened()
+        empty_claim = self._empty_claims.pop(_matching(request), None) or await self._check(opened, request)
+        if empty_claim is not None:
+            notifications, due_in = empty_claim
+            await opened.watch.sleep(notifications, timeout, due_in)
 
-    async def _look(self, rooms: _Rooms, request: ClaimRequest) -> tuple[int, float | None] | None:
-        """None: there is something to claim."""
-        notifications = rooms.watch.notifications
-        now_coming: Rows = await rooms.line.read("claimable", wanted(request) | {"now": rooms.table.now()})
-        ((now, coming, claimable),) = now_coming
-        return None if claimable else (notifications, None if coming is None else coming - now)
+    async def _check(self, opened: _OpenPostgres, request: ClaimRequest) -> _EmptyClaim | None:
+        """None: a task can be claimed."""
+        notifications = opened.watch.notifications
+        rows = await opened.pool.read("claimable", claim_parameters(request) | {"now": opened.table.now()})
+        ((now, next_due_at, is_claimable),) = rows
+        return None if is_claimable else (notifications, None if next_due_at is None else next_due_at - now)
 
 
 async def _run_on(
     connection: psycopg.AsyncConnection[Any] | psycopg.Connection[Any], sql: str, values: dict[str, Any]
 ) -> Rows:
-    """With a cursor of ours: the caller's own kind may bind parameters or make rows in its own way."""
+    """Use a new cursor, because the caller's cursor class may bind parameters or return rows differently."""
     if isinstance(connection, psycopg.Connection):
         with psycopg.Cursor(connection, row_factory=psycopg.rows.tuple_row) as cursor:
-            teach(cursor.adapters)
+            register_arrays(cursor.adapters)
             return cursor.execute(sql, values).fetchall()
     async with psycopg.AsyncCursor(connection, row_factory=psycopg.rows.tuple_row) as async_cursor:
-        teach(async_cursor.adapters)
+        register_arrays(async_cursor.adapters)
         return await (await async_cursor.execute(sql, values)).fetchall()
 
 
-def _wanted(request: ClaimRequest) -> Wanted:
+def _matching(request: ClaimRequest) -> _Matching:
     return request.queues, request.types, request.capabilities
 
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from qo.engines.postgres.arrays import integers, texts
 from qo.engines.postgres.pool import LaneGone, PostgresPool
 
-Key = tuple[str, str, tuple[str, ...], int]
+LaneKey = tuple[str, str, tuple[str, ...], int]
 
 _MAX_REMOVED = 1000  # lanes or groups removed by one statement
 _MAX_CACHED = 100_000  # lanes that a process remembers
@@ -31,23 +31,23 @@ class LaneNumbers(NamedTuple):
 class PostgresLanes:
     """A cache of lanes. Each lane is added in its own transaction, before its first task."""
 
-    def __init__(self, line: PostgresPool) -> None:
-        self._line = line
+    def __init__(self, pool: PostgresPool) -> None:
+        self._pool = pool
         self._lanes: dict[int, PostgresLane] = {}  # may include removed lanes: their numbers are not used again
-        self._numbers: dict[Key, LaneNumbers] = {}
+        self._numbers: dict[LaneKey, LaneNumbers] = {}
 
     async def look_up(self, numbers: Iterable[int]) -> Mapping[int, PostgresLane]:
         """At least the lanes with these numbers."""
         needed = set(numbers)
         lanes = self._lanes  # `make` may replace the attribute during the read below
         if missing := needed - lanes.keys():
-            rows = await self._line.read("lanes", {"lane": integers(sorted(missing))})
+            rows = await self._pool.read("lanes", {"lane": integers(sorted(missing))})
             if len(lanes) > _MAX_CACHED:
                 lanes = self._lanes = {n: lanes[n] for n in needed if n in lanes}
             lanes |= {n: _lane(row) for n, _, *row in rows}
         return lanes
 
-    async def make(self, keys: Collection[Key]) -> Mapping[Key, LaneNumbers]:
+    async def make(self, keys: Collection[LaneKey]) -> Mapping[LaneKey, LaneNumbers]:
         """At least the numbers of these lanes; a lane that does not exist is added.
 
         Raises LaneGone if one was removed again immediately. If a lane is removed later, adding a task to it raises
@@ -65,21 +65,21 @@ class PostgresLanes:
                 "needs": texts([_literal(key[2]) for key in missing]),
                 "priority": integers([key[3] for key in missing]),
             }
-            rows, _ = await self._line.write("make_lanes", values)
+            rows, _ = await self._pool.write("make_lanes", values)
             for n, group, *row in rows:
                 self._lanes[n] = lane = _lane(row)
                 self._numbers[lane] = LaneNumbers(n, group)
         if any(key not in self._numbers for key in keys):
-            raise LaneGone(f"{self._line.address.shown}: a new lane was removed immediately; try again")
+            raise LaneGone(f"{self._pool.address.shown_url}: a new lane was removed immediately; try again")
         return self._numbers
 
-    async def check(self, keys: Collection[Key]) -> None:
+    async def check(self, keys: Collection[LaneKey]) -> None:
         """Forget these lanes if one of them was removed."""
         known = {self._numbers[key].lane for key in keys if key in self._numbers}
-        if known and len(await self._line.read("lanes", {"lane": integers(sorted(known))})) < len(known):
+        if known and len(await self._pool.read("lanes", {"lane": integers(sorted(known))})) < len(known):
             self.forget(keys)
 
-    def forget(self, keys: Iterable[Key]) -> None:
+    def forget(self, keys: Iterable[LaneKey]) -> None:
         """Read the numbers of these lanes again when they are needed."""
         for key in keys:
             self._numbers.pop(key, None)
@@ -88,7 +88,7 @@ class PostgresLanes:
         """Remove lanes without tasks, and groups without lanes; at most 1,000 of each."""
         for name in ("fold_empty", "drop_zeros", "remove_lanes", "remove_groups"):
             try:
-                await self._line.write(name, {"step": _MAX_REMOVED})
+                await self._pool.write(name, {"step": _MAX_REMOVED})
             except LaneGone:  # used again since the statement began; the next sweep tries again
                 return
 
@@ -99,6 +99,6 @@ def _lane(row: list[Any]) -> PostgresLane:
 
 
 def _literal(needs: tuple[str, ...]) -> str:
-    """An array as Postgres writes it."""
+    """The text form of a Postgres array."""
     quoted = (need.replace("\\", "\\\\").replace('"', '\\"') for need in needs)
     return "{" + ",".join(f'"{need}"' for need in quoted) + "}"

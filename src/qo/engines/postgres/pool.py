@@ -1,4 +1,4 @@
-"""The line to the server: a few connections, and what is to be done when one is cut."""
+"""A pool of connections, and repeats of statements whose connection was lost."""
 
 import asyncio
 import os
@@ -10,19 +10,20 @@ import psycopg
 from psycopg import errors
 
 from qo.engines.postgres.address import PostgresAddress
-from qo.engines.postgres.arrays import teach
-from qo.engines.postgres.driver_errors import AGAIN, LANE_GONE, to_qo_error
+from qo.engines.postgres.arrays import register_arrays
+from qo.engines.postgres.driver_errors import LANE_GONE, TRANSIENT, to_qo_error
 from qo.engines.postgres.statements import statement
 from qo.errors import OutcomeUnknown, StorageError
 
 T = TypeVar("T")
 Rows = list[tuple[Any, ...]]
 
-_MOST = 5  # connections: a worker claims, settles, renews, looks around and waits at once
-_TRIES = 4
+_MAX_CONNECTIONS = 5  # a worker claims, settles, renews, reads and waits at the same time
+_MAX_ATTEMPTS = 4
 
-# Every statement here is made for its index. Without the alternatives, wrong statistics cannot talk the planner out of
-# it, and one plan is right for all parameters. A server that is set to lose commits is told not to lose ours.
+# Every statement is written for particular indexes. With the alternatives off, outdated statistics cannot mislead the
+# planner, and one plan is right for all parameters. `synchronous_commit` must be on, because an acknowledged task must
+# survive a crash.
 _SETTINGS = """
 SET enable_seqscan = off; SET enable_hashjoin = off; SET enable_mergejoin = off; SET enable_bitmapscan = off;
 SET jit = off; SET plan_cache_mode = force_generic_plan; SET client_min_messages = warning; SET application_name = 'qo';
@@ -30,12 +31,12 @@ SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('sync
 """
 
 
-class Cut(Exception):
-    """The connection was lost while a statement was under way."""
+class ConnectionLost(Exception):
+    """The connection was lost during a statement, which may have been committed."""
 
 
-class Known(StorageError):
-    """Nothing was written: a task with this id is there already."""
+class TaskExists(StorageError):
+    """Nothing was written: there is a task with this id."""
 
 
 class LaneGone(StorageError):
@@ -43,18 +44,21 @@ class LaneGone(StorageError):
 
 
 class PostgresPool:
-    """A connection is made when one is asked for and none is free. A broken one is thrown away, with all that lay
-    idle beside it: so the way back after a restart of the server is one try, not one for each of them.
+    """Connects when a connection is needed and none is idle.
+
+    A lost connection closes all idle ones, so that after a restart of the server one attempt fails, not one per
+    connection.
     """
 
     def __init__(self, address: PostgresAddress) -> None:
         self.address = address
         self.pid = os.getpid()
         self._idle: list[psycopg.AsyncConnection[Any]] = []
-        self._room = asyncio.Semaphore(_MOST)
-        self.is_open = True  # a call may still be under way when the engine is closed: it keeps no connection then
+        self._slots = asyncio.Semaphore(_MAX_CONNECTIONS)
+        self.is_open = True  # a call that ends after the engine was closed must not return its connection to the pool
 
     async def connect(self) -> psycopg.AsyncConnection[Any]:
+        """A new connection that belongs to the caller. Raises StorageError."""
         try:
             connection = await psycopg.AsyncConnection.connect(
                 self.address.conninfo, autocommit=True, prepare_threshold=0
@@ -62,7 +66,7 @@ class PostgresPool:
         except psycopg.Error as error:
             raise to_qo_error(self.address, error) from error
         try:
-            teach(connection.adapters)
+            register_arrays(connection.adapters)
             await connection.execute(_SETTINGS, prepare=False)
         except BaseException as error:
             await connection.close()
@@ -77,70 +81,79 @@ class PostgresPool:
             await connection.close()
 
     async def read(self, name: str, values: Mapping[str, Any]) -> Rows:
-        return await self.persist(lambda _: self.once(name, values), kind=StorageError)
+        return await self.repeat_if_lost(lambda _: self.run(name, values), kind=StorageError)
 
     async def write(self, name: str, values: Mapping[str, Any]) -> tuple[Rows, bool]:
-        """For a statement that may be repeated; also, whether it had to be: then it may have been written before."""
+        """Run a statement that is safe to repeat. Returns also whether an earlier attempt may have been committed."""
 
-        async def step(doubtful: bool) -> tuple[Rows, bool]:  # noqa: FBT001 - see persist
-            return await self.once(name, values), doubtful
+        async def attempt(may_be_done: bool) -> tuple[Rows, bool]:  # noqa: FBT001 - see repeat_if_lost
+            return await self.run(name, values), may_be_done
 
-        return await self.persist(step)
+        return await self.repeat_if_lost(attempt)
 
-    async def persist(self, step: Callable[[bool], Awaitable[T]], kind: type[StorageError] = OutcomeUnknown) -> T:
-        """Take a step again when the line was cut in it. It is told if an earlier try may have been committed."""
-        suspect: Cut | None = None
-        for _ in range(_TRIES):
+    async def repeat_if_lost(
+        self, attempt: Callable[[bool], Awaitable[T]], kind: type[StorageError] = OutcomeUnknown
+    ) -> T:
+        """Repeat an attempt that loses its connection. Its argument: whether an earlier one may have been committed.
+
+        If no attempt succeeds after a connection was lost, an error of `kind` is raised.
+        """
+        lost: ConnectionLost | None = None
+        for _ in range(_MAX_ATTEMPTS):
             try:
-                return await step(suspect is not None)
-            except Cut as error:
-                suspect = error
+                return await attempt(lost is not None)
+            except ConnectionLost as error:
+                lost = error
             except OutcomeUnknown:
                 raise
             except StorageError as error:
-                if suspect is None:
+                if lost is None:
                     raise
                 raise kind(str(error)) from error.__cause__
-        assert suspect is not None  # noqa: S101 - for the type checker
-        raise kind(str(suspect)) from suspect.__cause__
+        assert lost is not None  # noqa: S101 - for the type checker
+        raise kind(str(lost)) from lost.__cause__
 
-    async def once(self, name: str, values: Mapping[str, Any]) -> Rows:
+    async def run(self, name: str, values: Mapping[str, Any]) -> Rows:
         return await self.execute(statement(name, self.address.schema), values)
 
     async def execute(self, sql: str, values: Mapping[str, Any]) -> Rows:
-        """Run a statement, as a transaction of its own. Raises Cut if nobody knows whether it was committed."""
-        async with self._room:
-            for left in range(_TRIES - 1, -1, -1):
+        """Run a statement in its own transaction. Raises ConnectionLost if it may have been committed."""
+        async with self._slots:
+            for left in range(_MAX_ATTEMPTS - 1, -1, -1):
                 connection = self._idle.pop() if self._idle else await self.connect()
                 try:
-                    return await self._run(connection, sql, values)
-                except AGAIN as error:
+                    return await self._execute_on(connection, sql, values)
+                except TRANSIENT as error:
                     if not left:
                         raise to_qo_error(self.address, error) from error
         raise AssertionError("unreachable")
 
-    async def _run(self, connection: psycopg.AsyncConnection[Any], sql: str, values: Mapping[str, Any]) -> Rows:
-        whole = False
+    async def _execute_on(self, connection: psycopg.AsyncConnection[Any], sql: str, values: Mapping[str, Any]) -> Rows:
+        is_usable = False
         try:
             cursor = await connection.execute(sql, values, binary=True)
             rows = await cursor.fetchall() if cursor.description else []
-            whole = True
+            is_usable = True
         except psycopg.Error as error:
             if connection.broken:
                 await self.close()
-                raise Cut(str(to_qo_error(self.address, error))) from error
-            whole = True
-            if isinstance(error, AGAIN):
+                raise ConnectionLost(str(to_qo_error(self.address, error))) from error
+            is_usable = True
+            if isinstance(error, TRANSIENT):
                 raise
-            if isinstance(error, errors.UniqueViolation):
-                raise Known(str(to_qo_error(self.address, error))) from error
-            if isinstance(error, LANE_GONE):
-                raise LaneGone(str(to_qo_error(self.address, error))) from error
-            raise to_qo_error(self.address, error) from error
+            raise self._refusal(error) from error
         finally:
-            if whole and self.is_open:
+            if is_usable and self.is_open:
                 self._idle.append(connection)
-            else:  # closed, or cut, or the caller was cancelled in the middle of it
+            else:  # the pool is closed, the connection is lost, or the caller was cancelled during the statement
                 with suppress(psycopg.Error):
                     await connection.close()
         return rows
+
+    def _refusal(self, error: psycopg.Error) -> StorageError:
+        refusal = to_qo_error(self.address, error)
+        if isinstance(error, errors.UniqueViolation):
+            return TaskExists(str(refusal))
+        if isinstance(error, LANE_GONE):
+            return LaneGone(str(refusal))
+        return refusal

@@ -1,30 +1,29 @@
-"""What is read."""
+"""Reads: tasks by id, filtered pages, counts, history and notes."""
 
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from qo.engines.postgres.arrays import texts, uuids
-from qo.engines.postgres.pool import PostgresPool
+from qo.engines.postgres.pool import PostgresPool, Rows
 from qo.engines.postgres.rows import STATUS
-from qo.engines.postgres.statements import COLUMNS, NOTE_TABLES, fill, of_note
+from qo.engines.postgres.statements import COLUMNS, NOTE_TABLES, fill, note_statement
 from qo.engines.postgres.table import PostgresTable
+from qo.errors import StorageError
 from qo.model import FINISHED, CountKey, Counts, Event, Filter, Note, Position, Status, Task, is_id
 
-_FEW = 1000  # pending tasks that are quicker gathered and sorted than looked for among all
-_MANY_SLOTS = 1000  # rows of counts worth gathering
+_MAX_SORTED = 1000  # up to this many pending tasks are read and sorted; more are found among all tasks
+_MAX_COUNT_ROWS = 1000  # more rows of counts are folded
 _NOW = "coalesce(%(now)s::float8, extract(epoch FROM clock_timestamp())::float8)"
-
-
-_SHELVED = FINISHED - {Status.COMPLETED}
+_SHELVED = FINISHED - {Status.COMPLETED}  # statuses in the index on `shelf`
 
 
 class _PostgresBranch(NamedTuple):
-    """One part of a search, with the index that holds all it can find."""
+    """One part of a search, which one index can answer."""
 
-    test: str
-    in_order: bool = True  # the index gives them newest first; else they are few, and sorted
-    place: str = "{schema}.tasks"
+    condition: str
+    is_ordered: bool = True  # the index returns the newest first; otherwise there are few rows, which are sorted
+    source: str = "{schema}.tasks"
 
 
 _READY = _PostgresBranch(
@@ -33,38 +32,42 @@ _READY = _PostgresBranch(
 _COMING = _PostgresBranch(
     "status = 'pending'", False, "{schema}.coming JOIN {schema}.tasks USING (id, version, available_at)"
 )
-_HELD = "(SELECT DISTINCT unnest(ids) AS id FROM {schema}.leases WHERE) AS held JOIN {schema}.tasks USING (id)"
+_LEASED = "(SELECT DISTINCT unnest(ids) AS id FROM {schema}.leases {expired}) AS held JOIN {schema}.tasks USING (id)"
 
 
 class PostgresReader:
-    def __init__(self, line: PostgresPool, table: PostgresTable) -> None:
-        self._line = line
+    def __init__(self, pool: PostgresPool, table: PostgresTable) -> None:
+        self._pool = pool
         self._table = table
 
     async def get(self, ids: Sequence[str]) -> list[Task | None]:
-        rows = await self._line.read("get", {"id": uuids([one for one in ids if is_id(one)])})
+        rows = await self._pool.read("get", {"id": uuids([task_id for task_id in ids if is_id(task_id)])})
         found = {task.id: task for task in (await self._table.read_tasks(rows)).tasks}
         return [found.get(task_id) for task_id in ids]
 
     async def find(self, where: Filter, limit: int, start: Position | None) -> list[Task]:
-        many = _asks_for_pending(where) and await self._many_pending()
-        sql, values = query(where, limit, start, many_pending=many)
-        filled = fill(sql, self._line.address.schema)
+        has_many_pending = _reads_pending(where) and await self._has_many_pending()
+        sql, values = query(where, limit, start, has_many_pending=has_many_pending)
+        filled = fill(sql, self._pool.address.schema)
+
+        async def attempt(_: bool) -> Rows:  # noqa: FBT001 - see repeat_if_lost
+            return await self._pool.execute(filled, values | {"now": self._table.now()})
+
         while True:
-            rows = await self._line.persist(lambda _: self._line.execute(filled, values | {"now": self._table.now()}))
+            rows = await self._pool.repeat_if_lost(attempt, kind=StorageError)
             tasks, has_damage = await self._table.read_tasks(rows)
-            if not has_damage:  # else what was set aside makes room for others on the page
+            if not has_damage:  # otherwise read again: the page has room for more
                 return tasks
 
-    async def _many_pending(self) -> bool:
-        """Whether more than `_FEW` tasks are pending. Stops there, so the cost does not grow with types or tasks."""
-        ((number,),) = await self._line.read("some_pending", {"limit": _FEW + 1})
-        return int(number) > _FEW
+    async def _has_many_pending(self) -> bool:
+        """Whether more than `_MAX_SORTED` tasks are pending. The cost does not grow with types or tasks."""
+        ((number,),) = await self._pool.read("some_pending", {"limit": _MAX_SORTED + 1})
+        return int(number) > _MAX_SORTED
 
     async def count(self) -> Counts:
-        rows = await self._line.read("counts", {})
-        if sum(slots for *_, slots in rows) > _MANY_SLOTS + 2 * len(rows):
-            await self._line.write("fold", {})
+        rows = await self._pool.read("counts", {})
+        if sum(size for *_, size in rows) > _MAX_COUNT_ROWS + 2 * len(rows):
+            await self._pool.write("fold", {})
         lanes = await self._table.lanes.look_up(lane for lane, *_ in rows)
         counts: Counter[CountKey] = Counter()
         for lane, status, number, _ in rows:
@@ -81,7 +84,7 @@ class PostgresReader:
                 version=version, at=at, status=STATUS[status], attempt=attempt, failures=failures,
                 worker_id=worker_id, error=error, available_at=available_at,
             )
-            for version, at, status, attempt, failures, worker_id, error, available_at in await self._line.read(
+            for version, at, status, attempt, failures, worker_id, error, available_at in await self._pool.read(
                 "history", {"id": task_id}
             )
             if status in STATUS
@@ -90,81 +93,88 @@ class PostgresReader:
     async def now(self) -> float:
         if (given := self._table.now()) is not None:
             return given
-        ((now,),) = await self._line.read("server_time", {})
+        ((now,),) = await self._pool.read("server_time", {})
         return float(now)
 
     async def read_note(self, name: str) -> Note | None:
-        rows = await self._line.read(of_note("read_note", name), {"name": name})
+        rows = await self._pool.read(note_statement("read_note", name), {"name": name})
         return Note(*rows[0]) if rows else None
 
     async def notes(self, prefix: str) -> list[Note]:
-        """Those with a table of their own only if the prefix leaves no choice: a role may not read that table."""
-        places = [of_note("notes", prefix)]
-        places += [of_note("notes", start) for start in NOTE_TABLES if start != prefix and start.startswith(prefix)]
-        return sorted([Note(*row) for place in places for row in await self._line.read(place, {"prefix": prefix})])
+        """Reads the tables of admin and audit notes only if the prefix may match them: roles may lack the right."""
+        names = [note_statement("notes", prefix)]
+        names += [
+            note_statement("notes", start) for start in NOTE_TABLES if start != prefix and start.startswith(prefix)
+        ]
+        return sorted([Note(*row) for name in names for row in await self._pool.read(name, {"prefix": prefix})])
 
 
-def query(where: Filter, limit: int, start: Position | None, *, many_pending: bool) -> tuple[str, dict[str, Any]]:
-    """One page: arms that each come out of one index, merged. A fence keeps the planner from looking elsewhere."""
-    narrow, values = _narrow(where, start)
+def query(where: Filter, limit: int, start: Position | None, *, has_many_pending: bool) -> tuple[str, dict[str, Any]]:
+    """The statement and parameters for one page: branches that each read one index, merged.
+
+    ORDER BY with LIMIT, or OFFSET 0, keeps the planner from merging a branch with the outer query.
+    """
+    conditions, values = _conditions(where, start)
     order = "ORDER BY created_at DESC, id DESC LIMIT %(limit)s"
-    arms = [
-        f"(SELECT tasks.* FROM {arm.place} WHERE {arm.test}{narrow} {order if arm.in_order else 'OFFSET 0'})"  # noqa: S608 - ours
-        for arm in _arms(where, many_pending=many_pending)
+    branches = [
+        f"(SELECT tasks.* FROM {branch.source} WHERE {branch.condition}{conditions}"  # noqa: S608 - constants
+        f" {order if branch.is_ordered else 'OFFSET 0'})"
+        for branch in _branches(where, has_many_pending=has_many_pending)
     ]
-    merged = " UNION ALL ".join(arms)
+    merged = " UNION ALL ".join(branches)
     return (
         f"SELECT {COLUMNS} FROM ({merged}) AS t ORDER BY t.created_at DESC, t.id DESC LIMIT %(limit)s",  # noqa: S608
         values | {"limit": max(limit, 0), "statuses": texts(sorted(where.possible_statuses))},
     )
 
 
-def _narrow(where: Filter, start: Position | None) -> tuple[str, dict[str, Any]]:
-    tests, values = list[str](), dict[str, Any]()
+def _conditions(where: Filter, start: Position | None) -> tuple[str, dict[str, Any]]:
+    conditions, values = list[str](), dict[str, Any]()
     if where.queues or where.types:
-        tests.append(
+        # `+ 0` keeps the planner from the index on `lane`, which does not return the newest tasks first.
+        conditions.append(
             "lane + 0 = ANY (ARRAY(SELECT n FROM {schema}.lanes"
             " WHERE (%(queues)s::text[] = '{}' OR queue = ANY (%(queues)s::text[]))"
             " AND (%(types)s::text[] = '{}' OR type = ANY (%(types)s::text[]))))"
         )
         values |= {"queues": texts(where.queues), "types": texts(where.types)}
     if where.worker_id is not None:
-        tests.append("worker_id = %(worker_id)s")
+        conditions.append("worker_id = %(worker_id)s")
         values["worker_id"] = where.worker_id
     if where.expired_for is not None:
-        tests.append(f"lease_expires_at <= {_NOW} - %(expired_for)s")
+        conditions.append(f"lease_expires_at <= {_NOW} - %(expired_for)s")
         values["expired_for"] = float(where.expired_for)
     if where.finished_for is not None:
-        # Nothing ends before it is created: without saying so, the search would begin among the newest tasks.
-        tests += [f"{column} <= {_NOW} - %(finished_for)s" for column in ("completed_at", "created_at")]
+        # No task finishes before it is created, so the search can skip the newest tasks.
+        conditions += [f"{column} <= {_NOW} - %(finished_for)s" for column in ("completed_at", "created_at")]
         values["finished_for"] = float(where.finished_for)
     if where.shards:
-        tests.append("left(tasks.id::text, 1) = ANY (%(shards)s::text[])")
+        conditions.append("left(tasks.id::text, 1) = ANY (%(shards)s::text[])")
         values["shards"] = texts(where.shards)
     if where.retrying is not None:
-        tests.append("(status <> 'pending' OR (failures > 0) = %(retrying)s)")
+        conditions.append("(status <> 'pending' OR (failures > 0) = %(retrying)s)")
         values["retrying"] = where.retrying
     if start is not None:
-        tests.append("(created_at, id) < (%(before_at)s::float8, %(before_id)s::uuid)")
+        conditions.append("(created_at, id) < (%(before_at)s::float8, %(before_id)s::uuid)")
         values["before_at"], values["before_id"] = float(start.created_at), start.id
-    return "".join(f" AND {test}" for test in tests), values
+    return "".join(f" AND {condition}" for condition in conditions), values
 
 
-def _asks_for_pending(where: Filter) -> bool:
-    """Whether the pending tasks may come from `ready` and `coming`: for all statuses the list is read in its order."""
+def _reads_pending(where: Filter) -> bool:
+    """Whether pending tasks may be read from `ready` and `coming`. A search for all statuses reads `tasks` in order."""
     return Status.PENDING in where.possible_statuses and len(where.possible_statuses) < len(Status)
 
 
-def _arms(where: Filter, *, many_pending: bool) -> list[_PostgresBranch]:
+def _branches(where: Filter, *, has_many_pending: bool) -> list[_PostgresBranch]:
     statuses = where.possible_statuses
-    if len(statuses) == len(Status) or (Status.PENDING in statuses and many_pending):
+    if len(statuses) == len(Status) or (Status.PENDING in statuses and has_many_pending):
         return [_PostgresBranch("status = ANY (%(statuses)s::text[])")]
-    arms = [_PostgresBranch(f"shelf = '{status.value}'") for status in sorted(statuses & _SHELVED)]
+    branches = [_PostgresBranch(f"shelf = '{status.value}'") for status in sorted(statuses & _SHELVED)]
     if Status.COMPLETED in statuses:
-        arms.append(_PostgresBranch("status = 'completed'"))
+        branches.append(_PostgresBranch("status = 'completed'"))
     if Status.PENDING in statuses:
-        arms += [_READY, _COMING]
+        branches += [_READY, _COMING]
     if Status.RUNNING in statuses:
-        early = "" if where.expired_for is None else f"WHERE expires_at <= {_NOW} - %(expired_for)s"
-        arms.append(_PostgresBranch("status = 'running'", False, _HELD.replace("WHERE", early)))
-    return arms or [_PostgresBranch("false")]
+        expired = "" if where.expired_for is None else f"WHERE expires_at <= {_NOW} - %(expired_for)s"
+        branches.append(_PostgresBranch("status = 'running'", False, _LEASED.replace("{expired}", expired)))
+    return branches or [_PostgresBranch("false")]

@@ -1,4 +1,4 @@
-"""From rows to tasks."""
+"""Rows of the table `tasks` as tasks."""
 
 from collections.abc import Callable
 from functools import lru_cache
@@ -9,13 +9,13 @@ import msgspec
 from qo.engines.postgres.lanes import PostgresLane
 from qo.model import FailureKind, RetryPolicy, Status, Task, kind_of
 
-LANE, STATUS_COLUMN = 1, 2  # the places of `lane` and `status` among the columns of a task
-DAMAGED_STATUS = "damaged"  # of a row that could not be read as a task, and was set aside
+LANE_COLUMN, STATUS_COLUMN = 1, 2  # positions in `COLUMNS` of statements.py
+DAMAGED_STATUS = "damaged"  # of a row that cannot be read as a task and was set aside
 
 DEFAULT_RETRY = RetryPolicy()
 STATUS = {status.value: status for status in Status}
 
-plain: Callable[[Status], str] = str.__str__  # the text of a status
+status_text: Callable[[Status], str] = str.__str__  # faster than `.value`
 
 _policy = lru_cache(1024)(msgspec.json.Decoder(RetryPolicy).decode)
 

@@ -1,20 +1,22 @@
-"""The SQL: every statement of the engine by its name, from the files in `sql/`.
+"""The SQL statements of the engine by name, from the files in `sql/`.
 
-A batch travels as arrays, one a column, and is one statement: a task, its events and the counts change together or not
-at all. `:now` is null in production, where the server's own clock rules; tests pass theirs. Locks are taken on tasks in
-the order of their ids, so that batches wait for each other and never in a ring.
+Each statement is a transaction of its own, and takes a batch as arrays, one per column: a task, its events and the
+counts change together or not at all. `now` is null in production, where the server's clock applies; tests pass a time.
+Every statement locks tasks in the order of their ids, so that concurrent batches cannot deadlock.
 """
 
 from functools import cache
 from importlib.resources import files
 
-from qo.engines.postgres.version import VERSION
 from qo.model import ADMIN_NOTES, AUDIT_NOTES
 
-# Notes with tables of their own, by how their names begin: GRANTs keep roles out of a table.
+VERSION = 12  # of the tables: the number of the last file in `schema/`
+ADDITIVE = frozenset({3, 4, 5, 6, 8, 9, 12})  # files that only add what earlier builds may ignore and preserve
+
+# Separate tables for notes of these prefixes, so that GRANTs can keep roles out of them.
 NOTE_TABLES = {ADMIN_NOTES: "admin_notes", AUDIT_NOTES: "audit_notes"}
 
-# Of a task, as `rows` reads them.
+# The columns of a task, in the order that `task_of` in rows.py expects.
 COLUMNS = (
     "t.id::text, t.lane, t.status, t.payload, t.result, t.error, t.priority, t.timeout, t.max_retries, t.retry, "
     "t.attempt, t.failures, t.available_at, t.lease_expires_at, t.worker_id, t.created_at, t.updated_at, t.started_at, "
@@ -22,8 +24,8 @@ COLUMNS = (
     "t.failure_kind, t.archived_from"
 )
 
-# In the FROM of every statement that writes. Raises if a newer qo has come since the queue was opened.
-ALLOWED = f"(SELECT {{schema}}.require_format({VERSION}) OFFSET 0) AS allowed"
+# In the FROM clause of every statement that writes. Raises an error if a newer qo has migrated the tables.
+_ALLOWED = f"(SELECT {{schema}}.require_format({VERSION}) OFFSET 0) AS allowed"
 
 
 def _load() -> dict[str, str]:
@@ -33,23 +35,27 @@ def _load() -> dict[str, str]:
 
 
 _SQL = _load()
+_FRAGMENTS = ("new_tasks", "claim_start", "lane_shares", "claim_end")  # included by other statements
 
 
 @cache
 def statement(name: str, schema: str) -> str:
-    """Ready for the driver: its prepared statements are known by their text. `name` may end in `:table`, of notes."""
-    name, _, notes = name.partition(":")
-    text = _SQL[name].replace("{notes}", notes or "notes")
-    for part in ("given", "claiming", "by_lanes", "taking"):
-        text = text.replace(f"{{{part}}}", _SQL[part])
+    """The text of a statement. A name from `note_statement` includes a table.
+
+    Cached, because the driver finds prepared statements by their text.
+    """
+    name, _, notes_table = name.partition(":")
+    text = _SQL[name].replace("{notes}", notes_table or "notes")
+    for fragment in _FRAGMENTS:
+        text = text.replace(f"{{{fragment}}}", _SQL[fragment])
     return fill(text, schema)
 
 
-def of_note(statement: str, name: str) -> str:
-    """The name of the statement for the table that this note, or notes of this prefix, lie in."""
+def note_statement(statement: str, name: str) -> str:
+    """The name of the statement for the table of this note, or of the notes with this prefix."""
     table = next((table for prefix, table in NOTE_TABLES.items() if name.startswith(prefix)), "notes")
     return f"{statement}:{table}"
 
 
 def fill(sql: str, schema: str) -> str:
-    return sql.replace("{allowed}", ALLOWED).replace("{schema}", f'"{schema}"').replace("{columns}", COLUMNS)
+    return sql.replace("{allowed}", _ALLOWED).replace("{schema}", f'"{schema}"').replace("{columns}", COLUMNS)

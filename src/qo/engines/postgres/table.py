@@ -1,4 +1,4 @@
-"""What is written: the two rules, each a statement. A call that the line cut short is asked again, and told so."""
+"""Writes: each call is one statement, or a few. A statement whose connection was lost is repeated."""
 
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -7,12 +7,17 @@ from typing import Any, NamedTuple
 from qo.clock import Clock
 from qo.damage import Damage, DamageLog, check_known_format, check_stored, encode_damage, note_name
 from qo.engines.postgres.arrays import texts, uuids
-from qo.engines.postgres.batches import Batch, columns, completions, is_ordinary, wanted
 from qo.engines.postgres.lanes import PostgresLanes
-from qo.engines.postgres.pool import Known, LaneGone, PostgresPool, Rows
-from qo.engines.postgres.rows import DAMAGED_STATUS, LANE, STATUS_COLUMN, task_of
-from qo.engines.postgres.schema import VERSION
-from qo.engines.postgres.statements import of_note
+from qo.engines.postgres.parameters import (
+    AddBatch,
+    change_parameters,
+    claim_parameters,
+    completion_parameters,
+    is_plain_completion,
+)
+from qo.engines.postgres.pool import LaneGone, PostgresPool, Rows, TaskExists
+from qo.engines.postgres.rows import DAMAGED_STATUS, LANE_COLUMN, STATUS_COLUMN, task_of
+from qo.engines.postgres.statements import VERSION, note_statement
 from qo.errors import Conflict, OutcomeUnknown, StorageError
 from qo.ids import new_token
 from qo.model import (
@@ -33,24 +38,25 @@ from qo.model import (
 )
 
 _MAX_ADD_ATTEMPTS = 10  # the lane of a task may be removed while the task is added
-_STEP = 1000  # tasks made ready by one statement
-_CLAIM_COLUMNS = 3  # of a claim's answer, not of the task: now, when the next task becomes due, whether it is exact
+_STAGE_SIZE = 1000  # tasks that one statement makes ready
+_CLAIM_COLUMNS = 3  # before those of the task: now, when the next task becomes due, whether the order is exact
 
 
 class ReadTasks(NamedTuple):
     tasks: list[Task]
-    has_damage: bool  # some rows were no tasks, and are set aside
+    has_damage: bool  # some rows could not be read, and were set aside
 
 
 class PostgresTable:
-    def __init__(self, line: PostgresPool, clock: Clock | None) -> None:
-        self._line = line
+    def __init__(self, pool: PostgresPool, clock: Clock | None) -> None:
+        self._pool = pool
         self._clock = clock
-        self.lanes = PostgresLanes(line)
+        self.lanes = PostgresLanes(pool)
         self._damage_log = DamageLog()
-        self.due_in: float | None = None  # seconds from the last claim to the next task that was not ready then
+        self.due_in: float | None = None  # seconds from the last claim until the next delayed task became due
 
     def now(self) -> float | None:
+        """The time of a test's clock; None: the server's clock applies."""
         return None if self._clock is None else self._clock()
 
     # --- add
@@ -58,7 +64,7 @@ class PostgresTable:
     async def add(self, tasks: Sequence[NewTask]) -> list[Added]:
         if not tasks:
             return []
-        batch = Batch(tasks)
+        batch = AddBatch(tasks)
         for _ in range(_MAX_ADD_ATTEMPTS - 1):
             try:
                 return await self._add(tasks, batch)
@@ -66,64 +72,64 @@ class PostgresTable:
                 self.lanes.forget(batch.lanes())
         return await self._add(tasks, batch)
 
-    async def _add(self, tasks: Sequence[NewTask], batch: Batch) -> list[Added]:
-        values = await self._columns(batch)
-        surely_new = all(task.idempotency_key is None for task in tasks)  # their ids are drawn, not derived
+    async def _add(self, tasks: Sequence[NewTask], batch: AddBatch) -> list[Added]:
+        values = await self._add_parameters(batch)
+        has_random_ids = all(task.idempotency_key is None for task in tasks)
 
-        async def step(doubtful: bool) -> list[Added]:  # noqa: FBT001 - see persist
-            if surely_new and not doubtful:
-                with suppress(Known):
-                    await self._line.once("add_new", values)
+        async def attempt(may_be_done: bool) -> list[Added]:  # noqa: FBT001 - see repeat_if_lost
+            if has_random_ids and not may_be_done:
+                with suppress(TaskExists):
+                    await self._pool.run("add_new", values)
                     return [Added(task.id, new=True) for task in tasks]
-            rows = await self._line.once("add", values)
-            # The try that was cut may have come first, or may even have been at work until now: ask whose they are.
-            landed = await self._line.once("added", values) if doubtful else rows
-            return answers(tasks, landed, [] if surely_new else await self._line.once("last", values))
+            inserted = await self._pool.run("add", values)
+            if may_be_done:  # an earlier attempt may have inserted tasks, even during this one
+                inserted = await self._pool.run("added", values)
+            return added_from(tasks, inserted, [] if has_random_ids else await self._pool.run("last", values))
 
-        return await self._line.persist(step)
+        return await self._pool.repeat_if_lost(attempt)
 
-    async def submission(self, tasks: Sequence[NewTask]) -> dict[str, Any]:
+    async def parameters_for_transaction(self, tasks: Sequence[NewTask]) -> dict[str, Any]:
         """The parameters of `add` in the caller's transaction.
 
         The lanes are checked first: an attempt that fails would abort the transaction.
         """
-        batch = Batch(tasks)
+        batch = AddBatch(tasks)
         await self.lanes.check(batch.lanes())
-        return await self._columns(batch)
+        return await self._add_parameters(batch)
 
-    async def _columns(self, batch: Batch) -> dict[str, Any]:
+    async def _add_parameters(self, batch: AddBatch) -> dict[str, Any]:
         """The parameters of `add`; repeating them repeats the same submission."""
         numbers = await self.lanes.make(batch.lanes())
         submit_id = int(new_token()[:15], 16)
-        channel = self._line.address.channel
-        return batch.columns(numbers) | {"now": self.now(), "submit_id": submit_id, "channel": channel}
+        channel = self._pool.address.channel
+        return batch.parameters(numbers) | {"now": self.now(), "submit_id": submit_id, "channel": channel}
 
     # --- claim
 
     async def claim(self, request: ClaimRequest) -> list[Task]:
-        async def step(doubtful: bool) -> list[Task]:  # noqa: FBT001 - see persist
-            if doubtful or request.is_repeat:
-                await self._line.once("await_claim", {"lease_id": request.lease_id})
-                mine = await self._line.once("held_under", {"lease_id": request.lease_id, "now": self.now()})
-                if mine:
-                    tasks = (await self.read_tasks([row[1:] for row in mine])).tasks
-                    return in_order(tasks, mine[0][0], lane_of)
+        async def attempt(may_be_done: bool) -> list[Task]:  # noqa: FBT001 - see repeat_if_lost
+            if may_be_done or request.is_repeat:
+                await self._pool.run("await_claim", {"lease_id": request.lease_id})
+                held = await self._pool.run("held_under", {"lease_id": request.lease_id, "now": self.now()})
+                if held:
+                    tasks = (await self.read_tasks([row[1:] for row in held])).tasks
+                    return in_order(tasks, held[0][0], lane_of)
             return await self._claim(request)
 
-        return await self._line.persist(step)
+        return await self._pool.repeat_if_lost(attempt)
 
     async def _claim(self, request: ClaimRequest) -> list[Task]:
-        values, staged = wanted(request), False
+        values, is_staged = claim_parameters(request), False
         name = "claim" if request.types or request.per_type_limits else "claim_any"
         while True:
-            rows = await self._line.once(name, values | {"now": self.now(), "staged": staged})
-            now, coming, is_exact = rows[0][:_CLAIM_COLUMNS]
-            self.due_in = None if coming is None else coming - now
-            if coming is not None and coming <= now and not staged:
-                ((moved,),) = await self._line.once("stage", {"now": now, "step": _STEP})
-                staged = moved < _STEP  # what is due and still not ready is being written by others: pass it over
+            rows = await self._pool.run(name, values | {"now": self.now(), "is_staged": is_staged})
+            now, next_due_at, is_exact = rows[0][:_CLAIM_COLUMNS]
+            self.due_in = None if next_due_at is None else next_due_at - now
+            if next_due_at is not None and next_due_at <= now and not is_staged:
+                ((staged,),) = await self._pool.run("stage", {"now": now, "step": _STAGE_SIZE})
+                is_staged = staged < _STAGE_SIZE  # tasks that are still due are locked by other transactions
             elif not is_exact:
-                name = "claim"  # looks at each lane
+                name = "claim"  # reads each lane
             else:
                 if rows[0][_CLAIM_COLUMNS] is None:
                     return []
@@ -131,16 +137,16 @@ class PostgresTable:
                 if tasks or not has_damage:
                     return in_order(tasks, now, lane_of)
 
-    async def read_tasks(self, rows: Rows, *, is_claim: bool = False) -> "ReadTasks":
-        """Tasks that cannot be read are set aside, so that the next look does not meet them.
+    async def read_tasks(self, rows: Rows, *, is_claim: bool = False) -> ReadTasks:
+        """Decode rows. Tasks that cannot be decoded are set aside, so that the next read does not find them.
 
-        If that is refused, the others of a claim are handed back: its caller gets none of them.
+        If setting them aside fails, the other tasks of a claim are released, because its caller gets none of them.
         """
-        lanes = await self.lanes.look_up(row[LANE] for row in rows)
+        lanes = await self.lanes.look_up(row[LANE_COLUMN] for row in rows)
         tasks, damage = list[Task](), dict[str, str]()
         for row in rows:
             try:
-                tasks.append(check_stored(task_of(row, lanes[row[LANE]])))
+                tasks.append(check_stored(task_of(row, lanes[row[LANE_COLUMN]])))
             except (*UNREADABLE, KeyError) as error:
                 if row[STATUS_COLUMN] != DAMAGED_STATUS:
                     damage[row[0]] = f"its row does not decode: {error!r}"
@@ -149,16 +155,16 @@ class PostgresTable:
                 await self._set_aside(damage)
             except StorageError:
                 if is_claim:
-                    with suppress(StorageError):  # the lease expires then
+                    with suppress(StorageError):  # if this fails too, the lease expires
                         await self.apply([release(task, None) for task in tasks])
                 raise
         return ReadTasks(tasks, bool(damage))
 
     async def _set_aside(self, damage: Damage) -> None:
-        ((stored,),) = await self._line.read("stored_format", {})
+        ((stored,),) = await self._pool.read("stored_format", {})
         check_known_format(stored, VERSION, next(iter(damage.values())))
         known = [status.value for status in Status]
-        await self._line.write("set_aside", {"id": uuids(sorted(damage)), "statuses": texts(known)})
+        await self._pool.write("set_aside", {"id": uuids(sorted(damage)), "statuses": texts(known)})
         for task_id, problem in damage.items():
             with suppress(Conflict):
                 await self.write_note(note_name(task_id), encode_damage(task_id, problem), NEW)
@@ -167,69 +173,70 @@ class PostgresTable:
     # --- apply
 
     async def apply(self, changes: Sequence[Change]) -> list[bool]:
-        """Ordinary completions go the short way. Whatever that leaves, a refused one too, goes the thorough way."""
-        known = _known([change.id for change in changes])
-        if ordinary := [change for change in changes if is_ordinary(change) and change.id in known]:
-            rows, in_doubt = await self._line.write("complete", completions(ordinary) | {"now": self.now()})
-            written = {task_id for (task_id,) in rows}
-        else:
-            written, in_doubt = set(), False
-        if rest := [change for change in changes if change.id not in written and change.id in known]:
-            more = columns(rest) | {"now": self.now(), "channel": self._line.address.channel}
-            rows, doubtful = await self._line.write("change", more)
-            written.update(task_id for (task_id,) in rows)
-            self._trust(doubtful or in_doubt, written, rest)
-        return [change.id in written for change in changes]
+        """Apply plain completions with the fast statement, and all other changes with the general one.
 
-    def _trust(self, doubtful: bool, written: set[str], changes: Sequence[Change]) -> None:  # noqa: FBT001
-        """A change that was cut short and is refused now may have been refused before, or written and overwritten."""
-        if doubtful and any(change.id not in written for change in changes):
-            raise OutcomeUnknown(
-                f"{self._line.address.shown}: the connection was cut in the middle of a change; look again"
-            )
+        A completion that the fast statement does not write is tried again with the general one.
+        """
+        valid = _valid_ids(change.id for change in changes)
+        written, may_be_done = set[str](), False
+        if plain := [change for change in changes if is_plain_completion(change) and change.id in valid]:
+            values = completion_parameters(plain) | {"now": self.now()}
+            rows, may_be_done = await self._pool.write("complete", values)
+            written.update(task_id for (task_id,) in rows)
+        if rest := [change for change in changes if change.id not in written and change.id in valid]:
+            values = change_parameters(rest) | {"now": self.now(), "channel": self._pool.address.channel}
+            rows, is_repeated = await self._pool.write("change", values)
+            written.update(task_id for (task_id,) in rows)
+            if (may_be_done or is_repeated) and any(change.id not in written for change in rest):
+                # An attempt that lost its connection may have written the change, and another process a later one.
+                raise OutcomeUnknown(
+                    f"{self._pool.address.shown_url}: the connection was lost during a change; read the tasks again"
+                )
+        return [change.id in written for change in changes]
 
     # --- delete and notes
 
     async def delete(self, ids: Sequence[str]) -> list[bool]:
-        known = _known(ids)
-        rows, doubtful = await self._line.write("delete", {"id": uuids(sorted(known))})
-        gone = {task_id for (task_id,) in rows}
-        if doubtful and gone != known:
+        valid = _valid_ids(ids)
+        rows, may_be_done = await self._pool.write("delete", {"id": uuids(sorted(valid))})
+        deleted = {task_id for (task_id,) in rows}
+        if may_be_done and deleted != valid:
             raise OutcomeUnknown(
-                f"{self._line.address.shown}: the connection was cut in the middle of deleting; look again"
+                f"{self._pool.address.shown_url}: the connection was lost during a deletion; read the tasks again"
             )
-        return [task_id in gone for task_id in ids]
+        return [task_id in deleted for task_id in ids]
 
     async def write_note(self, name: str, data: bytes, expected: str) -> str:
-        version = new_token()  # random: a version must stay new even after its note was dropped
-        how = of_note({NEW: "create_note", ANY: "put_note"}.get(expected, "replace_note"), name)
+        version = new_token()  # random, so that no version is used again after its note was dropped
+        statement = note_statement({NEW: "create_note", ANY: "put_note"}.get(expected, "replace_note"), name)
         if expected == NEW and name.startswith(AUDIT_NOTES):
-            how = "add_audit_note"  # roles that act may add records, and nothing else
+            statement = "add_audit_note"  # most roles may only add audit records
         values = {"name": name, "data": data, "version": version, "expected": expected}
-        rows, doubtful = await self._line.write(how, values)
+        rows, may_be_done = await self._pool.write(statement, values)
         if rows:
             return version
-        if doubtful:
-            raise OutcomeUnknown(f"note {name!r}: the connection was cut while it was written; read it again")
+        if may_be_done:
+            raise OutcomeUnknown(f"note {name!r}: the connection was lost while it was written; read it again")
         raise Conflict(f"note {name!r} was written by someone else")
 
     async def drop_note(self, name: str) -> None:
-        await self._line.write(of_note("drop_note", name), {"name": name})
+        await self._pool.write(note_statement("drop_note", name), {"name": name})
 
 
-def answers(tasks: Sequence[NewTask], rows: Rows, followers: Rows) -> list[Added]:
-    landed = {task_id for (task_id, *_) in rows}
-    last: dict[str, str] = {first: follower for first, follower, *_ in followers}
-    return [_answer(task, landed, last) for task in tasks]
+def added_from(tasks: Sequence[NewTask], inserted: Rows, last: Rows) -> list[Added]:
+    """The answer of an add: `inserted` has the ids that are new, `last` the last ids under idempotency keys."""
+    new_ids = {task_id for (task_id, *_) in inserted}
+    last_ids: dict[str, str] = {first: last_id for first, last_id, *_ in last}
+    return [_added(task, new_ids, last_ids) for task in tasks]
 
 
-def _answer(task: NewTask, landed: set[str], last: dict[str, str]) -> Added:
+def _added(task: NewTask, new_ids: set[str], last_ids: dict[str, str]) -> Added:
     for task_id in (task.next_id, task.id):
-        if task_id in landed:
+        if task_id in new_ids:
             return Added(task_id, new=True)
-    return Added(task.id if task.idempotency_key is None else last.get(task.id, task.id), new=False)
+    return Added(task.id if task.idempotency_key is None else last_ids.get(task.id, task.id), new=False)
 
 
-def _known(ids: Iterable[str]) -> set[str]:
-    """Without what cannot be an id: no task has it."""
+def _valid_ids(ids: Iterable[str]) -> set[str]:
+    """Omits texts that are not ids, and therefore name no task."""
     return {task_id for task_id in ids if is_id(task_id)}

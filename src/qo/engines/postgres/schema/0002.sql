@@ -1,5 +1,5 @@
--- A lane has one priority, so that what waits is counted by priority without looking at it.
--- Lanes keep their numbers for priority 6, the usual one: a process that still runs the version before files on rightly.
+-- A lane has one priority, so that pending tasks are counted by priority without reading them.
+-- Lanes keep their numbers for priority 6, the default, so that processes of the version before still use the right lane for it.
 
 LOCK TABLE {schema}.lanes, {schema}.tasks, {schema}.ready, {schema}.tally IN SHARE ROW EXCLUSIVE MODE;
 

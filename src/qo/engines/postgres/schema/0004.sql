@@ -1,5 +1,5 @@
--- A task that was claimed ahead has no `started_at` until its handler begins: when it was claimed has a column of its own.
--- A process that still runs the version before leaves it empty, and starts what it claims.
+-- A prefetched task has no `started_at` until its handler starts, so the time of the claim gets its own column.
+-- Processes of the version before leave it null; they start tasks when they claim them.
 
 ALTER TABLE {schema}.tasks ADD claimed_at float8;
 

@@ -1,11 +1,11 @@
--- Which builds of qo may use these tables (docs/formats.md), and events that a column more does not break.
+-- Which builds of qo may use these tables (docs/formats.md), and a function for events that allows more columns.
 
 ALTER TABLE {schema}.schema_version
-    ADD since integer NOT NULL DEFAULT 0,  -- builds that know this version may use the tables
-    ADD qo text NOT NULL DEFAULT '';  -- the version that brought them here
+    ADD since integer NOT NULL DEFAULT 0,  -- builds that know this version or a later one may use the tables
+    ADD qo text NOT NULL DEFAULT '';  -- the version of qo that migrated the tables
 
--- The events a task's own columns tell: it became pending, was claimed, ended. As `trail`, which processes of the version
--- before still call; but it names what it returns, so that the table of events may have more columns.
+-- The events that the columns of a task contain: it became pending, was claimed, finished. Like `trail`, which processes of the
+-- version before still call, but with named columns, so that the table of events may get more columns.
 CREATE FUNCTION {schema}.own_events(task {schema}.tasks)
 RETURNS TABLE (id uuid, version integer, at float8, status text, attempt integer, failures integer, worker_id text, error text,
                available_at float8)

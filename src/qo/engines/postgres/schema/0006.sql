@@ -1,5 +1,5 @@
--- Since when a task that is ready waits: once it has waited for long enough it goes before all that came after it.
--- A process that still runs the version before leaves it null, and what it makes ready keeps to its rank.
+-- The time since which a ready task waits. Once it has waited long enough, it is claimed before all tasks that came after it.
+-- Processes of the version before leave it null; the tasks that they make ready are ordered by rank only.
 
 LOCK TABLE {schema}.tasks, {schema}.ready IN SHARE ROW EXCLUSIVE MODE;
 

@@ -1,6 +1,6 @@
--- Where a first task under an idempotency key is followed by others, the last of them. It has an id of its own.
+-- The last task under an idempotency key, by the first one, if they differ.
 CREATE TABLE {schema}.followers (
     first uuid PRIMARY KEY,
     last uuid NOT NULL UNIQUE,
-    since float8 NOT NULL  -- when the last was created
+    since float8 NOT NULL  -- when the last one was created
 );

@@ -1,6 +1,5 @@
--- Called by every statement that writes, with the newest format that the caller knows. Volatile, so that it sees what was
--- committed until now and not until the statement began: a statement that waited for a migration to let go of the tables
--- writes nothing then.
+-- Every statement that writes calls this with the newest format that the caller knows. It is volatile, so that it sees what is
+-- committed now, not when the statement began: a statement that waited for a migration to release its locks must not write.
 CREATE FUNCTION {schema}.require_format(known integer) RETURNS boolean LANGUAGE plpgsql VOLATILE AS $$
 DECLARE newest {schema}.schema_version;
 BEGIN

@@ -1,5 +1,5 @@
--- Notes that grant rights or record what was done have tables of their own, so that GRANTs can keep roles out of them.
--- Nothing is moved here: what lies among the other notes may have been written by anyone.
+-- Separate tables for notes that grant rights or record actions, so that GRANTs can keep roles out of them.
+-- Existing notes are not moved, because any role may have written them.
 
 CREATE TABLE {schema}.admin_notes (
     name text COLLATE "C" PRIMARY KEY,
@@ -12,7 +12,7 @@ CREATE TABLE {schema}.audit_notes (
     version text COLLATE "C" NOT NULL
 );
 
--- Adds a record for roles that may neither read nor change any. Repeating it is harmless.
+-- Adds a record, also for roles that may neither read nor change records. Safe to repeat.
 CREATE FUNCTION {schema}.add_audit_note(name text, data bytea, version text) RETURNS SETOF text
 LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
     INSERT INTO {schema}.audit_notes AS n (name, data, version) VALUES ($1, $2, $3)

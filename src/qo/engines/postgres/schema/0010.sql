@@ -1,6 +1,6 @@
--- A claim that takes every type reads what is ready in the order it goes out, and not lane by lane. Ready tasks of one group
--- and one weight are in this order by their ranks: a group is a queue and a set of needs, and the weight is how many seconds
--- (rounded) a task waits until it is promoted.
+-- For claims of all types, which read `ready` in the order of claims instead of lane by lane. Within one group and one weight
+-- that is the order of ranks. A group is a queue and a set of needs; the weight is the number of seconds (rounded) after which
+-- a waiting task is promoted.
 
 LOCK TABLE {schema}.lanes, {schema}.tasks, {schema}.ready IN SHARE ROW EXCLUSIVE MODE;
 

@@ -1,4 +1,5 @@
--- Small values with compare-and-set writes. {notes} is the table that a name belongs to (statements.py).
+-- Notes: small values with compare-and-set writes. {notes} is the table of a name (statements.py). Each write is safe to repeat,
+-- because a version identifies its write.
 
 -- name: read_note
 SELECT name, data, version FROM {schema}.{notes} WHERE name = %(name)s

@@ -1,49 +1,48 @@
-"""Batches as the columns that statements take."""
+"""New tasks, claim requests and changes as parameters of statements: one array per column."""
 
 from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter
 from typing import Any, TypeVar
 
 from qo.engines.postgres.arrays import blobs, floats, integers, texts, uuids
-from qo.engines.postgres.lanes import Key, LaneNumbers
-from qo.engines.postgres.rows import encode_retry, plain
+from qo.engines.postgres.lanes import LaneKey, LaneNumbers
+from qo.engines.postgres.rows import encode_retry, status_text
 from qo.model import STRICT, Change, ClaimRequest, Guard, NewTask, RetryPolicy, Status, kind_of
 
 T = TypeVar("T")
 
+# The values that many tasks of a batch have in common. The key of the lane comes first.
+Template = tuple[str, str, tuple[str, ...], int, float, float, int, RetryPolicy, float]
 
-# All that most tasks of a batch have in common; what names the lane comes first.
-Kind = tuple[str, str, tuple[str, ...], int, float, float, int, RetryPolicy, float]
-
-_kind: Callable[[NewTask], Kind] = attrgetter(
+_template: Callable[[NewTask], Template] = attrgetter(
     "queue", "type", "needs", "priority", "ageing", "timeout", "max_retries", "retry", "window"
 )
 
 
-class Batch:
-    """New tasks as `add` takes them. What many have in common travels once."""
+class AddBatch:
+    """New tasks as parameters of `add`. Each distinct template is sent once, and tasks refer to it by number."""
 
     def __init__(self, tasks: Sequence[NewTask]) -> None:
         self._tasks = tasks
-        self._kinds: dict[Kind, int] = {}  # with its place among them, from 1
-        self._places = [self._kinds.setdefault(kind, len(self._kinds) + 1) for kind in map(_kind, tasks)]
+        self._templates: dict[Template, int] = {}  # numbers from 1, as the indexes of Postgres arrays
+        self._numbers = [self._templates.setdefault(found, len(self._templates) + 1) for found in map(_template, tasks)]
 
-    def lanes(self) -> list[Key]:
-        return [(queue, type, needs, priority) for queue, type, needs, priority, *_ in self._kinds]
+    def lanes(self) -> list[LaneKey]:
+        return [(queue, type, needs, priority) for queue, type, needs, priority, *_ in self._templates]
 
-    def columns(self, numbers: Mapping[Key, LaneNumbers]) -> dict[str, Any]:
+    def parameters(self, numbers: Mapping[LaneKey, LaneNumbers]) -> dict[str, Any]:
         tasks, lanes = self._tasks, [numbers[lane] for lane in self.lanes()]
-        _, _, _, priorities, ageings, timeouts, retries, policies, windows = zip(*self._kinds, strict=True)
+        _, _, _, priorities, ageings, timeouts, retries, policies, windows = zip(*self._templates, strict=True)
         return {
             "size": len(tasks),
             "id": uuids([task.id for task in tasks]),
-            "kind": integers(self._places),
+            "template": integers(self._numbers),
             "payload": blobs([task.payload for task in tasks]),
             "delay": floats([task.delay for task in tasks]),
-            "run_at": floats(_if_any([task.run_at for task in tasks])),
-            "idempotency_key": texts(_if_any([task.idempotency_key for task in tasks])),
+            "run_at": floats(_empty_if_null([task.run_at for task in tasks])),
+            "idempotency_key": texts(_empty_if_null([task.idempotency_key for task in tasks])),
             "next_id": uuids(_next_ids(tasks)),
-            "trace_id": texts(_if_any([task.trace_id for task in tasks])),
+            "trace_id": texts(_empty_if_null([task.trace_id for task in tasks])),
             "lane": integers([lane.lane for lane in lanes]),
             "lane_group": integers([lane.group for lane in lanes]),
             "priority": floats(priorities),
@@ -51,29 +50,29 @@ class Batch:
             "timeout": floats(timeouts),
             "max_retries": integers(retries),
             "retry": texts([encode_retry(policy) for policy in policies]),
-            "room": floats(windows),
+            "window": floats(windows),
         }
 
 
 def _next_ids(tasks: Sequence[NewTask]) -> list[str]:
-    """A task that cannot follow another has its own."""
-    follows = any(task.next_id is not None for task in tasks)
-    return [task.next_id or task.id for task in tasks] if follows else []
+    """A task that cannot follow another under its idempotency key gets its own id."""
+    can_follow = any(task.next_id is not None for task in tasks)
+    return [task.next_id or task.id for task in tasks] if can_follow else []
 
 
-def _if_any(values: list[T | None]) -> list[T | None]:
-    """`unnest` makes up for the nulls at the end of a list: one of nothing but nulls need not travel."""
+def _empty_if_null(values: list[T | None]) -> list[T | None]:
+    """An empty list for one of nulls only: `unnest` pads shorter arrays with nulls."""
     return [] if values.count(None) == len(values) else values
 
 
-def wanted(request: ClaimRequest) -> dict[str, Any]:
-    """What `claim` takes."""
+def claim_parameters(request: ClaimRequest) -> dict[str, Any]:
+    """The parameters of `claim`, `claim_any` and `claimable`."""
     return {
         "queues": texts(request.queues),
         "types": texts(request.types),
         "capabilities": texts(sorted(request.capabilities)),
-        "part": texts(list(request.per_type_limits)),
-        "most": integers(list(request.per_type_limits.values())),
+        "limited_types": texts(list(request.per_type_limits)),
+        "type_limits": integers(list(request.per_type_limits.values())),
         "limit": max(request.limit, 0),
         "lease": float(request.lease),
         "lease_id": request.lease_id,
@@ -82,8 +81,8 @@ def wanted(request: ClaimRequest) -> dict[str, Any]:
     }
 
 
-def is_ordinary(change: Change) -> bool:
-    """A completion with nothing else to it: what `complete` takes."""
+def is_plain_completion(change: Change) -> bool:
+    """Whether `complete` can apply the change."""
     return (
         change.to is Status.COMPLETED
         and change.guard is Guard.HELD
@@ -92,7 +91,8 @@ def is_ordinary(change: Change) -> bool:
     )
 
 
-def completions(changes: Sequence[Change]) -> dict[str, Any]:
+def completion_parameters(changes: Sequence[Change]) -> dict[str, Any]:
+    """The parameters of `complete`."""
     return {
         "id": uuids([change.id for change in changes]),
         "lease_id": texts([change.lease_id for change in changes]),
@@ -101,12 +101,12 @@ def completions(changes: Sequence[Change]) -> dict[str, Any]:
     }
 
 
-def columns(changes: Sequence[Change]) -> dict[str, Any]:
-    """What `change` takes."""
+def change_parameters(changes: Sequence[Change]) -> dict[str, Any]:
+    """The parameters of `change`."""
     return {
         "id": uuids([change.id for change in changes]),
         "guard": texts([change.guard.value for change in changes]),
-        "to": texts([plain(change.to) for change in changes]),
+        "to": texts([status_text(change.to) for change in changes]),
         "lease_id": texts([change.lease_id for change in changes]),
         "grace": floats([change.grace for change in changes]),
         "delay": floats([change.delay for change in changes]),

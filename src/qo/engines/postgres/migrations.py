@@ -7,9 +7,8 @@ import psycopg
 from psycopg import errors, sql
 
 from qo.engines.postgres.address import PostgresAddress
-from qo.engines.postgres.driver_errors import AGAIN, to_qo_error
-from qo.engines.postgres.statements import fill
-from qo.engines.postgres.version import ADDITIVE, VERSION
+from qo.engines.postgres.driver_errors import TRANSIENT, to_qo_error
+from qo.engines.postgres.statements import ADDITIVE, VERSION, fill
 from qo.errors import StorageError
 from qo.formats import Format, check_format, format_of
 
@@ -30,12 +29,12 @@ async def prepare(connection: psycopg.AsyncConnection[Any], address: PostgresAdd
         for left in range(_MAX_ATTEMPTS - 1, -1, -1):
             try:
                 return await _migrate_under_lock(connection, address)
-            except AGAIN:  # the transaction was rolled back
+            except TRANSIENT:  # the transaction was rolled back
                 if not left:
                     raise
     except (errors.DuplicateTable, errors.DuplicateFunction) as error:
         raise StorageError(
-            f"{address.shown}: the schema {address.schema} belongs to another application; name another with ?schema="
+            f"{address.shown_url}: the schema {address.schema} belongs to another application; add ?schema="
         ) from error
     except psycopg.Error as error:
         raise to_qo_error(address, error, doing=f", preparing the schema {address.schema}") from error
@@ -58,7 +57,7 @@ async def version_of(connection: psycopg.AsyncConnection[Any], address: Postgres
     if version > VERSION:
         newest = fill("SELECT since, qo FROM {schema}.schema_version WHERE version = %s", address.schema)
         since, qo = await (await connection.execute(newest, (version,))).fetchone() or (0, "")
-        place = f"{address.shown}: the schema {address.schema}"
+        place = f"{address.shown_url}: the schema {address.schema}"
         check_format(place, Format(format=version, since=since, qo=qo), VERSION)
     return version
 
@@ -78,7 +77,7 @@ async def _migrate(connection: psycopg.AsyncConnection[Any], address: PostgresAd
             fill("CREATE TABLE {schema}.schema_version (version integer PRIMARY KEY)", address.schema)
         )
     for step in range(version + 1, VERSION + 1):
-        text = files("qo.engines.postgres.schema").joinpath(f"{step:04}.sql").read_text("utf-8")
+        text = files("qo.engines.postgres").joinpath("schema", f"{step:04}.sql").read_text("utf-8")
         await connection.execute(fill(text, address.schema), prepare=False)
         insert = "INSERT INTO {schema}.schema_version (version) VALUES (%s)"
         await connection.execute(fill(insert, address.schema), (step,))

@@ -1,0 +1,17 @@
+-- Reads of tasks. reader.py builds the statement of `find`.
+
+-- name: get
+SELECT {columns} FROM {schema}.tasks AS t WHERE t.id = ANY (%(id)s::uuid[])
+
+-- name: history
+-- Events in the table, and those that the columns of the task contain.
+SELECT version, at, status, attempt, failures, worker_id, error, available_at FROM {schema}.events WHERE id = %(id)s::uuid
+UNION ALL
+SELECT e.version, e.at, e.status, e.attempt, e.failures, e.worker_id, e.error, e.available_at
+FROM {schema}.tasks AS t, {schema}.own_events(t) AS e WHERE t.id = %(id)s::uuid
+ORDER BY version
+
+-- name: some_pending
+-- The number of pending tasks, up to a limit.
+SELECT (SELECT count(*) FROM (SELECT FROM {schema}.ready LIMIT %(limit)s) AS head)
+     + (SELECT count(*) FROM (SELECT FROM {schema}.coming LIMIT %(limit)s) AS head)
