@@ -148,7 +148,11 @@ class Bare(PlainStorage):
 
 @pytest.mark.parametrize(
     ("storage", "says"),
-    [(Early(), "took the write"), (Plain(), "`async def read`"), (Bare(), "must return the content and its version")],
+    [
+        (Early(), "whether the write succeeded"),
+        (Plain(), "`async def read`"),
+        (Bare(), "must return the content and its version"),
+    ],
 )
 async def test_a_storage_that_does_not_keep_to_the_interface_is_told_so(storage: Any, says: str) -> None:
     with pytest.raises(qo.StorageError, match=says):
