@@ -17,9 +17,9 @@ import qo
 from qo.codec import encode_value
 
 CONNECTIONS = 128
-BULK = 1000
+MAX_SUBMIT_SIZE = 1000
 ONE = json.dumps({"task_type": "load", "priority": "high", "parameters": {"to": "ada@example.com", "n": 1}}).encode()
-MANY = b'{"tasks": [%s]}' % b", ".join([ONE] * BULK)
+MANY = b'{"tasks": [%s]}' % b", ".join([ONE] * MAX_SUBMIT_SIZE)
 
 
 def request(path: str, body: bytes) -> bytes:
@@ -68,7 +68,7 @@ async def in_process(url: str, seconds: float) -> tuple[float, float]:
         began, many = time.monotonic(), 0
         while time.monotonic() < began + seconds:
             payload = encode_value({"to": "ada@example.com", "n": 1})
-            many += len(await queue.submit_many([queue.new_task("load", payload) for _ in range(BULK)]))
+            many += len(await queue.submit_many([queue.new_task("load", payload) for _ in range(MAX_SUBMIT_SIZE)]))
         return single_rate, many / (time.monotonic() - began)
 
 
@@ -83,13 +83,13 @@ def main() -> None:
             threading.Thread(target=server.stderr.read, daemon=True).start()  # a full pipe would stop the server
             try:
                 single = asyncio.run(measure(port, "/api/v1/tasks", ONE, CONNECTIONS, seconds))
-                bulk = BULK * asyncio.run(measure(port, "/api/v1/tasks/bulk", MANY, 2, seconds))
+                bulk = MAX_SUBMIT_SIZE * asyncio.run(measure(port, "/api/v1/tasks/bulk", MANY, 2, seconds))
             finally:
                 server.terminate()
         raw_single, raw_bulk = asyncio.run(in_process(f"sqlite:///{Path(folder) / 'raw.db'}", seconds))
     print(
         f"single: {single:,.0f} tasks/s by HTTP over {CONNECTIONS} connections; {raw_single:,.0f} in process\n"
-        f"bulk:   {bulk:,.0f} tasks/s by HTTP, {BULK} a request over 2 connections; {raw_bulk:,.0f} in process"
+        f"bulk:   {bulk:,.0f} tasks/s by HTTP, {MAX_SUBMIT_SIZE} a request over 2 connections; {raw_bulk:,.0f} in process"
     )
 
 

@@ -66,7 +66,7 @@ async def test_a_queue_takes_so_many_types_of_unfinished_tasks(queue: Client) ->
     assert await queue.change_all(Filter(types=("t0", "t1")), cancel) == 4
     third = Client(queue.engine)
     await third.submit_many(some(range(20, 27)) + some(range(2, 10)))
-    with pytest.raises(InvalidTask, match=r"would pass the limit of 25"):
+    with pytest.raises(InvalidTask, match=r"would exceed the limit of 25"):
         await third.submit_many(some(range(1)))
     with pytest.raises(InvalidTask, match=r"max_types: -1 is not a whole number"):
         await queue.controls.limit_types(-1)
@@ -86,12 +86,12 @@ async def test_many_new_types_one_after_another_cost_few_counts() -> None:
     for n in range(1000):
         await client.enqueue(f"t{n}")
     assert engine.counts <= 20
-    with pytest.raises(InvalidTask, match=r"would pass the limit of 1,000"):
+    with pytest.raises(InvalidTask, match=r"would exceed the limit of 1,000"):
         await client.enqueue("t1000")
 
 
 async def test_a_thousand_types_are_enough_unless_someone_says_otherwise(queue: Client) -> None:
-    with pytest.raises(InvalidTask, match=r"^type: .* would pass the limit of 1,000"):
+    with pytest.raises(InvalidTask, match=r"^type: .* would exceed the limit of 1,000"):
         await queue.submit_many([queue.new_task(f"t{n}", b"{}") for n in range(1001)])
     assert not await queue.engine.count()
     await queue.submit_many([queue.new_task(f"t{n}", b"{}") for n in range(1000)])

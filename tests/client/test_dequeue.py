@@ -87,7 +87,7 @@ async def test_a_held_task_is_settled(queue: Client, how: str, *, by_id: bool) -
     await settle(queue, task.id if by_id else task)
     after = await stored(queue, task.id)
     assert (after.status, after.failures) == (status, int(how == "nack"))
-    with pytest.raises(TaskNotFound, match="was not dequeued here, or is settled already"):
+    with pytest.raises(TaskNotFound, match="was not dequeued by this client, or is already settled"):
         await settle(queue, task.id)
 
 
@@ -160,7 +160,7 @@ async def test_a_late_worker_learns_that_its_lease_is_lost(queue: Client, clock:
     await queue.engine.apply([expire(late, luck=0.5, grace=0)])
     clock.advance(60)
     newer = await one(queue)
-    says = f"task {late.id} is no longer held by attempt 1: its lease expired or it was cancelled"
+    says = f"attempt 1 of task {late.id} has lost its lease: it expired, or the task was cancelled"
     for settle in (queue.ack, queue.nack, queue.release, queue.heartbeat):
         with pytest.raises(LeaseLost, match=says):
             await settle(late)
@@ -329,7 +329,7 @@ async def test_a_heartbeat_manager_keeps_the_lease_alive(clock: ManualClock) -> 
     lease = (await stored(queue, task.id)).lease_expires_at
     assert lease is not None
     assert lease >= clock.now + 10
-    assert heart._beating.done()
+    assert heart._heartbeats.done()
     await queue.ack(task)
 
 

@@ -124,14 +124,14 @@ async def test_a_hand_on_the_wrong_status_is_told_which_would_do(queue: Client) 
     done = await finished(queue)
     waiting = (await queue.enqueue("t")).id
     for steer, task_id, says in (
-        (queue.cancel, done, "is completed; cancel takes a task that is one of: pending, running"),
-        (queue.replay, done, "is completed; replay takes a task that is one of: archived, cancelled, failed"),
-        (queue.replay, waiting, "is pending; replay takes a task that is one of: archived, cancelled, failed"),
-        (queue.archive, waiting, "is pending; archive takes a task that is one of: cancelled, completed, failed"),
+        (queue.cancel, done, "is completed; cancel requires one of: pending, running"),
+        (queue.replay, done, "is completed; replay requires one of: archived, cancelled, failed"),
+        (queue.replay, waiting, "is pending; replay requires one of: archived, cancelled, failed"),
+        (queue.archive, waiting, "is pending; archive requires one of: cancelled, completed, failed"),
         (
             queue.delete,
             waiting,
-            "is pending; delete takes a task that is one of: archived, cancelled, completed, failed",
+            "is pending; delete requires one of: archived, cancelled, completed, failed",
         ),
     ):
         with pytest.raises(WrongStatus, match=f"^task {task_id} {says}$"):

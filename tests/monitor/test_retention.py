@@ -128,7 +128,7 @@ async def test_a_key_with_a_longer_window_outlives_the_retention_too(name: str, 
         await queue.ack((await queue.dequeue())[0])
         clock.advance(5 * DAY)
         await check(queue, clock, retention=60.0)
-        queue._tidies_at = queue._recovers_at = 0.0
+        queue._leases._retains_at = queue._leases._recovers_at = 0.0
         await queue.dequeue()
         again = await queue.enqueue("t", idempotency_key="k")
         assert (again.id, again.new) == (first.id, False)

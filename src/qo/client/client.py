@@ -1,4 +1,4 @@
-"""The client of a store: submit tasks, dequeue and settle them, look at them and change them.
+"""The client of a store: submits, reads, dequeues, settles and changes tasks.
 
 async with qo.connect("sqlite:///qo.db") as client:
     handle = await client.enqueue("send_email", {"to": "a@example.com"})
@@ -17,19 +17,18 @@ from qo import notes, tracing
 from qo.backoff import Backoff
 from qo.client.describe import Seconds, Settings, TaskOptions, describe, seconds
 from qo.client.handles import DEQUEUE_LEASE, Consumer, Producer, QueueState, TaskHandle
+from qo.client.leases import TaskLeases
 from qo.client.live_types import LiveTypes
-from qo.clock import Clock, boot_clock, monotonic_clock, system_clock, unset_clock
+from qo.clock import Clock, boot_clock, system_clock
 from qo.codec import decode_value, encode_value, plain_task, same_value
 from qo.controls import ControlsClient
 from qo.damage import decode_damage, note_name
 from qo.engine import Engine, get_in_steps
 from qo.engines import open_engine, open_storage
 from qo.errors import (
-    Conflict,
     DamagedTask,
     InvalidTask,
     KeyReused,
-    LeaseLost,
     ResultTimeout,
     StorageError,
     TaskFailed,
@@ -37,8 +36,7 @@ from qo.errors import (
     WrongStatus,
 )
 from qo.group_commit import GroupCommit
-from qo.handled_types import REGISTRATION_INTERVAL, ConsumerRegistration
-from qo.ids import luck, new_token, new_worker_id
+from qo.ids import luck, new_token
 from qo.model import (
     FINISHED,
     STATUSES,
@@ -65,23 +63,19 @@ from qo.model import (
     ended_because,
     is_a,
     release,
-    renew,
     replay,
     show,
 )
 from qo.stats import Interval, StatsRecorder, read_stats
 from qo.storages import ObjectStorage
-from qo.sweep import LeaseExpiry, Retention, lease_length
-from qo.transitions import Transitions, log_started
+from qo.transitions import Transitions
 
 log = logging.getLogger("qo.client")
 PAGE_SIZE = 500  # tasks in one request that reads or changes many
-BULK = 1000  # tasks in one request that submits many
-_FIRST_RESULT_POLL, _LONGEST_RESULT_POLL = 0.005, 0.25  # seconds between two looks for a result
-_SHORTEST_WAIT = 0.1  # seconds
-_RETENTION_INTERVAL = 60.0  # seconds between two removals of old finished tasks by `dequeue`
+MAX_SUBMIT_SIZE = 1000  # tasks in one request that submits many
+_MIN_RESULT_POLL, _MAX_RESULT_POLL = 0.005, 0.25  # seconds between two reads while waiting for a result
 
-# Inside the class `list` is a method.
+# Inside the class, `list` is a method.
 Tasks: TypeAlias = list[Task]
 Events: TypeAlias = list[Event]
 Intervals: TypeAlias = list[Interval]
@@ -94,7 +88,7 @@ _VERBS = {Status.CANCELLED: "cancel", Status.PENDING: "replay", Status.ARCHIVED:
 
 
 class Client:
-    """All queues of one store. Safe for any number of concurrent callers on one event loop."""
+    """A client of all queues of one store. Safe for concurrent callers on one event loop."""
 
     def __init__(self, engine: Engine, settings: Settings | None = None, *, clock: Clock = system_clock) -> None:
         self.engine = engine
@@ -104,30 +98,26 @@ class Client:
         self._clock = clock
         self.recorder = StatsRecorder(engine, clock=clock)
         self.transitions = Transitions(self.recorder, clock=clock)
-        self._expiry = LeaseExpiry(engine, self.transitions, unset_clock(clock, monotonic_clock), checks_ahead=True)
-        self._worker_id = new_worker_id("dequeue")
-        self.held: dict[str, Task] = {}  # dequeued here and not settled, by id
         self._adding: GroupCommit[NewTask, Added] = GroupCommit(engine.add)
         self._applying: GroupCommit[Change, bool] = GroupCommit(engine.apply)
-        self._consumer = ConsumerRegistration(engine)
-        self._recovers_at = self._tidies_at = float("-inf")  # by the boot clock
+        self._leases = TaskLeases(self, self._applying, clock)
 
     @property
     def payload_limit(self) -> int:
-        """The most bytes of one payload or result: of the settings, or else of the store."""
+        """The maximum size of a payload or result in bytes: that of the settings, or else of the store."""
         return self.settings.payload_limit or self.engine.payload_limit
 
     async def open(self) -> Self:
         try:
             await self.engine.open()
         except BaseException:
-            await self.engine.close()  # `async with` does not close what it could not open
+            await self.engine.close()  # `async with` does not call __aexit__ if __aenter__ raises
             raise
         return self
 
     async def close(self) -> None:
         await self.live_types.finish()
-        await self._consumer.finish()
+        await self._leases.finish()
         await self._adding.finish()
         await self._applying.finish()
         await self.recorder.close()
@@ -148,33 +138,33 @@ class Client:
     ) -> TaskHandle:
         """Submit one task; returns when the store has it. Options: see `TaskOptions`.
 
-        With a psycopg `connection` of your own, it is part of your transaction: it exists if and only if you commit.
+        With a psycopg `connection`, the task is part of your transaction: it exists if and only if you commit.
         """
         return await self.submit(self.new_task(type, encode_value(payload), **options), connection=connection)
 
     async def submit(self, new: NewTask, *, connection: Any = None) -> TaskHandle:
-        """As `enqueue`, for a task that `new_task` described. Raises KeyReused if its key has another payload."""
+        """As `enqueue`, for a task from `new_task`. Raises KeyReused if its key belongs to another payload."""
         check_size("payload", new.payload, self.payload_limit)
         check_depth("payload", new.payload)
         await self.live_types.check((new,))
         with tracing.submitting((new,)) as span:
             (new,) = span.marked((new,))
             added = await (self._adding.commit(new) if connection is None else self._add_on(connection, new))
-        if connection is None:  # else the task exists only if the caller commits
+        if connection is None:  # otherwise the task exists only once the caller commits
             self.transitions.queued((new,), (added,))
         handle = TaskHandle(added.id, added.new, self)
         await self.check_repeat(new, handle)
         return handle
 
     async def check_repeat(self, new: NewTask, handle: TaskHandle) -> None:
-        """Raises KeyReused if a task was there already under the key of `new`, with another payload."""
+        """Raise KeyReused if a task with the key of `new` existed already, with another payload."""
         if not handle.new and new.idempotency_key is not None:
             (existing,) = await self.engine.get([handle.id])
             if existing is not None:
                 _check_repeat(new, existing)
 
     def submit_directly(self, new: NewTask) -> TaskHandle | None:
-        """As `submit`; blocks the caller, in any thread. None: use `submit`; nothing was stored."""
+        """As `submit`, but blocking, from any thread. Returns None, and stores nothing, if `submit` must be used."""
         check_size("payload", new.payload, self.payload_limit)
         check_depth("payload", new.payload)
         if not self.engine.adds_directly or not self.live_types.is_known(new):
@@ -190,9 +180,9 @@ class Client:
         return added
 
     async def submit_many(self, tasks: Sequence[NewTask]) -> Handles:
-        """Submit many tasks in as few requests as the store allows. Of one id, the first is taken.
+        """Submit many tasks in as few requests as the store allows. Of tasks with the same id, the first is stored.
 
-        KeyReused: some keys belong to tasks with other payloads. The other tasks are stored.
+        Raises KeyReused if some keys belong to tasks with other payloads. The other tasks are stored.
         """
         check_size("payload", max((task.payload for task in tasks), key=len, default=b""), self.payload_limit)
         first: dict[str, NewTask] = {}
@@ -205,8 +195,8 @@ class Client:
         answers: list[Added] = []
         with tracing.submitting([*first.values()]) as span:
             distinct = span.marked([*first.values()])
-            for start in range(0, len(distinct), BULK):
-                answers += await self.engine.add(distinct[start : start + BULK])
+            for start in range(0, len(distinct), MAX_SUBMIT_SIZE):
+                answers += await self.engine.add(distinct[start : start + MAX_SUBMIT_SIZE])
         self.transitions.queued(distinct, answers)
         last = dict(zip(first, answers, strict=True))
         repeated = [task for task in first.values() if task.idempotency_key and not last[task.id].new]
@@ -215,7 +205,7 @@ class Client:
         return [TaskHandle(last[task.id].id, fresh.pop(task.id, False), self) for task in tasks]
 
     async def _check_repeats(self, repeated: Sequence[NewTask], ids: Sequence[str]) -> None:
-        """Raises KeyReused. Only a few of the stored payloads are in memory at once."""
+        """Raise KeyReused for the first mismatch. Only a few of the stored payloads are in memory at a time."""
         news = iter(repeated)
         async for some in get_in_steps(self.engine, ids):
             for existing, new in zip(some, news, strict=False):
@@ -223,17 +213,17 @@ class Client:
                     _check_repeat(new, existing)
 
     def new_task(self, type: str, payload: bytes, **options: Unpack[TaskOptions]) -> NewTask:
-        """A checked description of a task, ready to submit. Options: see `TaskOptions`."""
+        """A validated task, ready to submit. Options: see `TaskOptions`."""
         return describe(self.settings, type, payload, clock=self._clock, **options)
 
     async def producer(self, name: str) -> Producer:
-        """A shorthand for submitting to one queue."""
+        """A producer for one queue."""
         return Producer(self, check_name("queue", name))
 
     # --- reading
 
     async def get(self, task_id: str) -> Task | None:
-        """The task as it is now; None if there is none. Raises DamagedTask if what is stored cannot be read."""
+        """The current state of a task; None if it does not exist. Raises DamagedTask if it cannot be read."""
         (task,) = await self.engine.get([check_id(task_id)])
         if task is None:
             await self.check_not_damaged(task_id)
@@ -241,7 +231,7 @@ class Client:
         return plain_task(task)
 
     async def check_not_damaged(self, task_id: str) -> None:
-        """For a task that is missing: raises DamagedTask if it was set aside because it cannot be read."""
+        """Raise DamagedTask if a missing task is in quarantine because it cannot be read."""
         note = await self.engine.read_note(note_name(task_id))
         if note is not None:
             raise decode_damage(task_id, note.data)
@@ -259,7 +249,7 @@ class Client:
             after = cursor(page[-1])
 
     async def read_state(self) -> QueueState:
-        """Every task there is now, to look at. On a storage of one object it is one consistent read."""
+        """All tasks. A store of one object returns a consistent snapshot."""
         found = await self.engine.snapshot()
         return QueueState(tasks=tuple(plain_task(task) for task in found.tasks), version=found.version)
 
@@ -278,16 +268,17 @@ class Client:
         return {**total, "by_type": by_type, "by_queue": by_queue}
 
     async def activity(self, since: Seconds = 3600.0) -> Intervals:
-        """What all processes have done with tasks in the last `since` seconds, oldest first.
+        """What all processes did with tasks in the last `since` seconds, oldest first.
 
-        Minutes for the last hour, hours for a week. Counts may lag by some seconds; `qo.stats.add_up` adds them up.
+        The intervals are minutes for the last hour, and hours for the last week. Counts may be some seconds old.
+        `qo.stats.add_up` adds them up.
         """
         await self.recorder.flush()
         now = self._clock()
         return await read_stats(self.engine, now - seconds(since), now)
 
     async def workers(self) -> Workers:
-        """Every registered worker, the silent ones too."""
+        """All registered workers, including those that stopped sending heartbeats."""
         return await notes.workers(self.engine)
 
     async def result(
@@ -297,16 +288,16 @@ class Client:
         timeout: Seconds | None = None,
         decode: Callable[[bytes], Any] = decode_value,
     ) -> Any:
-        """Wait for a task to end and return its result, or raise TaskFailed or ResultTimeout."""
+        """Wait for a task to finish and return its result. Raises TaskFailed or ResultTimeout."""
         task = await self.ended(task_id, timeout=timeout)
         if task.result is None:
             raise TaskFailed(task, kind=ended_because(task))
         return decode(task.result)
 
     async def ended(self, task_id: str, *, timeout: Seconds | None = None) -> Task:
-        """Wait for a task to end."""
+        """Wait for a task to finish. Raises ResultTimeout."""
         until = None if timeout is None else boot_clock() + seconds(timeout)
-        backoff = Backoff(_FIRST_RESULT_POLL, _LONGEST_RESULT_POLL, factor=1.5)
+        backoff = Backoff(_MIN_RESULT_POLL, _MAX_RESULT_POLL, factor=1.5)
         while True:
             task = await self.get(task_id)
             if task is None:
@@ -321,6 +312,11 @@ class Client:
 
     # --- dequeuing and settling
 
+    @property
+    def held(self) -> dict[str, Task]:
+        """The tasks that were dequeued here and are not settled, by id."""
+        return self._leases.held
+
     async def dequeue(
         self,
         type: str | None = None,
@@ -331,14 +327,14 @@ class Client:
         capabilities: Iterable[str] = (),
         wait: Seconds = 0.0,
     ) -> Tasks:
-        """Lease up to `batch_size` tasks; an empty list if none came within `wait` seconds.
+        """Lease up to `batch_size` tasks; returns an empty list if none were due within `wait` seconds.
 
         `qo.decode(task.payload)` is the payload as it was submitted; bytes need no decoding.
         """
         if not is_a(batch_size, int) or batch_size < 1:
-            raise InvalidTask("batch_size", f"{show(batch_size)} is not a whole number from 1 on")
+            raise InvalidTask("batch_size", f"{show(batch_size)} is not a positive whole number")
         request = ClaimRequest(
-            worker_id=self._worker_id,
+            worker_id=self._leases.worker_id,
             lease_id=new_token(),
             queues=() if queue is None else (check_name("queue", queue),),
             types=() if type is None else (check_type("type", type),),
@@ -346,105 +342,43 @@ class Client:
             limit=batch_size,
             lease=_positive("lease", lease),
         )
-        until = boot_clock() + seconds(wait)
-        while True:
-            await self._recover()
-            self._consumer.register(queue or "", type or "")
-            tasks = await self._claim(request)
-            left = until - boot_clock()
-            if tasks or left <= 0:
-                tasks = [plain_task(task) for task in tasks]
-                self.held.update((task.id, task) for task in tasks)
-                for task in tasks:
-                    log_started(task)
-                self._consumer.make_known(task.type for task in tasks)
-                return tasks
-            longest = min(REGISTRATION_INTERVAL, max(_SHORTEST_WAIT, self.settings.recovery_interval))
-            await self.engine.wait(request, min(left, longest))
-
-    async def _claim(self, request: ClaimRequest) -> Tasks:
-        claiming = asyncio.ensure_future(self.engine.claim(request))
-        try:
-            return await asyncio.shield(claiming)
-        except asyncio.CancelledError:
-            # The store may have leased tasks although the caller is cancelled: hand them back.
-            await asyncio.wait([claiming])
-            if not claiming.cancelled() and claiming.exception() is None and (tasks := claiming.result()):
-                await self.engine.apply([release(task, None) for task in tasks])
-            raise
-
-    async def _recover(self) -> None:
-        """Look for expired leases now and then, because code that dequeues need not have a monitor beside it."""
-        if boot_clock() < self._recovers_at:
-            return
-        self._recovers_at = boot_clock() + self.settings.recovery_interval
-        try:
-            await self.requeue_stale()
-            if self.engine.default_retention and boot_clock() >= self._tidies_at:
-                self._tidies_at = boot_clock() + _RETENTION_INTERVAL
-                await Retention(finished=self.settings.retention, window=self.settings.window).tidy(self.engine)
-        except (StorageError, Conflict) as error:  # the claim that follows raises if the store is unreachable
-            log.debug("did not look for expired leases: %s", error)
+        return await self._leases.dequeue(request, wait=seconds(wait))
 
     async def requeue_stale(self, timeout: Seconds = 0.0) -> int:
-        """Give the tasks of silent workers to others; how many there were.
+        """Retry or fail the tasks of dead workers; returns their number.
 
-        These are tasks whose lease ran out at least five seconds ago (clocks may disagree) and whose last heartbeat is
-        at least `timeout` ago; a lease that still runs is never ended. A lost attempt is a failure: the task comes
-        again after its back-off, or ends when its retries are used up. `dequeue` does this by itself every
+        These are tasks whose lease expired at least five seconds ago (clocks may differ) and whose last heartbeat is
+        at least `timeout` seconds old. A lease that has not expired is never ended. A lost attempt counts as a failure:
+        the task is retried after its back-off, or fails permanently. `dequeue` does this every
         `Settings.recovery_interval` seconds.
         """
-        return len(await self._expiry.expire(timeout=_not_negative("timeout", timeout)))
+        return await self._leases.expire(timeout=_not_negative("timeout", timeout))
 
     async def ack(self, task: Task | str, result: object = None) -> None:
-        """The task is done; keep its result."""
+        """Complete a dequeued task and store its result. Raises LeaseLost."""
         data = encode_value(result, "result")
         check_size("result", data, self.payload_limit)
-        await self._settle(task, lambda held: complete(held, data))
+        await self._leases.settle(task, lambda held: complete(held, data))
 
     async def nack(self, task: Task | str, error: str = "nack", *, delay: Seconds | None = None) -> None:
-        """The task failed: it comes again after its back-off (or `delay`), or ends when its retries are used up."""
+        """Fail this attempt: the task is retried after its back-off (or `delay`), or fails permanently.
+
+        Raises LeaseLost.
+        """
         after = None if delay is None else _not_negative("delay", delay)
-        await self._settle(task, lambda held: after_error(held, error, luck=luck(), after=after))
+        await self._leases.settle(task, lambda held: after_error(held, error, luck=luck(), after=after))
 
     async def release(self, task: Task | str, *, delay: Seconds = 0.0) -> None:
-        """Hand a task back unfinished; it costs no retry."""
+        """Return a dequeued task to its queue. This uses up no retry. Raises LeaseLost."""
         after = _not_negative("delay", delay)
-        await self._settle(task, lambda held: release(held, after))
+        await self._leases.settle(task, lambda held: release(held, after))
 
     async def heartbeat(self, task: Task | str, *, lease: Seconds | None = None) -> None:
-        """Still working: the lease now runs for `lease` seconds more, or as long as it was dequeued for."""
-        held = self._lease_of(task)
-        length = lease_length(held) if lease is None else _positive("lease", lease)
-        if not await self._applying.commit(renew(held, length)):
-            self._forget(held)
-            raise _lost(held)
-
-    async def _settle(self, task: Task | str, how: Callable[[Task], Change]) -> None:
-        held = self._lease_of(task)
-        change = how(held)
-        settled = await self._applying.commit(change)
-        self._forget(held)
-        if not settled:
-            raise _lost(held)
-        if self.transitions.is_first(change):
-            self.transitions.settled(held, change)
-
-    def _forget(self, held: Task) -> None:
-        known = self.held.get(held.id)
-        if known is not None and known.lease_id == held.lease_id:  # a later attempt may be held here by now
-            del self.held[held.id]
-
-    def _lease_of(self, task: Task | str) -> Task:
-        if isinstance(task, Task):
-            return task
-        held = self.held.get(task)
-        if held is None:
-            raise TaskNotFound(f"task {task} was not dequeued here, or is settled already", task_id=task)
-        return held
+        """Extend the lease by `lease` seconds from now, or by the length it was dequeued with. Raises LeaseLost."""
+        await self._leases.renew(task, None if lease is None else _positive("lease", lease))
 
     async def consumer(self, name: str) -> Consumer:
-        """A shorthand for taking tasks from one queue."""
+        """A consumer of one queue."""
         return Consumer(self, check_name("queue", name))
 
     # --- changing tasks by their ids
@@ -459,12 +393,12 @@ class Client:
         await self._change(archive(check_id(task_id)))
 
     async def delete(self, task_id: str) -> None:
-        """Forget a finished task, or a damaged one."""
+        """Delete a finished or damaged task."""
         (deleted,) = await self.engine.delete([check_id(task_id)])
         if not deleted:
             try:
                 refusal = await self._refusal(task_id, "delete", FINISHED)
-            except DamagedTask:  # found to be so just now
+            except DamagedTask:  # the read above found the damage
                 (deleted,) = await self.engine.delete([task_id])
                 if not deleted:
                     raise
@@ -472,12 +406,12 @@ class Client:
                 raise refusal
 
     async def change_all(self, where: Filter, how: Callable[[str], Change]) -> int:
-        """Change every matching task with `cancel`, `replay` or `archive`; how many it was."""
+        """Change all matching tasks with `cancel`, `replay` or `archive`; returns the number of changed tasks."""
         ids = await self._ids(where)
         return sum(await self.apply([how(task_id) for task_id in ids]))
 
     async def apply(self, changes: Sequence[Change]) -> Answers:
-        """Change many tasks by their ids; which of them were changed."""
+        """Change many tasks by their ids; returns for each whether it was changed."""
         answers: Answers = []
         for start in range(0, len(changes), PAGE_SIZE):
             some = changes[start : start + PAGE_SIZE]
@@ -487,7 +421,7 @@ class Client:
         return answers
 
     async def delete_all(self, where: Filter, *, progress: Callable[[int], None] | None = None) -> int:
-        """Delete every matching task that is finished; how many it was. `progress` is told the number of each batch."""
+        """Delete all matching finished tasks; returns their number. `progress` gets the number of each batch."""
         ids = await self._ids(where)
         deleted = 0
         for start in range(0, len(ids), PAGE_SIZE):
@@ -498,7 +432,7 @@ class Client:
         return deleted
 
     async def _ids(self, where: Filter) -> Ids:
-        """Of every matching task. Values are not read: they may be large."""
+        """The ids of all matching tasks. Values are not read, because they may be large."""
         ids: Ids = []
         after = ""
         while page := await self.engine.find_without_values(where, limit=PAGE_SIZE, after=after):
@@ -516,16 +450,16 @@ class Client:
         if task is None:
             return _not_found(task_id)
         names = ", ".join(sorted(allowed))
-        refusal = f"task {task_id} is {task.status}; {verb} takes a task that is one of: {names}"
+        refusal = f"task {task_id} is {task.status}; {verb} requires one of: {names}"
         return WrongStatus(refusal, task_id=task_id)
 
     async def _report(self, changes: Sequence[Change]) -> None:
-        """Log and count tasks that were changed by their ids alone."""
+        """Log and count tasks that were changed by their ids."""
         cancelled = [change.id for change in changes if change.to is Status.CANCELLED]
         replayed = [change.id for change in changes if change.to is Status.PENDING and self.transitions.tells_queued]
         if not cancelled and not replayed:
             return
-        with suppress(StorageError):  # the changes have landed: only their log lines and counts are missing
+        with suppress(StorageError):  # the changes are written; only their log lines and counts are missing
             if cancelled:
                 self.transitions.cancelled(await self._existing(cancelled))
             if replayed:
@@ -540,38 +474,31 @@ def connect(
 ) -> Client:
     """The client of the store at a URL, as an async context manager.
 
-    An object of yours with `read` and `write` in place of a URL keeps the whole store as one JSON document; `mode` then
-    says whether concurrent calls share a write (`group`) or each makes its own (`direct`).
+    Instead of a URL you can pass an object with `read` and `write`, which then contains the whole store as one JSON
+    document. Its concurrent calls share a write (mode `group`) or make one each (`direct`).
     """
     return Client(open_engine(url) if isinstance(url, str) else open_storage(url, mode), settings)
 
 
 def _check_repeat(new: NewTask, existing: Task | NewTask) -> None:
-    """A submission under a key that is taken gets the first task only if it has the same payload."""
+    """Raise KeyReused if a submission has the key of an existing task, but another payload."""
     if not same_value(new.payload, existing.payload):
         raise KeyReused(
             f"idempotency key {new.idempotency_key!r} of {new.type} in queue {new.queue} belongs to task {existing.id},"
-            " which has another payload; choose another key, or submit the payload of that task",
+            " which has another payload; choose another key, or submit the same payload",
             task_id=existing.id,
         )
 
 
 def _positive(field: str, duration: Seconds) -> float:
-    check_number(field, given := seconds(duration), above=0.0)
-    return given
+    check_number(field, value := seconds(duration), above=0.0)
+    return value
 
 
 def _not_negative(field: str, duration: Seconds) -> float:
-    check_number(field, given := seconds(duration))
-    return given
+    check_number(field, value := seconds(duration))
+    return value
 
 
 def _not_found(task_id: str) -> TaskNotFound:
     return TaskNotFound(f"there is no task {task_id}", task_id=task_id)
-
-
-def _lost(task: Task) -> LeaseLost:
-    return LeaseLost(
-        f"task {task.id} is no longer held by attempt {task.attempt}: its lease expired or it was cancelled",
-        task_id=task.id,
-    )

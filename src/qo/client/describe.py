@@ -1,4 +1,4 @@
-"""How a task is described: options as people write them, made into a checked NewTask."""
+"""Creates validated `NewTask` objects from the options of `enqueue`."""
 
 import sys
 from collections.abc import Iterable
@@ -33,7 +33,7 @@ Priority: TypeAlias = Literal["high", "medium", "low", 0, 1, 2, 3, 4, 5, 6, 7, 8
 
 
 class TaskOptions(TypedDict, total=False):
-    """What may be said of a task when it is submitted."""
+    """The options of a submission."""
 
     id: str | None  # chosen by the caller; a task whose id exists already is not stored again
     queue: str
@@ -49,16 +49,15 @@ class TaskOptions(TypedDict, total=False):
 
 
 class Settings(Struct, frozen=True, kw_only=True):
-    """What a queue does with every task submitted through it."""
+    """Settings of a client."""
 
-    # Seconds of waiting worth one level of priority (inf is strict, 0 first in first out), or the times of promotion.
+    # Seconds of waiting per level of priority (inf is strict, 0 is first in, first out), or the times of promotion.
     ageing: float | PromotionTimes = AGEING
-    window: float = WINDOW  # seconds an idempotency key holds
-    recovery_interval: float = 10.0  # seconds between two looks for expired leases by `dequeue`; inf: never
-    retention: float | None = (
-        None  # seconds finished tasks are kept by `dequeue`, where the store asks for it; 0: for ever
-    )
-    payload_limit: int = 0  # bytes of a payload or result; 0: what the store has room for
+    window: float = WINDOW  # seconds for which an idempotency key is unique
+    recovery_interval: float = 10.0  # seconds after which `dequeue` checks for expired leases again; inf: never
+    # Seconds after which `dequeue` archives finished tasks, on stores with a default retention; 0: never.
+    retention: float | None = None
+    payload_limit: int = 0  # bytes of a payload or result; 0: the limit of the store
 
 
 def describe(
@@ -79,19 +78,19 @@ def describe(
     trace_id: str | None = None,
     clock: Clock = system_clock,
 ) -> NewTask:
-    """A checked description of a task, ready to submit. `payload` is encoded already."""
+    """A validated task, ready to submit. `payload` is already encoded."""
     if id is not None:
         check_id(id)
     elif idempotency_key is not None:
         id = derived_id(check_name("queue", queue), check_type("type", type), str(idempotency_key))
-    urgency = level(priority) if isinstance(priority, str) else priority
+    priority_level = level(priority) if isinstance(priority, str) else priority
     return check_described(
         NewTask(
             id=new_id(clock) if id is None else id,
             queue=queue,
             type=type,
             payload=payload,
-            priority=urgency,
+            priority=priority_level,
             needs=() if needs == () else check_names("needs", needs),
             timeout=seconds(timeout),
             max_retries=max_retries,
@@ -100,11 +99,11 @@ def describe(
             run_at=None if run_at is None else parse_instant("run_at", run_at),
             idempotency_key=idempotency_key,
             trace_id=trace_id,
-            ageing=_ageing(settings.ageing, urgency),
+            ageing=_ageing(settings.ageing, priority_level),
             window=settings.window,
             next_id=None if idempotency_key is None else new_id(clock),
         ),
-        payload_limit=settings.payload_limit or sys.maxsize,  # the queue, which knows the store, looks again
+        payload_limit=settings.payload_limit or sys.maxsize,  # the client, which knows the store, checks again
     )
 
 
@@ -117,7 +116,7 @@ def seconds(duration: Seconds) -> float:
 
 
 def parse_instant(field: str, given: float | str | datetime) -> float:
-    """An instant as people write it: seconds since the epoch, a datetime, or ISO 8601."""
+    """Seconds since the epoch, from a number, a datetime or ISO 8601 text. Raises InvalidTask."""
     if isinstance(given, datetime):
         given = given.isoformat()
     if isinstance(given, str):

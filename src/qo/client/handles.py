@@ -1,4 +1,4 @@
-"""What a client hands out: task handles, producers, consumers, heartbeats, and a view of all tasks."""
+"""What a client returns: task handles, producers, consumers, and snapshots; and automatic heartbeats."""
 
 import asyncio
 import inspect
@@ -21,7 +21,7 @@ DEQUEUE_LEASE = 300.0  # seconds; a consumer that works longer sends heartbeats
 
 
 class TaskHandle(Struct, frozen=True, eq=False, gc=False):
-    """A task that the store has. `new` is False if its idempotency key had made the task before."""
+    """A submitted task. `new` is False if a task with its id or idempotency key existed already."""
 
     id: str
     new: bool
@@ -31,18 +31,18 @@ class TaskHandle(Struct, frozen=True, eq=False, gc=False):
         return (await self.refresh()).status
 
     async def refresh(self) -> Task:
-        """The task as it is now. Raises TaskNotFound if it was deleted."""
+        """The current state of the task. Raises TaskNotFound if it was deleted."""
         task = await self._client.get(self.id)
         if task is None:
             raise TaskNotFound(f"there is no task {self.id}", task_id=self.id)
         return task
 
     async def cancel(self) -> None:
-        """Raises WrongStatus if the task has ended."""
+        """Cancel the task. Raises WrongStatus if it has finished."""
         await self._client.cancel(self.id)
 
     async def result(self, timeout: Seconds | None = None) -> Any:
-        """Wait for the task to end; its result. Raises TaskFailed or ResultTimeout."""
+        """Wait for the task to finish and return its result. Raises TaskFailed or ResultTimeout."""
         return await self._client.result(self.id, timeout=timeout)
 
     def __repr__(self) -> str:
@@ -50,7 +50,7 @@ class TaskHandle(Struct, frozen=True, eq=False, gc=False):
 
 
 class Producer:
-    """Submits to one queue; the type is the queue's name unless one is given."""
+    """Submits to one queue. The type defaults to the name of the queue."""
 
     def __init__(self, client: "Client", name: str) -> None:
         self._client, self.name = client, name
@@ -63,7 +63,7 @@ class Producer:
 
 
 class Consumer:
-    """Takes tasks from one queue."""
+    """Dequeues tasks of one queue."""
 
     def __init__(self, client: "Client", name: str) -> None:
         self._client, self.name, self.held = client, name, client.held
@@ -74,13 +74,13 @@ class Consumer:
 
 
 class QueueState(Struct, frozen=True, kw_only=True):
-    """All tasks at one moment, newest first."""
+    """A snapshot of all tasks, newest first."""
 
     tasks: tuple[Task, ...] = ()
-    version: int | None = None  # grows with every write, where the whole queue is one object
+    version: int | None = None  # of a store that is one object; grows with every write
 
     def pending(self, type: str | None = None) -> list[Task]:
-        """In the order they come."""
+        """In the order of claims."""
         waiting = (task for task in self.tasks if task.status is Status.PENDING and type in (None, task.type))
         return sorted(waiting, key=lambda task: (task.rank, task.created_at))
 
@@ -92,48 +92,50 @@ class QueueState(Struct, frozen=True, kw_only=True):
 
 
 class Heartbeating(Protocol):
-    """A queue that can be told that a task is still being worked on."""
+    """An object that can renew the lease of a task."""
 
     def heartbeat(self, task: Any, /) -> Any:
-        """A coroutine, or a function that returns at once."""
+        """A coroutine function, or a function that does not block."""
 
 
 class HeartbeatManager:
-    """Keeps a dequeued task's lease alive while the block runs. If the lease is lost, it stops and `lost` is True.
+    """Renews the lease of a dequeued task while the block runs. If the lease is lost, it stops and `lost` is True.
 
-    `queue` is any object with `heartbeat(task)`. Each beat renews the lease for as long as it was dequeued for; a lease
-    shorter than three intervals gets three beats.
+    `queue` is any object with `heartbeat(task)`, such as a client or a consumer. A heartbeat renews the lease for the
+    length it was dequeued with. For a lease shorter than three intervals, the interval is a third of the lease.
     """
 
     def __init__(self, queue: Heartbeating, task: Task | str, interval: Seconds = 60.0) -> None:
-        check_number("interval", given := seconds(interval), above=0.0)
+        check_number("interval", duration := seconds(interval), above=0.0)
         if not callable(getattr(queue, "heartbeat", None)):
-            raise InvalidSetting(f"{queue!r:.80} has no heartbeat(task); pass the queue or consumer that has the task")
-        self._queue, self._task, self._interval = queue, task, given
+            raise InvalidSetting(
+                f"{queue!r:.80} has no heartbeat(task); pass the client or consumer that dequeued the task"
+            )
+        self._queue, self._task, self._interval = queue, task, duration
         self.lost = False
 
     async def __aenter__(self) -> Self:
         held = self._task if isinstance(self._task, Task) else getattr(self._queue, "held", {}).get(self._task)
         if isinstance(held, Task) and (lease := lease_length(held)) > 0:
             self._interval = min(self._interval, lease / 3)
-        self._beating = asyncio.create_task(self._beat())
+        self._heartbeats = asyncio.create_task(self._send_heartbeats())
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._beating.cancel()
-        await asyncio.wait([self._beating])
+        self._heartbeats.cancel()
+        await asyncio.wait([self._heartbeats])
 
-    async def _beat(self) -> None:
+    async def _send_heartbeats(self) -> None:
         while not self.lost:
             await asyncio.sleep(self._interval)
             try:
-                answer = self._queue.heartbeat(self._task)
-                if inspect.isawaitable(answer):
-                    await answer
+                renewal = self._queue.heartbeat(self._task)
+                if inspect.isawaitable(renewal):
+                    await renewal
             except (StorageError, Conflict):
-                continue  # the lease may outlive the trouble: try again at the next beat
-            except Exception as error:  # noqa: BLE001 - an object of the caller's raises what it likes; `lost` tells
+                continue  # the lease may still be valid: try again at the next interval
+            except Exception as error:  # noqa: BLE001 - an object of the caller may raise anything; `lost` reports it
                 self.lost = True
                 log.warning("the lease of task %s is no longer renewed: %s", self._task, error)

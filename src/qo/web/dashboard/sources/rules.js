@@ -66,7 +66,7 @@ export function apply(task, action, now) {
 }
 
 export function refusal(task, action) {
-  return `it is ${task.status}; ${action} takes a task that is one of: ${[...ACTIONS[action].from].sort().join(', ')}`;
+  return `it is ${task.status}; ${action} requires one of: ${[...ACTIONS[action].from].sort().join(', ')}`;
 }
 
 /** One entry of a task's history. */
