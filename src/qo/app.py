@@ -1,4 +1,4 @@
-"""The front door: an application's tasks, declared next to the code that runs them.
+"""`App` and `@app.task`: tasks are declared as functions and submitted by calls of `enqueue`.
 
 app = qo.App("sqlite:///qo.db")
 
@@ -25,7 +25,7 @@ from qo.tasks import ExecutorName, Handler, HandlerOptions, Registry, make_handl
 
 __all__ = ["DEFAULT_URL", "App", "Enqueuer", "TaskFunction", "background_of"]
 
-_CLOSE_TIMEOUT = 5.0  # seconds a store has to close when the program ends
+_CLOSE_TIMEOUT = 5.0  # seconds to close the store when the program exits
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -33,13 +33,13 @@ C = TypeVar("C")
 
 
 class Enqueuer(Generic[P, R]):
-    """Submits calls of one function, under given options."""
+    """Submits calls of one function, with given options."""
 
-    def __init__(self, app: "App", handler: Handler, given: dict[str, Any]) -> None:
-        self._app, self.handler, self._given = app, handler, given
+    def __init__(self, app: "App", handler: Handler, options: dict[str, Any]) -> None:
+        self._app, self.handler, self._options = app, handler, options
 
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> SyncTaskHandle[R]:
-        """Submit this call; returns when the store has it."""
+        """Submit this call as a task; returns when the store has it."""
         background = background_of(self._app)
         handle = background.submit(self.describe(*args, **kwargs), connection=self._connection())
         return SyncTaskHandle(background, handle, self.handler.decode_result)
@@ -50,22 +50,22 @@ class Enqueuer(Generic[P, R]):
         return SyncTaskHandle(background, handle, self.handler.decode_result)
 
     def describe(self, *args: P.args, **kwargs: P.kwargs) -> NewTask:
-        """The task this call would be: checked, not submitted."""
+        """The validated task of this call, which is not submitted."""
         payload = self.handler.arguments.encode(args, kwargs)
-        given = {name: value for name, value in self._given.items() if name != "connection"}
-        return describe(self._app.settings, self.handler.type, payload, **_declared(self.handler) | given)
+        options = {name: value for name, value in self._options.items() if name != "connection"}
+        return describe(self._app.settings, self.handler.type, payload, **_declared(self.handler) | options)
 
     def _connection(self) -> Any:
-        connection = self._given.get("connection")
+        connection = self._options.get("connection")
         if connection is not None and inspect.iscoroutinefunction(connection.commit):
             raise InvalidSetting(
-                "an async connection belongs to its own loop: use qo.connect(url) and its enqueue there"
+                "an async connection works only on its own event loop; use qo.connect(url) and its enqueue there"
             )
         return connection
 
 
 class TaskFunction(Enqueuer[P, R], Generic[P, R, C]):
-    """A function that is also a type of task. Calling it calls the function."""
+    """A function that is also a task type. Calling it calls the function."""
 
     def __init__(self, app: "App", handler: Handler) -> None:
         super().__init__(app, handler, {})
@@ -91,7 +91,7 @@ class TaskFunction(Enqueuer[P, R], Generic[P, R, C]):
         trace_id: str | None = None,
         connection: Any = None,
     ) -> Enqueuer[P, R]:
-        """The same task under other options: `send_email.using(delay=60).enqueue(...)`.
+        """The same function with other options: `send_email.using(delay=60).enqueue(...)`.
 
         With a psycopg `connection` the task is part of its transaction (Postgres only).
         """
@@ -124,7 +124,7 @@ class _Declare(Protocol):
 
 
 class App:
-    """Tasks of one program and the store they go to. Nothing is opened before it is needed."""
+    """The tasks of a program and their store. The store is opened on first use."""
 
     def __init__(self, url: str | None = None, settings: Settings | None = None) -> None:
         self._url = url
@@ -135,16 +135,16 @@ class App:
 
     @property
     def url(self) -> str:
-        """Where tasks go: the URL given, else QO_URL, else a SQLite file in the working directory.
+        """The store: the URL passed to App, else QO_URL, else a SQLite file in the working directory.
 
-        In a worker, the store it serves goes before them.
+        `qo worker --url` overrides them in its processes.
         """
         return destination(self._url)
 
     @url.setter
     def url(self, url: str) -> None:
         if self._background.is_used:
-            raise InvalidSetting("the app is in use; set its URL before the first task is submitted")
+            raise InvalidSetting("the app is already in use; set its URL before the first call")
         self._url = url
 
     @overload
@@ -167,21 +167,21 @@ class App:
         executor: ExecutorName | None = ...,
     ) -> _Declare: ...
     def task(self, *functions: Any, **options: Any) -> Any:
-        """Declare a type of task. The name defaults to the function's; see `qo.tasks.HandlerOptions` for the rest."""
+        """Declare a task type. Its name defaults to that of the function. Options: see `qo.tasks.HandlerOptions`."""
         name = options.pop("name", None)
 
         def declare(function: Callable[..., Any]) -> TaskFunction[Any, Any, Any]:
-            made: HandlerOptions = make_options(function, **options)
-            handler = make_handler(function, type=name or function.__name__, options=made)
+            handler_options: HandlerOptions = make_options(function, **options)
+            handler = make_handler(function, type=name or function.__name__, options=handler_options)
             self.registry.add(handler)
             return TaskFunction(self, handler)
 
         return declare(*functions) if functions else declare
 
     def enqueue(self, type: str, payload: object = None, **options: Unpack[TaskOptions]) -> SyncTaskHandle[Any]:
-        """Submit a task by the name of its type, which need not be declared here. Returns when the store has it.
+        """Submit a task by the name of its type; returns when the store has it.
 
-        The payload of a task function is a dict of its arguments. If the type is declared here, its options hold.
+        The payload of a task function is a dict of its arguments. If this app declares the type, its options apply.
         """
         background = self._background
         return SyncTaskHandle(background, background.submit(self._describe(type, payload, options)))
@@ -195,62 +195,64 @@ class App:
         data = encode_value(payload)
         if handler is None:
             return describe(self.settings, type, data, **options)
-        handler.arguments.decode(data)  # raises InvalidTask for what the function does not take
-        given: dict[str, Any] = {**_declared(handler), **options}
-        return describe(self.settings, type, data, **given)
+        handler.arguments.decode(data)  # raises InvalidTask if the function does not accept the payload
+        all_options: dict[str, Any] = {**_declared(handler), **options}
+        return describe(self.settings, type, data, **all_options)
 
     def submit(self, tasks: Iterable[NewTask]) -> list[str]:
-        """Submit many described tasks at once (`send_email.describe(...)`); their ids."""
-        described = list(tasks)
-        return [handle.id for handle in self._background.ask(lambda client: client.submit_many(described))]
+        """Submit many tasks from `describe` at once; returns their ids."""
+        new_tasks = list(tasks)
+        return [handle.id for handle in self._background.call_client(lambda client: client.submit_many(new_tasks))]
 
     async def asubmit(self, tasks: Iterable[NewTask]) -> list[str]:
-        described = list(tasks)
-        return [handle.id for handle in await self._background.aask(lambda client: client.submit_many(described))]
+        new_tasks = list(tasks)
+        return [
+            handle.id for handle in await self._background.acall_client(lambda client: client.submit_many(new_tasks))
+        ]
 
     def get(self, task_id: str) -> Task | None:
-        """The task as it is now; None if there is none."""
-        return self._background.ask(lambda client: client.get(task_id))
+        """The current state of a task; None if it does not exist."""
+        return self._background.call_client(lambda client: client.get(task_id))
 
     async def aget(self, task_id: str) -> Task | None:
-        return await self._background.aask(lambda client: client.get(task_id))
+        return await self._background.acall_client(lambda client: client.get(task_id))
 
     def tasks(self, where: Filter | None = None, *, limit: int = 50) -> list[Task]:
-        """The newest tasks that match."""
-        return self._background.ask(lambda client: client.list(where, limit=limit))
+        """The newest matching tasks."""
+        return self._background.call_client(lambda client: client.list(where, limit=limit))
 
     async def atasks(self, where: Filter | None = None, *, limit: int = 50) -> list[Task]:
-        return await self._background.aask(lambda client: client.list(where, limit=limit))
+        return await self._background.acall_client(lambda client: client.list(where, limit=limit))
 
     def cancel(self, task_id: str) -> None:
-        """Raises WrongStatus if the task has ended, TaskNotFound if there is none."""
-        self._background.ask(lambda client: client.cancel(task_id))
+        """Cancel a task. Raises WrongStatus if it has finished, TaskNotFound if it does not exist."""
+        self._background.call_client(lambda client: client.cancel(task_id))
 
     async def acancel(self, task_id: str) -> None:
-        await self._background.aask(lambda client: client.cancel(task_id))
+        await self._background.acall_client(lambda client: client.cancel(task_id))
 
     def replay(self, task_id: str) -> None:
-        """Send a finished task back to the start. Raises WrongStatus if it has not ended."""
-        self._background.ask(lambda client: client.replay(task_id))
+        """Run a failed, cancelled or archived task again. Raises WrongStatus for other tasks."""
+        self._background.call_client(lambda client: client.replay(task_id))
 
     async def areplay(self, task_id: str) -> None:
-        await self._background.aask(lambda client: client.replay(task_id))
+        await self._background.acall_client(lambda client: client.replay(task_id))
 
     def close(self, *, timeout: float | None = None) -> None:
-        """Let go of the store. The next use opens it again.
+        """Close the store. The next use opens it again.
 
-        A store that has not answered after `timeout` seconds is left to the end of the process.
+        If closing takes longer than `timeout` seconds, it continues in the background.
         """
         self._background.close(timeout=timeout)
 
 
 def background_of(app: App) -> BackgroundClient:
-    """The client of an app and the loop it runs on, for what is built on an app: the worker's command, `qo.tq`."""
-    return app._background  # noqa: SLF001 - no part of the public interface
+    """The client of an app and its event loop, for `qo worker` and `qo.tq`."""
+    return app._background  # noqa: SLF001 - not part of the public interface
 
 
 def _declared(handler: Handler) -> dict[str, Any]:
-    """The options of a type of task that concern its submission."""
+    """The declared options that apply to submissions."""
     options = handler.options
     return {
         "queue": options.queue,

@@ -1,6 +1,6 @@
-"""A client on an event loop of its own, in a thread of its own: what code without an event loop stands on.
+"""A client on an event loop in its own thread, for code without an event loop.
 
-A single submission does not go through that loop where the engine can write without one.
+A single submission bypasses that event loop if the engine can write without one.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ if hasattr(os, "register_at_fork"):
 
 
 class LoopThread:
-    """An event loop in a daemon thread, started when first needed. A forked child starts its own."""
+    """An event loop in a daemon thread, started on first use. A forked child starts its own."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -42,28 +42,30 @@ class LoopThread:
         _loop_threads.add(self)
 
     def replace_lock(self) -> None:
-        """In a forked child: another thread may have held the lock when the process was forked."""
+        """Call in a forked child: another thread may have held the lock at the fork."""
         self._lock = threading.Lock()
 
     def submit(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
         return asyncio.run_coroutine_threadsafe(coroutine, self._running())
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Run to the end and return the result; from any thread but the loop's own."""
+        """Run a coroutine and return its result. Raises InvalidSetting on the thread of the loop."""
         if self.is_current():
             coroutine.close()
-            raise InvalidSetting("this would wait for itself: await the async method instead")
+            raise InvalidSetting(
+                "a blocking call on the client's own event loop would wait forever; await the async method instead"
+            )
         return self.submit(coroutine).result()
 
     def is_current(self) -> bool:
-        """Whether the caller runs on this loop."""
+        """Whether the caller runs on this event loop."""
         try:
             return asyncio.get_running_loop() is self._loop
         except RuntimeError:
             return False
 
     async def arun(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Run there, wait here."""
+        """Run a coroutine on this loop and await it on the caller's loop."""
         return await asyncio.wrap_future(self.submit(coroutine))
 
     def stop(self) -> None:
@@ -85,13 +87,13 @@ class LoopThread:
 
 
 class BackgroundClient:
-    """Opened when first needed, and again after `close`. A forked child opens its own."""
+    """A client that is opened on first use, and again after `close`. A forked child opens its own."""
 
     def __init__(self, connect: Callable[[], Client], name: str) -> None:
         self._connect, self._name = connect, name
         self._thread = LoopThread(name)
         self._opening: asyncio.Task[Client] | None = None
-        self._opened: tuple[int, Client] | None = None  # the process that opened the client, and the client
+        self._opened: tuple[int, Client] | None = None  # process id and client
         self._pid = 0
 
     @property
@@ -99,65 +101,65 @@ class BackgroundClient:
         return self._opening is not None
 
     async def client(self) -> Client:
-        """The open client; only on the loop of this object."""
+        """The open client. Call only on the event loop of this object."""
         if self._opening is None or self._pid != os.getpid():
             self._pid = os.getpid()
             self._opening = asyncio.create_task(self._connect().open())
         try:
             client = await asyncio.shield(self._opening)
         except Exception:
-            self._opening = None  # the next caller tries again
+            self._opening = None  # the next call tries again
             raise
         self._opened = self._pid, client
         return client
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine on the loop of this object and wait for it."""
+        """Run a coroutine on the event loop of this object and return its result."""
         return self._thread.run(coroutine)
 
     async def arun(self, coroutine: Coroutine[Any, Any, T]) -> T:
         return await self._thread.arun(coroutine)
 
     def spawn(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
-        """Start a coroutine on the loop of this object, and do not wait for it."""
+        """Start a coroutine on the event loop of this object."""
         return self._thread.submit(coroutine)
 
     def call(self, function: Callable[[], object]) -> None:
-        """Call a plain function on the loop of this object."""
+        """Call a function on the event loop of this object and wait for it."""
 
-        async def there() -> None:
+        async def call_function() -> None:
             function()
 
-        self._thread.run(there())
+        self._thread.run(call_function())
 
-    def ask(self, question: Callable[[Client], Awaitable[T]]) -> T:
-        """What a method of the client answers: `ask(lambda client: client.get(task_id))`."""
-        return self.run(self._ask(question))
+    def call_client(self, function: Callable[[Client], Awaitable[T]]) -> T:
+        """Call a method of the client: `call_client(lambda client: client.get(task_id))`."""
+        return self.run(self._call_client(function))
 
-    async def aask(self, question: Callable[[Client], Awaitable[T]]) -> T:
-        return await self.arun(self._ask(question))
+    async def acall_client(self, function: Callable[[Client], Awaitable[T]]) -> T:
+        return await self.arun(self._call_client(function))
 
-    async def _ask(self, question: Callable[[Client], Awaitable[T]]) -> T:
-        return await question(await self.client())
+    async def _call_client(self, function: Callable[[Client], Awaitable[T]]) -> T:
+        return await function(await self.client())
 
     def submit(self, new: NewTask, *, connection: Any = None) -> TaskHandle:
-        """Returns when the store has the task. Bypasses the event loop if the client is open and the engine can."""
-        opened = self._opened  # read once: other threads may open or close the client meanwhile
+        """Submit a task; returns when the store has it. Bypasses the event loop if client and engine allow it."""
+        opened = self._opened  # read once: other threads may open or close the client
         if opened is None or opened[0] != os.getpid() or connection is not None or self._thread.is_current():
-            return self.ask(lambda client: client.submit(new, connection=connection))
+            return self.call_client(lambda client: client.submit(new, connection=connection))
         client = opened[1]
         handle = client.submit_directly(new)
         if handle is None:
-            return self.ask(lambda client: client.submit(new))
+            return self.call_client(lambda client: client.submit(new))
         if not handle.new and new.idempotency_key is not None:
             self.run(client.check_repeat(new, handle))
         return handle
 
     async def asubmit(self, new: NewTask, *, connection: Any = None) -> TaskHandle:
-        return await self.aask(lambda client: client.submit(new, connection=connection))
+        return await self.acall_client(lambda client: client.submit(new, connection=connection))
 
     def close(self, *, timeout: float | None = None) -> None:
-        """Let go of the store. A store that has not answered after `timeout` seconds is left to the process's end."""
+        """Close the store. If that takes longer than `timeout` seconds, it continues in the background."""
         opening, self._opening, self._opened = self._opening, None, None
         if self._pid != os.getpid():
             return
@@ -169,7 +171,7 @@ class BackgroundClient:
             closing.result(timeout)
         except TimeoutError:
             if not closing.done():
-                self._thread = LoopThread(self._name)  # the old loop still waits
+                self._thread = LoopThread(self._name)  # the old loop is still closing the store
                 return
             raise
         self._thread.stop()
@@ -178,6 +180,6 @@ class BackgroundClient:
 async def _close(opening: asyncio.Task[Client]) -> None:
     try:
         client = await opening
-    except Exception:  # noqa: BLE001 - was raised where it was opened
+    except Exception:  # noqa: BLE001 - already raised to the caller that opened it
         return
     await client.close()

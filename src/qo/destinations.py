@@ -1,7 +1,7 @@
-"""Which store the apps of this process use. `qo worker --url` goes before the URL in the code.
+"""Which store the apps of this process use. `qo worker --url` overrides the URL in the code.
 
-A handler may run in a child process, which imports the program again and has App objects of its own. The worker passes
-its `Redirect` to every child, so that an app means the same store in both.
+A handler may run in a child process, which imports the program again and creates its own App objects. The worker passes
+its `Redirect` to every child, so that an app uses the same store in both.
 """
 
 import os
@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from qo.errors import InvalidSetting
 
 DEFAULT_URL = "sqlite:///qo.db"
-_S3_VARIABLES = ("S3_ENDPOINT", "S3_REGION")  # of a bucket that is named by S3_BUCKET
+_S3_VARIABLES = ("S3_ENDPOINT", "S3_REGION")  # settings of the bucket in S3_BUCKET
 
 
 class Redirect(Struct, frozen=True, kw_only=True):
@@ -22,9 +22,9 @@ class Redirect(Struct, frozen=True, kw_only=True):
 
     folder: str = ""  # relative paths start here, even after a handler called os.chdir
     default: str = ""  # the store of apps without a URL, even after a handler changed QO_URL
-    named: str = ""  # the store the worker's app names; every app that names it follows the worker
-    served: str = ""  # the store the worker serves instead
-    tq: str = ""  # the store of a `tq` that has not been told one
+    named: str = ""  # the URL of the worker's app; all apps with this URL use `served`
+    served: str = ""  # the store that the worker uses instead
+    tq: str = ""  # the store of a `tq` without a URL
 
 
 class _Process:
@@ -40,29 +40,29 @@ def redirect() -> Redirect:
 
 
 def adopt(redirect: Redirect) -> None:
-    """Use the destinations of another process, or undo that with an empty Redirect."""
+    """Use the redirect of another process; an empty one undoes it."""
     _process.redirect = redirect
 
 
 def pin() -> None:
-    """Keep what relative paths and apps without a URL mean now. Call it before a handler runs."""
+    """Fix the current meaning of relative paths and of apps without a URL. Call it before a handler runs."""
     folder, default = quote(str(Path.cwd())), default_url()
     adopt(replace(_process.redirect, folder=folder, default=_absolute(default, folder)))
 
 
 def serve(named: str, served: str) -> None:
-    """Send every app that names the store `named` to `served`."""
+    """Redirect all apps with the URL `named` to `served`."""
     folder = _process.redirect.folder
     adopt(replace(_process.redirect, named=_absolute(named, folder), served=_absolute(served, folder)))
 
 
 def serve_tq(url: str) -> None:
-    """Give every `tq` without a URL this one."""
+    """Set the store of a `tq` without a URL."""
     adopt(replace(_process.redirect, tq=_absolute(url, _process.redirect.folder or quote(str(Path.cwd())))))
 
 
 def is_pinned() -> bool:
-    """A worker runs this process: nothing in the program is to start another."""
+    """Whether this is a process of a worker, in which `tq` must not start another one."""
     return bool(_process.redirect.folder)
 
 
@@ -73,12 +73,12 @@ def default_url() -> str:
     if bucket := os.environ.get("S3_BUCKET"):
         return f"s3://{bucket}"
     if alone := next((name for name in _S3_VARIABLES if os.environ.get(name)), None):
-        raise InvalidSetting(f"{alone} is set, but no bucket: set S3_BUCKET, or name the queue with QO_URL or --url")
+        raise InvalidSetting(f"{alone} is set, but S3_BUCKET is not; set it, or choose a store with QO_URL or --url")
     return DEFAULT_URL
 
 
 def destination(url: str | None) -> str:
-    """Where an app with this URL, or with none, sends its tasks."""
+    """The store of an app with this URL, or without one."""
     known = _process.redirect
     named = _absolute(url or known.default or default_url(), known.folder)
     return known.served if named == known.named else named

@@ -1,4 +1,4 @@
-"""The client for code without an event loop: every method of `Client`, with the same arguments, blocks until done.
+"""The client for code without an event loop: every method of `Client`, with the same arguments, blocking.
 
 with qo.sync.connect("sqlite:///qo.db") as client:
     handle = client.enqueue("send_email", {"to": "a@example.com"})
@@ -25,7 +25,7 @@ from qo.storages import ObjectStorage
 R = TypeVar("R")
 _END = object()
 
-# Inside the class `list` is a method.
+# Inside the class, `list` is a method.
 _Tasks: TypeAlias = list[Task]
 _Events: TypeAlias = list[Event]
 _Intervals: TypeAlias = list[Interval]
@@ -34,7 +34,7 @@ _Answers: TypeAlias = list[bool]
 
 
 class SyncTaskHandle(Generic[R]):
-    """A task that the store has. Each method blocks; its twin, which begins with `a`, is awaited on any event loop."""
+    """A submitted task. Each method blocks, and has an async form with the prefix `a` for any event loop."""
 
     __slots__ = ("_background", "_decode", "id", "new")
 
@@ -46,7 +46,7 @@ class SyncTaskHandle(Generic[R]):
     ) -> None:
         self._background, self._decode = background, decode
         self.id = handle.id
-        self.new = handle.new  # False: its idempotency key had made the task before
+        self.new = handle.new  # False: a task with its id or idempotency key existed already
 
     def status(self) -> Status:
         return self.refresh().status
@@ -55,26 +55,28 @@ class SyncTaskHandle(Generic[R]):
         return (await self.arefresh()).status
 
     def refresh(self) -> Task:
-        """The task as it is now. Raises TaskNotFound if it was deleted."""
-        return self._background.ask(lambda client: TaskHandle(self.id, self.new, client).refresh())
+        """The current state of the task. Raises TaskNotFound if it was deleted."""
+        return self._background.call_client(lambda client: TaskHandle(self.id, self.new, client).refresh())
 
     async def arefresh(self) -> Task:
-        return await self._background.aask(lambda client: TaskHandle(self.id, self.new, client).refresh())
+        return await self._background.acall_client(lambda client: TaskHandle(self.id, self.new, client).refresh())
 
     def cancel(self) -> None:
-        """Raises WrongStatus if the task has ended."""
-        self._background.ask(lambda client: client.cancel(self.id))
+        """Cancel the task. Raises WrongStatus if it has finished."""
+        self._background.call_client(lambda client: client.cancel(self.id))
 
     async def acancel(self) -> None:
-        await self._background.aask(lambda client: client.cancel(self.id))
+        await self._background.acall_client(lambda client: client.cancel(self.id))
 
     def result(self, timeout: Seconds | None = None) -> R:
-        """Wait for the task to end; its result. Raises TaskFailed or ResultTimeout."""
-        result: R = self._background.ask(lambda client: client.result(self.id, timeout=timeout, decode=self._decode))
+        """Wait for the task to finish and return its result. Raises TaskFailed or ResultTimeout."""
+        result: R = self._background.call_client(
+            lambda client: client.result(self.id, timeout=timeout, decode=self._decode)
+        )
         return result
 
     async def aresult(self, timeout: Seconds | None = None) -> R:
-        result: R = await self._background.aask(
+        result: R = await self._background.acall_client(
             lambda client: client.result(self.id, timeout=timeout, decode=self._decode)
         )
         return result
@@ -87,7 +89,7 @@ _Handles: TypeAlias = list[SyncTaskHandle[Any]]
 
 
 class SyncProducer:
-    """Submits to one queue; the type is the queue's name unless one is given."""
+    """Submits to one queue. The type defaults to the name of the queue."""
 
     def __init__(self, client: "SyncClient", name: str) -> None:
         self._client, self.name = client, name
@@ -100,7 +102,7 @@ class SyncProducer:
 
 
 class SyncConsumer:
-    """Takes tasks from one queue."""
+    """Dequeues tasks of one queue."""
 
     def __init__(self, client: "SyncClient", name: str) -> None:
         self._client, self.name = client, name
@@ -143,7 +145,7 @@ class SyncControlsClient:
 
 
 class SyncClient:
-    """As `Client`: each method does the same and blocks. Safe for any number of threads."""
+    """As `Client`, with blocking methods. Safe for concurrent threads."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -165,12 +167,12 @@ class SyncClient:
 
     @property
     def held(self) -> Mapping[str, Task]:
-        """Tasks that were dequeued here and are not settled, by id."""
+        """The tasks that were dequeued here and are not settled, by id."""
         return self._client.held
 
     def _connect(self) -> Client:
         if not self._is_open:
-            raise InvalidSetting("the client is not open; write `with qo.sync.connect(url) as client:`")
+            raise InvalidSetting("the client is not open; use `with qo.sync.connect(url) as client:`")
         return self._client
 
     def open(self) -> Self:
@@ -206,31 +208,31 @@ class SyncClient:
         return SyncTaskHandle(self._background, self._background.submit(new, connection=connection))
 
     def submit_many(self, tasks: Sequence[NewTask]) -> _Handles:
-        handles = self._background.ask(lambda client: client.submit_many(tasks))
+        handles = self._background.call_client(lambda client: client.submit_many(tasks))
         return [SyncTaskHandle(self._background, handle) for handle in handles]
 
     def new_task(self, type: str, payload: bytes, **options: Unpack[TaskOptions]) -> NewTask:
         return self._client.new_task(type, payload, **options)
 
     def producer(self, name: str) -> SyncProducer:
-        return SyncProducer(self, self._background.ask(lambda client: client.producer(name)).name)
+        return SyncProducer(self, self._background.call_client(lambda client: client.producer(name)).name)
 
     # --- reading
 
     def get(self, task_id: str) -> Task | None:
-        return self._background.ask(lambda client: client.get(task_id))
+        return self._background.call_client(lambda client: client.get(task_id))
 
     def check_not_damaged(self, task_id: str) -> None:
-        self._background.ask(lambda client: client.check_not_damaged(task_id))
+        self._background.call_client(lambda client: client.check_not_damaged(task_id))
 
     def list(self, where: Filter | None = None, *, limit: int = 50, after: str = "") -> _Tasks:
-        return self._background.ask(lambda client: client.list(where, limit=limit, after=after))
+        return self._background.call_client(lambda client: client.list(where, limit=limit, after=after))
 
     def all(self, where: Filter | None = None) -> Iterator[Task]:
         """Every matching task, newest first, page by page."""
         tasks: AsyncIterator[Task] = self._client.all(where)
 
-        async def following() -> Any:
+        async def next_task() -> Any:
             await self._background.client()
             return await anext(tasks, _END)
 
@@ -238,33 +240,33 @@ class SyncClient:
             await tasks.aclose()  # type: ignore[attr-defined]  # an async generator
 
         try:
-            while (task := self._background.run(following())) is not _END:
+            while (task := self._background.run(next_task())) is not _END:
                 yield task
         finally:
             self._background.run(stop())
 
     def read_state(self) -> QueueState:
-        return self._background.ask(lambda client: client.read_state())
+        return self._background.call_client(lambda client: client.read_state())
 
     def history(self, task_id: str) -> _Events:
-        return self._background.ask(lambda client: client.history(task_id))
+        return self._background.call_client(lambda client: client.history(task_id))
 
     def stats(self) -> dict[str, Any]:
-        return self._background.ask(lambda client: client.stats())
+        return self._background.call_client(lambda client: client.stats())
 
     def activity(self, since: Seconds = 3600.0) -> _Intervals:
-        return self._background.ask(lambda client: client.activity(since))
+        return self._background.call_client(lambda client: client.activity(since))
 
     def workers(self) -> _Workers:
-        return self._background.ask(lambda client: client.workers())
+        return self._background.call_client(lambda client: client.workers())
 
     def result(
         self, task_id: str, *, timeout: Seconds | None = None, decode: Callable[[bytes], Any] = decode_value
     ) -> Any:
-        return self._background.ask(lambda client: client.result(task_id, timeout=timeout, decode=decode))
+        return self._background.call_client(lambda client: client.result(task_id, timeout=timeout, decode=decode))
 
     def ended(self, task_id: str, *, timeout: Seconds | None = None) -> Task:
-        return self._background.ask(lambda client: client.ended(task_id, timeout=timeout))
+        return self._background.call_client(lambda client: client.ended(task_id, timeout=timeout))
 
     # --- dequeuing and settling
 
@@ -278,52 +280,52 @@ class SyncClient:
         capabilities: Iterable[str] = (),
         wait: Seconds = 0.0,
     ) -> _Tasks:
-        return self._background.ask(
+        return self._background.call_client(
             lambda client: client.dequeue(
                 type, queue=queue, batch_size=batch_size, lease=lease, capabilities=capabilities, wait=wait
             )
         )
 
     def requeue_stale(self, timeout: Seconds = 0.0) -> int:
-        return self._background.ask(lambda client: client.requeue_stale(timeout))
+        return self._background.call_client(lambda client: client.requeue_stale(timeout))
 
     def ack(self, task: Task | str, result: object = None) -> None:
-        self._background.ask(lambda client: client.ack(task, result))
+        self._background.call_client(lambda client: client.ack(task, result))
 
     def nack(self, task: Task | str, error: str = "nack", *, delay: Seconds | None = None) -> None:
-        self._background.ask(lambda client: client.nack(task, error, delay=delay))
+        self._background.call_client(lambda client: client.nack(task, error, delay=delay))
 
     def release(self, task: Task | str, *, delay: Seconds = 0.0) -> None:
-        self._background.ask(lambda client: client.release(task, delay=delay))
+        self._background.call_client(lambda client: client.release(task, delay=delay))
 
     def heartbeat(self, task: Task | str, *, lease: Seconds | None = None) -> None:
-        self._background.ask(lambda client: client.heartbeat(task, lease=lease))
+        self._background.call_client(lambda client: client.heartbeat(task, lease=lease))
 
     def consumer(self, name: str) -> SyncConsumer:
-        return SyncConsumer(self, self._background.ask(lambda client: client.consumer(name)).name)
+        return SyncConsumer(self, self._background.call_client(lambda client: client.consumer(name)).name)
 
     # --- changing tasks by their ids
 
     def cancel(self, task_id: str) -> None:
-        self._background.ask(lambda client: client.cancel(task_id))
+        self._background.call_client(lambda client: client.cancel(task_id))
 
     def replay(self, task_id: str) -> None:
-        self._background.ask(lambda client: client.replay(task_id))
+        self._background.call_client(lambda client: client.replay(task_id))
 
     def archive(self, task_id: str) -> None:
-        self._background.ask(lambda client: client.archive(task_id))
+        self._background.call_client(lambda client: client.archive(task_id))
 
     def delete(self, task_id: str) -> None:
-        self._background.ask(lambda client: client.delete(task_id))
+        self._background.call_client(lambda client: client.delete(task_id))
 
     def change_all(self, where: Filter, how: Callable[[str], Change]) -> int:
-        return self._background.ask(lambda client: client.change_all(where, how))
+        return self._background.call_client(lambda client: client.change_all(where, how))
 
     def apply(self, changes: Sequence[Change]) -> _Answers:
-        return self._background.ask(lambda client: client.apply(changes))
+        return self._background.call_client(lambda client: client.apply(changes))
 
     def delete_all(self, where: Filter, *, progress: Callable[[int], None] | None = None) -> int:
-        return self._background.ask(lambda client: client.delete_all(where, progress=progress))
+        return self._background.call_client(lambda client: client.delete_all(where, progress=progress))
 
 
 def connect(

@@ -1,4 +1,4 @@
-"""The other front door: tasks by name, workers in this process, one call after another.
+"""`tq`: tasks by name, with workers in the same process and a fluent API.
 
 from qo import tq
 
@@ -32,12 +32,12 @@ from qo.worker.process_executor import in_child
 
 T = TypeVar("T")
 
-SLOTS = 100  # tasks at once in one process, of all types
-MAX_ATTEMPTS = 3  # unless init(), the type or the task says otherwise
+_CONCURRENCY = 100  # of all types in one process
+_MAX_ATTEMPTS = 3  # the default
 
 
 class TaskType(Generic[T]):
-    """One type of task: what to do with it, and a place to add more. Every method returns it again."""
+    """One task type. Every method returns the object itself."""
 
     def __init__(self, tq: "TaskQueue", type: str, payload: Any = Any) -> None:
         self._tq, self.type, self._payload = tq, check_type("type", type), payload
@@ -52,49 +52,51 @@ class TaskType(Generic[T]):
         return self
 
     def set_worker(self, handler: Callable[[T], Any]) -> Self:
-        """Run `handler(payload)`, plain or async, for each task of this type, beginning now."""
+        """Run `handler(payload)`, sync or async, for each task of this type, starting now."""
         self._tq.set_worker(self.type, handler)
         return self
 
     def remove_worker(self) -> Self:
-        """Take no more tasks of this type in this process; what runs goes on, what waits stays for other workers."""
+        """Claim no more tasks of this type in this process. Running tasks continue."""
         self._tq.remove_worker(self.type)
         return self
 
     def set_worker_count(self, count: int) -> Self:
-        """How many tasks of this type run at once; 1 if not set."""
+        """Set how many tasks of this type run concurrently. The default is 1."""
         if count < 1:
-            raise InvalidSetting(f"set_worker_count({count!r}): at least 1")
+            raise InvalidSetting(f"set_worker_count({count!r}): the count must be at least 1")
         self._tq.configure(self.type, concurrency=count)
         return self
 
     def set_rate_limit(self, tasks_per_second: float) -> Self:
-        """How many tasks of this type may start each second; 0 is no limit."""
+        """Set how many tasks of this type may start per second; 0 for no limit."""
         if not tasks_per_second >= 0:
-            raise InvalidSetting(f"set_rate_limit({tasks_per_second!r}): a number of tasks a second, 0 for no limit")
+            raise InvalidSetting(
+                f"set_rate_limit({tasks_per_second!r}): pass a number of tasks per second, or 0 for no limit"
+            )
         self._tq.configure(self.type, rate_limit=float(tasks_per_second))
         return self
 
     def set_timeout(self, seconds: float) -> Self:
-        """How long one attempt may take, whoever submitted the task: the worker here does not ask the task."""
+        """Set the time limit of one attempt in this process, whatever timeout the task was submitted with."""
         if not seconds > 0:
-            raise InvalidSetting(f"set_timeout({seconds!r}): more than 0 seconds")
+            raise InvalidSetting(f"set_timeout({seconds!r}): the timeout must be greater than 0")
         self._tq.configure(self.type, timeout=float(seconds), time_limit=float(seconds))
         return self
 
     def set_max_attempts(self, attempts: int) -> Self:
-        """How often tasks added here from now on are tried in all; 3 if nothing else was said."""
+        """Set the number of attempts of tasks added from now on. The default is 3."""
         self._tq.configure(self.type, max_retries=_retries(attempts))
         return self
 
     def set_retry(self, policy: RetryPolicy) -> Self:
-        """How long tasks added here from now on wait between two attempts."""
+        """Set the back-off of tasks added from now on."""
         self._tq.configure(self.type, retry=check_retry(policy))
         return self
 
 
 class TaskQueue:
-    """`tq` itself: call it with a type, or steer all types at once."""
+    """`tq`: call it with a type, or control all types."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
@@ -106,10 +108,10 @@ class TaskQueue:
         self._app: App | None = None
         self._settings = WorkerSettings()
         self._task_timeout = 300.0
-        self._defaults: dict[str, Any] = {"max_retries": MAX_ATTEMPTS - 1, "retry": SLOW_POLICY}
+        self._defaults: dict[str, Any] = {"max_retries": _MAX_ATTEMPTS - 1, "retry": SLOW_POLICY}
         self.registry = Registry()
         self._worker: Worker | None = None
-        self._working: Future[None] | None = None
+        self._run: Future[None] | None = None
 
     def init(
         self,
@@ -118,18 +120,18 @@ class TaskQueue:
         poll_interval: float = 1.0,
         batch_size: int = 10,
         task_timeout: float = 300.0,
-        max_attempts: int = MAX_ATTEMPTS,
+        max_attempts: int = _MAX_ATTEMPTS,
         retry: RetryPolicy = SLOW_POLICY,
         settings: Settings | None = None,
         fail_unknown_types: float | None = None,
     ) -> None:
-        """Say where tasks are kept, once, before anything else. Without it: QO_URL, or a SQLite file here.
+        """Set the store and the defaults, before any other call. The default store is QO_URL, or a local SQLite file.
 
-        `fail_unknown_types`: seconds after which due tasks of types that no worker ever had are failed; None: never.
+        `fail_unknown_types`: seconds after which due tasks of types without a handler are failed; None for never.
         """
         with self._lock:
             if self._app is not None:
-                raise InvalidSetting("tq.init() comes first and once; tq.stop() ends what is there")
+                raise InvalidSetting("call tq.init() once, before any other call; tq.stop() resets it")
             self._app = App(url, settings)
             self._settings = WorkerSettings(
                 poll=poll_interval, prefetch=max(batch_size, 1), fail_unknown_types=fail_unknown_types
@@ -139,47 +141,47 @@ class TaskQueue:
 
     @property
     def app(self) -> App:
-        """Where the tasks go, for `qo worker module:tq`."""
-        return self._home()
+        """The app, for `qo worker module:tq`."""
+        return self._get_app()
 
     @overload
     def __call__(self, type: str) -> TaskType[Any]: ...
     @overload
     def __call__(self, type: str, payload: "type[T]") -> TaskType[T]: ...
     def __call__(self, type: str, payload: Any = Any) -> TaskType[Any]:
-        """One type of task. `tq("crawl", Page)` says what its payloads are, to type checkers and at run time."""
+        """A task type. `tq("crawl", Page)` sets the type of its payloads, for type checkers and for validation."""
         return TaskType(self, type, payload)
 
     def pause(self) -> None:
-        """Let no worker of this store start another task; what runs goes on."""
-        self._ask(lambda client: client.controls.pause())
+        """Stop all workers of this store from starting tasks. Running tasks continue."""
+        self._call_client(lambda client: client.controls.pause())
 
     def resume(self) -> None:
-        self._ask(lambda client: client.controls.resume())
+        self._call_client(lambda client: client.controls.resume())
 
     def is_paused(self) -> bool:
-        """Whether the workers of this store were told not to start tasks, here or elsewhere."""
-        control: Controls = self._ask(lambda client: client.controls.read())
-        return control.paused
+        """Whether the workers of this store are paused, by any process."""
+        controls: Controls = self._call_client(lambda client: client.controls.read())
+        return controls.paused
 
     def is_running(self) -> bool:
-        """Whether a worker runs in this process. A paused worker runs too."""
-        return self._working is not None and not self._working.done()
+        """Whether a worker runs in this process, paused or not."""
+        return self._run is not None and not self._run.done()
 
     def stats(self) -> dict[str, Any]:
         """Counts by status, then by type and queue."""
-        counts: dict[str, Any] = self._ask(lambda client: client.stats())
+        counts: dict[str, Any] = self._call_client(lambda client: client.stats())
         return counts
 
     def stop(self) -> None:
-        """Let running tasks end, hand back the rest, let go of the store."""
+        """Let running tasks finish, release the rest, and close the store."""
         with self._lock:
             self._stop_worker()
             if self._app is not None:
                 self._app.close()
             self._reset()
 
-    # --- what a TaskType asks for
+    # --- used by TaskType
 
     def submit(self, type: str, payload: bytes, *, max_attempts: int | None, run_after: Any) -> None:
         own = self._options.get(type, {})
@@ -189,8 +191,8 @@ class TaskQueue:
         options |= {} if run_after is None else {"run_at": run_after}
         handler = self.registry.get(type)
         if handler is not None:
-            handler.arguments.decode(payload)  # what it would refuse is refused here
-        app = self._home()
+            handler.arguments.decode(payload)  # raises InvalidTask if the handler does not accept it
+        app = self._get_app()
         background_of(app).submit(describe(app.settings, type, payload, **options))
 
     def set_worker(self, type: str, function: Callable[..., Any]) -> None:
@@ -198,13 +200,13 @@ class TaskQueue:
             options = make_options(function, **{"concurrency": 1} | self._options.get(type, {}))
             arguments = PayloadArguments(function)
             self.registry.replace(Handler(type=type, function=function, options=options, arguments=arguments))
-            self._serve()
+            self._update_worker()
 
     def remove_worker(self, type: str) -> None:
         with self._lock:
             if self.registry.get(type) is not None:
                 self.registry.remove(type)
-                self._serve()
+                self._update_worker()
 
     def configure(self, type: str, **options: Any) -> None:
         with self._lock:
@@ -213,63 +215,63 @@ class TaskQueue:
             if handler is not None:
                 changed: HandlerOptions = replace(handler.options, **options)
                 self.registry.replace(replace(handler, options=changed))
-                self._serve()
+                self._update_worker()
 
-    # --- the workers behind it
+    # --- the worker
 
-    def _home(self) -> App:
+    def _get_app(self) -> App:
         with self._lock:
             if self._app is None:
                 self._app = App(destinations.redirect().tq or None)
             return self._app
 
-    def _ask(self, question: Callable[[Client], Awaitable[T]]) -> T:
-        return background_of(self._home()).ask(question)
+    def _call_client(self, function: Callable[[Client], Awaitable[T]]) -> T:
+        return background_of(self._get_app()).call_client(function)
 
-    def _serve(self) -> None:
-        """One worker serves all types; it is started with the first and told of every change.
+    def _update_worker(self) -> None:
+        """Start the worker of this process, or let it read the changed handlers.
 
-        Under `qo worker`, and in the child processes of a worker, that worker serves them.
+        In the processes of `qo worker`, that worker runs the tasks.
         """
         if destinations.is_pinned() or in_child():
             return
         if self._worker is not None:
-            background_of(self._home()).call(self._worker.refresh)
+            background_of(self._get_app()).call(self._worker.refresh)
             return
-        app = self._home()
+        app = self._get_app()
         destinations.serve_tq(app.url)
         background = background_of(app)
         started: Future[Worker] = Future()
 
         async def work() -> None:
             client = await background.client()
-            worker = Worker(client, self.registry, replace(self._settings, concurrency=SLOTS))
+            worker = Worker(client, self.registry, replace(self._settings, concurrency=_CONCURRENCY))
             monitor = Monitor(client, MonitorSettings(), id=worker.id)
-            watching = asyncio.create_task(monitor.run())
+            monitoring = asyncio.create_task(monitor.run())
             started.set_result(worker)
             try:
                 await worker.run()
             finally:
                 monitor.stop()
-                await watching
+                await monitoring
 
         def failed(ended: Future[None]) -> None:
             if not started.done():
                 started.set_exception(ended.exception() or InvalidSetting("the worker did not start"))
 
-        self._working = background.spawn(work())
-        self._working.add_done_callback(failed)
+        self._run = background.spawn(work())
+        self._run.add_done_callback(failed)
         self._worker = started.result()
 
     def _stop_worker(self) -> None:
-        if self._worker is not None and self._working is not None:
-            background_of(self._home()).call(self._worker.stop)
-            self._working.result()
+        if self._worker is not None and self._run is not None:
+            background_of(self._get_app()).call(self._worker.stop)
+            self._run.result()
 
 
 def _retries(attempts: int) -> int:
     if attempts < 1:
-        raise InvalidSetting(f"max_attempts={attempts!r}: at least 1")
+        raise InvalidSetting(f"max_attempts={attempts!r} must be at least 1")
     return attempts - 1
 
 

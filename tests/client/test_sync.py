@@ -117,7 +117,7 @@ def test_waiting_for_oneself_is_refused_instead_of_hanging() -> None:
     async def inside() -> str:
         return thread.run(_name())
 
-    with pytest.raises(InvalidSetting, match="this would wait for itself: await the async method"):
+    with pytest.raises(InvalidSetting, match="would wait forever; await the async method"):
         thread.run(inside())
     thread.stop()
 

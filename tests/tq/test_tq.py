@@ -160,7 +160,7 @@ def test_mistakes_are_named(tq: TaskQueue) -> None:
         tq("no spaces please")
     with pytest.raises(InvalidSetting, match="at least 1"):
         tq("a").set_worker_count(0)
-    with pytest.raises(InvalidSetting, match="tasks a second"):
+    with pytest.raises(InvalidSetting, match="tasks per second"):
         tq("a").set_rate_limit(-1)
     with pytest.raises(InvalidSetting, match="more than 0"):
         tq("a").set_timeout(0)
@@ -197,7 +197,7 @@ def test_a_timeout_holds_for_tasks_from_anywhere(tq: TaskQueue) -> None:
 
     task_id = tq.app.enqueue("hang", 1, timeout=300.0, max_retries=0).id
     tq("hang").set_timeout(0.05).set_worker(hang)
-    ended = background_of(tq.app).ask(lambda client: client.ended(task_id, timeout=30))
+    ended = background_of(tq.app).call_client(lambda client: client.ended(task_id, timeout=30))
     assert ended.status == "failed" and ended.error == "timed out after 0.05 s"
 
 

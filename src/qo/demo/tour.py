@@ -185,7 +185,7 @@ def _pid(worker_id: str) -> int:
     """The process of a worker, once it has made itself known."""
     until = boot_clock() + PATIENCE
     while boot_clock() < until:
-        for worker in background_of(tasks.app).ask(lambda client: client.workers()):
+        for worker in background_of(tasks.app).call_client(lambda client: client.workers()):
             if worker.worker_id == worker_id:
                 return worker.pid
         time.sleep(_POLL_INTERVAL)
