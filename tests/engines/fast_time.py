@@ -34,6 +34,11 @@ def run(work: Coroutine[Any, Any, T]) -> T:
         return runner.run(work)
 
 
+async def pass_time(seconds: float) -> None:
+    """Let simulated time pass."""
+    await asyncio.sleep(seconds)
+
+
 def loop_clock() -> float:
     """A wall clock that goes with the running loop, so that a slow machine does not age what a store answers."""
     return 1_800_000_000.0 + asyncio.get_running_loop().time()

@@ -7,10 +7,11 @@ from typing import Any
 
 from qo.client import Client
 from qo.clock import Clock, boot_clock
-from qo.model import FINISHED, Task
+from qo.model import FINISHED, Status, Task
 from qo.tasks import PayloadArguments, Registry, make_handler, make_options
 from qo.worker import Worker, WorkerSettings
 from qo.worker.controls import ClaimScope
+from tests.conditions import until
 
 
 def claim_ahead(worker: Worker, number: int) -> None:
@@ -54,6 +55,24 @@ class Bench:
 
     async def submit(self, type: str, payload: Any = None, **options: Any) -> str:
         return (await self.queue.enqueue(type, {} if payload is None else payload, **options)).id
+
+    async def stored(self, task_id: str) -> Task:
+        task = await self.queue.get(task_id)
+        assert task is not None
+        return task
+
+    async def seen(self, task_id: str, condition: Callable[[Task], object]) -> Task:
+        """The task once `condition` holds for it."""
+
+        async def found() -> Task | None:
+            task = await self.stored(task_id)
+            return task if condition(task) else None
+
+        return await until(found)
+
+    async def has_status(self, task_id: str, status: Status) -> Task:
+        """The task once it has this status."""
+        return await self.seen(task_id, lambda task: task.status is status)
 
     async def ended(self, task_id: str) -> Task:
         return await self.queue.ended(task_id, timeout=20)

@@ -44,13 +44,13 @@ def spins() -> None:
 
 
 async def asleeps() -> None:
-    await asyncio.sleep(3600)
+    await asyncio.Event().wait()
 
 
 async def swallows() -> None:
     while True:
         try:
-            await asyncio.sleep(3600)
+            await asyncio.Event().wait()
         except asyncio.CancelledError:
             continue
 

@@ -22,6 +22,7 @@ from qo.worker.crash import CrashReport, CrashSettlement, settle, suspects_of
 from qo.worker.run import Run
 from qo.worker.run_table import Phase, RunEntry, RunTable
 from qo.worker.worker_process import WorkerProcess, state_of
+from tests.conditions import until
 from tests.worker.bench import Bench
 
 
@@ -151,12 +152,10 @@ async def test_a_handler_left_behind_stays_in_the_table_until_it_ends(
     running = asyncio.create_task(worker.run())
     task_id = await bench.submit("block", max_retries=0, timeout=0.1)
     assert (await bench.ended(task_id)).status is Status.FAILED
-    while not [run for run in table.runs() if run.abandoned]:
-        await asyncio.sleep(0.01)
+    await until(lambda: any(run.abandoned for run in table.runs()))
     assert [run.task_id for run in table.runs()] == [task_id]
     go.set()
-    while table.runs():
-        await asyncio.sleep(0.01)
+    await until(lambda: not table.runs())
     worker.stop()
     await running
 
@@ -272,8 +271,7 @@ async def test_a_lone_task_of_a_process_that_was_stopped_is_perhaps_not_to_blame
         table.begin(clock.now)
         record(table, "a")
         child.send_signal(signal.SIGSTOP)
-        while state_of(child.process.pid) != "T":
-            await asyncio.sleep(0.01)
+        await until(lambda: state_of(child.process.pid) == "T")
         assert watch(child, clock, 15)
         report = child.crash_report(await child.wait(), blameless=(), timeout=1.0)
         assert report is not None

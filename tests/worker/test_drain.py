@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import threading
 
 import pytest
 
@@ -10,33 +11,30 @@ from qo.client import Client
 from qo.model import NEW, Status
 from qo.notes import Controls
 from qo.worker import Worker, WorkerSettings
+from tests.conditions import until
 from tests.worker.bench import Bench
 
 
-async def registered(queue: Client, worker: Worker) -> None:
-    while worker.id not in {note.worker_id for note in await queue.workers()}:
-        await asyncio.sleep(0.01)
+async def is_registered(queue: Client, worker: Worker) -> bool:
+    return worker.id in {note.worker_id for note in await queue.workers()}
 
 
 @pytest.mark.timeout(30)
 async def test_it_finishes_what_it_runs_and_leaves(bench: Bench, queue: Client) -> None:
-    started, let_go = asyncio.Event(), asyncio.Event()
-    loop = asyncio.get_running_loop()
+    started, let_go = threading.Event(), threading.Event()
 
-    async def hold() -> str:
-        loop.call_soon_threadsafe(started.set)
-        while not let_go.is_set():
-            await asyncio.sleep(0.01)
+    def hold() -> str:
+        started.set()
+        let_go.wait(20)
         return "done"
 
     bench.handle(hold)
     worker = Worker(queue, bench.registry)
     running = asyncio.create_task(worker.run())
     first = await bench.submit("hold")
-    await started.wait()
+    assert await asyncio.to_thread(started.wait, 20)
     await queue.controls.drain([worker.id])
-    while not worker.drain_requested:
-        await asyncio.sleep(0.01)
+    await until(lambda: worker.drain_requested)
     second = await bench.submit("hold")
     let_go.set()
     await running
@@ -61,7 +59,7 @@ async def test_others_work_on(bench: Bench, queue: Client) -> None:
     async with bench.working(id="stays") as stays:
         leaves = Worker(queue, bench.registry)
         running = asyncio.create_task(leaves.run())
-        await registered(queue, leaves)
+        await until(is_registered, queue, leaves)
         await queue.controls.drain([leaves.id])
         await running
         assert (await bench.ended(await bench.submit("t"))).worker_id == "stays" and not stays.drain_requested

@@ -17,7 +17,7 @@ from qo.monitor import Monitor
 from qo.tasks import Registry, make_handler, make_options
 from qo.worker import Worker, WorkerSettings
 from tests.engines.bucket_troubles import SlowBucket
-from tests.engines.fast_time import run
+from tests.engines.fast_time import pass_time, run
 
 LAYOUTS = {"tasks": ObjectPerTaskEngine, "one": OneObjectEngine}
 QUIET, COUNTED = 90.0, 1200.0  # seconds until a queue is taken to be quiet, and over which requests are counted
@@ -60,14 +60,21 @@ class Idle:
         await self.queue.close()
 
 
+async def is_found(client: Client, task_id: str) -> None:
+    """Wait until a worker has claimed the task."""
+    async with asyncio.timeout(PATIENCE):
+        while (task := await client.get(task_id)) and not task.attempt:
+            await pass_time(1)
+
+
 @pytest.mark.parametrize("watched", [True, False], ids=["with a monitor", "alone"])
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_an_idle_worker_asks_once_in_four_seconds(layout: str, *, watched: bool) -> None:
     async def idle() -> Counter[str]:
         async with Idle(layout, watched=watched) as it:
-            await asyncio.sleep(QUIET)
+            await pass_time(QUIET)
             it.bucket.requests.clear()
-            await asyncio.sleep(COUNTED)
+            await pass_time(COUNTED)
             return +it.bucket.requests
 
     requests = run(idle())
@@ -78,19 +85,16 @@ def test_an_idle_worker_asks_once_in_four_seconds(layout: str, *, watched: bool)
 def test_an_idle_worker_looks_at_the_switches_before_it_claims(layout: str) -> None:
     async def idle() -> None:
         async with Idle(layout, watched=False) as it:
-            await asyncio.sleep(QUIET)
+            await pass_time(QUIET)
             other = Client(LAYOUTS[layout](it.bucket), clock=now)
             await other.controls.pause()
             submitted = await other.enqueue("hello")
-            await asyncio.sleep(QUIET)
+            await pass_time(QUIET)
             task = await other.get(submitted.id)
             assert task is not None
             assert (task.status, task.attempt) == (Status.PENDING, 0)
             await other.controls.resume()
-            async with asyncio.timeout(PATIENCE):
-                while task is not None and not task.attempt:
-                    await asyncio.sleep(1)
-                    task = await other.get(submitted.id)
+            await is_found(other, submitted.id)
             await other.close()
 
     run(idle())
@@ -100,12 +104,10 @@ def test_an_idle_worker_looks_at_the_switches_before_it_claims(layout: str) -> N
 def test_after_a_quiet_time_a_task_is_found_within_seconds(layout: str) -> None:
     async def idle() -> None:
         async with Idle(layout, watched=False) as it:
-            await asyncio.sleep(QUIET)
+            await pass_time(QUIET)
             other = Client(LAYOUTS[layout](it.bucket), clock=now)
             submitted = await other.enqueue("hello")
-            async with asyncio.timeout(PATIENCE):
-                while (task := await other.get(submitted.id)) and not task.attempt:
-                    await asyncio.sleep(1)
+            await is_found(other, submitted.id)
             await other.close()
 
     run(idle())
@@ -117,7 +119,7 @@ def test_a_worker_told_to_stop_during_a_claim_does_not_wait_for_a_task(
 ) -> None:
     async def stops() -> float:
         async with Idle(layout, watched=False) as it:
-            await asyncio.sleep(QUIET)
+            await pass_time(QUIET)
             claim, claimed = it.queue.engine.claim, asyncio.Event()
 
             async def stop_and_claim(request: ClaimRequest) -> list[Task]:

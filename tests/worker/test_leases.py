@@ -2,9 +2,10 @@
 
 import asyncio
 import threading
-from typing import Any
 
 from qo.model import Status, cancel
+from qo.notes import WorkerNote
+from tests.conditions import until
 from tests.worker.bench import Bench, claim_ahead
 
 
@@ -17,8 +18,9 @@ async def test_a_lease_is_renewed_while_the_handler_blocks_its_own_loop(bench: B
     bench.handle(blocks)
     task_id = await bench.submit("blocks")
     async with bench.working(lease=0.3):
-        renewed = await _until(bench, task_id, lambda task: task.version >= 5)
+        renewed = await bench.seen(task_id, lambda task: task.version >= 5)
         assert renewed.status is Status.RUNNING
+        assert renewed.lease_expires_at and renewed.started_at
         assert renewed.lease_expires_at > renewed.started_at + 0.3
         release.set()
         assert (await bench.ended(task_id)).status is Status.COMPLETED
@@ -29,14 +31,14 @@ async def test_a_cancelled_task_is_stopped_at_the_next_renewal(bench: Bench) -> 
 
     async def waits() -> None:
         try:
-            await asyncio.sleep(60)
+            await asyncio.Event().wait()
         finally:
             stopped.set()
 
     bench.handle(waits)
     task_id = await bench.submit("waits")
     async with bench.working(lease=0.2):
-        await _until(bench, task_id, lambda task: task.status is Status.RUNNING)
+        await bench.has_status(task_id, Status.RUNNING)
         await bench.queue.engine.apply([cancel(task_id)])
         assert await asyncio.to_thread(stopped.wait, 10)
     task = await bench.queue.get(task_id)
@@ -55,7 +57,7 @@ async def test_stopping_waits_for_what_runs_and_hands_back_what_does_not_end(ben
     async def slow() -> None:
         await asyncio.to_thread(started.wait, 20)
         try:
-            await asyncio.sleep(60)
+            await asyncio.Event().wait()
         finally:
             cancelled.set()
 
@@ -79,13 +81,13 @@ async def test_stopping_waits_for_what_runs_and_hands_back_what_does_not_end(ben
 
 async def test_aborting_hands_everything_back_at_once(bench: Bench) -> None:
     async def slow() -> None:
-        await asyncio.sleep(60)
+        await asyncio.Event().wait()
 
     bench.handle(slow)
     ids = [await bench.submit("slow", max_retries=0) for _ in range(3)]
     async with bench.working(grace=60.0) as worker:
         for task_id in ids:
-            await _until(bench, task_id, lambda task: task.status is Status.RUNNING)
+            await bench.has_status(task_id, Status.RUNNING)
         worker.abort()
     for task_id in ids:
         task = await bench.queue.get(task_id)
@@ -106,10 +108,10 @@ async def test_tasks_claimed_ahead_are_handed_back_unstarted(bench: Bench) -> No
     async with bench.working(concurrency=2) as worker:
         claim_ahead(worker, 6)
         for task_id in ids:
-            await _until(bench, task_id, lambda task: task.status is Status.RUNNING)
+            await bench.has_status(task_id, Status.RUNNING)
         await asyncio.to_thread(both.wait, 20)
         worker.stop()
-        await _until(bench, ids[-1], lambda task: task.status is Status.PENDING)
+        await bench.has_status(ids[-1], Status.PENDING)
         go.set()
     tasks = [await bench.queue.get(task_id) for task_id in ids]
     assert len(started) == 2
@@ -129,20 +131,13 @@ async def test_a_worker_registers_with_its_counters_and_leaves(bench: Bench) -> 
     async with bench.working(id="w-1", heartbeat=0.05, capabilities=("gpu",), concurrency=7):
         for task_id in ids:
             await bench.ended(task_id)
-        while True:
-            (note,) = await bench.queue.workers()
-            if note.tasks_completed + note.tasks_failed == 3:
-                break
-            await asyncio.sleep(0.01)
+        note = await until(registration, bench, 3)
     assert (note.worker_id, note.status, note.tasks_completed, note.tasks_failed) == ("w-1", "active", 2, 1)
     assert (note.capacity, note.capabilities, sorted(note.types)) == (7, ("gpu",), ["bad", "fine"])
     assert await bench.queue.workers() == []
 
 
-async def _until(bench: Bench, task_id: str, seen: Any) -> Any:
-    async with asyncio.timeout(15):
-        while True:
-            task = await bench.queue.get(task_id)
-            if task is not None and seen(task):
-                return task
-            await asyncio.sleep(0.01)
+async def registration(bench: Bench, settled: int) -> WorkerNote | None:
+    """The note of the only worker, once it has settled so many tasks."""
+    notes = await bench.queue.workers()
+    return next((note for note in notes if note.tasks_completed + note.tasks_failed == settled), None)

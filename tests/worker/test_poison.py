@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from qo.model import Status, expire
+from qo.model import Status, Task, expire
+from tests.conditions import until
 from tests.worker import handlers
 from tests.worker.bench import Bench
 
@@ -82,13 +83,16 @@ async def test_a_timeout_is_a_failure_that_is_retried(bench: Bench) -> None:
     assert task.error == "timed out after 0.2 s"
 
 
+async def is_expired(bench: Bench, task: Task) -> bool:
+    (landed,) = await bench.queue.engine.apply([expire(task, luck=0.0, grace=0.0)])
+    return landed
+
+
 async def test_a_task_that_took_its_process_with_it_gets_one_of_its_own(bench: Bench) -> None:
     bench.handle(handlers.pid, "pid")
     task_id = await bench.submit("pid")
     (task,) = await bench.queue.dequeue("pid", lease=0.001)
-    async with asyncio.timeout(10):
-        while not (await bench.queue.engine.apply([expire(task, luck=0.0, grace=0.0)]))[0]:
-            await asyncio.sleep(0)
+    await until(is_expired, bench, task)
     (task,) = await bench.run_all([task_id])
     assert task.status is Status.COMPLETED
     assert task.result is not None
@@ -132,9 +136,7 @@ async def test_what_no_thread_or_process_can_be_started_for_is_handed_back_at_no
     bench.handle(handlers.fine, "fine", executor=executor)
     task_id = await bench.submit("fine", max_retries=0)
     async with bench.working(), asyncio.timeout(20):
-        while f"cannot start a {executor}" not in caplog.text:
-            await asyncio.sleep(0.01)
-        while (task := await bench.queue.get(task_id)) is None or task.status is not Status.PENDING:
-            await asyncio.sleep(0.01)
+        await until(lambda: f"cannot start a {executor}" in caplog.text)
+        task = await bench.has_status(task_id, Status.PENDING)
     assert (task.attempt, task.failures) == (1, 0)
     assert task.available_at > task.updated_at  # not at once: the next attempt would fail in the same way

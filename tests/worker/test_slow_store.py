@@ -11,6 +11,7 @@ from qo.engines.object_per_task import ObjectPerTaskEngine
 from qo.model import Status
 from qo.tasks import Registry, make_handler, make_options
 from qo.worker import Worker, WorkerSettings
+from tests.conditions import until
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -21,12 +22,19 @@ class FarBucket(MemoryBucket):
     latency = 0.0
 
     async def get(self, key: str) -> Blob | None:
-        await asyncio.sleep(self.latency)
+        await self._travel()
         return await super().get(key)
 
     async def put(self, key: str, data: bytes, *, expected: str) -> str:
-        await asyncio.sleep(self.latency)
+        await self._travel()
         return await super().put(key, data, expected=expected)
+
+    async def _travel(self) -> None:
+        await asyncio.sleep(self.latency)
+
+
+async def all_completed(queue: Client, ids: list[str]) -> bool:
+    return all(task and task.status is Status.COMPLETED for task in await queue.engine.get(ids))
 
 
 async def test_tasks_run_although_a_claim_takes_longer_than_a_lease() -> None:
@@ -42,8 +50,7 @@ async def test_tasks_run_although_a_claim_takes_longer_than_a_lease() -> None:
         bucket.latency = 0.3
         worker = Worker(queue, registry, WorkerSettings(lease=0.9, concurrency=2, poll=0.1, grace=10.0))
         working = asyncio.create_task(worker.run())
-        while any(task is None or task.status is not Status.COMPLETED for task in await queue.engine.get(ids)):
-            await asyncio.sleep(0.5)
+        await until(all_completed, queue, ids)
         worker.stop()
         await working
     assert sorted(ran) == list(range(3)), "each once"

@@ -1,0 +1,99 @@
+"""A worker claims ahead only what will start soon."""
+
+import asyncio
+import threading
+
+import pytest
+
+from qo.client import Client
+from qo.engines.memory import MemoryEngine
+from qo.tasks import current_task, make_handler, make_options
+from qo.testing import ManualClock
+from qo.worker import WorkerSettings
+from qo.worker.claim_plan import ClaimPlan
+from qo.worker.controls import ClaimScope
+from qo.worker.run_table import LeasedRuns
+from qo.worker.start_queue import StartQueue
+from tests.conditions import until
+from tests.worker.bench import Bench, claim_ahead
+
+pytestmark = pytest.mark.timeout(60)
+
+
+async def announces(queue: Client, loads: dict[str, tuple[int, int]]) -> bool:
+    return {note.worker_id: (note.current_load, note.capacity) for note in await queue.workers()} == loads
+
+
+async def test_a_worker_does_not_hoard_slow_tasks_after_many_quick_ones(bench: Bench) -> None:
+    go = threading.Event()
+    running: set[str] = set()
+
+    def quick() -> None: ...
+
+    def slow() -> None:
+        running.add(current_task().id)
+        go.wait(30)
+
+    bench.handle(quick)
+    bench.handle(slow)
+    quick_ids = [await bench.submit("quick") for _ in range(2000)]
+    async with bench.working(concurrency=8, heartbeat=0.1) as first:
+        for task_id in quick_ids:
+            await bench.ended(task_id)
+        slow_ids = [await bench.submit("slow") for _ in range(40)]
+        await until(lambda: len(running) == 8)
+        async with bench.working(concurrency=40, heartbeat=0.1) as second:
+            await until(lambda: len(running) == 40)  # all that the first one cannot start
+            for worker, most in ((first, 8), (second, 40)):
+                assert len(worker.status.running) <= most
+            loads = {first.id: (8, 8), second.id: (32, 40)}  # running tasks, and slots
+            await until(announces, bench.queue, loads)
+            go.set()
+            for task_id in slow_ids:
+                assert (await bench.ended(task_id)).attempt == 1
+
+
+async def test_a_quick_task_that_waits_behind_slow_ones_goes_back(bench: Bench) -> None:
+    busy, go, ran = threading.Barrier(3), threading.Event(), threading.Event()
+
+    def slow() -> None:
+        busy.wait(20)
+        go.wait(30)
+
+    def quick() -> None:
+        ran.set()
+
+    bench.handle(slow)
+    bench.handle(quick)
+    async with bench.working(concurrency=2, poll=0.01, types=("slow", "quick")) as first:
+        for _ in range(2):
+            await bench.submit("slow")
+        await asyncio.to_thread(busy.wait, 20)
+        claim_ahead(first, 10)
+        task_id = await bench.submit("quick")
+        claimed = await bench.seen(task_id, lambda task: task.attempt)
+        assert claimed.started_at is None
+        claim_ahead(first, 0)
+        async with bench.working(concurrency=1, types=("quick",)):
+            assert await asyncio.to_thread(ran.wait, 20)
+        go.set()
+
+
+@pytest.mark.parametrize("unused", [0, 1, 3])
+async def test_types_that_have_no_tasks_do_not_keep_quick_ones_from_being_claimed_ahead(unused: int) -> None:
+    async def quick() -> None: ...
+
+    names = ["quick", *(f"unused{n}" for n in range(unused))]
+    handlers = {name: make_handler(quick, type=name, options=make_options(quick)) for name in names}
+    clock, settings = ManualClock(), WorkerSettings(concurrency=8)
+    scope = ClaimScope(MemoryEngine(), handlers, settings, worker_id="w", clock=clock)
+    claiming = ClaimPlan(scope, LeasedRuns(), StartQueue(8), settings, worker_id="w", clock=clock)
+    for _ in range(800):
+        claiming.prefetch.ended("quick", 0.0005)
+    clock.advance(0.1)
+    request = claiming.request()
+    assert request is not None
+    assert request.limit == 400  # half of what ran in the last 0.1 s
+    assert request.per_type_limits.get("quick", request.limit) == 400
+    of_unknown_speed = [request.per_type_limits[name] for name in names if name != "quick"]
+    assert len(of_unknown_speed) == unused and sum(of_unknown_speed) <= 8
