@@ -15,7 +15,7 @@ from qo import wire
 from qo.client import Client
 from qo.engines.http import HttpEngine, examine
 from qo.engines.http.address import address_of
-from qo.engines.http.batches import cut
+from qo.engines.http.batches import split
 from qo.engines.memory import MemoryEngine
 from qo.engines.sqlite import SqliteEngine
 from qo.errors import Conflict, InvalidSetting, InvalidTask, OutcomeUnknown, StorageError
@@ -180,7 +180,7 @@ async def test_errors_arrive_as_themselves(engine: HttpEngine) -> None:
         await engine.add([new(queue="../etc")])
     assert caught.value.field == "queue"
     await engine.add([new()])
-    with pytest.raises(InvalidSetting, match="place in a listing"):
+    with pytest.raises(InvalidSetting, match="position in a listing"):
         await engine.find(Filter(), limit=1, after="nonsense")
     await engine.write_note("a", b"", expected=NEW)
     with pytest.raises(Conflict):
@@ -279,9 +279,9 @@ def test_addresses_and_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_batches_are_cut_by_size_and_by_number() -> None:
     large = [new(n, payload=b"x" * 250_000) for n in range(40)]
-    sizes = [len(wire.encode(batch)) for batch in cut(large)]
+    sizes = [len(wire.encode(batch)) for batch in split(large)]
     assert len(sizes) > 1 and max(sizes) < wire.BODY_LIMIT
-    assert [len(batch) for batch in cut([task_id(n) for n in range(5001)])] == [5000, 1]
+    assert [len(batch) for batch in split([task_id(n) for n in range(5001)])] == [5000, 1]
 
 
 async def test_a_batch_of_large_tasks_arrives(engine: HttpEngine) -> None:

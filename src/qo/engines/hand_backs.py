@@ -1,7 +1,4 @@
-"""What becomes of a claim whose caller is cancelled: its tasks are released at once, without a failed attempt.
-
-Kept, they would wait until their leases run out, and that counts as a failure.
-"""
+"""Releases the tasks of a claim whose caller was cancelled. An expired lease would count as a failed attempt."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
@@ -13,28 +10,28 @@ from qo.model import Change, Task, release
 
 
 class HandBacks:
-    """Releases tasks in the background, through `apply`. If that fails, the leases run out."""
+    """Releases tasks in the background, with `apply`. If that fails, their leases expire."""
 
     def __init__(self, apply: Callable[[Sequence[Change]], Awaitable[list[bool]]]) -> None:
         self._apply = apply
         self._running: set[asyncio.Task[None]] = set()
 
     async def claim(self, work: Coroutine[Any, Any, list[Task]]) -> list[Task]:
-        """The tasks that `work` claims. If the caller is cancelled, the work is finished and its tasks go back."""
+        """Return the tasks that `work` claims. If the caller is cancelled, they are released when the work ends."""
         claiming = asyncio.ensure_future(work)
         try:
             return await asyncio.shield(claiming)
         except asyncio.CancelledError:
-            self._start(self._after(claiming))
+            self._start(self._release_result(claiming))
             raise
 
     def start(self, tasks: Sequence[Task]) -> None:
-        """Hand back tasks that nobody will get."""
+        """Start to release tasks that no caller gets."""
         if tasks:
             self._start(self._release(tasks))
 
     async def finish(self, *, timeout: float | None = None) -> None:
-        """Wait until the tasks are back."""
+        """Wait until all tasks are released."""
         if self._running:
             await asyncio.wait(self._running, timeout=timeout)
 
@@ -43,7 +40,7 @@ class HandBacks:
         self._running.add(task)
         task.add_done_callback(self._running.discard)
 
-    async def _after(self, claiming: "asyncio.Future[list[Task]]") -> None:
+    async def _release_result(self, claiming: "asyncio.Future[list[Task]]") -> None:
         await asyncio.wait([claiming])
         if not claiming.cancelled() and claiming.exception() is None and claiming.result():
             await self._release(claiming.result())

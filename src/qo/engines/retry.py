@@ -1,6 +1,6 @@
-"""Retries of transient errors, for requests that may be repeated: reads, removals, writes over anything.
+"""Retries of transient errors, for requests that are safe to repeat: reads, deletions and unconditional writes.
 
-A write over a known version is not one of them: see `qo.buckets.own_writes`.
+For compare-and-set writes see `qo.buckets.own_writes`.
 """
 
 import asyncio
@@ -14,15 +14,15 @@ from qo.errors import Refused, StorageError
 Answer = TypeVar("Answer")
 
 _MAX_ATTEMPTS = 20
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.002, 1.0  # seconds
-_OPENING_DEADLINE = 3.0  # seconds for a store that is just starting
-_FIRST_OPENING_PAUSE, _LONGEST_OPENING_PAUSE = 0.05, 0.5  # seconds
+_FIRST_DELAY, _MAX_DELAY = 0.002, 1.0
+_OPENING_DEADLINE = 3.0  # the store may be starting
+_FIRST_OPENING_DELAY, _MAX_OPENING_DELAY = 0.05, 0.5
 
 
 async def retry_opening(request: Callable[[], Awaitable[Answer]]) -> Answer:
-    """Make the first request to a store, and repeat it for a few seconds, unless the store refuses it."""
+    """Make the first request to a store, and repeat it for 3 seconds unless the store refuses it."""
     until = boot_clock() + _OPENING_DEADLINE
-    backoff = Backoff(_FIRST_OPENING_PAUSE, _LONGEST_OPENING_PAUSE, jitter=(0.5, 1.5))
+    backoff = Backoff(_FIRST_OPENING_DELAY, _MAX_OPENING_DELAY, jitter=(0.5, 1.5))
     while True:
         try:
             return await request()
@@ -37,7 +37,7 @@ async def retry_opening(request: Callable[[], Awaitable[Answer]]) -> Answer:
 async def retry(request: Callable[[], Awaitable[Answer]], *, at_least: float = 0.0) -> Answer:
     """Repeat the request while the store cannot be reached: 20 times, and for at least `at_least` seconds."""
     loop, attempts = asyncio.get_running_loop(), 1
-    until, backoff = loop.time() + at_least, Backoff(_FIRST_PAUSE, _LONGEST_PAUSE, jitter=(0.0, 1.0))
+    until, backoff = loop.time() + at_least, Backoff(_FIRST_DELAY, _MAX_DELAY, jitter=(0.0, 1.0))
     while attempts < _MAX_ATTEMPTS or loop.time() < until:
         attempts += 1
         try:

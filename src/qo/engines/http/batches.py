@@ -11,16 +11,16 @@ Item = TypeVar("Item", NewTask, Change, str)
 _TASK_OVERHEAD = 500  # bytes of a task without its payload, approximately
 
 
-def cut(items: Sequence[Item]) -> Iterator[list[Item]]:
+def split(items: Sequence[Item]) -> Iterator[list[Item]]:
     batch: list[Item] = []
     size = 0
     for item in items:
-        more = _size(item)
-        if batch and (size + more > wire.BATCH_BYTES or len(batch) == wire.BATCH_ITEMS):
+        item_size = _size(item)
+        if batch and (size + item_size > wire.BATCH_BYTES or len(batch) == wire.BATCH_ITEMS):
             yield batch
             batch, size = [], 0
         batch.append(item)
-        size += more
+        size += item_size
     if batch:
         yield batch
 

@@ -16,9 +16,9 @@ from qo.engines.http.address import HttpAddress
 from qo.errors import Conflict, InvalidSetting, OutcomeUnknown, QoError, StorageError
 from qo.ids import luck, new_token
 
-_RETRY_DELAYS = (0.05, 0.2, 0.5, 1.0)  # upper bounds
+_RETRY_DELAYS = (0.05, 0.2, 0.5, 1.0)  # upper bounds of the random delays
 _MAX_RETRY_AFTER = 5.0  # if the server asks for more, the caller decides how long to wait
-_CONNECT_TIMEOUT, _ANSWER_TIMEOUT = 5.0, 30.0
+_CONNECT_TIMEOUT, _RESPONSE_TIMEOUT = 5.0, 30.0
 _KEEPALIVE_TIMEOUT = 4.0  # shorter than the servers', so that they rarely close a connection under a request
 _STREAMED_SIZE = 1 << 20  # bytes; aiohttp warns about larger bodies that are not streamed
 _UNSENT = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)
@@ -28,16 +28,14 @@ _BUSY = {429, 503}
 
 class Reply(NamedTuple):
     data: Any
-    doubtful: bool  # "not applied" in it may be wrong
+    is_doubtful: bool  # "not applied" may be wrong: an earlier attempt may have applied the call
     is_cut: bool = False  # there are more items, which would have made the response too large
 
 
-class _Try(NamedTuple):
-    """The result of an attempt that did not end the call."""
-
-    trouble: str
-    sent: bool
-    pause: float | None = None
+class _FailedAttempt(NamedTuple):
+    problem: str
+    was_sent: bool
+    retry_after: float | None = None  # seconds, as the server asks
     cause: BaseException | None = None
 
 
@@ -59,13 +57,13 @@ class HttpClient:
         if self._pid == os.getpid():
             await self._session.close()
 
-    async def ask(
+    async def request(
         self,
         call: str,
         body: bytes,
         *,
         repeat: bytes | None = None,
-        timeout: float = _ANSWER_TIMEOUT,
+        timeout: float = _RESPONSE_TIMEOUT,
         name: str | None = None,
     ) -> Reply:
         """Make a call. `repeat` replaces `body` once a response may have been lost; `name` identifies the request.
@@ -73,23 +71,25 @@ class HttpClient:
         Raises OutcomeUnknown if a write may have been applied, InvalidSetting if the server rejects the token.
         """
         if self._pid != os.getpid():
-            raise StorageError(f"{self._address.url} was opened before a fork; open an engine of its own here")
+            raise StorageError(f"{self._address.url} was opened before a fork; open another engine in this process")
         name = name or new_token()
-        doubtful = False
+        may_be_applied = False
         delays = iter(_RETRY_DELAYS)
         while True:
-            sent = repeat if doubtful and repeat is not None else body
-            tried = await self._try(call, sent, name, timeout=timeout, again=doubtful)
-            if isinstance(tried, Reply):
-                return tried
-            doubtful = doubtful or tried.sent
-            delay, retry_after = next(delays, None), tried.pause or 0.0
+            content = repeat if may_be_applied and repeat is not None else body
+            result = await self._attempt(call, content, name, timeout=timeout, is_repeat=may_be_applied)
+            if isinstance(result, Reply):
+                return result
+            may_be_applied = may_be_applied or result.was_sent
+            delay, retry_after = next(delays, None), result.retry_after or 0.0
             if delay is None or retry_after > _MAX_RETRY_AFTER:
-                raise _final_error(call, tried, doubtful=doubtful)
+                raise _final_error(call, result, may_be_applied=may_be_applied)
             await asyncio.sleep(max(retry_after, delay * luck()))
 
-    async def _try(self, call: str, body: bytes, name: str, *, timeout: float, again: bool) -> Reply | _Try:
-        headers = {wire.REQUEST: name} | ({wire.AGAIN: "1"} if again else {})
+    async def _attempt(
+        self, call: str, body: bytes, name: str, *, timeout: float, is_repeat: bool
+    ) -> Reply | _FailedAttempt:
+        headers = {wire.REQUEST: name} | ({wire.AGAIN: "1"} if is_repeat else {})
         url = self._address.url
         try:
             async with self._session.post(
@@ -99,46 +99,53 @@ class HttpClient:
                 timeout=aiohttp.ClientTimeout(total=timeout, sock_connect=_CONNECT_TIMEOUT),
                 allow_redirects=False,  # the token must not be sent to another server
             ) as response:
-                return self._interpret(call, response, await response.read(), again=again)
+                return self._interpret(call, response, await response.read(), is_repeat=is_repeat)
         except _UNSENT as error:
-            return _Try(f"{url} cannot be reached: {error}", sent=False, cause=error)
+            return _FailedAttempt(f"{url} cannot be reached: {error}", was_sent=False, cause=error)
         except TimeoutError as error:
-            return _Try(f"{url} did not answer within {timeout:g} s", sent=True, cause=error)
+            return _FailedAttempt(f"{url} did not answer within {timeout:g} s", was_sent=True, cause=error)
         except aiohttp.InvalidURL as error:
             raise InvalidSetting(f"{url} is not an address") from error
         except aiohttp.ClientError as error:
-            return _Try(f"{url} closed the connection: {str(error) or type(error).__name__}", sent=True, cause=error)
+            return _FailedAttempt(
+                f"{url} closed the connection: {str(error) or type(error).__name__}", was_sent=True, cause=error
+            )
 
-    def _interpret(self, call: str, response: aiohttp.ClientResponse, data: bytes, *, again: bool) -> Reply | _Try:
+    def _interpret(
+        self, call: str, response: aiohttp.ClientResponse, data: bytes, *, is_repeat: bool
+    ) -> Reply | _FailedAttempt:
         url, status = self._address.url, response.status
-        doubtful = again and wire.REMEMBERED not in response.headers
+        is_doubtful = is_repeat and wire.REMEMBERED not in response.headers
         if status == 200:  # noqa: PLR2004 - OK
             limit = response.headers.get(wire.PAYLOAD_LIMIT, "")
             self.payload_limit = int(limit) if limit.isdecimal() else None
             try:
-                return Reply(wire.decode_answer(call, data), doubtful, wire.CUT in response.headers)
+                return Reply(wire.decode_answer(call, data), is_doubtful, wire.CUT in response.headers)
             except ValueError as error:  # truncated, or from another version
-                return _Try(f"{url} answered {call} with an unreadable response: {error}", sent=True, cause=error)
+                return _FailedAttempt(
+                    f"{url} answered {call} with an unreadable response: {error}", was_sent=True, cause=error
+                )
         if status in _REFUSED:
             raise InvalidSetting(f"{url} rejected the token: put one with the scope `engine` into the URL or QO_TOKEN")
         refusal = wire.error_of(data) if response.content_type == wire.MEDIA_TYPE else None
         if status in _BUSY:
-            sent = isinstance(refusal, OutcomeUnknown)
-            return _Try(str(refusal or f"{url} is too busy"), sent=sent, pause=_retry_after(response), cause=refusal)
+            problem, was_sent = str(refusal or f"{url} is too busy"), isinstance(refusal, OutcomeUnknown)
+            return _FailedAttempt(problem, was_sent, _retry_after(response), refusal)
         if status >= 500:  # noqa: PLR2004 - from a proxy, or a server error
-            return _Try(f"{url} answered {call} with status {status}", sent=True)
-        raise _decided(refusal or StorageError(f"{url} is not a qo server: it answered {call} with {status}"), doubtful)
+            return _FailedAttempt(f"{url} answered {call} with status {status}", was_sent=True)
+        final = refusal or StorageError(f"{url} is not a qo server: it answered {call} with {status}")
+        raise _refusal(final, is_doubtful=is_doubtful)
 
 
-def _final_error(call: str, last: _Try, *, doubtful: bool) -> StorageError:
-    unknown = doubtful and call in wire.WRITES
-    error = OutcomeUnknown(f"{last.trouble}; it may have been applied") if unknown else StorageError(last.trouble)
+def _final_error(call: str, last: _FailedAttempt, *, may_be_applied: bool) -> StorageError:
+    is_unknown = may_be_applied and call in wire.WRITES
+    error = OutcomeUnknown(f"{last.problem}; it may have been applied") if is_unknown else StorageError(last.problem)
     error.__cause__ = last.cause
     return error
 
 
-def _decided(error: QoError, doubtful: bool) -> QoError:  # noqa: FBT001 - named at the only call
-    if doubtful and isinstance(error, Conflict):
+def _refusal(error: QoError, *, is_doubtful: bool) -> QoError:
+    if is_doubtful and isinstance(error, Conflict):
         unknown = OutcomeUnknown(f"{error}, or by an earlier attempt of this call")
         unknown.__cause__ = error
         return unknown

@@ -11,8 +11,8 @@ async def examine(url: str) -> list[Finding]:
     address = address_of(url)
     client = HttpClient(address)
     try:
-        hello = (await client.ask("hello", wire.encode(None))).data
-        counted = (await client.ask("count", wire.encode(None))).data
+        hello = (await client.request("hello", wire.encode(None))).data
+        counted = (await client.request("count", wire.encode(None))).data
     except QoError as error:
         return [Finding("server", False, str(error))]
     finally:

@@ -10,7 +10,7 @@ from qo.clock import system_clock
 from qo.engine import Engine, without_values
 from qo.engines.hand_backs import HandBacks
 from qo.engines.http.address import HttpAddress, address_of
-from qo.engines.http.batches import Item, cut
+from qo.engines.http.batches import Item, split
 from qo.engines.http.client import HttpClient, Reply
 from qo.errors import OutcomeUnknown, StorageError
 from qo.model import (
@@ -71,14 +71,14 @@ class HttpEngine(Engine):
 
     async def _in_batches(self, call: str, items: Sequence[Item]) -> list[Any]:
         answers: list[Any] = []
-        for batch in cut(items):
+        for batch in split(items):
             try:
-                reply = await self._ask(call, batch)
+                reply = await self._request(call, batch)
             except StorageError as error:
                 if not answers or isinstance(error, OutcomeUnknown):
                     raise
                 raise OutcomeUnknown(f"{len(answers)} of {len(items)} were applied, then: {error}") from error
-            if reply.doubtful and not all(_is_applied(answer) for answer in reply.data):
+            if reply.is_doubtful and not all(_is_applied(answer) for answer in reply.data):
                 raise OutcomeUnknown(f"{self._address.url} was restarted during {call}; repeat the call")
             answers += reply.data
         return answers
@@ -87,18 +87,18 @@ class HttpEngine(Engine):
         return await self._hand_backs.claim(self._claim(request))
 
     async def _claim(self, request: ClaimRequest) -> list[Task]:
-        again = wire.encode(replace(request, is_repeat=True))
-        reply = await self._opened().ask("claim", wire.encode(request), repeat=again, name=request.lease_id)
+        repeat = wire.encode(replace(request, is_repeat=True))
+        reply = await self._opened().request("claim", wire.encode(request), repeat=repeat, name=request.lease_id)
         tasks: list[Task] = reply.data
         return tasks
 
     async def write_note(self, name: str, data: bytes, *, expected: str) -> str:
-        reply = await self._ask("write_note", wire.WriteNote(name=name, data=data, expected=expected))
+        reply = await self._request("write_note", wire.WriteNote(name=name, data=data, expected=expected))
         version: str = reply.data
         return version
 
     async def drop_note(self, name: str) -> None:
-        await self._ask("drop_note", name)
+        await self._request("drop_note", name)
 
     # --- reading
 
@@ -111,10 +111,10 @@ class HttpEngine(Engine):
 
     async def _get(self, ids: Sequence[str]) -> AsyncIterator[list[Task | None]]:
         """The tasks of one response at a time: the server omits the last ones if the response would be too large."""
-        for batch in cut(ids):
+        for batch in split(ids):
             answered = 0
             while answered < len(batch):
-                some = (await self._ask("get", batch[answered:])).data
+                some = (await self._request("get", batch[answered:])).data
                 if not some:
                     raise StorageError(f"{self._address.url} answered get with too few tasks")
                 yield some
@@ -136,7 +136,7 @@ class HttpEngine(Engine):
         self, where: Filter, limit: int, after: str, created_before: float | None
     ) -> AsyncIterator[list[Task]]:
         while True:
-            reply = await self._ask(
+            reply = await self._request(
                 "find", wire.Find(where=where, limit=limit, after=after, created_before=created_before)
             )
             found: list[Task] = reply.data
@@ -147,24 +147,24 @@ class HttpEngine(Engine):
             after = cursor(found[-1])
 
     async def count(self) -> Counts:
-        counts: Counts = (await self._ask("count", None)).data
+        counts: Counts = (await self._request("count", None)).data
         return counts
 
     async def history(self, task_id: str) -> list[Event]:
-        events: list[Event] = (await self._ask("history", task_id)).data
+        events: list[Event] = (await self._request("history", task_id)).data
         return events
 
     async def read_note(self, name: str) -> Note | None:
-        note: Note | None = (await self._ask("read_note", name)).data
+        note: Note | None = (await self._request("read_note", name)).data
         return note
 
     async def notes(self, prefix: str) -> list[Note]:
-        found: list[Note] = (await self._ask("notes", prefix)).data
+        found: list[Note] = (await self._request("notes", prefix)).data
         return found
 
     async def now(self) -> float:
         """The time of the server's store. An older server does not send it; then this machine's clock is used."""
-        now: float | None = (await self._ask("hello", None)).data.now
+        now: float | None = (await self._request("hello", None)).data.now
         return system_clock() if now is None else now
 
     # --- waiting and requests
@@ -172,10 +172,10 @@ class HttpEngine(Engine):
     async def wait(self, request: ClaimRequest, timeout: float) -> None:
         timeout = min(timeout, wire.LONGEST_WAIT)
         body = wire.encode(wire.Wait(request=request, timeout=timeout))
-        await self._opened().ask("wait", body, timeout=timeout + _POLL_MARGIN)
+        await self._opened().request("wait", body, timeout=timeout + _POLL_MARGIN)
 
-    async def _ask(self, call: str, request: object) -> Reply:
-        return await self._opened().ask(call, wire.encode(request))
+    async def _request(self, call: str, request: object) -> Reply:
+        return await self._opened().request(call, wire.encode(request))
 
     def _opened(self) -> HttpClient:
         if self._client is None:

@@ -15,10 +15,10 @@ from qo.sqlite_tables.schema import check_version
 
 
 async def schema_of(url: str) -> Schema:
-    return await asyncio.to_thread(_look, path_of(url))
+    return await asyncio.to_thread(_read_schema, path_of(url))
 
 
-def _look(path: Path) -> Schema:
+def _read_schema(path: Path) -> Schema:
     if not check_file(path):
         return Schema(0, VERSION)
     try:
