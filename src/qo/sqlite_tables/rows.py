@@ -12,7 +12,7 @@ import apsw
 import msgspec
 from msgspec import Meta
 
-from qo.model import UNREADABLE, FailureKind, RetryPolicy, Status, Task, kind_of
+from qo.model import UNREADABLE, Change, FailureKind, RetryPolicy, Status, Task, kind_of
 from qo.sqlite_tables.damage import BadRow, DamageFound, all_numbers
 from qo.sqlite_tables.lanes import SqliteLanes
 
@@ -226,4 +226,47 @@ def _task(row: tuple[Any, ...], payload: bytes, result: bytes | None, lanes: Sql
         version=row[8],
         rank=row[5],
         lease_id=row[14],
+    )
+
+
+def new_row(task: Task, now: float) -> tuple[object, ...]:
+    """The columns of a new task, in the order of `insert`."""
+    return (
+        int(task.available_at <= now),
+        task.available_at,
+        task.rank,
+        task.version,
+        task.created_at,
+        task.updated_at,
+        task.priority,
+        task.timeout,
+        task.max_retries,
+        encode_retry(task.retry),
+        task.idempotency_key,
+        task.trace_id,
+        task.run_at,
+        task.payload,
+    )
+
+
+def changed_row(n: int, task: Task, change: Change, now: float) -> tuple[object, ...]:
+    """The columns that a change may set, in the order of `change`."""
+    kind = kind_of(change.error, change.failure_kind)
+    return (
+        n,
+        plain(task.status),
+        int(task.available_at <= now) if task.status is Status.PENDING else None,
+        task.available_at,
+        task.rank,
+        task.failures,
+        task.timeout,
+        task.error,
+        task.worker_id,
+        task.lease_expires_at,
+        task.started_at,
+        task.completed_at,
+        task.updated_at,
+        task.version,
+        change.result,
+        None if kind is None else kind.value,
     )

@@ -1,7 +1,7 @@
--- Every statement of the engine, by name. Lists of numbers and ids travel as one JSON text each, and what is read
--- comes back as one row: the driver hands the interpreter over at every step, and with busy threads about each
--- hand-over may take milliseconds, so a batch must be a few steps and not a step per task.
--- Instants are always passed in; SQLite's own clock is never asked.
+-- Every statement of the tables, by name. A list of numbers or ids is passed as one JSON text, and results are returned
+-- in one row: the driver releases the GIL at every step, and reacquiring it may take milliseconds while other threads
+-- run. So a batch must take a few steps, and not one step per task.
+-- Times are parameters; SQLite's own clock is not used.
 
 -- name: last
 SELECT (SELECT coalesce(max(n), 0) FROM tasks), (SELECT max(n) FROM lanes), (SELECT coalesce(max(changed), 0) FROM lanes),
@@ -13,7 +13,7 @@ INSERT INTO tasks (n, id, lane, status, ready, available_at, rank, version, crea
 VALUES (?, ?, ?, 'pending', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (id) DO NOTHING
 
--- name: landed
+-- name: inserted_ids
 SELECT json_group_array(id) FROM tasks WHERE n BETWEEN ? AND ?
 
 -- name: followers
@@ -46,8 +46,8 @@ WHERE n IN (SELECT n FROM tasks INDEXED BY tasks_coming WHERE ready = 0 AND avai
 SELECT min(available_at) FROM tasks INDEXED BY tasks_coming WHERE ready = 0
 
 -- name: changed_heads
--- The first ready task of each lane that has changed since ?1 or is in ?2, null if it has none; the last change; and how often
--- lanes were removed.
+-- The first ready task of each lane that has changed since ?1 or is in ?2, or null if the lane has none; the number of the last
+-- change; and the number of lane removals.
 SELECT json_group_array(json_array(lane, json((
     SELECT json_array(rank, n, max(available_at, created_at))
     FROM tasks INDEXED BY tasks_ready WHERE ready = 1 AND lane = changed.lane ORDER BY rank, n LIMIT 1
@@ -58,7 +58,8 @@ FROM (SELECT n AS lane FROM lanes INDEXED BY lanes_changed WHERE changed > ?1 UN
 UPDATE lanes SET changed = ?1 WHERE n IN (SELECT value FROM json_each(?2))
 
 -- name: mark_new_heads
--- Those of ?2 whose first ready task is new: its number is above ?3. A task behind the first one changes nothing for a claim.
+-- Marks the lanes in ?2 whose first ready task is new: its number is above ?3. Tasks behind the first do not affect which lanes a
+-- claim reads.
 UPDATE lanes SET changed = ?1
 WHERE n IN (SELECT value FROM json_each(?2))
   AND (SELECT n FROM tasks INDEXED BY tasks_ready WHERE ready = 1 AND lane = lanes.n ORDER BY rank, n LIMIT 1) > ?3
@@ -67,7 +68,8 @@ WHERE n IN (SELECT value FROM json_each(?2))
 UPDATE lanes SET changed = ?1
 
 -- name: remove_lanes
--- Those of ?1 without tasks. Damaged tasks are in no count and keep their lanes, and the highest number is not given again.
+-- Removes the lanes in ?1 that have no tasks. Damaged tasks are not counted, so no lane is removed while there are any. The lane
+-- with the highest number stays, so that numbers are not reused.
 DELETE FROM lanes
 WHERE n IN (SELECT value FROM json_each(?1)) AND n < (SELECT max(n) FROM lanes)
   AND NOT EXISTS (SELECT 1 FROM tally WHERE lane = lanes.n)
@@ -77,7 +79,8 @@ WHERE n IN (SELECT value FROM json_each(?1)) AND n < (SELECT max(n) FROM lanes)
 DELETE FROM tally WHERE lane IN (SELECT value FROM json_each(?1)) AND count = 0
 
 -- name: first
--- With the effective rank of each (model/ranking.py). Only that of a promoted task needs the row, not the index alone.
+-- The first tasks of each lane with their effective ranks (model/ranking.py). Only a promoted task is read from the table; for the
+-- others the index is enough.
 SELECT json_group_array(json_array(value, json((
     SELECT json_group_array(json_array(effective, rank, n))
     FROM (SELECT CASE WHEN rank <= ?3 THEN max(available_at, created_at) ELSE rank END AS effective, rank, n
@@ -102,7 +105,7 @@ WHERE tasks.n = v.column1
 SELECT json_group_array(n) FROM tasks INDEXED BY tasks_leased WHERE status = 'running' AND lease_id = ?
 
 -- name: change
--- A result that a change leaves alone is not even read.
+-- A result that a change does not replace is not read.
 UPDATE tasks
 SET status = v.column2, ready = v.column3, available_at = v.column4, rank = v.column5, failures = v.column6,
     timeout = v.column7, error = v.column8, worker_id = v.column9, lease_expires_at = v.column10,

@@ -9,6 +9,7 @@ from qo.errors import OutcomeUnknown, QoError, StorageError
 from qo.sqlite_tables.driver_errors import GENERAL, to_qo_error
 from qo.sqlite_tables.schema import check_version
 from qo.sqlite_tables.table import SqliteTable
+from qo.sqlite_tables.transaction import TableTransaction
 
 
 class WriterCall(Protocol):
@@ -65,7 +66,8 @@ class Writer:
         self._guard = guard
         self._db = db
         self._notify = notify  # called when there may be something to claim
-        self._table = SqliteTable(db)
+        self._transaction = TableTransaction(db)
+        self._table = SqliteTable(self._transaction)
 
     def serve(self, jobs: Sequence[WriterCall]) -> None:
         if not jobs:
@@ -87,7 +89,7 @@ class Writer:
             raise
         except Exception:  # noqa: BLE001 - one call is bad, and fails alone below
             self._transact(jobs, self._do_apart)
-        if self._table.claimable:
+        if self._transaction.has_claimable:
             self._notify()
 
     def _transact(self, jobs: Sequence[WriterCall], do: Callable[[WriterCall], None]) -> None:
@@ -102,12 +104,12 @@ class Writer:
             if self._db.in_transaction:  # an asynchronous exception interrupted a rollback
                 self._roll_back()
             self._db.execute("BEGIN IMMEDIATE")
-            if self._table.is_outdated:  # a newer qo may have changed the tables
+            if self._transaction.is_outdated:  # a newer qo may have changed the tables
                 check_version(self._db, self._place)
-            self._table.begin()
+            self._transaction.begin()
             for job in jobs:
                 do(job)
-            self._table.finish()
+            self._transaction.finish()
             self._commit()
         except BaseException as error:
             self._roll_back()
@@ -121,11 +123,11 @@ class Writer:
         except apsw.IOError as error:
             # The log may hold the commit although the flush failed, and a crash could bring it back.
             raise to_qo_error(self._place, error, OutcomeUnknown) from error
-        self._table.keep()
+        self._transaction.keep()
         self._guard.check_committed()
 
     def _roll_back(self) -> None:
-        self._table.forget()
+        self._transaction.forget()
         if self._db.in_transaction:  # SQLite rolls back by itself when the disk is full
             self._db.execute("ROLLBACK")
 
@@ -142,7 +144,7 @@ class Writer:
 
     def _do_apart(self, job: WriterCall) -> None:
         """Run a call under a savepoint. Used only after a failure, because savepoints are slow."""
-        tally = self._table.tally.copy()
+        tally = self._transaction.tally.copy()
         self._db.execute("SAVEPOINT call")
         try:
             self._do(job)
@@ -150,7 +152,7 @@ class Writer:
             raise
         except Exception as error:  # noqa: BLE001 - the caller gets it
             self._db.execute("ROLLBACK TO call")
-            self._table.undo(tally)
+            self._transaction.undo(tally)
             cause = error.__cause__ if isinstance(error, _WrittenBefore) else error
             job.error = to_qo_error(self._place, cause) if isinstance(cause, apsw.Error) else cause
         self._db.execute("RELEASE call")

@@ -1,4 +1,4 @@
--- The first schema. Instants are seconds since the epoch; columns are named like the fields of a task.
+-- The first schema. Times are seconds since the epoch. Columns have the names of the fields of a task.
 
 CREATE TABLE lanes (
     n INTEGER PRIMARY KEY,
@@ -8,13 +8,13 @@ CREATE TABLE lanes (
     UNIQUE (queue, type, needs)
 );
 
--- `payload` and `result` come last: what stands before them is read without touching their pages.
+-- `payload` and `result` come last, so that the other columns are read without reading their pages.
 CREATE TABLE tasks (
     n INTEGER PRIMARY KEY,
     id TEXT NOT NULL UNIQUE,
     lane INTEGER NOT NULL,  -- queue, type and needs
     status TEXT NOT NULL,
-    ready INTEGER,  -- pending: 1 once `available_at` has come, 0 before; else NULL
+    ready INTEGER,  -- of a pending task: 1 if it is due, 0 before that; otherwise NULL
     available_at REAL NOT NULL,
     rank REAL NOT NULL,
     attempt INTEGER NOT NULL DEFAULT 0,
@@ -38,7 +38,7 @@ CREATE TABLE tasks (
     result BLOB
 );
 
--- Partial, so that each holds only the tasks its question is about: a claim never meets a task it cannot take.
+-- Partial indexes contain only the tasks that a query may return, so a claim never reads a task that it cannot take.
 CREATE INDEX tasks_ready ON tasks (lane, rank) WHERE ready = 1;
 CREATE INDEX tasks_coming ON tasks (available_at) WHERE ready = 0;
 CREATE INDEX tasks_leased ON tasks (lease_expires_at) WHERE status = 'running';

@@ -1,5 +1,5 @@
--- A lane has one priority, so that what waits is counted by priority without looking at it.
--- Lanes keep their numbers for priority 6, the usual one: a process that still runs the version before files on rightly.
+-- A lane has one priority, so that pending tasks are counted by priority without reading them.
+-- Lanes of priority 6, the default, keep their numbers, so processes of the previous version keep adding tasks to the right lanes.
 
 CREATE TABLE lanes_by_priority (
     n INTEGER PRIMARY KEY,

@@ -1,7 +1,7 @@
--- Which builds of qo may use this database: see docs/formats.md. `user_version` says which number holds.
+-- Which builds of qo may use this database: see docs/formats.md. `user_version` is the number of the current row.
 
 CREATE TABLE formats (
     number INTEGER PRIMARY KEY,
-    since INTEGER NOT NULL,  -- builds that know this number may use the database
-    qo TEXT NOT NULL  -- the version that brought it to this format
+    since INTEGER NOT NULL,  -- builds that know this format may use the database
+    qo TEXT NOT NULL  -- the version of qo that migrated the database
 );

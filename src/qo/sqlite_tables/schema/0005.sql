@@ -1,4 +1,4 @@
--- Where a first task under an idempotency key is followed by others, the last of them. It has an id of its own.
+-- The last task under an idempotency key, by the id of the first one, if there are several. Each has its own id.
 CREATE TABLE followers (
     first TEXT PRIMARY KEY,
     last TEXT NOT NULL UNIQUE

@@ -1,0 +1,128 @@
+"""Claims on one connection: the first tasks of all eligible lanes, in order."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from itertools import accumulate, islice
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from qo.model import ClaimRequest, Status, Task, in_order, lane_of
+from qo.sqlite_tables.damage import DamageFound
+from qo.sqlite_tables.rows import BY_N, damaged_rows, encode_list, plain, read_tasks
+from qo.sqlite_tables.statements import SQL, write_rows
+from qo.sqlite_tables.transaction import TableTransaction
+
+_PENDING, _RUNNING = plain(Status.PENDING), plain(Status.RUNNING)
+_STAGE_SIZE = 1000  # tasks made ready by one statement
+_MIN_READ = 4  # tasks of each lane that a claim from several lanes reads first
+
+_numbers = msgspec.json.Decoder(list[int])
+_any_list = msgspec.json.Decoder(list[Any])
+_candidates = msgspec.json.Decoder(list[tuple[int, list[tuple[float, float, int]]]])
+_Head = tuple[float, float, int, int]  # the highest effective rank in its lane so far, rank, number, lane
+
+
+class SqliteClaims:
+    def __init__(self, transaction: TableTransaction) -> None:
+        self._transaction, self._db, self._lanes = transaction, transaction.db, transaction.lanes
+
+    def stage(self, now: float) -> None:
+        """Make due tasks ready, in steps: one statement must not move a million tasks."""
+        moved = 0 if self._transaction.is_staged else _STAGE_SIZE
+        while moved == _STAGE_SIZE:
+            lanes = self._db.execute(SQL["coming_lanes"], (now, _STAGE_SIZE)).get
+            if lanes == "[]":
+                break
+            self._transaction.change_lanes([lane for lane in _any_list.decode(lanes) if isinstance(lane, int)])
+            self._db.execute(SQL["stage"], (now, _STAGE_SIZE))
+            moved = self._db.changes()
+        self._transaction.is_staged = True
+
+    def claim(self, request: ClaimRequest, now: float) -> list[Task]:
+        if request.is_repeat:
+            held = _numbers.decode(self._db.execute(SQL["held_under"], (request.lease_id,)).get)
+            if held:
+                return in_order(read_tasks(self._db, BY_N, held, self._lanes).values(), now, lane_of)
+        self.stage(now)
+        chosen = self._choose(request, now)
+        if not chosen:
+            return []
+        numbers = encode_list(chosen)
+        started_at = None if request.is_prefetch else now
+        self._db.execute(
+            SQL["claim"], (request.lease_id, request.worker_id, now + request.lease, now, numbers, started_at)
+        )
+        self._transaction.record(numbers)
+        tasks = read_tasks(self._db, BY_N, chosen, self._lanes)
+        return [tasks[n] for n in chosen]
+
+    def claim_each(self, requests: Sequence[ClaimRequest], now: float) -> list[list[Task]]:
+        """Serve claims that differ only in their leases: tasks are selected once, and distributed in order."""
+        self.stage(now)
+        chosen = self._choose(replace(requests[0], limit=sum(max(0, request.limit) for request in requests)), now)
+        left = iter(chosen)
+        hands = [list(islice(left, max(0, request.limit))) for request in requests]
+        rows = [
+            (n, request.lease_id, request.worker_id, now + request.lease, now, None if request.is_prefetch else now)
+            for request, hand in zip(requests, hands, strict=True)
+            for n in hand
+        ]
+        write_rows(self._db, "claim_each", rows)
+        self._transaction.record(encode_list(chosen))
+        tasks = read_tasks(self._db, BY_N, chosen, self._lanes)
+        return [[tasks[n] for n in hand] for hand in hands]
+
+    def _choose(self, request: ClaimRequest, now: float) -> list[int]:
+        """The numbers of the first tasks of all eligible lanes, in order. Raises DamageFound."""
+        try:
+            return self._first(request, now)
+        except msgspec.DecodeError as error:  # a lane or rank is not a number
+            bad = damaged_rows(self._db, self._lanes)
+            if not bad:
+                raise
+            raise DamageFound(bad) from error
+
+    def _first(self, request: ClaimRequest, now: float) -> list[int]:
+        lanes = self._transaction.ready.first(request, now, self._transaction.own_changes)
+        self._transaction.own_changes.clear()
+        if not lanes:
+            return []
+        size = request.limit if len(lanes) == 1 else max(_MIN_READ, 2 * request.limit // len(lanes))
+        promoted = now if len(lanes) > 1 else float("-inf")  # within one lane the rank decides
+        heads = self._heads(lanes, size, promoted)
+        first = self._within_limits(heads, request)
+        last = first[-1] if len(first) == request.limit else None
+        # If all tasks read from a lane are among the first, the lane may hold more of them.
+        short = [lane for lane, some in heads.items() if len(some) == size and (last is None or some[-1] <= last)]
+        if short and size < request.limit:
+            first = self._within_limits(heads | self._heads(short, request.limit, promoted), request)
+        taken = Counter(lane for *_, lane in first)
+        for lane, number in taken.items():
+            self._transaction.tally[lane, _PENDING] -= number
+            self._transaction.tally[lane, _RUNNING] += number
+        self._transaction.change_lanes(taken)
+        return [n for _, _, n, _ in first]
+
+    def _heads(self, lanes: Sequence[int], size: int, promoted: float) -> dict[int, list[_Head]]:
+        """The first `size` tasks of each lane, in order."""
+        heads = {}
+        for lane, some in _candidates.decode(self._db.execute(SQL["first"], (encode_list(lanes), size, promoted)).get):
+            reached = accumulate((effective for effective, _, _ in some), max)
+            heads[lane] = [(highest, rank, n, lane) for highest, (_, rank, n) in zip(reached, some, strict=True)]
+        return heads
+
+    def _within_limits(self, heads: Mapping[int, list[_Head]], request: ClaimRequest) -> list[_Head]:
+        """The first tasks of all lanes, within the limits per type."""
+        first = sorted(head for some in heads.values() for head in some)
+        if request.per_type_limits:
+            taken: Counter[str] = Counter()
+            allowed = []
+            for head in first:
+                type_ = self._lanes[head[3]].type
+                taken[type_] += 1
+                if taken[type_] <= request.per_type_limits.get(type_, taken[type_]):
+                    allowed.append(head)
+            first = allowed
+        return first[: request.limit]

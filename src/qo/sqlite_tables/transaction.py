@@ -1,0 +1,117 @@
+"""The state of one transaction, and what a connection knows from earlier ones."""
+
+from collections import Counter
+from collections.abc import Iterable
+
+import apsw
+
+from qo.sqlite_tables.damage import DamageFound
+from qo.sqlite_tables.lanes import SqliteLanes
+from qo.sqlite_tables.ready_lanes import ReadyLanes
+from qo.sqlite_tables.rows import encode_list
+from qo.sqlite_tables.statements import SQL, write_rows
+
+
+class TableTransaction:
+    """The writer calls `begin` and `finish` inside each transaction, and `keep` or `forget` after it."""
+
+    def __init__(self, db: apsw.Connection) -> None:
+        self.db = db
+        self.last = 0  # the highest number in use
+        self._last_before = 0  # the same when the transaction began
+        self.is_staged = False
+        self.last_change = 0  # the number of the last change to a lane's ready tasks, in `lanes`
+        self._removals = 0  # the number of lane removals
+        self._version: int | None = None  # the data version after the last commit; None: read everything again
+        self._changed: set[int] = set()  # lanes whose ready tasks this transaction has changed
+        self._extended: set[int] = set()  # lanes to which it has added tasks, possibly behind their first one
+        self.own_changes: set[int] = set()  # both, since the last claim
+        self.thinned: set[int] = set()  # lanes from which tasks were deleted
+        self.lanes = SqliteLanes(db)
+        self.ready = ReadyLanes(db, self.lanes)
+        self.tally: Counter[tuple[int, str]] = Counter()  # what this transaction adds to the counts
+        self.has_claimable = False  # this transaction added or scheduled tasks
+
+    @property
+    def is_outdated(self) -> bool:
+        """Whether another connection may have written since the last commit. Ask in a new transaction."""
+        return self._version is None or self.db.data_version() != self._version
+
+    def begin(self) -> None:
+        """Call in a new transaction. What is read stays valid until its end, since no other connection can write."""
+        if self.is_outdated:
+            self._catch_up()
+        self._last_before = self.last
+        self.is_staged = False
+        self._changed.clear()
+        self._extended.clear()
+        self.thinned.clear()
+        self.tally.clear()
+        self.has_claimable = False
+
+    def _catch_up(self) -> None:
+        self.last, last_lane, self.last_change, removals = self.db.execute(SQL["last"]).get
+        if removals != self._removals:
+            self._removals = removals
+            self.lanes.forget()
+        self.lanes.catch_up(last_lane)
+
+    def undo(self, tally: Counter[tuple[int, str]]) -> None:
+        """Restore the counts from before the last call, which was rolled back."""
+        self.forget()
+        self.lanes.refresh()
+        self.tally = tally
+        self.is_staged = False
+
+    def forget(self) -> None:
+        """Clear everything learned in a transaction that was rolled back."""
+        self._version = None
+        self.lanes.forget()
+        self.ready.forget()
+
+    def keep(self) -> None:
+        """Call after the commit: what was learned stays valid until another connection writes."""
+        self._version = None if self.thinned else self.db.data_version()
+
+    def finish(self) -> None:
+        """Call at the end of a transaction: writes the counts, and marks the lanes that others must read again."""
+        write_rows(self.db, "count_up", [(lane, status, n) for (lane, status), n in self.tally.items() if n])
+        if self.thinned:
+            self._remove_empty_lanes(encode_list(sorted(self.thinned)))
+        marked = 0
+        if self._changed:
+            self.db.execute(SQL["mark_changed"], (self.last_change + 1, encode_list(sorted(self._changed))))
+            marked = self.db.changes()
+        if behind := self._extended - self._changed:
+            lanes = encode_list(sorted(behind))
+            self.db.execute(SQL["mark_new_heads"], (self.last_change + 1, lanes, self._last_before))
+            marked += self.db.changes()
+        if marked:
+            if self.ready.known == self.last_change:
+                self.ready.known += 1
+            self.last_change += 1
+
+    def _remove_empty_lanes(self, lanes: str) -> None:
+        self.db.execute(SQL["remove_counts"], (lanes,))
+        self.db.execute(SQL["remove_lanes"], (lanes,))
+        if self.db.changes():
+            self.db.execute("UPDATE lane_removals SET count = count + 1")
+            # A removed lane may have carried the number of the last change, and numbers are not reused.
+            self.change_lanes([self.db.execute("SELECT max(n) FROM lanes").get])
+
+    def change_lanes(self, lanes: Iterable[int]) -> None:
+        """Record that the ready tasks of these lanes have changed."""
+        self._changed.update(lanes)
+        self.own_changes.update(lanes)
+
+    def extend_lanes(self, lanes: Iterable[int]) -> None:
+        """Record that tasks were added to these lanes."""
+        self._extended.update(lanes)
+        self.own_changes.update(lanes)
+
+    def record(self, numbers: str) -> None:
+        """Add an event for each. Raises DamageFound, without rows, if an event of that version exists."""
+        try:
+            self.db.execute(SQL["record"], (numbers,))
+        except apsw.ConstraintError as error:
+            raise DamageFound([]) from error
