@@ -111,6 +111,8 @@ class Engine(Protocol):
     async def claim(self, request: ClaimRequest) -> list[Task]:
         """Lease the due and eligible tasks that come first, and answer in this order (`in_order`).
 
+        Of tasks with equal ranks, the one that was submitted earlier goes first; a batch keeps its order.
+
         Competing claims may leave gaps: a task that another claim is about to take is passed over.
 
         A repeat, which the request says it is, returns the tasks that are still leased under its `lease_id`: those of

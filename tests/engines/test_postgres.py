@@ -239,8 +239,8 @@ async def test_a_task_locked_by_someone_else_is_passed_over(engine: PostgresEngi
 async def test_a_turn_that_outlived_its_task_is_void_and_dropped(engine: PostgresEngine, clock: ManualClock) -> None:
     await engine.add([new(0), new(1, delay=5.0)])
     await pool(engine).execute(
-        "INSERT INTO test.ready (rank, id, lane, version, lane_group, weight)"
-        " SELECT rank - 1, id, lane, version + 5, 1, 0 FROM test.tasks",
+        "INSERT INTO test.ready (rank, created_at, id, lane, version, lane_group, weight)"
+        " SELECT rank - 1, created_at, id, lane, version + 5, 1, 0 FROM test.tasks",
         {},
     )
     await pool(engine).execute("INSERT INTO test.coming SELECT available_at, id, version + 5 FROM test.tasks", {})

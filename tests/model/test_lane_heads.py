@@ -15,7 +15,7 @@ def wanted(limit: int = 5, types: tuple[str, ...] = (), **fields: object) -> Cla
 
 def expected(lanes: dict[int, tuple[LaneIdentity, LaneHead]], request: ClaimRequest, now: float) -> list[int]:
     heads = sorted(
-        (effective_rank(head.rank, head.due_at, now), head.rank, head.id, key, name.type)
+        (effective_rank(head.rank, head.due_at, now), head.rank, head.place, key, name.type)
         for key, (name, head) in lanes.items()
         if eligible(request, *name)
     )

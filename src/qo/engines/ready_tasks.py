@@ -16,6 +16,7 @@ LaneKey: TypeAlias = tuple[str, str, tuple[str, ...], int]  # queue, type, needs
 
 class _HeapEntry(NamedTuple):
     at: float  # the rank in a lane's heap, the time the task becomes available in the other one
+    created_at: float
     id: str
     version: int
     due_at: float
@@ -32,7 +33,7 @@ class ReadyTasks:
     def join(self, task: Task) -> None:
         """Record that a task was written."""
         if task.status is Status.PENDING:
-            heappush(self._later, _HeapEntry(task.available_at, task.id, task.version, task.due_at))
+            heappush(self._later, _HeapEntry(task.available_at, task.created_at, task.id, task.version, task.due_at))
         lane = lane_of(task)
         if lane in self._lanes:
             self._changed.add(lane)
@@ -88,12 +89,14 @@ class ReadyTasks:
             task = self._task(heappop(self._later))
             if task is not None:
                 lane = lane_of(task)
-                heappush(self._lanes.setdefault(lane, []), _HeapEntry(task.rank, task.id, task.version, task.due_at))
+                entry = _HeapEntry(task.rank, task.created_at, task.id, task.version, task.due_at)
+                heappush(self._lanes.setdefault(lane, []), entry)
                 self._changed.add(lane)
         for lane in self._changed:
             entries = self._trim(lane)
             if entries:
-                head = LaneHead(entries[0].at, entries[0].id, entries[0].due_at)
+                first = entries[0]
+                head = LaneHead(first.at, (first.created_at, first.id), first.due_at)
                 self._heads.put(lane, LaneIdentity(*lane[:3]), head)
             else:
                 self._heads.remove(lane)

@@ -32,7 +32,7 @@ class LaneHead(NamedTuple):
     """The first ready task of a lane."""
 
     rank: float
-    id: Any  # orders equal ranks
+    place: Any  # of two heads of equal rank, the one with the lower place comes first
     due_at: float
 
 
@@ -51,18 +51,18 @@ class _View(Generic[Key]):
         return self._is_eligible(name.queue, name.type, name.needs)
 
     def fill(self, heads: Iterable[tuple[Key, LaneHead]]) -> None:
-        self._waiting = [(head.rank, head.id, key, head) for key, head in heads]
+        self._waiting = [(head.rank, head.place, key, head) for key, head in heads]
         heapify(self._waiting)
 
     def push(self, key: Key, head: LaneHead) -> None:
-        heappush(self._waiting, (head.rank, head.id, key, head))
+        heappush(self._waiting, (head.rank, head.place, key, head))
 
     def in_order(self, now: float, current: Callable[[Key], LaneHead | None]) -> Generator[Key, None, None]:
         """The lanes in the order of their heads at `now`. Drops entries that are no longer heads."""
         while self._waiting and self._waiting[0][0] <= now:
             _, _, key, head = heappop(self._waiting)
             if current(key) is head:
-                heappush(self._promoted, (head.due_at, head.rank, head.id, key, head))
+                heappush(self._promoted, (min(head.rank, head.due_at), head.rank, head.place, key, head))
         seen: list[tuple[Key, LaneHead]] = []
         promoted: list[tuple[Key, LaneHead]] = []
         try:
@@ -74,7 +74,7 @@ class _View(Generic[Key]):
                     yield key
         finally:
             for key, head in promoted:
-                heappush(self._promoted, (head.due_at, head.rank, head.id, key, head))
+                heappush(self._promoted, (min(head.rank, head.due_at), head.rank, head.place, key, head))
             for key, head in seen:
                 self.push(key, head)
 

@@ -40,8 +40,11 @@ def rank(due_at: float, priority: int, ageing: float) -> float:
 
 
 def effective_rank(rank: float, due_at: float, now: float) -> float:
-    """The rank at `now`: a task that waited for `priority * ageing` goes before all tasks that became due later."""
-    return due_at if rank <= now else rank
+    """The rank at `now`: a task that waited for `priority * ageing` goes before all tasks that became due later.
+
+    Without ageing, the tasks of a batch that share a `run_at` are ranked just before the time at which they are due.
+    """
+    return min(rank, due_at) if rank <= now else rank
 
 
 class Ranked(Protocol):
@@ -51,6 +54,8 @@ class Ranked(Protocol):
     def rank(self) -> float: ...
     @property
     def due_at(self) -> float: ...
+    @property
+    def created_at(self) -> float: ...
 
 
 Item = TypeVar("Item", bound=Ranked)
@@ -60,15 +65,18 @@ def in_order(items: Iterable[Item], now: float, lane: Callable[[Item], Hashable]
     """The order in which tasks are claimed at `now`: by effective rank, but by rank within a lane.
 
     A lane has one queue, type, set of needs and priority. A store keeps each lane in the order of its ranks, which does
-    not change, and compares only the first tasks of the lanes.
+    not change, and compares only the first tasks of the lanes. Of equal ranks, the task that was submitted earlier goes
+    first (`created_at`). The tasks of a batch have different creation times (`stamps`), so a batch keeps its order. If
+    two submissions have the same creation time, their order is constant but undefined.
     """
     highest: dict[Hashable, float] = {}  # effective rank so far, by lane
     ordered = []
-    for item in sorted(items, key=lambda item: (item.rank, item.id)):
+    for item in sorted(items, key=lambda item: (item.rank, item.created_at, item.id)):
         name = lane(item)
-        highest[name] = max(highest.get(name, item.due_at), effective_rank(item.rank, item.due_at, now))
-        ordered.append((highest[name], item.rank, item.id, item))
-    ordered.sort(key=lambda entry: entry[:3])
+        effective = effective_rank(item.rank, item.due_at, now)
+        highest[name] = max(highest.get(name, effective), effective)
+        ordered.append((highest[name], item.rank, item.created_at, item.id, item))
+    ordered.sort(key=lambda entry: entry[:4])
     return [item for *_, item in ordered]
 
 

@@ -83,7 +83,7 @@ DELETE FROM tally WHERE lane IN (SELECT value FROM json_each(?1)) AND count = 0
 -- others the index is enough.
 SELECT json_group_array(json_array(value, json((
     SELECT json_group_array(json_array(effective, rank, n))
-    FROM (SELECT CASE WHEN rank <= ?3 THEN max(available_at, created_at) ELSE rank END AS effective, rank, n
+    FROM (SELECT CASE WHEN rank <= ?3 THEN min(rank, max(available_at, created_at)) ELSE rank END AS effective, rank, n
           FROM tasks INDEXED BY tasks_ready WHERE ready = 1 AND lane = lanes.value ORDER BY tasks.rank, n LIMIT ?2)
 ))))
 FROM json_each(?1) AS lanes

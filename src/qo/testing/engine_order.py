@@ -34,6 +34,29 @@ class ClaimOrderContract:
         ids = [task.id for task in mixed if task.priority == 0] + [task.id for task in mixed if task.priority == 6]
         assert [task.id for task in await claim(engine, queues=("q6",))] == ids
 
+    async def test_of_equal_ranks_the_task_submitted_earlier_goes_first(
+        self, engine: Engine, clock: ManualClock
+    ) -> None:
+        numbers, at = [8, 3, 12, 1, 15, 2, 5], clock.now + 60
+        for number in numbers:
+            for task in (new(number, run_at=at), new(100 + number, run_at=at, queue="x", type="ab"[number % 2])):
+                await engine.add([task])
+                clock.advance(1)
+        clock.advance(60)
+        half = await claim(engine, queues=("q",), limit=3)
+        rest = [await claim_one(engine, queues=("q",)) for _ in numbers[3:]]
+        assert [task.id for task in half + rest] == [task_id(number) for number in numbers]
+        across = await claim(engine, queues=("x",), limit=4)
+        across += [await claim_one(engine, queues=("x",)) for _ in numbers[4:]]
+        assert [task.id for task in across] == [task_id(100 + number) for number in numbers]
+        assert await engine.apply([release(task, 0.0) for task in half + rest + across]) == [True] * 14
+        again = await claim(engine, limit=14, lease_id="again")
+        assert len({task.rank for task in again}) == 1
+        order = [task_id(base + number) for number in numbers for base in (0, 100)]
+        assert [task.id for task in again] == order
+        repeated = await claim(engine, limit=14, lease_id="again", is_repeat=True)
+        assert [task.id for task in repeated] == order
+
     async def test_a_run_at_in_the_past_is_kept_and_does_not_overtake(self, engine: Engine, clock: ManualClock) -> None:
         await engine.add([new("high", priority=0), new("early", priority=9, run_at=clock.now - 2 * _YEAR)])
         task = await stored(engine, "early")

@@ -27,7 +27,7 @@ class _PostgresBranch(NamedTuple):
 
 
 _READY = _PostgresBranch(
-    "status = 'pending'", False, "{schema}.ready JOIN {schema}.tasks USING (id, version, lane, rank)"
+    "status = 'pending'", False, "{schema}.ready JOIN {schema}.tasks USING (id, version, lane, rank, created_at)"
 )
 _COMING = _PostgresBranch(
     "status = 'pending'", False, "{schema}.coming JOIN {schema}.tasks USING (id, version, available_at)"

@@ -24,7 +24,7 @@ from qo.formats import Format, check_format, format_of
 from qo.model import Status
 
 ADDITIVE: frozenset[int] = frozenset()  # formats that only add what earlier builds may ignore and preserve
-FORMAT = 3  # of the data that the scripts read and write; see docs/formats.md
+FORMAT = 4  # of the data that the scripts read and write; see docs/formats.md
 
 _RETRY_DEADLINE = 6.0  # seconds to find out what became of a call; receipts are kept for longer
 _MIN_RETRY_DELAY, _MAX_RETRY_DELAY = 0.02, 0.5

@@ -37,9 +37,10 @@ inserted AS (
     FROM new_task
 ),
 made_ready AS (
-    INSERT INTO {schema}.ready (lane, rank, id, version, due_at, lane_group, weight)
-    SELECT lane, rank, id, 1, greatest(available_at, created_at), lane_group, round(rank - greatest(available_at, created_at))
-    FROM new_task, clock WHERE available_at <= clock.now ORDER BY lane, rank
+    INSERT INTO {schema}.ready (lane, rank, created_at, id, version, due_at, lane_group, weight)
+    SELECT lane, rank, created_at, id, 1, greatest(available_at, created_at), lane_group,
+           round(rank - greatest(available_at, created_at))
+    FROM new_task, clock WHERE available_at <= clock.now ORDER BY lane, rank, created_at
 ),
 scheduled AS (
     INSERT INTO {schema}.coming (available_at, id, version)
@@ -86,10 +87,11 @@ inserted AS (
     RETURNING id, lane, rank, available_at, created_at, version
 ),
 made_ready AS (
-    INSERT INTO {schema}.ready (lane, rank, id, version, due_at, lane_group, weight)
-    SELECT lane, rank, id, version, greatest(available_at, created_at), (SELECT lane_group FROM {schema}.lanes WHERE n = lane),
+    INSERT INTO {schema}.ready (lane, rank, created_at, id, version, due_at, lane_group, weight)
+    SELECT lane, rank, created_at, id, version, greatest(available_at, created_at),
+           (SELECT lane_group FROM {schema}.lanes WHERE n = lane),
            round(rank - greatest(available_at, created_at))
-    FROM inserted, clock WHERE available_at <= clock.now ORDER BY lane, rank
+    FROM inserted, clock WHERE available_at <= clock.now ORDER BY lane, rank, created_at
 ),
 scheduled AS (
     INSERT INTO {schema}.coming (available_at, id, version)

@@ -3,7 +3,8 @@
 -- name: stage
 -- Makes tasks ready that have become due. Limited, so that one statement does not move a million tasks.
 WITH due AS MATERIALIZED (
-    SELECT coming.ctid AS source, t.id, t.lane, t.rank, t.version, greatest(t.available_at, t.created_at) AS due_at
+    SELECT coming.ctid AS source, t.id, t.lane, t.rank, t.created_at, t.version,
+           greatest(t.available_at, t.created_at) AS due_at
     FROM {schema}.coming JOIN {schema}.tasks AS t USING (id, version), {allowed}
     WHERE coming.available_at <= %(now)s
     ORDER BY coming.available_at, coming.id LIMIT %(step)s FOR UPDATE OF t SKIP LOCKED
@@ -14,8 +15,10 @@ outdated AS MATERIALIZED (
 ),
 removed AS (DELETE FROM {schema}.coming USING (SELECT source FROM due UNION ALL SELECT source FROM outdated) AS r WHERE ctid = r.source),
 moved AS (
-    INSERT INTO {schema}.ready (lane, rank, id, version, due_at, lane_group, weight)
-    SELECT lane, rank, id, version, due_at, (SELECT lane_group FROM {schema}.lanes WHERE n = due.lane), round(rank - due_at) FROM due
+    INSERT INTO {schema}.ready (lane, rank, created_at, id, version, due_at, lane_group, weight)
+    SELECT lane, rank, created_at, id, version, due_at, (SELECT lane_group FROM {schema}.lanes WHERE n = due.lane),
+           round(rank - due_at)
+    FROM due
 )
 SELECT count(*) FROM due
 
@@ -37,14 +40,14 @@ SELECT n AS lane, max_size AS size FROM eligible WHERE (SELECT count(*) FROM eli
     UNION ALL
     SELECT lane, count(*)
     FROM (SELECT lane FROM (
-              SELECT *, row_number() OVER (PARTITION BY type ORDER BY reached, rank, id) AS nth
-              FROM (SELECT eligible.n AS lane, eligible.type, eligible.max_size, head.rank, head.id,
-                           max(CASE WHEN head.rank <= clock.now THEN coalesce(head.due_at, head.rank) ELSE head.rank END)
-                               OVER (PARTITION BY eligible.n ORDER BY head.rank, head.id) AS reached
-                    FROM clock, eligible, LATERAL (SELECT rank, id, due_at FROM {schema}.ready
-                                                   WHERE lane = eligible.n ORDER BY rank, id LIMIT eligible.max_size) AS head) AS ranked
+              SELECT *, row_number() OVER (PARTITION BY type ORDER BY reached, rank, created_at, id) AS nth
+              FROM (SELECT eligible.n AS lane, eligible.type, eligible.max_size, head.rank, head.created_at, head.id,
+                           max(CASE WHEN head.rank <= clock.now THEN least(head.due_at, head.rank) ELSE head.rank END)
+                               OVER (PARTITION BY eligible.n ORDER BY head.rank, head.created_at, head.id) AS reached
+                    FROM clock, eligible, LATERAL (SELECT rank, created_at, id, due_at FROM {schema}.ready
+                                                   WHERE lane = eligible.n ORDER BY rank, created_at, id LIMIT eligible.max_size) AS head) AS ranked
           ) AS heads
-          WHERE nth <= max_size ORDER BY reached, rank, id LIMIT %(limit)s::integer) AS first
+          WHERE nth <= max_size ORDER BY reached, rank, created_at, id LIMIT %(limit)s::integer) AS first
     WHERE (SELECT count(*) FROM eligible) > 1
     GROUP BY lane
 
@@ -54,7 +57,7 @@ first AS MATERIALIZED (
     SELECT head.*
     FROM share, LATERAL (SELECT t.ctid AS task, ready.ctid AS source
                          FROM {schema}.ready JOIN {schema}.tasks AS t USING (id, version) WHERE ready.lane = share.lane
-                         ORDER BY ready.rank, ready.id LIMIT share.size FOR UPDATE OF t SKIP LOCKED) AS head
+                         ORDER BY ready.rank, ready.created_at, ready.id LIMIT share.size FOR UPDATE OF t SKIP LOCKED) AS head
 ),
 removed AS (DELETE FROM {schema}.ready USING (SELECT source FROM first UNION ALL SELECT source FROM outdated) AS r WHERE ctid = r.source),
 claimed AS (
@@ -105,7 +108,7 @@ share AS MATERIALIZED (
 ),
 outdated AS MATERIALIZED (
     SELECT head.source
-    FROM eligible, LATERAL (SELECT ctid AS source, id, version FROM {schema}.ready WHERE lane = eligible.n ORDER BY rank, id LIMIT 3) AS head
+    FROM eligible, LATERAL (SELECT ctid AS source, id, version FROM {schema}.ready WHERE lane = eligible.n ORDER BY rank, created_at, id LIMIT 3) AS head
          LEFT JOIN {schema}.tasks AS t USING (id, version)
     WHERE t.id IS NULL
 ),
@@ -136,24 +139,25 @@ group_weight (lane_group, weight) AS (  -- all weights of each group, by index l
     FROM group_weight AS g WHERE g.weight IS NOT NULL
 ),
 merged AS MATERIALIZED (
-    SELECT head.lane, head.rank, head.id, reached.rank AS reached
+    SELECT head.lane, head.rank, head.created_at, head.id, reached.rank AS reached
     FROM clock, group_weight AS g,
-         LATERAL (SELECT lane, rank, id, due_at FROM {schema}.ready
+         LATERAL (SELECT lane, rank, created_at, id, due_at FROM {schema}.ready
                   WHERE lane_group = g.lane_group AND weight = g.weight
-                  ORDER BY lane_group, weight, rank, id LIMIT %(limit)s::integer) AS head,
-         LATERAL (SELECT CASE WHEN head.rank <= clock.now THEN coalesce(head.due_at, head.rank) ELSE head.rank END AS rank) AS reached
-    ORDER BY reached.rank, head.rank, head.id
+                  ORDER BY lane_group, weight, rank, created_at, id LIMIT %(limit)s::integer) AS head,
+         LATERAL (SELECT CASE WHEN head.rank <= clock.now THEN least(head.due_at, head.rank) ELSE head.rank END AS rank) AS reached
+    ORDER BY reached.rank, head.rank, head.created_at, head.id
     LIMIT %(limit)s::integer
 ),
 merged_share AS MATERIALIZED (
-    SELECT lane, count(*) AS size, (array_agg(id ORDER BY rank DESC, id DESC))[1] AS last, bool_and(is_in_order) AS is_in_order
-    FROM (SELECT *, reached >= coalesce(lag(reached) OVER (PARTITION BY lane ORDER BY rank, id), reached) AS is_in_order
+    SELECT lane, count(*) AS size, (array_agg(id ORDER BY rank DESC, created_at DESC, id DESC))[1] AS last,
+           bool_and(is_in_order) AS is_in_order
+    FROM (SELECT *, reached >= coalesce(lag(reached) OVER (PARTITION BY lane ORDER BY rank, created_at, id), reached) AS is_in_order
           FROM merged) AS m
     GROUP BY lane
 ),
 exact AS MATERIALIZED (
     SELECT coalesce(bool_and(m.is_in_order AND m.last = (SELECT id FROM {schema}.ready WHERE ready.lane = m.lane
-                                                         ORDER BY rank, id OFFSET m.size - 1 LIMIT 1)), true) AS yes
+                                                         ORDER BY rank, created_at, id OFFSET m.size - 1 LIMIT 1)), true) AS yes
     FROM merged_share AS m
 ),
 share AS MATERIALIZED (
@@ -164,7 +168,7 @@ share AS MATERIALIZED (
 outdated AS MATERIALIZED (
     SELECT head.source
     FROM (SELECT n FROM eligible UNION ALL SELECT lane FROM merged_share WHERE (SELECT yes FROM exact)) AS lanes,
-         LATERAL (SELECT ctid AS source, id, version FROM {schema}.ready WHERE lane = lanes.n ORDER BY rank, id LIMIT 3) AS head
+         LATERAL (SELECT ctid AS source, id, version FROM {schema}.ready WHERE lane = lanes.n ORDER BY rank, created_at, id LIMIT 3) AS head
          LEFT JOIN {schema}.tasks AS t USING (id, version)
     WHERE t.id IS NULL
 ),

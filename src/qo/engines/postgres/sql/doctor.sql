@@ -45,7 +45,8 @@ WHERE actual.count IS DISTINCT FROM recorded.count
 -- name: doctor_unindexed
 -- The number of pending tasks in neither `ready` nor `coming`, and of running tasks under no lease.
 SELECT (SELECT count(*) FROM {schema}.tasks AS t WHERE t.status = 'pending'
-          AND NOT EXISTS (SELECT FROM {schema}.ready AS r WHERE (r.lane, r.rank, r.id, r.version) = (t.lane, t.rank, t.id, t.version))
+          AND NOT EXISTS (SELECT FROM {schema}.ready AS r
+                          WHERE (r.lane, r.rank, r.created_at, r.id, r.version) = (t.lane, t.rank, t.created_at, t.id, t.version))
           AND NOT EXISTS (SELECT FROM {schema}.coming AS c WHERE (c.available_at, c.id, c.version) = (t.available_at, t.id, t.version)))
      + (SELECT count(*) FROM {schema}.tasks AS t WHERE t.status = 'running'
           AND NOT EXISTS (SELECT FROM {schema}.leases AS l WHERE l.lease_id = t.lease_id AND t.id = ANY (l.ids)))

@@ -47,11 +47,12 @@ change AS MATERIALIZED (
         AS c (id, guard, "to", lease_id, grace, delay, lease, failures, result, error, failure_kind, started_at)
 ),
 locked AS MATERIALIZED (
-    SELECT t AS task, t.id, t.lane, t.status, t.lease_id, t.lease_expires_at, t.rank, t.available_at, t.version
+    SELECT t AS task, t.id, t.lane, t.status, t.lease_id, t.lease_expires_at, t.rank, t.available_at, t.created_at,
+           t.version
     FROM change JOIN {schema}.tasks AS t USING (id) ORDER BY t.id FOR UPDATE OF t
 ),
 permitted AS MATERIALIZED (
-    SELECT c.*, l.task, l.lane, l.status, l.lease_id AS held_by, l.rank, l.available_at, l.version
+    SELECT c.*, l.task, l.lane, l.status, l.lease_id AS held_by, l.rank, l.available_at, l.created_at, l.version
     FROM change AS c JOIN locked AS l USING (id), clock
     WHERE CASE c.guard
         WHEN 'held' THEN l.status = 'running' AND l.lease_id = c.lease_id
@@ -94,15 +95,17 @@ changed AS (
 ),
 unready AS (
     DELETE FROM {schema}.ready USING permitted AS p
-    WHERE p.status = 'pending' AND (ready.lane, ready.rank, ready.id, ready.version) = (p.lane, p.rank, p.id, p.version)
+    WHERE p.status = 'pending'
+      AND (ready.lane, ready.rank, ready.created_at, ready.id, ready.version) = (p.lane, p.rank, p.created_at, p.id, p.version)
 ),
 unscheduled AS (
     DELETE FROM {schema}.coming USING permitted AS p
     WHERE p.status = 'pending' AND (coming.available_at, coming.id, coming.version) = (p.available_at, p.id, p.version)
 ),
 made_ready AS (
-    INSERT INTO {schema}.ready (lane, rank, id, version, due_at, lane_group, weight)
-    SELECT lane, rank, id, version, greatest(available_at, created_at), (SELECT lane_group FROM {schema}.lanes WHERE n = lane),
+    INSERT INTO {schema}.ready (lane, rank, created_at, id, version, due_at, lane_group, weight)
+    SELECT lane, rank, created_at, id, version, greatest(available_at, created_at),
+           (SELECT lane_group FROM {schema}.lanes WHERE n = lane),
            round(rank - greatest(available_at, created_at))
     FROM changed, clock WHERE status = 'pending' AND available_at <= clock.now
 ),

@@ -21,7 +21,7 @@ local allows = {
 local function reindex(id, old, new)
   if old.status == RUNNING and new.status ~= RUNNING then remove_later(PREFIX .. ':leases', id) end
   if old.status == PENDING then
-    remove_later(PREFIX .. ':ready:' .. old.lane, id)
+    remove_later(PREFIX .. ':ready:' .. old.lane, ready_member(old.created_at, id))
     changed_lanes[old.lane] = true
     remove_later(PREFIX .. ':delayed', id)
   end

@@ -66,16 +66,18 @@ end
 -- --- cursors. The order is that of `in_order` in model/ranking.py: by effective rank, which is the rank, or for a promoted
 -- --- task the time since which it waits. Within a lane no task overtakes another.
 
-local function effective_rank(lane, id, rank)
+local function effective_rank(lane, member, rank)
   if rank > now or slice(lane, -3) == ',0]' then return rank end
-  local s = call('HGET', task_key(id), 's')
+  local s = call('HGET', task_key(slice(member, 9)), 's')
   local t = s and decode_state(s)
-  return t and due_at(t.available_at, t.created_at) or rank
+  return t and math.min(rank, due_at(t.available_at, t.created_at)) or rank
 end
 
 local function precedes(a, b)
   if a.reached ~= b.reached then return a.reached < b.reached end
-  return a.rank < b.rank or a.rank == b.rank and a.id < b.id
+  if a.rank ~= b.rank then return a.rank < b.rank end
+  local a_created_at, b_created_at = struct_unpack('>d', a.member), struct_unpack('>d', b.member)
+  return a_created_at < b_created_at or a_created_at == b_created_at and slice(a.member, 9) < slice(b.member, 9)
 end
 
 local function read(key, offset, size) return call('ZRANGE', key, offset, offset + size - 1, 'WITHSCORES') end
@@ -83,7 +85,7 @@ local function read(key, offset, size) return call('ZRANGE', key, offset, offset
 -- Set the order of a lane's cursor after it has moved. `reached` is the highest effective rank in the lane so far.
 local function rank_cursor(cursor, is_only_lane)
   cursor.rank = cursor.score
-  local effective = is_only_lane and cursor.rank or effective_rank(cursor.lane, cursor.id, cursor.rank)
+  local effective = is_only_lane and cursor.rank or effective_rank(cursor.lane, cursor.member, cursor.rank)
   cursor.reached = math.max(cursor.reached or effective, effective)
   return cursor
 end
@@ -103,8 +105,8 @@ end
 
 -- Parse the head at a cursor of heads: the first task of a lane that is not open yet.
 local function parse_head(cursor)
-  cursor.rank, cursor.lane = struct_unpack('>d', cursor.id), slice(cursor.id, 45)
-  cursor.reached, cursor.id = cursor.score, slice(cursor.id, 9, 44)
+  cursor.rank, cursor.lane = struct_unpack('>d', cursor.member), slice(cursor.member, 53)
+  cursor.reached, cursor.member = cursor.score, slice(cursor.member, 9, 52)
   return cursor
 end
 
@@ -127,8 +129,9 @@ local function open_lane(head, size)
   local parsed = parsed_lane(head.lane)
   if not is_eligible(parsed) then return end
   return {
-    key = PREFIX .. ':ready:' .. head.lane, page = { head.id, head.rank }, index = 1, offset = 0, id = head.id,
-    score = head.rank, rank = head.rank, reached = head.reached, lane = head.lane, type = parsed.type, taken = 0, size = size,
+    key = PREFIX .. ':ready:' .. head.lane, page = { head.member, head.rank }, index = 1, offset = 0,
+    member = head.member, score = head.rank, rank = head.rank, reached = head.reached, lane = head.lane,
+    type = parsed.type, taken = 0, size = size,
   }
 end
 
@@ -152,9 +155,9 @@ local function promote(groups)
   for _, group in ipairs(groups) do
     local heads = call('ZRANGEBYSCORE', heads_key('u', group), '-inf', now, 'LIMIT', 0, MAX_STAGED)
     for _, member in ipairs(heads) do
-      local lane, id, rank = slice(member, 45), slice(member, 9, 44), struct_unpack('>d', member)
-      remove_head(lane, parsed_lane(lane), 'u' .. slice(member, 1, 44))
-      write_head(lane, parsed_lane(lane), 'p', effective_rank(lane, id, rank), slice(member, 1, 44))
+      local lane, head, rank = slice(member, 53), slice(member, 1, 52), struct_unpack('>d', member)
+      remove_head(lane, parsed_lane(lane), 'u' .. head)
+      write_head(lane, parsed_lane(lane), 'p', effective_rank(lane, slice(head, 9), rank), head)
     end
   end
 end
@@ -180,7 +183,7 @@ local function choose_from(cursors, is_only_lane, size, max_skipped)
     end
     local left = lane_cursor and per_type_limits[lane_cursor.type]
     if lane_cursor and (not left or left > 0) then
-      chosen[#chosen + 1] = lane_cursor.id
+      chosen[#chosen + 1] = slice(lane_cursor.member, 9)
       if left then per_type_limits[lane_cursor.type] = left - 1 end
       lane_cursor.taken = lane_cursor.taken + 1
       used_lanes[lane_cursor.lane] = lane_cursor

@@ -23,7 +23,7 @@ local function read_lanes(key, offset, size) return call('ZREVRANGE', key, offse
 local function precedes(a, b)
   if a.score ~= b.score then return a.score > b.score end
   if a.status or b.status then return a.status and not b.status end -- open a lane before tasks of the same score
-  return a.id > b.id
+  return a.member > b.member
 end
 
 local function matches(id)
@@ -63,8 +63,8 @@ for _, status in ipairs(statuses) do
 end
 
 local function open_lane(cursor)
-  local tasks = matches_lane(cursor.id)
-    and open_cursor(listed_key(cursor.status, cursor.id), read_tasks, FIRST_PAGE_SIZE)
+  local tasks = matches_lane(cursor.member)
+    and open_cursor(listed_key(cursor.status, cursor.member), read_tasks, FIRST_PAGE_SIZE)
   if tasks then push(cursors, tasks, precedes) end
   if advance(cursor, read_lanes, LANE_PAGE_SIZE) then push(cursors, cursor, precedes) end
 end
@@ -75,7 +75,7 @@ while #cursors > 0 and found < limit and examined < MAX_EXAMINED do
   if cursor.status then
     open_lane(cursor)
   else
-    local id, score = cursor.id, cursor.score
+    local id, score = cursor.member, cursor.score
     examined = examined + 1
     if not (created_at and score == created_at and id >= last_id) and matches(id) then
       append_task(rows, id)

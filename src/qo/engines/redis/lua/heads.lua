@@ -1,15 +1,15 @@
 -- For scripts that change ready tasks, and for `claim`. The first ready task of a lane is its head. Heads are kept in sorted
 -- sets, so that a claim finds the lanes that come first without reading the others.
 --
---   :head                hash  by lane: 'u' or 'p' (unpromoted, promoted), then rank and id of its head; only lanes with
---                              ready tasks
+--   :head                hash  by lane: 'u' or 'p' (unpromoted, promoted), then rank, created_at and id of its head; only
+--                              lanes with ready tasks
 --   :unpromoted:<group>  zset  heads by rank
 --   :promoted:<group>    zset  heads by the time since which they wait, once a claim has seen that their rank is past
 --   :needs               hash  by needs: the number of lanes with ready tasks
 --   :typed:<type>        set   lanes of this type with ready tasks
 --
--- A member of :unpromoted and :promoted is rank, id and lane, so that heads of equal score are ordered too. A group is one
--- set of needs, in one queue or in all queues: each head is in both groups.
+-- A member of :unpromoted and :promoted is rank, created_at, id and lane, so that heads of equal score are ordered too. A
+-- group is one set of needs, in one queue or in all queues: each head is in both groups.
 local HEADS, NEEDS = PREFIX .. ':head', PREFIX .. ':needs'
 
 local parsed_lanes = {} -- by name
@@ -75,6 +75,19 @@ local function refresh_heads(lanes)
   for lane in pairs(lanes) do refresh_head(lane) end
 end
 
+-- Before format 4 the members of :ready were ids.
+local function add_creation_times(lane)
+  local key = PREFIX .. ':ready:' .. lane
+  local members = call('ZRANGE', key, 0, -1, 'WITHSCORES')
+  for i = 1, #members, 2 do
+    local id, s = members[i], call('HGET', task_key(members[i]), 's')
+    local t = s and decode_state(s)
+    local created_at = t and t.created_at or tonumber(call('ZSCORE', listed_key(PENDING, lane), id) or 0)
+    call('ZREM', key, id)
+    call('ZADD', key, members[i + 1], ready_member(created_at, id))
+  end
+end
+
 -- Migrate a queue of an older format. Before format 3 there were no heads, and one set of all lanes.
 if not stored_format[2] or tonumber(stored_format[2]) < FORMAT then
   for _, lane in ipairs(call('SMEMBERS', PREFIX .. ':lanes')) do
@@ -82,7 +95,14 @@ if not stored_format[2] or tonumber(stored_format[2]) < FORMAT then
       local newest = call('ZRANGE', listed_key(status, lane), -1, -1, 'WITHSCORES')
       if newest[2] then call('ZADD', lanes_key(status), newest[2], lane) end
     end
+    add_creation_times(lane)
     refresh_head(lane)
+  end
+  if stored_format[2] == '3' then
+    for _, lane in ipairs(call('HKEYS', HEADS)) do
+      add_creation_times(lane)
+      refresh_head(lane)
+    end
   end
   call('DEL', PREFIX .. ':lanes', PREFIX .. ':lanes:tag')
   call('HSET', PREFIX .. ':format', 'format', FORMAT, 'since', {since}, 'qo', '{qo}')

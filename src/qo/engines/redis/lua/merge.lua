@@ -28,15 +28,15 @@ local function pop(cursors, precedes)
   return top
 end
 
--- Moves the cursor to the next member. Returns its id, or nil at the end of the set.
+-- Moves the cursor to the next member. Returns the member, or nil at the end of the set.
 local function advance(cursor, read, size)
   cursor.index = cursor.index + 2
   if not cursor.page[cursor.index] then
     cursor.offset = cursor.offset + #cursor.page / 2
     cursor.page, cursor.index = read(cursor.key, cursor.offset, size), 1
   end
-  cursor.id, cursor.score = cursor.page[cursor.index], tonumber(cursor.page[cursor.index + 1])
-  return cursor.id
+  cursor.member, cursor.score = cursor.page[cursor.index], tonumber(cursor.page[cursor.index + 1])
+  return cursor.member
 end
 
 -- A cursor at the first member, or nil for an empty set.

@@ -6,7 +6,8 @@
 --                                      h<version> one event each (packed); or only m: moved to the archive
 --     :lanes:<status>          zset    lanes that have tasks of this status; the score is not before the created_at of any
 --                                      of these tasks. A lane is the JSON text of [queue, type, needs, priority]
---     :ready:<lane>            zset    pending tasks that are due: ids by rank; see heads.lua
+--     :ready:<lane>            zset    pending tasks that are due: created_at (packed) and id, by rank; see heads.lua.
+--                                      Redis orders members of equal rank by their bytes: earlier submitted first
 --     :delayed                 zset    pending tasks that are not in :ready: ids by available_at
 --     :followers               hash    the last task under an idempotency key, by the first one
 --     :followed                hash    the first task under an idempotency key, by the last one
@@ -117,13 +118,16 @@ end
 local filled_lanes = {} -- lanes that had no ready task and now have one
 local changed_lanes = {} -- lanes whose ready tasks have changed
 
+-- The member of a task in :ready. The order of packed times is that of their bytes.
+local function ready_member(created_at, id) return struct_pack('>d', created_at) .. id end
+
 local function index_pending(t, id, now)
   if t.available_at > now then
     add_later(PREFIX .. ':delayed', t.available_at, id)
   else
     local key = PREFIX .. ':ready:' .. t.lane
     if not adds[key] and call('EXISTS', key) == 0 then filled_lanes[t.lane] = true end
-    add_later(key, t.rank, id)
+    add_later(key, t.rank, ready_member(t.created_at, id))
     changed_lanes[t.lane] = true
   end
 end

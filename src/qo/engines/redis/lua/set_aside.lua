@@ -14,7 +14,10 @@ for i = 1, #ARGV, 2 do
   call('ZREM', PREFIX .. ':delayed', id)
   call('ZREM', PREFIX .. ':leases', id)
   for lane in pairs(lanes) do
-    if call('ZREM', PREFIX .. ':ready:' .. lane, id) == 1 then refresh_head(lane) end
+    local created_at = call('ZSCORE', listed_key(PENDING, lane), id)
+    if created_at and call('ZREM', PREFIX .. ':ready:' .. lane, ready_member(tonumber(created_at), id)) == 1 then
+      refresh_head(lane)
+    end
     for status = 0, 5 do
       if call('ZREM', listed_key(status, lane), id) == 1 and call('EXISTS', listed_key(status, lane)) == 0 then
         call('ZREM', lanes_key(status), lane)
