@@ -166,7 +166,7 @@ def test_no_input_breaks_the_strict_reader(text: bytes | str) -> None:
 
 @pytest.mark.parametrize("nonsense", ["***", "YQ", "é", 5, None, ["YQ=="]])
 def test_base64_that_is_none_is_refused_by_field(nonsense: Any) -> None:
-    with pytest.raises(InvalidTask, match=r"^payload: \$base64 does not hold base64 text"):
+    with pytest.raises(InvalidTask, match=r"^payload: \$base64 is not base64 text"):
         from_json({"$base64": nonsense})
 
 

@@ -1,4 +1,4 @@
-"""The only reader of time. Everything else is told what time it is, or is given a `Clock`."""
+"""The only module that reads the time. Other code gets the time, or a `Clock`, as an argument."""
 
 import ctypes
 import platform
@@ -12,7 +12,7 @@ from typing import overload
 Clock = Callable[[], float]  # seconds since the epoch
 
 _CLOCK_GETTIME = {"x86_64": 228, "aarch64": 113}  # the number of the system call, by machine
-_HONEST = 1.0  # seconds by which the C library's clock may differ from the kernel's
+_MAX_DIFFERENCE = 1.0  # seconds between two clocks that are considered equal
 
 
 class _Timespec(ctypes.Structure):
@@ -20,7 +20,7 @@ class _Timespec(ctypes.Structure):
 
 
 def kernel_clock() -> float | None:
-    """The machine's clock as the kernel has it, whatever this process is told; None where it cannot be asked."""
+    """The kernel's clock, read by a system call; None if that is not possible."""
     number = _CLOCK_GETTIME.get(platform.machine())
     if sys.platform != "linux" or number is None or ctypes.sizeof(ctypes.c_long) != ctypes.sizeof(ctypes.c_int64):
         return None
@@ -31,41 +31,42 @@ def kernel_clock() -> float | None:
 
 
 def _system_clock() -> Clock:
-    """The C library's clock, unless it was made to lie (LD_PRELOAD of libfaketime): processes that share a file share
-    the machine's clock too, and would take each other's leases away.
+    """The C library's clock, or the kernel's if they differ, as with libfaketime in LD_PRELOAD.
+
+    Processes that share a file must share a clock; otherwise they would expire each other's leases.
     """
     kernel = kernel_clock()
-    if kernel is None or abs(time.time() - kernel) < _HONEST:
+    if kernel is None or abs(time.time() - kernel) < _MAX_DIFFERENCE:
         return time.time
     return lambda: kernel_clock() or time.time()
 
 
 system_clock: Clock = _system_clock()
 
-# Seconds since boot, suspend included: a laptop that slept through a lease must notice.
-# Bound here: a handler that replaces functions of `time` does not change them.
+# Seconds since boot, including suspend, so that a laptop notices leases that expired while it was suspended.
+# Bound here, so that a handler that replaces functions of `time` does not change it.
 boot_clock: Clock = (
     partial(time.clock_gettime, time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic
 )
-monotonic_clock: Clock = time.monotonic  # for the event loops of workers; stands still while the machine sleeps
+monotonic_clock: Clock = time.monotonic  # for the event loops of workers; stops while the machine is suspended
 
 
 def unset_clock(clock: Clock, otherwise: Clock = boot_clock) -> Clock:
-    """A clock that nobody sets, beside `clock`: that one itself if it is a test's, which moves when told to."""
+    """A clock that is never set: `otherwise` for the system clock, or `clock` itself if it is the clock of a test."""
     return otherwise if clock is system_clock else clock
 
 
 class ClockDistance:
-    """How far `clock` is from the clock that nobody sets. Changes when `clock` is set or the machine was stopped."""
+    """The difference between `clock` and a clock that is never set. It changes when `clock` is set."""
 
     def __init__(self, clock: Clock, elapsed: Clock | None = None) -> None:
         self.clock, self.elapsed = clock, elapsed or unset_clock(clock)
         self._distance = clock() - self.elapsed()
 
     def has_changed(self) -> bool:
-        """Since it was made or this was last True."""
+        """Whether the difference changed since the object was created or this last returned True."""
         distance = self.clock() - self.elapsed()
-        if abs(distance - self._distance) < _HONEST:
+        if abs(distance - self._distance) < _MAX_DIFFERENCE:
             return False
         self._distance = distance
         return True
@@ -76,13 +77,13 @@ def iso(instant: float) -> str: ...
 @overload
 def iso(instant: float | None) -> str | None: ...
 def iso(instant: float | None) -> str | None:
-    """An instant as people and JSON see it."""
+    """An instant in ISO 8601, in UTC."""
     if instant is None:
         return None
     return datetime.fromtimestamp(instant, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def instant(text: str) -> float:
-    """ISO 8601 to seconds since the epoch. A time without an offset is UTC."""
+    """Seconds since the epoch, from ISO 8601. A time without an offset is UTC."""
     moment = datetime.fromisoformat(text)
     return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()

@@ -1,6 +1,6 @@
-"""Between Python values and bytes: payloads and results, tasks as documents, tasks as people see them.
+"""Converts payloads and results, stored tasks, and the JSON views of tasks.
 
-Stored bytes are JSON text, or raw data behind a NUL byte, which no JSON text begins with.
+Stored values are JSON text, or raw data after a NUL byte, with which no JSON text starts.
 """
 
 import binascii
@@ -19,10 +19,10 @@ from qo.clock import iso
 from qo.errors import InvalidTask
 from qo.model import MAX_DEPTH, UNREADABLE, Event, Status, Task, effective_priority, is_too_deep, show, with_kind
 
-_LARGEST = 2**63
+_INTEGER_LIMIT = 2**63
 _RAW = b"\x00"
 _BYTES = (bytes, bytearray, memoryview)
-_RAW_KEY = "$base64"  # how raw data looks where only JSON will do
+_RAW_KEY = "$base64"  # the key of raw data in JSON
 
 _document = msgspec.json.Decoder(Task)
 _any = msgspec.json.Decoder()
@@ -31,7 +31,7 @@ _LARGE = 64 * 1024  # bytes
 
 
 def encode_value(value: object, field: str = "payload") -> bytes:
-    """A payload or result as bytes. What JSON cannot carry unchanged is refused, naming the field."""
+    """A payload or result as bytes. Raises InvalidTask for values that JSON cannot represent exactly."""
     if isinstance(value, _BYTES):
         return _RAW + bytes(value)
     try:
@@ -43,13 +43,13 @@ def encode_value(value: object, field: str = "payload") -> bytes:
 
 
 class RawBytes(bytes):
-    """A raw payload or result as its submitter sent it. It is told apart from JSON text by its type."""
+    """A raw payload or result as it was submitted. The type distinguishes it from JSON text."""
 
     __slots__ = ()
 
 
 def decode_value(data: bytes) -> Any:
-    """As `decode`, for bytes that are known to come from a store. Raises msgspec.DecodeError."""
+    """As `decode`, for stored bytes. Raises msgspec.DecodeError."""
     if type(data) is RawBytes:
         return bytes(data)
     if data[:1] == _RAW:
@@ -61,7 +61,7 @@ def decode_value(data: bytes) -> Any:
 
 
 def decode(data: bytes) -> Any:
-    """The payload or result of a task as a value: raw data as bytes, everything else as JSON says.
+    """The payload or result of a task as a value: raw data as bytes, JSON text as its value.
 
     Raises InvalidTask for bytes that are neither.
     """
@@ -72,7 +72,7 @@ def decode(data: bytes) -> Any:
 
 
 def plain_task(task: Task) -> Task:
-    """A stored task as callers see it: raw data without the byte that marks it in the store."""
+    """A stored task for callers: raw data without the byte that marks it in the store."""
     payload, result = task.payload, task.result
     if payload[:1] != _RAW and (result is None or result[:1] != _RAW):
         return task
@@ -84,7 +84,7 @@ def _plain(data: bytes) -> bytes:
 
 
 def parse_json(text: str | bytes, field: str = "payload") -> Any:
-    """JSON text from outside, read strictly: no NaN, no key twice, no text or number a store would change."""
+    """Parse JSON text from callers strictly: no NaN, no duplicate keys, no text or number that a store would change."""
 
     def refuse_constant(name: str) -> NoReturn:
         raise InvalidTask(field, f"{name} is not JSON; send null or a string")
@@ -101,7 +101,7 @@ def parse_json(text: str | bytes, field: str = "payload") -> Any:
             value = json.loads(text, parse_constant=refuse_constant, object_pairs_hook=distinct)
     except RecursionError as error:
         raise InvalidTask(field, f"is nested deeper than {MAX_DEPTH} levels") from error
-    except ValueError as error:  # also text that is not UTF-8, and integers of absurd length
+    except ValueError as error:  # also for text that is not UTF-8, and for very long integers
         raise InvalidTask(field, f"is not JSON: {error}") from error
     check_json(value, field)
     return value
@@ -109,9 +109,9 @@ def parse_json(text: str | bytes, field: str = "payload") -> Any:
 
 @contextmanager
 def _collector_paused(size: int) -> Iterator[None]:
-    """A large text of many small values would have the garbage collector visit all of them again and again.
+    """Pause the garbage collector while a large text is parsed: it would visit all new objects several times.
 
-    That took four fifths of the time, during which the event loop of a server answers nobody.
+    That took 80 % of the time, during which the event loop of a server is blocked.
     """
     if size < _LARGE or not gc.isenabled():
         yield
@@ -137,12 +137,12 @@ def check_json(value: object, field: str, depth: int = 0) -> None:
     elif kind is float:
         if not math.isfinite(value):  # type: ignore[arg-type]
             raise InvalidTask(field, f"{value} is not JSON; send null or a string")
-    elif kind is int and not -_LARGEST <= value < _LARGEST:  # type: ignore[operator]
+    elif kind is int and not -_INTEGER_LIMIT <= value < _INTEGER_LIMIT:  # type: ignore[operator]
         raise InvalidTask(field, "an integer is outside ±2^63; send it as a string")
 
 
 def _check_object(value: dict[Any, Any], field: str, depth: int) -> None:
-    """Most keys and values are plain text, and a call for each would cost more than all that is looked at."""
+    """Check the common case, plain ASCII text, inline: a call for each key and value would dominate the cost."""
     for key, item in value.items():
         if type(key) is not str:
             raise InvalidTask(field, f"the key {show(key)} is not a string")
@@ -159,7 +159,7 @@ def _check_depth(depth: int, field: str) -> None:
 
 def _check_text(text: str, field: str) -> None:
     if "\x00" in text:
-        raise InvalidTask(field, "text with a NUL character cannot be kept by every store; send bytes or leave it out")
+        raise InvalidTask(field, "text with a NUL character cannot be stored; send bytes, or remove it")
     if not text.isascii():
         try:
             text.encode()
@@ -168,7 +168,7 @@ def _check_text(text: str, field: str) -> None:
 
 
 def same_value(one: bytes, other: bytes) -> bool:
-    """Whether stored bytes hold the same value. The order of keys in a JSON object means nothing."""
+    """Whether two stored values are equal. The order of keys in a JSON object is ignored."""
     return one == other or _canonical(one) == _canonical(other)
 
 
@@ -180,7 +180,7 @@ def _canonical(data: bytes) -> bytes:
 
 
 def to_json(data: bytes) -> Any:
-    """A payload or result as a value that JSON can show."""
+    """A payload or result as a JSON value."""
     if type(data) is RawBytes:
         return {_RAW_KEY: b64encode(data).decode()}
     if data[:1] == _RAW:
@@ -188,34 +188,34 @@ def to_json(data: bytes) -> Any:
     try:
         if not is_too_deep(data):  # a value that can be decoded may still be too deep to encode again
             return _any.decode(data)
-    except UNREADABLE:  # another program wrote it; one bad task must not hide the others in a listing
+    except UNREADABLE:  # written by another program; it must not break a whole listing
         pass
     return {_RAW_KEY: b64encode(data).decode()}
 
 
 def json_text(data: bytes) -> Any:
-    """As `to_json`, for msgspec to write as JSON. A large value is not decoded: it may take 25 times as much memory."""
+    """As `to_json`, for encoding with msgspec. A large value is not decoded, which could take 25 times its size."""
     if len(data) <= _LARGE or type(data) is RawBytes or data[:1] == _RAW or is_too_deep(data):
         return to_json(data)
     try:
-        data.decode()  # msgspec does not look into strings that it passes over
+        data.decode()  # msgspec does not validate strings that it skips
         return _unread.decode(data)
     except UNREADABLE:
         return to_json(data)
 
 
 def from_json(value: Any, field: str = "payload") -> Any:
-    """The other way round, for what arrives as JSON: raw data is written {"$base64": "..."}."""
+    """The inverse of `to_json`: raw data is {"$base64": "..."}."""
     if isinstance(value, dict) and value.keys() == {_RAW_KEY}:
         try:
             return b64decode(value[_RAW_KEY], validate=True)
         except (TypeError, ValueError, binascii.Error) as error:
-            raise InvalidTask(field, f"{_RAW_KEY} does not hold base64 text") from error
+            raise InvalidTask(field, f"{_RAW_KEY} is not base64 text") from error
     return value
 
 
 def encode_task(task: Task) -> bytes:
-    """A whole task, lease included, for engines that store documents."""
+    """A task with all its fields, for engines that store documents."""
     return msgspec.json.encode(task)
 
 
@@ -224,10 +224,7 @@ def decode_task(data: bytes) -> Task:
 
 
 def task_view(task: Task, now: float, *, show: Callable[[bytes], Any] = to_json) -> dict[str, Any]:
-    """A task as JSON shows it: DESIGN's fields in their order, instants in ISO 8601, the lease id left out.
-
-    `show` makes of a payload or result what is shown.
-    """
+    """A task as JSON: instants in ISO 8601, without the lease id. `show` converts payloads and results."""
     waits = task.status is Status.PENDING or task.is_claimed_only
     waited_until = now if waits else task.started_at or task.due_at
     return {

@@ -1,8 +1,8 @@
-"""Pauses, rate limits and drains: what every worker of a store obeys, wherever it is set.
+"""Pauses, rate limits and drains, which all workers of a store read.
 
-A worker of this process is told at once, so that a pause holds when its caller goes on. A worker elsewhere reads the
-controls once in a poll interval. Workers of this process that serve another store are told too: they read their own
-controls once more, and go on.
+Workers in this process are notified, so that a pause is in effect when the call returns. Other workers read the
+controls once per poll interval. Workers in this process that use another store are notified too, and read their own
+controls again.
 """
 
 import asyncio
@@ -20,12 +20,12 @@ from qo.engine import Engine
 from qo.errors import InvalidTask
 from qo.model import check_names, check_type, check_types, check_whole
 
-_OBEY_TIMEOUT = 2.0  # seconds to wait until local workers have read the controls; they start nothing meanwhile
+_NOTIFY_TIMEOUT = 2.0  # seconds to wait until local workers have read the controls
 
 
 class Listener(Protocol):
     def controls_changed(self, *, hold: bool) -> "Future[None]":
-        """Read the controls now; until then, start nothing if `hold`. From any thread; done when they are obeyed."""
+        """Read the controls; with `hold`, start nothing before. Thread-safe; the future ends when they are applied."""
 
 
 _listeners: WeakSet[Listener] = WeakSet()
@@ -42,14 +42,14 @@ def remove_listener(listener: Listener) -> None:
         _listeners.discard(listener)
 
 
-async def tell_listeners(*, hold: bool) -> None:
-    """The controls of some store changed."""
+async def notify_listeners(*, hold: bool) -> None:
+    """Notify the workers of this process that the controls of a store changed."""
     with _lock:
-        told = [listener.controls_changed(hold=hold) for listener in _listeners]
-    if told:
+        notified = [listener.controls_changed(hold=hold) for listener in _listeners]
+    if notified:
         with suppress(TimeoutError):
-            async with asyncio.timeout(_OBEY_TIMEOUT):
-                await asyncio.gather(*map(asyncio.wrap_future, told), return_exceptions=True)
+            async with asyncio.timeout(_NOTIFY_TIMEOUT):
+                await asyncio.gather(*map(asyncio.wrap_future, notified), return_exceptions=True)
 
 
 class ControlsClient:
@@ -58,53 +58,53 @@ class ControlsClient:
         self._last_known = notes.Controls()
 
     async def read(self) -> notes.Controls:
-        """The switches as they are stored; raises DamagedNote."""
+        """The stored controls. Raises DamagedNote."""
         return await notes.read(self._engine, notes.CONTROL, notes.Controls)
 
     async def in_force(self) -> notes.Controls:
-        """What workers obey: the last switches that could be read."""
+        """The controls that workers apply: the last ones that could be read."""
         self._last_known = await notes.read_or(self._engine, notes.CONTROL, notes.Controls, self._last_known)
         return self._last_known
 
     async def pause(self, *, queues: Iterable[str] = (), types: Iterable[str] = ()) -> notes.Controls:
-        """Stop every worker from starting tasks, or only those of some queues or types. What runs goes on.
+        """Stop all workers from starting tasks, or only tasks of some queues or types. Running tasks continue.
 
-        Workers in this process start nothing more once this returns, others within their poll interval, a second at
-        most. What they had claimed and not started, they hand back.
+        Workers in this process start no more tasks once this returns, other workers within their poll interval of at
+        most a second. They release the tasks that they have claimed and not started.
         """
-        some_queues, some_types = frozenset(check_names("queue", queues)), frozenset(check_types("type", types))
+        queue_names, type_names = frozenset(check_names("queue", queues)), frozenset(check_types("type", types))
 
         def paused(now: notes.Controls) -> notes.Controls:
             return replace(
                 now,
-                paused=now.paused or not (some_queues or some_types),
-                paused_queues=now.paused_queues | some_queues,
-                paused_types=now.paused_types | some_types,
+                paused=now.paused or not (queue_names or type_names),
+                paused_queues=now.paused_queues | queue_names,
+                paused_types=now.paused_types | type_names,
             )
 
         control = await notes.change(self._engine, notes.CONTROL, notes.Controls, paused)
-        await tell_listeners(hold=True)
+        await notify_listeners(hold=True)
         return control
 
     async def resume(self, *, queues: Iterable[str] = (), types: Iterable[str] = ()) -> notes.Controls:
-        """Undo `pause`: of some queues or types, or, without any, of everything."""
-        some_queues, some_types = frozenset(check_names("queue", queues)), frozenset(check_types("type", types))
+        """Undo `pause` for some queues or types, or for everything."""
+        queue_names, type_names = frozenset(check_names("queue", queues)), frozenset(check_types("type", types))
 
         def resumed(now: notes.Controls) -> notes.Controls:
-            if not (some_queues or some_types):
+            if not (queue_names or type_names):
                 return replace(now, paused=False, paused_queues=frozenset(), paused_types=frozenset())
             return replace(
-                now, paused_queues=now.paused_queues - some_queues, paused_types=now.paused_types - some_types
+                now, paused_queues=now.paused_queues - queue_names, paused_types=now.paused_types - type_names
             )
 
         control = await notes.change(self._engine, notes.CONTROL, notes.Controls, resumed)
-        await tell_listeners(hold=False)
+        await notify_listeners(hold=False)
         return control
 
     async def drain(self, workers: Iterable[str]) -> notes.Controls:
-        """Let these workers end: they take no more tasks, finish what they run, and leave.
+        """Let these workers exit: they claim no more tasks and finish their running ones.
 
-        Whoever is not registered here any more is forgotten, so that the note does not grow.
+        Workers that are no longer registered are removed from the note, so that it does not grow.
         """
         some = frozenset(check_names("worker_id", workers))
         registered = {note.name.removeprefix(notes.WORKERS) for note in await self._engine.notes(notes.WORKERS)}
@@ -113,13 +113,13 @@ class ControlsClient:
             return replace(now, draining=(now.draining & registered) | some)
 
         control = await notes.change(self._engine, notes.CONTROL, notes.Controls, drained)
-        await tell_listeners(hold=False)
+        await notify_listeners(hold=False)
         return control
 
     async def limit_types(self, number: int) -> notes.Controls:
-        """Limit how many types of unfinished tasks a queue may have; 0 lifts the limit.
+        """Limit the number of types of unfinished tasks in a queue; 0 removes the limit.
 
-        Producers heed it within a minute.
+        Producers apply it within a minute.
         """
         check_whole("max_types", number)
 
@@ -129,9 +129,11 @@ class ControlsClient:
         return await notes.change(self._engine, notes.CONTROL, notes.Controls, limited)
 
     async def limit_rate(self, tasks_per_second: float, *, type: str | None = None) -> notes.Controls:
-        """Limit how many tasks a worker starts a second, in all or of one type; 0 lifts the limit."""
+        """Limit how many tasks each worker starts per second, of all types or of one; 0 removes the limit."""
         if not 0 <= tasks_per_second < float("inf"):
-            raise InvalidTask("rate_limit", f"{tasks_per_second!r} must be a number of tasks a second, 0 for no limit")
+            raise InvalidTask(
+                "rate_limit", f"{tasks_per_second!r} must be a number of tasks per second, or 0 for no limit"
+            )
 
         def limited(now: notes.Controls) -> notes.Controls:
             if type is None:
@@ -139,5 +141,5 @@ class ControlsClient:
             return replace(now, rate_limits=now.rate_limits | {check_type("type", type): float(tasks_per_second)})
 
         control = await notes.change(self._engine, notes.CONTROL, notes.Controls, limited)
-        await tell_listeners(hold=False)
+        await notify_listeners(hold=False)
         return control

@@ -25,7 +25,7 @@ Damage = Mapping[str, str]  # from the id of an unreadable task to the reason
 
 
 class DamageNote(Struct, frozen=True, kw_only=True):
-    """Why a task was set aside. `data` is the stored form, if the store does not keep it in its place."""
+    """Why a task was quarantined. `data` is its stored form, if the store does not keep it elsewhere."""
 
     task_id: str
     problem: str
@@ -41,7 +41,7 @@ def encode_damage(task_id: str, problem: str, data: bytes = b"") -> bytes:
 
 
 def decode_damage(task_id: str, data: bytes) -> DamagedTask:
-    """The error to raise for a task that was set aside."""
+    """The error for a task in quarantine."""
     try:
         problem = msgspec.json.decode(data, type=DamageNote).problem
     except UNREADABLE:
@@ -61,7 +61,7 @@ def check_known_format(stored: int, known: int, problem: object) -> None:
     """Raise StorageError if a newer qo writes the store: its tasks may look damaged to this version."""
     if stored > known:
         raise StorageError(
-            f"a task cannot be read. It is not set aside, because a newer qo writes this store (format {stored};"
+            f"a task cannot be read. It was not quarantined, because a newer qo writes this store (format {stored};"
             f" this qo knows formats up to {known}); upgrade qo: {problem}"
         )
 
@@ -77,7 +77,7 @@ class DamageLog:
             if task_id not in self._reported and len(self._reported) < _MAX_REPORTED_TASKS:
                 self._reported.add(task_id)
                 log.error(
-                    "task %s is damaged and was set aside; other tasks are not affected: %s",
+                    "task %s is damaged and was quarantined; other tasks are not affected: %s",
                     task_id,
                     problem,
                     extra={"task_id": task_id},

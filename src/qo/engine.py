@@ -1,7 +1,7 @@
 """The engine port: what qo needs from a store.
 
-Code above `engines/` calls only what `Engine` declares. It never asks which engine it has: what differs between stores
-is a member with a default, and an engine that differs overrides it.
+Code above `engines/` calls only what `Engine` declares, and never checks which engine it has. Differences between
+stores are members with defaults, which an engine overrides.
 """
 
 from collections.abc import AsyncIterator, Iterable, Sequence
@@ -13,7 +13,7 @@ from qo.errors import InvalidSetting
 from qo.model import PAYLOAD_LIMIT, Added, Change, ClaimRequest, Counts, Event, Filter, NewTask, Note, Task, cursor
 
 _SNAPSHOT_PAGE_SIZE = 500  # tasks
-_STEP_BYTES = 8 * 1024 * 1024  # of values that one step reads, as far as their sizes are known
+_STEP_BYTES = 8 * 1024 * 1024  # of values read in one step, if their sizes are known
 _STEP_GROWTH = 8  # how many times as many tasks the next step may read
 
 
@@ -36,115 +36,115 @@ class Snapshot(NamedTuple):
     """All tasks of a store, newest first."""
 
     tasks: list[Task]
-    version: int = 0  # of a store that is one object: how often it has been written
+    version: int = 0  # of a store that is one object: the number of its writes
 
 
 class Engine(Protocol):
-    """Where tasks live. An engine inherits from this class.
+    """The interface of a store. Engines inherit from this class.
 
-    Every write is durable before it returns. A batch is unordered and not atomic as a whole: each
-    task in it succeeds or is refused on its own, and the answer list lines up with the batch.
-    A batch names each task once (`BadBatch`). Instants are stamped by the store's own clock.
+    Every write is durable before it returns. A batch is unordered and not atomic as a whole: each task in it succeeds
+    or fails separately, and the results are in the order of the batch. A batch contains each task once (`BadBatch`).
+    Instants are stamped by the store's clock.
 
     Every call may raise these errors, and no error of a driver:
 
     - `StorageError`: the store cannot be reached or is full. Nothing was written. A later call may succeed.
-    - `OutcomeUnknown`, a `StorageError`, from a call that writes: the write may have landed. Repeating it is harmless.
-    - `Refused`, a `StorageError`: the store will not do this, however often it is asked.
+    - `OutcomeUnknown`, a `StorageError`, of a call that writes: the write may have succeeded. Repeating it is safe.
+    - `Refused`, a `StorageError`: the store rejects this call, and repeating it does not help.
     """
 
     @property
     def payload_limit(self) -> int:
-        """The most bytes of one payload or result that this store keeps."""
+        """The maximum size of a payload or result in bytes."""
         return PAYLOAD_LIMIT
 
     @property
     def default_retention(self) -> float:
-        """Seconds to keep finished tasks if no setting says otherwise; 0.0 keeps them forever.
+        """Seconds to keep finished tasks unless a setting overrides it; 0.0 keeps them forever.
 
-        Not 0.0 where every write costs more with each task that is kept.
+        Not 0.0 for stores in which each stored task makes every write more expensive.
         """
         return 0.0
 
     @property
     def shards(self) -> str:
-        """The first digits of ids, one for each shard, if the store keeps tasks in shards that people look at."""
+        """The first digits of ids, one for each shard, if the store shows its tasks by shard."""
         return ""
 
     @property
     def is_remote(self) -> bool:
-        """Whether a qo server stands before the store. The server keeps the audit trail and the tokens."""
+        """Whether the store is behind a qo server, which keeps the audit trail and the tokens."""
         return False
 
     @property
     def adds_directly(self) -> bool:
-        """Whether `add_directly` works."""
+        """Whether `add_directly` can be called."""
         return False
 
     async def open(self) -> None:
-        """Connect and create whatever is missing. Calling it again changes nothing."""
+        """Connect, and create what is missing. A second call has no effect."""
 
     async def close(self) -> None:
-        """Let go of the store. Calling it again changes nothing."""
+        """Close the store. A second call has no effect."""
 
     async def add(self, tasks: Sequence[NewTask]) -> list[Added]:
-        """Store new tasks; the engine may choose their ids. The batch's order is kept.
+        """Store new tasks. The order of the batch is kept.
 
-        No two tasks of a batch have the same rank, also if they share a `run_at` (`created` in model/task.py).
-        A task whose id exists already is left alone and answered with `new=False`, so a repeated call is harmless.
+        All tasks of a batch have different ranks, even if they share a `run_at` (`created` in model/task.py). A task
+        whose id exists already is not changed and returns `new=False`, so a call can be repeated safely.
         """
 
-    async def add_on(self, connection: Any, tasks: Sequence[NewTask]) -> list[Added]:  # noqa: ARG002 - of overrides
-        """Add on the caller's own database connection: the tasks exist if and only if the caller commits.
+    async def add_on(self, connection: Any, tasks: Sequence[NewTask]) -> list[Added]:  # noqa: ARG002 - used by overrides
+        """Add on the caller's database connection: the tasks exist if and only if the caller commits.
 
-        Raises InvalidSetting if the store is no database that the caller can have a transaction in.
+        Raises InvalidSetting if the store does not support transactions of the caller.
         """
-        raise InvalidSetting("connection= joins a transaction of yours, and only a postgresql:// store has those")
+        raise InvalidSetting("connection= requires a postgresql:// store")
 
-    def add_directly(self, tasks: Sequence[NewTask]) -> list[Added]:  # noqa: ARG002 - of overrides
-        """As `add`, without an event loop; blocks the caller, in any thread. Only where `adds_directly` is True.
+    def add_directly(self, tasks: Sequence[NewTask]) -> list[Added]:  # noqa: ARG002 - used by overrides
+        """As `add`, but blocking and without an event loop, from any thread. Only if `adds_directly` is True.
 
-        For code without an event loop: a detour through the loop of another thread costs as much as the write.
+        For code without an event loop: a call through the loop of another thread costs as much as the write itself.
         """
-        raise InvalidSetting("this store takes tasks only through an event loop; use `add`")
+        raise InvalidSetting("this store can be written only on an event loop; use `add`")
 
     async def claim(self, request: ClaimRequest) -> list[Task]:
-        """Lease the due and eligible tasks that come first, and answer in this order (`in_order`).
+        """Lease the due and eligible tasks that rank first, and return them in this order (`in_order`).
 
         Of tasks with equal ranks, the one that was submitted earlier goes first; a batch keeps its order.
 
-        Competing claims may leave gaps: a task that another claim is about to take is passed over.
+        Concurrent claims may leave gaps: a task that another claim is about to lease is skipped.
 
-        A repeat, which the request says it is, returns the tasks that are still leased under its `lease_id`: those of
-        the first call, whose answer was lost. If there are none, it claims like a first call.
+        A request with `is_repeat` returns the tasks that are still leased under its `lease_id`: those of the first
+        call, whose response was lost. If there are none, it claims like a first call.
 
-        A caller that is cancelled gets no tasks: the engine hands those that were leased back, at once and without
-        counting an attempt as failed. If the store does not take them back, their leases run out.
+        If the caller is cancelled, the engine releases the leased tasks immediately, without counting a failure. If
+        the store does not accept the release, their leases expire.
         """
 
     async def apply(self, changes: Sequence[Change]) -> list[bool]:
-        """Write each change whose guard holds. False: it did not hold, or the task is gone.
+        """Write each change whose guard holds. False: the guard does not hold, or the task does not exist.
 
-        A settlement that was written before is answered True again.
+        A settlement that is already written returns True again.
         """
 
     async def delete(self, ids: Sequence[str]) -> list[bool]:
-        """Forget finished tasks and their history. False: unknown or not finished."""
+        """Delete finished tasks and their history. False: the task does not exist or is not finished."""
 
     async def get(self, ids: Sequence[str]) -> list[Task | None]:
-        """The tasks as they are now. None: no task has this id."""
+        """The current tasks; None for ids that do not exist."""
 
     async def find(
         self, where: Filter, *, limit: int, after: str = "", created_before: float | None = None
     ) -> list[Task]:
-        """One page, newest first: of all tasks that match, or of those created before an instant.
+        """One page of the matching tasks, newest first; with `created_before`, of those created before an instant.
 
-        The page starts behind the task whose `cursor` is `after`. A cursor is opaque: it is made by `cursor` and read
-        only by engines. Raises InvalidSetting for anything else.
+        The page starts after the task whose `cursor` is `after`. A cursor is opaque: the function `cursor` creates it
+        and only engines read it. Raises InvalidSetting for an invalid one.
         """
 
     async def snapshot(self) -> Snapshot:
-        """Every task, newest first. Only a store of one object gives a consistent view, and the object's version."""
+        """All tasks, newest first. Only a store of one object returns a consistent snapshot and a version."""
         tasks = page = await self.find(Filter(), limit=_SNAPSHOT_PAGE_SIZE)
         while len(page) == _SNAPSHOT_PAGE_SIZE:
             page = await self.find(Filter(), limit=_SNAPSHOT_PAGE_SIZE, after=cursor(page[-1]))
@@ -152,9 +152,9 @@ class Engine(Protocol):
         return Snapshot(tasks)
 
     async def get_without_values(self, ids: Sequence[str]) -> list[Task | None]:
-        """As `get`, for callers that look at neither payloads nor results: these may be left out, or be references.
+        """As `get`, for callers that do not need payloads and results: these may be missing, or be references.
 
-        However many ids are given, only a few values are in memory at once.
+        For any number of ids, only a few values are in memory at a time.
         """
         found: list[Task | None] = []
         async for some in get_in_steps(self, ids):
@@ -164,19 +164,19 @@ class Engine(Protocol):
     async def find_without_values(
         self, where: Filter, *, limit: int, after: str = "", created_before: float | None = None
     ) -> list[Task]:
-        """As `find`, for callers that look at neither payloads nor results: see `get_without_values`."""
+        """As `find`, for callers that do not need payloads and results: see `get_without_values`."""
         found: list[Task] = []
         async for some in find_in_steps(self, where, limit=limit, after=after, created_before=created_before):
             found += map(without_values, some)
         return found
 
     async def with_values(self, tasks: Sequence[Task]) -> list[Task]:
-        """Tasks that `find_without_values` found, with their payloads and results; those that are gone have none."""
+        """The tasks of `find_without_values` with their payloads and results; deleted tasks stay without."""
         whole = await self.get([task.id for task in tasks])
         return [read or task for read, task in zip(whole, tasks, strict=True)]
 
     async def count(self) -> Counts:
-        """How many tasks there are by queue, type, status and priority. May lag behind writes; zeros may be missing."""
+        """The number of tasks by queue, type, status and priority. May be slightly old; zeros may be missing."""
 
     async def history(self, task_id: str) -> list[Event]:
         """Every transition of a task, in order."""
@@ -185,30 +185,30 @@ class Engine(Protocol):
         """Return when a claim may succeed, or after `timeout`. Returning early is always allowed."""
 
     async def now(self) -> float:
-        """The store's clock, by which instants are stamped."""
+        """The time by the store's clock, which stamps all instants."""
 
     async def repair(self) -> int:
-        """Make indexes whole and remove what crashes left behind; returns how many repairs were made.
+        """Repair indexes and remove what crashed processes left behind; returns the number of repairs.
 
-        A store whose writes are transactions only removes what is no longer used.
+        A store with transactions only removes what is no longer used.
         """
         return 0
 
     async def read_note(self, name: str) -> Note | None:
-        """A small document shared by all who use the store."""
+        """Read a note, a small document in the store; None if it does not exist."""
 
     async def write_note(self, name: str, data: bytes, *, expected: str) -> str:
-        """Write if the stored version is `expected` (or NEW, or ANY) and return the new one, else raise Conflict."""
+        """Write if the stored version is `expected` (or NEW, or ANY); returns the new version. Raises Conflict."""
 
     async def notes(self, prefix: str) -> list[Note]:
-        """The notes whose names begin so, in order of name."""
+        """The notes whose names start with `prefix`, sorted by name."""
 
     async def drop_note(self, name: str) -> None:
-        """Remove a note, whatever its version; it may be gone already."""
+        """Delete a note of any version. A missing note is not an error."""
 
 
 async def get_in_steps(engine: Engine, ids: Sequence[str]) -> AsyncIterator[list[Task | None]]:
-    """As `Engine.get`, a few tasks at a time: many at once only while their values are small."""
+    """As `Engine.get`, in steps: the smaller the values, the more tasks in a step."""
     steps, at = _Steps(engine), 0
     while at < len(ids):
         some = await engine.get(ids[at : at + steps.size])
@@ -220,15 +220,15 @@ async def get_in_steps(engine: Engine, ids: Sequence[str]) -> AsyncIterator[list
 async def find_in_steps(
     engine: Engine, where: Filter, *, limit: int, after: str = "", created_before: float | None = None
 ) -> AsyncIterator[list[Task]]:
-    """As `Engine.find`, a few tasks at a time: many at once only while their values are small."""
+    """As `Engine.find`, in steps: the smaller the values, the more tasks in a step."""
     steps = _Steps(engine)
     while limit > 0:
-        asked = min(steps.size, limit)
-        some = await engine.find(where, limit=asked, after=after, created_before=created_before)
+        step_limit = min(steps.size, limit)
+        some = await engine.find(where, limit=step_limit, after=after, created_before=created_before)
         yield some
-        if len(some) < asked:
+        if len(some) < step_limit:
             return
-        limit -= asked
+        limit -= step_limit
         after = cursor(some[-1])
         steps.read(some)
 

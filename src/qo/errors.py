@@ -1,24 +1,24 @@
-"""Everything qo raises.
+"""The errors that qo raises.
 
 QoError
-├── InvalidTask       what was submitted cannot be a task; names the field and says what to do
-├── InvalidSetting    a URL, option or variable makes no sense
-├── BadBatch          a batch names the same task twice
-├── KeyReused         the idempotency key belongs to a task with another payload; nothing was stored for it
+├── InvalidTask       the submitted task is invalid; the message names the field
+├── InvalidSetting    a URL, option or environment variable is invalid
+├── BadBatch          a batch contains the same task twice
+├── KeyReused         the idempotency key belongs to a task with another payload; nothing was stored
 ├── TaskNotFound      no task has this id
 ├── WrongStatus       the task's status does not allow this
-├── LeaseLost         the task is no longer ours to settle or extend
-├── TaskFailed        the awaited task ended without a result
-├── ResultTimeout     the awaited task has not ended yet
+├── LeaseLost         the task's lease expired, or the task was cancelled
+├── TaskFailed        the task finished without a result
+├── ResultTimeout     the task has not finished yet
 ├── Conflict          a compare-and-set write lost its race; reload and try again
-└── StorageError      the store could not be reached, is full, or is not ours
-    ├── Refused          the store will not do this, however often it is asked
-    │   ├── NewerFormat      a newer qo has written the store; this one must not touch it
+└── StorageError      the store could not be reached, is full, or denied access
+    ├── Refused          the store rejects this, and repeating it does not help
+    │   ├── NewerFormat      a newer qo has written the store; this version must not use it
     │   ├── DamagedTask      a stored task cannot be read; the others can
     │   └── DamagedNote      a stored note cannot be read; the others can
-    └── OutcomeUnknown   the store may or may not have taken the write; repeating it is harmless
+    └── OutcomeUnknown   the write may or may not have succeeded; repeating it is safe
 
-Each has `task_id`, if it is about one task, and `cause`, the error of a driver or storage behind it.
+Each error has `task_id`, if it concerns one task, and `cause`, the error of the driver or storage.
 Two more are raised by handlers and caught by the worker: `Retry` and `Fail`.
 """
 
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 
 
 class QoError(Exception):
-    """Base of every error qo raises."""
+    """Base class of all errors of qo."""
 
-    task_id: str | None = None  # of the one task it is about
+    task_id: str | None = None  # of the task that the error concerns
 
     def __init__(self, *message: object, task_id: str | None = None) -> None:
         super().__init__(*message)
@@ -40,12 +40,12 @@ class QoError(Exception):
 
     @property
     def cause(self) -> BaseException | None:
-        """The error of a driver or storage behind this one."""
+        """The error of the driver or storage."""
         return self.__cause__
 
 
 class InvalidTask(QoError):
-    """What was submitted cannot be a task."""
+    """The submitted task is invalid."""
 
     def __init__(self, field: str, problem: str) -> None:
         super().__init__(f"{field}: {problem}")
@@ -53,11 +53,11 @@ class InvalidTask(QoError):
 
 
 class InvalidSetting(QoError):
-    """A URL, option or variable makes no sense."""
+    """A URL, option or environment variable is invalid."""
 
 
 class BadBatch(QoError):
-    """A batch names the same task twice, so its order would matter."""
+    """A batch contains the same task twice. Batches are unordered, so the result would not be defined."""
 
 
 class KeyReused(QoError):
@@ -73,53 +73,53 @@ class WrongStatus(QoError):
 
 
 class LeaseLost(QoError):
-    """The task is no longer ours: its lease expired, or someone cancelled it."""
+    """The task's lease expired, or the task was cancelled."""
 
 
 class TaskFailed(QoError):
-    """The awaited task ended without a result."""
+    """The task finished without a result."""
 
     def __init__(self, task: "Task", *, kind: str) -> None:
         super().__init__(f"task {task.id} is {task.status}: {task.error or 'it has no result'}", task_id=task.id)
         self.task = task
-        self.error = task.error  # of its last attempt; None if it was cancelled before any failed
+        self.error = task.error  # of the last failed attempt, if there was one
         self.kind = kind  # error, timeout, lost, unknown_type or cancelled
 
 
 class ResultTimeout(QoError):
-    """The awaited task has not ended yet."""
+    """The task has not finished yet."""
 
 
 class Conflict(QoError):
-    """A compare-and-set write lost its race; reload and try again."""
+    """Another process has written first; reload and try again."""
 
 
-ConflictError = Conflict  # its name in the world of S3Store
+ConflictError = Conflict  # the name used with S3Store
 
 
 class StorageError(QoError):
-    """The store could not be reached, is full, or is not ours. See `cause`."""
+    """The store could not be reached, is full, or denied access. See `cause`."""
 
 
 class Refused(StorageError):
-    """The store will not do this, however often it is asked: wrong credentials, no permission, no such bucket."""
+    """The store rejects this, and repeating it does not help: wrong credentials, no permission, no such bucket."""
 
 
 class NewerFormat(Refused):
-    """A newer qo has written the store in a way that this one must not touch. Upgrade qo."""
+    """A newer qo has written the store in a format that this version must not use. Upgrade qo."""
 
 
 class DamagedTask(Refused):
-    """A stored task cannot be read. Its bytes are left as they are, and `qo doctor` names it."""
+    """A stored task cannot be read. Its bytes are kept, and `qo doctor` reports it."""
 
     def __init__(self, task_id: str, problem: str) -> None:
-        message = f"task {task_id} is damaged: {problem}; restore it from a copy, or remove it with `qo delete`"
+        message = f"task {task_id} is damaged: {problem}; restore it from a backup, or remove it with `qo delete`"
         super().__init__(message, task_id=task_id)
         self.problem = problem
 
 
 class DamagedNote(Refused):
-    """A stored note cannot be read. Carries its bytes, so that they can be kept."""
+    """A stored note cannot be read. Contains its bytes, so that they can be kept."""
 
     def __init__(self, name: str, data: bytes, version: str, problem: str) -> None:
         super().__init__(f"note {name!r} cannot be read: {problem}; see `qo doctor`")
@@ -127,11 +127,11 @@ class DamagedNote(Refused):
 
 
 class OutcomeUnknown(StorageError):
-    """The store may or may not have taken the write; repeating it is harmless."""
+    """The write may or may not have succeeded; repeating it is safe."""
 
 
 class Retry(Exception):
-    """Raised by a handler: try again, `after` seconds from now (default: the task's own back-off)."""
+    """Raised by a handler: retry the task after `after` seconds, or after its back-off."""
 
     def __init__(self, reason: str = "the handler asked for a retry", *, after: float | None = None) -> None:
         super().__init__(reason)
@@ -139,4 +139,4 @@ class Retry(Exception):
 
 
 class Fail(Exception):
-    """Raised by a handler: give up now, whatever retries are left."""
+    """Raised by a handler: fail the task permanently, even if retries are left."""

@@ -1,8 +1,7 @@
-"""What happens to tasks, counted for Prometheus by the names of docs/http.md.
+"""Prometheus metrics of tasks. docs/http.md describes them.
 
-A room of its own, beside the worker and not in it: meters watch the engine port, so a worker that is not measured pays
-nothing, and everything that goes through the port is seen, the monitor's work included. Labels hold names from short
-lists only; ids, types and messages never become labels.
+The metrics wrap the engine port, so they include the work of the monitor, and a worker without metrics has no overhead.
+Labels have few possible values, except the type of `task_run_seconds`; ids and messages are never labels.
 """
 
 from collections.abc import Sequence
@@ -35,37 +34,37 @@ ENDED: Final = (Status.COMPLETED, Status.FAILED)
 
 
 class Meters:
-    """Counters of one process, in a registry of their own. All their labels exist from the start, at zero."""
+    """The metrics of one process, in their own registry. All labels exist from the start, with zeros."""
 
     def __init__(self, *, clock: Clock = system_clock) -> None:
         self._clock = clock
         self.registry = registry = CollectorRegistry()
         self.promoted = Counter(
             "tasks_promoted_total",
-            "Tasks claimed at a higher level than their own, because they had waited.",
+            "Tasks claimed at a higher level than their own because of their waiting time.",
             ["from", "to"],
             registry=registry,
         )
         self.duration = Histogram(
             "task_duration_seconds",
-            "From submission to the end.",
+            "Time from submission to the end of a task.",
             ["priority", "status"],
             registry=registry,
             buckets=BOUNDS,
         )
-        self.run = Histogram("task_run_seconds", "How long handlers ran.", ["type"], registry=registry, buckets=BOUNDS)
+        self.run = Histogram("task_run_seconds", "Run time of handlers.", ["type"], registry=registry, buckets=BOUNDS)
         self.retries = Counter(
-            "task_retries_total", "Attempts that failed and come again.", ["priority", "reason"], registry=registry
+            "task_retries_total", "Failed attempts that are retried.", ["priority", "reason"], registry=registry
         )
         self.failed = Counter("tasks_failed_total", "Attempts that failed.", ["reason"], registry=registry)
         self.dead = Counter("tasks_dlq_total", "Tasks whose retries were used up.", registry=registry)
         self.silent = Counter(
-            "worker_heartbeat_failures_total", "Signs of life that did not arrive.", registry=registry
+            "worker_heartbeat_failures_total", "Heartbeats that could not be written.", registry=registry
         )
         self._show_zeros()
 
     def _show_zeros(self) -> None:
-        """A counter that appears with its first event has no rate when it matters."""
+        """Create all labels now: a counter that first appears with its first event has no rate for it."""
         for above, level in enumerate(LEVELS):
             for higher in LEVELS[:above]:
                 self.promoted.labels(level, higher)
@@ -86,40 +85,40 @@ class Meters:
                 self.promoted.labels(before, after).inc()
 
     def settled(self, task: Task, change: Change) -> None:
-        """A change that landed on a task as it was held before."""
+        """Count a written change; `task` is the task before it."""
         level = level_word(task.priority)
         if change.to in ENDED:
             self.duration.labels(level, change.to.value).observe(max(0.0, self._clock() - task.created_at))
-        if change.to is not Status.FAILED and change.failures is None:  # done, or handed back, which is no failure
+        if change.to is not Status.FAILED and change.failures is None:  # completed, or released without a failure
             return
-        why = reason_of(change).value
-        self.failed.labels(why).inc()
+        reason = reason_of(change).value
+        self.failed.labels(reason).inc()
         if is_dead_lettered(task, change):
             self.dead.inc()
         elif change.to is not Status.FAILED:
-            self.retries.labels(level, why).inc()
+            self.retries.labels(level, reason).inc()
 
     def measured(self, client: Client) -> Client:
-        """The same queue, seen through these meters."""
+        """The same client, with these metrics."""
         measured = Client(Measured(client.engine, self), client.settings)
-        measured.recorder, measured.transitions = client.recorder, client.transitions  # closed with the queue
+        measured.recorder, measured.transitions = client.recorder, client.transitions  # closed with the client
         client.transitions.on_run = lambda type_, seconds: self.run.labels(type_).observe(seconds)
         return measured
 
     def serve(self, port: int, host: str = "127.0.0.1") -> None:
-        """Show them at `http://host:port/metrics`, from a thread of its own, for as long as the process lives."""
+        """Serve the metrics at `http://host:port/metrics` in a thread until the process exits."""
         start_http_server(port, addr=host, registry=self.registry)
 
 
 class Measured(ForwardingEngine):
-    """An engine, watched: what it claims and settles goes to the meters."""
+    """An engine that reports its claims and settlements to the metrics."""
 
     def __init__(self, engine: Engine, meters: Meters) -> None:
         super().__init__(engine)
         self._meters = meters
-        self._held: dict[str, Task] = {}  # claimed through here and not settled yet
-        self._expired: dict[str, Task] = {}  # the last page of lost tasks that a monitor looked at
-        self._waiting: dict[str, Task] = {}  # the last page of pending tasks that a worker looked at
+        self._held: dict[str, Task] = {}  # claimed and not settled
+        self._expired: dict[str, Task] = {}  # the last page of expired tasks that a monitor read
+        self._waiting: dict[str, Task] = {}  # the last page of pending tasks that a worker read
 
     async def claim(self, request: ClaimRequest) -> list[Task]:
         tasks = await self.engine.claim(request)
@@ -138,7 +137,7 @@ class Measured(ForwardingEngine):
             known = self._expired if change.guard is Guard.EXPIRED else self._held
             if landed and change.to is Status.RUNNING:
                 continue
-            task = known.pop(change.id, None)  # so that a repeat is not counted again
+            task = known.pop(change.id, None)  # so that a repeated settlement is not counted again
             if landed and task is not None and task.lease_id == change.lease_id:
                 self._meters.settled(task, change)
         return answers
@@ -166,7 +165,7 @@ class Measured(ForwardingEngine):
         return found
 
     def _remember(self, where: Filter, found: list[Task]) -> None:
-        """Keep a page of a monitor or worker, which fails tasks of it next."""
+        """Remember a page that a monitor or worker read, because it may fail these tasks next."""
         if where.expired_for is not None:
             self._expired = {task.id: task for task in found}
         elif where.statuses == (Status.PENDING,):

@@ -1,8 +1,7 @@
-"""The documents qo keeps as notes: what workers obey, who works here, what types are known, who leads.
+"""The documents that qo stores as notes: controls, worker registrations, known types, the leading monitor.
 
-A note that cannot be read raises `DamagedNote`. Nothing is deleted because it cannot be read: `set_aside` keeps the
-bytes under `quarantine/`, those of an administrator's note under `admin/quarantine/`, before a note is dropped or
-written over.
+A note that cannot be read raises `DamagedNote`. Before such a note is dropped or replaced, `set_aside` copies its bytes
+to `quarantine/`, or to `admin/quarantine/` for a note under `admin/`.
 """
 
 import logging
@@ -27,27 +26,27 @@ LEADER = "monitor"
 TOKENS = f"{ADMIN_NOTES}tokens"
 WORKERS = "workers/"
 
-DEAD_AFTER = 90.0  # seconds of silence after which a worker is dead: three missed heartbeats
+DEAD_AFTER = 90.0  # seconds without a heartbeat after which a worker is dead: three missed heartbeats
 
-MAX_LIVE_TYPES = 1000  # in one queue, unless the switches say otherwise
+MAX_LIVE_TYPES = 1000  # in one queue, unless the controls set another limit
 MAX_KNOWN_TYPES = 10_000
-_KNOWN_TYPES_LENGTH = 512 * 1024  # characters of all their names; a server takes no note of more than 1 MiB
-_TRIES = 50  # a note is written seldom: so many lost races in a row mean something is broken
+_KNOWN_TYPES_LENGTH = 512 * 1024  # characters of all names; a server accepts notes of up to 1 MiB
+_MAX_ATTEMPTS = 50  # notes are written rarely, so this many lost races mean that something is broken
 
 
-Instant = Annotated[float, Meta(ge=-62_135_596_800, le=253_402_300_799)]  # what ISO 8601 can show: years 1 to 9999
+Instant = Annotated[float, Meta(ge=-62_135_596_800, le=253_402_300_799)]  # the range of ISO 8601: years 1 to 9999
 
 
 class Controls(Struct, frozen=True, kw_only=True):
-    """What every worker obeys while it runs, and every producer."""
+    """The controls that all workers and producers read."""
 
     paused: bool = False
     paused_queues: frozenset[str] = frozenset()
     paused_types: frozenset[str] = frozenset()
-    rate_limit: float = 0.0  # tasks a second started by one worker; 0 is no limit
-    rate_limits: dict[str, float] = {}  # the same by type, instead of what the code says
+    rate_limit: float = 0.0  # tasks per second started by one worker; 0 for no limit
+    rate_limits: dict[str, float] = {}  # the same by type; overrides the code
     max_types: int | None = None  # types with unfinished tasks in one queue; None: MAX_LIVE_TYPES, 0: no limit
-    draining: frozenset[str] = frozenset()  # ids of workers that are to finish what they run and leave
+    draining: frozenset[str] = frozenset()  # ids of workers that finish their running tasks and exit
 
 
 class WorkerNote(Struct, frozen=True, kw_only=True):
@@ -62,29 +61,29 @@ class WorkerNote(Struct, frozen=True, kw_only=True):
     capabilities: tuple[str, ...] = ()
     shards: tuple[str, ...] = ()  # of a bucket; empty: all
     capacity: int
-    current_load: int = 0  # handlers that run
+    current_load: int = 0  # running handlers
     current_tasks: tuple[str, ...] = ()
-    waiting: int = 0  # tasks it has claimed and not started
+    waiting: int = 0  # tasks that are claimed and not started
     tasks_completed: int = 0
     tasks_failed: int = 0
     host: str = ""
     pid: int = 0
     version: str = ""
-    owner: str = ""  # of a worker over HTTP: the id of the token that registered it, the only one that may speak for it
+    owner: str = ""  # of a worker over HTTP: the id of the token that registered it; no other token may use it
 
 
 class KnownTypes(Struct, frozen=True, kw_only=True):
-    """Every type a worker has ever registered here. No worker has had a handler for a type outside it."""
+    """All types that workers have ever registered. No worker has had a handler for any other type."""
 
     types: frozenset[str] = frozenset()
 
 
 class Leader(Struct, frozen=True, kw_only=True):
-    """Which monitor does the work until when."""
+    """The leading monitor, and the end of its term."""
 
     holder: str = ""
     until: Instant = 0.0
-    term: float = 0.0  # seconds the leader asked for; by this, others notice an `until` of a clock that was wrong
+    term: float = 0.0  # seconds; reveals an `until` that was computed with a wrong clock
 
 
 Document = TypeVar("Document", bound=Struct)
@@ -113,11 +112,11 @@ async def change(
     *,
     instead: Callable[[], Awaitable[Document]] | None = None,
 ) -> Document:
-    """Replace a document by what `how` makes of it; again if someone else was faster.
+    """Replace a document by `how(document)`, and try again if another process was faster. Raises StorageError.
 
-    A document that cannot be read is set aside, and what `instead` finds takes its place, by default an empty one.
+    A document that cannot be read is set aside and replaced by the result of `instead`, or by an empty one.
     """
-    for _ in range(_TRIES):
+    for _ in range(_MAX_ATTEMPTS):
         note = await engine.read_note(name)
         try:
             before = kind() if note is None else decode(note, kind)
@@ -135,11 +134,11 @@ async def change(
         except Conflict:
             continue
         return after
-    raise StorageError(f"note {name!r} is written by others all the time; try again")
+    raise StorageError(f"note {name!r} is being changed by other processes; try again")
 
 
 def _encode(document: Struct, over: Note | None) -> bytes:
-    """With the fields that a newer qo wrote into the note it replaces, and this one does not know."""
+    """The document as JSON, with the unknown fields that a newer qo wrote into the replaced note."""
     data = msgspec.json.encode(document)
     if over is None:
         return data
@@ -156,21 +155,21 @@ def decode(note: Note, kind: type[Document]) -> Document:
         document = msgspec.json.decode(note.data, type=kind)
         fields = msgspec.json.decode(note.data, type=dict[str, msgspec.Raw])
     except (*UNREADABLE, TypeError) as error:
-        raise DamagedNote(*note, f"it is no {kind.__name__}: {error}") from error
-    if fields.keys().isdisjoint(kind.__struct_fields__):  # with defaults for all, any object would do
-        raise DamagedNote(*note, f"it is no {kind.__name__}: it has none of its fields")
+        raise DamagedNote(*note, f"it is not a {kind.__name__}: {error}") from error
+    if fields.keys().isdisjoint(kind.__struct_fields__):  # all fields have defaults, so any object would be accepted
+        raise DamagedNote(*note, f"it is not a {kind.__name__}: it has none of the fields")
     if isinstance(document, WorkerNote) and note.name != WORKERS + document.worker_id:
-        raise DamagedNote(*note, f"it speaks of worker {document.worker_id!r:.80}")
+        raise DamagedNote(*note, f"it belongs to worker {document.worker_id!r:.80}")
     return document
 
 
 def is_dead(worker: WorkerNote, now: float, after: float = DEAD_AFTER) -> bool:
-    """The one rule: a worker is dead once a monitor has said so, or once it has been silent for `after` seconds."""
+    """Whether a monitor has marked the worker as dead, or it has sent no heartbeat for `after` seconds."""
     return worker.status == "dead" or now - worker.last_heartbeat > after
 
 
 async def workers(engine: Engine) -> list[WorkerNote]:
-    """Everyone registered, but for those whose notes cannot be read. These are reported once."""
+    """All registered workers. Notes that cannot be read are skipped and reported once."""
     found = []
     for note in await engine.notes(WORKERS):
         try:
@@ -183,23 +182,23 @@ async def workers(engine: Engine) -> list[WorkerNote]:
 async def make_types_known(engine: Engine, types: Iterable[str], *, only_if_room: bool = False) -> KnownTypes:
     """Add to the known types.
 
-    Their note has a limit: beyond it, types that no worker is registered for make room. With `only_if_room`, the new
-    ones push no others out.
+    If their note is full, types for which no worker is registered are removed. With `only_if_room`, the new types do
+    not replace others.
     """
-    wanted = frozenset(types)
+    added = frozenset(types)
     registered: frozenset[str] | None = None
 
     def known(before: KnownTypes) -> KnownTypes:
-        together = before.types | wanted
-        if before.types.issuperset(wanted) or _has_room(together):
-            return KnownTypes(types=together)
+        combined = before.types | added
+        if before.types.issuperset(added) or _has_room(combined):
+            return KnownTypes(types=combined)
         if registered is None:
             raise _Full
-        first = registered if only_if_room else registered | wanted
-        return KnownTypes(types=_as_many_as_fit([*sorted(together & first), *sorted(together - first - wanted)]))
+        first = registered if only_if_room else registered | added
+        return KnownTypes(types=_as_many_as_fit([*sorted(combined & first), *sorted(combined - first - added)]))
 
     async def in_use() -> KnownTypes:
-        """After damage every type that occurs counts as known: a worker may fail tasks of an unknown one."""
+        """After damage, all types in use count as known, because workers may fail tasks of unknown types."""
         registered = {type_ for worker in await workers(engine) for type_ in worker.types}
         return KnownTypes(types=frozenset(registered | {lane.type for lane in await engine.count()}))
 
@@ -224,9 +223,9 @@ def _as_many_as_fit(types: Sequence[str]) -> frozenset[str]:
 
 
 async def set_aside(engine: Engine, error: DamagedNote) -> None:
-    """Keep the bytes of a note that cannot be read, before it is dropped or written over."""
+    """Copy the bytes of a note that cannot be read to the quarantine. Call it before dropping or replacing the note."""
     report(error)
-    folder = ADMIN_NOTES if error.name.startswith(ADMIN_NOTES) else ""  # what was protected stays protected
+    folder = ADMIN_NOTES if error.name.startswith(ADMIN_NOTES) else ""  # protected notes stay protected
     await engine.write_note(f"{folder}{QUARANTINE}{error.name}", error.data, expected=ANY)
 
 
@@ -236,5 +235,5 @@ def _report(name: str, version: str, problem: str) -> None:  # noqa: ARG001 - a 
 
 
 def report(error: DamagedNote) -> None:
-    """Once for each version of a note."""
+    """Log a damaged note, once for each version."""
     _report(error.name, error.version, error.problem)

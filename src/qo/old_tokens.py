@@ -1,6 +1,6 @@
-"""Tokens in the place of earlier versions: the note `tokens`, which every role of a bucket could write.
+"""Tokens of earlier versions, in the note `tokens`, which every role of a bucket could write.
 
-They are never used from there. An administrator looks at them and moves or discards them, with `qo migrate --tokens`.
+They are not accepted. An administrator checks them, and moves or discards them with `qo migrate --tokens`.
 """
 
 import msgspec
@@ -27,37 +27,37 @@ class _OldTokens(Struct, frozen=True):
 
 
 async def refuse_old_tokens(engine: Engine) -> None:
-    """For a store without tokens in their present place: raises InvalidSetting if there are some in the old one.
+    """Raise InvalidSetting if the store has tokens of an earlier version. Call it if the store has no other tokens.
 
-    Without this, a server whose tokens were not moved yet would take the store for one without tokens, and be open.
+    Without this check, a server whose tokens were not moved yet would accept requests without a token.
     """
     if await engine.read_note(OLD_TOKENS) is not None:
         raise InvalidSetting(
-            "the tokens of this store lie where workers and producers of a bucket could write them, and are not used; "
-            "look at them with: qo migrate --check, then keep them with: qo migrate --tokens move, "
-            "or forget them with: qo migrate --tokens discard"
+            "this store has tokens of an earlier version, which every role of a bucket could write; they are not "
+            "accepted. List them with: qo migrate --check, then keep them with: qo migrate --tokens move, "
+            "or remove them with: qo migrate --tokens discard"
         )
 
 
 async def find_old_tokens(engine: Engine) -> list[OldToken] | None:
-    """None: there is nothing in the old place. An empty list: what is there holds no token that can be read."""
+    """The tokens of earlier versions. None: there is no such note. An empty list: the note cannot be read."""
     note = await engine.read_note(OLD_TOKENS)
     return None if note is None else _tokens_in(note)
 
 
 async def move_old_tokens(engine: Engine) -> list[OldToken]:
-    """Trust what is in the old place from now on. Raises InvalidSetting if the present place is taken."""
+    """Accept the old tokens from now on. Raises InvalidSetting if the store has new tokens already."""
     note = await engine.read_note(OLD_TOKENS)
     if note is None:
         return []
     moved = _tokens_in(note)
     if not moved:
-        raise InvalidSetting("what is in the old place of the tokens cannot be read; run: qo migrate --tokens discard")
+        raise InvalidSetting("the tokens of the earlier version cannot be read; run: qo migrate --tokens discard")
     try:
         await engine.write_note(TOKENS, note.data, expected=NEW)
     except Conflict as error:
         raise InvalidSetting(
-            "there are tokens in the present place already, so the old ones are not moved; run: "
+            "the store has new tokens already, so the tokens of the earlier version are not moved; run: "
             "qo migrate --tokens discard"
         ) from error
     await engine.drop_note(OLD_TOKENS)

@@ -145,7 +145,7 @@ class Contended(MemoryEngine):
 
 
 async def test_a_note_nobody_can_ever_write_is_an_error_and_not_an_endless_loop(clock: ManualClock) -> None:
-    with pytest.raises(StorageError, match="'control' is written by others all the time"):
+    with pytest.raises(StorageError, match="'control' is being changed by other processes"):
         await Client(Contended(clock)).controls.pause()
 
 

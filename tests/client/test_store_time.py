@@ -10,13 +10,13 @@ async def test_a_machine_whose_clock_is_set_goes_on_by_the_stores() -> None:
     clocks = store, wall, elapsed
     time = StoreTime(MemoryEngine(store), wall, elapsed)
     assert time() == 1300.0  # it has not looked
-    await time.look()
+    await time.update()
     assert time() == 1000.0
     for clock in clocks:
         clock.advance(10)
     wall.advance(600)
     assert time() == 1010.0
-    await time.look()
+    await time.update()
     assert time() == 1010.0
 
 
@@ -24,10 +24,10 @@ async def test_a_machine_that_was_stopped_looks_again() -> None:
     """A virtual machine whose clocks stood still, until its own was set."""
     store, wall, elapsed = ManualClock(1000.0), ManualClock(1000.0), ManualClock(50.0)
     time = StoreTime(MemoryEngine(store), wall, elapsed)
-    await time.look()
+    await time.update()
     store.advance(600)
-    await time.look()
+    await time.update()
     assert time() == 1000.0  # within the minute for which a look is good
     wall.advance(600)
-    await time.look()
+    await time.update()
     assert time() == 1600.0

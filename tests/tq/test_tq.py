@@ -162,11 +162,11 @@ def test_mistakes_are_named(tq: TaskQueue) -> None:
         tq("a").set_worker_count(0)
     with pytest.raises(InvalidSetting, match="tasks per second"):
         tq("a").set_rate_limit(-1)
-    with pytest.raises(InvalidSetting, match="more than 0"):
+    with pytest.raises(InvalidSetting, match="greater than 0"):
         tq("a").set_timeout(0)
     with pytest.raises(InvalidSetting, match="at least 1"):
         tq("a").add(1, max_attempts=0)
-    with pytest.raises(InvalidSetting, match="comes first and once"):
+    with pytest.raises(InvalidSetting, match="before any other call"):
         tq.init("memory://")
     with pytest.raises(InvalidTask, match="payload"):
         tq("a").add(float("nan"))

@@ -192,7 +192,7 @@ async def _record_in(url: str, action: str, progress: CliAction) -> None:
 async def _record(client: Client, action: str, progress: CliAction) -> None:
     clock = StoreTime(client.engine, system_clock)
     with suppress(StorageError):  # then this machine's clock is used; `record` reports a store that is unreachable
-        await clock.look()
+        await clock.update()
     trail = AuditTrail(client.engine, clock=clock)
     await trail.record(
         new_record(

@@ -102,7 +102,7 @@ class Monitor:
 
     async def check(self) -> Checked:
         """Do one round of checks if this monitor leads. Raises StorageError."""
-        await self._clock.look()
+        await self._clock.update()
         if not await self._lead():
             await self._expiry.update_clock()  # to know of clock steps if this monitor takes over later
             return Checked(led=False)

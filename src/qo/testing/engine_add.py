@@ -42,7 +42,7 @@ class AddContract:
     async def test_adding_without_an_event_loop_is_the_same(self, engine: Engine) -> None:
         """Where the engine can. Threads share the store with each other and with the event loop."""
         if not engine.adds_directly:
-            with pytest.raises(InvalidSetting, match="only through an event loop"):
+            with pytest.raises(InvalidSetting, match="only on an event loop"):
                 engine.add_directly([new(0)])
             return
         first, repeated = new(0, payload=b"1"), new(0, payload=b"2")

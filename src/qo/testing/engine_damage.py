@@ -53,7 +53,7 @@ class DamageContract:
         assert task_id(BAD).encode() in note.data
         counts = await engine.count()
         assert sum(n for lane, n in counts.items() if lane.status is Status.PENDING) in {4, 5}
-        with pytest.raises(DamagedTask, match="restore it from a copy") as caught:
+        with pytest.raises(DamagedTask, match="restore it from a backup") as caught:
             await Client(engine, clock=clock).get(task_id(BAD))
         assert caught.value.task_id == task_id(BAD)
         await engine.history(task_id(BAD))

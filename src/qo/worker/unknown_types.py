@@ -120,7 +120,7 @@ class UnknownTypes:
         }
         unhandled = {}
         if any(number > 0 and lane.status is Status.PENDING for lane, number in counts.items()):
-            await self._store_time.look()
+            await self._store_time.update()
             unhandled = await find_unhandled(self._engine, self._store_time(), counts=counts)
         self._lanes = frozenset(unhandled)
         pending: Counter[str] = Counter()

@@ -225,7 +225,7 @@ class Worker:
         await self._calls.attempt(self._write_registration)
 
     async def _write_registration(self) -> None:
-        await self._store_time.look()
+        await self._store_time.update()
         status = self.status
         await self._registration.announce(status.running, waiting=status.waiting)
 

@@ -157,7 +157,7 @@ class ActionRecorder:
 
     async def _write(self, **about: Any) -> None:
         with contextlib.suppress(StorageError):  # else by this machine's clock
-            await self._clock.look()
+            await self._clock.update()
         await self.trail.record(new_record(at=self._clock(), **about))
 
 
