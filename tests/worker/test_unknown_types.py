@@ -88,10 +88,10 @@ async def test_it_is_warned_about_once_a_minute_with_the_count(
 
     assert await warnings(1, 5) == []  # workers that start together register one by one
     (first,) = await warnings(12, 5)
-    assert first.startswith("2 pending tasks are of types that no running worker handles: typo (2).")
+    assert first.startswith("no running worker handles the types of 2 pending tasks: typo (2).")
     await bench.submit("typo")
     (second,) = await warnings(12, 5)
-    assert second.startswith("3 pending tasks")
+    assert second.startswith("no running worker handles the types of 3 pending tasks")
     bench.handle(lambda: 2, name="typo")
     async with bench.working(types=("typo",)):
         await bench.ended(await bench.submit("typo"))
@@ -112,7 +112,7 @@ async def test_a_type_whose_workers_have_left_is_warned_about_too(
         await checked.check()
         clock.advance(5)
     (warning,) = logged(caplog)
-    assert warning.startswith("1 pending tasks are of types that no running worker handles: elsewhere (1).")
+    assert warning.startswith("no running worker handles the types of 1 pending task: elsewhere (1).")
     caplog.clear()
     note = WorkerNote(worker_id="w", started_at=clock.now, last_heartbeat=clock.now, capacity=1, types=("elsewhere",))
     await timed.queue.engine.write_note(WORKERS + "w", msgspec.json.encode(note), expected=ANY)

@@ -81,7 +81,7 @@ class ClaimPlan:
 
     @property
     def is_busy(self) -> bool:
-        """Whether a claim has returned tasks within the last seconds."""
+        """Whether a claim has returned tasks within the last `_BUSY_PERIOD` seconds."""
         return self._clock() < self._busy_until
 
     def request(self) -> ClaimRequest | None:
@@ -122,7 +122,7 @@ class ClaimPlan:
             self._busy_until = self._clock() + _BUSY_PERIOD
 
     def settled(self, runs: list[Run]) -> None:
-        """Adapt to runs that were settled: their slots are free."""
+        """Adapt to runs that were settled, and let the claim loop use their slots."""
         for run in runs:
             if run.began is None:
                 self._limits.returned(run.task.type)

@@ -191,7 +191,7 @@ class ControlsReader:
 
     @contextlib.contextmanager
     def listening(self) -> Iterator[None]:
-        """Be told of changes made in this process."""
+        """Listen for changes that are made in this process while the block runs."""
         self._loop = asyncio.get_running_loop()
         controls.add_listener(self)
         try:

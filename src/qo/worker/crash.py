@@ -66,7 +66,7 @@ class CrashSettlement(Struct, frozen=True, kw_only=True):
 
 
 def suspects_of(runs: Iterable[RunEntry], holder: int | None) -> list[RunEntry]:
-    """The runs one of which caused the death. `holder` is the thread that held the GIL, if known.
+    """The runs that may have caused the death. `holder` is the thread that held the GIL, if known.
 
     A handler in a child process can hardly kill the worker, so it is a suspect only if there is no other.
     """

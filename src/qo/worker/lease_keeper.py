@@ -55,14 +55,15 @@ class LeaseKeeper:
     def __init__(
         self,
         engine: Engine,
-        held: LeasedRuns,
+        leased_runs: LeasedRuns,
         executors: Executors,
         settler: Settler,
         *,
         lease: LeaseLength,
         clock: Clock,
     ) -> None:
-        self._engine, self._leased_runs, self._executors, self._settler = engine, held, executors, settler
+        self._engine, self._leased_runs = engine, leased_runs
+        self._executors, self._settler = executors, settler
         self._lease, self._clock = lease, clock
         self._none_overdue_before = float("-inf")  # no held lease ends before this instant
 

@@ -86,9 +86,7 @@ class Run:
         self.task, self.handler, self.done = task, handler, done
         self.executor: Any = None  # the executor that will run it
         self.received = received  # when the claim was answered
-        self.lease_until = (
-            lease_until  # earliest end of the lease: counted from the moment the claim or renewal was sent
-        )
+        self.lease_until = lease_until  # counted from the moment the claim or renewal was sent: the earliest end
         self.began: float | None = None  # set right before the handler is called
         self.ended: float | None = None  # set when the handler has ended or was abandoned
         self.ends_at: float | None = None  # when the time limit is reached

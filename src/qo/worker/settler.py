@@ -26,7 +26,7 @@ class Settler:
     def __init__(
         self,
         engine: Engine,
-        held: LeasedRuns,
+        leased_runs: LeasedRuns,
         registration: Registration,
         settled: Callable[[list[Run]], None],
         *,
@@ -34,7 +34,8 @@ class Settler:
         transitions: Transitions,
         clock: Clock,
     ) -> None:
-        self._engine, self._leased_runs, self._registration, self._settled = engine, held, registration, settled
+        self._engine, self._leased_runs = engine, leased_runs
+        self._registration, self._settled = registration, settled
         self._ahead, self._transitions, self._clock = ahead, transitions, clock
         self._loop: asyncio.AbstractEventLoop | None = None  # while `run` runs
         self._reports: deque[tuple[Run, RunOutcome]] = deque()

@@ -88,9 +88,10 @@ class UnknownTypes:
             return
         self._warned_at = self._clock()
         log.warning(
-            "%d pending tasks are of types that no running worker handles: %s. They wait for such a worker; cancel them"
+            "no running worker handles the types of %d pending %s: %s. They wait for such a worker; cancel them"
             " with qo cancel, or start a worker with --fail-unknown-types to fail types that were never registered",
             pending.total(),
+            "task" if pending.total() == 1 else "tasks",
             _shown(pending),
             extra={"unknown_types": dict(pending.most_common(_MAX_SHOWN))},
         )
