@@ -7,7 +7,7 @@ takes. A client reads that note at most twice a minute, and writes it only if no
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Coroutine, Iterable
+from collections.abc import Coroutine, Iterable, Mapping
 from functools import partial
 from typing import Any
 
@@ -16,7 +16,7 @@ from msgspec import Struct
 from qo.clock import Clock, boot_clock
 from qo.engine import Engine
 from qo.errors import QoError
-from qo.model import Counts, Status, lane_matcher
+from qo.model import Counts, Status, Task, lane_matcher
 from qo.notes import DEAD_AFTER, Instant, WorkerNote, change, is_dead, make_types_known, read_or, workers
 
 log = logging.getLogger("qo.client")
@@ -141,6 +141,11 @@ def unhandled_lanes(
         for (queue, type_), number in pending.items()
         if (queue, type_) not in running and not any(covers(queue, type_) for covers in takes)
     }
+
+
+def is_unhandled(task: Task, lanes: Mapping[tuple[str, str], int]) -> bool:
+    """Whether the task is pending in one of these lanes, as `unhandled_lanes` returns them."""
+    return task.status is Status.PENDING and (task.queue, task.type) in lanes
 
 
 async def find_unhandled(

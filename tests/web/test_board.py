@@ -258,7 +258,7 @@ def test_what_no_worker_handles_is_shown_in_every_view():
         taken = submit(api, "dequeued")
         submit(api, "dequeued")
         assert api.take("dequeued").id == taken  # by code that does not register
-        for url in (BOARD, "/api/v1"):
+        for url in (BOARD, "/api/v1", "/api"):
             tasks = api.client.get(f"{url}/tasks").json()["tasks"]
             assert [task.get("id") or task["task_id"] for task in tasks if task["unhandled"]] == [typo], url
             shown = {id: api.client.get(f"{url}/tasks/{id}").json()["unhandled"] for id in (typo, mail, side)}

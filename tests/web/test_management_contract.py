@@ -8,7 +8,7 @@ from tests.web.serving import Served
 NOWHERE = "00000000-0000-8000-8000-000000000000"
 TASK = {
     "id", "type", "payload", "status", "attempts", "maxAttempts", "lastAttemptAt", "nextRetryAt", "result", "error",
-    "failureKind", "runAfter", "createdAt", "updatedAt", "completedAt",
+    "failureKind", "runAfter", "createdAt", "updatedAt", "completedAt", "unhandled",
 }  # fmt: skip
 
 

@@ -12,11 +12,12 @@ from qo.cli.exit_codes import Exit
 from qo.cli.output import clean_lines, duration, plural, print_error, print_json_error
 from qo.cli.params import STATUS, TYPES, Names, Shards, flatten, unique
 from qo.cli.rich_output import data, status_text, table
-from qo.cli.views import Lanes, by_type, find_unhandled_of, is_unhandled, panel, task_table, unhandled_note
+from qo.cli.views import Lanes, by_type, find_unhandled_of, panel, task_table, unhandled_note
 from qo.client import Client
 from qo.clock import iso, system_clock
 from qo.codec import event_view, task_view
 from qo.errors import DamagedTask, TaskNotFound
+from qo.handled_types import is_unhandled
 from qo.model import Event, Filter, Status, Task, check_id, cursor
 
 _MAX_LIMIT = 10_000

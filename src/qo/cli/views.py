@@ -125,7 +125,3 @@ async def find_unhandled_of(client: Client, tasks: Iterable[Task | None]) -> Lan
     if not any(task is not None and task.status is Status.PENDING for task in tasks):
         return {}
     return await find_unhandled(client.engine, system_clock())
-
-
-def is_unhandled(task: Task, lanes: Lanes) -> bool:
-    return task.status is Status.PENDING and (task.queue, task.type) in lanes

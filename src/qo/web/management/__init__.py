@@ -1,1 +1,1 @@
-"""`/api/tasks`: the management dialect, as docs/http.md describes it."""
+"""`/api/tasks`: the management API, described in docs/http.md."""

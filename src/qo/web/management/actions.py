@@ -1,4 +1,4 @@
-"""A hand on tasks and workers: retry, delete, clean up, pause, limit."""
+"""Actions on tasks and workers: retry, cancel, delete, pause, limit."""
 
 from typing import Any
 
@@ -30,7 +30,7 @@ class Paused(Struct, frozen=True):
 
 
 class RateLimit(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
-    tasks_per_second: Rate  # 0 lifts the limit
+    tasks_per_second: Rate  # 0 removes the limit
 
 
 class Deleted(Struct, frozen=True):
@@ -38,12 +38,12 @@ class Deleted(Struct, frozen=True):
 
 
 class NotNow(InvalidTask):
-    """This dialect answers 400, not 409, where a task's status does not allow something."""
+    """The status of the task does not allow the action. This API responds with 400, not 409."""
 
 
 @post("/{task_id:str}/retry", opt=OPERATE | HIDDEN, status_code=200, responses=problems(404))
 async def retry_task(request: Request[Any, Any, Any], task_id: FromPath[str]) -> Retried:
-    """Retry a failed task now, its attempts reset. 400 if it has not failed."""
+    """Retry a failed task now and reset its attempts. 400 if it has not failed."""
     client = server_of(request).client
     task = await found(request, task_id)
     if word(task) != "failed":
@@ -59,7 +59,9 @@ async def retry_task(request: Request[Any, Any, Any], task_id: FromPath[str]) ->
 
 @post("/{task_id:str}/cancel", opt=OPERATE | HIDDEN, status_code=200, responses=problems(404))
 async def cancel_task(request: Request[Any, Any, Any], task_id: FromPath[str]) -> Retried:
-    """End a task that has not ended: no further attempt, and the result of a running one is dropped. 400 if it has."""
+    """Cancel an unfinished task: it is not attempted again, and the result of a running attempt is discarded.
+
+    400 if the task has finished."""
     client = server_of(request).client
     task = await found(request, task_id)
     try:
@@ -85,11 +87,13 @@ async def delete_task(request: Request[Any, Any, Any], task_id: FromPath[str]) -
     if is_retrying(task):
         if not all(await client.apply([withdraw(task.id)])):
             raise NotNow("status", f"task {task.id} is not failed any more")  # a worker was faster
-        action.verb, action.number = "cancel", 1  # that much is done
+        action.verb, action.number = "cancel", 1  # the task is cancelled even if the deletion fails
     try:
         await client.delete(task.id)
     except WrongStatus as error:
-        raise NotNow("status", f"task {task.id} is {word(task)}; only completed and failed ones are deleted") from error
+        raise NotNow(
+            "status", f"task {task.id} is {word(task)}; only completed and failed tasks can be deleted"
+        ) from error
     action.verb = "delete"
     log_transition(request, "deleted", task)
 
@@ -113,7 +117,7 @@ async def clean_up(request: Request[Any, Any, Any], olderThan: FromQuery[str]) -
 
 @post("/pause", opt=OPERATE, status_code=200, responses=problems())
 async def pause(request: Request[Any, Any, Any]) -> Paused:
-    """Stop all workers from starting tasks."""
+    """Pause all workers: they start no more tasks."""
     control = await server_of(request).client.controls.pause()
     log_transition(request, "paused")
     return Paused(control.paused)
@@ -121,7 +125,7 @@ async def pause(request: Request[Any, Any, Any]) -> Paused:
 
 @post("/resume", opt=OPERATE, status_code=200, responses=problems())
 async def resume(request: Request[Any, Any, Any]) -> Paused:
-    """Let all workers start tasks again."""
+    """Resume all workers."""
     control = await server_of(request).client.controls.resume()
     log_transition(request, "resumed")
     return Paused(control.paused)
@@ -129,11 +133,11 @@ async def resume(request: Request[Any, Any, Any]) -> Paused:
 
 @post("/rate-limit", opt=OPERATE, status_code=200, responses=problems(413, 415))
 async def limit_rate(request: Request[Any, Any, Any], data: JSONBody[RateLimit]) -> RateLimit:
-    """Let each worker start at most so many tasks a second; 0 lifts the limit."""
+    """Limit how many tasks each worker starts per second. 0 removes the limit."""
     describe_action(request, f"{data.tasks_per_second:g} a second")
     try:
         await server_of(request).client.controls.limit_rate(data.tasks_per_second)
     except InvalidTask as error:
-        raise InvalidTask("tasksPerSecond", "must be a number from 0 on; 0 is no limit") from error
+        raise InvalidTask("tasksPerSecond", "must be a number of at least 0; 0 means no limit") from error
     log_transition(request, "limited", rate_limit=data.tasks_per_second)
     return data

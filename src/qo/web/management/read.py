@@ -41,7 +41,8 @@ class ManagedStats(Struct, frozen=True, kw_only=True, rename="camel"):
 @get("/{task_id:str}", opt=READ | HIDDEN, responses=problems(404))
 async def get_task(request: Request[Any, Any, Any], task_id: FromPath[str]) -> ManagedTask:
     """A task by its id."""
-    return managed(await found(request, task_id))
+    task = await found(request, task_id)
+    return managed(task, unhandled=task.id in await server_of(request).unhandled.ids([task]))
 
 
 @get("/", opt=READ | LIMITED, responses=problems())
@@ -52,7 +53,7 @@ async def list_managed(
     limit: Annotated[int, QueryParameter(ge=1, le=100)] = 50,
     offset: Annotated[int, QueryParameter(ge=0, le=MAX_OFFSET)] = 0,
 ) -> ManagedPage:
-    """Tasks, newest first; `status` may be repeated. Beyond an offset of 10,000, page with /api/v1/tasks."""
+    """Tasks, newest first. `status` can be repeated. Beyond an offset of 10,000, use /api/v1/tasks."""
     server = server_of(request)
     words = set(status or WORDS)
     types = () if type is None else (check_type("type", type),)
@@ -64,7 +65,7 @@ async def list_managed(
 
 @get("/stats", opt=READ | LIMITED, responses=problems())
 async def show_managed_stats(request: Request[Any, Any, Any]) -> ManagedStats:
-    """How many tasks there are, by status, then by type."""
+    """The number of tasks by status, in total and by type."""
     totals: dict[Word, int] = dict.fromkeys(WORDS, 0)
     by_type: dict[str, dict[Word, int]] = {}
     for (type_, word), number in (await tally(request)).items():
@@ -76,7 +77,11 @@ async def show_managed_stats(request: Request[Any, Any, Any]) -> ManagedStats:
 async def _shown(server: Server, tasks: list[Task]) -> list[ManagedTask]:
     """All tasks of the page, so that offsets stay valid. Tasks beyond the byte budget come without values."""
     whole = await values_within(server.client.engine, tasks)
-    return [*map(managed, whole), *map(without_values, tasks[len(whole) :])]
+    unhandled = await server.unhandled.ids(tasks)
+    return [
+        *(managed(task, unhandled=task.id in unhandled) for task in whole),
+        *(without_values(task, unhandled=task.id in unhandled) for task in tasks[len(whole) :]),
+    ]
 
 
 async def find_at_offset(client: Client, where: Filter | None, *, limit: int, offset: int) -> list[Task]:

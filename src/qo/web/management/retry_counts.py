@@ -1,4 +1,4 @@
-"""How many tasks wait for their next attempt, by type. This dialect counts them as failed."""
+"""The number of tasks that wait for a retry, by type. The management API counts them as failed."""
 
 import asyncio
 from collections import Counter
@@ -9,9 +9,9 @@ from qo.model import Counts, Filter, Status, cursor
 from qo.web.callers import WHOLE_STORE, AccessLimits
 
 _PAGE_SIZE = 500
-_CHEAP = 1000  # pending tasks; the answer for more is kept for a while, because some stores look at each of them
-_REST_FACTOR = 20.0  # times as long as counting took, its answer is kept
-_LONGEST_REST = 60.0  # seconds
+_MAX_CHEAP = 1000  # pending tasks; with more, a count is reused, because some stores read each pending task
+_AGE_FACTOR = 20.0  # a count is reused for this many times its duration
+_MAX_AGE = 60.0  # seconds
 _WAITING = Filter(statuses=(Status.PENDING,), retrying=True)
 
 
@@ -20,10 +20,10 @@ class RetryCounts:
         self._engine = engine
         self._known: Counter[tuple[str, str]] = Counter()  # by queue and type
         self._known_until = float("-inf")
-        self._turn = asyncio.Lock()  # requests that ask at the same time share one count
+        self._counting = asyncio.Lock()  # concurrent requests share one count
 
     async def by_type(self, counts: Counts, limits: AccessLimits = WHOLE_STORE) -> Counter[str]:
-        """Of the tasks within the limits. `counts` tells how many tasks are pending in all."""
+        """Counts inside the limits. `counts` are the counts of the whole store."""
         found = Counter[str]()
         for (queue, type), number in (await self._by_lane(counts)).items():
             if limits.includes(queue, type):
@@ -34,11 +34,11 @@ class RetryCounts:
         pending = sum(number for lane, number in counts.items() if lane.status is Status.PENDING)
         if not pending:
             return Counter()
-        async with self._turn:
+        async with self._counting:
             began = boot_clock()
-            if pending <= _CHEAP or began >= self._known_until:
+            if pending <= _MAX_CHEAP or began >= self._known_until:
                 self._known = await self._count()
-                self._known_until = boot_clock() + min(_LONGEST_REST, _REST_FACTOR * (boot_clock() - began))
+                self._known_until = boot_clock() + min(_MAX_AGE, _AGE_FACTOR * (boot_clock() - began))
             return self._known
 
     async def _count(self) -> Counter[tuple[str, str]]:

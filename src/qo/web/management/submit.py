@@ -1,4 +1,4 @@
-"""Tasks in."""
+"""Create tasks."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ from qo.web.http.server import log_transition, server_of
 from qo.web.http.visibility import check_may_submit, found
 from qo.web.management.views import Word, word
 
-MOST_ATTEMPTS = 10_000
+MAX_ATTEMPTS = 10_000
 _NAMES = {"max_retries": "options.maxAttempts", "run_at": "options.runAfter"}
 
 
@@ -44,8 +44,8 @@ class CreatedTask(Struct, frozen=True, kw_only=True, rename="camel"):
 async def create_task(request: Request[Any, Any, Any], data: JSONBody[NewManagedTask]) -> CreatedTask:
     """Create a task."""
     client = server_of(request).client
-    if not 1 <= data.options.max_attempts <= MOST_ATTEMPTS:
-        raise InvalidTask("options.maxAttempts", f"must be a whole number from 1 to {MOST_ATTEMPTS:,}")
+    if not 1 <= data.options.max_attempts <= MAX_ATTEMPTS:
+        raise InvalidTask("options.maxAttempts", f"must be a whole number from 1 to {MAX_ATTEMPTS:,}")
     try:
         task = client.new_task(
             data.type,
@@ -59,6 +59,6 @@ async def create_task(request: Request[Any, Any, Any], data: JSONBody[NewManaged
         raise rename_field(error, _NAMES) from error
     check_may_submit(request, [task])
     submitted = await client.submit(task)
-    stored = await found(request, submitted.id)  # the store stamps the instant
+    stored = await found(request, submitted.id)  # the store sets created_at
     log_transition(request, "queued", stored)
     return CreatedTask(id=stored.id, type=stored.type, status=word(stored), created_at=iso(stored.created_at))

@@ -38,7 +38,7 @@ def word(task: Task) -> Word:
 
 
 def filter_of(words: Collection[Word], types: tuple[str, ...]) -> Filter:
-    """The tasks these words name."""
+    """A filter for the tasks with one of these statuses."""
     statuses = {status for name in words for status in STATUSES[name]}
     if "failed" in words:
         statuses.add(Status.PENDING)
@@ -47,6 +47,9 @@ def filter_of(words: Collection[Word], types: tuple[str, ...]) -> Filter:
 
 
 class ManagedTask(Struct, frozen=True, kw_only=True, rename="camel"):
+    """A task. `unhandled`: it is pending and no worker handles its type. `valuesOmitted`, in a list: payload and result
+    are left out because the page is large; request the task by its id."""
+
     id: str
     type: str
     payload: Any
@@ -62,14 +65,16 @@ class ManagedTask(Struct, frozen=True, kw_only=True, rename="camel"):
     created_at: str
     updated_at: str
     completed_at: str | None
-    values_omitted: bool | UnsetType = UNSET  # in a list: payload and result are left out, ask for the task by its id
+    unhandled: bool
+    values_omitted: bool | UnsetType = UNSET
 
 
-def without_values(task: Task) -> ManagedTask:
-    return replace(managed(replace(task, payload=b"null", result=None)), values_omitted=True)
+def without_values(task: Task, *, unhandled: bool) -> ManagedTask:
+    light = replace(task, payload=b"null", result=None)
+    return replace(managed(light, unhandled=unhandled), values_omitted=True)
 
 
-def managed(task: Task) -> ManagedTask:
+def managed(task: Task, *, unhandled: bool) -> ManagedTask:
     return ManagedTask(
         id=task.id,
         type=task.type,
@@ -86,11 +91,12 @@ def managed(task: Task) -> ManagedTask:
         created_at=iso(task.created_at),
         updated_at=iso(task.updated_at),
         completed_at=iso(task.completed_at),
+        unhandled=unhandled,
     )
 
 
 def attempts(task: Task) -> int:
-    """Executions since the task was submitted or reset: the failed ones, and the one that runs or succeeded."""
+    """Attempts since the task was submitted or reset: the failed ones, and the one that runs or succeeded."""
     return task.failures + (1 if word(task) in ("processing", "completed") else 0)
 
 
@@ -99,7 +105,7 @@ def next_retry_at(task: Task) -> str | None:
 
 
 def _last_attempt_at(task: Task) -> str | None:
-    """When the last attempt began; once it failed and the task waits again, when it ended."""
+    """When the last attempt started; for a task that waits for a retry, when the last attempt ended."""
     if task.status is Status.PENDING:
         return iso(task.updated_at) if task.failures else None
     return iso(task.started_at)
