@@ -154,7 +154,7 @@ def test_pages_follow_each_other_in_any_order(api: Served):
 
 
 async def test_a_search_stops_after_so_many_and_says_where_to_go_on(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(search, "READ_AT_MOST", 100)
+    monkeypatch.setattr(search, "MAX_READ", 100)
     monkeypatch.setattr(search, "_BATCH", 50)
     monkeypatch.setattr(search, "WINDOW", 30)
     async with Client(MemoryEngine()) as queue:
@@ -189,7 +189,7 @@ def test_acting_by_id_tells_what_was_refused(api: Served):
     api.break_down(type="f")
     answer = act(api, "replay", ids=[failed, waiting, failed])
     assert answer["done"] == 1 and [each["id"] for each in answer["refused"]] == [waiting]
-    assert answer["refused"][0]["why"] == "it is pending; this takes archived, cancelled, failed"
+    assert answer["refused"][0]["why"] == "the task is pending; allowed: archived, cancelled, failed"
     assert act(api, "cancel", ids=[failed])["done"] == 1
     assert act(api, "archive", ids=[failed])["done"] == 1
     assert act(api, "delete", ids=[failed])["done"] == 1

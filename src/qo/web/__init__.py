@@ -1,4 +1,4 @@
-"""The HTTP face: two REST dialects over one queue, tokens, health, live updates."""
+"""The server: REST APIs, the dashboard, the worker protocol, tokens, health checks, live updates."""
 
 from qo.web.app import create_app
 from qo.web.http.settings import Level, WebSettings

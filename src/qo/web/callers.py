@@ -1,7 +1,7 @@
-"""Who makes a request, and which part of the store it may see and change.
+"""Callers: who makes a request, and which part of the store it can see and change.
 
-The gate in `access.py` puts a `Caller` on every admitted connection; handlers ask it. A token is one kind of caller.
-What a caller may do is its scopes; where it may do it is its limits. An answer looks as if nothing lay outside them.
+The gate in `http/access.py` puts a `Caller` on every admitted connection. A token is one kind of caller. The scopes of
+a caller say what it can do, its limits where. Responses look as if nothing existed outside the limits.
 """
 
 from collections.abc import Collection, Sequence
@@ -22,12 +22,12 @@ class Scope(StrEnum):
     READ = "read"  # see tasks, counts, workers and controls
     SUBMIT = "submit"  # add tasks
     WORK = "work"  # the worker protocol: poll, renew, settle
-    OPERATE = "operate"  # cancel, replay, archive, pause, limit, drain; and see
-    ADMIN = "admin"  # all of these, and delete
-    ENGINE = "engine"  # the engine port: the whole store, without any check. For native workers
+    OPERATE = "operate"  # read, cancel, replay, archive, pause, limit and drain
+    ADMIN = "admin"  # all of these, and delete tasks
+    ENGINE = "engine"  # the engine port: the whole store without limits, for native workers
 
 
-# What a scope allows besides itself. Nothing implies `engine`: it knows no queues and shows the leases of others.
+# Scopes that a scope includes. None includes `engine`, which has no limits and shows the leases of all workers.
 IMPLIED: dict[Scope, frozenset[Scope]] = {
     Scope.OPERATE: frozenset({Scope.READ}),
     Scope.ADMIN: frozenset({Scope.READ, Scope.SUBMIT, Scope.WORK, Scope.OPERATE}),
@@ -35,19 +35,19 @@ IMPLIED: dict[Scope, frozenset[Scope]] = {
 
 
 def allows(granted: Collection[Scope], scope: Scope) -> bool:
-    """Whether one of these scopes is, or implies, this one."""
+    """Whether one of the granted scopes is or includes this one."""
     return scope in granted or any(scope in IMPLIED.get(each, ()) for each in granted)
 
 
 class AccessLimits(Struct, frozen=True, kw_only=True):
-    """Queues and types, empty for all. A task is inside if both its queue and its type are."""
+    """Queues and types; empty means all. A task is inside if both its queue and its type are."""
 
     queues: frozenset[str] = frozenset()
     types: frozenset[str] = frozenset()
 
     @property
     def is_whole(self) -> bool:
-        """Whether nothing lies outside."""
+        """Whether there are no limits."""
         return not self.queues and not self.types
 
     def includes(self, queue: str, type: str) -> bool:
@@ -65,11 +65,11 @@ class AccessLimits(Struct, frozen=True, kw_only=True):
         return not self.queues and (not self.types or type in self.types)
 
     def covers(self, other: "AccessLimits") -> bool:
-        """Whether nothing of the other lies outside these."""
+        """Whether everything inside the other limits is inside these."""
         return _covers(self.queues, other.queues) and _covers(self.types, other.types)
 
     def narrow(self, where: Filter) -> Filter | None:
-        """The filter within these limits; None if nothing can match. In a filter, too, empty means all."""
+        """The filter restricted to these limits; None if nothing can match. Empty means all in filters, too."""
         queues, types = _inside(where.queues, self.queues), _inside(where.types, self.types)
         if queues is None or types is None:
             return None
@@ -78,7 +78,7 @@ class AccessLimits(Struct, frozen=True, kw_only=True):
         return replace(where, queues=queues, types=types)
 
     def count(self, counts: Counts) -> Counts:
-        """The counts of what is inside."""
+        """The counts inside the limits."""
         if self.is_whole:
             return counts
         covers = lane_matcher(self.queues, self.types)
@@ -93,7 +93,7 @@ def _covers(names: frozenset[str], others: frozenset[str]) -> bool:
 
 
 def join_limits(alternatives: Sequence[AccessLimits]) -> AccessLimits:
-    """What lies inside any of these, if lists of queues and types can say that; else the first."""
+    """The union of these limits if it can be expressed as queues and types, or else the first."""
     first = alternatives[0]
     widest = next((each for each in alternatives if all(each.covers(other) for other in alternatives)), None)
     if widest is not None:
@@ -114,27 +114,27 @@ def _inside(asked: tuple[str, ...], limit: frozenset[str]) -> tuple[str, ...] | 
 
 
 class LimitedRole(Struct, frozen=True, kw_only=True):
-    """Scopes that hold within limits."""
+    """Scopes that apply inside limits."""
 
     scopes: frozenset[Scope]
     limits: AccessLimits
 
 
 class Caller(Struct, frozen=True, kw_only=True):
-    """Who makes a request. `id` never changes and is never given to another; `name` is what people call it."""
+    """Who makes a request. `id` is unique and never reused; `name` is for people."""
 
     id: str
     name: str
     kind: CallerKind
-    scopes: frozenset[Scope]  # as granted; ask `may`, which knows what they imply
+    scopes: frozenset[Scope]  # as granted; use `may`, which adds the included scopes
     limits: AccessLimits = WHOLE_STORE
-    limited_roles: tuple[LimitedRole, ...] = ()  # of a person: what else it may do, each within limits of its own
+    limited_roles: tuple[LimitedRole, ...] = ()  # of a user: further scopes, each with its own limits
     expires_at: float | None = None
 
     def within(self, scope: Scope) -> "Caller | None":
-        """This caller with the limits that hold for what the scope allows; None if it may not do that anywhere.
+        """This caller with the limits that apply to the scope; None if it does not have the scope anywhere.
 
-        It then has those scopes only that hold everywhere within these limits.
+        The returned caller has the scopes that apply everywhere inside these limits.
         """
         if self.may(scope):
             return self
@@ -146,19 +146,19 @@ class Caller(Struct, frozen=True, kw_only=True):
         return replace(self, scopes=self.scopes.union({scope}, *held), limits=limits)
 
     def may_somewhere(self, scope: Scope) -> bool:
-        """Whether it may do this within any limits."""
+        """Whether it has the scope inside some limits."""
         return self.may(scope) or any(allows(role.scopes, scope) for role in self.limited_roles)
 
     def may(self, scope: Scope) -> bool:
-        """Whether it may do this at all. Where: see its limits. The engine port cannot keep to any."""
+        """Whether it has the scope inside its limits. The engine port cannot apply limits, so limits exclude it."""
         if scope is Scope.ENGINE and not self.limits.is_whole:
             return False
         return allows(self.scopes, scope)
 
     def may_see(self, task: Task) -> bool:
-        """Whether the task exists, as far as this caller is told."""
+        """Whether the task is inside the limits."""
         return self.limits.includes_task(task)
 
 
-# Without any token, a program on this machine. It may do everything.
+# A program on this machine, while the server has no token. It has all scopes.
 LOCAL_CALLER = Caller(id="anyone", name="anyone", kind="local", scopes=frozenset(Scope))

@@ -1,4 +1,4 @@
-"""The dashboard's files: `/` leads to `/ui/`, and what is there is read once and never changes while we run."""
+"""The files of the dashboard under `/ui/`, read once at startup. `/` redirects to them."""
 
 from hashlib import sha256
 from pathlib import Path
@@ -32,7 +32,7 @@ _TYPES: Final = {
     ".json": "application/json",
 }
 _INDEX: Final = "index.html"
-_PLACE: Final = "/ui/"
+_PATH_PREFIX: Final = "/ui/"
 
 
 class Asset(Struct, frozen=True):
@@ -41,7 +41,7 @@ class Asset(Struct, frozen=True):
     etag: str
 
     def headers(self) -> dict[str, str]:
-        """Always asked for anew, answered 304 while it is the same: a new version is never mixed with an old one."""
+        """Browsers revalidate every file, so that files of two versions are never mixed."""
         return {"etag": self.etag, "cache-control": "no-cache", "content-security-policy": POLICY}
 
     def known_to(self, if_none_match: str) -> bool:
@@ -53,24 +53,24 @@ def _asset(name: str, body: bytes) -> Asset:
 
 
 def read_assets(*, has_login: bool = False) -> dict[str, Asset]:
-    """By name. A name that is not in it is no file: nothing a caller sends becomes a path."""
+    """All files by name. Requests are looked up here, so nothing a caller sends becomes a path."""
     files = {path.relative_to(FOLDER).as_posix(): path for path in FOLDER.rglob("*") if path.suffix in _TYPES}
     assets = {name: _asset(name, path.read_bytes()) for name, path in files.items()}
     return assets | {"config.json": _asset("config.json", msgspec.json.encode(CONFIG | (LOGIN if has_login else {})))}
 
 
 class Files:
-    """The files, past all routing: a page is some thirty of them, and each would cost as much as a question."""
+    """Serves the files without routing: a page consists of about thirty files."""
 
     def __init__(self, *, has_login: bool = False) -> None:
         self._assets = read_assets(has_login=has_login)
 
     def find(self, scope: HTTPScope) -> Asset | None:
-        """What is not plainly a file is for the routes to answer."""
+        """The file of the request; None if the routes handle it."""
         if scope["method"] != "GET":
             return None
         path = scope["path"].removeprefix(scope.get("root_path", ""))
-        return self._assets.get(path[len(_PLACE) :]) if path.startswith(_PLACE) else None
+        return self._assets.get(path[len(_PATH_PREFIX) :]) if path.startswith(_PATH_PREFIX) else None
 
     @staticmethod
     async def send(asset: Asset, scope: HTTPScope, send: Send) -> None:
@@ -94,21 +94,21 @@ def assets_of(state: State) -> dict[str, Asset]:
 
 
 @get("/", opt=PUBLIC, include_in_schema=False)
-async def front_door() -> Response[bytes]:
-    return _to("ui/")
+async def redirect_to_dashboard() -> Response[bytes]:
+    return _redirect("ui/")
 
 
-def _to(place: str) -> Response[bytes]:
-    """A relative way, so that it holds wherever the application is mounted."""
+def _redirect(place: str) -> Response[bytes]:
+    """A relative redirect works wherever the application is mounted."""
     return Response(b"", status_code=307, headers={"Location": place}, media_type="text/plain")
 
 
 @get(["/ui", "/ui/{name:path}"], opt=PUBLIC, include_in_schema=False)
 async def show_file(request: Request[Any, Any, Any], name: FromPath[str] = "") -> Response[bytes]:
-    """What `Files` did not answer: the page itself, and what is not there."""
+    """The page itself, and 404 for unknown files."""
     if not name and not request.scope["raw_path"].endswith(b"/"):
-        return _to("ui/")  # else what the page refers to would lie beside it
-    reports_of(request.app.state)  # from the first page on: a counter that is missing looks like one that is 0
+        return _redirect("ui/")  # relative links of the page need the slash
+    reports_of(request.app.state)  # creates the counter: Prometheus needs it before the first report
     asset = assets_of(request.app.state).get(name.strip("/") or _INDEX)
     if asset is None:
         raise NotFoundException(f"the dashboard has no file {name!r:.80}")
@@ -119,7 +119,7 @@ async def show_file(request: Request[Any, Any, Any], name: FromPath[str] = "") -
 
 @post("/ui/reports", opt=PUBLIC, status_code=204, include_in_schema=False)
 async def report(request: Request[Any, Any, Any]) -> None:
-    """A browser stopped something on our page. It is counted (`dashboard_csp_reports_total`), not read."""
+    """Counts reports of browsers about the content security policy (`dashboard_csp_reports_total`)."""
     reports_of(request.app.state).inc()
 
 
@@ -128,10 +128,12 @@ def reports_of(state: State) -> Counter:
     if counter is None:
         registry = metrics_of(state).registry
         counter = Counter(
-            "dashboard_csp_reports_total", "Scripts or styles a browser refused on the dashboard.", registry=registry
+            "dashboard_csp_reports_total",
+            "Scripts or styles that browsers blocked on the dashboard.",
+            registry=registry,
         )
         state["csp_reports"] = counter
     return counter
 
 
-router = Router(path="/", route_handlers=[front_door, show_file, report])
+router = Router(path="/", route_handlers=[redirect_to_dashboard, show_file, report])

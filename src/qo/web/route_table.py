@@ -1,4 +1,4 @@
-"""Which token may call which route, drawn from the routes themselves: docs/access.md, and what its tests expect."""
+"""The table of routes and scopes in docs/access.md, generated from the routes. Tests compare the server with it."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -27,11 +27,11 @@ class RouteAccess(Struct, frozen=True, kw_only=True):
     method: str
     path: str
     scope: Scope | None  # None: public
-    outside: Outside | None  # None: only for tokens without limits
+    outside: Outside | None  # None: for tokens without limits only
     note: str = ""
 
     def admits(self, caller: Caller) -> bool:
-        """Whether the caller is let in. The handler then keeps to its limits."""
+        """Whether the caller can use the route. The handler applies the limits."""
         if self.scope is None:
             return True
         admitted = caller.within(self.scope)
@@ -43,7 +43,7 @@ class RouteAccess(Struct, frozen=True, kw_only=True):
 
 
 def routes_of(app: Litestar) -> list[RouteAccess]:
-    """Every route, the engine port's calls one by one, in the order of their paths."""
+    """All routes sorted by path, with one entry for each call of the engine port."""
     found = []
     for route in app.routes:
         for handler in route.route_handlers if isinstance(route, HTTPRoute) else ():
@@ -52,7 +52,7 @@ def routes_of(app: Litestar) -> list[RouteAccess]:
 
 
 def _accesses(path: str, method: str, handler: HTTPRouteHandler) -> Iterator[RouteAccess]:
-    if method not in _METHODS:  # OPTIONS, which the framework answers
+    if method not in _METHODS:  # OPTIONS is handled by the framework
         return
     opt = handler.opt
     scope = None if opt.get("public") else Scope(opt.get("scope", Scope.ADMIN))
@@ -62,7 +62,7 @@ def _accesses(path: str, method: str, handler: HTTPRouteHandler) -> Iterator[Rou
 
 
 def render(routes: list[RouteAccess]) -> str:
-    """The whole page, as Markdown."""
+    """The page as Markdown."""
     return "\n".join([*_head(), *_tables([each for each in routes if each.scope is not None]), *_public(routes), ""])
 
 
@@ -114,4 +114,4 @@ def _row(*cells: str) -> str:
 if __name__ == "__main__":
     from qo.web import create_app
 
-    print(render(routes_of(create_app("memory://"))), end="")  # noqa: T201 - it prints the page
+    print(render(routes_of(create_app("memory://"))), end="")  # noqa: T201 - this command prints the page

@@ -1,14 +1,14 @@
-"""The words of `/api/v1` for statuses and priorities. Only this edge speaks them.
+"""Statuses and priorities as `/api/v1` and the worker protocol name them.
 
-| ours        | here          | when |
+| model       | `/api/v1`     | when |
 |-------------|---------------|------|
 | `pending`   | `queued`      | |
 | `running`   | `executing`   | |
 | `completed` | `completed`   | |
 | `failed`    | `dead_letter` | its retries are used up |
-| `failed`    | `failed`      | it failed for good before that: `Fail`, `reject` |
+| `failed`    | `failed`      | it failed permanently before that: `Fail`, `reject` |
 | `cancelled` | `cancelled`   | |
-| `archived`  | what it was before | with `archived` true |
+| `archived`  | its previous status | with `archived` true |
 
 Priorities 0, 1 to 6 and 7 to 9 are `high`, `medium` and `low`.
 """
@@ -47,7 +47,7 @@ def task_word(task: Task) -> Word:
 
 
 def effective_level(task: Task, now: float) -> LevelWord:
-    """The level a task has come to by waiting, until now or until its handler began."""
+    """The level after ageing, at the present or at the start of the handler."""
     waits = task.status is Status.PENDING or task.is_claimed_only
     waited_until = now if waits else task.started_at or task.due_at
     return level_word(effective_priority(task.priority, task.due_at, task.rank, waited_until))

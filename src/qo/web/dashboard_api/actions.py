@@ -1,4 +1,4 @@
-"""Acting on tasks: on some by their ids, or on all that match, a few thousand a request."""
+"""Actions on tasks, by id or by filter, a few thousand tasks per request."""
 
 from collections.abc import Callable
 from typing import Annotated, Any, Literal
@@ -24,9 +24,9 @@ from qo.web.http.problems import problems
 from qo.web.http.server import known_id, log_transition, server_of
 from qo.web.http.visibility import visible
 
-MOST = 10_000
-_BATCH = 500
-_TOLD = 20  # refusals told one by one
+MAX_TASKS = 10_000  # per request
+_BATCH_SIZE = 500
+_MAX_REASONS = 20  # refused tasks that are read to give a reason
 
 Action = Literal["replay", "archive", "cancel", "delete"]
 
@@ -45,12 +45,12 @@ KINDS: dict[Action, ActionKind] = {
 
 
 class Act(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`ids` or `filter`, one of them. With a filter, `after` is the `next` of the answer before."""
+    """Either `ids` or `filter`. With a filter, `after` is the `next` of the previous response."""
 
     action: Action
-    ids: Annotated[list[str], Meta(max_length=MOST)] | None = None
+    ids: Annotated[list[str], Meta(max_length=MAX_TASKS)] | None = None
     filter: TaskFilter | None = None
-    limit: Annotated[int, Meta(ge=1, le=MOST)] = 1000
+    limit: Annotated[int, Meta(ge=1, le=MAX_TASKS)] = 1000
     after: str = ""
 
 
@@ -60,7 +60,7 @@ class Refusal(Struct, frozen=True):
 
 
 class Acted(Struct, frozen=True, kw_only=True):
-    """How many it was, some of those that were refused, and where to go on if others may match."""
+    """The number of changed tasks, the refused tasks, and `next` if more tasks may match."""
 
     done: int
     refused: list[Refusal]
@@ -68,7 +68,7 @@ class Acted(Struct, frozen=True, kw_only=True):
 
 
 class Cleanup(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    older_than: Annotated[float, Meta(ge=0, le=3_200_000_000)]  # seconds since they ended
+    older_than: Annotated[float, Meta(ge=0, le=3_200_000_000)]  # seconds since the end of the task
     status: Annotated[list[Literal["completed", "failed", "cancelled", "archived"]], Meta(min_length=1)]
 
 
@@ -78,17 +78,17 @@ class Cleaned(Struct, frozen=True):
 
 @post("/act", opt=OPERATE | LIMITED | {"note": "deleting needs `admin`"}, status_code=200, responses=problems(413, 415))
 async def act(request: Request[Any, Any, Any], data: JSONBody[Act]) -> Acted:
-    """Replay, archive, cancel or delete: the tasks named, or up to `limit` of those that match, newest first.
+    """Replay, archive, cancel or delete tasks: those with the given ids, or up to `limit` matching ones, newest first.
 
-    To delete needs the scope `admin`."""
+    Deleting needs the scope `admin`."""
     client, kind = server_of(request).client, KINDS[data.action]
     if data.action == "delete":
         admin = caller_of(request).within(Scope.ADMIN)
         if admin is None:
-            raise PermissionDeniedException("to delete needs a token with the scope admin")
-        put_caller(request, admin)  # from here on within the limits for admins
+            raise PermissionDeniedException("deleting needs a token with the scope admin")
+        put_caller(request, admin)  # the limits of the scope admin apply from here on
     if (data.ids is None) == (data.filter is None):
-        raise InvalidTask("ids", "give ids or a filter, one of them")
+        raise InvalidTask("ids", "send either ids or a filter")
     action = describe_action(request, _in_words(data.filter))
     action.verb = data.action
     if data.ids is not None:
@@ -101,7 +101,7 @@ async def act(request: Request[Any, Any, Any], data: JSONBody[Act]) -> Acted:
 
 @post("/cleanup", opt=ADMIN | LIMITED, status_code=200, responses=problems(413, 415))
 async def clean(request: Request[Any, Any, Any], data: JSONBody[Cleanup]) -> Cleaned:
-    """Delete what ended so long ago."""
+    """Delete tasks that ended longer ago than `older_than` seconds."""
     ended = Filter(statuses=tuple(Status(word) for word in data.status), finished_for=data.older_than)
     where = caller_of(request).limits.narrow(ended)
     action = describe_action(request, f"older than {data.older_than:g} s", status=data.status)
@@ -112,7 +112,7 @@ async def clean(request: Request[Any, Any, Any], data: JSONBody[Cleanup]) -> Cle
 
 
 def _in_words(given: TaskFilter | None) -> str:
-    """A filter without what it leaves open."""
+    """The fields of the filter that are set."""
     fields = msgspec.to_builtins(given or TaskFilter())
     return ", ".join(
         f"{name} {' '.join(value) if isinstance(value, list) else value}"
@@ -125,8 +125,8 @@ async def _change_named(
     request: Request[Any, Any, Any], kind: ActionKind, ids: list[str], action: RequestedAction
 ) -> Acted:
     seen: set[str] = set()
-    for start in range(0, len(ids), _BATCH):
-        seen |= await visible(request, ids[start : start + _BATCH])
+    for start in range(0, len(ids), _BATCH_SIZE):
+        seen |= await visible(request, ids[start : start + _BATCH_SIZE])
     acted = await change(server_of(request).client, kind, [each for each in ids if each in seen], action)
     unseen = [Refusal(each, _why(None, kind)) for each in ids if each not in seen]
     return replace(acted, refused=acted.refused + unseen)
@@ -147,22 +147,22 @@ async def _change_matching(
 
 
 async def _matching(engine: Engine, asked: Search, data: Act) -> tuple[list[str], str | None]:
-    """Their ids, of all before the first is changed: what is changed must not come again. Tasks may be large."""
+    """All matching ids, before the first task changes: a changed task could match again."""
     ids: list[str] = []
     after: str | None = data.after
     while after is not None and len(ids) < data.limit:
-        found = await find(engine, asked, limit=min(_BATCH, data.limit - len(ids)), after=after)
+        found = await find(engine, asked, limit=min(_BATCH_SIZE, data.limit - len(ids)), after=after)
         ids += [task.id for task in found.tasks if task.status in asked.where.statuses]
         after = found.next
         if not found.tasks:
-            break  # thousands looked through and none fits: answer, and go on in the next request
+            break  # thousands were read and none matches: continue in the next request
     return ids, after
 
 
 async def change(client: Client, kind: ActionKind, ids: list[str], action: RequestedAction) -> Acted:
     done, refused = 0, list[str]()
-    for start in range(0, len(ids), _BATCH):
-        some = ids[start : start + _BATCH]
+    for start in range(0, len(ids), _BATCH_SIZE):
+        some = ids[start : start + _BATCH_SIZE]
         if kind.change is None:
             answers = await client.engine.delete(some)
         else:
@@ -170,12 +170,12 @@ async def change(client: Client, kind: ActionKind, ids: list[str], action: Reque
         action.add(some, answers)
         done += sum(answers)
         refused += [each for each, done_ in zip(some, answers, strict=True) if not done_]
-    told = await client.engine.get_without_values(refused[:_TOLD]) if refused else []
+    told = await client.engine.get_without_values(refused[:_MAX_REASONS]) if refused else []
     reasons = [Refusal(each, _why(task, kind)) for each, task in zip(refused, told, strict=False)]
-    return Acted(done=done, refused=reasons + [Refusal(each, "refused") for each in refused[_TOLD:]])
+    return Acted(done=done, refused=reasons + [Refusal(each, "refused") for each in refused[_MAX_REASONS:]])
 
 
 def _why(task: Task | None, kind: ActionKind) -> str:
     if task is None:
         return "there is no such task"
-    return f"it is {task.status}; this takes {', '.join(sorted(kind.takes))}"
+    return f"the task is {task.status}; allowed: {', '.join(sorted(kind.takes))}"

@@ -1,4 +1,4 @@
-"""Everything at a glance: one answer, out of samples that are taken anyway."""
+"""The overview: one response from samples that are taken anyway."""
 
 import asyncio
 from collections import Counter
@@ -21,10 +21,10 @@ from qo.web.stats.sampler import Sample, StoreView
 from qo.web.stats.throughput import MinuteCount
 from qo.web.task_words import LEVEL_WORDS
 
-FRESH = 3.0  # a sample serves everyone who asks for so many times as long as it took: dear stores are asked less
-_FAILURES_READ = 100
-_FAILURES_SHOWN = 10
-_GROUPS_MOST = 200  # types or queues shown, the largest first
+_AGE_FACTOR = 3.0  # a sample is reused for this many times its duration, so that slow stores are read less often
+_MAX_FAILURES_READ = 100
+_MAX_FAILURES = 10
+_MAX_GROUPS = 200  # types or queues shown, the largest first
 
 
 class QueueLine(Struct, frozen=True, kw_only=True):
@@ -35,7 +35,7 @@ class QueueLine(Struct, frozen=True, kw_only=True):
     failed: int = 0
     cancelled: int = 0
     archived: int = 0
-    live_types: int = 0  # with unfinished tasks; `controls.max_types` limits them
+    live_types: int = 0  # types with unfinished tasks; limited by `controls.max_types`
     oldest_age: float | None = None
     paused: bool = False
 
@@ -48,7 +48,7 @@ class TypeLine(Struct, frozen=True, kw_only=True):
     failed: int = 0
     cancelled: int = 0
     archived: int = 0
-    unhandled: int = 0  # of the pending ones: no worker handles this type
+    unhandled: int = 0  # pending tasks that no worker handles
 
 
 class PriorityLine(Struct, frozen=True, kw_only=True):
@@ -64,8 +64,8 @@ class MinuteLine(Struct, frozen=True, kw_only=True):
 
 
 class Overview(Struct, frozen=True, kw_only=True):
-    """`exact` is false while more wait than are read at once: depths and ages by priority are estimates then.
-    `throughput` is what every process has counted in the store; it may lag by some seconds. It is not counted by queue:
+    """The overview. `exact` is false while the queue is too long to be read completely: ages by priority are lower
+    bounds then. `throughput` covers all processes and can lag by some seconds. It is not counted by queue, so it is
     empty for a token that is limited to queues."""
 
     at: str
@@ -82,12 +82,12 @@ class Overview(Struct, frozen=True, kw_only=True):
 
 @get("/overview", opt=READ | LIMITED, responses=problems())
 async def show_overview(request: Request[Any, Any, Any]) -> Overview:
-    """Counts, ages, workers, the last hour's work, the latest failures, what is paused and limited."""
+    """Counts, ages, workers, the throughput of the last hour, the latest failures, and the controls."""
     server = server_of(request)
     now = server.clock()
     limits = caller_of(request).limits
     view = server.views.of(limits)
-    sample = await view.sampler.sample(max_age=FRESH * view.sampler.cost)
+    sample = await view.sampler.sample(max_age=_AGE_FACTOR * view.sampler.cost)
     control, workers, failures, minutes, unhandled = await asyncio.gather(
         server.client.controls.in_force(),
         visible_workers(request),
@@ -119,10 +119,10 @@ async def _minutes(server: Server, limits: AccessLimits) -> list[MinuteCount]:
 
 
 async def _failures(client: Client, limits: AccessLimits) -> list[Task]:
-    """The latest of the newest."""
+    """The latest failures among the newest tasks."""
     where = limits.narrow(Filter(statuses=(Status.FAILED,)))
-    tasks = [] if where is None else await client.engine.find_without_values(where, limit=_FAILURES_READ)
-    return sorted(tasks, key=lambda task: -(task.completed_at or 0.0))[:_FAILURES_SHOWN]
+    tasks = [] if where is None else await client.engine.find_without_values(where, limit=_MAX_FAILURES_READ)
+    return sorted(tasks, key=lambda task: -(task.completed_at or 0.0))[:_MAX_FAILURES]
 
 
 async def _queues(view: StoreView, sample: Sample, control: Controls, now: float) -> list[QueueLine]:
@@ -142,7 +142,7 @@ async def _queues(view: StoreView, sample: Sample, control: Controls, now: float
 
 
 def _live_types(counts: Counts) -> Counter[str]:
-    """How many types of unfinished tasks each queue has."""
+    """The number of types with unfinished tasks, by queue."""
     return Counter(
         queue for queue, _ in {(lane.queue, lane.type) for lane, n in counts.items() if n and lane.status in UNFINISHED}
     )
@@ -161,7 +161,7 @@ def _grouped(counts: Counts, *, by_queue: bool) -> list[tuple[str, dict[StatusWo
         group = groups.setdefault(lane.queue if by_queue else lane.type, {status.value: 0 for status in Status})
         group[lane.status.value] += number
     kept = [(name, numbers) for name, numbers in groups.items() if sum(numbers.values())]
-    return sorted(kept, key=lambda item: (-sum(item[1].values()), item[0]))[:_GROUPS_MOST]
+    return sorted(kept, key=lambda item: (-sum(item[1].values()), item[0]))[:_MAX_GROUPS]
 
 
 def _priorities(sample: Sample, now: float) -> list[PriorityLine]:

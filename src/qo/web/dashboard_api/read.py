@@ -1,4 +1,4 @@
-"""Looking: who asks, tasks, one task, what happened to it, who works here."""
+"""Read: the session, tasks, one task and its history, workers."""
 
 from typing import Annotated, Any, Literal
 
@@ -24,7 +24,7 @@ from qo.web.http.problems import problems
 from qo.web.http.server import Server, server_of
 from qo.web.http.visibility import found, visible_workers
 
-MOST = 200
+MAX_PAGE_SIZE = 200
 
 Sort = Literal["newest", "updated", "rank", "available", "failures", "attempts"]
 
@@ -39,7 +39,7 @@ class Abilities(Struct, frozen=True, kw_only=True):
 
 
 class Session(Struct, frozen=True, kw_only=True):
-    """What the caller may do here, and of which queues and types: empty is all."""
+    """What the caller can do, and for which queues and types; empty means all."""
 
     title: str
     version: str
@@ -47,13 +47,13 @@ class Session(Struct, frozen=True, kw_only=True):
     queues: list[str]
     types: list[str]
     can: Abilities
-    user: str | None  # a person who logged in
-    csrf_token: str | None  # what such a person's page sends with every action
+    user: str | None  # a logged-in user
+    csrf_token: str | None  # sent with every action of a logged-in user
 
 
 class DashboardPage(Struct, frozen=True, kw_only=True):
-    """`next` is what the next page comes `after`. `searched`: a text or a priority was looked for in so many tasks;
-    `window`: sorted among so many of the newest that match. `total` is null where it would have to be counted."""
+    """`next` is the value of `after` for the next page. `searched` is how many tasks were read for a search, `window`
+    how many of the newest matching tasks were sorted. `total` is null if it would have to be counted."""
 
     tasks: list[TaskDocument]
     next: str | None
@@ -63,7 +63,7 @@ class DashboardPage(Struct, frozen=True, kw_only=True):
 
 
 class EventDocument(Struct, frozen=True, kw_only=True):
-    """`task` is the task as it was then, as far as the transition recorded it."""
+    """A transition. `task` is the task at that time, as far as it is known."""
 
     version: int
     at: str
@@ -87,12 +87,11 @@ class DashboardWorkers(Struct, frozen=True, kw_only=True):
 
 @get("/session", opt=READ | LIMITED, responses=problems())
 async def show_session(request: Request[Any, Any, Any]) -> Session:
-    """What the caller may do."""
+    """The caller and its permissions."""
     server = server_of(request)
     caller = caller_of(request)
     operate = caller.may_somewhere(Scope.OPERATE)
     admin = caller.within(Scope.ADMIN)
-    # Where an id's first digit is part of a task's place in the bucket, people look for it there.
     can = Abilities(
         write=operate,
         delete=caller.may_somewhere(Scope.ADMIN),
@@ -125,11 +124,11 @@ async def list_documents(
     text: FromQuery[str] = "",
     shard: FromQuery[str] = "",
     sort: FromQuery[Sort] = "newest",
-    limit: Annotated[int, QueryParameter(ge=1, le=MOST)] = 50,
+    limit: Annotated[int, QueryParameter(ge=1, le=MAX_PAGE_SIZE)] = 50,
     after: FromQuery[str] = "",
 ) -> DashboardPage:
-    """Tasks by any of these; without a status, all but the archived ones. `text` is looked for in the id, type, queue,
-    worker, idempotency key, trace id, needs, payload and error, in upper or lower case."""
+    """Tasks that match all filters; without a status, all except archived ones. `text` is searched, ignoring case, in
+    the id, type, queue, worker, idempotency key, trace id, needs, payload and error."""
     server = server_of(request)
     engine, now = server.client.engine, server.clock()
     given = TaskFilter(
@@ -160,7 +159,7 @@ async def _briefs(server: Server, tasks: list[Task], now: float) -> list[TaskDoc
 
 @get("/tasks/{task_id:str}", opt=READ | HIDDEN, responses=problems(404))
 async def show_document(request: Request[Any, Any, Any], task_id: FromPath[str]) -> TaskDocument:
-    """A whole task."""
+    """A task with its payload and result."""
     server = server_of(request)
     task = await found(request, task_id)
     return whole(task, server.clock(), unhandled=task.id in await server.unhandled.ids([task]))
@@ -168,7 +167,7 @@ async def show_document(request: Request[Any, Any, Any], task_id: FromPath[str])
 
 @get("/tasks/{task_id:str}/history", opt=READ | HIDDEN, responses=problems(404))
 async def show_versions(request: Request[Any, Any, Any], task_id: FromPath[str]) -> Events:
-    """Every transition of a task, oldest first, each with the task as it was then."""
+    """All transitions of a task, oldest first, each with the task at that time."""
     server = server_of(request)
     task = await found(request, task_id)
     events = await server.client.engine.history(task.id)
@@ -178,7 +177,7 @@ async def show_versions(request: Request[Any, Any, Any], task_id: FromPath[str])
 
 @get("/workers", opt=READ | LIMITED, responses=problems())
 async def list_worker_documents(request: Request[Any, Any, Any]) -> DashboardWorkers:
-    """Everyone registered here, the silent ones too; of limited tokens, who works for their queues and types."""
+    """All registered workers, including stale ones. A limited token sees the workers for its queues and types."""
     server = server_of(request)
     now, silent = server.clock(), server.settings.dead_after
     workers = sorted(await visible_workers(request), key=lambda worker: worker.worker_id)

@@ -1,4 +1,4 @@
-"""Every route of `/api/v1/dashboard`."""
+"""The routes of `/api/v1/dashboard`."""
 
 from litestar import Router
 

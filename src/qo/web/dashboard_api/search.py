@@ -1,7 +1,7 @@
-"""Finding tasks by more than engines know: a text, a priority, a shard, in another order.
+"""Search for tasks by text, priority or shard, and in other orders than engines provide.
 
-An engine narrows by status, queue, type and worker out of its indexes. The rest is looked through here, newest first,
-and a page stops after so many tasks: its cost depends neither on how many there are nor on how deep one has come.
+Engines filter by status, queue, type and worker through indexes. Everything else is filtered here, newest task first. A
+page stops after a number of tasks, so its cost depends neither on the size of the store nor on its position.
 """
 
 import math
@@ -31,12 +31,12 @@ from qo.web.dashboard_api.views import StatusWord, statuses
 from qo.web.http.byte_budget import BoundedPage, find_within
 from qo.web.http.openapi import Name
 
-READ_AT_MOST = 5_000  # tasks looked through for one page
-WINDOW = 2_000  # newest matching tasks that are put in another order
-_BATCH = 500
-_TEXT_AT_MOST = 16 * 1024 * 1024  # bytes of payload and error looked through for one page
+MAX_READ = 5_000  # tasks read for one page
+WINDOW = 2_000  # newest matching tasks that are sorted
+_BATCH_SIZE = 500
+_MAX_TEXT = 16 * 1024 * 1024  # bytes of payloads searched for one page
 
-SORTS: dict[str, Callable[[Task, float], float]] = {  # of a task at an instant: a number, the smallest first
+SORTS: dict[str, Callable[[Task, float], float]] = {  # sort keys by task and time; smallest first
     "updated": lambda task, _: -task.updated_at,
     "rank": lambda task, now: effective_rank(task.rank, task.due_at, now),
     "available": lambda task, _: task.available_at,
@@ -47,15 +47,15 @@ SORTS: dict[str, Callable[[Task, float], float]] = {  # of a task at an instant:
 
 class Search(Struct, frozen=True, kw_only=True):
     where: Filter
-    limits: AccessLimits = WHOLE_STORE  # of the caller; `where` keeps to them already
-    is_empty: bool = False  # nothing can match within the limits
+    limits: AccessLimits = WHOLE_STORE  # of the caller; already applied to `where`
+    is_empty: bool = False  # nothing inside the limits can match
     priority: int | None = None
     text: str = ""
     shard: str = ""
 
     @property
     def counted(self) -> bool:
-        """Whether counts by queue, type and status tell how many there are."""
+        """Whether the total is known from the counts by queue, type and status."""
         return self.priority is None and not self.text and not self.shard and self.where.worker_id is None
 
     def matches(self, task: Task) -> bool:
@@ -68,25 +68,25 @@ class Search(Struct, frozen=True, kw_only=True):
 
 class Found(Struct, frozen=True, kw_only=True):
     tasks: list[Task]
-    next: str | None  # where to go on
-    searched: int  # how many were looked at
+    next: str | None  # position of the next page
+    searched: int  # tasks that were read
 
 
 def searchable(task: Task) -> str:
-    """Everything of a task a person may remember."""
+    """The searchable text of a task."""
     parts = (task.id, task.type, task.queue, task.worker_id, task.idempotency_key, task.trace_id, *task.needs)
     texts = [part for part in parts if part] + [task.payload.decode(errors="replace"), task.error or ""]
     return "\n".join(texts).casefold()
 
 
 def folded(text: str) -> str:
-    if len(text) > 200:  # noqa: PLR2004 - longer than anyone types
+    if len(text) > 200:  # noqa: PLR2004 - the limit is in the message
         raise InvalidTask("text", "is longer than 200 characters")
     return text.strip().casefold()
 
 
 async def find(engine: Engine, search: Search, *, limit: int, after: str = "") -> Found:
-    """One page, newest first. It may be short, even empty, and still have a next."""
+    """One page, newest first. A short or empty page can have a next one."""
     check_cursor(after)
     if search.is_empty:
         return Found(tasks=[], next=None, searched=0)
@@ -94,8 +94,8 @@ async def find(engine: Engine, search: Search, *, limit: int, after: str = "") -
         return Found(tasks=[named], next=None, searched=1)
     tasks: list[Task] = []
     searched = weight = 0
-    while searched < READ_AT_MOST and weight < _TEXT_AT_MOST:
-        asked = limit + 1 - len(tasks) if search.counted else _BATCH
+    while searched < MAX_READ and weight < _MAX_TEXT:
+        asked = limit + 1 - len(tasks) if search.counted else _BATCH_SIZE
         batch = await _batch(engine, search, limit=asked, after=after)
         for task in batch.tasks:
             if len(tasks) == limit:
@@ -111,14 +111,14 @@ async def find(engine: Engine, search: Search, *, limit: int, after: str = "") -
 
 
 async def _batch(engine: Engine, search: Search, *, limit: int, after: str) -> BoundedPage:
-    """Payloads are read only where their text is searched."""
+    """Reads payloads only for a text search."""
     if search.text:
         return await find_within(engine, search.where, limit=limit, after=after)
     return BoundedPage(await engine.find_without_values(search.where, limit=limit, after=after), is_cut=False)
 
 
 async def _named(engine: Engine, text: str) -> Task | None:
-    """Whoever pastes an id wants that task, wherever it is."""
+    """The task whose id is the search text."""
     try:
         (task,) = await engine.get([check_id(text)])
     except InvalidTask:
@@ -129,11 +129,11 @@ async def _named(engine: Engine, text: str) -> Task | None:
 class Sorted(Struct, frozen=True, kw_only=True):
     tasks: list[Task]
     next: str | None
-    window: int | None  # among how many of the newest; None: among all that match
+    window: int | None  # how many of the newest tasks were sorted; None: all that match
 
 
 async def find_sorted(engine: Engine, search: Search, sort: str, *, limit: int, now: float, after: str = "") -> Sorted:
-    """One page of the newest matching tasks in another order. The next page begins behind a key, not at a number."""
+    """One page of the newest matching tasks, sorted. The next page starts after a sort key, not at an offset."""
     key = partial(_sort_key, SORTS[sort], now)
     begin = _place(after) if after else None
     found = await find(engine, search, limit=WINDOW)

@@ -1,4 +1,4 @@
-"""Tasks and workers in the model's own words. The lease id is in none of them."""
+"""Tasks, their history and workers in the terms of the model, without lease ids."""
 
 from typing import Any, Literal
 
@@ -9,15 +9,15 @@ from qo.codec import event_view, json_text, task_view
 from qo.model import FINISHED, Event, FailureKind, Status, Task
 from qo.notes import WorkerNote, is_dead
 
-ERROR_SHOWN = 500  # characters of an error in a list
+MAX_ERROR_LENGTH = 500  # characters of an error in a list
 
 StatusWord = Literal["pending", "running", "completed", "failed", "cancelled", "archived"]
 WorkerState = Literal["busy", "idle", "draining", "stale"]
 
 
 class TaskDocument(Struct, frozen=True, kw_only=True):
-    """A task. In lists it has neither `payload` nor `result`, and of a long error only the beginning.
-    `unhandled`: it is pending, and no worker handles its type."""
+    """A task. In lists it has no `payload` and `result`, and only the beginning of a long error. `unhandled`: it is
+    pending and no worker handles its type."""
 
     id: str
     queue: str
@@ -51,7 +51,7 @@ class TaskDocument(Struct, frozen=True, kw_only=True):
 
 
 class WorkerDocument(Struct, frozen=True, kw_only=True):
-    """A worker. It is stale once it has been silent for long, or a monitor gave it up."""
+    """A worker. It is stale if its heartbeat stopped or a monitor declared it dead."""
 
     id: str
     status: WorkerState
@@ -74,11 +74,11 @@ def whole(task: Task, now: float, *, unhandled: bool | UnsetType = UNSET) -> Tas
 
 
 def brief(task: Task, now: float, *, unhandled: bool | UnsetType = UNSET) -> TaskDocument:
-    """A page of a hundred must stay small, whatever the tasks carry."""
+    """A task for lists, without payload and result."""
     view = task_view(task, now, show=lambda _: None)
     del view["payload"], view["result"]
-    if task.error is not None and len(task.error) > ERROR_SHOWN:
-        view["error"] = task.error[:ERROR_SHOWN] + "…"
+    if task.error is not None and len(task.error) > MAX_ERROR_LENGTH:
+        view["error"] = task.error[:MAX_ERROR_LENGTH] + "…"
     return TaskDocument(**view, unhandled=unhandled)
 
 
@@ -110,7 +110,7 @@ def worker_state(worker: WorkerNote, now: float, silent_for: float) -> WorkerSta
 
 
 def statuses(words: list[StatusWord]) -> tuple[Status, ...]:
-    """Those named, or all that are in the normal listing."""
+    """The given statuses, or all except archived."""
     named = tuple(dict.fromkeys(Status(word) for word in words))
     return named or tuple(status for status in Status if status is not Status.ARCHIVED)
 
@@ -123,7 +123,7 @@ _AS_RECORDED = ("status", "attempt", "failures", "worker_id", "error", "availabl
 
 
 def documents(task: Task, events: list[Event], now: float) -> list[dict[str, Any]]:
-    """Oldest first. What a transition did not record, such as the end of its lease, is left out rather than guessed."""
+    """The task at each transition, oldest first. Fields that a transition does not record are left out."""
     current = task_view(task, now)
     fixed = {name: current[name] for name in _NEVER_CHANGE}
     completions = [at for at, event in enumerate(events) if event.status is Status.COMPLETED]

@@ -1,8 +1,8 @@
-"""Who may call what.
+"""Which callers can use which routes.
 
-Each route names a scope; one that names none is for admins. A route that keeps to the queues and types of its caller
-says so, and how (`LIMITED`, `HIDDEN`, `CHECKED`); every other one refuses callers that are limited to some.
-docs/access.md is the table of all routes, generated from these.
+Each route names a scope; a route without one is for admins. A route that applies the limits of its caller (queues and
+types) declares how: `LIMITED`, `HIDDEN` or `CHECKED`. All other routes reject callers with limits. docs/access.md is a
+table of all routes, generated from these declarations.
 """
 
 import asyncio
@@ -37,15 +37,15 @@ WORK = {"scope": Scope.WORK}
 OPERATE = {"scope": Scope.OPERATE}
 ADMIN = {"scope": Scope.ADMIN}
 ENGINE = {"scope": Scope.ENGINE}
-ANY_QUERY = {"any_query": True}  # others call with parameters of their own: an identity provider
+ANY_QUERY = {"any_query": True}  # accepts unknown parameters, for calls by identity providers
 
 
 class Outside(StrEnum):
-    """What a handler that keeps to `caller_of(request).limits` does with what lies outside them."""
+    """How a handler treats tasks outside of `caller_of(request).limits`."""
 
-    LEFT_OUT = "left out"  # of lists, counts and bulk operations
-    NOT_FOUND = "404"  # one task or worker: as if it did not exist
-    REFUSED = "403"  # what the caller itself names, and reveals nothing
+    LEFT_OUT = "left out"  # from lists, counts and bulk operations
+    NOT_FOUND = "404"  # as if the task or worker did not exist
+    REFUSED = "403"  # for names in the request, which reveals nothing
 
 
 LIMITED = {"outside": Outside.LEFT_OUT}
@@ -53,7 +53,7 @@ HIDDEN = {"outside": Outside.NOT_FOUND}
 CHECKED = {"outside": Outside.REFUSED}
 
 _SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
-_FRESH = 1.0  # seconds the stored tokens are remembered: so late a revocation may be heeded
+_MAX_AGE = 1.0  # seconds for which a read of the tokens is reused; a revocation takes effect after at most this
 
 
 class Gate:
@@ -68,14 +68,14 @@ class Gate:
     ) -> None:
         self._engine, self._settings, self._clock, self._elapsed = engine, settings, clock, elapsed
         self._login = login
-        self._allowance = RequestRateLimit(settings.rate_limit)
+        self._rate_limit = RequestRateLimit(settings.rate_limit)
         self._known = KnownCallers(Tokens())
         self._known_at = -math.inf
         self._reading = asyncio.Lock()
         self.uses = TokenUseRecorder(engine)
 
     async def admit(self, connection: Connection, scope: Scope, *, limited: bool = False) -> None:
-        """Let the request pass, with its `Caller` on the connection, or raise the answer it gets."""
+        """Put the `Caller` on the connection, or raise the HTTP error for a caller that is not admitted."""
         known = await self._callers()
         secret = bearer(connection)
         user = await self._user(connection) if secret is None else None
@@ -87,14 +87,14 @@ class Gate:
                 raise PermissionDeniedException(f"this needs a token with the scope {scope}")
             caller = admitted
             if not limited and not caller.limits.is_whole:
-                raise PermissionDeniedException("this is for tokens that are not limited to queues or types")
+                raise PermissionDeniedException("this needs a token without limits to queues or types")
         put_caller(connection, caller)
-        wait = self._allowance.take(caller.id)
+        wait = self._rate_limit.take(caller.id)
         if wait:
             raise TooManyRequestsException("too many requests", headers={"Retry-After": str(math.ceil(wait))})
 
     async def is_admitted(self, caller: Caller) -> bool:
-        """Whether a caller that was let in would still be: for what goes on after its request began."""
+        """Whether an admitted caller is still admitted: for requests that take long."""
         try:
             known = await self._callers()
             if caller.kind == "user":
@@ -108,12 +108,12 @@ class Gate:
         return known.knows(caller.id) and is_live(caller, self._clock())
 
     async def check_still_admitted(self, caller: Caller) -> None:
-        """For a request that has waited: raise what it would be answered now."""
+        """After a wait: raise the HTTP error if the caller is no longer admitted."""
         if not await self.is_admitted(caller):
             raise _unknown_token()
 
     async def _user(self, connection: Connection) -> Caller | None:
-        """The person whose session the request's cookie names. What changes something needs the page's token, too."""
+        """The user whose session the cookie names. A request that changes something also needs a CSRF token."""
         if self._login is None or not (secret := self._login.session_secret(connection)):
             return None
         caller = await self._login.sessions.caller(secret)
@@ -121,7 +121,7 @@ class Gate:
             raise NotAuthorizedException("your session has ended; log in again")
         given = connection.headers.get(CSRF_HEADER, "")
         if connection.scope["method"] not in _SAFE_METHODS and not is_csrf_token(given, secret):  # type: ignore[typeddict-item]
-            raise PermissionDeniedException(f"an action of a logged-in person needs the header {CSRF_HEADER}")
+            raise PermissionDeniedException(f"an action of a logged-in user needs the header {CSRF_HEADER}")
         return caller
 
     def _caller(self, known: KnownCallers, secret: str | None) -> Caller:
@@ -129,14 +129,14 @@ class Gate:
         caller = None if secret is None else known.match(secret, now)
         if caller is None:
             raise _unknown_token("send a token: Authorization: Bearer ..." if secret is None else "")
-        self.uses.saw(caller.id, now)
+        self.uses.record(caller.id, now)
         return caller
 
     def _is_open(self, known: KnownCallers, connection: Connection) -> bool:
-        """As long as there never was a token this machine may call, and nobody else.
+        """Whether requests without a token are admitted: only from this machine, and while no token has ever existed.
 
-        A server that answers to another name, or where people log in, is reached from elsewhere. So is one behind a
-        proxy on this machine, which may well rewrite the Host header: a forwarded request is refused.
+        A server with other host names or with logins is meant for other machines. A proxy on this machine forwards
+        requests of other machines and may rewrite the Host header, so a forwarded request is not admitted.
         """
         settings = self._settings
         if settings.token_required or settings.hosts or settings.oidc is not None or known.existed:
@@ -146,15 +146,15 @@ class Gate:
         return connection.client is None or is_loopback(connection.client.host)
 
     def forget(self) -> None:
-        """Read the tokens again with the next request."""
+        """Read the tokens again for the next request."""
         self._known_at = -math.inf
 
     async def _callers(self) -> KnownCallers:
-        if self._elapsed() - self._known_at >= _FRESH:
+        if self._elapsed() - self._known_at >= _MAX_AGE:
             async with self._reading:
-                if self._elapsed() - self._known_at >= _FRESH:
+                if self._elapsed() - self._known_at >= _MAX_AGE:
                     known = KnownCallers(await read_tokens(self._engine))
-                    known.existed = known.existed or self._known.existed  # once shut, a server stays shut
+                    known.existed = known.existed or self._known.existed  # tokens stay required once one has existed
                     self._known, self._known_at = known, self._elapsed()
         return self._known
 
@@ -169,12 +169,12 @@ def bearer(connection: Connection) -> str | None:
 
 
 def put_caller(connection: Connection, caller: Caller) -> None:
-    connection.scope["qo_token"] = caller.id  # type: ignore[typeddict-unknown-key]  # for the log
+    connection.scope["qo_token"] = caller.id  # type: ignore[typeddict-unknown-key]  # for the log line
     connection.scope["qo_caller"] = caller  # type: ignore[typeddict-unknown-key]
 
 
 def caller_of(connection: Connection) -> Caller:
-    """Who makes this request. Only an admitted one has a caller: not those of public routes."""
+    """The caller of an admitted request. Requests to public routes have none."""
     caller: Caller = connection.scope["qo_caller"]  # type: ignore[typeddict-item]
     return caller
 
@@ -188,7 +188,7 @@ def is_loopback(host: str) -> bool:
 
 
 async def admit(request: Request[Any, Any, Any]) -> None:
-    """Before every route: nothing is read or parsed earlier. No guard, since Litestar copies the handler for each."""
+    """Runs before every route, before the body is read. Not a guard: Litestar copies the handler for each guard."""
     handler = request.route_handler
     if not handler.opt.get("public"):
         gate: Gate = request.app.state.gate

@@ -1,7 +1,7 @@
-"""What callers do over HTTP, recorded in the audit trail before they are answered.
+"""Records the actions of callers in the audit trail, before the response is sent.
 
-Every route that changes something is recorded unless its scope says that it only adds or runs tasks. So a new route is
-recorded although nobody thought of it; a handler adds details with `describe_action`.
+Every route that changes something is recorded, except those whose scope only adds or runs tasks. A new route is
+therefore recorded by default; its handler adds details with `describe_action`.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from qo.web.callers import Caller, CallerKind, Scope
 
 _SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 _NOT_RECORDED = frozenset({Scope.SUBMIT, Scope.WORK, Scope.ENGINE})  # the engine port records its actions itself
-_REFUSED = 400  # statuses from here on
+_REFUSED = 400  # this status and above
 _UNAVAILABLE = 503
 _ACTORS: dict[CallerKind, ActorKind] = {"token": "token", "local": "anyone", "user": "user"}
 _VERBS = {
@@ -39,23 +39,23 @@ _VERBS = {
 
 
 class RequestedAction:
-    """One action of a request. Its handler fills in what has been changed so far."""
+    """One action of a request. The handler adds what it has changed."""
 
     def __init__(self) -> None:
-        self.verb = ""  # empty: as the transition for the log says, else the first word of the handler's name
+        self.verb = ""  # empty: from the logged transition, or else the first word of the handler's name
         self.target = ""
         self.task_ids: list[str] = []
-        self.number: int | None = None  # tasks changed; None: as the transition for the log says
-        self.is_unknown = False  # True: the store may or may not have taken part of it
+        self.number: int | None = None  # changed tasks; None: from the logged transition
+        self.is_unknown = False  # the store may or may not have made part of the change
 
     def add(self, ids: Sequence[str], answers: Sequence[bool]) -> None:
-        """Of these tasks, those that were changed."""
+        """Count those of these tasks that were changed."""
         changed = [task_id for task_id, done in zip(ids, answers, strict=True) if done]
         self.task_ids += changed
         self.count(len(changed))
 
     def count(self, number: int) -> None:
-        """So many more tasks were changed. Said at once: what fails after it must not hide it."""
+        """Add changed tasks. Call it after each write, so that a later failure does not hide earlier changes."""
         self.number = (self.number or 0) + number
 
 
@@ -66,7 +66,7 @@ class ActionRecorder:
         self._recordings: set[asyncio.Task[None]] = set()
 
     async def __call__(self, scope: HTTPScope, receive: Receive, send: Send, app: ASGIApp) -> None:
-        """Answer a request, and record what it did just before the answer begins."""
+        """Handle a request, and record its action just before the response starts."""
         if scope["method"] in _SAFE_METHODS:
             await app(scope, receive, send)
             return
@@ -81,24 +81,24 @@ class ActionRecorder:
 
         try:
             await app(scope, receive, send_recorded)
-        except asyncio.CancelledError:  # its time is up, or the server ends
+        except asyncio.CancelledError:  # the time limit of the request, or a shutdown
             if not is_recorded:
                 await self._record_cut(scope)
             raise
 
     async def close(self) -> None:
-        """Wait for what is being recorded."""
+        """Wait for unfinished records."""
         if self._recordings:
             await asyncio.wait(self._recordings)
         await self.trail.close()
 
     async def _record_cut(self, scope: HTTPScope) -> None:
-        """A request that is not answered may have changed something once its handler had begun."""
+        """Record a cancelled request: it may have changed something once its handler had started."""
         values = cast("dict[str, Any]", scope)
         handler = values.get("route_handler")
         if "qo_action" not in values:
             if handler is None or "data" in handler.parsed_fn_signature.parameters:
-                return  # what takes a body describes its action as soon as it has read it
+                return  # a handler with a body describes its action once it has read the body
             values["qo_action"] = RequestedAction()
         values["qo_action"].is_unknown = True
         await self._record_answered(scope, _UNAVAILABLE)
@@ -136,7 +136,7 @@ class ActionRecorder:
         number: int | None = None,
         outcome: ActionOutcome = "done",
     ) -> None:
-        """Record what this request's caller did, by default its admitted one; finished even if the request is not."""
+        """Record an action, by default of the caller of the request. Completes even if the request is cancelled."""
         caller = caller or cast("dict[str, Any]", scope)["qo_caller"]
         client = scope.get("client")
         writing = asyncio.create_task(
@@ -156,13 +156,13 @@ class ActionRecorder:
         await asyncio.shield(writing)
 
     async def _write(self, **about: Any) -> None:
-        with contextlib.suppress(StorageError):  # else by this machine's clock
+        with contextlib.suppress(StorageError):  # the local clock is used then
             await self._clock.update()
         await self.trail.record(new_record(at=self._clock(), **about))
 
 
 def recorder_of(state: State) -> ActionRecorder:
-    """The application's own; made when it is first asked for."""
+    """The recorder of the application, created on first use."""
     recorder: ActionRecorder | None = state.get("action_recorder")
     if recorder is None:
         clock = state.get("clock") or system_clock
@@ -171,7 +171,7 @@ def recorder_of(state: State) -> ActionRecorder:
 
 
 def describe_action(request: Request[Any, Any, Any], target: str = "", /, **names: Sequence[str]) -> RequestedAction:
-    """What this request is about to do, for the trail: `describe_action(request, queue=["mail"])`."""
+    """Describe the action of this request for the trail: `describe_action(request, queue=["mail"])`."""
     action = RequestedAction()
     words = [f"{kind} {' '.join(given)}" for kind, given in names.items() if given]
     action.target = ", ".join([target, *words] if target else words)
@@ -180,7 +180,7 @@ def describe_action(request: Request[Any, Any, Any], target: str = "", /, **name
 
 
 def note_failure(request: Request[Any, Any, Any], error: Exception) -> None:
-    """Remember for the trail that the store may have taken what this request asked for."""
+    """Record the outcome as unknown if the store may have made the change."""
     if isinstance(error, OutcomeUnknown):
         values = cast("dict[str, Any]", request.scope)
         action = values.setdefault("qo_action", RequestedAction())

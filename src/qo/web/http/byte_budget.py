@@ -1,6 +1,6 @@
-"""How many bytes of payloads and results one answer holds: a short request must not cost hundreds of megabytes.
+"""Limits the bytes of payloads and results in one response: a short request must not cost hundreds of megabytes.
 
-Tasks are read a few at a time. An answer ends with the task that uses the budget up, so it always has at least one.
+Tasks are read in steps. A response ends with the task that exceeds the budget, so it always contains at least one.
 """
 
 from collections.abc import Sequence
@@ -12,16 +12,16 @@ from msgspec.structs import replace
 from qo.engine import Engine
 from qo.model import PAYLOAD_LIMIT, ClaimRequest, Filter, Task, cursor
 
-ANSWER_BYTES = 8 * 1024 * 1024
-_FIRST_STEP = 32  # tasks: 8 MiB of the largest values that stores keep inline
-_GROWTH = 8  # how many times as many the next step may read
-_SMALLEST_TASK, _USUAL_TASK, _LARGE_TASK = 1024.0, 32 * 1024.0, 4 * 1024 * 1024.0  # bytes that a claim reckons with
-_LARGE_STEP = 2  # tasks whose large values are fetched at once: up to 16 MiB each
+RESPONSE_BYTES = 8 * 1024 * 1024
+_FIRST_STEP = 32  # tasks; 8 MiB of the largest inline values
+_GROWTH = 8  # a step reads at most this many times as many tasks as the last one
+_SMALLEST_TASK, _USUAL_TASK, _LARGE_TASK = 1024.0, 32 * 1024.0, 4 * 1024 * 1024.0  # expected bytes per claimed task
+_LARGE_STEP = 2  # tasks whose large values, of up to 16 MiB each, are read at once
 
 
 class BoundedPage(NamedTuple):
     tasks: list[Task]
-    is_cut: bool  # the budget was used up, and there may be more
+    is_cut: bool  # the budget is used up; more tasks may match
 
 
 def size_of(task: Task) -> int:
@@ -35,9 +35,9 @@ async def find_within(
     limit: int,
     after: str = "",
     created_before: float | None = None,
-    budget: int = ANSWER_BYTES,
+    budget: int = RESPONSE_BYTES,
 ) -> BoundedPage:
-    """As `Engine.find`, up to the budget."""
+    """Like `Engine.find`, within the budget."""
     tasks: list[Task] = []
     size, step = 0, _FIRST_STEP
     while len(tasks) < limit:
@@ -58,8 +58,8 @@ async def find_within(
     return BoundedPage(tasks, is_cut=False)
 
 
-async def values_within(engine: Engine, tasks: list[Task], *, budget: int = ANSWER_BYTES) -> list[Task]:
-    """The first of some tasks that were found without values, with them: as many as the budget allows."""
+async def values_within(engine: Engine, tasks: list[Task], *, budget: int = RESPONSE_BYTES) -> list[Task]:
+    """The first of these tasks with their values, as many as fit into the budget."""
     if _keeps_inline(engine):
         read = await get_within(engine, [task.id for task in tasks], budget=budget)
         return [fresh or task for fresh, task in zip(read, tasks, strict=False)]
@@ -74,8 +74,8 @@ async def values_within(engine: Engine, tasks: list[Task], *, budget: int = ANSW
     return whole
 
 
-async def get_within(engine: Engine, ids: Sequence[str], *, budget: int = ANSWER_BYTES) -> list[Task | None]:
-    """As `Engine.get`, of as many of the first ids as the budget allows."""
+async def get_within(engine: Engine, ids: Sequence[str], *, budget: int = RESPONSE_BYTES) -> list[Task | None]:
+    """Like `Engine.get`, for as many of the first ids as fit into the budget."""
     tasks: list[Task | None] = []
     size, step = 0, _FIRST_STEP if _keeps_inline(engine) else _LARGE_STEP
     while len(tasks) < len(ids) and size < budget:
@@ -91,7 +91,7 @@ def _next_step(step: int, size: int, number: int, budget: int) -> int:
 
 
 def _keeps_inline(engine: Engine) -> bool:
-    """Whether tasks are read together with their values, because no value is large."""
+    """Whether all values are small, so that tasks are read together with them."""
     return engine.payload_limit <= PAYLOAD_LIMIT
 
 
@@ -100,13 +100,13 @@ def _parts(tasks: list[Task], size: int) -> list[list[Task]]:
 
 
 class ClaimSizes:
-    """How large tasks have been, to claim no more of them than one answer holds.
+    """Estimates the size of tasks, to claim only as many as fit into one response.
 
-    The sizes of tasks are not known before they are claimed. So the first claims are moderate, and each may be twice as
-    large as the last one while tasks are small. A repeated claim is not affected: it gets what the first one got.
+    The size of a task is unknown until it is claimed. The first claims are therefore moderate, and each can be twice as
+    large as the last one while tasks are small. A repeated claim returns the tasks of the first one in any case.
     """
 
-    def __init__(self, engine: Engine, budget: int = ANSWER_BYTES) -> None:
+    def __init__(self, engine: Engine, budget: int = RESPONSE_BYTES) -> None:
         self._budget = budget
         self._expected = _USUAL_TASK if _keeps_inline(engine) else _LARGE_TASK  # bytes
 
@@ -123,7 +123,7 @@ _sizes: WeakKeyDictionary[Engine, ClaimSizes] = WeakKeyDictionary()
 
 
 async def claim_within(engine: Engine, request: ClaimRequest) -> list[Task]:
-    """As `Engine.claim`, of about as many tasks as the budget allows."""
+    """Like `Engine.claim`, for about as many tasks as fit into the budget."""
     sizes = _sizes.get(engine)
     if sizes is None:
         sizes = _sizes[engine] = ClaimSizes(engine)

@@ -1,8 +1,8 @@
-"""Limits on what a client may do with a connection: what uvicorn has no limits for.
+"""Limits for connections that uvicorn does not have.
 
-uvicorn reads headers without end, waits for them for ever, and keeps an answer in memory until the client has read it.
-A `LimitedConnection` is uvicorn's own, with limits. One `Connections` belongs to each server and sees all of them: it
-closes those that are overdue once a second, and makes room for a newcomer.
+uvicorn reads headers of any size, waits for them without a timeout, and keeps a response in memory until the client has
+read it. `LimitedConnection` extends uvicorn's protocol with limits. Each server has one `Connections`, which closes
+overdue connections once a second and makes room for new ones.
 """
 
 import asyncio
@@ -21,11 +21,11 @@ from qo.web.http.settings import ServerLimits
 
 log = logging.getLogger("qo.web")
 
-_MAX_SWEEP_INTERVAL = 1.0  # seconds between two looks for connections that are overdue
-_LINGER = 2.0  # seconds a refused client may go on sending, so that it reads the answer and not a reset connection
-_MAX_DISCARDED = 1024 * 1024  # bytes read from a refused client; it may send more, and nobody reads it
-_ANSWER_MARGIN = 5.0  # seconds beyond `request_timeout`: the application gives up by itself, and with a better answer
-_MAX_PIPELINED = 16  # requests a client may send before it has read the first answer
+_MAX_SWEEP_INTERVAL = 1.0  # seconds between checks for overdue connections
+_LINGER = 2.0  # seconds that a rejected client can continue to send, so that it reads the response and not a reset
+_MAX_DISCARDED = 1024 * 1024  # bytes read from a rejected client
+_ANSWER_MARGIN = 5.0  # seconds beyond `request_timeout`, because the application times out with a better response
+_MAX_PIPELINED = 16  # requests that a client can send before it has read the first response
 _BAD_REQUEST, _TIMEOUT, _HEADERS_TOO_LARGE, _UNAVAILABLE = 400, 408, 431, 503
 _CODES = {_BAD_REQUEST: "invalid", _TIMEOUT: "timeout", _HEADERS_TOO_LARGE: "too_large", _UNAVAILABLE: "unavailable"}
 
@@ -33,37 +33,37 @@ _CODES = {_BAD_REQUEST: "invalid", _TIMEOUT: "timeout", _HEADERS_TOO_LARGE: "too
 class Connections:
     """All connections of a server, in the order in which they are closed to make room.
 
-    `newcomers` never sent a whole request. `waiting` did, and the server waits for their next one. A connection whose
-    request is being answered is in neither: it is never closed for others.
+    `new` has not sent a complete request yet. `idle` has, and the server waits for its next one. A connection whose
+    request is in progress is in neither, and is never closed to make room.
     """
 
     def __init__(self, limits: ServerLimits) -> None:
         self.limits = limits
-        self.newcomers: OrderedDict[LimitedConnection, None] = OrderedDict()
-        self.waiting: OrderedDict[LimitedConnection, None] = OrderedDict()
-        self.unsent: OrderedDict[LimitedConnection, None] = OrderedDict()  # clients that read more slowly than we write
+        self.new: OrderedDict[LimitedConnection, None] = OrderedDict()
+        self.idle: OrderedDict[LimitedConnection, None] = OrderedDict()
+        self.unsent: OrderedDict[LimitedConnection, None] = OrderedDict()  # connections with unread responses
         self._open: set[LimitedConnection] = set()
         self._sweep_interval = min(_MAX_SWEEP_INTERVAL, limits.shortest_timeout / 4)
         self._sweep_timer: asyncio.TimerHandle | None = None
 
     def add(self, connection: "LimitedConnection") -> bool:
-        """False: all are busy, and there is no room for one more."""
+        """Returns False if the limit is reached and all connections are busy."""
         self._open.add(connection)
         if self._sweep_timer is None:
             self._sweep_timer = connection.loop.call_later(self._sweep_interval, self._sweep)
         if len(self._open) > self.limits.max_connections and not self._close_one():
             return False
-        self.newcomers[connection] = None
+        self.new[connection] = None
         return True
 
     def remove(self, connection: "LimitedConnection") -> None:
         self._open.discard(connection)
-        self.newcomers.pop(connection, None)
-        self.waiting.pop(connection, None)
+        self.new.pop(connection, None)
+        self.idle.pop(connection, None)
         self.unsent.pop(connection, None)
 
     def _close_one(self) -> bool:
-        for group in (self.newcomers, self.waiting):
+        for group in (self.new, self.idle):
             if group:
                 oldest = next(iter(group))
                 self.remove(oldest)
@@ -72,7 +72,7 @@ class Connections:
         return False
 
     def fit_unsent(self, newest: "LimitedConnection") -> None:
-        """Close those that have not read their answers for longest, until what is left fits."""
+        """Close the connections that have been unread longest, until the unread responses fit into the limit."""
         self.unsent[newest] = None
         total = sum(each.transport.get_write_buffer_size() for each in self.unsent)
         while total > self.limits.max_unsent_memory and len(self.unsent) > 1:
@@ -91,44 +91,44 @@ class Connections:
 
 
 class LimitedConnection(HttpToolsProtocol):
-    shared: ClassVar[Connections]  # of the server; see `limited_connection`
+    shared: ClassVar[Connections]  # of the server; see `server_config`
 
     def __init__(self, *args: Any, **more: Any) -> None:
         super().__init__(*args, **more)
         self._limits = self.shared.limits
-        self._since = self.loop.time()  # when what the server waits for now began
-        self._in_head = False  # the request line and headers of a request have begun, and not ended
-        self._is_between = True  # the next byte belongs to a new request
-        self._is_new = True  # no request has begun
+        self._since = self.loop.time()  # start of the current wait
+        self._in_head = False  # between the first byte of a request and the end of its headers
+        self._is_between = True  # the next byte starts a new request
+        self._is_new = True  # no request has started
         self._heads_begun = 0
-        self._head_size = 0  # bytes of an unfinished head
-        self._head_bound = 0  # no head that ends in the data at hand is larger
+        self._head_size = 0  # bytes of unfinished headers
+        self._head_bound = 0  # upper bound for headers that end in the current data
         self._max_headers = self._limits.max_header_count
-        self._paused_at = 0.0  # when the client last stopped reading, as long as `flow.write_paused`
-        self._answering: RequestResponseCycle | None = None  # the request whose handler runs, or ran last
-        self._is_answer_unread = False  # the client must read before its next request is looked at
+        self._paused_at = 0.0  # when the client last stopped reading; valid while `flow.write_paused`
+        self._answering: RequestResponseCycle | None = None  # the request of the current or last handler
+        self._is_answer_unread = False  # the next request waits until the client has read the response
         self._refusal: tuple[int, str] | None = None
-        self._discarded = 0  # bytes received after the refusal
+        self._discarded = 0  # bytes received after the rejection
 
     # --- the connection
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         if not self.shared.add(self):
-            self._refuse(_UNAVAILABLE, f"{self._limits.max_connections} requests are being answered; try again later")
+            self._refuse(_UNAVAILABLE, f"all {self._limits.max_connections} connections are busy; try again later")
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.shared.remove(self)
-        self._tell_handler()
+        self._notify_handler()
         super().connection_lost(exc)
 
     def abort(self) -> None:
-        """Close at once, with whatever is still to be sent."""
-        self._tell_handler()
+        """Close immediately and drop unsent data."""
+        self._notify_handler()
         self.transport.abort()
 
-    def _tell_handler(self) -> None:
-        """uvicorn tells the latest request that its client is gone. The one being answered may be an earlier one."""
+    def _notify_handler(self) -> None:
+        """uvicorn notifies the latest request that the client disconnected. The current one may be an earlier one."""
         if self._answering is not None and not self._answering.response_complete:
             self._answering.disconnected = True
             self._answering.message_event.set()
@@ -146,7 +146,7 @@ class LimitedConnection(HttpToolsProtocol):
             self._is_answer_unread = False
             self._take_next_request()
 
-    # --- what the client sends
+    # --- requests
 
     def data_received(self, data: bytes) -> None:
         if self._refusal is not None:
@@ -159,13 +159,15 @@ class LimitedConnection(HttpToolsProtocol):
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade:
-            pass  # the request is answered as if it had not asked for another protocol
+            pass  # the upgrade is ignored
         except httptools.HttpParserError as error:
             cause = error.__context__
-            self._refuse(*(cause.refusal if isinstance(cause, _Refused) else (_BAD_REQUEST, "this is not HTTP/1.1")))
+            self._refuse(
+                *(cause.refusal if isinstance(cause, _Refused) else (_BAD_REQUEST, "the request is not valid HTTP/1.1"))
+            )
             return
         if self._in_head and self._heads_begun == begun + was_between and (was_in_head or was_between):
-            self._head_size += len(data)  # all of the data belongs to this head
+            self._head_size += len(data)  # all of the data belongs to these headers
             if self._head_size > self._limits.max_header_size:
                 self._refuse(*_too_large(self._limits))
 
@@ -177,20 +179,20 @@ class LimitedConnection(HttpToolsProtocol):
             self._since = self.loop.time()
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """As uvicorn does it, and counted."""
+        """Like uvicorn, with a limit on the number of headers."""
         name = name.lower()
         if name == b"expect" and value.lower() == b"100-continue":
             self.expect_100_continue = True
         self.headers.append((name, value))
         if len(self.headers) > self._max_headers:
-            raise _Refused(_HEADERS_TOO_LARGE, f"there are more than {self._max_headers} headers")
+            raise _Refused(_HEADERS_TOO_LARGE, f"the request has more than {self._max_headers} headers")
 
     def on_headers_complete(self) -> None:
         limit = self._limits.max_header_size
         if self._head_bound > limit and sum([len(n) + len(v) for n, v in self.headers], len(self.url)) > limit:
             raise _Refused(*_too_large(self._limits))
         if len(self.pipeline) >= _MAX_PIPELINED:
-            raise _Refused(_BAD_REQUEST, f"more than {_MAX_PIPELINED} requests were sent before an answer was read")
+            raise _Refused(_BAD_REQUEST, f"more than {_MAX_PIPELINED} requests were sent before a response was read")
         self._in_head = False
         super().on_headers_complete()
         if not self.pipeline:
@@ -200,15 +202,15 @@ class LimitedConnection(HttpToolsProtocol):
         self._is_between = True
         super().on_message_complete()
         if not self.cycle.response_complete:
-            self.shared.newcomers.pop(self, None)
-            self.shared.waiting.pop(self, None)
+            self.shared.new.pop(self, None)
+            self.shared.idle.pop(self, None)
 
-    # --- what the server answers
+    # --- responses
 
     def on_response_complete(self) -> None:
         self._since = self.loop.time()
         if self.flow.write_paused and not self.transport.is_closing():
-            # The next request waits until the client has read most of this answer: else answers gather in memory.
+            # The next request waits until the client has read most of this response, to bound memory.
             self._is_answer_unread = True
             self.flow.pause_reading()
             if not self.pipeline:
@@ -220,19 +222,19 @@ class LimitedConnection(HttpToolsProtocol):
         if self.pipeline:
             self._answering = self.pipeline[-1][0]
             super().on_response_complete()
-        else:  # as uvicorn does it, without a timer for each request: the sweep closes idle connections
+        else:  # like uvicorn, but without a timer for each request: `_sweep` closes idle connections
             self.server_state.total_requests += 1
             self.flow.resume_reading()
             self._wait()
 
     def _wait(self) -> None:
         if not self.transport.is_closing():
-            self.shared.newcomers.pop(self, None)
-            self.shared.waiting[self] = None
+            self.shared.new.pop(self, None)
+            self.shared.idle[self] = None
 
     def _is_busy(self) -> bool:
-        """Whether a request is being read or answered."""
-        # None before the first request, whatever uvicorn's annotation says
+        """Whether a request is in progress."""
+        # None before the first request, despite uvicorn's annotation
         return self.cycle is not None and not self.cycle.response_complete  # type: ignore[redundant-expr]
 
     def close_if_overdue(self) -> None:
@@ -253,7 +255,7 @@ class LimitedConnection(HttpToolsProtocol):
 
     def _close_if_request_overdue(self, waited: float) -> None:
         if self.cycle.scope.get(STREAM):
-            # A stream that cannot be written for so long has no reader.
+            # Nobody reads a stream that could not be written for this long.
             stalled = self.loop.time() - self._paused_at
             if self.flow.write_paused and stalled > self._limits.request_timeout:
                 self.abort()
@@ -261,11 +263,11 @@ class LimitedConnection(HttpToolsProtocol):
             self.abort()
 
     def _refuse(self, status: int, why: str) -> None:
-        """Answer, stop reading as soon as the client could have read it, and close."""
+        """Send an error response, and close once the client could have read it."""
         is_answering = self._is_busy()
         self._refusal, self._since = (status, why), self.loop.time()
         log.info("%s: %d %s", self.client[0] if self.client else "a client", status, why, extra={"http_status": status})
-        if is_answering or self.transport.is_closing():  # between the parts of another answer it would mean nothing
+        if is_answering or self.transport.is_closing():  # an error cannot be sent in the middle of another response
             self.abort()
             return
         body = msgspec.json.encode(Problem(error=why, code=_CODES[status]))
@@ -293,7 +295,7 @@ def _too_large(limits: ServerLimits) -> tuple[int, str]:
 
 
 def server_config(app: Any, limits: ServerLimits, **options: Any) -> uvicorn.Config:
-    """How uvicorn serves an application within limits."""
+    """A uvicorn configuration that applies the limits."""
 
     class Connection(LimitedConnection):
         shared = Connections(limits)

@@ -1,4 +1,4 @@
-"""Before and after everything else: which hosts and pages may call, what every answer carries, one log line each."""
+"""The outermost layer: checks hosts and origins, adds headers to every response, writes one log line per request."""
 
 import asyncio
 import logging
@@ -17,9 +17,9 @@ log = logging.getLogger("qo.web")
 
 _REFUSED, _UNAVAILABLE = 400, 503
 _CODES = {400: "invalid", 403: "forbidden", 408: "timeout", 503: "unavailable"}
-QUIET = frozenset({"/healthz", "/readyz", "/metrics"})  # asked every few seconds by machines
+QUIET = frozenset({"/healthz", "/readyz", "/metrics"})  # polled every few seconds; logged at debug level
 
-_TWICE = (400, "there are two Host, Origin or Sec-Fetch headers")
+_REPEATED_HEADER = (400, "a Host, Origin or Sec-Fetch header is repeated")
 _ALWAYS = [
     (b"x-content-type-options", b"nosniff"),
     (b"x-frame-options", b"DENY"),
@@ -52,7 +52,9 @@ class Edge:
             origin = headers[b"origin"].decode("latin-1") if b"origin" in headers else None
             body = RequestBody(scope, receive, self._in_flight, request)
             answer = EdgeResponse(scope, send, origin if origin in self._origins else None, body, request)
-            refusal = self._refusal(headers, scope["method"], origin) if len(given) == len(headers) else _TWICE
+            refusal = (
+                self._refusal(headers, scope["method"], origin) if len(given) == len(headers) else _REPEATED_HEADER
+            )
             if refusal is not None:
                 await answer.refuse(*refusal)
             elif scope["method"] == "OPTIONS" and answer.origin is not None:
@@ -66,23 +68,23 @@ class Edge:
             await answer.cut_short(*request.refusal)
         finally:
             self._in_flight.end(request)
-        answer.tell()
+        answer.log()
 
     def _refusal(self, headers: dict[bytes, bytes], method: str, origin: str | None) -> tuple[int, str] | None:
         host = headers.get(b"host", b"").decode("latin-1").lower()
         if host_name(host) not in self._hosts:
-            return 400, f"this server is not called {host!r:.80}; name it with --allowed-host"
+            return 400, f"this server does not accept the host {host!r:.80}; add it with --allowed-host"
         if origin in self._origins:
             return None
         if is_foreign_origin(origin, host):
-            return 403, f"pages from {origin!r:.80} may not call this server; name it with --origin"
+            return 403, f"pages of the origin {origin!r:.80} cannot call this server; add it with --origin"
         if is_cross_site(headers, method):
-            return 403, "pages of another site may not call this server; name their site with --origin"
+            return 403, "pages of another site cannot call this server; add their origin with --origin"
         return None
 
 
 class EdgeResponse:
-    """One answer on its way out."""
+    """One response."""
 
     def __init__(self, scope: HTTPScope, send: Send, origin: str | None, body: RequestBody, request: InFlight) -> None:
         self._scope, self._send, self.origin, self._body, self._request = scope, send, origin, body, request
@@ -112,7 +114,7 @@ class EdgeResponse:
         await self.plain(status, problem, [(b"content-type", b"application/json"), *retry])
 
     async def cut_short(self, status: int, message: str) -> None:
-        """Refuse without waiting for the rest of the body, and close the connection."""
+        """Reject without waiting for the rest of the body, and close the connection."""
         self._body.abandon()
         self._last_headers = [(b"connection", b"close")]
         await self.refuse(status, message)
@@ -122,13 +124,13 @@ class EdgeResponse:
         await self.send({"type": "http.response.start", "status": status, "headers": [*headers, *length]})
         await self.send({"type": "http.response.body", "body": body, "more_body": False})
 
-    def tell(self) -> None:
+    def log(self) -> None:
         scope = self._scope
         level = logging.DEBUG if scope["path"] in QUIET else logging.INFO
         if not log.isEnabledFor(level):
             return
         client = scope.get("client")
-        about: dict[str, Any] = {
+        fields: dict[str, Any] = {
             "method": scope["method"],
             "path": scope["path"],
             "http_status": self._status,
@@ -136,8 +138,8 @@ class EdgeResponse:
             "client": client[0] if client else None,
             "token": scope.get("qo_token"),
         }
-        about |= cast("dict[str, Any]", scope).get("qo_transition", {})
+        fields |= cast("dict[str, Any]", scope).get("qo_transition", {})
         if self._body.is_aborted:
-            log.log(level, "%s %s aborted by the client", scope["method"], scope["path"], extra=about)
+            log.log(level, "%s %s aborted by the client", scope["method"], scope["path"], extra=fields)
         else:
-            log.log(level, "%s %s %d", scope["method"], scope["path"], self._status, extra=about)
+            log.log(level, "%s %s %d", scope["method"], scope["path"], self._status, extra=fields)

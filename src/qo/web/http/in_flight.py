@@ -1,6 +1,6 @@
-"""Requests that are being read or answered: a time limit for each, and memory limits for the bodies of all.
+"""Requests in progress: a time limit for each, and a memory limit for the bodies of all.
 
-Nothing here runs once per request but an entry in a dictionary: one task looks for those that are overdue.
+One background task ends overdue requests, so that a request only costs an entry in a dictionary.
 """
 
 import asyncio
@@ -14,23 +14,23 @@ from litestar.types import HTTPReceiveMessage, HTTPScope, Receive
 from qo.clock import boot_clock
 from qo.web.http.settings import ServerLimits
 
-STREAM = "qo_stream"  # in the scope of a request whose answer has no end
-_MAX_CHECK_INTERVAL = 1.0  # seconds between two looks for requests that are overdue
-_LARGE_BODY = 64 * 1024  # bytes; bodies beyond this are handled within _MAX_LARGE_BODIES
-_MAX_LARGE_BODIES = 4 * 1024 * 1024  # bytes handled at once: decoded they take up to 25 times as much
+STREAM = "qo_stream"  # set in the scope of a request whose response has no end
+_MAX_CHECK_INTERVAL = 1.0  # seconds between checks for overdue requests
+_LARGE_BODY = 64 * 1024  # bytes; larger bodies are processed within _MAX_LARGE_BODIES
+_MAX_LARGE_BODIES = 4 * 1024 * 1024  # bytes processed at once; decoded they take up to 25 times as much memory
 _REQUEST_TIMEOUT, _UNAVAILABLE = 408, 503
 
 
 class InFlight:
-    """One request. `refusal` says why it is cut short, if it is."""
+    """One request. `refusal` is the status and reason if the server ends it early."""
 
     __slots__ = ("began_at", "handled_size", "is_answered", "is_uploading", "refusal", "size", "task")
 
     def __init__(self) -> None:
         self.task = asyncio.current_task()
         self.began_at = boot_clock()
-        self.size = 0  # bytes of its body held in memory
-        self.handled_size = 0  # the same, while they count as being handled
+        self.size = 0  # bytes of the body in memory
+        self.handled_size = 0  # the same while the body is being processed
         self.is_uploading = False
         self.is_answered = False
         self.refusal: tuple[int, str] | None = None
@@ -47,7 +47,7 @@ class RequestsInFlight:
         self._all: OrderedDict[InFlight, None] = OrderedDict()  # oldest first
         self._size = 0  # bytes of bodies in memory
         self._handled_size = 0
-        self._queue: deque[tuple[InFlight, asyncio.Future[None]]] = deque()  # large bodies that wait for their turn
+        self._queue: deque[tuple[InFlight, asyncio.Future[None]]] = deque()  # large bodies that wait to be processed
 
     def begin(self) -> InFlight:
         request = InFlight()
@@ -62,14 +62,14 @@ class RequestsInFlight:
             self._grant_turns()
 
     def hold(self, request: InFlight, size: int) -> None:
-        """A part of a body has arrived; raises if there is no memory for it."""
+        """Account for a received part of a body. Raises a 503 if it does not fit."""
         request.size += size
         self._size += size
         if self._size > self._limits.max_upload_memory:
             self._make_room(request)
 
     async def wait_for_turn(self, request: InFlight) -> None:
-        """The whole body has arrived. Returns when the request may be handled."""
+        """Wait until the complete body can be processed."""
         if request.size > _LARGE_BODY:
             turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._queue.append((request, turn))
@@ -77,7 +77,7 @@ class RequestsInFlight:
             await turn
 
     def _make_room(self, newest: InFlight) -> None:
-        """The oldest unfinished uploads go first: an honest one takes moments."""
+        """End the oldest unfinished uploads: a normal upload takes moments."""
         excess = self._size - self._limits.max_upload_memory
         for request in self._all:
             if excess <= 0:
@@ -89,7 +89,9 @@ class RequestsInFlight:
                 request.size = 0
         if excess > 0:
             headers = {"Retry-After": "1"}
-            raise HTTPException("too much is being uploaded", status_code=_UNAVAILABLE, headers=headers)
+            raise HTTPException(
+                "too many uploads are in progress; try again later", status_code=_UNAVAILABLE, headers=headers
+            )
 
     def _grant_turns(self) -> None:
         while self._queue:
@@ -115,29 +117,37 @@ class RequestsInFlight:
             if request.is_uploading:
                 request.cut(_REQUEST_TIMEOUT, f"the body took longer than {limit:g} s")
             else:
-                request.cut(_UNAVAILABLE, f"this took longer than {limit:g} s, and may or may not have been done")
+                request.cut(
+                    _UNAVAILABLE, f"the request took longer than {limit:g} s; its changes may or may not have been made"
+                )
 
 
-_MAX_DRAINED = 64 * 1024 * 1024  # bytes; a client that sends more than this is cut off
+_MAX_DRAINED = 64 * 1024 * 1024  # bytes read from a rejected upload before the connection is closed
 _MAX_DRAIN_TIME = 10.0  # seconds
 
 
 class UploadAborted(ClientException):
-    """The client left before it had sent the whole body. Nobody reads the answer; the log has one line."""
+    """The client disconnected before it had sent the whole body. It is logged with one line."""
 
 
 class RequestBody:
+    """Counts the body while it is read, and reads it to its end if the request is rejected.
+
+    Many clients send the whole body before they read the response. If the server responded and closed the connection
+    before that, they would see a reset connection instead of the response.
+    """
+
     def __init__(self, scope: HTTPScope, receive: Receive, in_flight: RequestsInFlight, request: InFlight) -> None:
         self._receive, self._in_flight, self._request = receive, in_flight, request
         headers = dict(scope["headers"])
         has_body = b"transfer-encoding" in headers or headers.get(b"content-length", b"0") != b"0"
-        # A client that asks first sends nothing before it hears `100 Continue`, and reading would say just that.
+        # A client with `Expect: 100-continue` sends nothing before `100 Continue`, and reading would send that.
         request.is_uploading = has_body
         self.is_aborted = False
         self._is_unread = has_body and headers.get(b"expect", b"").lower() != b"100-continue"
 
     async def receive(self) -> HTTPReceiveMessage:
-        """The next part, which the application keeps in memory."""
+        """The next part of the body."""
         message = await self._next()
         if message["type"] == "http.request":
             self._in_flight.hold(self._request, len(message["body"]))
@@ -146,7 +156,7 @@ class RequestBody:
         return message
 
     async def drain(self) -> None:
-        """Read what has not been read, within limits."""
+        """Read the rest of the body, up to a size and a time."""
         drained = 0
         with suppress(TimeoutError, UploadAborted):
             async with asyncio.timeout(_MAX_DRAIN_TIME):
@@ -155,7 +165,7 @@ class RequestBody:
                     drained += len(message["body"]) if message["type"] == "http.request" else 0
 
     def abandon(self) -> None:
-        """Read no more of it."""
+        """Stop reading the body."""
         self._is_unread = False
 
     async def _next(self) -> HTTPReceiveMessage:
@@ -165,5 +175,5 @@ class RequestBody:
         self._is_unread = self._request.is_uploading and self._is_unread
         if was_uploading and message["type"] == "http.disconnect":
             self.is_aborted = True
-            raise UploadAborted("the client left before it had sent the whole body")
+            raise UploadAborted("the client disconnected before it had sent the whole body")
         return message

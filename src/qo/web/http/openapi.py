@@ -1,4 +1,4 @@
-"""The API's description: as OpenAPI for machines, as a plain page for people. The page runs no script at all."""
+"""The description of the API: OpenAPI at /openapi.json, and a page without scripts at /docs."""
 
 import html
 from base64 import b64encode
@@ -36,9 +36,9 @@ def description() -> OpenAPIConfig:
     return OpenAPIConfig(
         title="qo",
         version=__version__,
-        description="A task queue that needs no broker: two REST dialects over one queue.",
+        description="A task queue that needs no broker. /api/v1 is the main API, /api/tasks the management API.",
         use_handler_docstrings=True,
-        security=[{}, {"bearer": []}],  # without any token on the server none is needed from this machine
+        security=[{}, {"bearer": []}],  # local requests need no token while the server has none
         components=Components(security_schemes={"bearer": SecurityScheme(type="http", scheme="bearer")}),
         openapi_router=Router(
             path="/docs",
@@ -60,13 +60,13 @@ router = Router(path="/", route_handlers=[openapi])
 
 
 def render(schema: dict[str, Any]) -> str:
-    """Everything is escaped: nothing here is markup but what is written here."""
+    """The page as HTML. All texts of the schema are escaped."""
     info = schema["info"]
     body = "".join(_operation(*each) for each in _operations(schema))
     return (
         f"<!doctype html><html lang=en><meta charset=utf-8><title>{_text(info['title'])}</title><style>{STYLE}</style>"
         f"<h1>{_text(info['title'])} {_text(info['version'])}</h1><p>{_text(info.get('description', ''))}</p>"
-        f"<p>The same for machines: <a href='/openapi.json'>/openapi.json</a></p>{body}"
+        f"<p>As OpenAPI: <a href='/openapi.json'>/openapi.json</a></p>{body}"
     )
 
 
@@ -81,11 +81,11 @@ def _operation(method: str, path: str, operation: dict[str, Any]) -> str:
         for each in operation.get("parameters", ())
     )
     body = operation.get("requestBody", {}).get("content", {}).get("application/json", {}).get("schema", {})
-    answers = ", ".join(f"<code>{_text(status)}</code>" for status in operation.get("responses", {}))
+    responses = ", ".join(f"<code>{_text(status)}</code>" for status in operation.get("responses", {}))
     return (
         f"<section><p><b class={method}>{method.upper()}</b> <code>{_text(path)}</code></p>"
         f"<p>{_text(operation.get('description', ''))}</p><ul>{parameters}</ul>"
-        f"{f'<p>body: <code>{_text(_name(body))}</code></p>' if body else ''}<p>answers: {answers}</p></section>"
+        f"{f'<p>body: <code>{_text(_name(body))}</code></p>' if body else ''}<p>responses: {responses}</p></section>"
     )
 
 

@@ -1,4 +1,4 @@
-"""What becomes of errors: one sentence, a code and a field; never a stack trace."""
+"""Errors as responses: one sentence, a code and a field, never a stack trace."""
 
 import logging
 import re
@@ -26,15 +26,13 @@ from qo.web.http.action_recorder import note_failure
 
 log = logging.getLogger("qo.web")
 RETRY_AFTER = {"Retry-After": "1"}
-STORE_AWAY = "the store is unreachable, or may or may not have taken this; repeating it is harmless"
+STORE_AWAY = "the store is unreachable, or the outcome of the write is unknown; repeating the request is safe"
 _SERVER_ERROR, _UNAVAILABLE = 500, 503
-
-
 _MISSING = re.compile(r"Missing required \w+ parameter '(.+?)'")
 
 
 class Problem(Struct, frozen=True, kw_only=True):
-    """Why a request was refused."""
+    """Why a request was rejected."""
 
     error: str
     code: str
@@ -72,21 +70,21 @@ _CODES = {
     503: "unavailable",
 }
 _MEANINGS = {
-    400: "The request makes no sense; `field` says where.",
-    401: "No token, or one that is unknown or expired.",
-    403: "The token's scopes do not cover this.",
+    400: "The request is invalid; `field` names the field.",
+    401: "The token is missing, unknown or expired.",
+    403: "The scopes or limits of the token do not allow this.",
     404: "There is no such task.",
-    405: "The path does not take this method.",
-    409: "The task's status does not allow this, or its idempotency key belongs to a task with another payload.",
+    405: "The path does not support this method.",
+    409: "The status of the task does not allow this, or the idempotency key belongs to a task with another payload.",
     413: "The body is larger than the limit.",
     415: "The body is not application/json.",
-    429: "More requests than the token may make; see Retry-After.",
-    503: "The store could not be reached, or may or may not have taken the write; repeat after Retry-After.",
+    429: "The rate limit of the token is exceeded; see Retry-After.",
+    503: "The store is unreachable, or the outcome of the write is unknown; repeat after Retry-After.",
 }
 
 
 def problems(*statuses: int) -> dict[int, ResponseSpec]:
-    """The refusals of a route, for its description. Some every route has."""
+    """The error responses of a route, for OpenAPI. Some are common to all routes."""
     return {
         status: ResponseSpec(Problem, generate_examples=False, description=_MEANINGS[status])
         for status in sorted({*statuses, 400, 401, 403, 429, 503})
@@ -98,7 +96,7 @@ def of_ours(request: Request[Any, Any, Any], error: QoError) -> Response[Problem
     answer = next((answer for answer in _ANSWERS if isinstance(error, answer.kind)), None)
     if answer is None:
         return of_bugs(request, error)
-    if answer.status == _UNAVAILABLE:  # what the store said may name its address: for the log only
+    if answer.status == _UNAVAILABLE:  # the message may contain the address of the store, so it is only logged
         log.warning("the store is unreachable: %s", error)
         return _response(answer.status, Problem(error=STORE_AWAY, code=answer.code), dict(RETRY_AFTER))
     problem = Problem(error=str(error), code=answer.code, field=getattr(error, "field", UNSET))
@@ -106,7 +104,7 @@ def of_ours(request: Request[Any, Any, Any], error: QoError) -> Response[Problem
 
 
 def of_http(request: Request[Any, Any, Any], error: HTTPException) -> Response[Problem]:
-    """What Litestar refuses: unknown paths, wrong parameters, bodies too large."""
+    """Errors of Litestar: unknown paths, invalid parameters, bodies that are too large."""
     if error.status_code >= _SERVER_ERROR and error.status_code != _UNAVAILABLE:
         return of_bugs(request, error)
     message: str = error.detail or "refused"
@@ -124,9 +122,9 @@ def of_http(request: Request[Any, Any, Any], error: HTTPException) -> Response[P
 
 
 def of_bugs(request: Request[Any, Any, Any], error: Exception) -> Response[Problem]:
-    """Ours to mend: told to the log, not to the caller."""
-    log.error("%s %s broke: %s", request.method, request.url.path, error, exc_info=error)
-    return _response(500, Problem(error="something broke here; the server's log says what", code="internal"), {})
+    """Unexpected errors: logged, not shown to the caller."""
+    log.error("%s %s failed: %s", request.method, request.url.path, error, exc_info=error)
+    return _response(500, Problem(error="internal error; see the log of the server", code="internal"), {})
 
 
 def _response(status: int, problem: Problem, headers: dict[str, str]) -> Response[Problem]:

@@ -1,4 +1,11 @@
-"""Host headers: exactly one, well formed, and a name this server answers to."""
+"""Where a request comes from: the Host header, the page that sent it, and whether a proxy forwarded it.
+
+Browsers send Origin and Sec-Fetch-* headers, which pages cannot change. A page from another site must not use a
+visitor's browser to call a server that trusts this browser, because it runs on the same machine or has a session.
+
+A server without tokens trusts its own machine. A proxy on that machine forwards requests of other machines, so a
+request with headers of a proxy is not trusted. These headers only remove trust, they never add it.
+"""
 
 import re
 from collections.abc import Iterable
@@ -17,7 +24,7 @@ _MAX_PORT: Final = 65535
 
 @lru_cache(maxsize=256)
 def host_name(host: str) -> str | None:
-    """The name in a Host header, in lower case and without its port. None: it is no host."""
+    """The name in a Host header, in lower case and without its port; None if the header is malformed."""
     found = _HOST.fullmatch(host.lower())
     if found is None or int(found["port"] or 0) > _MAX_PORT:
         return None
@@ -25,7 +32,7 @@ def host_name(host: str) -> str | None:
 
 
 def allowed_names(hosts: Iterable[str]) -> frozenset[str]:
-    """These names, and those of the loopback."""
+    """These names and the loopback names. Raises InvalidSetting."""
     return LOOPBACK | {_check_host(host) for host in hosts}
 
 
@@ -41,16 +48,16 @@ _TRUSTED_SITES: Final = frozenset({b"same-origin", b"none"})  # none: the user t
 
 
 def is_foreign_origin(origin: str | None, host: str) -> bool:
-    """Whether a page of another origin than this server's makes the request."""
+    """Whether a page of another origin sent the request."""
     return origin is not None and not (host and origin.lower() in (f"http://{host}", f"https://{host}"))
 
 
 def is_cross_site(headers: dict[bytes, bytes], method: str) -> bool:
-    """Whether a page of another origin made the browser send this, except by leading it here.
+    """Whether a page of another site made the browser send the request, other than by a navigation.
 
-    A link, and the redirect back from a login elsewhere, are navigations of the whole window by GET: they show a page
-    to the user and nothing to the page they come from. An image, script, frame or form is refused. Other clients than
-    browsers do not send these headers.
+    A link, and the redirect back from a login, navigate the whole window by GET: they show a page to the user and
+    nothing to the page they come from. Images, scripts, frames and forms of other sites are rejected. Clients that are
+    not browsers do not send these headers.
     """
     site = headers.get(b"sec-fetch-site")
     if site is None or site in _TRUSTED_SITES:
@@ -120,7 +127,7 @@ _PREFIXES = (
 
 
 def is_forwarded(headers: Iterable[tuple[bytes, bytes]], http_version: str) -> bool:
-    """True if a header shows a proxy, or the version does: nginx before 1.29.7 speaks HTTP/1.0 by default."""
+    """Whether a header or the HTTP version indicates a proxy: nginx before 1.29.7 uses HTTP/1.0 by default."""
     if http_version == "1.0":
         return True
     return any(name in _NAMES or name.startswith(_PREFIXES) for name, _ in headers)

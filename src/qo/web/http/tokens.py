@@ -1,4 +1,8 @@
-"""Bearer tokens: who may do what. One note holds their hashes; a token itself is shown once and kept nowhere."""
+"""Bearer tokens, and when each was last used. One note holds the hashes; the token itself is shown once and not stored.
+
+The times of use are kept in memory and written about once a minute to a note of their own, so that a server needs no
+permission to write the tokens.
+"""
 
 import asyncio
 import logging
@@ -17,10 +21,10 @@ from qo.notes import TOKENS
 from qo.old_tokens import refuse_old_tokens
 from qo.web.callers import AccessLimits, Caller, Scope
 
-TOKEN_USES = f"{ADMIN_NOTES}token-uses"  # the note that says when each was last used
-MOST = 1000  # one note holds them all, and a server keeps them in memory
-_MAX_LIMITS = 100  # queues, and types, that one token names
-_PREFIX = "qo_"  # so that people and scanners recognise a token that went astray
+TOKEN_USES = f"{ADMIN_NOTES}token-uses"  # when each token was last used
+MAX_TOKENS = 1000  # one note holds all tokens, and every server keeps them in memory
+_MAX_LIMITS = 100  # queues, and types, of one token
+_PREFIX = "qo_"  # lets people and secret scanners recognise a leaked token
 
 
 class Token(Struct, frozen=True, kw_only=True):
@@ -31,11 +35,11 @@ class Token(Struct, frozen=True, kw_only=True):
     queues: frozenset[str] = frozenset()  # empty: all
     types: frozenset[str] = frozenset()  # empty: all
     created_at: float
-    created_by: str = ""  # who created it, such as alice@build1; empty: not known
+    created_by: str = ""  # such as alice@build1; empty if unknown
     expires_at: float | None = None
 
     def caller(self) -> Caller:
-        """Who calls with this token."""
+        """The caller that this token identifies."""
         return Caller(
             id=self.id,
             name=self.name,
@@ -48,7 +52,7 @@ class Token(Struct, frozen=True, kw_only=True):
 
 class Tokens(Struct, frozen=True, kw_only=True):
     tokens: tuple[Token, ...] = ()
-    existed: bool = False  # there was a token once: from then on nobody calls without one
+    existed: bool = False  # a token has existed; from then on every request needs one
 
     def find(self, which: str) -> Token | None:
         """The token with this name or id."""
@@ -61,7 +65,7 @@ class Created(NamedTuple):
 
 
 async def read_tokens(engine: Engine) -> Tokens:
-    """Raises InvalidSetting if there are none here but some in the place of earlier versions."""
+    """Raises InvalidSetting if the store only has tokens of earlier versions."""
     note = await engine.read_note(TOKENS)
     if note is None:
         await refuse_old_tokens(engine)
@@ -95,15 +99,15 @@ async def create_token(
     )
     if Scope.ENGINE in token.scopes and (token.queues or token.types):
         raise InvalidSetting(
-            "the scope engine is the whole store and cannot be limited to queues or types; "
-            "leave --queue and --type out, or use the scope work"
+            "the scope engine gives access to the whole store and cannot be limited to queues or types; "
+            "remove --queue and --type, or use the scope work"
         )
 
     def added(before: Tokens) -> Tokens:
         if any(known.name == name for known in before.tokens):
-            raise InvalidSetting(f"there is a token called {name!r} already; revoke it first, or choose another name")
-        if len(before.tokens) >= MOST:
-            raise InvalidSetting(f"there are {MOST} tokens already; revoke some")
+            raise InvalidSetting(f"a token called {name!r} exists already; revoke it first, or choose another name")
+        if len(before.tokens) >= MAX_TOKENS:
+            raise InvalidSetting(f"there are {MAX_TOKENS} tokens, which is the limit; revoke some")
         return Tokens(tokens=(*before.tokens, token), existed=True)
 
     if await engine.read_note(TOKENS) is None:
@@ -114,12 +118,12 @@ async def create_token(
 
 def check_limit(field: str, names: tuple[str, ...]) -> frozenset[str]:
     if len(names) > _MAX_LIMITS:
-        raise InvalidSetting(f"a token or role names at most {_MAX_LIMITS} {field}s, this one {len(names)}")
+        raise InvalidSetting(f"a token or role can have at most {_MAX_LIMITS} {field}s; this one has {len(names)}")
     return frozenset(names)
 
 
 async def revoke_token(engine: Engine, which: str) -> Token:
-    """Forget the token with this name or id. If it was the last one, servers stay shut."""
+    """Delete the token with this name or id. Servers require a token even if this was the last one."""
     gone: list[Token] = []
 
     def without(before: Tokens) -> Tokens:
@@ -133,14 +137,14 @@ async def revoke_token(engine: Engine, which: str) -> Token:
 
 
 async def forget_tokens(engine: Engine) -> int:
-    """Forget every token, and that there were any: servers started from now on answer this machine without one."""
+    """Delete all tokens and the record that any existed: new servers admit local requests without a token."""
     tokens = (await read_tokens(engine)).tokens
     await engine.drop_note(TOKENS)
     return len(tokens)
 
 
 class KnownCallers:
-    """The tokens of one read of the note, by their hashes, each made into its caller once."""
+    """The callers of all tokens, by the hash of the token."""
 
     def __init__(self, tokens: Tokens) -> None:
         self.existed = tokens.existed
@@ -148,10 +152,10 @@ class KnownCallers:
         self._ids = {caller.id for caller in self._by_digest.values()}
 
     def match(self, secret: str, now: float) -> Caller | None:
-        """The live caller with this secret.
+        """The caller with this secret, if the token has not expired.
 
-        A dictionary does not compare in constant time. What it compares is a SHA-256, so how long that takes says
-        nothing about any secret: nobody can choose a secret whose hash begins as a stored one does.
+        The lookup does not run in constant time. It compares SHA-256 hashes, so its duration reveals nothing about a
+        secret: nobody can choose a secret whose hash has a given beginning.
         """
         caller = self._by_digest.get(digest_of(secret))
         return caller if caller is not None and is_live(caller, now) else None
@@ -169,7 +173,7 @@ def digest_of(secret: str) -> str:
 
 
 log = logging.getLogger("qo.web")
-INTERVAL = 60.0  # seconds between two writes
+WRITE_INTERVAL = 60.0  # seconds
 
 
 class TokenUses(Struct, frozen=True, kw_only=True):
@@ -179,18 +183,18 @@ class TokenUses(Struct, frozen=True, kw_only=True):
 class TokenUseRecorder:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._seen: dict[str, float] = {}  # by token id: used since the last write
+        self._seen: dict[str, float] = {}  # times of use since the last write, by token id
 
-    def saw(self, token_id: str, now: float) -> None:
+    def record(self, token_id: str, now: float) -> None:
         self._seen[token_id] = now
 
     async def run(self) -> None:
         while True:
-            await asyncio.sleep(INTERVAL)
+            await asyncio.sleep(WRITE_INTERVAL)
             await self.flush()
 
     async def flush(self) -> None:
-        """Write what was seen since the last time. A store that refuses costs a line in the log, and no request."""
+        """Write the times since the last write. An error of the store is logged and does not affect requests."""
         seen, self._seen = self._seen, {}
         if not seen:
             return
@@ -198,7 +202,7 @@ class TokenUseRecorder:
             known = {token.id for token in (await read_tokens(self._engine)).tokens}
 
             def merged(before: TokenUses) -> TokenUses:
-                """Of several servers, the latest. What is no token any more is forgotten."""
+                """The latest time of several servers, only of tokens that still exist."""
                 used_at = before.used_at | {
                     token_id: max(at, before.used_at.get(token_id, 0.0)) for token_id, at in seen.items()
                 }
@@ -206,7 +210,7 @@ class TokenUseRecorder:
 
             await notes.change(self._engine, TOKEN_USES, TokenUses, merged)
         except QoError as error:
-            log.warning("when tokens were last used could not be written: %s", error)
+            log.warning("cannot record when tokens were last used: %s", error)
             self._seen = seen | self._seen
 
 

@@ -1,4 +1,4 @@
-"""Every route of `/api/tasks`."""
+"""The routes of `/api/tasks`."""
 
 from litestar import Router
 

@@ -1,1 +1,1 @@
-"""Logging in to the dashboard through an OpenID Connect provider: authorization code flow with PKCE."""
+"""Login to the dashboard through an OpenID Connect provider: authorization code flow with PKCE."""

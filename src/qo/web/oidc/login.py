@@ -1,4 +1,9 @@
-"""One login: what binds it to a browser, who came back, and why somebody was refused."""
+"""One login: the attempt that binds it to a browser, the identity, the reasons for a rejection, and the cookies.
+
+The cookie `session` holds the secret of a session. The cookie `login` lasts for one login at the provider. Both are
+HttpOnly, and Secure with the prefix `__Host-` if browsers use https. The session cookie is SameSite=Strict, because the
+page sends all requests itself. The login cookie is Lax, because the provider redirects the browser back.
+"""
 
 from hashlib import sha256
 from typing import Any, Literal, NamedTuple
@@ -12,11 +17,11 @@ from qo.ids import new_token
 LoginProblem = Literal["provider_down", "state", "denied", "invalid", "no_role", "store"]
 
 _SECRET_LENGTH = 64
-_MAX_VIEW = 300  # characters of the address a person comes back to
+_MAX_VIEW = 300  # characters of the view shown after the login
 
 
 class LoginRefused(Exception):
-    """The page puts the problem into words; the detail is for the log."""
+    """A rejected login. The page shows a text for the problem; the detail is logged."""
 
     def __init__(self, problem: LoginProblem, detail: str) -> None:
         super().__init__(detail)
@@ -30,10 +35,10 @@ class Identity(NamedTuple):
 
 
 class LoginAttempt(NamedTuple):
-    """All out of the secret in the browser's cookie: a server keeps nothing for people who may never come back."""
+    """All values derive from the secret in the cookie, so that the server stores nothing for unfinished logins."""
 
     secret: str
-    view: str  # the fragment of the address, such as /tasks?status=failed
+    view: str  # the fragment of the URL, such as /tasks?status=failed
 
     @property
     def state(self) -> str:
@@ -60,14 +65,14 @@ def new_attempt(view: str) -> LoginAttempt:
 
 
 def attempt_in(cookie: str) -> LoginAttempt | None:
-    """The attempt a browser brings back; None: it was never sent, or too long ago."""
+    """The attempt in the cookie; None if the cookie is missing or expired."""
     secret, view = cookie[:_SECRET_LENGTH], unquote(cookie[_SECRET_LENGTH:])
     if len(secret) < _SECRET_LENGTH:
         return None
     return LoginAttempt(secret, view if view.startswith("/") else "/")
 
 
-LOGIN_LIFETIME = 600.0  # seconds a person has at the provider
+LOGIN_LIFETIME = 600.0  # seconds for the login at the provider
 CookieKind = Literal["session", "login"]
 
 
@@ -80,7 +85,7 @@ def read_cookie(connection: ASGIConnection[Any, Any, Any, Any], kind: CookieKind
 
 
 def make_cookie(kind: CookieKind, value: str, *, secure: bool, lifetime: float) -> Cookie:
-    """With a lifetime of 0 the browser forgets it."""
+    """A lifetime of 0 deletes the cookie."""
     return Cookie(
         key=cookie_name(kind, secure=secure),
         value=value,

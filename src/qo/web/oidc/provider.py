@@ -1,7 +1,6 @@
-"""The provider: where to send people, and who came back. Speaks through Authlib.
+"""The OpenID Connect provider, through Authlib: its login URL, and the identity of a user who returns.
 
-Every refusal is a `LoginRefused` with one of a few problems, which the page puts into words. What the provider said in
-detail goes to the log only.
+Every rejection is a `LoginRefused` with one of a few problems, for which the page has a text. Details are only logged.
 """
 
 import asyncio
@@ -22,13 +21,13 @@ from qo.clock import Clock
 from qo.web.oidc.login import Identity, LoginAttempt, LoginRefused
 from qo.web.oidc.settings import OidcSettings
 
-# Signatures that only the provider can make. Not `none`, and none that is made with the client's own secret.
+# Signatures that only the provider can create: not `none`, and none that uses the client secret.
 _ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
-_TIMEOUT = 10.0  # seconds without a sign of the provider
-_TOTAL_TIMEOUT = 20.0  # seconds for all requests of one step: a provider that sends a byte now and then ends it, too
+_TIMEOUT = 10.0  # seconds without data from the provider
+_TOTAL_TIMEOUT = 20.0  # seconds for all requests of one step, also if the provider keeps sending single bytes
 _LEEWAY = 60  # seconds by which the clocks may differ
 _METADATA_LIFETIME = 3600.0  # seconds
-MAX_LOGINS = 50  # that wait for the provider at once: anyone can begin one, and each takes a connection meanwhile
+MAX_LOGINS = 50  # concurrent logins; anyone can start one, and each uses a connection
 _MAX_NAME = 128  # characters
 _MAX_OWN_NAME = 50  # characters
 
@@ -40,7 +39,7 @@ class OidcProvider:
         self._keys: KeySet | None = None
         self._read_at = float("-inf")
         self._reading: asyncio.Task[None] | None = None
-        self._logins = 0  # that wait for the provider
+        self._logins = 0  # in progress
 
     async def login_url(self, attempt: LoginAttempt, redirect_uri: str) -> str:
         with self._one_more_login():
@@ -55,7 +54,7 @@ class OidcProvider:
         return str(url)
 
     async def identify(self, code: str, attempt: LoginAttempt, redirect_uri: str) -> Identity:
-        """Who the code stands for. Raises LoginRefused."""
+        """The user for whom the provider issued the code. Raises LoginRefused."""
         with self._one_more_login():
             try:
                 async with asyncio.timeout(_TOTAL_TIMEOUT):
@@ -65,7 +64,7 @@ class OidcProvider:
         return self._identity(claims)
 
     async def _redeem(self, code: str, attempt: LoginAttempt, redirect_uri: str) -> dict[str, Any]:
-        """What the provider says of the person for this code."""
+        """The claims of the provider about the user."""
         metadata = await self._read_metadata()
         async with self._client(redirect_uri) as client:
             try:
@@ -86,7 +85,7 @@ class OidcProvider:
         return claims
 
     async def logout_url(self, redirect_uri: str) -> str | None:
-        """Where a person ends the provider's own session; None if it does not say."""
+        """The URL that ends the session at the provider; None if the provider has none."""
         end: str | None = (await self._read_metadata()).get("end_session_endpoint")
         if end is None:
             return None
@@ -105,10 +104,10 @@ class OidcProvider:
         )
 
     async def _claims(self, token: dict[str, Any], nonce: str) -> dict[str, Any]:
-        """What the ID token says, once its signature, issuer, audience, times and nonce are right."""
+        """The claims of the ID token, after validation of signature, issuer, audience, times and nonce."""
         try:
             decoded = self._decoded(token["id_token"])
-        except InvalidKeyIdError:  # the provider has changed its keys
+        except InvalidKeyIdError:  # the provider has rotated its keys
             await self._read_metadata(again=True)
             decoded = self._decoded(token["id_token"])
         claims = CodeIDToken(
@@ -128,17 +127,17 @@ class OidcProvider:
         allowed = [name for name in _ALGORITHMS if name in named]
         if self._keys is None:
             raise ValueError("the provider has no keys")
-        if not allowed:  # an empty list would allow what the library recommends
-            raise ValueError(f"the provider signs in none of the ways {', '.join(_ALGORITHMS)}")
+        if not allowed:  # an empty list would allow the defaults of the library
+            raise ValueError(f"the provider supports none of the algorithms {', '.join(_ALGORITHMS)}")
         return jwt.decode(id_token, self._keys, registry=JWSRegistry(algorithms=allowed, strict_check_header=False))
 
     async def _user_info(self, client: Any, metadata: dict[str, Any], subject: str) -> dict[str, Any]:
-        """Some providers tell groups there only."""
+        """Claims of the userinfo endpoint. Some providers return groups only there."""
         answer = await client.get(metadata["userinfo_endpoint"])
         answer.raise_for_status()
         told: dict[str, Any] = answer.json()
         if told.get("sub") != subject:
-            raise ValueError("the user info is about somebody else")
+            raise ValueError("the user info is about another user")
         return told
 
     def _identity(self, claims: dict[str, Any]) -> Identity:
@@ -154,7 +153,7 @@ class OidcProvider:
     @contextmanager
     def _one_more_login(self) -> Iterator[None]:
         if self._logins >= MAX_LOGINS:
-            raise LoginRefused("provider_down", f"{self._logins} logins wait for {self._settings.issuer} already")
+            raise LoginRefused("provider_down", f"{self._logins} logins already wait for {self._settings.issuer}")
         self._logins += 1
         try:
             yield
@@ -162,7 +161,7 @@ class OidcProvider:
             self._logins -= 1
 
     async def _read_metadata(self, *, again: bool = False) -> dict[str, Any]:
-        """Those who ask meanwhile share one read, and its failure."""
+        """Concurrent callers share one read and its failure."""
         if again or not 0 <= self._clock() - self._read_at < _METADATA_LIFETIME:
             if self._reading is None or self._reading.done():
                 self._reading = asyncio.create_task(self._read())
@@ -184,14 +183,14 @@ class OidcProvider:
             found.raise_for_status()
             metadata = found.json()
             if metadata["issuer"] != issuer:
-                raise ValueError(f"it calls itself {metadata['issuer']!r:.200}; write --oidc-issuer exactly so")
+                raise ValueError(f"its issuer is {metadata['issuer']!r:.200}; set --oidc-issuer to exactly that")
             keys = await client.get(metadata["jwks_uri"])
             keys.raise_for_status()
         self._keys, self._metadata = KeySet.import_key_set(keys.json()), metadata
 
 
 def _name_in(claims: dict[str, Any]) -> str:
-    """What a person is called in the audit trail. What anyone may call themselves comes with the subject."""
+    """The name for the audit trail. A name that users choose themselves is shown with the subject."""
     subject = str(claims["sub"])
     if claims.get("email") and claims.get("email_verified") not in (False, "false"):
         return str(claims["email"])

@@ -1,7 +1,7 @@
-"""`/auth`: to the provider, back again, and out.
+"""`/auth`: login at the provider, the callback, and logout.
 
-A browser comes here by its address bar, so what goes wrong is not answered in JSON: it goes back to the dashboard,
-whose page says what happened (`#/login?problem=...`).
+Browsers navigate to these routes, so errors are not returned as JSON. They redirect to the dashboard, which explains
+the problem (`#/login?problem=...`).
 """
 
 import asyncio
@@ -41,14 +41,14 @@ _STORE_TIMEOUT = 10.0  # seconds to store a session
 
 
 class LoggedOut(Struct, frozen=True, kw_only=True):
-    """`provider` is where the session at the provider itself can be ended, null if there is no such place."""
+    """`provider` is the URL that ends the session at the provider, null if there is none."""
 
     provider: str | None
 
 
 @get("/login", opt=PUBLIC | ANY_QUERY, include_in_schema=False)
 async def log_in(request: Request[Any, Any, Any]) -> Response[bytes]:
-    """Send the browser to the provider."""
+    """Redirect the browser to the provider."""
     service = server_of(request).login
     if service is None:
         return _redirect(_NOT_SET_UP, [])
@@ -63,8 +63,8 @@ async def log_in(request: Request[Any, Any, Any]) -> Response[bytes]:
 
 
 @get("/callback", opt=PUBLIC | ANY_QUERY, include_in_schema=False)
-async def come_back(request: Request[Any, Any, Any]) -> Response[bytes]:
-    """The provider has sent the browser back, with a code or an error."""
+async def log_in_callback(request: Request[Any, Any, Any]) -> Response[bytes]:
+    """The provider redirects the browser here, with a code or an error."""
     server = server_of(request)
     service = server.login
     if service is None:
@@ -80,7 +80,7 @@ async def come_back(request: Request[Any, Any, Any]) -> Response[bytes]:
         return _refused(service, "store", str(error) or f"the store did not answer within {_STORE_TIMEOUT:g} s")
     rights = opened.session.rights(service.settings)
     caller = opened.session.caller(service.settings)
-    with suppress(TimeoutError):  # it goes on being recorded, or is logged
+    with suppress(TimeoutError):  # the record is still written, or the failure logged
         async with asyncio.timeout(_STORE_TIMEOUT):
             await server.action_recorder.record(request.scope, "login", caller=caller, target=str(rights))
     secure, view = service.settings.is_secure, "/" if attempt is None else attempt.view
@@ -94,21 +94,21 @@ async def come_back(request: Request[Any, Any, Any]) -> Response[bytes]:
 
 
 async def _identify(request: Request[Any, Any, Any], service: LoginService, attempt: LoginAttempt | None) -> Identity:
-    """Who came back. Raises LoginRefused."""
+    """The identity of the returning user. Raises LoginRefused."""
     given = {name: request.query_params.get(name, "")[:_MAX_QUERY] for name in ("state", "code", "error", "iss")}
     issuer = service.settings.issuer
     if attempt is None or not hmac.compare_digest(attempt.state.encode(), given["state"].encode()):
-        raise LoginRefused("state", "the answer of the provider belongs to no login of this browser")
+        raise LoginRefused("state", "the response of the provider does not belong to a login of this browser")
     if given["iss"] and given["iss"] != issuer:
-        raise LoginRefused("invalid", f"the answer is of {given['iss']!r:.200}, not of {issuer}")
+        raise LoginRefused("invalid", f"the response is from {given['iss']!r:.200}, not from {issuer}")
     if given["error"] or not given["code"]:
-        raise LoginRefused("denied", f"the provider answered {given['error'] or 'without a code'!r:.200}")
+        raise LoginRefused("denied", f"the provider responded {given['error'] or 'without a code'!r:.200}")
     return await service.provider.identify(given["code"], attempt, _public_url(request, service) + _CALLBACK)
 
 
 @post("/logout", opt=READ | LIMITED, status_code=200, responses=problems())
 async def log_out(request: Request[Any, Any, Any]) -> Response[LoggedOut]:
-    """End the caller's session, on every server. A token has none: nothing happens."""
+    """End the session of the caller on all servers. Has no effect for a token."""
     service, action = server_of(request).login, describe_action(request)
     action.verb = "logout"
     if service is None or caller_of(request).kind != "user":
@@ -117,8 +117,8 @@ async def log_out(request: Request[Any, Any, Any]) -> Response[LoggedOut]:
     await service.sessions.close(service.session_secret(request))
     try:
         provider = await service.provider.logout_url(_public_url(request, service) + "/ui/")
-    except LoginRefused as error:  # the session here has ended all the same
-        log.warning("the session at the provider cannot be ended: %s", error)
+    except LoginRefused as error:  # the session of this server has ended anyway
+        log.warning("cannot end the session at the provider: %s", error)
         provider = None
     return Response(
         LoggedOut(provider=provider),
@@ -129,7 +129,7 @@ async def log_out(request: Request[Any, Any, Any]) -> Response[LoggedOut]:
 
 
 def _public_url(request: Request[Any, Any, Any], service: LoginService) -> str:
-    """Where the browser reaches this server. The name was checked: a server answers to those it was told of only."""
+    """The URL of this server for browsers. The Host header was checked against the allowed names."""
     return service.settings.public_url.rstrip("/") or f"http://{request.headers['host']}"
 
 
@@ -138,9 +138,9 @@ def _redirect(url: str, cookies: list[Cookie]) -> Response[bytes]:
 
 
 def _refused(service: LoginService, problem: LoginProblem, detail: str) -> Response[bytes]:
-    log.warning("nobody was logged in (%s): %s", problem, detail, extra={"problem": problem})
+    log.warning("login rejected (%s): %s", problem, detail, extra={"problem": problem})
     gone = make_cookie("login", "", secure=service.settings.is_secure, lifetime=0)
     return _redirect(f"../ui/#/login?problem={problem}", [gone])
 
 
-router = Router(path="/auth", route_handlers=[log_in, come_back, log_out], tags=["auth"])
+router = Router(path="/auth", route_handlers=[log_in, log_in_callback, log_out], tags=["auth"])

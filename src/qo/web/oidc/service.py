@@ -1,4 +1,4 @@
-"""What a server keeps for logging people in: the provider, and the sessions."""
+"""The parts of a login: the provider and the sessions."""
 
 from typing import Any, Protocol
 
@@ -28,15 +28,15 @@ class LoginService:
         self.provider: LoginProvider = _provider(settings, clock)
 
     def session_secret(self, connection: ASGIConnection[Any, Any, Any, Any]) -> str:
-        """What the request's cookie holds; empty: it has none."""
+        """The secret in the session cookie; empty if there is none."""
         return read_cookie(connection, "session", secure=self.settings.is_secure)
 
     def csrf_token(self, connection: ASGIConnection[Any, Any, Any, Any], caller: Caller) -> str | None:
-        """What the page of a person who logged in sends with every action."""
+        """The CSRF token that the page of a logged-in user sends with every action."""
         return csrf_token_of(self.session_secret(connection)) if caller.kind == "user" else None
 
     async def open_session(self, identity: Identity) -> OpenedSession:
-        """Raises LoginRefused for somebody whose groups may do nothing here."""
+        """Raises LoginRefused if none of the user's groups has a role."""
         if not self.settings.rights_of(identity.groups).may_look:
             groups = ", ".join(identity.groups) or "none"
             raise LoginRefused("no_role", f"{identity.name!r} has no role here; groups: {groups:.500}")
@@ -50,7 +50,7 @@ class LoginService:
 
 def _provider(settings: OidcSettings, clock: Clock) -> Any:
     try:
-        from qo.web.oidc.provider import OidcProvider  # noqa: PLC0415 - its packages are an extra
+        from qo.web.oidc.provider import OidcProvider  # noqa: PLC0415 - needs the extra `oidc`
     except ImportError as error:
-        raise InvalidSetting("logging in needs its packages: pip install 'qo-queue[oidc]'") from error
+        raise InvalidSetting("logins need additional packages: pip install 'qo-queue[oidc]'") from error
     return OidcProvider(settings, clock)

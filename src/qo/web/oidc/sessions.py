@@ -1,9 +1,11 @@
-"""Sessions of people who logged in. The store keeps them by the hash of their secret, so all servers know them, they
-survive a restart, and logging out ends them everywhere. One note holds them all, as one holds the tokens: whatever a
-request sends as its cookie, the store is read once a second at most.
+"""Sessions of logged-in users.
 
-A session keeps the groups of its person, and each server derives from its own settings what they may do. So a session
-ends with the last role of its groups.
+The store keeps them by the hash of their secret, so that all servers know them, they survive a restart, and a logout
+ends them on all servers. One note holds all sessions, and the store is read at most once a second, whatever cookies
+requests contain.
+
+A session stores the groups of the user. Each server derives the permissions from its own settings, so a session ends
+when its groups have no role any more.
 """
 
 import asyncio
@@ -24,30 +26,30 @@ from qo.web.http.tokens import digest_of
 from qo.web.oidc.settings import GroupRights, OidcSettings
 
 SESSIONS = f"{ADMIN_NOTES}sessions"
-MAX_SESSIONS = 1_000  # at once; the oldest end
-_FRESH = 1.0  # seconds the stored sessions are remembered
-_FORM = 64  # characters of a secret
+MAX_SESSIONS = 1_000  # beyond this, the oldest sessions end
+_MAX_AGE = 1.0  # seconds for which a read of the sessions is reused
+_SECRET_LENGTH = 64  # characters
 
 
 class UserSession(Struct, frozen=True, kw_only=True):
     digest: str  # SHA-256 of the secret, in hex
-    subject: str  # as the provider calls the person, for ever
+    subject: str  # the permanent id of the user at the provider
     name: str
-    scopes: frozenset[Scope]  # on the whole store, at login: for servers that know no groups, or sessions without
+    scopes: frozenset[Scope]  # at login, for the whole store; used if the session has no groups
     groups: tuple[str, ...] = ()  # those that had a role at login
     created_at: float
     expires_at: float
 
     @property
     def id(self) -> str:
-        """What people call it by. It says nothing about the secret."""
+        """The public id. It reveals nothing about the secret."""
         return self.digest[:16]
 
     def rights(self, settings: OidcSettings) -> GroupRights:
         return settings.rights_of(self.groups) if self.groups else GroupRights(self.scopes, ())
 
     def caller(self, settings: OidcSettings) -> Caller | None:
-        """None: none of its groups has a role any more."""
+        """The caller; None if none of the groups has a role any more."""
         rights = self.rights(settings)
         if not rights.may_look:
             return None
@@ -74,7 +76,7 @@ CSRF_HEADER = "X-CSRF-Token"
 
 
 def csrf_token_of(secret: str) -> str:
-    """What a page must send with every action: a page from elsewhere cannot read it."""
+    """The token that the page sends with every action. Pages of other origins cannot read it."""
     return digest_of(f"csrf {secret}")
 
 
@@ -83,13 +85,13 @@ def is_csrf_token(given: str, secret: str) -> bool:
 
 
 async def read_sessions(engine: Engine, now: float) -> list[UserSession]:
-    """Those that have not ended, the oldest first."""
+    """The sessions that have not expired, oldest first."""
     stored = await notes.read(engine, SESSIONS, UserSessions)
     return [each for each in stored.sessions if each.expires_at > now]
 
 
 async def end_sessions(engine: Engine, is_chosen: Callable[[UserSession], bool]) -> list[UserSession]:
-    """End the chosen ones on every server; which they were. A server heeds it within a second."""
+    """End the chosen sessions and return them. Servers apply it within a second."""
     ended: list[UserSession] = []
 
     def without(before: UserSessions) -> UserSessions:
@@ -135,13 +137,13 @@ class SessionStore:
         self._read_at = -math.inf
 
     async def caller(self, secret: str) -> Caller | None:
-        """The person whose session this is; None: it has ended, or there was none."""
-        if len(secret) != _FORM:
+        """The user of the session; None if it has ended or does not exist."""
+        if len(secret) != _SECRET_LENGTH:
             return None
         digest, asked_at = digest_of(secret), self._elapsed()
         await self._read()
         if digest not in self._callers and self._read_at < asked_at:
-            await self._read(since=asked_at)  # the session may have begun at another server a moment ago
+            await self._read(since=asked_at)  # another server may have created the session just now
         caller = self._callers.get(digest)
         return caller if caller is not None and self._is_live(caller) else None
 
@@ -153,13 +155,13 @@ class SessionStore:
         return caller.expires_at is not None and self._clock() < caller.expires_at
 
     async def _read(self, *, since: float = -math.inf) -> None:
-        """Read what is stored, unless that was done `since` then and a moment ago. At most once in `_FRESH` seconds."""
+        """Read the sessions, unless they were read after `since` and recently. At most once in `_MAX_AGE` seconds."""
         if self._is_fresh(since):
             return
         async with self._reading:
             if self._is_fresh(since):
                 return
-            await asyncio.sleep(self._read_at + _FRESH - self._elapsed())
+            await asyncio.sleep(self._read_at + _MAX_AGE - self._elapsed())
             began_at = self._elapsed()
             stored = await notes.read_or(self._engine, SESSIONS, UserSessions, UserSessions())
             found = {each.digest: each.caller(self._settings) for each in stored.sessions}
@@ -168,4 +170,4 @@ class SessionStore:
             self._read_at = began_at
 
     def _is_fresh(self, since: float) -> bool:
-        return self._read_at >= since and self._elapsed() - self._read_at < _FRESH
+        return self._read_at >= since and self._elapsed() - self._read_at < _MAX_AGE

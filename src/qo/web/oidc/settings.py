@@ -1,4 +1,4 @@
-"""Which provider people log in at, and what their groups may do. Imports nothing of the extra `oidc`."""
+"""The settings of the login: the provider, and the roles of groups. Imports nothing of the extra `oidc`."""
 
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -11,20 +11,20 @@ from qo.model import check_names, check_types
 from qo.web.callers import AccessLimits, LimitedRole, Scope, allows
 from qo.web.http.tokens import check_limit
 
-# A person at the dashboard is no worker, and the engine port has no page.
+# The dashboard neither runs tasks nor uses the engine port.
 ROLES = (Scope.READ, Scope.SUBMIT, Scope.OPERATE, Scope.ADMIN)
 MAX_SESSION = 7 * 86_400.0  # seconds
 
 
 class GroupRights(NamedTuple):
-    """What members of some groups may do: on the whole store, and within limits."""
+    """The permissions of groups: for the whole store, and inside limits."""
 
     scopes: frozenset[Scope]
     limited_roles: tuple[LimitedRole, ...]
 
     @property
     def may_look(self) -> bool:
-        """Whether there is anything to see. If not, logging in makes no sense."""
+        """Whether there is anything to read. A login is useless otherwise."""
         granted = self.scopes.union(*(role.scopes for role in self.limited_roles))
         return allows(granted, Scope.READ)
 
@@ -46,26 +46,26 @@ def _in_words(role: LimitedRole) -> str:
 
 
 class OidcSettings(Struct, frozen=True, kw_only=True):
-    issuer: str  # as the provider writes it in its tokens
+    issuer: str  # exactly as in the tokens of the provider
     client_id: str
     client_secret: str = ""  # empty: a public client, protected by PKCE alone
-    public_url: str = ""  # where browsers reach this server; empty: http and the name they call
+    public_url: str = ""  # the URL of this server for browsers; empty: http and the requested host
     scopes: tuple[str, ...] = ("openid", "profile", "email")
     groups_claim: str = "groups"
-    roles: dict[str, frozenset[Scope]] = {}  # by group, on the whole store
-    limited_roles: dict[str, tuple[LimitedRole, ...]] = {}  # by group, within queues and types
+    roles: dict[str, frozenset[Scope]] = {}  # by group, for the whole store
+    limited_roles: dict[str, tuple[LimitedRole, ...]] = {}  # by group, inside queues and types
     session_lifetime: float = 8 * 3600.0  # seconds
 
     @property
     def is_secure(self) -> bool:
-        """Whether browsers speak https to this server."""
+        """Whether browsers use https."""
         return self.public_url.startswith("https://")
 
     def knows(self, group: str) -> bool:
         return group in self.roles or group in self.limited_roles
 
     def rights_of(self, groups: Iterable[str]) -> GroupRights:
-        """What a member of these groups may do: whatever any of them may."""
+        """The combined permissions of these groups."""
         known = frozenset(groups)
         scopes = frozenset[Scope]().union(*(granted for group, granted in self.roles.items() if group in known))
         limited = [role for group, roles in self.limited_roles.items() if group in known for role in roles]
@@ -78,9 +78,9 @@ def check_oidc(settings: OidcSettings) -> OidcSettings:
     if settings.public_url:
         _check_url("--public-url", settings.public_url)
     if not settings.client_id:
-        raise InvalidSetting("--oidc-issuer needs --oidc-client-id, the name of this server at the provider")
+        raise InvalidSetting("--oidc-issuer needs --oidc-client-id, the client id of this server at the provider")
     if not settings.roles and not settings.limited_roles:
-        raise InvalidSetting("nobody could log in: say what a group may do, such as --oidc-role ops=operate")
+        raise InvalidSetting("no group has a role, so nobody could log in; add one, such as --oidc-role ops=operate")
     if "openid" not in settings.scopes:
         raise InvalidSetting("--oidc-scope must include openid")
     if not 60 <= settings.session_lifetime <= MAX_SESSION:  # noqa: PLR2004 - a minute
@@ -89,13 +89,13 @@ def check_oidc(settings: OidcSettings) -> OidcSettings:
 
 
 def _check_url(option: str, url: str) -> None:
-    """Tokens and codes travel there: https, or this very machine."""
+    """The URL receives tokens and codes, so it must be https or local."""
     parts = urlsplit(url)
     is_local = parts.hostname in ("localhost", "127.0.0.1", "::1")
     if parts.scheme not in ("https", "http") or not parts.hostname or parts.query or parts.fragment:
         raise InvalidSetting(f"{option} {url!r:.100} is not a URL such as https://login.example.com")
     if parts.scheme == "http" and not is_local:
-        raise InvalidSetting(f"{option} {url!r:.100} must be https; http is for this machine only")
+        raise InvalidSetting(f"{option} {url!r:.100} must use https; http is only for this machine")
 
 
 class GroupRoles(NamedTuple):
@@ -127,7 +127,7 @@ def parse_roles(given: Iterable[str]) -> GroupRoles:
 
 
 def _split_limits(given: str) -> tuple[str, AccessLimits]:
-    """The group with its roles, and the limits after it. A group may have semicolons in its name."""
+    """The group with its roles, and the limits. The name of a group can contain semicolons."""
     names: dict[str, list[str]] = {"queue": [], "type": []}
     while True:
         rest, _, last = given.rpartition(";")

@@ -1,4 +1,4 @@
-"""What a worker may send: checked as strictly as what a producer sends, because it reaches the same stores."""
+"""Validation of calls of the engine port, as strict as for producers, because the data reaches the same stores."""
 
 import re
 
@@ -30,8 +30,8 @@ from qo.model import (
 from qo.model.task import LATEST, LONGEST
 from qo.notes import WORKERS
 
-MOST = 10_000  # items in a batch, tasks in a claim or a page
-_MAX_INTEGER = 2**31 - 1  # what every store can keep
+MAX_ITEMS = 10_000  # in a batch, a claim or a page
+_MAX_INTEGER = 2**31 - 1  # supported by every store
 _NUMBERS = {"grace": LONGEST, "delay": LONGEST, "lease": LONGEST, "failures": _MAX_INTEGER, "started_at": 2 * LONGEST}
 _TYPE_FIELDS = ("types", "per_type_limits")
 _NOTE_LIMIT = 1024 * 1024  # bytes
@@ -40,22 +40,22 @@ _NOTE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,127}(/[A-Za-z0-9][A-Za-z0-9_.:
 _VERSION = re.compile(r"[\x01-\xff]{1,1024}", re.DOTALL)
 _DIGITS = frozenset("0123456789abcdef")
 _PREFIX = re.compile(r"[A-Za-z0-9_.:/-]{0,256}")
-# How the names of notes begin that hold secrets: no worker reads or writes them.
+# Prefixes of notes with secrets, which the port does not read or write.
 PRIVATE = (ADMIN_NOTES, "token", "quarantine/token")
-_READABLE = f"{ADMIN_NOTES}audit/"  # by clients that may read the trail
-# The server writes these itself, and nobody through it: the audit trail.
+_READABLE = f"{ADMIN_NOTES}audit/"  # for clients that read the audit trail
+# Prefixes of notes that only the server itself writes: the audit trail.
 SERVER_WRITES = (ADMIN_NOTES, AUDIT_NOTES)
 
 
 def check_batch(items: list[NewTask] | list[Change] | list[str]) -> None:
-    if len(items) > MOST:
-        raise InvalidTask("batch", f"has {len(items):,} items, the limit is {MOST:,}")
+    if len(items) > MAX_ITEMS:
+        raise InvalidTask("batch", f"has {len(items):,} items, the limit is {MAX_ITEMS:,}")
 
 
 def check_task(new: NewTask, payload_limit: int) -> NewTask:
     check_new(new, payload_limit=payload_limit)
     needs = check_names("needs", new.needs)
-    if new.idempotency_key is not None and new.next_id is None:  # a client from before tasks could follow others
+    if new.idempotency_key is not None and new.next_id is None:  # a client of an earlier version
         new = replace(new, next_id=new_id())
     return new if needs == new.needs else replace(new, needs=needs)
 
@@ -69,7 +69,7 @@ def check_claim_request(request: ClaimRequest) -> ClaimRequest:
         for name in names:
             (check_type if field in _TYPE_FIELDS else check_name)(field, name)
     check_number("lease", request.lease, above=0.0)
-    if 0 <= request.limit <= MOST and all(0 <= most <= MOST for most in request.per_type_limits.values()):
+    if 0 <= request.limit <= MAX_ITEMS and all(0 <= most <= MAX_ITEMS for most in request.per_type_limits.values()):
         return request
     return replace(
         request,
@@ -87,7 +87,7 @@ def check_find(asked: wire.Find) -> wire.Find:
     for name in where.types:
         check_type("types", name)
     if not set(where.shards) <= _DIGITS:
-        raise InvalidTask("shards", f"{show(where.shards)} are not first digits of ids: 0 to 9, a to f")
+        raise InvalidTask("shards", f"{show(where.shards)} must be first digits of ids: 0 to 9, a to f")
     if where.worker_id is not None:
         check_name("worker_id", where.worker_id)
     for field in ("expired_for", "finished_for"):
@@ -101,7 +101,7 @@ def check_find(asked: wire.Find) -> wire.Find:
 
 
 def _clamp(number: int) -> int:
-    return max(0, min(number, MOST))
+    return max(0, min(number, MAX_ITEMS))
 
 
 def check_change(change: Change, payload_limit: int) -> Change:
@@ -113,14 +113,14 @@ def check_change(change: Change, payload_limit: int) -> Change:
         if value is not None:
             check_number(field, value, maximum=most)
     if change.to is Status.RUNNING and change.lease is None:
-        raise InvalidTask("lease", "is missing: a task that runs has one")
+        raise InvalidTask("lease", "is missing: a running task has a lease")
     if change.result is not None:
         check_size("result", change.result, payload_limit)
         check_depth("result", change.result)
     if change.error is not None:
         check_size("error", change.error.encode(), ERROR_LIMIT)
         if "\x00" in change.error:
-            raise InvalidTask("error", "text with a NUL character cannot be kept by every store")
+            raise InvalidTask("error", "must not contain a NUL character, which not every store supports")
     return change
 
 
@@ -131,7 +131,7 @@ def check_lease_id(lease_id: str) -> str:
 
 
 def check_note(name: str, data: bytes = b"") -> str:
-    """A note's name may become a part of a path in a bucket."""
+    """The name of a note, which can become part of a path in a bucket."""
     if not _NOTE.fullmatch(name) or is_private(name):
         raise InvalidTask("note", f"{show(name)} is not the name of a note such as {WORKERS}mine")
     check_size("note", data, _NOTE_LIMIT)
@@ -149,7 +149,7 @@ def check_written_note(name: str, data: bytes = b"") -> str:
 
 
 def check_version(expected: str) -> str:
-    """What a note's version may look like: stores make them of bytes, damaged ones of any byte but NUL."""
+    """The version of a note. Stores derive it from bytes; a damaged note can have any byte except NUL."""
     if not _VERSION.fullmatch(expected):
         raise InvalidTask("expected", f"{show(expected)} is not the version of a note")
     return expected

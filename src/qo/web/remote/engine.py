@@ -1,4 +1,4 @@
-"""The engine port, served: one POST a call. Whoever may call it has the whole store, the leases of others included."""
+"""The engine port over HTTP: one POST per call. It gives access to the whole store, including all leases."""
 
 import asyncio
 import logging
@@ -24,8 +24,8 @@ from qo.web.remote.port_actions import actions_in, controls_before
 from qo.web.remote.response_cache import answers
 
 log = logging.getLogger("qo.web")
-RETRY_AFTER = "1"  # seconds a client should wait for a store that is away
-_LONGEST_NAME = 128
+RETRY_AFTER = "1"  # seconds until a client should try again if the store is unreachable
+_MAX_NAME_LENGTH = 128
 
 Call = Callable[[Client, Any], Awaitable[Any]]
 
@@ -136,7 +136,7 @@ async def serve(request: Request[Any, Any, Any]) -> Response[bytes]:
         return wire.encode_answer(call, await _recorded(request, call, asked))
 
     name = request.headers.get(wire.REQUEST, "")
-    if call not in wire.WRITES or not 0 < len(name) <= _LONGEST_NAME:
+    if call not in wire.WRITES or not 0 < len(name) <= _MAX_NAME_LENGTH:
         answer = await _recorded(request, call, asked)
         if isinstance(answer, BoundedPage):
             return _answer(request, wire.encode(answer.tasks), {wire.CUT: "1"} if answer.is_cut else {})
@@ -146,12 +146,12 @@ async def serve(request: Request[Any, Any, Any]) -> Response[bytes]:
 
 
 async def _recorded(request: Request[Any, Any, Any], call: str, asked: Any) -> Any:
-    """The answer to a call. What it did is in the audit trail if it is an action of the caller's."""
+    """Run a call, and record it in the audit trail if it is an action."""
     client: Client = request.app.state.client
     recorder, before = recorder_of(request.app.state), await controls_before(client, call, asked)
     try:
         answer = await CALLS[call](client, asked)
-    except (OutcomeUnknown, asyncio.CancelledError):  # cancelled: its time is up, or the server ends
+    except (OutcomeUnknown, asyncio.CancelledError):  # cancelled by the time limit or a shutdown
         for action in actions_in(call, asked, None, before):
             await recorder.record(request.scope, **action._asdict(), outcome="unknown")
         raise
@@ -177,13 +177,13 @@ def _trouble(status: int, error: QoError, message: str | None = None) -> Respons
 
 
 def _may_read(request: Request[Any, Any, Any]) -> bool:
-    """What a store says may name its address. A caller whose token could not be looked up has no right to know it."""
+    """Whether the caller may see the message of the store, which can contain its address."""
     caller: Caller | None = request.scope.get("qo_caller")  # type: ignore[assignment]
     return caller is not None and caller.may(Scope.READ)
 
 
 def explain(request: Request[Any, Any, Any], error: QoError) -> Response[bytes]:
-    """An error of the engine as one that the other end raises again."""
+    """An error of the engine, encoded so that the client raises it again."""
     match error:
         case InvalidTask() | InvalidSetting() | BadBatch():
             return _trouble(400, error)
@@ -199,5 +199,5 @@ engine_router = Router(
     route_handlers=[serve],
     exception_handlers={QoError: explain},
     opt=ENGINE,
-    include_in_schema=False,  # its bodies are msgpack of our own types: nothing to try out by hand
+    include_in_schema=False,  # bodies are msgpack of internal types
 )

@@ -1,23 +1,23 @@
-"""Heartbeats: a worker lives, and its leases with it, but no lease outlives its task's time limit."""
+"""Heartbeats renew the leases of a worker, but not beyond the time limits of its tasks."""
 
 from msgspec.structs import replace
 
 from qo.engine import Engine
 from qo.model import Filter, Status, Task, check_id, cursor, renew
-from qo.web.remote.checks import MOST
+from qo.web.remote.checks import MAX_ITEMS
 from qo.web.remote.messages import LEASE, Heartbeat
 from qo.web.remote.time_limits import TimeLimits
 from qo.web.remote.worker_registry import WorkerRegistry, WorkerSession, check_capacity
 
-_STEP = 32  # tasks read at once: they may have large payloads
-_GRACE = 15.0  # seconds beyond a task's time limit that a lease lasts: by then the server has ended the attempt
+_PAGE_SIZE = 32  # tasks; they may be large
+_GRACE = 15.0  # seconds that a lease lasts beyond the time limit; the server ends the attempt before
 
 
 async def beat(
     engine: Engine, registry: WorkerRegistry, session: WorkerSession, asked: Heartbeat, limits: TimeLimits
 ) -> list[str]:
-    """Renew what the worker holds; the ids it should stop working on."""
-    named = None if asked.current_tasks is None else {check_id(task_id) for task_id in asked.current_tasks[:MOST]}
+    """Renew the leases of the worker. Returns the ids of tasks that it no longer holds."""
+    named = None if asked.current_tasks is None else {check_id(task_id) for task_id in asked.current_tasks[:MAX_ITEMS]}
     load = check_capacity("current_load", asked.current_load)
     if asked.status == "dead":
         await registry.leave(session)
@@ -37,14 +37,14 @@ async def beat(
 
 
 async def _tasks_of(engine: Engine, worker_id: str) -> list[Task]:
-    """What the worker holds, without payloads."""
+    """The running tasks of the worker, without values."""
     where = Filter(worker_id=worker_id, statuses=(Status.RUNNING,))
     tasks: list[Task] = []
     after = ""
-    while len(tasks) < MOST:
-        some = await engine.find_without_values(where, limit=_STEP, after=after)
+    while len(tasks) < MAX_ITEMS:
+        some = await engine.find_without_values(where, limit=_PAGE_SIZE, after=after)
         tasks += [replace(task, payload=b"null", result=None) for task in some]
-        if len(some) < _STEP:
+        if len(some) < _PAGE_SIZE:
             break
         after = cursor(some[-1])
     return tasks

@@ -1,4 +1,4 @@
-"""What workers and server say to each other: the fields of docs/http.md, and what makes them safe."""
+"""The messages of the worker protocol, described in docs/http.md."""
 
 from typing import Any, Literal
 
@@ -8,7 +8,7 @@ from qo.notes import DEAD_AFTER
 from qo.web.task_words import Word
 
 POLL_INTERVAL_MS = 1000
-LEASE = DEAD_AFTER  # seconds from a poll or heartbeat on: a worker that has lost its tasks is dead
+LEASE = DEAD_AFTER  # seconds after a poll or heartbeat; a worker that has lost its tasks is dead
 
 WorkerStatus = Literal["active", "draining", "dead"]
 
@@ -16,7 +16,7 @@ WorkerStatus = Literal["active", "draining", "dead"]
 class Register(Struct, frozen=True, kw_only=True):
     capabilities: list[str] = []
     capacity: int = 5
-    types: list[str] = []  # empty: all. Named, they are never taken for spelling mistakes
+    types: list[str] = []  # empty: all
     queues: list[str] = []  # empty: all
     version: str = ""
 
@@ -28,24 +28,24 @@ class Registered(Struct, frozen=True, kw_only=True):
 
 class Poll(Struct, frozen=True, kw_only=True):
     available_capacity: int
-    capabilities: list[str] | None = None  # those it registered with
-    request_id: str | None = None  # fresh and random for every poll; a repeat of it gets the same leases
-    wait: float = 0.0  # seconds to wait for a first task
+    capabilities: list[str] | None = None  # None: those of the registration
+    request_id: str | None = None  # random and new for every poll; a repeat returns the same leases
+    wait: float = 0.0  # seconds to wait for the first task
 
 
-class HandedOut(Struct, frozen=True, kw_only=True):
+class PolledTask(Struct, frozen=True, kw_only=True):
     task_id: str
     task_type: str
     parameters: Any
     timeout_seconds: float
     trace_id: str
-    attempt: int  # grows with every claim: a fence for what the worker writes elsewhere
-    lease_token: str  # sent back with the result, it tells this attempt from a later one
-    lease_seconds: float  # until then a heartbeat must come
+    attempt: int  # grows with every claim; usable as a fencing token
+    lease_token: str  # sent back with the result; identifies this attempt
+    lease_seconds: float  # a heartbeat must arrive within this time
 
 
 class Polled(Struct, frozen=True, kw_only=True):
-    tasks: list[HandedOut]
+    tasks: list[PolledTask]
 
 
 class Failure(Struct, frozen=True, kw_only=True):
@@ -58,13 +58,13 @@ class Result(Struct, frozen=True, kw_only=True):
     status: Literal["completed", "failed"]
     result: Any = None
     error: Failure | str | None = None
-    retriable: bool = True  # False: give up now, whatever retries are left
-    retry_after: float | None = None  # seconds, instead of the task's own back-off
+    retriable: bool = True  # False: fail permanently, even if retries are left
+    retry_after: float | None = None  # seconds, instead of the back-off of the task
     lease_token: str | None = None
 
 
 class Report(Struct, frozen=True, kw_only=True):
-    """One result, its fields here; or many, under `results`."""
+    """One result in these fields, or many in `results`."""
 
     task_id: str | None = None
     status: Literal["completed", "failed"] | None = None
@@ -77,18 +77,18 @@ class Report(Struct, frozen=True, kw_only=True):
 
 
 class Recorded(Struct, frozen=True, kw_only=True):
-    """What became of one result. One that was refused has a `code` and an `error`, and no status."""
+    """The outcome of one reported result. A rejected result has a `code` and an `error` instead of a status."""
 
     task_id: str
     acknowledged: bool = True
-    status: Word | UnsetType = UNSET  # what the task is now
-    repeated: bool = False  # it had been recorded before
+    status: Word | UnsetType = UNSET  # status of the task now
+    repeated: bool = False  # it was recorded before
     code: Literal["not_found", "lease_lost"] | UnsetType = UNSET
     error: str | UnsetType = UNSET
 
 
 class Answered(Struct, frozen=True, kw_only=True):
-    """To one result, what became of it; to many, that of each under `results`."""
+    """The outcome of one result, or of many in `results`."""
 
     acknowledged: bool = True
     task_id: str | UnsetType = UNSET
@@ -100,10 +100,10 @@ class Answered(Struct, frozen=True, kw_only=True):
 class Heartbeat(Struct, frozen=True, kw_only=True):
     current_load: int = 0
     status: WorkerStatus = "active"
-    current_tasks: list[str] | None = None  # None: all it was given
+    current_tasks: list[str] | None = None  # None: all tasks of the worker
 
 
 class Acknowledged(Struct, frozen=True, kw_only=True):
     acknowledged: bool = True
-    drain: bool = False  # someone wants this worker to finish what it has and leave
-    lost: list[str] = []  # of `current_tasks`: cancelled, or given to another; stop working on them
+    drain: bool = False  # the worker should finish its tasks and exit
+    lost: list[str] = []  # tasks of `current_tasks` that were cancelled or claimed by another worker

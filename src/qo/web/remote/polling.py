@@ -1,4 +1,4 @@
-"""A poll: which tasks a worker gets, under which lease, and for how long it may wait for one."""
+"""Polls: which tasks a worker receives, under which lease, and how long a poll waits."""
 
 import asyncio
 import logging
@@ -15,28 +15,28 @@ from qo.model import ClaimRequest, Filter, Status, Task, check_names, check_numb
 from qo.notes import Controls
 from qo.web.callers import AccessLimits
 from qo.web.http.byte_budget import claim_within
-from qo.web.remote.messages import LEASE, HandedOut, Poll
+from qo.web.remote.messages import LEASE, Poll, PolledTask
 from qo.web.remote.worker_registry import WorkerSession, check_capacity
 
 log = logging.getLogger("qo.web")
 
-MOST_TASKS = 1000
-LONGEST_WAIT = 25.0  # seconds
-_LOOK = 1.0  # seconds the controls are remembered
-_REQUEST_ID = range(16, 129)  # its length: the lease is made of it, and must not be guessed
+MAX_TASKS = 1000
+MAX_WAIT = 25.0  # seconds
+_CONTROLS_AGE = 1.0  # seconds for which a read of the controls is reused
+_REQUEST_ID = range(16, 129)  # allowed lengths; the lease id is derived from it and must not be guessable
 
 
 class TaskPolling:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._control = Controls()
-        self._looked_at = float("-inf")
+        self._read_at = float("-inf")
 
     async def poll(
         self, session: WorkerSession, asked: Poll, limits: AccessLimits, check_caller: Callable[[], Awaitable[None]]
     ) -> list[Task]:
-        """Tasks within the caller's limits. `check_caller` raises once it may not go on; asked after every wait."""
-        request, until = self._check(session, asked, limits), boot_clock() + min(asked.wait, LONGEST_WAIT)
+        """Tasks inside the limits of the caller. `check_caller` runs after every wait and raises to end the poll."""
+        request, until = self._check(session, asked, limits), boot_clock() + min(asked.wait, MAX_WAIT)
         while True:
             allowed = await self._allowed(session, request)
             tasks = await claim_within(self._engine, allowed) if allowed else []
@@ -48,23 +48,23 @@ class TaskPolling:
             if allowed:
                 await self._engine.wait(allowed, left)
             else:
-                await asyncio.sleep(min(left, _LOOK))  # paused, or out of tokens: look at the controls again
+                await asyncio.sleep(min(left, _CONTROLS_AGE))  # paused or rate limited: read the controls again
             await check_caller()
 
     async def release(self, tasks: list[Task]) -> None:
-        """Hand back tasks that were claimed for an answer that cannot be sent. It costs them neither time nor retries.
+        """Release tasks whose response cannot be sent. This costs them neither time nor retries.
 
-        If the store is unreachable, their leases run out.
+        If the store is unreachable, their leases expire.
         """
         try:
             await self._engine.apply([release(task, None) for task in tasks])
         except (StorageError, Conflict) as error:
-            log.warning("%d tasks claimed for a poll without an answer stay leased for now: %s", len(tasks), error)
+            log.warning("cannot release %d tasks of a failed poll, their leases will expire: %s", len(tasks), error)
 
     def _check(self, session: WorkerSession, asked: Poll, limits: AccessLimits) -> ClaimRequest:
         check_number("wait", asked.wait)
         note = session.note
-        where = limits.narrow(Filter(queues=note.queues, types=note.types))  # a note lies where others can write
+        where = limits.narrow(Filter(queues=note.queues, types=note.types))  # others can write to the note
         if where is None:
             raise InvalidTask("worker_id", "was registered for none of the queues and types of this token")
         given = note.capabilities if asked.capabilities is None else check_names("capabilities", asked.capabilities)
@@ -74,21 +74,21 @@ class TaskPolling:
             queues=where.queues,
             types=where.types,
             capabilities=frozenset(given),
-            limit=min(check_capacity("available_capacity", asked.available_capacity), MOST_TASKS),
+            limit=min(check_capacity("available_capacity", asked.available_capacity), MAX_TASKS),
             lease=LEASE,
             is_repeat=asked.request_id is not None,
         )
 
     async def _allowed(self, session: WorkerSession, request: ClaimRequest) -> ClaimRequest | None:
-        """What the controls leave of it."""
+        """The request restricted by the controls; None if the worker can claim nothing now."""
         control = await self._controls()
-        session.rates.obey(control)
+        session.rates.apply(control)
         limit = session.rates.total(request.limit)
         draining = session.note.status != "active" or session.note.worker_id in control.draining
         if control.paused or draining or limit <= 0:
             return None
         queues, types = request.queues, request.types
-        if control.paused_queues or control.paused_types:  # "all but these" must be spelled out
+        if control.paused_queues or control.paused_types:  # a request cannot express "all except these"
             lanes = [lane for lane in await self._engine.count() if lane.status is Status.PENDING]
             queues = tuple(sorted((set(queues) or {lane.queue for lane in lanes}) - control.paused_queues))
             types = tuple(sorted((set(types) or {lane.type for lane in lanes}) - control.paused_types))
@@ -107,28 +107,28 @@ class TaskPolling:
         )
 
     async def should_drain(self, session: WorkerSession) -> bool:
-        """Someone asked the worker to finish what it has and leave."""
+        """Whether the worker was asked to drain."""
         return session.note.worker_id in (await self._controls()).draining
 
     async def _controls(self) -> Controls:
         now = boot_clock()
-        if now - self._looked_at >= _LOOK:
+        if now - self._read_at >= _CONTROLS_AGE:
             self._control = await notes.read_or(self._engine, notes.CONTROL, Controls, self._control)
-            self._looked_at = now
+            self._read_at = now
         return self._control
 
 
 def lease_of(worker_id: str, request_id: str | None) -> str:
-    """The same poll, the same lease: so a repeat finds what the first got, on any server."""
+    """The lease id of a poll. It depends on the request id, so that a repeat finds the same tasks on any server."""
     if request_id is None:
         return new_token()
     if len(request_id) not in _REQUEST_ID:
-        raise InvalidTask("request_id", "must be 16 to 128 characters, random, and new for every poll: a UUID will do")
+        raise InvalidTask("request_id", "must be 16 to 128 random characters, new for every poll, such as a UUID")
     return sha256(f"{worker_id} {request_id}".encode(errors="surrogatepass")).hexdigest()[:32]
 
 
-def polled_task(task: Task) -> HandedOut:
-    return HandedOut(
+def polled_task(task: Task) -> PolledTask:
+    return PolledTask(
         task_id=task.id,
         task_type=task.type,
         parameters=json_text(task.payload),

@@ -1,7 +1,7 @@
-"""Which calls of the engine port are actions, as the audit trail knows them.
+"""Which calls of the engine port are recorded in the audit trail.
 
-Workers and monitors of their own use the port, too: claims, settlements, renewals, expiries, registrations and
-statistics are no actions. Cancelling, replaying, archiving and deleting are, and changing what all workers obey.
+Native workers and monitors use the port for claims, settlements, renewals, expiries, registrations and statistics.
+These are not recorded. Cancelling, replaying, archiving and deleting tasks are, and so are changes of the controls.
 """
 
 from typing import Any, NamedTuple
@@ -32,7 +32,7 @@ class PortAction(NamedTuple):
 
 
 async def controls_before(client: Client, call: str, asked: Any) -> notes.Controls | None:
-    """What workers obey before a call that may change it; None: the call does not touch it."""
+    """The controls before a call that may change them; None if the call does not."""
     if (call == "write_note" and asked.name == notes.CONTROL) or (call == "drop_note" and asked == notes.CONTROL):
         return await _controls(client)
     return None
@@ -46,7 +46,7 @@ async def _controls(client: Client) -> notes.Controls:
 
 
 def actions_in(call: str, asked: Any, answer: Any, before: notes.Controls | None) -> list[PortAction]:
-    """The actions of a call that was answered so; with the answer None, of one whose outcome is not known."""
+    """The actions of a call. `answer` is None if the outcome is unknown."""
     if call == "delete":
         return _tasks("delete", asked, answer)
     if call == "apply":
@@ -87,7 +87,7 @@ def _written(asked: wire.WriteNote) -> notes.Controls:
 
 
 def controls_in_words(before: notes.Controls, after: notes.Controls) -> str:
-    """What has changed; nothing if a worker that was asked to end has left, which it does on its own."""
+    """The differences as text; empty if only a drained worker removed itself."""
     if structs.replace(before, draining=after.draining) == after and after.draining <= before.draining:
         return ""
     return ", ".join(

@@ -1,4 +1,4 @@
-"""What was answered in the last minute: a write whose answer was lost is repeated, and must be answered alike."""
+"""Responses of the last minute. A client repeats a write whose response was lost, and gets the same response."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -8,9 +8,9 @@ from litestar.datastructures import State
 
 from qo.clock import Clock, boot_clock
 
-KEPT = 60.0  # seconds
-MOST, MOST_BYTES = 20_000, 64 * 1024 * 1024
-LARGEST = 1024 * 1024  # bytes; a larger answer is a claim of many tasks, and the store itself can repeat a claim
+MAX_AGE = 60.0  # seconds
+MAX_RESPONSES, MAX_BYTES = 20_000, 64 * 1024 * 1024
+MAX_RESPONSE = 1024 * 1024  # bytes; a larger response is a claim, which the store itself can repeat
 
 
 class _Known(NamedTuple):
@@ -19,7 +19,7 @@ class _Known(NamedTuple):
 
 
 class ResponseCache:
-    """Of one server process. A client that meets another process is told that nothing is remembered."""
+    """The cache of one server process. Other processes tell a client that they have no cached response."""
 
     def __init__(self, clock: Clock = boot_clock) -> None:
         self._clock = clock
@@ -27,7 +27,7 @@ class ResponseCache:
         self._bytes = 0
 
     async def once(self, name: str, work: Callable[[], Awaitable[bytes]]) -> tuple[bytes, bool]:
-        """Do the work, unless it was done (or is being done) under this name; True: it was."""
+        """Run `work` unless it ran or runs under this name. Returns the response and whether it was cached."""
         self._tidy()
         known = self._known.get(name)
         if known is not None:
@@ -35,19 +35,19 @@ class ResponseCache:
         answer = asyncio.ensure_future(work())
         self._known[name] = _Known(self._clock(), answer)
         answer.add_done_callback(lambda done: self._done(name, done))
-        return await asyncio.shield(answer), False  # the work goes on though its caller leaves
+        return await asyncio.shield(answer), False  # the work continues if the caller disconnects
 
     def _done(self, name: str, answer: "asyncio.Future[bytes]") -> None:
-        if answer.cancelled() or answer.exception() is not None or len(answer.result()) > LARGEST:
-            self._known.pop(name, None)  # nothing was done, so a repeat may do it
+        if answer.cancelled() or answer.exception() is not None or len(answer.result()) > MAX_RESPONSE:
+            self._known.pop(name, None)  # a repeat runs the work again
         else:
             self._bytes += len(answer.result())
 
     def _tidy(self) -> None:
-        old = self._clock() - KEPT
+        old = self._clock() - MAX_AGE
         while self._known:
             name, known = next(iter(self._known.items()))
-            if known.at > old and len(self._known) <= MOST and self._bytes <= MOST_BYTES:
+            if known.at > old and len(self._known) <= MAX_RESPONSES and self._bytes <= MAX_BYTES:
                 return
             if not known.answer.done():
                 return
@@ -56,7 +56,7 @@ class ResponseCache:
 
 
 def answers(state: State) -> ResponseCache:
-    """The application's own."""
+    """The cache of the application, created on first use."""
     found: ResponseCache | None = state.get("answers")
     if found is None:
         found = state["answers"] = ResponseCache()

@@ -1,4 +1,4 @@
-"""Results: guarded by their lease, recorded once, and answered alike however often they are told."""
+"""Results of tasks: guarded by the lease and recorded once. A repeated result gets the same response."""
 
 from collections.abc import Sequence
 from typing import Literal
@@ -16,16 +16,16 @@ from qo.web.remote.messages import Failure, Recorded, Report, Result
 from qo.web.remote.worker_registry import WorkerSession
 from qo.web.task_words import task_word, word
 
-MOST = 1000
+MAX_RESULTS = 1000
 _NO_MESSAGE = "the worker gave no reason"
 
 
 def results_of(report: Report) -> list[Result]:
     if report.results is not None:
         if report.task_id is not None or report.status is not None:
-            raise InvalidTask("results", "send one result, or many under `results`, not both")
-        if len(report.results) > MOST:
-            raise InvalidTask("results", f"has {len(report.results):,} items, the limit is {MOST:,}")
+            raise InvalidTask("results", "send either one result or many in `results`")
+        if len(report.results) > MAX_RESULTS:
+            raise InvalidTask("results", f"has {len(report.results):,} items, the limit is {MAX_RESULTS:,}")
         return report.results
     if report.task_id is None or report.status is None:
         raise InvalidTask("task_id" if report.task_id is None else "status", "is missing")
@@ -43,7 +43,7 @@ def results_of(report: Report) -> list[Result]:
 
 
 class Settled:
-    """A result that landed: the task as it was held, and the change."""
+    """A recorded result: the leased task and the change."""
 
     def __init__(self, task: Task, change: Change) -> None:
         self.task, self.change = task, change
@@ -52,7 +52,7 @@ class Settled:
 async def record(
     engine: Engine, session: WorkerSession, results: Sequence[Result], caller: Caller, *, result_limit: int
 ) -> tuple[list[Recorded], list[Settled]]:
-    """What became of each, and those that changed something."""
+    """The outcome of each result, and the changes that were made."""
     found = await engine.get_without_values([check_id(result.task_id) for result in results])
     tasks = [task if task is not None and caller.may_see(task) else None for task in found]
     changes = [
@@ -76,9 +76,9 @@ async def record(
 
 
 def _held(task: Task, session: WorkerSession, result: Result) -> Task:
-    """The task as this worker claims to hold it. Without a lease token, what the store says of the worker decides.
+    """The task with the lease of the result. Without a lease token, the store decides whether the worker holds it.
 
-    A lease token of another worker's attempt settles nothing. A task that waits again names no worker.
+    A worker cannot settle the attempt of another worker. A pending task has no worker.
     """
     lease_id = task.lease_id if result.lease_token is None else check_lease_id(result.lease_token)
     is_own = task.worker_id == session.note.worker_id or (task.worker_id is None and result.lease_token is not None)
@@ -86,7 +86,7 @@ def _held(task: Task, session: WorkerSession, result: Result) -> Task:
 
 
 def settlement(task: Task, result: Result, limit: int) -> Change:
-    """What the result makes of the task. The policy is the model's."""
+    """The change for a result. The model decides about retries."""
     if result.status == "completed":
         data = encode_value(from_json(result.result, "result"), "result")
         check_size("result", data, limit)
@@ -104,7 +104,7 @@ def settlement(task: Task, result: Result, limit: int) -> Change:
 
 
 def _recorded(task: Task, change: Change, session: WorkerSession) -> Recorded:
-    if task.status is not Status.RUNNING:  # the store recognised its own record
+    if task.status is not Status.RUNNING:  # recorded before
         return Recorded(task_id=task.id, status=task_word(task), repeated=True)
     now = word(change.to, change.failures or task.failures, task.max_retries)
     recorded = Recorded(task_id=task.id, status=now)
@@ -122,7 +122,7 @@ def _refused(task: Task, result: Result, session: WorkerSession, caller: Caller)
     lease_id, before = session.recorded.get(task.id, (None, None))
     same = result.lease_token is None or result.lease_token == lease_id
     if before is not None and same and (before.status == "completed") == (result.status == "completed"):
-        return replace(before, repeated=True)  # the task has gone on since, for instance to its next attempt
+        return replace(before, repeated=True)  # the task has changed since, for example by its next attempt
     now = f"is {task_word(task)}, " if caller.may(Scope.READ) else "is "
     why = f"task {task.id} {now}no longer held by this worker: its lease expired, or it was cancelled"
     return _no(task.id, "lease_lost", why)

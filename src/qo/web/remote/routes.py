@@ -1,7 +1,7 @@
-"""Workers over HTTP: `/internal/workers` of docs/http.md, for any language, and the engine port, for ours.
+"""`/internal`: the worker protocol of docs/http.md for any language, and the engine port for native workers.
 
-Register, then poll, report and send a heartbeat every 30 seconds. Every request may be repeated: a poll under its
-`request_id` gives the same leases, a result is recorded once and answered alike.
+A worker registers, then polls, reports results and sends a heartbeat every 30 seconds. Every request can be repeated: a
+poll with the same `request_id` returns the same leases, and a result is recorded once.
 """
 
 from typing import Any
@@ -29,11 +29,11 @@ from qo.web.remote.results import record, results_of
 from qo.web.remote.time_limits import TimeLimits
 from qo.web.remote.worker_registry import WorkerRegistry
 
-BODY_LIMIT = 8 * 1024 * 1024  # bytes: results come in batches
+BODY_LIMIT = 8 * 1024 * 1024  # bytes; results arrive in batches
 
 
 class WorkerApi:
-    """What this server keeps for workers over HTTP."""
+    """The state that this server keeps for workers over HTTP."""
 
     def __init__(self, client: Client, clock: Clock, limits: TimeLimits, gate: Gate | None) -> None:
         self.client, self.engine, self.limits = client, client.engine, limits
@@ -42,13 +42,13 @@ class WorkerApi:
         self._gate = gate
 
     async def check_still_admitted(self, caller: Caller) -> None:
-        """After a wait: raises if the caller's token was revoked or has expired meanwhile."""
+        """After a wait: raises if the token of the caller was revoked or has expired."""
         if self._gate is not None:
             await self._gate.check_still_admitted(caller)
 
 
 def worker_api_of(state: State) -> WorkerApi:
-    """The application's own; made when the first worker comes."""
+    """The state of the application, created for the first worker."""
     api: WorkerApi | None = state.get("worker_api")
     if api is None:
         limits = state.get("time_limits") or TimeLimits(state["client"], elapsed=state.get("elapsed") or boot_clock)
@@ -60,30 +60,30 @@ def worker_api_of(state: State) -> WorkerApi:
 
 @post("/register", opt=CHECKED, status_code=200, responses=problems(413, 415))
 async def register(request: Request[Any, Any, Any], data: JSONBody[messages.Register]) -> messages.Registered:
-    """Become a worker. The answer's `worker_id` goes into every later request."""
+    """Register a worker. Later requests use the returned `worker_id`."""
     session = await worker_api_of(request.app.state).registry.register(data, caller_of(request))
     return messages.Registered(worker_id=session.note.worker_id)
 
 
-_POLLED = {200: ResponseSpec(messages.Polled, generate_examples=False, description="Tasks, leased to this worker.")}
+_POLLED = {200: ResponseSpec(messages.Polled, generate_examples=False, description="Tasks leased to this worker.")}
 
 
 @post("/{worker_id:str}/poll", status_code=200, responses=problems(404, 413, 415) | _POLLED)
 async def poll(
     request: Request[Any, Any, Any], worker_id: FromPath[str], data: JSONBody[messages.Poll]
 ) -> Response[bytes]:
-    """Take up to `available_capacity` tasks. With a `request_id`, a repeat gets the same tasks and leases."""
+    """Claim up to `available_capacity` tasks. A repeat with the same `request_id` returns the same tasks and leases."""
     api = worker_api_of(request.app.state)
     caller = caller_of(request)
     session = await api.registry.session(worker_id, caller)
-    await api.registry.note_contact(session)
+    await api.registry.record_contact(session)
 
     async def work() -> bytes:
         tasks = await api.polling.poll(session, data, caller.limits, lambda: api.check_still_admitted(caller))
         try:
             await api.registry.make_known(tuple({task.type for task in tasks}), only_if_room=True)
             answer = msgspec.json.encode(messages.Polled(tasks=[polled_task(task) for task in tasks]))
-        except BaseException:  # no worker learns of these leases
+        except BaseException:  # no worker has received these leases
             await api.polling.release(tasks)
             raise
         api.limits.watch(tasks)
@@ -93,7 +93,7 @@ async def poll(
 
     if data.request_id is None:
         answer = await work()
-    else:  # the same poll may still be waiting here on a line that was cut
+    else:  # the same poll may still be waiting on a broken connection
         name = f"poll {lease_of(session.note.worker_id, data.request_id)}"
         answer, _ = await answers(request.app.state).once(name, work)
     return Response(answer, media_type="application/json", status_code=200)
@@ -103,7 +103,7 @@ async def poll(
 async def result(
     request: Request[Any, Any, Any], worker_id: FromPath[str], data: JSONBody[messages.Report]
 ) -> messages.Answered:
-    """Tell how a task ended, or many under `results`. Of many, each is answered on its own."""
+    """Report the result of a task, or of many under `results`. Each of them gets its own response."""
     api = worker_api_of(request.app.state)
     caller = caller_of(request)
     session = await api.registry.session(worker_id, caller)
@@ -125,7 +125,7 @@ async def result(
 async def heartbeat(
     request: Request[Any, Any, Any], worker_id: FromPath[str], data: JSONBody[messages.Heartbeat]
 ) -> messages.Acknowledged:
-    """Still alive: keeps the worker's leases, within the time limits of their tasks."""
+    """Renew the leases of the worker, within the time limits of their tasks."""
     api = worker_api_of(request.app.state)
     session = await api.registry.session(worker_id, caller_of(request))
     lost = await beat(api.engine, api.registry, session, data, api.limits)

@@ -1,7 +1,7 @@
-"""Time limits of tasks that run in workers over HTTP: the server ends an attempt when its time is up.
+"""Time limits for tasks of workers over HTTP: the server ends an attempt that exceeds its timeout.
 
-A lease says that a worker lives; how long one attempt may take is another matter. Time is measured from the moment this
-server handed the task out or first heard of it, by a clock that does not jump, and never compared with the store's.
+The time is measured from the poll, or from the first heartbeat that this server sees, by a monotonic clock. It is never
+compared with the clock of the store.
 """
 
 import asyncio
@@ -15,27 +15,27 @@ from qo.errors import StorageError
 from qo.ids import luck
 from qo.model import Change, FailureKind, Task, after_error
 
-REPORT_GRACE = 1.0  # seconds beyond its time limit that the report of an attempt may be on its way
-_RETRY_INTERVAL = 1.0  # seconds until the next try if the store is unreachable
+REPORT_GRACE = 1.0  # seconds that a report may take beyond the time limit
+_RETRY_INTERVAL = 1.0  # seconds, if the store is unreachable
 
 
 class TimeLimits:
     def __init__(self, client: Client, *, elapsed: Clock = boot_clock) -> None:
         self._client, self._elapsed = client, elapsed
-        self._attempts: dict[str, tuple[float, Task]] = {}  # by task id: when its time is up, and the task as held
+        self._attempts: dict[str, tuple[float, Task]] = {}  # by task id: the deadline and the leased task
         self._timer: asyncio.TimerHandle | None = None
         self._ending: asyncio.Task[None] | None = None
 
     def watch(self, tasks: Iterable[Task]) -> None:
-        """End these attempts when their time is up. One that is watched already keeps its time."""
+        """End these attempts at their deadline. A watched attempt keeps its deadline."""
         now, is_new = self._elapsed(), False
         for task in tasks:
             known = self._attempts.get(task.id)
             if known is None or known[1].lease_id != task.lease_id:
-                light = replace(task, payload=b"null", result=None)  # kept for as long as it runs
+                light = replace(task, payload=b"null", result=None)  # values are not needed
                 self._attempts[task.id] = (now + task.time_limit, light)
                 is_new = True
-        if is_new:  # planning looks at every attempt, and each heartbeat asks for each of its tasks
+        if is_new:  # planning reads all attempts, and every heartbeat calls this for each task
             self._plan()
 
     def forget(self, task_ids: Iterable[str]) -> None:
@@ -43,12 +43,12 @@ class TimeLimits:
             self._attempts.pop(task_id, None)
 
     def left(self, task: Task) -> float:
-        """Seconds the attempt still has."""
+        """Seconds until the deadline of the attempt."""
         self.watch([task])
         return self._attempts[task.id][0] - self._elapsed()
 
     async def enforce(self) -> None:
-        """End every attempt whose time is up. The lease guards: one that was reported meanwhile is left alone."""
+        """End all overdue attempts. The lease guards the change, so a reported result is not overwritten."""
         late = self._elapsed() - REPORT_GRACE
         due = [task for ends, task in self._attempts.values() if ends <= late]
         if not due:
@@ -63,7 +63,7 @@ class TimeLimits:
                 self._client.transitions.settled(task, change)
 
     def close(self) -> None:
-        """From now on leases and heartbeats decide."""
+        """Stop. The leases expire without the server."""
         self._attempts.clear()
         if self._timer is not None:
             self._timer.cancel()
@@ -84,7 +84,7 @@ class TimeLimits:
     async def _end_due(self) -> None:
         try:
             await self.enforce()
-        except StorageError:  # the leases run out meanwhile, if it takes long
+        except StorageError:  # the leases expire if this takes long
             self._plan(_RETRY_INTERVAL)
         else:
             self._plan(0.01)

@@ -1,4 +1,4 @@
-"""The workers that speak HTTP: each has a session here and a note in the store, so that any server knows it."""
+"""Workers over HTTP. Each has a session here and a note in the store, so that every server knows it."""
 
 import asyncio
 
@@ -18,27 +18,27 @@ from qo.web.callers import LOCAL_CALLER, Caller
 from qo.web.remote.messages import Recorded, Register
 
 MAX_SESSIONS = 10_000
-MAX_REGISTERED = 10_000  # workers of a store, whoever registered them
-_REGISTRATION_SIZE = 64 * 1024  # bytes of a worker's note
-_COUNT_INTERVAL = 10.0  # seconds between two counts of the registered workers
-MOST_RECORDED = 1000  # results a session remembers, for repeats that the store can no longer recognise
-MOST_CAPACITY = 10_000
-_STALE = 10.0  # seconds after which any request of a worker renews its sign of life
+MAX_REGISTERED = 10_000  # workers of a store, of all tokens and servers
+_REGISTRATION_SIZE = 64 * 1024  # bytes of the note of a worker
+_COUNT_INTERVAL = 10.0  # seconds between counts of the registered workers
+MAX_RECORDED = 1000  # results that a session keeps, for repeats that the store no longer recognises
+MAX_CAPACITY = 10_000
+_CONTACT_INTERVAL = 10.0  # seconds after which any request of a worker updates its note
 _VERSION_LENGTH = 64
 
 
 class WorkerSession:
-    """What one server knows of one worker."""
+    """The state of one worker on one server."""
 
     def __init__(self, note: WorkerNote) -> None:
         self.note = note
         self.rates = Rates(boot_clock)
-        self.recorded: dict[str, tuple[str | None, Recorded]] = {}  # by task: the lease, and what was recorded
+        self.recorded: dict[str, tuple[str | None, Recorded]] = {}  # by task: the lease and the recorded result
 
     def remember(self, lease_id: str | None, recorded: Recorded) -> None:
         self.recorded.pop(recorded.task_id, None)
         self.recorded[recorded.task_id] = (lease_id, recorded)
-        if len(self.recorded) > MOST_RECORDED:
+        if len(self.recorded) > MAX_RECORDED:
             del self.recorded[next(iter(self.recorded))]
 
 
@@ -51,7 +51,7 @@ class WorkerRegistry:
         self._registered, self._count_again_at = 0, float("-inf")
 
     async def register(self, asked: Register, caller: Caller) -> WorkerSession:
-        """A worker of this caller, for what it asks for within the caller's limits."""
+        """Register a worker of this caller, restricted to the limits of the caller."""
         now, limits = self._clock(), caller.limits
         await self._check_room()
         note = WorkerNote(
@@ -66,14 +66,14 @@ class WorkerRegistry:
             owner=_owner(caller),
         )
         if len(msgspec.json.encode(note)) > _REGISTRATION_SIZE:
-            raise InvalidTask("types", f"are too long together: a registration has up to {_REGISTRATION_SIZE:,} bytes")
+            raise InvalidTask("types", f"are too long: a registration can have up to {_REGISTRATION_SIZE:,} bytes")
         await self.make_known(note.types)
         await self._write(note)
         self._registered += 1
         return self._start_session(note)
 
     async def _check_room(self) -> None:
-        """Raises if too many workers are registered. They are counted again now and then, and before one is refused."""
+        """Raises a 429 if too many workers are registered. They are counted periodically, and before a rejection."""
         if self._registered < MAX_REGISTERED and boot_clock() < self._count_again_at:
             return
         self._registered = len(await self._engine.notes(notes.WORKERS))
@@ -81,13 +81,13 @@ class WorkerRegistry:
         if self._registered >= MAX_REGISTERED:
             raise TooManyRequestsException(
                 f"{self._registered:,} workers are registered, the limit is {MAX_REGISTERED:,};"
-                " let workers say that they leave, and run a monitor, which removes those that died"
+                " workers should report the status dead when they stop, and a monitor removes dead workers"
             )
 
     async def session(self, worker_id: str, caller: Caller) -> WorkerSession:
-        """The worker's session. One that registered with another server gets it from its note.
+        """The session of the worker, created from its note if the worker registered with another server.
 
-        A worker belongs to the token that registered it; another one is refused.
+        A worker belongs to the token that registered it. Other tokens are rejected.
         """
         check_name("worker_id", worker_id)
         session = self._sessions.get(worker_id) or await self._known(worker_id)
@@ -105,17 +105,17 @@ class WorkerRegistry:
             return self._start_session(notes.decode(stored, WorkerNote))
         except DamagedNote as error:
             await notes.set_aside(self._engine, error)
-            raise NotFoundException(f"what was known of worker {worker_id} is damaged; register again") from error
+            raise NotFoundException(f"the registration of worker {worker_id} is damaged; register again") from error
 
     def _start_session(self, note: WorkerNote) -> WorkerSession:
         if len(self._sessions) >= MAX_SESSIONS:
-            del self._sessions[next(iter(self._sessions))]  # it finds back by its note
+            del self._sessions[next(iter(self._sessions))]  # it can be created again from its note
         session = self._sessions[note.worker_id] = WorkerSession(note)
         return session
 
-    async def note_contact(self, session: WorkerSession) -> None:
-        """Any request is one; the note is rewritten now and then."""
-        if self._clock() - session.note.last_heartbeat >= _STALE:
+    async def record_contact(self, session: WorkerSession) -> None:
+        """Update the time of the last contact in the note, at most every `_CONTACT_INTERVAL` seconds."""
+        if self._clock() - session.note.last_heartbeat >= _CONTACT_INTERVAL:
             await self.announce(session, session.note)
 
     async def announce(self, session: WorkerSession, note: WorkerNote) -> None:
@@ -127,14 +127,14 @@ class WorkerRegistry:
         await self._engine.drop_note(notes.WORKERS + session.note.worker_id)
 
     async def make_known(self, types: tuple[str, ...], *, only_if_room: bool = False) -> None:
-        """So that no worker takes them for a mistake."""
+        """Add these types to the known types, so that workers do not report them as unknown."""
         if self._known_types.issuperset(types):
             return
-        async with self._writing:  # many polls may bring the same news
+        async with self._writing:  # concurrent polls may add the same types
             now = await notes.make_types_known(self._engine, types, only_if_room=only_if_room)
         if len(self._known_types) > 2 * notes.MAX_KNOWN_TYPES:
             self._known_types.clear()
-        self._known_types |= now.types | set(types)  # those without room, too: they are not tried at every poll
+        self._known_types |= now.types | set(types)  # including those without room, so that not every poll tries again
 
     async def _write(self, note: WorkerNote) -> None:
         await self._engine.write_note(notes.WORKERS + note.worker_id, msgspec.json.encode(note), expected=ANY)
@@ -145,7 +145,7 @@ def _owner(caller: Caller) -> str:
 
 
 def _inside(field: str, names: tuple[str, ...], limit: frozenset[str]) -> tuple[str, ...]:
-    """What the worker asks for; if it asks for all, all that its token is for."""
+    """The requested names, or all names of the token if the worker requests none. Raises a 403 for other names."""
     if limit and not limit.issuperset(names):
         outside = next(name for name in names if name not in limit)
         raise PermissionDeniedException(f"this token is not for {outside!r} in `{field}`")
@@ -153,8 +153,8 @@ def _inside(field: str, names: tuple[str, ...], limit: frozenset[str]) -> tuple[
 
 
 def check_capacity(field: str, capacity: int, *, least: int = 0) -> int:
-    if not least <= capacity <= MOST_CAPACITY:
-        raise InvalidTask(field, f"{capacity} is not a whole number from {least} to {MOST_CAPACITY:,}")
+    if not least <= capacity <= MAX_CAPACITY:
+        raise InvalidTask(field, f"{capacity} is not a whole number from {least} to {MAX_CAPACITY:,}")
     return capacity
 
 
@@ -165,7 +165,9 @@ def _version(given: str) -> str:
 
 
 class Rates(RateLimits):
-    def obey(self, control: Controls) -> None:
+    """The rate limits of the controls, applied by the server for a worker over HTTP."""
+
+    def apply(self, control: Controls) -> None:
         self.set_rates(control.rate_limits | {WHOLE: control.rate_limit})
 
     def per_type_limits(self) -> dict[str, int]:

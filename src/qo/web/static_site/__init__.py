@@ -1,4 +1,4 @@
-"""The dashboard as a page in the bucket itself: where it lies, how it gets there, and what opens it."""
+"""The dashboard as a static page in the bucket: its location, publishing, credentials and links."""
 
 from qo.web.static_site.credentials import Access, obtain
 from qo.web.static_site.link import Link, make_link

@@ -1,7 +1,7 @@
-"""Credentials for a page: as short-lived and as narrow as can be had.
+"""Credentials for a static page, as short-lived and as restricted as possible.
 
-A role assumed, or a federated session: both under a policy for this queue alone. One's own credentials only where that
-is asked for: as a session, which ends in time but may do all that one may, or else as they are.
+Either an assumed role or a federated session, both with a policy for this queue only. The user's own credentials are
+used on request only: as a session, which expires but has all permissions of the user, or else directly.
 """
 
 import json
@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple, NoReturn
 from qo.buckets.address import BucketAddress
 from qo.errors import InvalidSetting, StorageError
 
-SHORTEST = 900  # seconds a token service gives at least
+MIN_DURATION = 900  # seconds; the shortest session of a token service
 _NAME = "qo-dashboard"
 
 Kind = Literal["role", "federated", "session", "own"]
@@ -23,18 +23,19 @@ class Access(NamedTuple):
     secret: str
     token: str
     kind: Kind
-    expires_at: float | None = None  # when the store itself will refuse; None: it will not, or did not say
+    expires_at: float | None = None  # when the store rejects them; None if never or unknown
 
     @property
     def is_narrow(self) -> bool:
-        """The store holds it to this queue, and to reading if that is what was asked for."""
+        """Whether the store restricts them to this queue, and to reading if requested."""
         return self.kind in ("role", "federated")
 
 
 def ending(policy: dict[str, Any], at: float) -> dict[str, Any]:
-    """The policy until then: a token service gives sessions of a quarter of an hour at least.
+    """The policy with an end, for links shorter than the shortest session of a token service.
 
-    A denial, because some stores know no aws:CurrentTime. There a condition for what is allowed would never hold.
+    It is a Deny statement, because some stores do not support aws:CurrentTime: a condition on an Allow statement would
+    never match there.
     """
     over = {
         "Effect": "Deny",
@@ -55,12 +56,12 @@ def obtain(
     sts: str = "",
     own: bool = False,
 ) -> Access:
-    """Credentials for so many seconds. `sts` is where tokens are given out, if that is not Amazon.
+    """Credentials for a number of seconds. `sts` is the endpoint of the token service, if it is not Amazon's.
 
-    Raises InvalidSetting if only one's own credentials could be given and `own` does not ask for that.
+    Raises InvalidSetting if only the user's own credentials are available and `own` is False.
     """
     try:
-        import boto3  # type: ignore[import-untyped]  # noqa: PLC0415 - slow to import, and rarely needed
+        import boto3  # type: ignore[import-untyped]  # noqa: PLC0415 - slow to import, rarely needed
         from botocore.exceptions import (  # type: ignore[import-untyped]  # noqa: PLC0415 - as above
             BotoCoreError,
             ClientError,
@@ -80,10 +81,10 @@ def obtain(
     given = Access(mine.access_key, mine.secret_key, mine.token or "", "own", _expiry(found))
     if not role and (given.token or not _has_sts(address, sts)):
         return given if own else _refused(address)
-    if seconds < SHORTEST:
+    if seconds < MIN_DURATION:
         policy = ending(policy, now + seconds)
     client = session.client("sts", region_name=address.region, endpoint_url=sts or None)
-    service = _TokenService(client, (BotoCoreError, ClientError), max(SHORTEST, int(seconds)))
+    service = _TokenService(client, (BotoCoreError, ClientError), max(MIN_DURATION, int(seconds)))
     if role:
         return service.assume(role, policy)
     if own:
@@ -117,9 +118,9 @@ class _TokenService(NamedTuple):
             return self._nothing(sts, error)
 
     def _nothing(self, sts: str, error: Exception) -> None:
-        """Not everyone may, and not every token service can. One asked for by name must not be missing silently."""
+        """A missing permission or feature is no error, unless the token service was named explicitly."""
         if sts:
-            raise StorageError(f"{sts} gives out no tokens: {error}") from error
+            raise StorageError(f"{sts} does not issue tokens: {error}") from error
 
 
 def _text(policy: dict[str, Any]) -> str:
@@ -128,20 +129,20 @@ def _text(policy: dict[str, Any]) -> str:
 
 def _refused(address: BucketAddress) -> NoReturn:
     raise InvalidSetting(
-        f"no token service narrows credentials to {address}, so a link would carry your own, and whoever has it could "
-        "do whatever you may; name a role with --role or a token service with --sts-endpoint, or, if you mean it: "
+        f"no token service can restrict credentials to {address}, so the link would contain your own credentials with "
+        "all their permissions; use a role (--role) or a token service (--sts-endpoint), or accept this with "
         "--own-credentials"
     )
 
 
 def _expiry(found: Any) -> float | None:
-    """When credentials that renew themselves would have to; botocore shows it nowhere else."""
+    """The expiry of refreshable credentials, which botocore has no public attribute for."""
     expiry = getattr(found, "_expiry_time", None)
     return expiry.timestamp() if isinstance(expiry, datetime) else None
 
 
 def _has_sts(address: BucketAddress, sts: str) -> bool:
-    """An endpoint of one's own seldom comes with a token service; Amazon knows nothing of its keys."""
+    """A custom endpoint rarely has a token service, and Amazon does not know its keys."""
     return bool(sts or os.environ.get("AWS_ENDPOINT_URL_STS")) or not address.endpoint
 
 

@@ -1,4 +1,4 @@
-"""The page's files as they are published: those of the package, with what holds for one bucket written in."""
+"""The files of the static page: those of the package, adapted to one bucket."""
 
 import json
 from html import escape
@@ -17,8 +17,8 @@ _TYPES = {
     ".svg": "image/svg+xml",
     ".json": "application/json",
 }
-_OF_THE_SERVER = ("api.js", "events.js")
-_CHARSET = '<meta charset="utf-8">'  # what must be read before anything else
+_SERVER_FILES = ("api.js", "events.js")
+_CHARSET = '<meta charset="utf-8">'  # must come first
 
 
 class File(NamedTuple):
@@ -28,7 +28,7 @@ class File(NamedTuple):
 
 
 def page_files(address: BucketAddress, layout: str, page: str) -> list[File]:
-    """What others refer to comes first: whoever opens the page while it is published meets no missing file."""
+    """The files in the order of publishing: referenced files first, so that a page is never incomplete."""
     policy = content_policy(page, store_url(address))
     files = [
         File(name, _content(path, policy), _TYPES[path.suffix])
@@ -57,16 +57,16 @@ def _content(path: Path, policy: str) -> bytes:
     before, found, after = content.decode().partition(_CHARSET)
     if not found:
         raise ValueError(f"{path} does not begin with {_CHARSET}")
-    return f"{before}{found}\n{meta}{_fetched_early(after)}".encode()
+    return f"{before}{found}\n{meta}{_with_preloads(after)}".encode()
 
 
-def _fetched_early(page: str) -> str:
-    """The server's source is not needed here, and the bucket's, a tree of modules, is fetched in one go."""
-    ours = [path.name for path in sorted((SOURCE / "sources").glob("*.js")) if path.name not in _OF_THE_SERVER]
-    for name in _OF_THE_SERVER:
-        page = page.replace(f"{_early(name)}\n", "")
-    return page.replace("<script ", "".join(f"{_early(name)}\n" for name in ours) + "<script ", 1)
+def _with_preloads(page: str) -> str:
+    """Preloads the modules for buckets instead of those for servers."""
+    ours = [path.name for path in sorted((SOURCE / "sources").glob("*.js")) if path.name not in _SERVER_FILES]
+    for name in _SERVER_FILES:
+        page = page.replace(f"{_preload(name)}\n", "")
+    return page.replace("<script ", "".join(f"{_preload(name)}\n" for name in ours) + "<script ", 1)
 
 
-def _early(name: str) -> str:
+def _preload(name: str) -> str:
     return f'<link rel="modulepreload" href="sources/{name}">'

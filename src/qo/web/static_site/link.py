@@ -1,4 +1,8 @@
-"""The address that opens the page: credentials in its fragment. A browser sends it to nobody; its history keeps it."""
+"""The link that opens the page. Its fragment contains credentials, which browsers do not send but keep in the history.
+
+The credentials are signing keys: each is derived from the secret and signs requests to one service in one region on one
+day (UTC).
+"""
 
 import hmac
 import json
@@ -16,9 +20,9 @@ from qo.web.static_site.files import INDEX
 
 class Link(Struct, frozen=True):
     page: str
-    code: str  # the credentials, as the page reads them from its fragment or has them pasted
+    code: str  # the credentials, for the fragment or to paste
     expires_at: float
-    dates: tuple[str, ...]  # the days (UTC) on which its keys sign
+    dates: tuple[str, ...]  # the days (UTC) of the signing keys
 
     @property
     def url(self) -> str:
@@ -28,7 +32,7 @@ class Link(Struct, frozen=True):
 def make_link(
     address: BucketAddress, access: Access, *, page: str, layout: str, write: bool, now: float, until: float
 ) -> Link:
-    """What the page needs and no more: the secret stays here. `credentials.js` reads it."""
+    """A link without the secret itself. `credentials.js` reads it."""
     expires_at = min(until, access.expires_at or until)
     keys = signing_keys(access.secret, address.region, start=now, end=expires_at)
     said: dict[str, Any] = {
@@ -51,7 +55,7 @@ SERVICE = "s3"
 
 
 def signing_key(secret: str, date: str, region: str, service: str = SERVICE) -> str:
-    """Signature Version 4's chain of HMACs, as hex. The secret cannot be found from it."""
+    """The signing key of Signature Version 4, as hex. The secret cannot be derived from it."""
     key = f"AWS4{secret}".encode()
     for part in (date, region, service, "aws4_request"):
         key = hmac.digest(key, part.encode(), "sha256")
@@ -59,7 +63,7 @@ def signing_key(secret: str, date: str, region: str, service: str = SERVICE) -> 
 
 
 def signing_keys(secret: str, region: str, *, start: float, end: float) -> dict[str, str]:
-    """The keys of every day from `start` to `end`."""
+    """The keys of all days from `start` to `end`."""
     return {date: signing_key(secret, date, region) for date in _dates(start, end)}
 
 

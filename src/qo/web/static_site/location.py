@@ -1,4 +1,4 @@
-"""Where the page lies, as a browser sees it, and what it may reach from there."""
+"""The URLs of the page and its store, and the content security policy."""
 
 from urllib.parse import quote, urlsplit
 
@@ -10,9 +10,9 @@ FOLDER = "ui"
 
 
 def store_url(address: BucketAddress) -> str:
-    """The bucket as the page asks for it: under the endpoint, or at a host of its own. Ends in a slash.
+    """The URL of the bucket, with a trailing slash: a path under the endpoint, or a host of its own.
 
-    A name with a dot fits no certificate, so such a bucket stays under the endpoint. `baseOf` in s3.js says the same.
+    The certificate does not cover names with a dot, so such buckets use a path. `baseOf` in s3.js does the same.
     """
     if address.endpoint:
         return f"{address.endpoint}/{quote(address.bucket)}/"
@@ -21,7 +21,7 @@ def store_url(address: BucketAddress) -> str:
 
 
 def page_url(address: BucketAddress) -> str:
-    """The folder of the page in the bucket. Ends in a slash."""
+    """The URL of the page's folder in the bucket, with a trailing slash."""
     return store_url(address) + quote(f"{root(address)}{FOLDER}/")
 
 
@@ -30,19 +30,17 @@ def root(address: BucketAddress) -> str:
 
 
 def check_page(url: str) -> str:
-    """An address people serve the page at themselves, with its slash."""
+    """A custom URL of the page, with a trailing slash. Raises InvalidSetting."""
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.netloc or parts.query or parts.fragment or "'" in url:
-        raise InvalidSetting(
-            f"--page {hide_password(url)!r:.100} is not an address such as https://tasks.example.com/ui/"
-        )
+        raise InvalidSetting(f"--page {hide_password(url)!r:.100} is not a URL such as https://tasks.example.com/ui/")
     return url.rstrip("/") + "/"
 
 
 def content_policy(page: str, store: str) -> str:
-    """Scripts and styles from the page's own folder, questions to the store, nothing else.
+    """Allows scripts and styles of the page's folder and requests to the store, nothing else.
 
-    Not 'self': under an endpoint all buckets share one origin, and what others put there must not run here.
+    Not 'self': all buckets of an endpoint share one origin, and scripts of other buckets must not run here.
     """
     return (
         f"default-src 'none'; script-src {page}; style-src {page}; img-src {page} data:; "

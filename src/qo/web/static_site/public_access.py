@@ -1,4 +1,4 @@
-"""Who may read the page. It holds no secret, and a browser that follows a link has nothing to show yet."""
+"""Public read access to the page. It contains no secrets, and a browser has no credentials before it has loaded it."""
 
 import http.client
 import json
@@ -10,11 +10,11 @@ from qo.buckets.address import BucketAddress
 from qo.web.static_site.files import INDEX
 from qo.web.static_site.location import FOLDER, root
 
-_PATIENCE = 5.0  # seconds to wait for an answer
+_TIMEOUT = 5.0  # seconds
 
 
 def public_statement(address: BucketAddress) -> dict[str, Any]:
-    """Everyone may read the page's own files, and nothing else."""
+    """Allows everyone to read the files of the page, and nothing else."""
     return {
         "Sid": "QoDashboardPage",
         "Effect": "Allow",
@@ -24,8 +24,8 @@ def public_statement(address: BucketAddress) -> dict[str, Any]:
     }
 
 
-def let_everyone_read(client: Any, address: BucketAddress) -> None:
-    """Add our statement to the bucket's policy. Statements of others, and of queues beside this one, stay."""
+def allow_public_read(client: Any, address: BucketAddress) -> None:
+    """Add the statement to the policy of the bucket. Other statements, and those of other queues, are kept."""
     ours = public_statement(address)
     policy = _policy(client, address)
     statements = list(policy.get("Statement", []))
@@ -56,10 +56,10 @@ def _listed(value: Any) -> list[str]:
 
 
 def is_readable(page: str) -> bool | None:
-    """Whether a browser without credentials is let in; None if nobody answered."""
+    """Whether the page can be read without credentials; None if there was no response."""
     request = urllib.request.Request(f"{page}{INDEX}", method="HEAD")  # noqa: S310 - http(s), checked before
     try:
-        with urllib.request.urlopen(request, timeout=_PATIENCE):  # noqa: S310 - as above
+        with urllib.request.urlopen(request, timeout=_TIMEOUT):  # noqa: S310 - as above
             return True
     except urllib.error.HTTPError as refusal:
         with refusal:

@@ -1,4 +1,4 @@
-"""Putting the page into the bucket. Repeating it writes only what changed."""
+"""Publishes the page to the bucket. A repeat only writes changed files."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -12,9 +12,9 @@ from qo.buckets.boto_client import open_client
 from qo.errors import StorageError
 from qo.web.static_site.files import CONFIG, File
 from qo.web.static_site.location import FOLDER, root
-from qo.web.static_site.public_access import is_readable, let_everyone_read
+from qo.web.static_site.public_access import allow_public_read, is_readable
 
-_CACHE = "no-cache"  # kept, but always asked for anew: files of two versions never meet
+_CACHE_CONTROL = "no-cache"  # browsers revalidate every file, so that files of two versions are never mixed
 
 Outcome = Literal["written", "same", "removed"]
 
@@ -27,11 +27,11 @@ class Put(Struct, frozen=True):
 
 class Published(Struct, frozen=True):
     files: list[Put]
-    is_public: bool | None  # whether a browser may read the page; None: it lies elsewhere, or the store did not say
+    is_public: bool | None  # whether the page is publicly readable; None if unknown
 
 
 def publish(address: BucketAddress, files: Sequence[File], *, public: bool, page: str, dry_run: bool) -> Published:
-    """What was, or would be, written and removed. With `public` everyone may read the page, and nothing else."""
+    """Write the files and return what was, or would be, written and removed. `public` makes the page readable."""
     from botocore.exceptions import (  # type: ignore[import-untyped]  # noqa: PLC0415 - slow to import, rarely needed
         BotoCoreError,
         ClientError,
@@ -44,16 +44,16 @@ def publish(address: BucketAddress, files: Sequence[File], *, public: bool, page
         puts = [_put(client, address, file, there, dry_run=dry_run) for file in files]
         puts += _remove(client, address, before - {file.name for file in files}, dry_run=dry_run)
         if public and not dry_run:
-            let_everyone_read(client, address)
+            allow_public_read(client, address)
     except ClientError as error:
         raise StorageError(_advice(address, error.response["Error"].get("Code", ""), str(error))) from error
     except BotoCoreError as error:
-        raise StorageError(f"nothing can be put into {address}: {error}") from error
+        raise StorageError(f"cannot publish to {address}: {error}") from error
     return Published(puts, is_readable(page) if not dry_run else None)
 
 
 def read_config(address: BucketAddress) -> dict[str, Any] | None:
-    """What is published here; None if nothing is."""
+    """The configuration of the published page; None if there is none."""
     from botocore.exceptions import BotoCoreError, ClientError  # noqa: PLC0415 - as above
 
     try:
@@ -65,14 +65,14 @@ def read_config(address: BucketAddress) -> dict[str, Any] | None:
             return None
         raise StorageError(_advice(address, code, str(error))) from error
     except BotoCoreError as error:
-        raise StorageError(f"{address} cannot be read: {error}") from error
+        raise StorageError(f"cannot read {address}: {error}") from error
     except ValueError:
         return None
     return config if isinstance(config, dict) else None
 
 
 def _former(client: Any, address: BucketAddress) -> set[str]:
-    """Names an earlier version put here."""
+    """The names of files that were published before."""
     try:
         answer = client.get_object(Bucket=address.bucket, Key=_key(address, CONFIG))
         names = json.loads(answer["Body"].read()).get("files", [])
@@ -91,13 +91,13 @@ def _put(client: Any, address: BucketAddress, file: File, there: Mapping[str, st
             Key=key,
             Body=file.content,
             ContentType=file.content_type,
-            CacheControl=_CACHE,
+            CacheControl=_CACHE_CONTROL,
         )
     return Put(key, "written", len(file.content))
 
 
 def _there(client: Any, address: BucketAddress) -> dict[str, str]:
-    """ETags of what lies there. Most stores make them of the content; on others everything is written again."""
+    """The ETags of the files in the bucket. With stores whose ETags are not MD5 hashes, all files are written again."""
     pages = client.get_paginator("list_objects_v2").paginate(Bucket=address.bucket, Prefix=_key(address, ""))
     return {entry["Key"]: entry["ETag"].strip('"') for page in pages for entry in page.get("Contents", ())}
 
@@ -115,9 +115,9 @@ def _key(address: BucketAddress, name: str) -> str:
 
 def _advice(address: BucketAddress, code: str, text: str) -> str:
     if code in ("NoSuchBucket", "404"):
-        return f"there is no bucket {address.bucket!r}; create it first, in the region you want it in"
+        return f"there is no bucket {address.bucket!r}; create it first"
     if code in ("AccessDenied", "403"):
-        return f"these credentials may not publish to {address}/{FOLDER}/: {text}"
+        return f"the credentials do not allow publishing to {address}/{FOLDER}/: {text}"
     if code in ("InvalidAccessKeyId", "SignatureDoesNotMatch"):
         return f"{address} does not accept the credentials ({code}); check AWS_ACCESS_KEY_ID and its secret"
-    return f"{address} would not take the page: {text}"
+    return f"{address} rejected the page: {text}"

@@ -1,1 +1,1 @@
-"""Figures about the queue that requests are answered from."""
+"""Statistics and samples of the store, shared by all requests."""

@@ -1,7 +1,7 @@
-"""Counters for Prometheus out of the statistics in the store: what any process settled, whichever server is asked.
+"""Prometheus counters from the statistics in the store, which cover all processes.
 
-A counter must never fall while its process lives, and the store forgets. So this server adds up what has grown between
-two looks. It starts at zero: a server that starts again must not look as if everything were done again.
+A counter must not decrease while its process runs, but the store deletes old statistics. The server therefore adds the
+growth between two reads. It starts at zero, so that a restart does not count old work again.
 """
 
 from collections.abc import Iterable, Iterator
@@ -17,8 +17,8 @@ from qo.transitions import REASONS
 
 LEVELS: Final = ("high", "medium", "low")
 ENDED: Final = (Status.COMPLETED.value, Status.FAILED.value)
-_REMEMBERED = 2 * 3600  # seconds: longer than any minute is read again
-_SECONDS = -1  # where a histogram's sum is counted, among its buckets
+_REMEMBERED = 2 * 3600  # seconds; longer than a minute is read
+_SECONDS = -1  # the key of a histogram's sum, among the numbers of its buckets
 
 Field = tuple[str | int, ...]
 Numbers = dict[Field, float]
@@ -26,12 +26,12 @@ Numbers = dict[Field, float]
 
 class StoreCounters(Collector):
     def __init__(self) -> None:
-        self._known: dict[int, Numbers] | None = None  # by minute, as last seen; None before the first look
+        self._known: dict[int, Numbers] | None = None  # by minute; None before the first read
         self._totals: Numbers = {}
         self._types: set[str] = set()
 
     def update(self, minutes: Iterable[Interval]) -> None:
-        """Add what has grown since the last look."""
+        """Add the growth since the last read."""
         seen = {minute.start: self._numbers(minute) for minute in minutes if minute.seconds == MINUTE}
         if self._known is None:
             self._known = seen
@@ -54,31 +54,31 @@ class StoreCounters(Collector):
         return numbers
 
     def _label(self, key: RowKey) -> RowKey:
-        """Types become labels as long as they are few."""
+        """Replaces the type of the label once there are too many types."""
         if key.type not in self._types:
             if len(self._types) >= MAX_TYPES:
                 return RowKey(OTHER_TYPES, key.level)
             self._types.add(key.type)
         return key
 
-    # --- what Prometheus reads
+    # --- metrics
 
     def collect(self) -> Iterator[Metric]:
         promoted = CounterMetricFamily(
-            "tasks_promoted_total", "Tasks claimed at a higher level, because they had waited.", labels=["from", "to"]
+            "tasks_promoted_total", "Tasks claimed at a higher level because of ageing.", labels=["from", "to"]
         )
         for above, level in enumerate(LEVELS):
             for higher in LEVELS[:above]:
                 promoted.add_metric([level, higher], self._total("promoted", level, higher))
         yield promoted
         retries = CounterMetricFamily(
-            "task_retries_total", "Attempts that failed and come again.", labels=["priority", "reason"]
+            "task_retries_total", "Failed attempts that are retried.", labels=["priority", "reason"]
         )
         for level in LEVELS:
             for reason in REASONS:
                 retries.add_metric([level, reason], self._total("retried", level, reason))
         yield retries
-        failed = CounterMetricFamily("tasks_failed_total", "Attempts that failed.", labels=["reason"])
+        failed = CounterMetricFamily("tasks_failed_total", "Failed attempts.", labels=["reason"])
         for reason in REASONS:
             failed.add_metric([reason], self._total("attempt_failed", reason))
         yield failed
@@ -89,15 +89,15 @@ class StoreCounters(Collector):
 
     def _histograms(self) -> Iterator[Metric]:
         whole = HistogramMetricFamily(
-            "task_duration_seconds", "From submission to the end.", labels=["priority", "status"]
+            "task_duration_seconds", "Time from submission to the end.", labels=["priority", "status"]
         )
         for level in LEVELS:
             for ending in ENDED:
                 self._add_histogram(whole, [level, ending], "total", level, ending)
         yield whole
         for name, help_, field in (
-            ("task_run_seconds", "How long handlers ran, whatever came of it.", "run"),
-            ("task_wait_seconds", "From when tasks were due to the start of their attempt.", "wait"),
+            ("task_run_seconds", "Run time of handlers, for all outcomes.", "run"),
+            ("task_wait_seconds", "Time from when a task was due to the start of its attempt.", "wait"),
         ):
             family = HistogramMetricFamily(name, help_, labels=["type"])
             for type_ in sorted(self._types):
@@ -117,7 +117,7 @@ class StoreCounters(Collector):
 
 
 def _fields(key: RowKey, row: StatsRow) -> Iterator[tuple[Field, float]]:
-    """A row as the numbers that the metrics above are made of."""
+    """The numbers of a row, by the key of the metric."""
     level = key.level
     for reason, number in row.retried.items():
         yield ("retried", level, reason), number

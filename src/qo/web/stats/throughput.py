@@ -1,4 +1,4 @@
-"""The statistics of the last hour, as every process that settles tasks has counted them in the store."""
+"""The statistics of the last hour, which all processes that settle tasks count in the store."""
 
 import asyncio
 from collections.abc import Collection
@@ -11,13 +11,13 @@ from qo.errors import StorageError
 from qo.stats import MINUTE, Interval, read_stats
 
 MINUTES = 60
-_COST_FACTOR = 3.0  # what was read serves all callers this many times as long as it took to read
+_COST_FACTOR = 3.0  # a read is reused for this many times its duration
 
 
 class MinuteCount(Struct, frozen=True, kw_only=True):
-    at: float  # its beginning
+    at: float  # start of the minute
     completed: int = 0
-    failed: int = 0  # for good
+    failed: int = 0  # permanently
 
 
 class RecentStats:
@@ -28,7 +28,7 @@ class RecentStats:
         self._reading: asyncio.Task[list[Interval]] | None = None
 
     async def minutes(self, max_age: float = 0.0) -> list[Interval]:
-        """Minute by minute, without those in which nothing ended. Callers that meet share one read."""
+        """The minutes in which tasks ended. Concurrent callers share one read."""
         if boot_clock() - self._read_at <= max(max_age, _COST_FACTOR * self._took):
             return self._minutes
         if self._reading is None or self._reading.done():
@@ -46,14 +46,14 @@ class RecentStats:
         return self._minutes
 
     async def series(self, types: Collection[str] = ()) -> list[MinuteCount]:
-        """The last hour, oldest first, without gaps; of these types, or of all."""
+        """The last hour, oldest minute first, without gaps; of these types, or of all."""
         counted = {minute.start: _counted(minute, types) for minute in await self.minutes()}
         last = int(self._clock()) // MINUTE * MINUTE
         hour = (last - back * MINUTE for back in range(MINUTES - 1, -1, -1))
         return [counted.get(at) or MinuteCount(at=at) for at in hour]
 
     async def last_minute(self, types: Collection[str] = ()) -> MinuteCount:
-        """The last 60 seconds: this minute, and of the one before as large a share as they reach into it."""
+        """The last 60 seconds: the current minute and a proportional share of the one before."""
         now = self._clock()
         before, current = (await self.series(types))[-2:]
         share = 1 - (now - current.at) / MINUTE
@@ -64,10 +64,11 @@ class RecentStats:
         )
 
     async def finish(self) -> None:
+        """Wait for a read in progress."""
         if self._reading is not None:
             await asyncio.wait([self._reading])
             if not self._reading.cancelled() and isinstance(self._reading.exception(), StorageError):
-                return  # the caller was told
+                return  # the caller has received the error
 
 
 def _counted(minute: Interval, types: Collection[str]) -> MinuteCount:

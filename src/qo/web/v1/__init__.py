@@ -1,1 +1,1 @@
-"""`/api/v1`: tasks with three levels of priority, as docs/http.md describes it."""
+"""`/api/v1`: tasks with three priority levels, described in docs/http.md."""

@@ -1,4 +1,4 @@
-"""Who did what: the audit trail, for admins."""
+"""The audit trail, for admins."""
 
 from typing import Annotated, Any
 
@@ -13,15 +13,15 @@ from qo.web.http.access import ADMIN
 from qo.web.http.problems import problems
 from qo.web.http.server import server_of
 
-MOST = 500
+MAX_PAGE_SIZE = 500
 _LATEST = 253_402_300_799.0  # the end of the year 9999
-_LONGEST = 90 * 86_400  # seconds: older records are not kept
+_MAX_AGE = 90 * 86_400  # seconds; older records are deleted
 
 
 class ActionView(Struct, frozen=True, kw_only=True):
-    """`number` is how many tasks were changed, null if the action is not about tasks; `task_ids` names the first of
-    them. `outcome` is `unknown` if the store failed and may or may not have taken the write. `verified` is false if the
-    record was written with credentials that may only add records: they can say anything."""
+    """An action. `number` is how many tasks it changed, null if it does not affect tasks; `task_ids` are the first of
+    them. `outcome` is `unknown` if the store failed and the change may or may not have been made. `verified` is false
+    if the record was written with credentials that can only add records, so its content proves nothing."""
 
     id: str
     at: str
@@ -37,8 +37,8 @@ class ActionView(Struct, frozen=True, kw_only=True):
 
 
 class ActionPage(Struct, frozen=True, kw_only=True):
-    """`next` is what the next page comes `after`. `dropped`: so many were removed because there were too many.
-    `unreadable`: so many are kept and cannot be read."""
+    """`next` is the value of `after` for the next page. `dropped` records were deleted because there were too many;
+    `unreadable` records are stored but cannot be read."""
 
     actions: list[ActionView]
     next: str | None
@@ -53,12 +53,12 @@ async def list_actions(
     action: FromQuery[list[str] | None] = None,
     who: FromQuery[str] = "",
     task: FromQuery[str] = "",
-    since: Annotated[float | None, QueryParameter(ge=0, le=_LONGEST)] = None,
-    limit: Annotated[int, QueryParameter(ge=1, le=MOST)] = 50,
+    since: Annotated[float | None, QueryParameter(ge=0, le=_MAX_AGE)] = None,
+    limit: Annotated[int, QueryParameter(ge=1, le=MAX_PAGE_SIZE)] = 50,
     after: FromQuery[str] = "",
 ) -> ActionPage:
-    """Actions, newest first: of some kinds, by callers whose name contains `who`, on one `task`, in the last `since`
-    seconds."""
+    """Actions, newest first. Filters: `action` (can be repeated), `who` (part of the caller's name), `task`, and
+    `since` (seconds)."""
     server = server_of(request)
     now = server.clock()
     wanted, name, task_id = frozenset(action or ()), who.casefold(), task.lower()

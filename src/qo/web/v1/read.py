@@ -1,4 +1,4 @@
-"""Looking at tasks: one, a page of them, a history, a result."""
+"""Read tasks: one, a page, a history, a result."""
 
 import contextlib
 from typing import Annotated, Any
@@ -13,19 +13,19 @@ from qo.codec import json_text
 from qo.errors import ResultTimeout
 from qo.model import Filter, Status, Task, check_cursor, check_name, check_names, check_types, cursor
 from qo.web.http.access import HIDDEN, LIMITED, READ, caller_of
-from qo.web.http.byte_budget import ANSWER_BYTES, find_within, size_of
+from qo.web.http.byte_budget import RESPONSE_BYTES, find_within, size_of
 from qo.web.http.problems import problems
 from qo.web.http.server import server_of
 from qo.web.http.visibility import check_visible, found
 from qo.web.task_words import STATUSES, Word, is_finished, task_word
 from qo.web.v1.views import ErrorView, EventView, TaskView, error_view, event_view, task_view
 
-MOST = 500
-_READ_AT_MOST = 5_000  # tasks looked through for one page, where a word is narrower than a status
+MAX_PAGE_SIZE = 500
+_MAX_READ = 5_000  # tasks read for one page; `dead_letter` and `failed` are told apart after reading
 
 
 class TaskPage(Struct, frozen=True, kw_only=True):
-    """`next` is what the next page comes `after`; null on the last one. A page may be short and still have a next."""
+    """`next` is the value of `after` for the next page, null on the last one. A short page can have a next one."""
 
     tasks: list[TaskView]
     next: str | None
@@ -45,7 +45,7 @@ class TaskResult(Struct, frozen=True, kw_only=True):
 
 @get("/tasks/{task_id:str}", opt=READ | HIDDEN, responses=problems(404))
 async def show_task(request: Request[Any, Any, Any], task_id: FromPath[str]) -> TaskView:
-    """A task as it is now."""
+    """A task."""
     server = server_of(request)
     task = await found(request, task_id)
     return task_view(task, server.clock(), unhandled=task.id in await server.unhandled.ids([task]))
@@ -59,11 +59,11 @@ async def list_tasks(
     type: FromQuery[list[str] | None] = None,
     queue: FromQuery[list[str] | None] = None,
     worker: FromQuery[str | None] = None,
-    limit: Annotated[int, QueryParameter(ge=1, le=MOST)] = 50,
+    limit: Annotated[int, QueryParameter(ge=1, le=MAX_PAGE_SIZE)] = 50,
     after: FromQuery[str] = "",
     archived: FromQuery[bool] = False,
 ) -> TaskPage:
-    """Tasks, newest first. Each filter may be repeated; `archived` shows those instead of the others."""
+    """Tasks, newest first. Each filter can be repeated. `archived` shows archived tasks instead of the others."""
     server = server_of(request)
     where = caller_of(request).limits.narrow(filter_of(status, type, queue, worker, archived=archived))
     tasks, following = await page(server.client, where, set(status or STATUSES), limit=limit, after=after)
@@ -74,7 +74,7 @@ async def list_tasks(
 
 @get("/tasks/{task_id:str}/history", opt=READ | HIDDEN, responses=problems(404))
 async def show_history(request: Request[Any, Any, Any], task_id: FromPath[str]) -> History:
-    """Every transition of a task, in order."""
+    """All transitions of a task, oldest first."""
     task = await found(request, task_id)
     events = await server_of(request).client.engine.history(task.id)
     return History(task_id=task.id, events=[event_view(event, task) for event in events])
@@ -85,16 +85,16 @@ async def show_history(request: Request[Any, Any, Any], task_id: FromPath[str]) 
     opt=READ | HIDDEN,
     responses={
         **problems(404),
-        202: ResponseSpec(TaskResult, generate_examples=False, description="The task has not ended yet."),
+        202: ResponseSpec(TaskResult, generate_examples=False, description="The task has not finished yet."),
     },
 )
 async def show_result(
     request: Request[Any, Any, Any], task_id: FromPath[str], wait: Annotated[float, QueryParameter(ge=0, le=3600)] = 0.0
 ) -> Response[TaskResult]:
-    """What a task came to: 200 once it has ended, 202 if it has not within `wait` seconds (a minute at most)."""
+    """The result of a task: 200 if it has finished, 202 if it has not within `wait` seconds (at most a minute)."""
     server = server_of(request)
     task_id = await check_visible(request, task_id)
-    with contextlib.suppress(ResultTimeout):  # its status says so
+    with contextlib.suppress(ResultTimeout):  # the status shows it
         await server.client.ended(task_id, timeout=min(wait, server.settings.longest_wait))
     await server.gate.check_still_admitted(caller_of(request))
     task = await found(request, task_id)
@@ -126,16 +126,16 @@ def filter_of(
 async def page(
     client: Client, where: Filter | None, words: set[Word], *, limit: int, after: str
 ) -> tuple[list[Task], str | None]:
-    """Up to `limit` tasks whose word is one of these, and where to go on. Reads one more, to know if there is more.
+    """Up to `limit` tasks with one of these statuses, and the position of the next page, None if this is the last.
 
-    Fewer if they are large: see `byte_budget`. None as a filter: nothing can match."""
+    Fewer tasks if they are large, see `byte_budget`. None as the filter means that nothing can match."""
     check_cursor(after)
     if where is None:
         return [], None
     tasks: list[Task] = []
     read = size = 0
-    while read < _READ_AT_MOST and size < ANSWER_BYTES:
-        batch = await find_within(client.engine, where, limit=limit + 1, after=after, budget=ANSWER_BYTES - size)
+    while read < _MAX_READ and size < RESPONSE_BYTES:
+        batch = await find_within(client.engine, where, limit=limit + 1, after=after, budget=RESPONSE_BYTES - size)
         read += len(batch.tasks)
         for task in batch.tasks:
             if len(tasks) == limit:

@@ -1,4 +1,4 @@
-"""Every route of `/api/v1`."""
+"""The routes of `/api/v1`."""
 
 from litestar import Router
 

@@ -1,4 +1,4 @@
-"""The queue in figures, and who works here."""
+"""Statistics of the queue, and the workers."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ from qo.web.v1.views import WorkerView, worker_status, worker_view
 
 class Depth(Struct, frozen=True, kw_only=True):
     depth: int
-    oldest_age_seconds: float  # how long the one that waited longest has been due; 0 if none waits
+    oldest_age_seconds: float  # time since the oldest task became due; 0 if none is due
 
 
 class WorkerCounts(Struct, frozen=True, kw_only=True):
@@ -36,9 +36,9 @@ class Throughput(Struct, frozen=True, kw_only=True):
 
 
 class QueueStats(Struct, frozen=True, kw_only=True):
-    """Depths are counted. `exact` is false while more wait than are read at once: ages are lower bounds then.
-    `throughput` is not counted by queue: null for a token that is limited to queues. `unhandled` counts, by type, the
-    queued tasks that no worker handles."""
+    """`exact` is false while the queue is too long to be read completely: the ages are lower bounds then. `throughput`
+    is not counted by queue and is null for a token that is limited to queues. `unhandled` counts, by type, the queued
+    tasks that no worker handles."""
 
     queues: dict[LevelWord, Depth]
     workers: WorkerCounts
@@ -53,7 +53,7 @@ class WorkerList(Struct, frozen=True, kw_only=True):
 
 @get("/queue/stats", opt=READ | LIMITED, responses=problems())
 async def show_stats(request: Request[Any, Any, Any]) -> QueueStats:
-    """Depth and age by priority, workers, and what was done in the last minute."""
+    """Depth and age by priority, workers, and the throughput of the last minute."""
     server = server_of(request)
     limits = caller_of(request).limits
     sample = await server.views.of(limits).sampler.sample(max_age=0.0)
@@ -68,7 +68,7 @@ async def show_stats(request: Request[Any, Any, Any]) -> QueueStats:
 
 @get("/workers", opt=READ | LIMITED, responses=problems())
 async def list_workers(request: Request[Any, Any, Any]) -> WorkerList:
-    """Everyone registered here, the silent ones too; of limited tokens, who works for their queues and types."""
+    """All registered workers, including dead ones. A limited token sees the workers for its queues and types."""
     server = server_of(request)
     now, dead_after = server.clock(), server.settings.dead_after
     return WorkerList(workers=[worker_view(worker, now, dead_after) for worker in await visible_workers(request)])

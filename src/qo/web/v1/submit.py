@@ -1,4 +1,4 @@
-"""Tasks in: one at a time, or many."""
+"""Submit tasks, one or many."""
 
 from functools import lru_cache
 from typing import Annotated, Any
@@ -20,7 +20,7 @@ from qo.web.http.server import Server, log_transition, server_of
 from qo.web.http.visibility import check_may_submit
 from qo.web.task_words import Word, task_word
 
-MOST = 10_000  # tasks in one request
+MAX_TASKS = 10_000  # in one request
 _NAMES = {
     "type": "task_type",
     "payload": "parameters",
@@ -30,7 +30,7 @@ _NAMES = {
 
 
 class SubmitRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A task to run. `queue`, `max_retries`, `run_at` and `trace_id` may be left out like everything but its type."""
+    """A new task. Only `task_type` is required."""
 
     task_type: TypeName
     priority: LevelWord = "medium"
@@ -45,12 +45,12 @@ class SubmitRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class Bulk(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    tasks: Annotated[list[SubmitRequest], Meta(min_length=1, max_length=MOST)]
+    tasks: Annotated[list[SubmitRequest], Meta(min_length=1, max_length=MAX_TASKS)]
 
 
 class Receipt(Struct, frozen=True, kw_only=True):
-    """What became of a submission. `queue_position` is null for a task that does not wait (any more), and for a token
-    that is limited to queues or types."""
+    """The submitted task. `queue_position` is null for a task that is not waiting, and for a token that is limited to
+    queues or types."""
 
     task_id: str
     status: Word
@@ -64,14 +64,14 @@ class BulkReceipt(Struct, frozen=True, kw_only=True):
 
 class BulkReceipts(Struct, frozen=True, kw_only=True):
     tasks: list[BulkReceipt]
-    new: int  # how many were not there before under their idempotency key
+    new: int  # tasks that did not exist before under their idempotency key
 
 
 @post("/tasks", opt=SUBMIT | CHECKED, responses=problems(409, 413, 415))
 async def submit_task(request: Request[Any, Any, Any], data: JSONBody[SubmitRequest]) -> Response[Receipt]:
-    """Submit a task: 201 if it is new, 200 with what it is now if its idempotency key had made one before.
+    """Submit a task: 201 if it is new, 200 with its current status if its idempotency key belongs to an existing task.
 
-    409: the key belongs to a task with another payload."""
+    409 if the key belongs to a task with another payload."""
     server, caller = server_of(request), caller_of(request)
     task = new_task(server, caller, data, trace_of(request))
     check_may_submit(request, [task])
@@ -79,23 +79,23 @@ async def submit_task(request: Request[Any, Any, Any], data: JSONBody[SubmitRequ
     submitted = await server.client.submit(task)
     if submitted.new:
         log_transition(request, "queued", task_id=submitted.id, type=task.type, queue=task.queue)
-        joined = place(server, task)
-        shown = joined if caller.limits.is_whole else None  # it counts tasks of others
+        position = _position(server, task)
+        shown = position if caller.limits.is_whole else None  # it depends on tasks outside the limits
         return Response(Receipt(task_id=submitted.id, status="queued", queue_position=shown))
     (existing,) = await server.client.engine.get([submitted.id])
-    if existing is None:  # deleted in this very moment, or damaged
+    if existing is None:  # deleted meanwhile, or damaged
         await server.client.check_not_damaged(submitted.id)
         return Response(Receipt(task_id=submitted.id, status="completed", queue_position=None), status_code=200)
     waits = existing.status is Status.PENDING and caller.limits.is_whole
     rank_now = effective_rank(existing.rank, existing.due_at, server.clock())
-    position = server.position.of(rank_now, existing.priority, new=False) if waits else None
-    receipt = Receipt(task_id=existing.id, status=task_word(existing), queue_position=position)
+    at = server.position.of(rank_now, existing.priority, new=False) if waits else None
+    receipt = Receipt(task_id=existing.id, status=task_word(existing), queue_position=at)
     return Response(receipt, status_code=200)
 
 
 @post("/tasks/bulk", opt=SUBMIT | CHECKED, responses=problems(409, 413, 415))
 async def submit_tasks(request: Request[Any, Any, Any], data: JSONBody[Bulk]) -> BulkReceipts:
-    """Submit many tasks in one go. If one of them makes no sense none is taken, and `field` says which."""
+    """Submit many tasks at once. If one is invalid, none is added, and `field` names it."""
     server, caller = server_of(request), caller_of(request)
     trace = trace_of(request)
     tasks = [new_task(server, caller, each, trace, f"tasks[{number}].") for number, each in enumerate(data.tasks)]
@@ -114,7 +114,7 @@ async def submit_tasks(request: Request[Any, Any, Any], data: JSONBody[Bulk]) ->
 
 
 def new_task(server: Server, caller: Caller, given: SubmitRequest, trace_id: str, prefix: str = "") -> NewTask:
-    """A level's defaults, and what the submission says instead."""
+    """A task with the defaults of its level where the submission sets nothing."""
     level = server.settings.levels[given.priority]
     try:
         task = server.client.new_task(
@@ -136,13 +136,13 @@ def new_task(server: Server, caller: Caller, given: SubmitRequest, trace_id: str
 
 
 def with_own_key(task: NewTask, caller: Caller) -> NewTask:
-    """A caller that may not read has idempotency keys of its own: guessing one says nothing about the tasks of others.
+    """Gives a caller without the scope `read` its own idempotency keys, so that guessed keys reveal no tasks.
 
-    Its name tells them apart, so that a token that replaces another of the same name goes on with its keys.
+    The keys depend on the caller's name: a token that replaces another one of the same name keeps its keys.
     """
     if task.idempotency_key is None or caller.may(Scope.READ):
         return task
-    own = f"\0{caller.name}\0{task.idempotency_key}"  # neither a name nor a key has a NUL
+    own = f"\0{caller.name}\0{task.idempotency_key}"  # names and keys contain no NUL
     return replace(task, id=derived_id(task.queue, task.type, own))
 
 
@@ -151,7 +151,7 @@ def _policy(timeout_growth: float) -> RetryPolicy:
     return RetryPolicy(timeout_growth=timeout_growth)
 
 
-def place(server: Server, task: NewTask) -> int:
+def _position(server: Server, task: NewTask) -> int:
     now = server.clock()
     due = now + task.delay if task.run_at is None else due_at(task.run_at, now)
     return server.position.of(rank(due, task.priority, task.ageing), task.priority)

@@ -1,4 +1,4 @@
-"""Tasks, events and workers as `/api/v1` shows them. The lease id is in none of them."""
+"""Tasks, events and workers as `/api/v1` shows them, without lease ids."""
 
 from typing import Any, Literal
 
@@ -26,7 +26,7 @@ class ErrorView(Struct, frozen=True, kw_only=True):
 
 
 class TaskView(Struct, frozen=True, kw_only=True):
-    """A task. `unhandled`: it is queued, and no worker handles its type."""
+    """A task. `unhandled`: it is queued and no worker handles its type."""
 
     task_id: str
     status: Word
@@ -53,7 +53,7 @@ class TaskView(Struct, frozen=True, kw_only=True):
 
 
 class BriefView(Struct, frozen=True, kw_only=True):
-    """A task in a stream of changes: without what may be large."""
+    """A task in the event stream, without values that may be large."""
 
     task_id: str
     task_type: str
