@@ -18,7 +18,7 @@ from qo.errors import KeyReused
 from qo.model import ClaimRequest, Filter, Task
 from qo.testing.samples import new, task_id
 from qo.web.callers import Scope
-from qo.web.http.byte_budget import ANSWER_BYTES, ClaimSizes
+from qo.web.http.byte_budget import RESPONSE_BYTES, ClaimSizes
 from qo.web.http.tokens import create_token
 from qo.web.remote.time_limits import TimeLimits
 from tests.web.serving import in_process, served
@@ -26,7 +26,7 @@ from tests.web.serving import in_process, served
 SIZE = 256 * 1024
 NUMBER = 100  # of tasks: 25 MiB
 VALUE = b'"' + b"x" * (SIZE - 2) + b'"'
-LARGE = ANSWER_BYTES + SIZE + 4096
+LARGE = RESPONSE_BYTES + SIZE + 4096
 
 
 class Watched(MemoryEngine):
