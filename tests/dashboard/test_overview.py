@@ -66,18 +66,18 @@ def test_a_rate_is_limited_and_the_limit_lifted(seen: Seen):
     page.locator("dialog input[type=number]").fill("2.5")
     seen.picture("dialog")
     seen.dialog("Set")
-    expect(page.locator(".notice")).to_contain_text("greet: at most 2.5 a second.")
+    expect(page.locator(".notice")).to_contain_text("greet: at most 2.5 per second.")
     page.get_by_role("button", name="Rate limit").click()
     page.locator("dialog input[type=number]").fill("100")
     seen.dialog("Set")
-    expect(page.locator(".notice")).to_contain_text("Each worker starts at most 100 tasks a second.")
+    expect(page.locator(".notice")).to_contain_text("Each worker starts at most 100 tasks per second.")
     assert seen.queue.get("overview")["controls"]["limits"] == {"greet": 2.5}
     for type in ("", "greet"):
         page.get_by_role("button", name="Rate limit").click()
         page.locator("dialog select").select_option(type)
         page.locator("dialog input[type=number]").fill("0")
         seen.dialog("Set")
-    expect(page.locator(".notice")).to_contain_text("greet: no limit, whatever the code says.")
+    expect(page.locator(".notice")).to_contain_text("greet: no limit, even if the code sets one.")
 
 
 def test_the_limit_on_types_is_shown_set_and_lifted(seen: Seen):
@@ -93,7 +93,7 @@ def test_the_limit_on_types_is_shown_set_and_lifted(seen: Seen):
     for wrong in ("", "-1", "2.5", "many", "10001"):
         field.fill(wrong)
         seen.dialog("Set")
-        expect(problem).to_have_text("A limit on types is a whole number from 0 to 10,000; 0 is no limit.")
+        expect(problem).to_have_text("The limit must be a whole number from 0 to 10,000; 0 means no limit.")
     seen.picture("type-limit-refused")
     field.fill("2")
     seen.dialog("Set")
@@ -118,7 +118,7 @@ def test_old_tasks_are_cleaned_up(seen: Seen):
     page.locator("dialog select").select_option("0")
     page.locator("dialog").get_by_label("completed").uncheck()
     page.locator("dialog").get_by_label("cancelled").check()
-    seen.dialog("Delete them")
+    seen.dialog("Delete")
     seen.told("deleted.")
     assert seen.queue.client.get(f"/api/v1/dashboard/tasks/{cancelled}").status_code == 404
 

@@ -71,7 +71,7 @@ def test_a_server_that_goes_away_leaves_what_is_shown_and_says_so(page: Page, tm
         page.goto(f"{api.url}/ui/")
         expect(page.locator("h1")).to_have_text("Overview")
     expect(page.locator(".live")).to_have_text("Reconnecting")
-    expect(page.locator(".banner")).to_contain_text("What you see may be old: The server cannot be reached.")
+    expect(page.locator(".banner")).to_contain_text("This page may be out of date: The server cannot be reached.")
     expect(page.locator("h1")).to_have_text("Overview")
     picture(page, "away")
 

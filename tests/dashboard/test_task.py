@@ -20,7 +20,7 @@ def test_a_task_that_stumbled_and_failed(seen: Seen):
     expect(page.locator(".error-title")).to_have_text("RuntimeError: remote host hung up")
     expect(page.locator("pre.trace")).to_contain_text("raise RuntimeError(reason)")
     expect(page.locator(".timeline .moment")).to_have_count(3)
-    expect(page.locator(".timeline")).to_contain_text(re.compile("back-off of"))
+    expect(page.locator(".timeline")).to_contain_text(re.compile("retry after"))
     expect(page.locator(".timeline")).to_contain_text("worker-a")
     page.get_by_label("From version").select_option("1")
     page.get_by_label("To version").select_option("3")
@@ -37,7 +37,7 @@ def test_a_running_task_shows_its_lease_and_is_cancelled(seen: Seen):
     seen.queue.until(task, "running")
     seen.go(f"#/tasks/{task}")
     page = seen.page
-    expect(page.locator("[data-lease]")).to_contain_text(re.compile(r"Held by worker-a, lease ends in \d+ s"))
+    expect(page.locator("[data-lease]")).to_contain_text(re.compile(r"Leased by worker-a, expires in \d+ s"))
     expect(page.locator(".fuse")).to_be_visible()
     before = page.locator("[data-lease] time").inner_text()
     expect(page.locator("[data-lease] time")).not_to_have_text(before)  # it counts down by itself

@@ -44,7 +44,7 @@ def enter(page: Page, token: str) -> None:
 
 def test_a_token_is_asked_for_and_kept_nowhere(page: Page, guarded: Served):
     page.goto(f"{guarded.url}/")
-    expect(page.locator(".token")).to_contain_text("This queue asks for a token")
+    expect(page.locator(".token")).to_contain_text("This queue needs a token")
     picture(page, "token")
     page.get_by_label("Token").fill("qo_" + "0" * 64)
     page.get_by_role("button", name="Open").click()

@@ -29,7 +29,7 @@ def test_a_worker_shows_what_it_runs_and_is_drained(seen: Seen):
         seen.picture("workers")
         card.get_by_role("button", name="Drain").click()
         seen.dialog("Drain")
-        seen.told("worker-b was asked to drain.")
+        seen.told("worker-b is draining.")
         expect(card.locator(".badge")).to_have_text("draining")
         expect(card.get_by_role("button", name="Drain")).to_have_count(0)
         held.unlink()

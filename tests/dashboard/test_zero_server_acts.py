@@ -256,7 +256,7 @@ async def test_without_leave_to_write_nothing_is_written(place: Place, queue: Cl
     before = place.objects()
     looking = await Source.on(tab.page, place, place.link(keys=READER))
     answer = await looking.ask("return source.act('cancel', {ids: argument});", [ids[Status.PENDING]])
-    assert answer.code == "not_allowed" and "may only look" in answer.message
+    assert answer.code == "not_allowed" and "read-only" in answer.message
 
     for link in links:
         forced = Source(tab.page, link)

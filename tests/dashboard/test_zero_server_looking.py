@@ -21,9 +21,9 @@ from qo.cli.views import by_type
 from qo.client import Client
 from qo.clock import iso, system_clock
 from qo.engines.object_per_task.task_counts import ROLLUP, FinishedRollup
-from qo.handled_types import find_unhandled
+from qo.handled_types import find_unhandled, is_unhandled
 from qo.ids import new_id, new_token
-from qo.model import ANY, ClaimRequest, NewTask, Status, cancel, complete
+from qo.model import ANY, ClaimRequest, Filter, NewTask, Status, cancel, complete
 from qo.notes import MAX_LIVE_TYPES
 from qo.stats.archive import note_name
 from qo.web.stats.throughput import RecentStats
@@ -127,8 +127,12 @@ async def test_the_overview_counts_as_the_engine_counts(queue: Client, source: S
     }
     assert {line["queue"]: line["live_types"] for line in seen["queues"]} == {"main": 4, "mail": 3}
     assert seen["controls"]["max_types"] == MAX_LIVE_TYPES
-    unhandled = by_type(await find_unhandled(queue.engine, system_clock()))
-    assert {line["type"]: line["unhandled"] for line in seen["types"] if line["unhandled"]} == unhandled
+    lanes = await find_unhandled(queue.engine, system_clock())
+    assert {line["type"]: line["unhandled"] for line in seen["types"] if line["unhandled"]} == by_type(lanes)
+    listed = await source.get("await source.overview(); return (await source.tasks({limit: 100})).tasks;")
+    held = await queue.engine.find(Filter(), limit=100)
+    expected = {task.id for task in held if is_unhandled(task, lanes)}
+    assert {task["id"] for task in listed if task.get("unhandled")} == expected and 0 < len(expected) < len(held)
     assert sum(line["depth"] for line in seen["priorities"]) == stats["pending"] and seen["exact"]
     assert seen["workers"] == {"busy": 1, "idle": 0, "draining": 0, "stale": 0}
     assert sums_of(seen["throughput"]) == (2, 1) and len(seen["throughput"]) == 60

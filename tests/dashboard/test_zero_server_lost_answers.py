@@ -75,7 +75,7 @@ async def test_a_write_nobody_can_tell_the_outcome_of_says_so(store: Store, tab:
         task_id = await task_in(queue, Status.FAILED)
         await line.cut(99, arrives=False)
         answer = await source.get(ACT, ["replay", task_id])
-        assert "is not known" in answer["refused"][0]["why"]
+        assert "it is unknown whether" in answer["refused"][0]["why"]
         task = await queue.get(task_id)
         assert task is not None and task.status is Status.FAILED
 

@@ -98,9 +98,9 @@ async def test_the_last_use_of_a_token_is_written_apart_from_the_requests():
     made = await create_token(engine, "ci", [Scope.READ], now=0.0)
     await create_token(engine, "other", [Scope.READ], now=0.0)
     first, second = TokenUseRecorder(engine), TokenUseRecorder(engine)
-    first.saw(made.token.id, 7.0)
-    second.saw(made.token.id, 5.0)
-    second.saw("revoked", 5.0)
+    first.record(made.token.id, 7.0)
+    second.record(made.token.id, 5.0)
+    second.record("revoked", 5.0)
     assert (await read_token_uses(engine)).used_at == {}
     await first.flush()
     await second.flush()

@@ -155,7 +155,7 @@ def test_pages_follow_each_other_in_any_order(api: Served):
 
 async def test_a_search_stops_after_so_many_and_says_where_to_go_on(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(search, "MAX_READ", 100)
-    monkeypatch.setattr(search, "_BATCH", 50)
+    monkeypatch.setattr(search, "_BATCH_SIZE", 50)
     monkeypatch.setattr(search, "WINDOW", 30)
     async with Client(MemoryEngine()) as queue:
         news = [queue.new_task("t", encode_value({"n": number})) for number in range(250)]

@@ -338,7 +338,7 @@ async def test_lists_of_names_are_limited(worker: HttpWorker) -> None:
     assert refused["field"] == "capabilities"
     long = [f"{n:0>250}" for n in range(1000)]
     refused = await worker.post("register", {"capabilities": [], "capacity": 5, "types": long}, status=400)
-    assert refused["error"] == "types: are too long together: a registration has up to 65,536 bytes"
+    assert refused["error"] == "types: are too long: a registration can have up to 65,536 bytes"
 
 
 async def test_so_many_workers_may_register(worker: HttpWorker, queue: Client, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -346,6 +346,6 @@ async def test_so_many_workers_may_register(worker: HttpWorker, queue: Client, m
     monkeypatch.setattr("qo.web.remote.worker_registry.MAX_REGISTERED", 2)
     await worker.register()
     refused = await worker.post("register", {"capabilities": [], "capacity": 5}, status=429)
-    assert "2 workers are registered, the limit is 2; let workers say" in refused["error"]
+    assert "2 workers are registered, the limit is 2; workers should report" in refused["error"]
     await queue.engine.drop_note(notes.WORKERS + first)
     await worker.register()

@@ -1,4 +1,4 @@
-// Boot: pick the source, draw the frame, show the view the address names, keep it fresh.
+// Startup: open the source, draw the frame, show the view of the URL, and refresh it.
 
 import {frame} from './parts/frame.js';
 import {Live} from './parts/live.js';
@@ -7,7 +7,7 @@ import {parse} from './parts/router.js';
 import {start as startClock} from './parts/clock.js';
 import {failure, loading} from './parts/states.js';
 
-// Each is fetched when it is first gone to.
+// Loaded on first use.
 const VIEWS = {
   overview: () => import('./views/overview.js'),
   tasks: () => import('./views/tasks.js'),
@@ -15,9 +15,9 @@ const VIEWS = {
   workers: () => import('./views/workers.js'),
   audit: () => import('./views/audit.js'),
   login: () => import('./views/login.js'),
-  nowhere: () => import('./views/nowhere.js'),
+  not_found: () => import('./views/not_found.js'),
 };
-const SLOW = 150; // milliseconds: what comes sooner needs no word about loading
+const LOADING_DELAY = 150; // milliseconds before a loading message is shown
 
 class Page {
   constructor(source) {
@@ -57,10 +57,10 @@ class Page {
   }
 
   async open(to, move) {
-    const slow = setTimeout(() => move === this.moves && !this.view && this.frame.put(loading()), SLOW);
+    const slow = setTimeout(() => move === this.moves && !this.view && this.frame.put(loading()), LOADING_DELAY);
     try {
       const {open} = await VIEWS[to.view]();
-      if (move !== this.moves) return; // the address moved on while the file was on its way
+      if (move !== this.moves) return; // the user went to another view meanwhile
       this.view = open({source: this.source, to, refresh: () => this.refresh()});
       await this.refresh();
     } catch (error) {
@@ -75,7 +75,7 @@ class Page {
     if (!view) return;
     const round = ++this.round;
     this.live.asked();
-    const slow = setTimeout(() => this.shown || this.frame.put(loading()), SLOW);
+    const slow = setTimeout(() => this.shown || this.frame.put(loading()), LOADING_DELAY);
     try {
       await view.refresh();
       if (view !== this.view) return;
@@ -93,7 +93,7 @@ class Page {
   async fail(error) {
     if (error.name === 'AbortError') return;
     if (error.code === 'unauthorized' && this.source.authorize) {
-      if (this.asking) return; // a form someone is typing in is left alone
+      if (this.asking) return; // the form is already shown
       this.asking = true;
       const {tokenForm} = await import('./views/credential_form.js');
       this.shown = false;
@@ -111,7 +111,7 @@ class Page {
   }
 }
 
-// A fragment that is no view holds credentials. They leave the address at once: it is shown, copied and remembered.
+// A fragment that is not a view contains credentials. They are removed from the address bar, the history and copies of the URL.
 function takeCredentials() {
   const {hash} = location;
   if (hash.length < 2 || hash.startsWith('#/')) return null;
@@ -120,7 +120,7 @@ function takeCredentials() {
 }
 
 async function readConfig() {
-  const answer = await fetch(new URL('config.json', document.baseURI)); // asked for in index.html already
+  const answer = await fetch(new URL('config.json', document.baseURI)); // preloaded by index.html
   return answer.ok ? answer.json() : {};
 }
 

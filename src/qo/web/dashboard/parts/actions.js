@@ -1,4 +1,4 @@
-// Doing something to tasks: ask first where it cannot be taken back, say what came of it.
+// Actions on tasks: confirm those that cannot be undone, and report the outcome.
 
 import {h} from './dom.js';
 import {dialog} from './dialog.js';
@@ -6,7 +6,7 @@ import {plural} from './format.js';
 import {ACTIONS} from './status.js';
 import {complain, say} from './toast.js';
 
-// `target` is {ids} or {filter}; `count` how many that is, null if nobody counted. Resolves to true if something was done.
+// `target` is {ids} or {filter}; `count` is the number of tasks, null if unknown. Resolves to true if a task changed.
 export async function act(source, action, target, count) {
   const kind = ACTIONS[action];
   if ((kind.danger || target.filter) && !(await sure(kind, target, count))) return false;
@@ -21,8 +21,8 @@ export async function act(source, action, target, count) {
 }
 
 function sure(kind, target, count) {
-  const what = target.ids ? plural(target.ids.length, 'task') : count === null || count === undefined ? 'all tasks that match' : `all ${plural(count, 'task')} that match`;
-  const takes = target.filter ? `Only tasks that are ${kind.takes.join(', ')} are touched.` : null;
+  const what = target.ids ? plural(target.ids.length, 'task') : count === null || count === undefined ? 'all matching tasks' : `all ${plural(count, 'matching task')}`;
+  const takes = target.filter ? `Applies to tasks that are ${kind.takes.join(', ')}.` : null;
   return dialog({
     title: `${kind.label} ${what}?`,
     body: [h('p', {}, kind.what), takes && h('p', {class: 'quiet'}, takes)],

@@ -1,4 +1,4 @@
-// Charts, drawn with SVG at the width they have.
+// Charts in SVG, drawn for the current width.
 
 import {h, svg} from './dom.js';
 import {clock, number, plural, short} from './format.js';
@@ -8,7 +8,7 @@ const LEFT = 40;
 const BOTTOM = 22;
 const TOP = 10;
 
-// Completed as an area, failed as bars in front of it; the minute under the pointer is told in words.
+// Completed tasks as an area, failed ones as bars in front of it. A caption describes the minute under the pointer.
 export function throughput(minutes) {
   const holder = h('div', {class: 'chart', role: 'img', 'aria-label': summary(minutes)});
   const caption = h('p', {class: 'chart-caption', 'aria-hidden': 'true'}, summary(minutes));
@@ -62,7 +62,7 @@ function plot(minutes, width, tell) {
   return drawing;
 }
 
-// 1, 2, 5, 10, 20, 50 …: the top of an axis people can halve in their heads.
+// 1, 2, 5, 10, 20, 50 …: a round number for the top of the axis.
 function nice(value) {
   const size = 10 ** Math.floor(Math.log10(value));
   return [1, 2, 5, 10].map((each) => each * size).find((each) => each >= value);
@@ -77,7 +77,7 @@ export function sparkline(values, kind) {
     values.length > 1 && svg('path', {class: `line ${kind}`, d: `M${points.join('L')}`}));
 }
 
-// One bar of many parts: [{kind, value}]. `most` is what a full bar would be.
+// A bar of several parts: [{kind, value}]. `most` is the value of a full bar.
 export function stacked(parts, most) {
   let at = 0;
   const total = parts.reduce((sum, each) => sum + each.value, 0);

@@ -1,9 +1,9 @@
-// Ages and countdowns move by themselves: one timer for all of them, still while nobody looks.
+// Ages and countdowns: one timer updates all of them, and stops while the page is hidden.
 
 import {h} from './dom.js';
 import {age, instant, seconds} from './format.js';
 
-// "3 min ago", or "in 3 min": the exact instant is one hover away.
+// "3 min ago" or "in 3 min"; the tooltip shows the exact time.
 export function ago(iso, {bare = false} = {}) {
   if (!iso) return '';
   const element = h('time', {datetime: iso, title: instant(iso), 'data-at': seconds(iso), 'data-bare': bare});
@@ -11,14 +11,14 @@ export function ago(iso, {bare = false} = {}) {
   return element;
 }
 
-// Counts down to an instant, then says what it means that it passed.
+// "in 3 min" until the instant, then `past`.
 export function countdown(iso, past = 'now') {
   const element = h('time', {datetime: iso, title: instant(iso), 'data-until': seconds(iso), 'data-past': past, class: 'countdown'});
   tick(element);
   return element;
 }
 
-// A bar that runs empty between two instants.
+// A bar that empties between two instants.
 export function fuse(from, until) {
   const element = h('span', {class: 'fuse', 'data-from': seconds(from), 'data-fuse': seconds(until)}, h('span'));
   tick(element);
@@ -33,7 +33,7 @@ function tick(element) {
     set(element, bare !== undefined ? age(Math.abs(passed)) : passed >= -0.5 ? `${age(Math.max(0, passed))} ago` : `in ${age(-passed)}`);
   } else if (until !== undefined) {
     const left = until - now;
-    set(element, left > 0 ? age(left) : past);
+    set(element, left > 0 ? `in ${age(left)}` : past);
     element.classList.toggle('over', left <= 0);
   } else if (end !== undefined) {
     const share = Math.max(0, Math.min(1, (end - now) / Math.max(0.001, end - from)));

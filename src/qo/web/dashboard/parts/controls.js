@@ -1,4 +1,4 @@
-// Switches: pause and resume, rate limits, clean-up, drain. Each asks, does, says.
+// Controls: pause and resume, rate limits, clean-up, drain. Each confirms, acts and reports.
 
 import {h} from './dom.js';
 import {dialog, field} from './dialog.js';
@@ -17,7 +17,7 @@ async function control(source, action, options, done) {
   }
 }
 
-// A queue is paused with all its types and a type in all queues, so the token must be for all of them.
+// A pause affects all types of a queue, or a type in all queues, so the limits of the token must cover them.
 export function mayControl({can, limits: {queues, types} = {queues: [], types: []}}, {queue, type} = {}) {
   if (!can.controls) return false;
   if (queue !== undefined) return !types.length && (!queues.length || queues.includes(queue));
@@ -26,7 +26,7 @@ export function mayControl({can, limits: {queues, types} = {queues: [], types: [
 }
 
 export function pause(source, which = {}) {
-  return control(source, 'pause', which, `${named(which)} paused. What runs goes on; workers notice within two seconds.`);
+  return control(source, 'pause', which, `${named(which)} paused. Running tasks continue; workers react within two seconds.`);
 }
 
 export function resume(source, which = {}) {
@@ -44,23 +44,23 @@ export async function limitRate(source, {types, limit, limits, type = ''}) {
   renew();
   const given = await dialog({
     title: 'Rate limit',
-    body: [field('Tasks of', select), field('Started a second, by each worker', rate, '0 is no limit.')],
+    body: [field('Type', select), field('Tasks started per second and worker', rate, '0 means no limit.')],
     confirm: {label: 'Set', value: () => ({type: select.value || undefined, limit: Number(rate.value)})},
   });
   if (!given) return false;
-  const who = given.type ? `of ${given.type} ` : '';
-  return control(source, 'rate-limit', given, given.limit ? `Each worker starts at most ${given.limit} tasks ${who}a second.` : `No rate limit ${who}any more.`);
+  const which = given.type ? ` of ${given.type}` : '';
+  return control(source, 'rate-limit', given, given.limit ? `Each worker starts at most ${given.limit} tasks${which} per second.` : `Rate limit${which} removed.`);
 }
 
-/** `queues`: the lines of the overview. A limit that is refused is told in the dialog, which stays open. */
+/** `queues`: the queues of the overview. An invalid limit is reported in the dialog, which stays open. */
 export async function limitTypes(source, {queues, limit}) {
   const most = Math.max(0, ...queues.map((line) => line.live_types));
   const input = h('input', {type: 'text', inputmode: 'numeric', value: String(limit), autocomplete: 'off'});
   const given = await dialog({
     title: 'Type limit',
     body: [
-      h('p', {}, `Now: ${limit ? `at most ${plural(limit, 'type')}` : 'no limit'}. The queue with the most has unfinished tasks of ${plural(most, 'type')}.`),
-      field('Types of unfinished tasks in a queue', input, `0 is no limit. Unless set it is ${number(DEFAULT_TYPE_LIMIT)}. Producers heed it within a minute.`),
+      h('p', {}, `Current limit: ${limit ? plural(limit, 'type') : 'none'}. The largest queue has unfinished tasks of ${plural(most, 'type')}.`),
+      field('Types of unfinished tasks per queue', input, `0 means no limit. The default is ${number(DEFAULT_TYPE_LIMIT)}. Producers apply it within a minute.`),
     ],
     confirm: {label: 'Set', value: async () => {
       const wanted = typeLimitOf(input.value);
@@ -69,11 +69,11 @@ export async function limitTypes(source, {queues, limit}) {
     }},
   });
   if (!given) return false;
-  say(given.limit ? `A queue takes unfinished tasks of at most ${plural(given.limit, 'type')}.` : 'No limit on types any more.');
+  say(given.limit ? `A queue accepts unfinished tasks of at most ${plural(given.limit, 'type')}.` : 'Type limit removed.');
   return true;
 }
 
-const AGES = [['3600', 'an hour ago'], ['86400', 'a day ago'], ['604800', 'a week ago'], ['2592000', '30 days ago'], ['0', 'at any time']];
+const AGES = [['3600', 'more than an hour ago'], ['86400', 'more than a day ago'], ['604800', 'more than a week ago'], ['2592000', 'more than 30 days ago'], ['0', 'at any time']];
 
 export async function cleanUp(source) {
   const age = h('select', {}, AGES.map(([value, label]) => h('option', {value, selected: value === '604800'}, label)));
@@ -82,15 +82,15 @@ export async function cleanUp(source) {
     title: 'Clean up',
     body: [
       h('p', {}, 'Deletes finished tasks and their history. This cannot be undone.'),
-      field('That ended before', age),
-      h('fieldset', {}, h('legend', {}, 'And are'), boxes.map((box) => h('label', {class: 'check'}, box, box.value))),
+      field('Ended', age),
+      h('fieldset', {}, h('legend', {}, 'Status'), boxes.map((box) => h('label', {class: 'check'}, box, box.value))),
     ],
-    confirm: {label: 'Delete them', danger: true,
+    confirm: {label: 'Delete', danger: true,
       value: () => ({older_than: Number(age.value), status: boxes.filter((box) => box.checked).map((box) => box.value)})},
   });
   if (!given) return false;
   if (!given.status.length) {
-    say('Nothing chosen, nothing deleted.', 'plain');
+    say('No status selected, so nothing was deleted.', 'plain');
     return false;
   }
   return control(source, 'cleanup', given, (answer) => `${plural(answer.deleted, 'task')} deleted.`);
@@ -99,8 +99,8 @@ export async function cleanUp(source) {
 export async function drain(source, worker) {
   const sure = await dialog({
     title: `Drain ${worker}?`,
-    body: [h('p', {}, 'It takes no more tasks, finishes those it runs, hands back what does not end in its grace period, and exits.')],
+    body: [h('p', {}, 'The worker claims no more tasks, finishes its running tasks, releases those that exceed the grace period, and exits.')],
     confirm: {label: 'Drain', danger: true},
   });
-  return sure ? control(source, 'drain', {worker}, `${worker} was asked to drain.`) : false;
+  return sure ? control(source, 'drain', {worker}, `${worker} is draining.`) : false;
 }

@@ -1,11 +1,11 @@
-// Questions before what cannot be undone, on the browser's own dialog: focus stays inside, Escape leaves.
+// Modal dialogs, with the browser's dialog element: focus stays inside, Escape closes.
 
 import {h} from './dom.js';
 import {icon} from './icons.js';
 import {problemLine, submit} from './submit.js';
 
-// Resolves to what `confirm.value()` gives, or null if the person thought better of it. If it throws, the dialog stays
-// open and shows the error.
+// Resolves to the result of `confirm.value()`, or null if the user closes the dialog. If it throws, the dialog stays open
+// and shows the error.
 export function dialog({title, body, confirm}) {
   return new Promise((resolve) => {
     const before = document.activeElement;
@@ -15,7 +15,7 @@ export function dialog({title, body, confirm}) {
         h('button', {type: 'button', class: 'icon-button', 'aria-label': 'Close', on: {click: () => end(null)}}, icon('close'))),
       h('div', {class: 'dialog-body'}, body, problem),
       confirm && h('footer', {},
-        h('button', {type: 'button', class: 'button', on: {click: () => end(null)}}, 'Not now'),
+        h('button', {type: 'button', class: 'button', on: {click: () => end(null)}}, 'Back'),
         h('button', {type: 'submit', class: `button ${confirm.danger ? 'danger' : 'primary'}`}, confirm.label)));
     const element = h('dialog', {'aria-labelledby': 'dialog-title', on: {
       cancel: () => end(null),

@@ -1,10 +1,10 @@
-// What differs between two versions of a task: field by field, text line by line.
+// The differences between two versions of a task, by field and by line of text.
 
 import {h} from './dom.js';
 
-const MOST_LINES = 400; // beyond it, whole texts are shown instead of their differences
+const MAX_LINES = 400; // longer texts are shown completely instead of their differences
 
-// [{path, before, after}], only of fields both versions know: what was not recorded did not change for all we know.
+// [{path, before, after}] of the fields that both versions have: a field that was not recorded is not a change.
 export function differences(before, after, path = '') {
   if (JSON.stringify(before) === JSON.stringify(after)) return [];
   if (isObject(before) && isObject(after)) {
@@ -19,19 +19,19 @@ const written = (value) => (value === undefined ? '' : typeof value === 'string'
 
 export function diffTable(before, after) {
   const changes = differences(before, after);
-  if (!changes.length) return h('p', {class: 'quiet'}, 'No recorded field differs.');
+  if (!changes.length) return h('p', {class: 'quiet'}, 'No recorded field changed.');
   return h('dl', {class: 'diff'}, changes.map((change) => [h('dt', {}, h('code', {}, change.path)), h('dd', {}, lines(written(change.before), written(change.after), change))]));
 }
 
 function lines(before, after, change) {
   const [old, young] = [before.split('\n'), after.split('\n')];
-  const marks = old.length + young.length > MOST_LINES ? [...old.map((text) => ['-', text]), ...young.map((text) => ['+', text])] : merge(old, young);
+  const marks = old.length + young.length > MAX_LINES ? [...old.map((text) => ['-', text]), ...young.map((text) => ['+', text])] : merge(old, young);
   return marks
     .filter(([mark, text]) => !(text === '' && ((mark === '-' && change.before === undefined) || (mark === '+' && change.after === undefined))))
     .map(([mark, text]) => h('div', {class: mark === '-' ? 'gone' : mark === '+' ? 'new' : 'same'}, h('span', {class: 'mark', 'aria-label': mark === '-' ? 'before' : mark === '+' ? 'after' : null}, mark), h('code', {}, text)));
 }
 
-// The longest common lines stay; the table is filled from the end so that it can be walked from the start.
+// The longest common subsequence of lines. The table is filled from the end, so that it can be read from the start.
 function merge(old, young) {
   const common = Array.from({length: old.length + 1}, () => new Uint16Array(young.length + 1));
   for (let i = old.length - 1; i >= 0; i -= 1) {

@@ -1,4 +1,4 @@
-// The only maker of elements. Whatever comes from a task reaches the page as text: there is no way here to write markup.
+// Creates all elements. Content of tasks is only ever added as text: this module has no way to write markup.
 
 const SVG = 'http://www.w3.org/2000/svg';
 
@@ -29,14 +29,14 @@ function dress(element, attributes, children) {
 
 const PROPERTIES = new Set(['value', 'checked', 'disabled', 'indeterminate', 'selected', 'hidden', 'htmlFor']);
 
-// An attribute can be code too. Links lead within the page; nothing else is ever needed.
+// Attributes can contain code. Links stay inside the page.
 function refuseCode(name, value) {
   const lower = name.toLowerCase();
   if (lower.startsWith('on') || lower === 'style' || lower === 'srcdoc' || lower === 'src') {
-    throw new TypeError(`the attribute ${name} is not for us`);
+    throw new TypeError(`the attribute ${name} is not allowed`);
   }
   if ((lower === 'href' || lower === 'xlink:href') && !String(value).startsWith('#')) {
-    throw new TypeError('a link leads within the page');
+    throw new TypeError('a link must stay inside the page');
   }
 }
 
@@ -54,7 +54,7 @@ export function fill(element, ...children) {
   return element;
 }
 
-// Rebuild an element's content only if what it shows has changed: focus, selection and scrolling survive a refresh.
+// Rebuilds the content of an element only if its data changed, so that focus, selection and scrolling are kept.
 export function show(element, data, build) {
   const stamp = JSON.stringify(data);
   if (stamps.get(element) === stamp) return;
@@ -64,7 +64,7 @@ export function show(element, data, build) {
 
 const stamps = new WeakMap();
 
-// The same for a list: rows whose stamp did not change keep their element.
+// The same for a list: rows whose data did not change keep their element.
 export function keyed(container, items, {key, stamp, build}) {
   const known = new Map([...container.children].map((element) => [element.dataset.key, element]));
   const wanted = items.map((item) => {
@@ -91,7 +91,7 @@ export function keyed(container, items, {key, stamp, build}) {
 
 const refocus = new Map();
 
-// Where an element lies in another: the same place in a rebuilt row gets the focus back.
+// The position of an element in another one: the same position in a rebuilt row gets the focus.
 function path(from, to) {
   const way = [];
   for (let node = to; node !== from; node = node.parentElement) way.unshift([...node.parentElement.children].indexOf(node));

@@ -1,16 +1,16 @@
-// The bar above the list: which tasks, in which order. Every change goes into the address.
+// The filters above the list. Every change goes into the URL.
 
 import {h, show} from './dom.js';
 import {short} from './format.js';
 import {icon} from './icons.js';
 import {STATUSES} from './status.js';
 
-const TYPING = 250; // milliseconds of silence after which what was typed is looked for
-const SORTS = [['', 'Newest first'], ['updated', 'Latest change'], ['rank', 'Next in line'], ['available', 'Soonest due'], ['failures', 'Most failures'], ['attempts', 'Most attempts']];
+const TYPING_DELAY = 250; // milliseconds without a key press before the search starts
+const SORTS = [['', 'Newest first'], ['updated', 'Last changed'], ['rank', 'Next to run'], ['available', 'Soonest due'], ['failures', 'Most failures'], ['attempts', 'Most attempts']];
 const PRIORITIES = [['', 'Any priority'], ['0', '0 · high'], ...['1', '2', '3', '4', '5'].map((each) => [each, each]), ['6', '6 · medium'], ['7', '7'], ['8', '8'], ['9', '9 · low']];
 export const FIELDS = ['type', 'queue', 'worker', 'priority', 'text', 'shard', 'sort'];
 
-// `change(values)` gets what is to change; null drops a field.
+// `change(values)` receives the changed fields; null removes one.
 export function filterBar(source, change) {
   const chips = h('div', {class: 'chips', role: 'group', 'aria-label': 'Status'});
   const select = (name, label, options) => h('select', {'aria-label': label, 'data-field': name, on: {change: () => change({[name]: controls[name].value})}}, options.map(option));
@@ -34,7 +34,7 @@ export function filterBar(source, change) {
 
   function later(name) {
     clearTimeout(timer);
-    timer = setTimeout(() => now(name), TYPING);
+    timer = setTimeout(() => now(name), TYPING_DELAY);
   }
 
   function now(name) {
@@ -45,7 +45,7 @@ export function filterBar(source, change) {
   return {
     element,
     focus: () => controls.text.focus(),
-    // What the address says; a field someone is typing in is left alone.
+    // Shows the parameters of the URL. A field with the focus is not changed.
     set(params) {
       for (const name of FIELDS) {
         const value = params.get(name) ?? '';
@@ -55,7 +55,7 @@ export function filterBar(source, change) {
       }
       clear.hidden = ![...FIELDS, 'status'].some((name) => params.has(name));
     },
-    // How many there are of each, and which names there are to choose from.
+    // Shows the counts by status, and the known types and queues.
     know(overview, params) {
       controls.shard.hidden = !source.can.shards;
       const chosen = params.getAll('status');

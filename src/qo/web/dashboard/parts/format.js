@@ -1,4 +1,4 @@
-// Numbers, instants and durations for people.
+// Formats numbers, instants and durations.
 
 const NUMBER = new Intl.NumberFormat('en');
 const SHORT = new Intl.NumberFormat('en', {notation: 'compact', maximumFractionDigits: 1});
@@ -29,7 +29,7 @@ function pair(seconds, unit, name, smaller, smallerName, most) {
   return large < most && rest ? `${large} ${name} ${rest} ${smallerName}` : `${large} ${name}`;
 }
 
-// Whole seconds: what ticks must not flicker.
+// Whole seconds, so that ticking texts do not flicker.
 export const age = (seconds) => duration(seconds < 10 ? Math.floor(seconds) : seconds);
 
 export const plural = (count, one, many = `${one}s`) => `${number(count)} ${count === 1 ? one : many}`;
@@ -39,7 +39,7 @@ export const firstLine = (text, most = 160) => {
   return line.length > most ? `${line.slice(0, most - 1)}…` : line;
 };
 
-// Ids made at about the same time begin alike: their ends tell them apart.
+// Ids of about the same time have the same beginning, so the end is shown as well.
 export const shortId = (id) => (id.length > 14 ? `${id.slice(0, 4)}…${id.slice(-6)}` : id);
 
 export const seconds = (iso) => Date.parse(iso) / 1000;

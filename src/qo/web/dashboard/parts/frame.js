@@ -1,4 +1,4 @@
-// What stands around every view: the name, the ways, whether the page is live, light or dark.
+// The frame around every view: title, navigation, live state, theme.
 
 import {fill, h} from './dom.js';
 import {helpDialog} from './help.js';
@@ -7,9 +7,9 @@ import {complain, toasts} from './toast.js';
 
 const PLACES = [['overview', '#/', 'Overview'], ['tasks', '#/tasks', 'Tasks'], ['workers', '#/workers', 'Workers'], ['audit', '#/audit', 'Audit']];
 const STATES = {
-  live: ['Live', 'Changes are shown as they happen. Click to pause.'],
-  polling: ['Every 5 s', 'The page asks every few seconds. Click to pause.'],
-  away: ['Reconnecting', 'The connection is lost; trying again. Click to pause.'],
+  live: ['Live', 'Changes appear as they happen. Click to pause.'],
+  polling: ['Every 5 s', 'The page updates every few seconds. Click to pause.'],
+  away: ['Reconnecting', 'The connection was lost. Reconnecting. Click to pause.'],
   paused: ['Updates paused', 'This page does not update. Click to resume.'],
 };
 
@@ -36,7 +36,7 @@ export function frame(source, live) {
     user.textContent = user.title = source.user ?? '';
     title.textContent = source.title;
     title.title = source.title;
-    mode.hidden = source.can.write || !source.title; // not before it is known
+    mode.hidden = source.can.write || !source.title; // unknown before the title is loaded
   };
   renew();
   const element = h('div', {class: 'frame'},
@@ -63,13 +63,13 @@ export function frame(source, live) {
     problem(error, retry) {
       banner.hidden = error === null;
       if (error === null) return;
-      fill(banner, h('span', {}, `What you see may be old: ${error.message || error}`),
+      fill(banner, h('span', {}, `This page may be out of date: ${error.message || error}`),
         h('button', {type: 'button', class: 'button small', on: {click: retry}}, 'Try again'));
     },
   };
 }
 
-// Then to the provider, to end the session there, too; or the page as a stranger sees it.
+// Continues at the provider, to end the session there as well, or reloads the page.
 async function logOut(source) {
   try {
     const provider = await source.logout();
@@ -80,7 +80,7 @@ async function logOut(source) {
   }
 }
 
-// Kept by the page alone, for as long as it is open: nothing is stored.
+// Applies until the page is closed; nothing is stored.
 function switchTheme() {
   const root = document.documentElement;
   const dark = root.dataset.theme ? root.dataset.theme === 'dark' : matchMedia('(prefers-color-scheme: dark)').matches;

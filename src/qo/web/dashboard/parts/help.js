@@ -1,4 +1,4 @@
-// What the keys do.
+// The dialog with the keyboard shortcuts.
 
 import {h} from './dom.js';
 import {dialog} from './dialog.js';
@@ -7,18 +7,18 @@ import {keyboard} from './keys.js';
 const KEYS = [
   ['Go', [['g o', 'overview'], ['g t', 'tasks'], ['g w', 'workers'], ['?', 'this help']]],
   ['Tasks', [['/', 'search'], ['j k', 'down, up'], ['Enter', 'open'], ['x', 'select'], ['a', 'select the page'],
-    ['n p', 'next, previous page'], ['Esc', 'leave a field, drop the selection']]],
-  ['A task, or the selected ones', [['r', 'replay'], ['c', 'cancel'], ['e', 'archive'], ['#', 'delete'], ['u', 'back to the list']]],
+    ['n p', 'next, previous page'], ['Esc', 'leave the field, clear the selection']]],
+  ['Current or selected tasks', [['r', 'replay'], ['c', 'cancel'], ['e', 'archive'], ['#', 'delete'], ['u', 'back to the list']]],
 ];
 
 export function helpDialog() {
   const box = h('input', {type: 'checkbox', checked: keyboard.on, on: {change: () => { keyboard.on = box.checked; }}});
   dialog({
-    title: 'Keyboard',
+    title: 'Keyboard shortcuts',
     body: [
       h('div', {class: 'keys'}, KEYS.map(([title, keys]) => h('section', {}, h('h3', {}, title),
         h('dl', {}, keys.map(([key, what]) => [h('dt', {}, key.split(' ').map((each) => h('kbd', {}, each))), h('dd', {}, what)]))))),
-      h('label', {class: 'check'}, box, 'Shortcuts are on'),
+      h('label', {class: 'check'}, box, 'Enable shortcuts'),
     ],
     confirm: null,
   });

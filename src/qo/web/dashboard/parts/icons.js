@@ -1,4 +1,4 @@
-// A few drawings, all of one hand: 20 by 20, one line.
+// Icons: 20 by 20, one path each.
 
 import {svg} from './dom.js';
 

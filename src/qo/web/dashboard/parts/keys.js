@@ -1,10 +1,10 @@
-// Keyboard shortcuts: single keys, and g followed by a place. They can be switched off, since some people's tools type keys.
+// Keyboard shortcuts: single keys, and g followed by a view. They can be disabled, because some assistive tools type keys.
 
 import {go} from './router.js';
 import {helpDialog} from './help.js';
 
 const PLACES = {o: '#/', t: '#/tasks', w: '#/workers'};
-const PATIENCE = 1200; // milliseconds between g and a place
+const SEQUENCE_TIMEOUT = 1200; // milliseconds between g and the second key
 
 export const keyboard = {on: true};
 
@@ -23,7 +23,7 @@ export function listen(viewKeys) {
       event.preventDefault();
       go(place);
     } else if (event.key === 'g') {
-      waitingUntil = performance.now() + PATIENCE;
+      waitingUntil = performance.now() + SEQUENCE_TIMEOUT;
     } else if (event.key === '?') {
       event.preventDefault();
       helpDialog();

@@ -1,8 +1,8 @@
-// When to ask again: on news from the source, and every few seconds since ages and rates move without news.
-// One question at a time, at most one a second, none while nobody looks.
+// When to refresh: on changes of the source, and every few seconds, because ages and rates change by themselves.
+// One request at a time, at most one per second, none while the page is hidden.
 
-const QUICKEST = 1000; // milliseconds
-const CALM = 5000;
+const MIN_INTERVAL = 1000; // milliseconds
+const INTERVAL = 5000;
 
 export class Live {
   #source;
@@ -28,14 +28,14 @@ export class Live {
     this.#stop = this.#source.can.live ? this.#source.watch(() => this.#news(), (state) => this.#say(state)) : null;
     this.#say('polling');
     clearInterval(this.#timer);
-    this.#timer = setInterval(() => this.#news(), CALM);
+    this.#timer = setInterval(() => this.#news(), INTERVAL);
   }
 
   restart() {
     this.start();
   }
 
-  // The page asked by itself: news from before that is no news.
+  // The page refreshed by itself: earlier changes are already shown.
   asked() {
     this.#asked = performance.now();
   }
@@ -64,7 +64,7 @@ export class Live {
     if (this.#busy) return;
     this.#busy = true;
     while (this.#due && !document.hidden && !this.paused) {
-      const wait = this.#asked + QUICKEST - performance.now();
+      const wait = this.#asked + MIN_INTERVAL - performance.now();
       if (wait > 0) await new Promise((resolve) => { setTimeout(resolve, wait); });
       if (document.hidden || this.paused) break; // meanwhile
       this.#due = false;

@@ -1,4 +1,4 @@
-// Integers beyond 2^53 as they were written: a payload may hold them, and JavaScript's numbers would round them.
+// Keeps integers beyond 2^53, which JavaScript numbers would round.
 
 export class LosslessInteger {
   constructor(source) {

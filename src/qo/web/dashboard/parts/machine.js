@@ -1,12 +1,12 @@
-// The life cycle as a drawing, with the way this task took through it.
+// The life cycle as a diagram, with the transitions of this task.
 
 import {svg} from './dom.js';
 
 const NODES = {pending: [78, 62], running: [262, 62], completed: [462, 30], failed: [462, 110], cancelled: [170, 168], archived: [620, 110]};
 const WIDTH = 104;
-const TALL = 34;
+const HEIGHT = 34;
 
-// What can happen, and how the line runs.
+// The possible transitions and their lines.
 const EDGES = {
   'pending>running': {d: 'M130,56 H204', label: [167, 48]},
   'running>pending': {d: 'M210,70 H136', label: [172, 86]},
@@ -30,7 +30,7 @@ export function machine(history, status) {
   });
   const been = new Set([...history.map((event) => event.status), status]);
   const path = [...new Set(history.map((event) => event.status))].join(', ');
-  return svg('svg', {class: 'machine', viewBox: '0 0 690 236', role: 'img', 'aria-label': `Now ${status}. It has been ${path}.`},
+  return svg('svg', {class: 'machine', viewBox: '0 0 690 236', role: 'img', 'aria-label': `Current status: ${status}. History: ${path}.`},
     svg('defs', {}, ['arrow', 'arrow-taken'].map((id) => svg('marker', {id, viewBox: '0 0 8 8', refX: 7, refY: 4, markerWidth: 7, markerHeight: 7, orient: 'auto-start-reverse'}, svg('path', {d: 'M0,0 L8,4 L0,8 Z'})))),
     Object.entries(EDGES).sort(([one], [other]) => taken.has(one) - taken.has(other)).map(([edge, {d, label}]) => {
       const times = taken.get(edge) ?? 0;
@@ -40,6 +40,6 @@ export function machine(history, status) {
       ];
     }),
     Object.entries(NODES).map(([name, [x, y]]) => svg('g', {class: `node ${name} ${been.has(name) ? 'been' : ''} ${name === status ? 'now' : ''}`},
-      svg('rect', {x: x - WIDTH / 2, y: y - TALL / 2, width: WIDTH, height: TALL, rx: 9}),
+      svg('rect', {x: x - WIDTH / 2, y: y - HEIGHT / 2, width: WIDTH, height: HEIGHT, rx: 9}),
       svg('text', {x, y: y + 4.5, 'text-anchor': 'middle'}, name))));
 }

@@ -1,4 +1,4 @@
-// The address holds the view: #/tasks?status=failed can be bookmarked, sent to a colleague, gone back to.
+// The view is part of the URL: #/tasks?status=failed can be bookmarked, shared and reached by the back button.
 
 // {view: 'task', id, params}
 export function parse(hash) {
@@ -10,7 +10,7 @@ export function parse(hash) {
   if (first === 'workers') return {view: 'workers', params};
   if (first === 'audit') return {view: 'audit', params};
   if (first === 'login') return {view: 'login', params};
-  return {view: first === '' ? 'overview' : 'nowhere', params};
+  return {view: first === '' ? 'overview' : 'not_found', params};
 }
 
 function decode(part) {

@@ -1,4 +1,4 @@
-// A task as a row: what it is, where it stands, when it comes again, what can be done.
+// A task as a table row.
 
 import {h} from './dom.js';
 import {firstLine, level, seconds, shortId} from './format.js';
@@ -28,15 +28,15 @@ export function taskRow(task, {selected, current, can, toggle, act}) {
 function attempts(task) {
   const text = `${task.attempt}`;
   if (!task.failures) return text;
-  return [text, h('span', {class: 'bad small', title: `${task.failures} of ${task.max_retries + 1} failures allowed`}, ` · ${task.failures}/${task.max_retries + 1} failed`)];
+  return [text, h('span', {class: 'bad small', title: `${task.failures} of ${task.max_retries + 1} allowed failures`}, ` · ${task.failures}/${task.max_retries + 1} failed`)];
 }
 
-// A wait is said with its reason: a retry's back-off, or a time that was asked for.
+// The time of the next or last change, with the reason of a wait.
 export function when(task) {
   if (task.status === 'pending') {
-    if (seconds(task.available_at) * 1000 > Date.now()) return [task.failures ? 'retries in ' : 'due in ', countdown(task.available_at, 'now')];
+    if (seconds(task.available_at) * 1000 > Date.now()) return [task.failures ? 'retry ' : 'due ', countdown(task.available_at, 'now')];
     const due = task.available_at > task.created_at ? task.available_at : task.created_at; // ISO 8601 sorts as text
-    return ['waits for ', ago(due, {bare: true}), task.unhandled ? [' · ', h('span', {class: 'unhandled'}, NO_HANDLER)] : null];
+    return ['waiting for ', ago(due, {bare: true}), task.unhandled ? [' · ', h('span', {class: 'unhandled'}, NO_HANDLER)] : null];
   }
   if (task.status === 'running') return task.started_at ? ['running for ', ago(task.started_at, {bare: true})] : 'claimed, not started';
   return ago(task.completed_at ?? task.updated_at);

@@ -1,4 +1,4 @@
-// What a page says when it has nothing to show: it is loading, it failed, there is nothing.
+// Placeholders of a view: loading, failed, empty.
 
 import {h} from './dom.js';
 
@@ -9,10 +9,10 @@ export function loading() {
 }
 
 const ADVICE = {
-  unreachable: 'Is qo serve still running? The page tries again by itself.',
-  store_unavailable: 'The server runs, its store does not answer. The page tries again by itself.',
+  unreachable: 'Is qo serve still running? The page keeps trying.',
+  store_unavailable: 'The server runs, but its store does not respond. The page keeps trying.',
   not_found: 'It may have been deleted.',
-  forbidden: 'This token’s scopes do not cover it.',
+  forbidden: 'The scopes of this token do not allow this.',
 };
 
 export function failure(error, retry) {

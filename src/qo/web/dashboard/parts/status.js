@@ -1,4 +1,4 @@
-// The six statuses: their order, what may be done in each, how they look.
+// The six statuses: their order, the allowed actions, their badges.
 
 import {h} from './dom.js';
 import {icon} from './icons.js';
@@ -8,16 +8,16 @@ export const STATUSES = ['pending', 'running', 'completed', 'failed', 'cancelled
 
 export const ACTIONS = {
   replay: {label: 'Replay', key: 'r', takes: ['failed', 'cancelled', 'archived'], past: 'replayed', danger: false,
-    what: 'Back to the start: due at once, with all its retries.'},
+    what: 'Runs the task again now, with all its retries.'},
   cancel: {label: 'Cancel', key: 'c', takes: ['pending', 'running'], past: 'cancelled', danger: true,
-    what: 'It ends here. A worker running it finds its lease gone and stops.'},
+    what: 'Ends the task. A worker that runs it loses its lease and stops.'},
   archive: {label: 'Archive', key: 'e', takes: ['completed', 'failed', 'cancelled'], past: 'archived', danger: false,
-    what: 'Out of the normal listing; it can be found under archived, and replayed.'},
+    what: 'Removes the task from the default list. Archived tasks can be shown and replayed.'},
   delete: {label: 'Delete', key: '#', takes: ['completed', 'failed', 'cancelled', 'archived'], past: 'deleted', danger: true,
-    what: 'The task and its history are forgotten. This cannot be undone.'},
+    what: 'Deletes the task and its history. This cannot be undone.'},
 };
 
-// A source that does not say otherwise may delete what it may change.
+// A source without `can.delete` allows deletion.
 export const actions = (can) => Object.keys(ACTIONS).filter((name) => name !== 'delete' || can.delete !== false);
 export const allowed = (status, can) => actions(can).filter((name) => ACTIONS[name].takes.includes(status));
 

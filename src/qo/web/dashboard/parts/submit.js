@@ -1,4 +1,4 @@
-// Sending what a form holds: once at a time, and an error is shown in the form, which stays as it is.
+// Submits a form, once at a time. An error is shown in the form, which keeps its content.
 
 import {h} from './dom.js';
 

@@ -1,4 +1,4 @@
-// What happened, attempt by attempt; and a strip that shows where the time went.
+// The history of a task: a list of attempts, and a bar with the time in each status.
 
 import {h, svg} from './dom.js';
 import {duration, firstLine, instant, seconds} from './format.js';
@@ -6,13 +6,13 @@ import {address} from './router.js';
 import {badge} from './status.js';
 import {ago, countdown} from './clock.js';
 
-const SLIVER = 1.2; // percent: what was short is still there
+const MIN_WIDTH = 1.2; // percent, so that short times are visible
 
 export function strip(history, now = Date.now() / 1000) {
   const spans = history.map((event, at) => ({status: event.status, long: Math.max(0, (history[at + 1] ? seconds(history[at + 1].at) : now) - seconds(event.at))}));
-  if (spans.length && !['pending', 'running'].includes(spans.at(-1).status)) spans.pop(); // it has ended: the rest is not its time
+  if (spans.length && !['pending', 'running'].includes(spans.at(-1).status)) spans.pop(); // the time after the end does not count
   const total = spans.reduce((sum, span) => sum + span.long, 0) || 1;
-  const wide = spans.map((span) => Math.max(SLIVER, (100 * span.long) / total));
+  const wide = spans.map((span) => Math.max(MIN_WIDTH, (100 * span.long) / total));
   const scale = 100 / wide.reduce((sum, each) => sum + each, 0);
   let x = 0;
   return svg('svg', {class: 'bar strip', viewBox: '0 0 100 10', preserveAspectRatio: 'none', role: 'img',
@@ -24,7 +24,7 @@ export function strip(history, now = Date.now() / 1000) {
     }));
 }
 
-// An attempt begins with a claim and ends with whatever comes next.
+// An attempt starts with a claim and ends with the next transition.
 export function attempts(history) {
   const made = [];
   history.forEach((event, at) => {
@@ -36,7 +36,7 @@ export function attempts(history) {
 }
 
 export function timeline(history) {
-  if (!history.length) return h('p', {class: 'quiet'}, 'This store kept no history of it.');
+  if (!history.length) return h('p', {class: 'quiet'}, 'No history is stored for this task.');
   const items = [line('pending', 'Submitted', history[0].at)];
   for (const {number, began, ended, retry} of attempts(history)) {
     const took = ended ? seconds(ended.at) - seconds(began.at) : null;
@@ -64,6 +64,6 @@ function line(status, text, at) {
 
 function wait(retry) {
   const left = seconds(retry.available_at) - seconds(retry.at);
-  if (left <= 0) return h('p', {class: 'quiet'}, 'handed back, due at once');
-  return h('p', {class: 'quiet'}, `back-off of ${duration(left)}`, seconds(retry.available_at) * 1000 > Date.now() ? [', due in ', countdown(retry.available_at, 'now')] : null);
+  if (left <= 0) return h('p', {class: 'quiet'}, 'released, due immediately');
+  return h('p', {class: 'quiet'}, `retry after ${duration(left)}`, seconds(retry.available_at) * 1000 > Date.now() ? [', due ', countdown(retry.available_at, 'now')] : null);
 }

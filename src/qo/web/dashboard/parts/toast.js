@@ -1,8 +1,8 @@
-// What came of a click, said once, also to screen readers.
+// Short messages about the outcome of an action, also for screen readers.
 
 import {h} from './dom.js';
 
-const STAYS = 6000; // milliseconds
+const DURATION = 6000; // milliseconds
 
 const container = h('div', {class: 'toasts', role: 'status', 'aria-live': 'polite'});
 
@@ -11,7 +11,7 @@ export const toasts = () => container;
 export function say(message, kind = 'good') {
   const toast = h('p', {class: `toast ${kind}`}, message);
   container.append(toast);
-  setTimeout(() => toast.remove(), STAYS);
+  setTimeout(() => toast.remove(), DURATION);
 }
 
 export const complain = (error) => say(error.message || String(error), 'bad');

@@ -1,4 +1,4 @@
-// JSON as a tree that opens and closes. Branches are made when they are opened; long ones come in parts.
+// JSON as a tree. Branches are built when they are opened, and long ones in parts.
 
 import {h} from './dom.js';
 import {LosslessInteger} from './lossless_json.js';
@@ -6,14 +6,14 @@ import {plural} from './format.js';
 import {icon} from './icons.js';
 import {complain, say} from './toast.js';
 
-const AT_ONCE = 100; // children
-const LONG = 400; // characters
-const OPEN_TO = 2; // levels
+const PAGE_SIZE = 100; // children
+const MAX_STRING = 400; // characters
+const OPEN_LEVELS = 2;
 
 export function jsonTree(value) {
   const holder = h('div', {class: 'tree', role: 'group'});
   const draw = (depth) => holder.replaceChildren(node(null, value, 0, depth));
-  draw(OPEN_TO);
+  draw(OPEN_LEVELS);
   return h('div', {class: 'json'},
     h('div', {class: 'json-tools'},
       isBranch(value) && h('button', {type: 'button', class: 'link', on: {click: () => draw(8)}}, 'Expand'),
@@ -27,7 +27,7 @@ export async function copy(text) {
     await navigator.clipboard.writeText(text);
     say('Copied.');
   } catch {
-    complain(new Error('The browser does not let this page copy.'));
+    complain(new Error('The browser does not allow this page to copy.'));
   }
 }
 
@@ -50,21 +50,21 @@ function node(key, value, depth, openTo) {
 }
 
 function more(inside, entries, from, depth, openTo) {
-  const some = entries.slice(from, from + AT_ONCE);
+  const some = entries.slice(from, from + PAGE_SIZE);
   inside.append(...some.map(([key, value]) => node(String(key), value, depth + 1, openTo)));
   const left = entries.length - from - some.length;
   if (left <= 0) return;
   const button = h('button', {type: 'button', class: 'link', on: {click: () => {
     button.remove();
-    more(inside, entries, from + AT_ONCE, depth, openTo);
+    more(inside, entries, from + PAGE_SIZE, depth, openTo);
   }}}, `${plural(left, 'more', 'more')}…`);
   inside.append(button);
 }
 
 function leaf(value) {
   if (typeof value !== 'string') return h('span', {class: value === null ? 'null' : value instanceof LosslessInteger ? 'number' : typeof value}, String(value));
-  const text = h('span', {class: 'string'}, JSON.stringify(value.length > LONG ? value.slice(0, LONG) : value));
-  if (value.length <= LONG) return text;
+  const text = h('span', {class: 'string'}, JSON.stringify(value.length > MAX_STRING ? value.slice(0, MAX_STRING) : value));
+  if (value.length <= MAX_STRING) return text;
   const button = h('button', {type: 'button', class: 'link', on: {click: () => {
     text.textContent = JSON.stringify(value);
     button.remove();

@@ -1,9 +1,9 @@
-// A server's REST interface as a source. A token, where one is needed, lives in this module's memory and nowhere else.
+// The REST API of a server as a source. A token is only kept in the memory of this module.
 
 import {parse} from '../parts/lossless_json.js';
 import {listen} from './events.js';
 
-const ACTS_AT_ONCE = 5_000;
+const MAX_ACTIONS = 5_000; // tasks per request
 
 export async function open(config) {
   const {login, logout} = config;
@@ -21,9 +21,9 @@ export class Refused extends Error {
 class ApiSource {
   #base;
   #token = null;
-  #csrf = null; // what the server asks of the page of a person who logged in
+  #csrf = null; // required for actions of a logged-in user
   #auth;
-  #met;
+  #session;
 
   constructor(base, auth = {}) {
     this.#base = base;
@@ -31,28 +31,28 @@ class ApiSource {
     this.user = null;
     this.title = '';
     this.can = {write: false, live: true, shards: false, versions: true, controls: false, drain: false, audit: false};
-    this.#met = this.#meet();
+    this.#session = this.#readSession();
   }
 
-  // Who we are to the server. One that wants a token says so again at the first question, where the page can ask.
-  async #meet() {
+  // Reads the session. If the server requires a token, the next request fails as well, and the page asks for one.
+  async #readSession() {
     try {
       const {title, version, can, queues, types, user, csrf_token: csrf} = await this.#get('dashboard/session');
       Object.assign(this, {title, version, user, limits: {queues, types}});
       this.#csrf = csrf;
       this.can = {live: true, versions: true, ...can};
     } catch {
-      this.#met = null; // whatever it is, the first real question meets it too, where it can be shown
+      this.#session = null; // the next request meets the same error and shows it
     }
   }
 
-  // An answer, and who we are, asked for at once: what may be done is known before anything is drawn.
+  // Waits for the response and the session: the permissions are known before anything is drawn.
   async #shown(answer) {
-    this.#met ??= this.#meet();
-    return (await Promise.all([answer, this.#met]))[0];
+    this.#session ??= this.#readSession();
+    return (await Promise.all([answer, this.#session]))[0];
   }
 
-  // Where a person logs in, and comes back to this view; null if the server knows no identity provider.
+  // The URL of the login, which returns to this view; null if the server has no identity provider.
   get loginUrl() {
     if (!this.#auth.login) return null;
     const url = new URL(this.#auth.login, document.baseURI);
@@ -61,10 +61,10 @@ class ApiSource {
     return url.href;
   }
 
-  // Ends the session here; the answer says where to end it at the provider, if there is such a place.
+  // Ends the session. Returns the URL that ends it at the provider, or null.
   async logout() {
     const {provider} = await this.#post(new URL(this.#auth.logout, document.baseURI));
-    this.user = this.#csrf = this.#met = null;
+    this.user = this.#csrf = this.#session = null;
     return provider;
   }
 
@@ -77,8 +77,8 @@ class ApiSource {
       this.#token = before;
       throw error;
     }
-    this.#met = this.#meet();
-    await this.#met;
+    this.#session = this.#readSession();
+    await this.#session;
   }
 
   overview() {
@@ -107,10 +107,10 @@ class ApiSource {
     return (await this.#shown(this.#get('dashboard/workers'))).workers;
   }
 
-  // All that match, a few thousand at a time: each request stays short, and the page can show how far it is.
+  // Acts on all matching tasks, a few thousand per request, and reports the progress.
   async act(action, target, progress = () => {}) {
     const sum = {done: 0, refused: []};
-    const asked = target.ids ? {ids: target.ids} : {filter: filterOf(target.filter), limit: ACTS_AT_ONCE};
+    const asked = target.ids ? {ids: target.ids} : {filter: filterOf(target.filter), limit: MAX_ACTIONS};
     for (let after = ''; after !== null;) {
       const {done, refused, next} = await this.#post('dashboard/act', {action, ...asked, ...(after && {after})});
       sum.done += done;
@@ -159,7 +159,7 @@ class ApiSource {
     if (this.#token !== null) headers.Authorization = `Bearer ${this.#token}`;
     if (body !== undefined) headers['Content-Type'] = 'application/json';
     if (method !== 'GET' && this.#token === null && this.#csrf) headers['X-CSRF-Token'] = this.#csrf;
-    // A session's cookie goes with requests only where people log in, and never beside a token.
+    // The session cookie is only sent if the server has logins, and never together with a token.
     const credentials = this.#auth.login && this.#token === null ? 'same-origin' : 'omit';
     const asked = {method, headers, signal, credentials, cache: 'no-store', redirect: 'error'};
     if (body !== undefined) asked.body = JSON.stringify(body);
@@ -175,7 +175,7 @@ class ApiSource {
   }
 }
 
-// The list takes names one by one, the body takes lists.
+// The filter of a request body has lists where the view has single names.
 function filterOf({status, type, queue, worker, priority, text, shard}) {
   const filter = {status: status ?? [], type: list(type), queue: list(queue)};
   if (worker) filter.worker = worker;
@@ -189,5 +189,5 @@ const list = (value) => (Array.isArray(value) ? value : value ? [value] : []);
 
 async function refusal(answer) {
   const problem = await answer.json().catch(() => ({}));
-  return new Refused(problem.error ?? `The server answered ${answer.status}.`, problem.code ?? 'refused', answer.status);
+  return new Refused(problem.error ?? `The server responded with status ${answer.status}.`, problem.code ?? 'refused', answer.status);
 }

@@ -1,12 +1,12 @@
-// What this page did, in the store's audit trail, as in qo/audit: a note is created under a name of its own and never
-// changed, so credentials that may create and do nothing else below audit/ are enough.
+// Records the actions of this page in the audit trail, as in qo/audit. Every record is a new note that is never changed, so
+// credentials that can only create objects under audit/ are sufficient.
 
 import {sealed} from './checksum.js';
 import {newWriteId} from './rules.js';
 import {base64Of} from './values.js';
 
-const MOST_IDS = 20;
-const MOST_TEXT = 500; // characters
+const MAX_IDS = 20;
+const MAX_TEXT = 500; // characters
 
 export class AuditTrail {
   constructor(s3, who) {
@@ -14,16 +14,16 @@ export class AuditTrail {
     this.who = who;
   }
 
-  /** The action stands although its record cannot be written; then the console says so. */
+  /** A failure to write the record does not undo the action; it is reported on the console. */
   async record(action, {target = '', ids = [], number = null} = {}) {
     const at = this.s3.clock.now();
-    const record = {id: newWriteId(), at, actor: 'page', who: this.who, action, target: target.slice(0, MOST_TEXT), task_ids: ids.slice(0, MOST_IDS), number};
+    const record = {id: newWriteId(), at, actor: 'page', who: this.who, action, target: target.slice(0, MAX_TEXT), task_ids: ids.slice(0, MAX_IDS), number};
     const name = `audit/new/${String(Math.floor(at * 1000)).padStart(13, '0')}-${newWriteId().slice(0, 12)}`;
     const data = base64Of(JSON.stringify({records: [record], dropped: 0}));
     try {
       await this.s3.put(`${name}.json`, sealed(JSON.stringify({name, data, writes: [newWriteId()]})), {over: null});
     } catch (error) {
-      console.warn('not in the audit trail:', record, error.message);
+      console.warn('cannot write to the audit trail:', record, error.message);
     }
   }
 }

@@ -1,4 +1,4 @@
-// The bucket itself as a source: no server, only signed requests from this page to the store.
+// A bucket as a source: the page sends signed requests to the store, without a server.
 
 import {typeLimitOf} from '../parts/type_limit.js';
 import {AuditTrail, inWords} from './audit_trail.js';
@@ -10,26 +10,26 @@ import {ACTIONS, STATUSES} from './rules.js';
 import {S3, StoreError} from './s3.js';
 import {isControl, isWorker} from './shapes.js';
 import {lastHour} from './stats.js';
-import {summarise} from './summary.js';
+import {countLanes, laneName, summarise, unhandledLanes} from './summary.js';
 import {iso} from './values.js';
 
 const LAYOUTS = {tasks: TasksLayout, one: OneLayout};
-const PAGE = 200; // tasks, when all that match are acted upon
-const SILENCE = 90; // seconds after which a worker is dead, as in qo.notes
-const POLL = 5000; // milliseconds
-const CONTROL = 'control'; // the note all workers obey
+const PAGE_SIZE = 200; // tasks, for an action on all matching ones
+const DEAD_AFTER = 90; // seconds without a heartbeat, as in qo.notes
+const POLL_INTERVAL = 5000; // milliseconds
+const CONTROL = 'control'; // the note with the controls
 const NO_CONTROLS = {paused: false, paused_queues: [], paused_types: [], rate_limit: 0, rate_limits: {}, draining: []};
 
 export async function open(config) {
   if (!globalThis.crypto?.subtle) {
-    throw new StoreError('insecure', 'Signing needs a secure page: open it over https, or from this very machine.');
+    throw new StoreError('insecure', 'Signing requires a secure page: open it over https or on localhost.');
   }
   const access = config.credentials instanceof Object ? config.credentials : parseFragment(config.credentials);
   if (!LAYOUTS[access.layout]) {
-    throw new StoreError('layout', `The layout ${access.layout} cannot be read by a page; use: qo serve`);
+    throw new StoreError('layout', `A static page cannot read the layout ${access.layout}; use: qo serve`);
   }
   const s3 = new S3(access);
-  // Whether these credentials open anything, said at once. A role lists only what it reads.
+  // Fails early if the credentials are not valid. A role can only list what it reads.
   await s3.list(access.layout === 'one' ? 'queue.json' : 'ready/', {most: 1});
   const layout = new LAYOUTS[access.layout](s3);
   await layout.format?.check();
@@ -40,6 +40,7 @@ export class BucketSource {
   #layout;
   #s3;
   #trail;
+  #unhandled = new Map(); // lanes that no worker handles, as of the last overview
 
   constructor(s3, layout, {write, bucket, prefix, expires, accessKeyId}) {
     this.#s3 = s3;
@@ -50,7 +51,7 @@ export class BucketSource {
     this.can = {write, live: false, controls: write, drain: write, ...layout.can};
   }
 
-  /** Requests made so far. */
+  /** Number of requests so far. */
   get requests() {
     return this.#s3.requests;
   }
@@ -62,17 +63,25 @@ export class BucketSource {
     ]);
     const now = this.#layout.now();
     const {remarks, ...seen} = survey;
+    this.#unhandled = unhandledLanes(countLanes(seen), workers);
     const throughput = lastHour(stats.notes, now);
-    if (!stats.isComplete) remarks.push('Not all statistics have been read yet: the throughput is higher than shown.');
-    return {...summarise({...seen, now, workers, control: switchesIn(control)}), throughput, remarks};
+    if (!stats.isComplete) remarks.push('Not all statistics have been read yet, so the actual throughput is higher.');
+    return {...summarise({...seen, now, workers, control: controlsIn(control)}), throughput, remarks};
   }
 
-  tasks(filter = {}) {
-    return this.#layout.page(filter);
+  async tasks(filter = {}) {
+    const page = await this.#layout.page(filter);
+    return {...page, tasks: page.tasks.map((task) => this.#marked(task))};
   }
 
   async task(id) {
-    return found(id, await this.#layout.task(id));
+    return this.#marked(found(id, await this.#layout.task(id)));
+  }
+
+  /** With `unhandled` if the task is pending and no worker handles its type. */
+  #marked(task) {
+    const isUnhandled = task.status === 'pending' && this.#unhandled.has(laneName(task.queue, task.type));
+    return isUnhandled ? {...task, unhandled: true} : task;
   }
 
   async history(id) {
@@ -84,9 +93,9 @@ export class BucketSource {
     return (await this.#layout.notes.workers()).filter(isWorker).map((note) => workerView(note, now));
   }
 
-  // --- acting
+  // --- actions
 
-  /** Compare-and-set writes under the rules of the model. What the store or the rules refuse is named, with why. */
+  /** Compare-and-set writes under the rules of the model. Refused tasks are returned with the reason. */
   async act(action, target, progress = () => {}) {
     this.#mayWrite();
     if (target.ids) return this.#recorded(action, '', [...new Set(target.ids)], progress);
@@ -110,7 +119,7 @@ export class BucketSource {
     const ids = [];
     let cursor = null;
     do {
-      const page = await this.#layout.page({...filter, cursor, limit: PAGE});
+      const page = await this.#layout.page({...filter, cursor, limit: PAGE_SIZE});
       ids.push(...page.tasks.filter(test).map((task) => task.id));
       cursor = page.cursor;
     } while (cursor);
@@ -121,10 +130,10 @@ export class BucketSource {
     this.#mayWrite();
     if (action === 'cleanup') return this.#cleanUp(options);
     const how = CONTROLS[action];
-    if (!how) throw new StoreError('refused', `${action} cannot be done from a bucket alone; use: qo serve`);
+    if (!how) throw new StoreError('refused', `${action} is not possible without a server; use: qo serve`);
     await this.#layout.notes.change(CONTROL, (control) => {
       if (!isControl(control)) throw new StoreError('unreadable', 'The stored controls are not in a format that this page understands.');
-      return how(switchesIn(control), options);
+      return how(controlsIn(control), options);
     });
     const target = action === 'max-types' ? `${options.max_types} types` : inWords(options);
     await this.#trail.record(NAMES[action] ?? action, {target});
@@ -143,14 +152,14 @@ export class BucketSource {
 
   #mayWrite() {
     if (!this.can.write) {
-      throw new StoreError('not_allowed', 'This link may only look; make one with: qo dashboard link --write');
+      throw new StoreError('not_allowed', 'This link is read-only; create another with: qo dashboard link --write');
     }
   }
 
-  /** A bucket sends no news: the page asks again every few seconds, and not while nobody looks. */
+  /** A bucket sends no events: the page polls every few seconds, unless it is hidden. */
   watch(onChange, onState = () => {}) {
     onState('polling');
-    const timer = setInterval(() => document.hidden || onChange(), POLL);
+    const timer = setInterval(() => document.hidden || onChange(), POLL_INTERVAL);
     return () => clearInterval(timer);
   }
 
@@ -159,7 +168,7 @@ export class BucketSource {
   }
 }
 
-const NAMES = {'rate-limit': 'limit', 'max-types': 'limit'}; // what the audit trail calls it
+const NAMES = {'rate-limit': 'limit', 'max-types': 'limit'}; // names in the audit trail
 
 // As in qo/controls.py.
 const CONTROLS = {
@@ -181,7 +190,7 @@ const CONTROLS = {
   'rate-limit': (control, {type, limit}) => {
     const rate = Number(limit);
     if (!(rate >= 0 && rate < Infinity)) {
-      throw new StoreError('refused', 'A limit is a number of tasks a second, 0 for none.');
+      throw new StoreError('refused', 'The limit must be a number of tasks per second; 0 means no limit.');
     }
     return type ? {...control, rate_limits: {...control.rate_limits, [type]: rate}} : {...control, rate_limit: rate};
   },
@@ -194,7 +203,7 @@ const CONTROLS = {
   },
 };
 
-function switchesIn(note) {
+function controlsIn(note) {
   return {...NO_CONTROLS, ...(isControl(note) ? note : {})};
 }
 
@@ -208,7 +217,7 @@ function found(id, thing) {
 }
 
 function workerView(note, now) {
-  const silent = now - note.last_heartbeat > SILENCE;
+  const silent = now - note.last_heartbeat > DEAD_AFTER;
   const status = silent || note.status === 'dead' ? 'stale' : note.status === 'draining' ? 'draining' : null;
   return {
     id: note.worker_id,

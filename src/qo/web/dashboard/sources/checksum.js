@@ -1,4 +1,4 @@
-// A document's CRC-32 behind it as white space, a space for 0 and a tab for 1: the same as qo/checksum.py.
+// The CRC-32 of a document, appended as white space: a space for 0 and a tab for 1, as in qo/checksum.py.
 
 const BITS = 32;
 const SEAL = /\n[ \t]{32}$/;
@@ -19,14 +19,14 @@ function sealOf(text) {
   return `\n${bits.replaceAll('0', ' ').replaceAll('1', '\t')}`;
 }
 
-/** The document with its checksum behind it. */
+/** The document followed by its checksum. */
 export function sealed(text) {
   return text + sealOf(text);
 }
 
-/** JSON.parse of a document. Throws if it carries a checksum that is not its own; one without is taken as it is. */
+/** Parses a document. Throws if its checksum does not match; a document without one is accepted. */
 export function parsed(text) {
   const found = SEAL.exec(text);
-  if (found && sealOf(text.slice(0, found.index)) !== found[0]) throw new SyntaxError('its checksum is not its own');
+  if (found && sealOf(text.slice(0, found.index)) !== found[0]) throw new SyntaxError('the checksum does not match');
   return JSON.parse(text);
 }

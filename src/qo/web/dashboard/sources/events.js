@@ -1,9 +1,9 @@
-// Server-sent events by fetch: the browser's own EventSource cannot send a token. Nothing is asked for while hidden.
+// Server-sent events by fetch, because EventSource cannot send a token. Disconnects while the page is hidden.
 
-const FIRST_PAUSE = 1000; // milliseconds
-const LONGEST_PAUSE = 15_000;
+const MIN_DELAY = 1000; // milliseconds
+const MAX_DELAY = 15_000;
 
-// `ask(signal)` resolves to a streaming answer. Returns stop().
+// `ask(signal)` resolves to a streaming response. Returns a function that stops listening.
 export function listen(ask, onEvent, onState) {
   let stopped = false;
   let abort = new AbortController();
@@ -22,7 +22,7 @@ export function listen(ask, onEvent, onState) {
   };
 
   async function run() {
-    let pause = FIRST_PAUSE;
+    let pause = MIN_DELAY;
     while (!stopped) {
       if (document.hidden) {
         await new Promise((resolve) => { wake = resolve; });
@@ -32,15 +32,15 @@ export function listen(ask, onEvent, onState) {
       try {
         const answer = await ask(abort.signal);
         onState('live');
-        pause = FIRST_PAUSE;
+        pause = MIN_DELAY;
         await read(answer.body, onEvent);
       } catch (error) {
-        if (error.code === 'unauthorized') return; // the page asks for a token, then starts us again
+        if (error.code === 'unauthorized') return; // the page asks for a token and then starts again
       }
       if (stopped || document.hidden) continue;
       onState('away');
       await new Promise((resolve) => { wake = resolve; setTimeout(resolve, pause); });
-      pause = Math.min(pause * 2, LONGEST_PAUSE);
+      pause = Math.min(pause * 2, MAX_DELAY);
     }
   }
 }

@@ -1,5 +1,5 @@
-// A task as it was at each transition, as far as the transition recorded it: the same as qo/web/dashboard_api/versions.py. What
-// is not known, such as the end of an earlier lease, is left out rather than guessed.
+// The task at each transition, as far as the transition recorded it, as in qo/web/dashboard_api/views.py. Unknown fields,
+// such as the end of an earlier lease, are left out.
 
 import {FINISHED} from './rules.js';
 import {eventView, iso} from './values.js';
@@ -24,7 +24,7 @@ export function history(present, events, known = new Map()) {
   });
 }
 
-/** Before the first completion there is none, from the last one on it is the present one, between them nobody knows. */
+/** Before the first completion there is no result, after the last one it is the present result, in between it is unknown. */
 function resultsOf(present, events) {
   const completions = events.flatMap((event, at) => (event.status === 'completed' ? [at] : []));
   return (at) => {

@@ -1,11 +1,11 @@
-// Names of objects in the layout `tasks`: the same as qo/engines/object_per_task/keys.py, and a test compares the two.
+// Names of objects in the layout `tasks`, as in qo/engines/object_per_task/keys.py. A test compares the two.
 
 import {dueAt} from './rules.js';
 import {sha256} from './sigv4.js';
 
 export const SHARDS = [...'0123456789abcdef'];
-const MEDIUM = 6; // entries once did not tell the priority
-const AGEING = 200; // the usual one: an entry of another tells since when its task waits
+const MEDIUM = 6; // the priority of early entries, which do not contain it
+const AGEING = 200; // the default; entries with another ageing contain the due time
 
 const ID = /^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$/;
 const TAIL = '([0-9a-f]{12})_([0-9a-f]{16})_([0-9a-f]{8})_([0-9a-f]{32})(?:_([0-9]))?';
@@ -30,7 +30,7 @@ export async function laneHash(task) {
   return digest([task.queue, task.type, ...task.needs].join(' '));
 }
 
-/** The entry a task in this state needs, or null. */
+/** The key of the index entry for a task in this state, or null. */
 export async function indexKey(task) {
   const tail = async () => {
     const version = task.version.toString(16).padStart(8, '0');
@@ -50,7 +50,7 @@ export async function indexKey(task) {
   return null;
 }
 
-/** What an entry's name says, or null: {key, status, at, rank, lane, created_at, version, id, priority} */
+/** The parsed key of an index entry, or null: {key, status, at, rank, lane, created_at, version, id, priority} */
 export function entryOf(key) {
   let found = READY.exec(key);
   if (found) return entry(key, 'pending', found.slice(2), {rank: numberOf(found[1])});
@@ -76,7 +76,7 @@ function entry(key, status, [lane, created, version, digits, priority = MEDIUM],
   };
 }
 
-/** When a task was created, as its id tells: exact for most, nonsense for those made from an idempotency key. */
+/** The creation time in an id. It is random in ids derived from an idempotency key. */
 export function timeIn(id) {
   return parseInt(id.slice(1, 8) + id.slice(9, 13), 16) / 1000;
 }
@@ -93,7 +93,7 @@ export function numberOf(digits) {
   return view.getFloat64(0);
 }
 
-/** Whole minutes, by a division that rounds down as Python's does: a quotient may round up to the next minute. */
+/** Whole minutes, rounded down as in Python: a plain quotient can round up to the next minute. */
 export function minute(instant) {
   const at = Math.max(0, instant);
   const rest = at % 60;

@@ -1,4 +1,4 @@
-// The layout `one`, the whole queue in one object: read whole, written whole, as in qo/engines/one_object.
+// The layout `one`: the whole queue in one object, as in qo/engines/one_object.
 
 import {parsed, sealed} from './checksum.js';
 import {filled, referredBy} from './large_values.js';
@@ -12,17 +12,17 @@ import {readStats} from './stats.js';
 import {base64Of, taskView, textOf} from './values.js';
 
 const KEY = 'queue.json';
-const BELL = `${KEY}.bell`; // whoever writes without a break listens for it, as qo/engines/contention.py says
+const SIGNAL = `${KEY}.bell`; // asks other writers to pause, as in qo/engines/contention.py
 const FORMAT = 2;
-const REMEMBERED = 64; // write ids: so many others may write before we read back
-const MOST_EVENTS = 64;
-const TRIES = 30;
-const RING = 10; // lost races from one ring to the next
-const PAUSE = 300; // milliseconds, times chance, after a lost race
+const MAX_WRITES = 64; // write ids kept, to recognise a write after this many further writes
+const MAX_EVENTS = 64;
+const MAX_ATTEMPTS = 30;
+const SIGNAL_INTERVAL = 10; // conflicts between two signals
+const MAX_DELAY = 300; // milliseconds after a conflict
 const EMPTY = {format: FORMAT, version: 0, writes: [], notes: [], tasks: []};
 
 export class OneLayout {
-  #etag = null; // of the object this stands for; null: there is none
+  #etag = null; // of the object that was read; null if there is none
   #queue = EMPTY;
   #rows = null;
   #reading = null;
@@ -47,7 +47,7 @@ export class OneLayout {
     return note ? valueOf(note) : null;
   }
 
-  /** The object, read again only if it has changed. Callers that meet share one request. */
+  /** The queue, read again only if it changed. Concurrent callers share one request. */
   #read() {
     this.#reading ??= this.#readAgain().finally(() => {
       this.#reading = null;
@@ -75,13 +75,13 @@ export class OneLayout {
     return this.#rows;
   }
 
-  // --- looking
+  // --- reading
 
   async survey() {
     return {rows: await this.#all(), lanes: null, exact: true, remarks: []};
   }
 
-  /** As of readStats. */
+  /** The result of readStats. */
   stats() {
     return readStats(this.notes, this.now());
   }
@@ -120,10 +120,10 @@ export class OneLayout {
 
   // --- writing
 
-  /** All of them in one write. */
+  /** Changes all tasks in one write. */
   async act(action, ids, progress) {
     let sum;
-    let values; // of deleted tasks, to be removed when the object does not refer to them any more
+    let values; // of deleted tasks, removed after the write
     const wanted = new Set(ids);
     await this.#change((queue) => {
       sum = {done: 0, refused: []};
@@ -144,34 +144,34 @@ export class OneLayout {
       for (const id of left) sum.refused.push({id, why: 'there is no such task'});
       return sum.done ? {...queue, tasks} : null;
     });
-    await Promise.all(values.map((key) => this.s3.delete(key).catch(() => {}))); // else left to `repair`
+    await Promise.all(values.map((key) => this.s3.delete(key).catch(() => {}))); // `repair` removes the rest
     progress(sum.done);
     return sum;
   }
 
-  /** Write what `how` makes of the queue; again if someone else was faster. null: nothing to write. */
+  /** Writes the result of `how`, and repeats this after a conflict. null means nothing to write. */
   async #change(how) {
     for (let attempt = 1; ; attempt += 1) {
       const queue = await this.#readAgain();
       const changed = how(queue);
       if (changed === null) return;
       const write = newWriteId();
-      const next = {...changed, version: queue.version + 1, writes: [...queue.writes, write].slice(-REMEMBERED)};
+      const next = {...changed, version: queue.version + 1, writes: [...queue.writes, write].slice(-MAX_WRITES)};
       try {
         const asOurs = (stored) => isOurs(stored, write, next.version);
         const etag = await putDocument(this.s3, KEY, sealed(JSON.stringify(next)), {over: this.#etag, isOurs: asOurs});
         this.#take(next, etag);
         return;
       } catch (error) {
-        if (error.code !== 'conflict' || attempt === TRIES) throw error;
+        if (error.code !== 'conflict' || attempt === MAX_ATTEMPTS) throw error;
       }
-      if (attempt % RING === 1) await this.s3.put(BELL, newWriteId()).catch(() => {}); // lost: the next ring will do
-      await new Promise((go) => setTimeout(go, PAUSE * Math.random()));
+      if (attempt % SIGNAL_INTERVAL === 1) await this.s3.put(SIGNAL, newWriteId()).catch(() => {}); // the next signal is enough
+      await new Promise((go) => setTimeout(go, MAX_DELAY * Math.random()));
     }
   }
 }
 
-/** An event without the names of its fields, as the object keeps it, and with them. */
+/** A stored event, which is a list, as an object. */
 function named([version, at, status, attempt, failures, available_at, worker_id, error]) {
   return {version, at, status, attempt, failures, available_at, worker_id, error};
 }
@@ -182,7 +182,7 @@ function isRecord(record) {
 
 function decode(text) {
   const queue = text ? unpacked(text) : EMPTY;
-  if ((queue.since || queue.format) > FORMAT) throw new StoreError('unreadable', `${KEY} is in a format this page does not know`);
+  if ((queue.since || queue.format) > FORMAT) throw new StoreError('unreadable', `${KEY} has a format that this page does not support`);
   return {...EMPTY, ...queue};
 }
 
@@ -190,7 +190,7 @@ function unpacked(text) {
   try {
     return parsed(text);
   } catch (error) {
-    throw new StoreError('unreadable', `${KEY} is damaged: ${error.message}; a worker goes on with what is intact`);
+    throw new StoreError('unreadable', `${KEY} is damaged: ${error.message}; a worker continues with the intact part`);
   }
 }
 
@@ -198,7 +198,7 @@ function isOurs(text, write, version) {
   try {
     const stored = decode(text);
     if (stored.writes.includes(write)) return true;
-    return stored.version < version + REMEMBERED ? false : null;
+    return stored.version < version + MAX_WRITES ? false : null;
   } catch {
     return null;
   }
@@ -207,14 +207,14 @@ function isOurs(text, write, version) {
 function grown(record, task) {
   const {version, at, status, attempt, failures, available_at, worker_id, error} = eventOf(task);
   const step = [version, at, status, attempt, failures, available_at, worker_id, error];
-  return {...record, task, events: [...record.events, step].slice(-MOST_EVENTS)};
+  return {...record, task, events: [...record.events, step].slice(-MAX_EVENTS)};
 }
 
 function isRegistration(note) {
   return note.name.startsWith('workers/');
 }
 
-/** Notes whose names begin with `prefix` and come behind `after`, with what `as` makes of them. */
+/** Notes whose names start with `prefix` and sort after `after`, converted by `as`. */
 function found(notes, prefix, {after, isWanted, as}) {
   const named = notes.filter(({name}) => name.startsWith(prefix) && name > after && isWanted(name));
   return named.map((note) => ({name: note.name, value: as(valueOf(note))})).filter(({value}) => value !== null);

@@ -1,9 +1,9 @@
-// The layout `tasks`, one object per task: read through listings and the index, written index first, state second,
-// clean-up last, as in qo/engines/object_per_task/task_changes.py.
+// The layout `tasks`, one object per task. Reads use listings and the index. Writes change the index first, then the task,
+// and clean up last, as in qo/engines/object_per_task/task_changes.py.
 
 import {parsed, sealed} from './checksum.js';
 import {LiveIndex} from './live_index.js';
-import {as_tombstone, decode, grown, isAlive, isOurs} from './documents.js';
+import {asTombstone, decode, grown, isAlive, isOurs} from './documents.js';
 import {indexKey, isId, taskKey} from './keys.js';
 import {filled, referredBy} from './large_values.js';
 import {NoteObjects} from './note_objects.js';
@@ -18,11 +18,11 @@ import {readStats} from './stats.js';
 import {StoredFormat} from './stored_format.js';
 import {taskView} from './values.js';
 
-const BUDGET = 400; // tasks read for one overview
-const TRIES = 20;
-const VERSIONS = 100; // of one task
-const AT_ONCE = 8; // tasks changed
-const ROLLUP = 'stats/finished.json'; // finished tasks as some process counted them
+const MAX_READS = 400; // tasks read for one overview
+const MAX_ATTEMPTS = 20;
+const MAX_VERSIONS = 100; // of one task
+const MAX_CONCURRENT = 8; // tasks changed at once
+const ROLLUP = 'stats/finished.json'; // counts of finished tasks, by a worker or monitor
 
 export class TasksLayout {
   #stats;
@@ -42,15 +42,15 @@ export class TasksLayout {
     return this.s3.clock.now();
   }
 
-  // --- looking
+  // --- reading
 
-  /** {rows, lanes, exact, remarks}: all tasks if they are few; else the latest ones, and counts of all. */
+  /** {rows, lanes, exact, remarks}: all tasks if there are few, otherwise the latest ones and counts of all. */
   async survey() {
     await this.format.check();
     await this.taskCache.list();
     const {taskCache} = this;
     const ids = [...taskCache.keys.keys()].sort((a, b) => taskCache.updatedAt(b) - taskCache.updatedAt(a));
-    await taskCache.load(ids, BUDGET);
+    await taskCache.load(ids, MAX_READS);
     const rows = ids.map((id) => taskCache.row(id)).filter(Boolean);
     const unread = ids.filter((id) => taskCache.row(id) === undefined).length;
     if (!unread && taskCache.isComplete) return {rows, lanes: null, exact: true, remarks: []};
@@ -58,23 +58,23 @@ export class TasksLayout {
     return {rows, ...(await this.#counted(ids, rows)), exact: false};
   }
 
-  /** Live tasks off the index; finished ones as a worker or monitor counted them, else those read so far. */
+  /** Counts of unfinished tasks from the index, of finished tasks from the rollup or from those read so far. */
   async #counted(ids, rows) {
     const {entries} = this.liveIndex;
     const remarks = [];
-    if (!this.taskCache.isComplete || !this.liveIndex.isComplete) remarks.push('There are more tasks than this page lists.');
+    if (!this.taskCache.isComplete || !this.liveIndex.isComplete) remarks.push('There are more tasks than this page can list.');
     const rollup = await this.#rollup();
     if (rollup) {
-      remarks.push(`Finished tasks as counted at ${new Date(rollup.counted_at * 1000).toISOString()}.`);
+      remarks.push(`Finished tasks were counted at ${new Date(rollup.counted_at * 1000).toISOString()}.`);
       return {lanes: [...this.liveIndex.lanes(), ...rollup.lanes], remarks};
     }
     const finished = rows.filter((row) => FINISHED.has(row.status) && !entries.has(row.id));
     const unread = ids.filter((id) => !entries.has(id) && this.taskCache.row(id) === undefined).length;
-    if (unread) remarks.push(`${unread} finished tasks have not been read yet, and are not counted.`);
+    if (unread) remarks.push(`${unread} finished tasks have not been read yet and are not counted.`);
     return {lanes: [...this.liveIndex.lanes(), ...finished.map((row) => [row.queue, row.type, row.status, row.priority, 1])], remarks};
   }
 
-  /** As of readStats. */
+  /** The result of readStats. */
   async stats() {
     if (this.#statsInterval.isOver) {
       this.#stats = await this.#statsInterval.measure(() => readStats(this.notes, this.now()));
@@ -88,7 +88,7 @@ export class TasksLayout {
       return lanes?.every(isLane) ? {counted_at, lanes} : null;
     } catch (error) {
       if (error.code) throw error;
-      return null; // not one of ours
+      return null; // not a valid rollup
     }
   }
 
@@ -105,7 +105,7 @@ export class TasksLayout {
     return filled(this.s3, task, taskView(task, this.now()));
   }
 
-  /** Every transition, with the task as it was then where the store keeps versions. */
+  /** All transitions, with the task at that time if the store keeps versions. */
   async history(id) {
     const kept = await this.#read(id);
     if (!kept) return null;
@@ -113,7 +113,7 @@ export class TasksLayout {
     const tasks = new Map();
     const nonce = kept.document.nonce;
     for (const document of [...(await this.#versions(id)).reverse(), kept.document]) {
-      if (document.nonce !== nonce) continue; // an earlier life is another task's
+      if (document.nonce !== nonce) continue; // of an earlier task with the same id
       for (const event of document.events) events.set(event.version, event);
       tasks.set(document.task.version, taskView(document.task, document.task.updated_at));
     }
@@ -121,11 +121,11 @@ export class TasksLayout {
     return history(await this.#view(kept.document.task), ordered, tasks);
   }
 
-  /** Newest first; nothing where the store keeps none, or does not tell. */
+  /** Stored versions, newest first; empty if the store keeps none or denies access. */
   async #versions(id) {
     let versions = [];
     try {
-      versions = await this.s3.versions(taskKey(id), {most: VERSIONS});
+      versions = await this.s3.versions(taskKey(id), {most: MAX_VERSIONS});
     } catch (error) {
       if (!['not_allowed', 'busy'].includes(error.code)) throw error;
     }
@@ -155,29 +155,29 @@ export class TasksLayout {
         progress(sum.done);
       }
     };
-    await Promise.all(Array.from({length: AT_ONCE}, work));
+    await Promise.all(Array.from({length: MAX_CONCURRENT}, work));
     this.liveIndex.forget();
     return sum;
   }
 
-  /** Why not, or nothing. */
+  /** Returns the reason if the task was not changed. */
   async #change(id, action) {
-    const litter = [];
-    for (let attempt = 1; attempt <= TRIES; attempt += 1) {
+    const unused = []; // index entries of lost writes
+    for (let attempt = 1; attempt <= MAX_ATTEMPTS; attempt += 1) {
       const kept = await this.#read(id);
       if (!kept) return 'there is no such task';
       const {task} = kept.document;
       if (!ACTIONS[action].from.includes(task.status)) return refusal(task, action);
       const changed = action === 'delete' ? null : apply(task, action, this.now());
-      if (await this.#write(kept, changed, litter)) return undefined;
+      if (await this.#write(kept, changed, unused)) return undefined;
     }
-    return 'it is written by others all the time; try again';
+    return 'other processes keep changing the task; try again';
   }
 
-  /** False: someone else wrote first. The entry written for the new state is litter then. */
-  async #write(kept, changed, litter) {
+  /** Returns false after a conflict. The index entry for the new state is unused then. */
+  async #write(kept, changed, unused) {
     const {task} = kept.document;
-    const next = changed ? grown(kept.document, changed) : as_tombstone(kept.document);
+    const next = changed ? grown(kept.document, changed) : asTombstone(kept.document);
     const former = await indexKey(task);
     const needed = changed && (await indexKey(changed));
     if (needed && needed !== former) await this.s3.put(needed, laneOf(task));
@@ -188,18 +188,18 @@ export class TasksLayout {
       this.taskCache.keep(task.id, next, etag);
     } catch (error) {
       if (error.code !== 'conflict') throw error;
-      if (needed) litter.push(needed);
+      if (needed) unused.push(needed);
       return false;
     }
     const values = changed ? [] : referredBy(task);
-    const stale = [former, ...litter, ...values].filter((key) => key && key !== needed);
-    // What stays is harmless, and removed by whoever meets it.
+    const stale = [former, ...unused, ...values].filter((key) => key && key !== needed);
+    // A remaining entry is harmless; the next process that reads it removes it.
     await Promise.all(stale.map((key) => this.s3.delete(key).catch(() => {})));
     return true;
   }
 }
 
-/** What an index entry holds: its lane in words. */
+/** The content of an index entry: its lane. */
 function laneOf({queue, type, needs}) {
   return JSON.stringify({queue, type, needs});
 }

@@ -1,12 +1,12 @@
-// Tasks that have not ended, read off the index of the layout `tasks` without reading the tasks: their names tell
-// enough. For queues too long to be read task by task.
+// Unfinished tasks from the index of the layout `tasks`, for queues that are too long to read every task. The names of
+// index entries contain enough.
 
 import {entryOf} from './keys.js';
 import {ReadInterval} from './read_interval.js';
 import {compare} from './rows.js';
 
-const PAGES = 25; // of 1,000 entries, for each index
-const MOST_LANES = 200; // not met before, looked up in one reading
+const MAX_PAGES = 25; // of 1,000 entries, for each index
+const MAX_LANES = 200; // unknown lanes read at once
 
 export class LiveIndex {
   #interval = new ReadInterval();
@@ -14,7 +14,7 @@ export class LiveIndex {
 
   constructor(s3) {
     this.s3 = s3;
-    this.entries = new Map(); // by id, the newest of each
+    this.entries = new Map(); // newest entry by task id
     this.isComplete = false;
   }
 
@@ -23,7 +23,7 @@ export class LiveIndex {
   }
 
   async #read() {
-    const pages = await Promise.all(['ready/', 'leases/'].map((prefix) => this.s3.listAll(prefix, {pages: PAGES})));
+    const pages = await Promise.all(['ready/', 'leases/'].map((prefix) => this.s3.listAll(prefix, {pages: MAX_PAGES})));
     this.isComplete = pages.every((page) => !page.next);
     this.entries = new Map();
     for (const {key} of pages.flatMap((page) => page.objects)) {
@@ -37,7 +37,7 @@ export class LiveIndex {
   async #learn() {
     const unknown = new Map();
     for (const entry of this.entries.values()) if (!this.#lanes.has(entry.lane)) unknown.set(entry.lane, entry);
-    await Promise.all([...unknown.values()].slice(0, MOST_LANES).map((entry) => this.#lookUp(entry)));
+    await Promise.all([...unknown.values()].slice(0, MAX_LANES).map((entry) => this.#lookUp(entry)));
   }
 
   async #lookUp(entry) {
@@ -46,7 +46,7 @@ export class LiveIndex {
       const {queue, type} = JSON.parse(stored?.text ?? '');
       if (typeof queue === 'string' && typeof type === 'string') this.#lanes.set(entry.lane, {queue, type});
     } catch {
-      // gone meanwhile, or someone else wrote it: the next reading asks another entry
+      // deleted meanwhile or invalid: the next read uses another entry
     }
   }
 

@@ -7,21 +7,21 @@ import {StoreError} from './s3.js';
 import {encode} from './sigv4.js';
 import {base64Of, textOf} from './values.js';
 
-const REMEMBERED = 8;
-const TRIES = 20;
+const MAX_WRITES = 8;
+const MAX_ATTEMPTS = 20;
 const MAX_WORKERS = 500;
 const MAX_PAGES = 5; // of 1,000 names
 const MAX_READS = 400; // of notes, for one view
 
 export class NoteObjects {
-  #known = new Map(); // key: {etag, value}, so that only notes that changed are read again
+  #known = new Map(); // key: {etag, value}; only changed notes are read again
 
   constructor(s3, format) {
     this.s3 = s3;
     this.format = format;
   }
 
-  /** null: there is none, or none that can be read. */
+  /** The value of a note; null if it does not exist or is not readable. */
   async read(name) {
     try {
       return (await this.#read(keyOf(name)))?.value ?? null;
@@ -31,7 +31,7 @@ export class NoteObjects {
     }
   }
 
-  /** Every worker's registration. */
+  /** The registrations of all workers. */
   async workers() {
     const {objects} = await this.s3.list('workers/', {most: MAX_WORKERS});
     this.#forget('workers/', objects);
@@ -39,8 +39,8 @@ export class NoteObjects {
     return objects.map(({key}) => this.#known.get(key)?.value ?? null).filter(Boolean);
   }
 
-  /** {notes: [{name, value}], isComplete}: notes whose names begin with `prefix` and come behind `after`. `value` is
-   * what `as` makes of a note. One call reads a bounded number of notes, the next call reads on. */
+  /** {notes: [{name, value}], isComplete}: notes whose names start with `prefix` and sort after `after`. `as` converts
+   * the value. One call reads a bounded number of notes, the next call continues. */
   async find(prefix, {after, isWanted, as}) {
     const {objects, next} = await this.s3.listAll(`notes/${prefix}`, {after: `notes/${after}`, pages: MAX_PAGES});
     const named = objects.map((object) => ({...object, name: nameOf(object.key)})).filter(({name}) => name !== null && isWanted(name));
@@ -50,8 +50,7 @@ export class NoteObjects {
     return {notes: notes.filter(({value}) => value !== null), isComplete: !next && !unread};
   }
 
-  /** Read those that changed, at most so many; how many are left. A note that cannot be read has the value null until
-   * it is written again. */
+  /** Reads changed notes, up to `most`. Returns how many are left. A note that is not readable has the value null. */
   async #load(objects, most, as) {
     const changed = objects.filter(({key, etag}) => this.#known.get(key)?.etag !== etag);
     await Promise.all(changed.slice(0, most).map(async ({key, etag}) => {
@@ -70,19 +69,19 @@ export class NoteObjects {
     for (const key of this.#known.keys()) if (key.startsWith(prefix) && !kept.has(key)) this.#known.delete(key);
   }
 
-  /** Replace a note by what `how` makes of it; again if someone else was faster. */
+  /** Replaces a note by the result of `how`, and repeats this after a conflict. */
   async change(name, how) {
     await this.format.check();
     const key = keyOf(name);
     for (let attempt = 1; ; attempt += 1) {
       const note = await this.#read(key);
-      const writes = [...(note?.writes ?? []), newWriteId()].slice(-REMEMBERED);
+      const writes = [...(note?.writes ?? []), newWriteId()].slice(-MAX_WRITES);
       const text = sealed(JSON.stringify({name, data: base64Of(JSON.stringify(how(note?.value ?? {}))), writes}));
       try {
         await putDocument(this.s3, key, text, {over: note?.etag ?? null, isOurs: (stored) => isOurs(stored, writes)});
         return;
       } catch (error) {
-        if (error.code !== 'conflict' || attempt === TRIES) throw error;
+        if (error.code !== 'conflict' || attempt === MAX_ATTEMPTS) throw error;
       }
     }
   }
@@ -94,7 +93,7 @@ export class NoteObjects {
       const note = parsed(stored.text);
       return {value: JSON.parse(textOf(note.data)), writes: [...note.writes], etag: stored.etag};
     } catch {
-      throw new StoreError('unreadable', `${key} is not a note of qo's; look at it and move it away`);
+      throw new StoreError('unreadable', `${key} is not a valid note; check it and move it away`);
     }
   }
 }
@@ -103,13 +102,13 @@ function isOurs(text, writes) {
   try {
     const stored = JSON.parse(text).writes;
     if (stored.includes(writes.at(-1))) return true;
-    return stored.length === REMEMBERED ? null : false;
+    return stored.length === MAX_WRITES ? null : false;
   } catch {
     return null;
   }
 }
 
-/** null: not the name of a note. */
+/** The name of the note, or null. */
 function nameOf(key) {
   try {
     return decodeURIComponent(key.slice('notes/'.length, -'.json'.length));

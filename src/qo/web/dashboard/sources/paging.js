@@ -1,16 +1,16 @@
-// One page of tasks from the cache. Tasks are looked at in order and read as needed, a bounded number for each page: a
-// page may come back short, with a cursor that goes on behind the last task looked at.
+// One page of tasks from the cache. Tasks are read in order, a bounded number per page. A page can be short and still have
+// a cursor, which continues after the last task that was read.
 
 import {isId} from './keys.js';
 import {compare, comparer, listed, matcher, rowView, sorting} from './rows.js';
 
-const BUDGET = 400; // tasks read for one page
-const CHUNK = 48; // tasks read together
-const WINDOW = 400; // the newest tasks, among which sorts are done that no listing helps with
-const KEPT = 8; // orders, for those who turn pages
+const MAX_READS = 400; // tasks read for one page
+const BATCH_SIZE = 48; // tasks read together
+const WINDOW = 400; // newest tasks that are sorted by fields that the listing does not contain
+const MAX_ORDERS = 8; // kept for further pages
 
 export class Paging {
-  #orders = new Map(); // by name: a task's exact place is known once it is read, and must not move between two pages
+  #orders = new Map(); // by name; fixed, because reading a task corrects its position, which must not change between pages
   #named = 0;
 
   constructor(taskCache, liveIndex) {
@@ -28,7 +28,7 @@ export class Paging {
     return this.#walk(order, Number(offset) || 0, filter, now);
   }
 
-  /** By what the listing tells: an id its time, an entry its last change. */
+  /** Orders by data of the listing: the time in an id, or the last change of an object. */
   async #order(filter, field) {
     const {taskCache} = this;
     const {ids, total} = await this.#candidates(filter);
@@ -42,20 +42,20 @@ export class Paging {
   #keep(order) {
     this.#orders.delete(order.name);
     this.#orders.set(order.name, order);
-    if (this.#orders.size > KEPT) this.#orders.delete(this.#orders.keys().next().value);
+    if (this.#orders.size > MAX_ORDERS) this.#orders.delete(this.#orders.keys().next().value);
   }
 
-  /** Which tasks to look at: all of the shard; only what the index knows to be unfinished, if that is what is wanted. */
+  /** The tasks to read: all of the shard, or only the unfinished ones of the index if the filter asks for them. */
   async #candidates(filter) {
     const {taskCache, liveIndex} = this;
     let ids = [...taskCache.keys.keys()];
     const named = (filter.text ?? '').trim().toLowerCase();
-    if (isId(named)) return {ids: ids.filter((id) => id === named), total: null}; // a pasted id: that task
+    if (isId(named)) return {ids: ids.filter((id) => id === named), total: null}; // the text is an id
     if (filter.shard) ids = ids.filter((id) => id.startsWith(filter.shard));
     const statuses = listed(filter.status);
     const live = statuses.length && statuses.every((status) => status === 'pending' || status === 'running');
     const unread = ids.reduce((sum, id) => sum + (taskCache.row(id) === undefined), 0);
-    if (!live || unread <= BUDGET) return {ids, total: null};
+    if (!live || unread <= MAX_READS) return {ids, total: null};
     await liveIndex.read();
     if (!liveIndex.isComplete) return {ids, total: null};
     const found = ids.filter((id) => fits(liveIndex, liveIndex.entries.get(id), filter, statuses));
@@ -70,9 +70,9 @@ export class Paging {
     const ids = order.ids.slice(start);
     const rows = [];
     let [looked, read] = [0, 0];
-    while (looked < ids.length && rows.length < limit && read < BUDGET) {
-      const chunk = ids.slice(looked, looked + Math.max(CHUNK, limit - rows.length)).filter((id) => taskCache.keys.has(id));
-      read += await taskCache.load(chunk, BUDGET - read);
+    while (looked < ids.length && rows.length < limit && read < MAX_READS) {
+      const chunk = ids.slice(looked, looked + Math.max(BATCH_SIZE, limit - rows.length)).filter((id) => taskCache.keys.has(id));
+      read += await taskCache.load(chunk, MAX_READS - read);
       const before = looked;
       while (looked < ids.length && rows.length < limit) {
         const row = taskCache.keys.has(ids[looked]) ? taskCache.row(ids[looked]) : null;
@@ -80,7 +80,7 @@ export class Paging {
         looked += 1;
         if (row && matches(row)) rows.push(row);
       }
-      if (looked === before) break; // it changes as fast as it is read
+      if (looked === before) break; // the tasks change as fast as they are read
     }
     const more = looked < ids.length;
     rows.sort(comparer(sorting(filter.sort), now));
@@ -92,7 +92,7 @@ export class Paging {
     };
   }
 
-  /** By what only a task itself tells: among the newest. The cursor is how many came before. */
+  /** Sorts the newest tasks by a field of the task. The cursor is an offset. */
   async #sorted(filter, now) {
     const {taskCache} = this;
     const {ids} = await this.#candidates(filter);

@@ -1,7 +1,6 @@
-// How long a read serves before the store is asked again: the longer the read took, the longer, so that a large queue
-// does not cost a request after the other.
+// How long a read is reused: proportional to its duration, so that a large queue does not cause continuous requests.
 
-const FACTOR = 20; // times as long as the read took
+const FACTOR = 20; // times the duration of the read
 const MAX_INTERVAL = 60_000; // milliseconds
 
 export class ReadInterval {
@@ -11,7 +10,7 @@ export class ReadInterval {
     return performance.now() >= this.#until;
   }
 
-  /** What `read` returns. The interval begins when it has ended. */
+  /** Returns the result of `read`. The interval starts at its end. */
   async measure(read) {
     const began = performance.now();
     const found = await read();

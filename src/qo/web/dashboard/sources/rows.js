@@ -1,10 +1,10 @@
-// Tasks as a listing keeps them: small, searchable, without payload, result or lease.
+// Tasks in listings: small and searchable, without payload, result and lease.
 
 import {effectivePriority, effectiveRank, waitedUntil, whole} from './rules.js';
 import {bytesOf, iso} from './values.js';
 
-const SEARCHED = 2000; // bytes of a payload that a search for text looks at
-const ERROR = 2000; // characters of an error that a row keeps
+const MAX_SEARCHED = 2000; // bytes of a payload that a text search covers
+const MAX_ERROR = 2000; // characters of an error that a row keeps
 
 export function rowOf(stored, etag = '') {
   const {payload, result, lease_id: _, ...task} = whole(stored);
@@ -12,7 +12,7 @@ export function rowOf(stored, etag = '') {
   const said = [...names, beginning(payload), task.error];
   return {
     ...task,
-    error: task.error?.length > ERROR ? `${task.error.slice(0, ERROR)}…` : task.error,
+    error: task.error?.length > MAX_ERROR ? `${task.error.slice(0, MAX_ERROR)}…` : task.error,
     etag,
     text: said.filter(Boolean).join('\n').toLowerCase(),
   };
@@ -20,7 +20,7 @@ export function rowOf(stored, etag = '') {
 
 function beginning(payload) {
   try {
-    return new TextDecoder().decode(bytesOf(payload.slice(0, Math.ceil(SEARCHED / 3) * 4)));
+    return new TextDecoder().decode(bytesOf(payload.slice(0, Math.ceil(MAX_SEARCHED / 3) * 4)));
   } catch {
     return '';
   }
@@ -40,7 +40,7 @@ export function rowView({text, etag, rank, ...row}, now) {
   };
 }
 
-/** A filter as the pages give it, made ready to ask of many rows. Without a status, archived tasks are left out. */
+/** A predicate for a filter of the views. Without a status, archived tasks do not match. */
 export function matcher({status, type, queue, worker, priority, text, shard}) {
   const statuses = listed(status);
   const [types, queues] = [listed(type), listed(queue)];
@@ -56,7 +56,7 @@ export function matcher({status, type, queue, worker, priority, text, shard}) {
     && (!needle || row.text.includes(needle));
 }
 
-/** One or many, as a list. */
+/** One value or many, as a list. */
 export function listed(value) {
   return [value ?? []].flat().filter((each) => each !== '' && each !== null);
 }
@@ -74,7 +74,7 @@ export function sorting(sort) {
   return SORTS[sort] ?? SORTS.newest;
 }
 
-/** What comes first under a sort; ids tell equals apart. */
+/** The comparison function of a sort order; ties are broken by id. */
 export function comparer({field, sign}, now) {
   const value = field === 'rank' ? (row) => effectiveRank(row, now) : (row) => row[field];
   return (one, other) => sign * (compare(value(one), value(other)) || compare(one.id, other.id));

@@ -1,9 +1,9 @@
-// The model's rules for what people do to tasks: the same as qo/model/change.py, and a test compares the two.
+// The rules of the model for actions on tasks, as in qo/model/change.py. A test compares the two.
 
 export const STATUSES = ['pending', 'running', 'completed', 'failed', 'cancelled', 'archived'];
 export const FINISHED = new Set(['completed', 'failed', 'cancelled', 'archived']);
 
-/** What each action takes, and what it makes of it. A deletion is written by the layout itself. */
+/** The allowed statuses and the changes of each action. The layouts implement deletion. */
 export const ACTIONS = {
   cancel: {from: ['pending', 'running'], to: 'cancelled'},
   replay: {from: ['failed', 'cancelled', 'archived'], to: 'pending', delay: 0, failures: 0},
@@ -11,7 +11,7 @@ export const ACTIONS = {
   delete: {from: [...FINISHED], to: null},
 };
 
-// What a document leaves out.
+// Default values, which documents leave out.
 const DEFAULTS = {
   status: 'pending',
   payload: 'bnVsbA==', // null
@@ -42,7 +42,7 @@ export function whole(task) {
   return {...made, failure_kind: made.error === null ? null : (made.failure_kind ?? 'error')}; // older builds wrote none
 }
 
-/** The changed task, or null if its status does not allow it. */
+/** The changed task, or null if the status does not allow the action. */
 export function apply(task, action, now) {
   const change = ACTIONS[action];
   if (!change.from.includes(task.status)) return null;
@@ -66,7 +66,7 @@ export function apply(task, action, now) {
 }
 
 export function refusal(task, action) {
-  return `it is ${task.status}; ${action} requires one of: ${[...ACTIONS[action].from].sort().join(', ')}`;
+  return `the task is ${task.status}; ${action} requires one of: ${[...ACTIONS[action].from].sort().join(', ')}`;
 }
 
 /** One entry of a task's history. */
@@ -83,25 +83,25 @@ export function eventOf(task) {
   };
 }
 
-/** A worker holds it and has not said that its handler began. */
+/** Leased, but the handler has not started. */
 const isClaimedOnly = (task) => task.status === 'running' && (task.started_at ?? null) === null;
 
-/** The instant a task begins to wait. A task that asks for an instant in the past waits from its creation on. */
+/** When the task started to wait: its due time, or its creation if that is later. */
 export function dueAt(task) {
   return Math.max(task.available_at, task.created_at);
 }
 
-/** The rank at `now`: a task that has waited long enough goes before all that became due after it. */
+/** The rank at `now`, with ageing. */
 export function effectiveRank(task, now) {
   return task.rank <= now ? dueAt(task) : task.rank;
 }
 
-/** Until when a task has waited: now, or the start of its attempt. */
+/** The end of the wait: now, or the start of the attempt. */
 export function waitedUntil(task, now) {
   return task.status === 'pending' || isClaimedOnly(task) ? now : (task.started_at ?? dueAt(task));
 }
 
-/** The level a task competes at after waiting until `until`. */
+/** The priority with ageing, at `until`. */
 export function effectivePriority(task, until) {
   const {priority, rank} = task;
   const due = dueAt(task);
@@ -110,7 +110,7 @@ export function effectivePriority(task, until) {
   return Math.max(0, priority - Math.trunc((until - due) / ageing));
 }
 
-/** Sixteen random bytes: what tells one write from another. */
+/** Sixteen random bytes that identify a write. */
 export function newWriteId() {
   return [...crypto.getRandomValues(new Uint8Array(16))].map((byte) => byte.toString(16).padStart(2, '0')).join('');
 }

@@ -1,20 +1,20 @@
-// The store's own language: objects read, listed and written with signed requests, and answers told apart.
+// S3 requests: reads, lists and writes objects with signatures, and classifies the responses.
 
 import {Signer, canonicalQuery, encodePath, sha256} from './sigv4.js';
 import {StoreClock} from './store_clock.js';
 import {parseXml} from './xml.js';
 
-const AT_ONCE = 12; // requests under way; over HTTP/1.1 a browser makes six
-const TRIES = 4; // of a request the store would not take, or that was lost, if repeating it is harmless
-const FIRST_PAUSE = 150; // milliseconds
-const SKEW = 60; // seconds a clock was off, after which a refusal may be about that: signatures carry the time
+const MAX_CONCURRENT = 12; // requests; over HTTP/1.1 a browser sends six
+const MAX_ATTEMPTS = 4; // of a failed or lost request, if repeating it is safe
+const FIRST_DELAY = 150; // milliseconds
+const MAX_SKEW = 60; // seconds; a larger clock error can cause a rejection, because signatures contain the time
 
 export class StoreError extends Error {
   /** code: not_found, conflict, not_allowed, expired, busy, no_answer, unreadable, unknown */
   constructor(code, message, {certain = true} = {}) {
     super(message);
     this.code = code;
-    this.certain = certain; // false: a write that may have landed all the same
+    this.certain = certain; // false: the write may have been made
   }
 }
 
@@ -29,11 +29,11 @@ export class S3 {
     this.root = prefix ? `${prefix.replace(/^\/+|\/+$/g, '')}/` : '';
     this.base = new URL(baseOf({endpoint, region, bucket}));
     this.expires = expires;
-    this.requests = 0; // asked so far, for those who watch what a view costs
+    this.requests = 0; // number of requests so far, to measure the cost of a view
     this.#signer = accessKeyId ? new Signer({accessKeyId, sessionToken, region, keys}) : null;
   }
 
-  /** {text, etag}; null if there is nothing; undefined if it is still the version with the ETag `unless`. */
+  /** {text, etag}; null if the object does not exist; undefined if its ETag is still `unless`. */
   async get(key, {versionId, unless} = {}) {
     const query = versionId ? {versionId} : {};
     const answer = await this.#ask('GET', key, {query, headers: unless ? {'if-none-match': unless} : {}});
@@ -44,7 +44,7 @@ export class S3 {
     return {text: said, etag: answer.headers.get('etag') ?? ''};
   }
 
-  /** {bytes, size}; bytes is null if there are more than `most`. null if there is nothing. */
+  /** {bytes, size}; bytes is null if there are more than `most`. null if the object does not exist. */
   async getBytes(key, {most}) {
     const answer = await this.#ask('GET', key, {});
     const size = Number(answer.headers.get('content-length'));
@@ -58,7 +58,7 @@ export class S3 {
     return null;
   }
 
-  /** The new ETag. `over`: an ETag to replace, null if nothing may be there, undefined for whatever is there. */
+  /** Returns the new ETag. `over`: the ETag to replace, null to create the object, undefined to write unconditionally. */
   async put(key, text, {over} = {}) {
     const headers = {'content-type': 'application/json'};
     if (over === null) headers['if-none-match'] = '*';
@@ -70,7 +70,7 @@ export class S3 {
     }
     this.#check(answer, said, key, {writing: true});
     const etag = answer.headers.get('etag');
-    if (!etag) throw new StoreError('unreadable', 'the store does not show its ETag: run qo bucket-setup --origin');
+    if (!etag) throw new StoreError('unreadable', 'the store does not expose the ETag header: run qo bucket-setup --origin');
     return etag;
   }
 
@@ -80,7 +80,7 @@ export class S3 {
     if (!isMissing(answer.status, said)) this.#check(answer, said, key, {writing: true});
   }
 
-  /** One page of a listing: {objects: [{key, etag, at}], next}; the next page begins behind `next`, if it names any. */
+  /** One page of a listing: {objects: [{key, etag, at}], next}; `next` is the `after` of the next page, empty on the last. */
   async list(prefix, {after = '', most = 1000} = {}) {
     const query = {'list-type': 2, prefix: this.root + prefix, 'max-keys': most};
     if (after) query['start-after'] = this.root + after;
@@ -94,7 +94,7 @@ export class S3 {
     return {objects, next: more ? objects.at(-1).key : ''};
   }
 
-  /** Every page, up to so many requests: {objects, next}. */
+  /** Several pages of a listing, up to a number of requests: {objects, next}. */
   async listAll(prefix, {after = '', pages = 10} = {}) {
     const objects = [];
     let next = after;
@@ -107,7 +107,7 @@ export class S3 {
     return {objects, next};
   }
 
-  /** Versions of the object that is there now, newest first: what came before a deletion is another's history. */
+  /** Versions of the current object, newest first. Versions before a deletion belong to another task. */
   async versions(key, {most = 100} = {}) {
     const query = {versions: '', prefix: this.root + key, 'max-keys': most};
     const page = await this.#askXml(query, `the versions of ${key}`);
@@ -126,7 +126,7 @@ export class S3 {
     this.#check(answer, said, what);
     const page = parseXml(said);
     if (page.getElementsByTagName('parsererror').length) {
-      throw new StoreError('unreadable', `the store answered ${what} with something that is not XML`);
+      throw new StoreError('unreadable', `the response to ${what} is not XML`);
     }
     return page;
   }
@@ -140,12 +140,12 @@ export class S3 {
         try {
           const {offset} = this.clock;
           const answer = await this.#send(method, key, query, headers, body);
-          if (answer.status === 403 && attempt === 1 && Math.abs(this.clock.offset - offset) > SKEW) continue;
-          if (!isBusy(answer.status) || !repeat || attempt === TRIES) return answer;
+          if (answer.status === 403 && attempt === 1 && Math.abs(this.clock.offset - offset) > MAX_SKEW) continue;
+          if (!isBusy(answer.status) || !repeat || attempt === MAX_ATTEMPTS) return answer;
         } catch (error) {
-          if (error.code !== 'no_answer' || !repeat || attempt === TRIES) throw error;
+          if (error.code !== 'no_answer' || !repeat || attempt === MAX_ATTEMPTS) throw error;
         }
-        await pause(FIRST_PAUSE * 2 ** (attempt - 1) * (0.5 + Math.random() / 2));
+        await pause(FIRST_DELAY * 2 ** (attempt - 1) * (0.5 + Math.random() / 2));
       }
     } finally {
       this.#underWay -= 1;
@@ -154,7 +154,7 @@ export class S3 {
   }
 
   async #turn() {
-    if (this.#underWay >= AT_ONCE) await new Promise((go) => this.#waiting.push(go));
+    if (this.#underWay >= MAX_CONCURRENT) await new Promise((go) => this.#waiting.push(go));
     this.#underWay += 1;
   }
 
@@ -162,7 +162,7 @@ export class S3 {
     const sentAt = this.clock.clock();
     const now = this.clock.now();
     if (this.expires && this.clock.isSet && now > this.expires) {
-      throw new StoreError('expired', 'this link has expired: ask for a new one');
+      throw new StoreError('expired', 'this link has expired; create a new one');
     }
     const path = this.base.pathname + (key === null ? '' : encodePath(this.root + key));
     const bodyHash = body === undefined ? undefined : await sha256(body);
@@ -183,7 +183,7 @@ export class S3 {
         referrerPolicy: 'no-referrer',
       });
     } catch (error) {
-      const why = 'the store cannot be reached, or does not let this page in (CORS: qo bucket-setup --origin)';
+      const why = 'the store is unreachable, or its CORS rules do not allow this page (qo bucket-setup --origin)';
       throw new StoreError('no_answer', `${why}: ${error.message}`, {certain: method === 'GET'});
     }
     this.clock.learn(sentAt, answer.headers.get('date'), this.clock.clock());
@@ -196,17 +196,17 @@ export class S3 {
     const word = `${code || answer.status}${message ? `: ${message}` : ''}`.slice(0, 300);
     if (answer.status === 403 || answer.status === 401) {
       const expired = /Expired|RequestTimeTooSkewed/.test(code);
-      if (expired) throw new StoreError('expired', `the store says these credentials are over (${word})`);
+      if (expired) throw new StoreError('expired', `the credentials have expired (${word})`);
       const verb = writing ? 'write' : 'read';
       throw new StoreError('not_allowed', `these credentials may not ${verb} ${what} (${word})`);
     }
     if (answer.status === 409) throw new StoreError('conflict', `${what} is being written by someone else (${word})`);
-    if (answer.status === 404) throw new StoreError('not_found', `${what} is not there (${word})`);
-    throw new StoreError('busy', `the store would not do it (${word}); try again`, {certain: answer.status === 503});
+    if (answer.status === 404) throw new StoreError('not_found', `${what} does not exist (${word})`);
+    throw new StoreError('busy', `the store failed (${word}); try again`, {certain: answer.status === 503});
   }
 }
 
-/** Path style with an endpoint of one's own or a name that no certificate fits; else the bucket's own host. */
+/** Path style for custom endpoints and for names with a dot, which certificates do not cover; otherwise the host of the bucket. */
 export function baseOf({endpoint, region, bucket}) {
   if (endpoint) return `${endpoint.replace(/\/+$/, '')}/${encodePath(bucket)}/`;
   const host = `s3.${region}.amazonaws.com`;
@@ -217,7 +217,7 @@ function isBusy(status) {
   return status === 429 || status >= 500;
 }
 
-/** No such key; 405: a deletion's marker is the latest. A missing bucket is another matter. */
+/** Whether the object does not exist; 405 means that the latest version is a delete marker. A missing bucket is an error. */
 function isMissing(status, said) {
   return status === 405 || (status === 404 && errorIn(said).code !== 'NoSuchBucket');
 }

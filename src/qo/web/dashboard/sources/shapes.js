@@ -1,9 +1,9 @@
-// Whether what was read is what it claims to be. Anyone who can write to the bucket can put anything there: what is not
-// one of ours is left out, and one bad object does not hide the others.
+// Validates documents of the bucket. Anyone with write access can store anything there. Invalid documents are skipped, so
+// that one of them does not hide the others.
 
 import {STATUSES} from './rules.js';
 
-const LATEST = 8e12; // seconds: later than any date can be shown
+const LATEST = 8e12; // seconds; the latest date that JavaScript can show
 
 const isText = (value) => typeof value === 'string';
 const isNumber = (value) => typeof value === 'number' && Number.isFinite(value);
@@ -15,7 +15,7 @@ const orNone = (test) => (value) => value === null || value === undefined || tes
 const orDefault = (test) => (value) => value === undefined || test(value);
 const fits = (shape) => (value) => isThing(value) && Object.entries(shape).every(([name, test]) => test(value[name]));
 
-/** A task as stored, whole or with its defaults left out. */
+/** A stored task, with or without default values. */
 export const isTask = fits({
   id: isText,
   queue: isText,
@@ -98,7 +98,7 @@ const isCounts = (value) => isThing(value) && Object.values(value).every(isCount
 const isStatsRow = ([type, level, row]) => isText(type) && isText(level) && fits({completed: orDefault(isCount), failed: orDefault(isCounts)})(row);
 const isInterval = ([start, seconds, rows]) => isCount(start) && isCount(seconds) && Array.isArray(rows) && rows.every((row) => Array.isArray(row) && isStatsRow(row));
 
-/** What one process counted in one hour, or all of them. */
+/** The statistics of one hour, of one process or of all. */
 export const isStats = fits({
   intervals: (value) => Array.isArray(value) && value.every((each) => Array.isArray(each) && isInterval(each)),
   merged: orDefault(isList),

@@ -1,20 +1,20 @@
-// AWS Signature Version 4, for requests a browser makes to a store.
+// AWS Signature Version 4 for requests of a browser.
 //
-// What signs is not the secret but the key derived from it for one day, one region and one service:
+// Requests are not signed with the secret, but with a key derived from it for one day, one region and one service:
 //   HMAC(HMAC(HMAC(HMAC("AWS4" + secret, date), region), service), "aws4_request")
-// It opens nothing else and is worthless when its day is over. A link may carry the keys of two days, today's and
-// tomorrow's, so that it works across midnight (UTC).
+// The key is useless for anything else and after its day. A link can contain the keys of two days, so that it works across
+// midnight (UTC).
 
 const encoder = new TextEncoder();
 
 export const EMPTY_HASH = 'e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855';
 
-/** Percent-encoded as the signature wants it: all but A-Z a-z 0-9 - . _ ~ */
+/** Percent-encodes everything except A-Z a-z 0-9 - . _ ~, as signatures require. */
 export function encode(text) {
   return encodeURIComponent(text).replace(/[!'()*]/g, (sign) => `%${sign.charCodeAt(0).toString(16).toUpperCase()}`);
 }
 
-/** A key as a path. The store's paths are encoded once, and their slashes stay. */
+/** A key as a path, encoded once, with its slashes. */
 export function encodePath(path) {
   return path.split('/').map(encode).join('/');
 }
@@ -50,7 +50,7 @@ async function hmac(key, text) {
   return crypto.subtle.sign('HMAC', imported, encoder.encode(text));
 }
 
-/** For tests, and for whoever holds a secret: a page is given the result and never the secret. */
+/** Derives a key from the secret. Only for tests: a page never has the secret. */
 export async function deriveKey(secret, date, region, service) {
   let key = encoder.encode(`AWS4${secret}`);
   for (const part of [date, region, service, 'aws4_request']) key = await hmac(key, part);
@@ -58,7 +58,7 @@ export async function deriveKey(secret, date, region, service) {
 }
 
 export class Signer {
-  // Only functions of this object can reach what they close over: nothing to print, copy or store by accident.
+  // Private, so that the keys cannot be printed, copied or stored by accident.
   #keys;
 
   /** keys: {"20130524": hex of the derived key, …} */
@@ -70,18 +70,18 @@ export class Signer {
     this.#keys = Object.entries(keys).map(([date, key]) => [date, unhex(key)]);
   }
 
-  /** The last day these keys can sign on, as "20130524". */
+  /** The last day of the keys, as "20130524". */
   get lastDate() {
     return this.#keys.map(([date]) => date).sort().at(-1) ?? '';
   }
 
   #key(date) {
     const found = this.#keys.find(([day]) => day === date);
-    if (!found) throw Object.assign(new Error('this link has expired: ask for a new one'), {code: 'expired'});
+    if (!found) throw Object.assign(new Error('this link has expired; create a new one'), {code: 'expired'});
     return found[1];
   }
 
-  /** The headers to send, with those given. `path` is encoded already; `host` is signed, and sent by the browser. */
+  /** Returns the headers to send. `path` is already encoded; `host` is signed, but sent by the browser. */
   async sign({method, host, path, query = {}, headers = {}, bodyHash = EMPTY_HASH, at}) {
     const moment = stamp(at);
     const date = moment.slice(0, 8);

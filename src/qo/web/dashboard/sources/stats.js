@@ -1,15 +1,15 @@
-// Throughput as all processes count it in the store: the notes of qo/stats/archive.py, added up as qo/web/stats/recent_stats.py
-// does it. A test compares the two.
+// The throughput of all processes, from the notes of qo/stats/archive.py, as in qo/web/stats/throughput.py. A test compares
+// the two.
 
 import {isStats} from './shapes.js';
 import {iso} from './values.js';
 
 const PREFIX = 'stats/';
-const MERGED = 'merged'; // the note that holds what the processes it names have counted
+const MERGED = 'merged'; // the note with the merged counts of several processes
 const [MINUTE, HOUR] = [60, 3600]; // seconds
 const MINUTES = 60;
 
-/** {notes: [{name, value: as of countsIn}], isComplete}: of the hours that the last 60 minutes lie in. */
+/** {notes: [{name, value: result of countsIn}], isComplete} for the hours of the last 60 minutes. */
 export function readStats(notes, now) {
   const hours = [now - HOUR, now].map(folderOf);
   return notes.find(PREFIX, {after: hours[0], isWanted: (name) => hours.includes(parent(name)), as: countsIn});
@@ -21,7 +21,7 @@ export function lastHour(notes, now) {
   const minutes = Array.from({length: MINUTES}, (_, index) => ({at: iso(first + index * MINUTE), completed: 0, failed: 0}));
   const merged = new Set(notes.flatMap(mergedNames));
   for (const {name, value} of notes) {
-    if (merged.has(name)) continue; // a merge that was interrupted leaves the notes it has merged behind
+    if (merged.has(name)) continue; // an interrupted merge leaves the merged notes behind
     for (const [start, completed, failed] of value.minutes) {
       const minute = minutes[(start - first) / MINUTE];
       if (!minute) continue;

@@ -1,9 +1,9 @@
-// The store's clock, seen through the Date of its answers, as the Python side sees it (qo/buckets/store_clock.py):
-// leases and back-offs are instants of the store, and a computer's own clock may be off by minutes.
+// The clock of the store, from the Date headers of its responses, as in qo/buckets/store_clock.py. Leases and back-offs use
+// the time of the store, and the local clock may be wrong by minutes.
 
-const TICK = 1; // seconds; a Date has no fractions
+const TICK = 1; // seconds; a Date header has no fractions
 
-/** The smallest distance that explains a Date, so that a clock within its second is left alone. */
+/** The smallest offset that explains a Date header, so that a correct clock is not changed. */
 export function leastOffset(sentAt, date, receivedAt) {
   return Math.min(Math.max(0, date - receivedAt), date + TICK - sentAt);
 }
@@ -13,7 +13,7 @@ export class StoreClock {
 
   constructor(clock = () => Date.now() / 1000) {
     this.clock = clock;
-    this.isSet = false; // by an answer; until then it is this computer's
+    this.isSet = false; // by a response; until then the local clock is used
   }
 
   get offset() {

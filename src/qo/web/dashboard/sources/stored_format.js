@@ -1,9 +1,9 @@
-// The format of the layout `tasks`, as in qo/engines/object_per_task/stored_format.py: looked at again once it was read a while ago.
+// The format of the layout `tasks`, as in qo/engines/object_per_task/stored_format.py. It is read again after a while.
 
 import {StoreError} from './s3.js';
 
 const KEY = 'format.json';
-const FORMAT = 2; // the newest that this page knows
+const FORMAT = 2; // the newest format that this page supports
 const CHECK_INTERVAL = 10_000; // milliseconds
 
 export class StoredFormat {
@@ -13,7 +13,7 @@ export class StoredFormat {
     this.s3 = s3;
   }
 
-  /** Before anything is shown or written. Throws if a newer qo has written here, in a way that this page does not know. */
+  /** Call before a read or write. Throws if a newer version of qo has written a format that this page does not support. */
   async check() {
     if (performance.now() - this.#checkedAt < CHECK_INTERVAL) return;
     const askedAt = performance.now();

@@ -1,23 +1,22 @@
-// The overview without its throughput, made of rows, or, where there are too many to read, of counts by queue, type and
-// status beside them.
+// The overview without its throughput, from rows, or from counts by queue, type and status if there are too many tasks.
 
 import {DEFAULT_TYPE_LIMIT} from '../parts/type_limit.js';
 import {FINISHED, STATUSES, dueAt} from './rules.js';
 import {compare, rowView} from './rows.js';
 import {iso} from './values.js';
 
-const FAILURES = 10;
+const MAX_FAILURES = 10;
 
-/** lanes: [[queue, type, status, priority, number], …]; without them the rows are all there is, and are counted. */
+/** lanes: [[queue, type, status, priority, number], …]; without them the rows are counted. */
 export function summarise({rows, lanes, now, control, workers, exact}) {
-  const counted = lanes ?? rows.map((row) => [row.queue, row.type, row.status, row.priority, 1]);
+  const counted = countLanes({rows, lanes});
   const counts = zero();
-  const types = new Map(); // a type may be called `constructor`: no plain objects here
+  const types = new Map(); // Maps, because a type can be called `constructor`
   const queues = new Map();
   for (const [queue, type, status, , number] of counted) {
     for (const sum of [counts, under(types, type), under(queues, queue)]) sum[status] += number;
   }
-  const unhandled = unhandledBy(counted, workers);
+  const unhandled = sumByType(unhandledLanes(counted, workers));
   const waiting = rows.filter((row) => row.status === 'pending');
   const oldest = oldestBy(waiting, 'queue', now);
   const liveTypes = liveTypesBy(counted);
@@ -37,13 +36,13 @@ export function summarise({rows, lanes, now, control, workers, exact}) {
     failures: rows
       .filter((row) => row.status === 'failed')
       .sort((a, b) => compare(b.updated_at, a.updated_at))
-      .slice(0, FAILURES)
+      .slice(0, MAX_FAILURES)
       .map((row) => rowView(row, now)),
     controls: controlsOf(control),
   };
 }
 
-/** Types of unfinished tasks, by queue. */
+/** Types with unfinished tasks, by queue. */
 function liveTypesBy(counted) {
   const types = new Map();
   for (const [queue, type, status, , number] of counted) {
@@ -54,16 +53,32 @@ function liveTypesBy(counted) {
   return types;
 }
 
-/** Pending tasks by type that no active worker takes, and of which none runs. As `unhandled_lanes` in qo/handled_types.py. */
-function unhandledBy(counted, workers) {
+/** [[queue, type, status, priority, number], …] */
+export function countLanes({rows, lanes}) {
+  return lanes ?? rows.map((row) => [row.queue, row.type, row.status, row.priority, 1]);
+}
+
+export const laneName = (queue, type) => JSON.stringify([queue, type]);
+
+/** The number of pending tasks that no worker handles, by laneName, as `unhandled_lanes` in qo/handled_types.py. */
+export function unhandledLanes(counted, workers) {
   const active = workers.filter(({status}) => status === 'busy' || status === 'idle');
-  const key = (queue, type) => JSON.stringify([queue, type]);
-  const running = new Set(counted.filter(([, , status, , number]) => status === 'running' && number > 0).map(([queue, type]) => key(queue, type)));
+  const running = new Set(counted.filter(([, , status, , number]) => status === 'running' && number > 0).map(([queue, type]) => laneName(queue, type)));
   const takes = (names, name) => !names.length || names.includes(name);
   const sums = new Map();
   for (const [queue, type, status, , number] of counted) {
-    if (status !== 'pending' || number <= 0 || running.has(key(queue, type))) continue;
+    const lane = laneName(queue, type);
+    if (status !== 'pending' || number <= 0 || running.has(lane)) continue;
     if (active.some((worker) => takes(worker.queues, queue) && takes(worker.types, type))) continue;
+    sums.set(lane, (sums.get(lane) ?? 0) + number);
+  }
+  return sums;
+}
+
+function sumByType(lanes) {
+  const sums = new Map();
+  for (const [lane, number] of lanes) {
+    const [, type] = JSON.parse(lane);
     sums.set(type, (sums.get(type) ?? 0) + number);
   }
   return sums;
@@ -82,7 +97,7 @@ function listed(sums, word) {
   return [...sums].sort(([a], [b]) => compare(a, b)).map(([name, counts]) => ({[word]: name, ...counts}));
 }
 
-/** Seconds the longest waiting task has been due; a task that is not due does not wait. */
+/** Seconds since the oldest pending task became due, by the given field. */
 function oldestBy(waiting, field, now) {
   const ages = new Map();
   for (const row of waiting) {
@@ -92,7 +107,7 @@ function oldestBy(waiting, field, now) {
   return ages;
 }
 
-/** Ages are of those read. */
+/** Depths from the counts, ages from the rows that were read. */
 function priorities(counted, waiting, now) {
   const ages = oldestBy(waiting, 'priority', now);
   const depths = new Map();

@@ -1,5 +1,5 @@
-// Task objects of the layout `tasks`: which there are, by one listing, and what was read of them. A listing tells each
-// object's ETag, so that only what changed is read again, and a view costs a bounded number of requests.
+// A cache of the tasks of the layout `tasks`. A listing returns the ETag of each object, so that only changed objects are
+// read again, and a view costs a bounded number of requests.
 
 import {SHARDS, taskIdIn, taskKey, timeIn} from './keys.js';
 import {decode, isAlive} from './documents.js';
@@ -7,8 +7,8 @@ import {ReadInterval} from './read_interval.js';
 import {rowOf} from './rows.js';
 import {whole} from './rules.js';
 
-const PAGES = 12; // of 1,000 keys, a shard: beyond that a listing is incomplete, and says so
-const EPOCH = 1.6e9; // no task is older; ids made from idempotency keys tell any time
+const MAX_PAGES = 12; // of 1,000 keys per shard; beyond that the listing is incomplete
+const MIN_TIME = 1.6e9; // no task is older; ids derived from idempotency keys contain a random time
 
 export class TaskCache {
   #interval = new ReadInterval();
@@ -21,7 +21,7 @@ export class TaskCache {
     this.isComplete = false;
   }
 
-  /** Those who ask at the same time share one listing. */
+  /** Concurrent callers share one listing. */
   list() {
     if (!this.#interval.isOver) return Promise.resolve();
     this.#listing ??= this.#interval.measure(() => this.#list()).finally(() => {
@@ -44,18 +44,18 @@ export class TaskCache {
   async #objects() {
     const first = await this.s3.list('tasks/');
     if (!first.next) return {objects: first.objects, isComplete: true};
-    const shards = await Promise.all(SHARDS.map((shard) => this.s3.listAll(`tasks/${shard}/`, {pages: PAGES})));
+    const shards = await Promise.all(SHARDS.map((shard) => this.s3.listAll(`tasks/${shard}/`, {pages: MAX_PAGES})));
     return {objects: shards.flatMap((page) => page.objects), isComplete: shards.every((page) => !page.next)};
   }
 
-  /** What is known of a task as it is now: a row, undefined if it has to be read, null if it is gone. */
+  /** The current row of a task, undefined if it must be read, null if the task is deleted. */
   row(id) {
     const row = this.rows.get(id);
     if (row === undefined || row.etag !== this.keys.get(id)?.etag) return undefined;
     return row.gone ? null : row;
   }
 
-  /** Read those not known, at most so many; how many were read. */
+  /** Reads unknown tasks, up to `most`. Returns how many were read. */
   async load(ids, most) {
     const unknown = ids.filter((id) => this.row(id) === undefined).slice(0, most);
     await Promise.all(unknown.map((id) => this.#load(id)));
@@ -67,20 +67,20 @@ export class TaskCache {
     this.keep(id, stored === null ? null : decode(stored.text, id), stored?.etag ?? this.keys.get(id)?.etag);
   }
 
-  /** What was read or written just now. */
+  /** Stores a document that was just read or written. */
   keep(id, document, etag) {
     if (document !== null && isAlive(document)) this.rows.set(id, rowOf(whole(document.task), etag));
-    else this.rows.set(id, {etag, gone: true}); // a tombstone, or not one of ours
+    else this.rows.set(id, {etag, gone: true}); // a tombstone or not a task
     this.keys.set(id, {etag, at: document?.task.updated_at ?? this.keys.get(id)?.at ?? 0});
   }
 
-  /** When it was created: exact once read. */
+  /** The creation time; exact once the task has been read. */
   createdAt(id) {
     const row = this.rows.get(id);
     if (row?.created_at !== undefined) return row.created_at;
     const told = timeIn(id);
     const {at} = this.keys.get(id);
-    return told > EPOCH && told <= at + 60 ? told : at;
+    return told > MIN_TIME && told <= at + 60 ? told : at;
   }
 
   updatedAt(id) {

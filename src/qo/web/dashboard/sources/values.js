@@ -1,4 +1,4 @@
-// Stored bytes and instants as people see them: the same as qo/codec.py. A lease id never leaves this file.
+// Stored bytes and instants as readable values, as in qo/codec.py. Lease ids are never included.
 
 import {parse} from '../parts/lossless_json.js';
 import {effectivePriority, waitedUntil, whole} from './rules.js';
@@ -17,12 +17,12 @@ export function textOf(base64) {
   return decoder.decode(bytesOf(base64));
 }
 
-/** A payload or result: JSON, or raw data behind a NUL byte, shown as {"$base64": …}. */
+/** A payload or result: JSON, or raw bytes after a NUL byte, shown as {"$base64": …}. */
 export function valueOf(base64) {
   try {
     return valueOfBytes(bytesOf(base64));
   } catch {
-    return {$base64: base64}; // nobody here wrote it; one bad task must not hide the others
+    return {$base64: base64}; // not written by qo; one invalid task must not hide the others
   }
 }
 
@@ -41,7 +41,7 @@ function base64OfBytes(bytes) {
   return btoa(binary);
 }
 
-/** To the microsecond first, as Python does: else one task would show two milliseconds. */
+/** Rounds to microseconds first, as Python does, so that both show the same millisecond. */
 export function iso(seconds) {
   if (seconds === null || seconds === undefined) return null;
   return new Date(Math.floor(Math.round(seconds * 1e6) / 1000)).toISOString();

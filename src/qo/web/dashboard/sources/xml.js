@@ -1,5 +1,5 @@
-// The XML that stores answer with. A browser takes the parser for a way into the page, so the page's policy allows this
-// one use of it: what it makes is an XML document of its own, which is read and never becomes part of the page.
+// Parses XML responses of stores. Browsers treat the parser as a way to inject code, so the policy of the page allows this
+// one use. The result is a separate XML document, which never becomes part of the page.
 
 const policy = globalThis.trustedTypes?.createPolicy('qo-xml', {createHTML: (text) => text});
 

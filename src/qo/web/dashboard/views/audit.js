@@ -1,4 +1,4 @@
-// Who did what: the store's audit trail, newest first.
+// The audit trail of the store, newest first.
 
 import {h, keyed, show} from '../parts/dom.js';
 import {number, plural, shortId} from '../parts/format.js';
@@ -9,7 +9,7 @@ import {ago} from '../parts/clock.js';
 
 const LIMIT = 50;
 const IDS_SHOWN = 3;
-const COLUMNS = ['When', 'Who', 'Action', 'Tasks', 'What', 'From'];
+const COLUMNS = ['When', 'Who', 'Action', 'Tasks', 'Details', 'From'];
 const ACTIONS = ['replay', 'retry', 'cancel', 'archive', 'delete', 'pause', 'resume', 'limit', 'drain', 'controls', 'token.create', 'token.revoke', 'token.reset', 'migrate', 'dashboard.publish', 'dashboard.link', 'bucket-setup', 'login', 'logout', 'session.end'];
 const AGES = [['', 'at any time'], ['3600', 'in the last hour'], ['86400', 'in the last day'], ['604800', 'in the last week'], ['2592000', 'in the last 30 days']];
 
@@ -17,9 +17,9 @@ export function open({source, to}) {
   document.title = 'Audit · qo';
   let {params} = to;
   let cursor = null;
-  const before = []; // cursors of the pages gone through
-  let at = ''; // where the page begins
-  const kind = h('select', {'aria-label': 'Action', on: {change}}, h('option', {value: ''}, 'every action'), ACTIONS.map((name) => h('option', {value: name}, name)));
+  const before = []; // cursors of the previous pages
+  let at = ''; // position of the page
+  const kind = h('select', {'aria-label': 'Action', on: {change}}, h('option', {value: ''}, 'all actions'), ACTIONS.map((name) => h('option', {value: name}, name)));
   const age = h('select', {'aria-label': 'When', on: {change}}, AGES.map(([value, label]) => h('option', {value}, label)));
   const who = h('input', {type: 'search', 'aria-label': 'Who', placeholder: 'token or user', on: {change}});
   const body = h('tbody');
@@ -49,10 +49,10 @@ export function open({source, to}) {
       cursor = page.cursor;
       keyed(body, page.actions, {key: (each) => each.id, stamp: (each) => each, build: row});
       table.hidden = !page.actions.length;
-      show(nothing, [page.actions.length], ([count]) => (count ? null : empty('Nothing was done', 'Actions of tokens, users and the command line are kept for 90 days.')));
+      show(nothing, [page.actions.length], ([count]) => (count ? null : empty('No actions', 'Actions of tokens, users and the command line are kept for 90 days.')));
       previous.disabled = !before.length;
       next.disabled = cursor === null;
-      summary.textContent = [params.get('task') && `on task ${shortId(params.get('task'))}`, page.dropped && `${plural(page.dropped, 'action')} of these days were removed because there were too many`, page.unreadable && `${plural(page.unreadable, 'record')} cannot be read`].filter(Boolean).join(', ');
+      summary.textContent = [params.get('task') && `on task ${shortId(params.get('task'))}`, page.dropped && `${plural(page.dropped, 'action')} of this time were deleted because there were too many`, page.unreadable && `${plural(page.unreadable, 'record')} cannot be read`].filter(Boolean).join(', ');
     },
   };
   return view;
@@ -76,12 +76,12 @@ export function open({source, to}) {
 function row(each) {
   return h('tr', {'data-action': each.action},
     h('td', {'data-label': 'When'}, ago(each.at)),
-    h('td', {'data-label': 'Who'}, h('span', {class: 'tag'}, each.actor), ' ', h('span', {title: each.who}, each.who),
-      each.verified ? null : h('span', {class: 'quiet', title: 'Written with credentials that may only add records: it proves nothing.'}, ' · unverified')),
+    h('td', {'data-label': 'Who'}, h('span', {class: 'tag'}, each.actor), each.who === each.actor ? null : [' ', h('span', {title: each.who}, each.who)],
+      each.verified ? null : h('span', {class: 'quiet', title: 'Written with credentials that can only add records, so it proves nothing.'}, ' · unverified')),
     h('th', {scope: 'row', class: /^(delete|token)/.test(each.action) ? 'bad' : null}, each.action,
-      each.outcome === 'unknown' ? h('span', {class: 'quiet', title: 'The store failed: it may or may not have taken this.'}, ' · outcome unknown') : null),
+      each.outcome === 'unknown' ? h('span', {class: 'quiet', title: 'The store failed; the change may or may not have been made.'}, ' · outcome unknown') : null),
     h('td', {'data-label': 'Tasks', class: 'number'}, each.number === null ? '' : number(each.number)),
-    h('td', {'data-label': 'What'}, each.target, each.target && each.task_ids.length ? ' ' : null, ids(each)),
+    h('td', {'data-label': 'Details'}, each.target, each.target && each.task_ids.length ? ' ' : null, ids(each)),
     h('td', {'data-label': 'From', class: 'quiet'}, each.origin));
 }
 

@@ -1,29 +1,29 @@
-// Asking for a secret: a token of a server, or the code of a page without one. What is entered stays in the memory of the
-// source; closing the page forgets it.
+// Forms for a token of a server, or for the code of a static page. The input stays in the memory of the source until the
+// page is closed.
 
 import {h} from '../parts/dom.js';
 import {problemLine, submit} from '../parts/submit.js';
 
-/** `authorize(token)` throws if the token opens nothing. */
+/** `authorize(token)` throws if the token is not valid. */
 export function tokenForm(loginUrl, authorize) {
   return secretForm({
     name: 'token', label: 'Token',
-    title: loginUrl ? 'This queue asks who you are' : 'This queue asks for a token',
-    above: loginUrl && [h('p', {}, loginButton(loginUrl)), h('p', {class: 'quiet'}, 'Or open it with a token.')],
-    hint: 'Made by qo token create. With the scope read you may look, with operate also act. '
-      + 'It stays in this page’s memory until you close or reload it.',
+    title: loginUrl ? 'Log in to this queue' : 'This queue needs a token',
+    above: loginUrl && [h('p', {}, loginButton(loginUrl)), h('p', {class: 'quiet'}, 'Or use a token.')],
+    hint: 'Create one with: qo token create. The scope read shows tasks, operate also changes them. '
+      + 'The token stays in the memory of this page until you close or reload it.',
     send: authorize,
   });
 }
 
-/** Show a form in `root` until a pasted code opens the source; the source. A code gets into no history, unlike a link. */
+/** Shows a form in `root` until a pasted code opens the source, and returns it. A code is not kept in the history, unlike a link. */
 export function askForCode(root, open) {
   return new Promise((opened) => {
     root.replaceChildren(h('main', {}, secretForm({
       name: 'code', label: 'Code',
-      title: 'This page keeps no credentials',
-      hint: 'Made by qo dashboard link --paste. A whole link will do, too. '
-        + 'It stays in this page’s memory until you close or reload it, and in no history.',
+      title: 'This page needs credentials',
+      hint: 'Create a code with: qo dashboard link --paste. A complete link works, too. '
+        + 'The code stays in the memory of this page until you close or reload it, and is not kept in the history.',
       send: async (code) => opened(await open(code.split('#').at(-1))),
     })));
   });

@@ -1,4 +1,4 @@
-// Everything at a glance, and the controls that go with it.
+// The overview, with the controls.
 
 import {h, show} from '../parts/dom.js';
 import {sparkline, stacked, throughput} from '../parts/chart.js';
@@ -10,7 +10,7 @@ import {NO_HANDLER, STATUSES} from '../parts/status.js';
 import {cleanUp, limitRate, limitTypes, mayControl, pause, resume} from '../parts/controls.js';
 import {ago} from '../parts/clock.js';
 
-const RATE_OVER = 5; // minutes
+const RATE_PERIOD = 5; // minutes
 
 export function open({source, refresh}) {
   document.title = 'Overview · qo';
@@ -20,9 +20,9 @@ export function open({source, refresh}) {
     notice, cards,
     h('section', {class: 'card span'}, h('header', {}, h('h2', {}, 'Throughput'), h('div', {class: 'legend'}, key('completed'), key('failed'))), chart),
     h('section', {class: 'card'}, h('header', {}, h('h2', {}, 'Queues')), queues),
-    h('section', {class: 'card'}, h('header', {}, h('h2', {}, 'Waiting and working')), aside),
-    h('section', {class: 'card'}, h('header', {}, h('h2', {}, 'Types'), h('div', {class: 'legend'}, ['pending', 'running', 'completed', 'failed'].map(key))), types),
-    h('section', {class: 'card'}, h('header', {}, h('h2', {}, 'Latest failures'), h('a', {href: address('tasks', {status: 'failed'})}, 'All failed')), failures));
+    h('section', {class: 'card'}, h('header', {}, h('h2', {}, 'Workers and priorities')), aside),
+    h('section', {class: 'card'}, h('header', {}, h('h2', {}, 'Types'), h('div', {class: 'legend'}, STATUSES.map(key))), types),
+    h('section', {class: 'card'}, h('header', {}, h('h2', {}, 'Latest failures'), h('a', {href: address('tasks', {status: 'failed'})}, 'Show all')), failures));
   const element = h('div', {}, h('div', {class: 'title'}, h('h1', {}, 'Overview'), tools), grid);
   let seen = null;
   const then = (doing) => doing.then((done) => done && refresh());
@@ -61,12 +61,12 @@ export function open({source, refresh}) {
 
   function drawNotice({paused, limit, limits, remarks}) {
     const lines = [...remarks];
-    if (paused.all) lines.push('Everything is paused: workers start nothing.');
+    if (paused.all) lines.push('Everything is paused: workers start no tasks.');
     if (paused.queues.length) lines.push(`Paused queues: ${paused.queues.join(', ')}.`);
     if (paused.types.length) lines.push(`Paused types: ${paused.types.join(', ')}.`);
-    if (limit) lines.push(`Each worker starts at most ${limit} tasks a second.`);
+    if (limit) lines.push(`Each worker starts at most ${limit} tasks per second.`);
     for (const [type, rate] of Object.entries(limits)) {
-      lines.push(rate ? `${type}: at most ${rate} a second.` : `${type}: no limit, whatever the code says.`);
+      lines.push(rate ? `${type}: at most ${rate} per second.` : `${type}: no limit, even if the code sets one.`);
     }
     return lines.length ? h('ul', {class: 'notice'}, lines.map((line) => h('li', {}, line))) : null;
   }
@@ -81,7 +81,7 @@ export function open({source, refresh}) {
   function drawQueues([lines, maxTypes]) {
     if (!lines.length) return empty('No tasks yet', 'Submit one: qo submit --type hello');
     return h('div', {class: 'scroll'}, h('table', {class: 'plain'},
-      h('thead', {}, h('tr', {}, ['Queue', 'Pending', 'Running', 'Failed', 'Longest wait', 'Types', ''].map((name, at) => h('th', {class: at && at < 6 ? 'number' : null, scope: 'col'}, name || h('span', {class: 'unseen'}, 'Switch'))))),
+      h('thead', {}, h('tr', {}, ['Queue', 'Pending', 'Running', 'Failed', 'Longest wait', 'Types', ''].map((name, at) => h('th', {class: at && at < 6 ? 'number' : null, scope: 'col'}, name || h('span', {class: 'unseen'}, 'Pause or resume'))))),
       h('tbody', {}, lines.map((line) => h('tr', {'data-queue': line.queue},
         h('th', {scope: 'row'}, h('a', {href: address('tasks', {queue: line.queue})}, line.queue)),
         figure(line.pending, {queue: line.queue, status: 'pending'}), figure(line.running, {queue: line.queue, status: 'running'}),
@@ -102,14 +102,14 @@ export function open({source, refresh}) {
   function drawAside([priorities, exact, workers, perMinute]) {
     return [
       h('dl', {class: 'figures'},
-        h('div', {}, h('dt', {}, 'Processing rate'), h('dd', {}, h('b', {}, short(perMinute)), ' a minute'), h('dd', {class: 'quiet'}, `${short(perMinute * 60)} an hour`)),
+        h('div', {}, h('dt', {}, 'Processing rate'), h('dd', {}, h('b', {}, short(perMinute)), ' / min'), h('dd', {class: 'quiet'}, `${short(perMinute * 60)} / h`)),
         ...['busy', 'idle', 'draining', 'stale'].filter((state) => state !== 'draining' || workers.draining).map((state) => h('div', {class: workers[state] ? state : ''},
-          h('dt', {}, h('a', {href: address('workers', {show: state})}, `Workers ${state}`)), h('dd', {}, h('b', {}, number(workers[state] ?? 0)))))),
+          h('dt', {}, h('a', {href: address('workers', {show: state})}, `${state[0].toUpperCase()}${state.slice(1)} workers`)), h('dd', {}, h('b', {}, number(workers[state] ?? 0)))))),
       h('table', {class: 'plain'},
         h('thead', {}, h('tr', {}, h('th', {scope: 'col'}, 'Priority'), h('th', {class: 'number', scope: 'col'}, 'Pending'), h('th', {class: 'number', scope: 'col'}, 'Longest wait'))),
         h('tbody', {}, priorities.map((line) => h('tr', {}, h('th', {scope: 'row'}, String(line.priority)),
           h('td', {class: 'number'}, `${exact ? '' : '~'}${short(line.depth)}`), h('td', {class: 'number'}, line.oldest_age === null ? '–' : `${exact ? '' : '≥ '}${age(line.oldest_age)}`))))),
-      exact ? null : h('p', {class: 'quiet small'}, 'A long queue: by priority these are estimates.'),
+      exact ? null : h('p', {class: 'quiet small'}, 'The queue is long, so the figures by priority are estimates.'),
     ];
   }
 
@@ -118,18 +118,19 @@ export function open({source, refresh}) {
     const most = Math.max(...lines.map(total));
     return h('ul', {class: 'types'}, lines.map((line) => h('li', {'data-type': line.type},
       h('a', {href: address('tasks', {type: line.type})}, line.type),
-      h('span', {class: 'quiet number'}, line.unhandled ? h('span', {class: 'unhandled', title: `${number(line.unhandled)} pending`}, NO_HANDLER, ' · ') : null, limits[line.type] ? `≤ ${limits[line.type]}/s · ` : '', number(total(line))),
+      h('span', {class: 'quiet number'}, limits[line.type] ? `≤ ${limits[line.type]}/s · ` : '', number(total(line))),
       stacked(['completed', 'running', 'pending', 'failed', 'cancelled', 'archived'].map((kind) => ({kind, value: line[kind]})), most),
       h('span', {class: 'row-tools'}, toggle(paused.types.includes(line.type), {type: line.type}),
-        mayControl(source, {type: line.type}) && h('button', {type: 'button', class: 'icon-button', 'aria-label': `Limit ${line.type}`, title: `Limit ${line.type}`, on: {click: () => then(setLimit(line.type))}}, icon('gauge'))))));
+        mayControl(source, {type: line.type}) && h('button', {type: 'button', class: 'icon-button', 'aria-label': `Limit ${line.type}`, title: `Limit ${line.type}`, on: {click: () => then(setLimit(line.type))}}, icon('gauge'))),
+      line.unhandled ? h('p', {class: 'note unhandled'}, `${plural(line.unhandled, 'pending task')}: ${NO_HANDLER}`) : null)));
   }
 
   function drawFailures(tasks) {
-    if (!tasks.length) return empty('Nothing has failed', 'Tasks that run out of retries are listed here.');
+    if (!tasks.length) return empty('Nothing has failed', 'Tasks that have failed permanently appear here.');
     return h('ol', {class: 'failures'}, tasks.map((task) => h('li', {},
       h('a', {href: taskAddress(task.id)}, h('b', {}, task.type), h('span', {class: 'quiet'}, ' in ', task.queue)),
       h('span', {class: 'quiet'}, ago(task.completed_at ?? task.updated_at)),
-      h('p', {class: 'error-line'}, firstLine(task.error) || 'no error was recorded'))));
+      h('p', {class: 'error-line'}, firstLine(task.error) || 'no error recorded'))));
   }
 }
 
@@ -140,9 +141,9 @@ const liveTypes = (live, most) => h('td', {class: `number ${most && live >= most
   number(live), most ? h('span', {class: 'quiet'}, ` of ${number(most)}`) : null);
 const rounded = (line) => ({...line, oldest_age: line.oldest_age === null ? null : Math.floor(line.oldest_age)});
 
-// A minute that has only begun says little: the ones before it tell the rate.
+// The current minute is incomplete, so the rate also covers the minutes before it.
 function rate({throughput: minutes}) {
-  const lately = minutes.slice(-RATE_OVER - 1);
+  const lately = minutes.slice(-RATE_PERIOD - 1);
   const done = lately.reduce((sum, each) => sum + each.completed + each.failed, 0);
   return Math.round((done * 10) / Math.max(1, lately.length)) / 10;
 }

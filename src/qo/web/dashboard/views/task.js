@@ -1,4 +1,4 @@
-// One task: where it stands, how it came there, what went in, what came out.
+// One task: status, history, payload, result, error.
 
 import {h, show} from '../parts/dom.js';
 import {act} from '../parts/actions.js';
@@ -26,7 +26,7 @@ export function open({source, to, refresh}) {
     h('p', {class: 'way'}, h('a', {href: '#/tasks', on: {click: back}}, icon('back'), 'Tasks')), part.head, part.lease,
     h('div', {class: 'task'},
       h('div', {class: 'column'}, error, section('Payload', part.payload), result, versions),
-      h('div', {class: 'column'}, section('Path', part.path), section('Attempts', part.time), section('Facts', part.facts))));
+      h('div', {class: 'column'}, section('Life cycle', part.path), section('Attempts', part.time), section('Details', part.facts))));
   const choice = {from: null, to: null};
 
   return {
@@ -75,10 +75,10 @@ export function open({source, to, refresh}) {
 
   function drawLease() {
     if (task.status === 'running' && task.lease_expires_at) {
-      return h('p', {class: 'lease running', 'data-lease': true}, 'Held by ', h('a', {href: address('tasks', {worker: task.worker_id})}, task.worker_id), ', lease ends in ', countdown(task.lease_expires_at, 'no time: overdue'), fuse(task.updated_at, task.lease_expires_at));
+      return h('p', {class: 'lease running', 'data-lease': true}, 'Leased by ', h('a', {href: address('tasks', {worker: task.worker_id})}, task.worker_id), ', expires ', countdown(task.lease_expires_at, 'now (overdue)'), fuse(task.updated_at, task.lease_expires_at));
     }
     if (task.status === 'pending' && seconds(task.available_at) * 1000 > Date.now()) {
-      return h('p', {class: 'lease pending'}, task.failures ? `Failed ${task.failures} of ${task.max_retries + 1} times; tried again in ` : 'Due in ', countdown(task.available_at, 'no time: due'), fuse(task.updated_at, task.available_at));
+      return h('p', {class: 'lease pending'}, task.failures ? `${task.failures} of ${task.max_retries + 1} allowed failures. Retry ` : 'Due ', countdown(task.available_at, 'now'), fuse(task.updated_at, task.available_at));
     }
     if (task.unhandled) return h('p', {class: 'lease pending', 'data-unhandled': true}, `Waiting: ${NO_HANDLER}.`);
     return null;
@@ -93,13 +93,13 @@ export function open({source, to, refresh}) {
     const worked = task.started_at && task.completed_at ? duration(seconds(task.completed_at) - seconds(task.started_at)) : null;
     const rows = [
       ['Queue', h('a', {href: address('tasks', {queue: task.queue})}, task.queue)],
-      ['Priority', task.effective_priority !== undefined && task.effective_priority !== task.priority ? `${level(task.priority)}, by waiting ${task.effective_priority}` : level(task.priority)],
+      ['Priority', task.effective_priority !== undefined && task.effective_priority !== task.priority ? `${level(task.priority)}, raised to ${task.effective_priority} by ageing` : level(task.priority)],
       ['Failure', task.failure_kind], ['Before archiving', task.archived_from],
-      ['Attempts', `${task.attempt}, ${task.failures} failed of ${task.max_retries + 1} allowed`],
-      ['Created', stamp(task.created_at)], ['Available', stamp(task.available_at)], ['Started', task.status === 'running' && !task.started_at ? 'claimed, not started yet' : stamp(task.started_at)],
-      ['Ended', stamp(task.completed_at)], ['Last attempt took', worked], ['Changed', stamp(task.updated_at)],
+      ['Attempts', `${task.attempt} (${task.failures} of ${task.max_retries + 1} allowed failures)`],
+      ['Created', stamp(task.created_at)], ['Available', stamp(task.available_at)], ['Started', task.status === 'running' && !task.started_at ? 'claimed, not started' : stamp(task.started_at)],
+      ['Ended', stamp(task.completed_at)], ['Last attempt', worked], ['Last change', stamp(task.updated_at)],
       ['Worker', task.worker_id && h('a', {href: address('tasks', {worker: task.worker_id})}, task.worker_id)],
-      ['Time limit', duration(task.timeout)], ['Needs', task.needs?.length ? task.needs.map((name) => h('span', {class: 'tag'}, name)) : null],
+      ['Timeout', duration(task.timeout)], ['Needs', task.needs?.length ? task.needs.map((name) => h('span', {class: 'tag'}, name)) : null],
       ['Back-off', task.retry && `${duration(task.retry.initial)} × ${task.retry.multiplier}, at most ${duration(task.retry.max)}`],
       ['Idempotency key', task.idempotency_key && h('code', {}, task.idempotency_key)], ['Trace', task.trace_id && h('code', {}, task.trace_id)], ['Version', String(task.version)],
     ];
@@ -108,7 +108,7 @@ export function open({source, to, refresh}) {
 
   function drawVersions() {
     const known = history.filter((event) => event.task);
-    if (known.length < 2) return h('p', {class: 'quiet'}, 'There is only one version yet.');
+    if (known.length < 2) return h('p', {class: 'quiet'}, 'There is only one version.');
     const has = (version) => known.some((event) => event.version === version);
     if (!has(choice.to) || choice.to === choice.last) choice.to = known.at(-1).version;
     if (!has(choice.from) || choice.from === choice.to) choice.from = known.at(-2).version;

@@ -1,4 +1,4 @@
-// The list: filters, order, pages, a selection, and what can be done to it.
+// The list of tasks: filters, order, pages, selection, actions.
 
 import {h, keyed, show} from '../parts/dom.js';
 import {act as actOn} from '../parts/actions.js';
@@ -12,18 +12,18 @@ import {ACTIONS, actionButton, actions} from '../parts/status.js';
 import {complain} from '../parts/toast.js';
 
 const LIMIT = 50;
-const KNOWN_FOR = 4000; // milliseconds the counts above the list are good for
+const COUNTS_AGE = 4000; // milliseconds for which the counts above the list are reused
 
 export function open({source, to, refresh}) {
   document.title = 'Tasks · qo';
   let {params} = to;
   let page = {tasks: [], cursor: null, total: null};
-  let counted = -Infinity; // when the counts above the list were asked for
+  let counted = -Infinity; // when the counts above the list were requested
   let overview = null;
-  let current = null; // the id under the keyboard's cursor
-  let everything = false; // the selection is all that match, on every page
+  let current = null; // the task selected by the keyboard
+  let everything = false; // all matching tasks on all pages are selected
   const selected = new Set();
-  const before = []; // cursors of the pages gone through
+  const before = []; // cursors of the previous pages
   const bar = filterBar(source, change);
   const body = h('tbody');
   const all = h('input', {type: 'checkbox', 'aria-label': 'Select the page', on: {change: () => pick(all.checked)}});
@@ -62,15 +62,15 @@ export function open({source, to, refresh}) {
       const asked = params;
       count();
       const answer = await source.tasks(query(asked));
-      if (asked !== params) return; // the address moved on; so has the question
+      if (asked !== params) return; // the filters have changed meanwhile
       page = answer;
       draw();
     },
   };
 
-  // Beside the list, which does not wait for it. What goes wrong here the list's own question shows.
+  // Runs beside the list, which does not wait for it. The request of the list reports errors.
   function count() {
-    if (performance.now() - counted < KNOWN_FOR) return;
+    if (performance.now() - counted < COUNTS_AGE) return;
     counted = performance.now();
     source.overview().then((answer) => {
       overview = answer;
@@ -122,7 +122,7 @@ export function open({source, to, refresh}) {
     show(nothing, [tasks.length === 0, cursor, params.toString()], ([none]) => none && nothingHere());
     previous.disabled = !params.get('after');
     next.disabled = !cursor;
-    next.firstChild.textContent = page.searched !== undefined && cursor && tasks.length < LIMIT ? 'Search on' : 'Next';
+    next.firstChild.textContent = page.searched !== undefined && cursor && tasks.length < LIMIT ? 'Search older tasks' : 'Next';
     summary.textContent = said(page);
     all.hidden = !source.can.write;
     all.checked = tasks.length > 0 && tasks.every((task) => selected.has(task.id) || everything);
@@ -131,20 +131,20 @@ export function open({source, to, refresh}) {
   }
 
   function nothingHere() {
-    if (page.cursor) return empty('Nothing among these', `${plural(page.searched ?? 0, 'task')} looked through. “Search on” goes further back.`);
+    if (page.cursor) return empty('No matching tasks so far', `${plural(page.searched ?? 0, 'task')} searched. “Search older tasks” continues.`);
     const filtered = [...FIELDS, 'status'].some((name) => params.has(name));
-    return filtered ? empty('No task matches', 'Take a filter away, or clear them all.') : empty('No tasks yet', 'Submit one: qo submit --type hello --input \'{"name": "Ada"}\'');
+    return filtered ? empty('No matching tasks', 'Remove a filter, or clear all of them.') : empty('No tasks yet', 'Submit one: qo submit --type hello --input \'{"name": "Ada"}\'');
   }
 
   function drawSelection(total) {
     const count = everything ? total : selected.size;
     chosen.hidden = !everything && selected.size === 0;
     show(chosen, [everything, count, page.tasks.length, page.cursor !== null, total], () => [
-      h('b', {}, everything ? (total === null ? 'All that match' : `All ${number(total)} that match`) : `${plural(selected.size, 'task')} selected`),
+      h('b', {}, everything ? (total === null ? 'All matching tasks selected' : `All ${plural(total, 'matching task')} selected`) : `${plural(selected.size, 'task')} selected`),
       !everything && (page.cursor !== null || params.get('after')) ? h('button', {type: 'button', class: 'link', 'data-do': 'everything', on: {click: () => { everything = true; draw(); }}},
-        total === null ? 'Select all that match' : `Select all ${number(total)} that match`) : null,
+        total === null ? 'Select all matching tasks' : `Select all ${plural(total, 'matching task')}`) : null,
       h('span', {class: 'buttons'}, actions(source.can).map((name) => actionButton(name, () => actOnSome(name)))),
-      h('button', {type: 'button', class: 'icon-button', 'aria-label': 'Drop the selection', on: {click: drop}}, icon('close')),
+      h('button', {type: 'button', class: 'icon-button', 'aria-label': 'Clear the selection', on: {click: drop}}, icon('close')),
     ]);
   }
 
@@ -204,7 +204,7 @@ function sameFilter(one, other) {
 
 function said({tasks, total, searched, window: among}) {
   const parts = [total === null ? `${plural(tasks.length, 'task')} on this page` : plural(total, 'task')];
-  if (searched !== undefined) parts.push(`looked through ${number(searched)}`);
-  if (among) parts.push(`in order among the newest ${number(among)}`);
+  if (searched !== undefined) parts.push(`${number(searched)} searched`);
+  if (among) parts.push(`sorted among the newest ${number(among)}`);
   return parts.join(' · ');
 }

@@ -41,7 +41,7 @@ export function open({source, to, refresh}) {
       const connected = workers.filter((worker) => worker.status !== 'stale');
       const load = connected.reduce((sum, worker) => sum + worker.load, 0);
       const capacity = connected.reduce((sum, worker) => sum + worker.capacity, 0);
-      summary.textContent = workers.length ? `${plural(connected.length, 'worker')} connected, ${number(load)} of ${number(capacity)} places taken` : '';
+      summary.textContent = workers.length ? `${plural(connected.length, 'worker')} connected, ${number(load)} of ${number(capacity)} slots used` : '';
     },
   };
 
@@ -58,7 +58,7 @@ export function open({source, to, refresh}) {
       h('header', {}, h('h2', {}, h('a', {href: address('tasks', {worker: worker.id})}, worker.id)), badge(worker.status),
         source.can.drain && ['busy', 'idle'].includes(worker.status)
           ? h('button', {type: 'button', class: 'button small', 'data-do': 'drain', on: {click: () => drain(source, worker.id).then((done) => done && refresh())}}, icon('drain'), 'Drain') : null),
-      h('div', {class: 'load'}, meter(worker.load / Math.max(1, worker.capacity), `${worker.load} of ${worker.capacity} places taken`), h('span', {}, `${number(worker.load)} / ${number(worker.capacity)}`)),
+      h('div', {class: 'load'}, meter(worker.load / Math.max(1, worker.capacity), `${worker.load} of ${worker.capacity} slots used`), h('span', {}, `${number(worker.load)} / ${number(worker.capacity)}`)),
       h('dl', {class: 'facts'},
         fact('Heartbeat', ago(worker.heartbeat_at)), fact('Started', ago(worker.started_at)),
         worker.waiting ? fact('Claimed, not started', number(worker.waiting)) : null,

@@ -1,9 +1,0 @@
-// An address that names no view.
-
-import {h} from '../parts/dom.js';
-
-export function open() {
-  const element = h('div', {class: 'state'}, h('h2', {}, 'Page not found'), h('p', {}, h('a', {href: '#/'}, 'To the overview')));
-  document.title = 'qo';
-  return {element, refresh: async () => {}};
-}
