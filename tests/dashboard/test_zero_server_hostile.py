@@ -182,7 +182,7 @@ async def test_a_link_to_another_store_is_stopped_by_the_page(store: Store, tab:
         other = urlsafe_b64encode(json.dumps({**said, **elsewhere}).encode()).decode()
         await tab.page.goto("about:blank")
         await tab.page.goto(f"{page}#{other}")
-        await tab.page.locator("[role=alert]", has_text="cannot be reached").wait_for()
+        await tab.page.locator("[role=alert]", has_text="is unreachable").wait_for()
     assert all(url.startswith((place.page, "about:")) for url in asked), asked
 
 

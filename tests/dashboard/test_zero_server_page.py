@@ -119,7 +119,7 @@ async def test_reloading_forgets_the_credentials_and_says_so(place: Place, tab: 
     await expect(page.locator("form")).to_contain_text("qo dashboard link --paste", timeout=PATIENCE)
     await page.goto(f"{place.page}index.html#eyJrIjoi")
     await page.reload()
-    await expect(page.locator("[role=alert]")).to_contain_text("This link is damaged", timeout=PATIENCE)
+    await expect(page.locator("[role=alert]")).to_contain_text("This link is incomplete or damaged", timeout=PATIENCE)
 
 
 async def test_a_code_is_pasted_into_the_page_and_gets_into_no_address(place: Place, queue: Client, tab: Tab) -> None:

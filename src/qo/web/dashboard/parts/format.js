@@ -34,6 +34,9 @@ export const age = (seconds) => duration(seconds < 10 ? Math.floor(seconds) : se
 
 export const plural = (count, one, many = `${one}s`) => `${number(count)} ${count === 1 ? one : many}`;
 
+// Error messages of the server start with a lower-case letter and have no full stop.
+export const sentence = (text) => `${text.charAt(0).toUpperCase()}${text.slice(1)}${/[.!?…]$/.test(text) ? '' : '.'}`;
+
 export const firstLine = (text, most = 160) => {
   const line = (text ?? '').trim().split('\n', 1)[0];
   return line.length > most ? `${line.slice(0, most - 1)}…` : line;

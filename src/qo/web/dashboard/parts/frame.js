@@ -1,6 +1,7 @@
 // The frame around every view: title, navigation, live state, theme.
 
 import {fill, h} from './dom.js';
+import {sentence} from './format.js';
 import {helpDialog} from './help.js';
 import {icon} from './icons.js';
 import {complain, toasts} from './toast.js';
@@ -63,7 +64,7 @@ export function frame(source, live) {
     problem(error, retry) {
       banner.hidden = error === null;
       if (error === null) return;
-      fill(banner, h('span', {}, `This page may be out of date: ${error.message || error}`),
+      fill(banner, h('span', {}, `This page may be out of date: ${sentence(error.message || String(error))}`),
         h('button', {type: 'button', class: 'button small', on: {click: retry}}, 'Try again'));
     },
   };

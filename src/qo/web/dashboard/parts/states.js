@@ -1,6 +1,7 @@
 // Placeholders of a view: loading, failed, empty.
 
 import {h} from './dom.js';
+import {sentence} from './format.js';
 
 export function loading() {
   return h('div', {class: 'state', role: 'status', 'data-state': 'loading'},
@@ -18,7 +19,7 @@ const ADVICE = {
 export function failure(error, retry) {
   return h('div', {class: 'state', role: 'alert', 'data-state': 'error'},
     h('h2', {}, error.code === 'not_found' ? 'Task not found' : 'Request failed'),
-    h('p', {}, error.message || String(error)),
+    h('p', {}, sentence(error.message || String(error))),
     ADVICE[error.code] && h('p', {class: 'quiet'}, ADVICE[error.code]),
     h('p', {}, h('button', {class: 'button', type: 'button', on: {click: retry}}, 'Try again')));
 }

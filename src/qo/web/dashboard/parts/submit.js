@@ -1,6 +1,7 @@
 // Submits a form, once at a time. An error is shown in the form, which keeps its content.
 
 import {h} from './dom.js';
+import {sentence} from './format.js';
 
 export const problemLine = () => h('p', {class: 'bad', role: 'alert', hidden: true});
 
@@ -12,7 +13,7 @@ export async function submit(button, problem, send) {
     return true;
   } catch (error) {
     problem.hidden = false;
-    problem.textContent = error.message;
+    problem.textContent = sentence(error.message);
     return false;
   } finally {
     button.disabled = false;

@@ -1,6 +1,7 @@
 // Short messages about the outcome of an action, also for screen readers.
 
 import {h} from './dom.js';
+import {sentence} from './format.js';
 
 const DURATION = 6000; // milliseconds
 
@@ -14,4 +15,4 @@ export function say(message, kind = 'good') {
   setTimeout(() => toast.remove(), DURATION);
 }
 
-export const complain = (error) => say(error.message || String(error), 'bad');
+export const complain = (error) => say(sentence(error.message || String(error)), 'bad');
