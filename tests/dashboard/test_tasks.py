@@ -58,7 +58,7 @@ def test_filters_narrow_and_the_address_says_so(seen: Seen, waiting: list[str]):
 
 def test_back_off_and_schedules_are_visible(seen: Seen, waiting: list[str]):
     seen.go("#/tasks?type=listed")
-    expect(seen.row(waiting[0])).to_contain_text(re.compile("due in .* d"))
+    expect(seen.row(waiting[0])).to_contain_text(re.compile("due in .* y"))
     again = seen.queue.submit("stumble", {"reason": "hung up"}, max_retries=9)
     task = seen.queue.until(again, "pending")
     seen.go("#/tasks?type=stumble")
@@ -134,7 +134,7 @@ def test_some_are_selected_and_acted_on_and_refusals_are_told(seen: Seen, waitin
         seen.row(task).get_by_role("checkbox").check()
     expect(page.locator(".selection")).to_contain_text("2 tasks selected")
     page.locator(".selection").get_by_role("button", name="Replay").click()
-    seen.told("2 tasks not replayed; the first: it is pending")
+    seen.told("2 tasks not replayed; the first: the task is pending")
     page.locator(".selection").get_by_role("button", name="Cancel").click()
     seen.dialog("Cancel")
     seen.told("2 tasks cancelled.")

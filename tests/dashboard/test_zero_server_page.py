@@ -87,7 +87,7 @@ async def test_a_link_shows_the_whole_queue_and_keeps_nothing(place: Place, queu
     await expect(page.locator("[data-version=from] option")).to_have_count(3)
 
     await go(page, f"#/tasks/{ids[Status.RUNNING]}")
-    await expect(page.locator("[data-lease]")).to_contain_text("lease ends in", timeout=PATIENCE)
+    await expect(page.locator("[data-lease]")).to_contain_text("expires in", timeout=PATIENCE)
 
     await go(page, "#/workers")
     await expect(page.locator("[data-worker=crane-7]")).to_contain_text("12", timeout=PATIENCE)

@@ -10,7 +10,9 @@ export const short = (value) => (Math.abs(value) < 10_000 ? NUMBER.format(value)
 export const instant = (iso) => INSTANT.format(new Date(iso));
 export const clock = (iso) => CLOCK.format(new Date(iso));
 
-// 0.42 s, 12 s, 3 min, 2 h 5 min, 4 d
+const YEAR = 365 * 86_400; // seconds
+
+// 420 ms, 12 s, 3 min, 2 h 5 min, 4 d, 2 y
 export function duration(seconds) {
   if (!Number.isFinite(seconds)) return 'unknown';
   const s = Math.abs(seconds);
@@ -20,7 +22,8 @@ export function duration(seconds) {
   if (s < 60) return `${Math.floor(s)} s`;
   if (s < 3600) return pair(s, 60, 'min', 1, 's', 10);
   if (s < 86_400) return pair(s, 3600, 'h', 60, 'min', 10);
-  return pair(s, 86_400, 'd', 3600, 'h', 10);
+  if (s < YEAR) return pair(s, 86_400, 'd', 3600, 'h', 10);
+  return pair(s, YEAR, 'y', 86_400, 'd', 2);
 }
 
 function pair(seconds, unit, name, smaller, smallerName, most) {
