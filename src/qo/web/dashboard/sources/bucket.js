@@ -10,7 +10,7 @@ import {ACTIONS, STATUSES} from './rules.js';
 import {S3, StoreError} from './s3.js';
 import {isControl, isWorker} from './shapes.js';
 import {lastHour} from './stats.js';
-import {countLanes, laneName, summarise, unhandledLanes} from './summary.js';
+import {consumersIn, countLanes, laneName, summarise, unhandledLanes} from './summary.js';
 import {iso} from './values.js';
 
 const LAYOUTS = {tasks: TasksLayout, one: OneLayout};
@@ -18,6 +18,7 @@ const PAGE_SIZE = 200; // tasks, for an action on all matching ones
 const DEAD_AFTER = 90; // seconds without a heartbeat, as in qo.notes
 const POLL_INTERVAL = 5000; // milliseconds
 const CONTROL = 'control'; // the note with the controls
+const CONSUMERS = 'consumers'; // the note with what clients dequeue
 const NO_CONTROLS = {paused: false, paused_queues: [], paused_types: [], rate_limit: 0, rate_limits: {}, draining: []};
 
 export async function open(config) {
@@ -63,10 +64,18 @@ export class BucketSource {
     ]);
     const now = this.#layout.now();
     const {remarks, ...seen} = survey;
-    this.#unhandled = unhandledLanes(countLanes(seen), workers);
+    this.#unhandled = await this.#unhandledLanes(seen, workers, now);
     const throughput = lastHour(stats.notes, now);
     if (!stats.isComplete) remarks.push('Not all statistics have been read yet, so the actual throughput is higher.');
-    return {...summarise({...seen, now, workers, control: controlsIn(control)}), throughput, remarks};
+    return {...summarise({...seen, now, workers, unhandled: this.#unhandled, control: controlsIn(control)}), throughput, remarks};
+  }
+
+  /** Reads what clients dequeue only if no worker handles some tasks. */
+  async #unhandledLanes(survey, workers, now) {
+    const counted = countLanes(survey);
+    const found = unhandledLanes(counted, workers);
+    if (!found.size) return found;
+    return unhandledLanes(counted, workers, consumersIn(await this.#layout.notes.read(CONSUMERS), now));
   }
 
   async tasks(filter = {}) {

@@ -8,7 +8,7 @@ import {iso} from './values.js';
 const MAX_FAILURES = 10;
 
 /** lanes: [[queue, type, status, priority, number], …]; without them the rows are counted. */
-export function summarise({rows, lanes, now, control, workers, exact}) {
+export function summarise({rows, lanes, now, control, workers, unhandled, exact}) {
   const counted = countLanes({rows, lanes});
   const counts = zero();
   const types = new Map(); // Maps, because a type can be called `constructor`
@@ -16,14 +16,14 @@ export function summarise({rows, lanes, now, control, workers, exact}) {
   for (const [queue, type, status, , number] of counted) {
     for (const sum of [counts, under(types, type), under(queues, queue)]) sum[status] += number;
   }
-  const unhandled = sumByType(unhandledLanes(counted, workers));
+  const unhandledTypes = sumByType(unhandled);
   const waiting = rows.filter((row) => row.status === 'pending');
   const oldest = oldestBy(waiting, 'queue', now);
   const liveTypes = liveTypesBy(counted);
   return {
     at: iso(now),
     counts,
-    types: listed(types, 'type').map((each) => ({...each, unhandled: unhandled.get(each.type) ?? 0})),
+    types: listed(types, 'type').map((each) => ({...each, unhandled: unhandledTypes.get(each.type) ?? 0})),
     queues: listed(queues, 'queue').map((each) => ({
       ...each,
       live_types: liveTypes.get(each.queue)?.size ?? 0,
@@ -60,9 +60,10 @@ export function countLanes({rows, lanes}) {
 
 export const laneName = (queue, type) => JSON.stringify([queue, type]);
 
-/** The number of pending tasks that no worker handles, by laneName, as `unhandled_lanes` in qo/handled_types.py. */
-export function unhandledLanes(counted, workers) {
-  const active = workers.filter(({status}) => status === 'busy' || status === 'idle');
+/** The number of pending tasks that nothing handles, by laneName, as `unhandled_lanes` in qo/handled_types.py. `consumers`
+ * are the queues and types that clients take: [{queues, types}]. */
+export function unhandledLanes(counted, workers, consumers = []) {
+  const active = [...workers.filter(({status}) => status === 'busy' || status === 'idle'), ...consumers];
   const running = new Set(counted.filter(([, , status, , number]) => status === 'running' && number > 0).map(([queue, type]) => laneName(queue, type)));
   const takes = (names, name) => !names.length || names.includes(name);
   const sums = new Map();
@@ -73,6 +74,14 @@ export function unhandledLanes(counted, workers) {
     sums.set(lane, (sums.get(lane) ?? 0) + number);
   }
   return sums;
+}
+
+/** The note of qo/handled_types.py: what clients take with `dequeue`. */
+export function consumersIn(note, now) {
+  return Object.entries(note?.until ?? {}).filter(([, until]) => until > now).map(([key]) => {
+    const at = key.indexOf('/');
+    return {queues: [key.slice(0, at)].filter(Boolean), types: [key.slice(at + 1)].filter(Boolean)};
+  });
 }
 
 function sumByType(lanes) {
