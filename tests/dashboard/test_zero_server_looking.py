@@ -231,7 +231,7 @@ async def test_a_long_queue_costs_no_more_than_a_bounded_number_of_requests(many
     seen, pages = answer.value, -(-MANY // 1000)
     assert answer.requests <= READ_AT_MOST + 2 * 16 * pages + 20
     assert seen["counts"] == {status.value: stats[status.value] for status in Status}
-    assert not seen["exact"] and "Finished tasks as counted at" in seen["remarks"][0]
+    assert not seen["exact"] and "Finished tasks were counted at" in seen["remarks"][0]
     assert {line["queue"]: line["pending"] for line in seen["queues"]} == {
         "main": MANY // 2,
         "mail": MANY // 2,
