@@ -14,7 +14,7 @@ from redis import Redis
 from qo.clock import system_clock
 from qo.engine import Engine
 from qo.engines import examine, open_engine
-from qo.engines.redis import RedisEngine
+from qo.engines.redis import RedisEngine, scripts
 from qo.engines.redis.address import address_of
 from qo.engines.redis.doctor import _version
 from qo.errors import InvalidSetting, StorageError
@@ -339,6 +339,67 @@ async def test_a_damaged_task_that_becomes_due_while_a_worker_waits_is_set_aside
     await engine.wait(claim_request(), 0.0)
     assert await claim(engine) == []
     assert [note.name for note in await engine.notes("quarantine/")] == [f"quarantine/tasks/{task_id(0)}"]
+
+
+def dump(redis: Redis, prefix: str) -> dict[str, object]:
+    """All that is stored under a prefix, without receipts."""
+    found: dict[str, object] = {}
+    for key in redis.scan_iter(f"{{{prefix}}}:*"):
+        kind, name = redis.type(key), key.decode().partition("}")[2]
+        if kind == b"hash":
+            found[name] = redis.hgetall(key)
+        elif kind == b"zset":
+            found[name] = redis.zrange(key, 0, -1, withscores=True)
+        elif kind == b"set":
+            found[name] = redis.smembers(key)
+    return found
+
+
+async def test_the_fast_path_of_a_single_task_stores_the_same(
+    redis_server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dumps = []
+    with Redis.from_url(redis_server.url) as redis:
+        for fast_paths in (scripts._FAST_PATHS, {}):
+            monkeypatch.setattr(scripts, "_FAST_PATHS", fast_paths)
+            scripts.script.cache_clear()
+            url, clock = fresh(redis_server), ManualClock()
+            async with opened(url, clock) as engine:
+                for n, options in enumerate(SINGLE_TASKS):
+                    clock.advance(0.1)
+                    assert await engine.add([new(n, **options)]) == [(task_id(n), True)]
+                    assert await engine.add([new(n, **options)]) == [(task_id(n), False)]
+            dumps.append(dump(redis, url.partition("prefix=")[2]))
+    scripts.script.cache_clear()
+    assert dumps[0] == dumps[1]
+    assert len(dumps[0]) > len(SINGLE_TASKS)
+
+
+SINGLE_TASKS: list[dict[str, Any]] = [
+    {},  # the first of its lane
+    {"payload": b"\x00\xff", "trace_id": "t", "timeout": 7.5},
+    {"delay": 5.0},
+    {"run_at": 1.0},
+    {"run_at": 4e9},
+    {"ageing": 0.0},  # goes before the first one
+    {"ageing": float("inf")},
+    {"priority": 0},
+    {"priority": 0},
+    {"needs": ("gpu",)},
+    {"needs": ("gpu",), "retry": RetryPolicy(initial=9.0), "max_retries": 0},
+    {"idempotency_key": "k", "next_id": task_id(99)},
+]
+
+
+async def test_a_single_task_takes_few_calls(engine: RedisEngine, clock: ManualClock, redis_server: Server) -> None:
+    await engine.add([new("first")])
+    clock.advance(1)
+    with Redis.from_url(redis_server.url) as redis:
+        redis.config_resetstat()
+        await engine.add([new(0)])
+        stats = {name: entry["calls"] for name, entry in redis.info("commandstats").items()}
+    assert stats["cmdstat_evalsha"] == 1
+    assert sum(number for name, number in stats.items() if "config" not in name and "info" not in name) <= 9
 
 
 async def test_tasks_not_yet_due_cost_a_claim_nothing(engine: RedisEngine, redis_server: Server) -> None:

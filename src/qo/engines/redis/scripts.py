@@ -31,6 +31,7 @@ _MIN_RETRY_DELAY, _MAX_RETRY_DELAY = 0.02, 0.5
 _MAX_EXCHANGE_SIZE = 4 << 20  # bytes, so that a slow network can carry them within the response timeout
 _LANES_PER_COUNT = 500  # more in one script would block the server for too long
 _READ_ONLY = {"get", "find", "count"}
+_FAST_PATHS = {"add": "single_add"}  # run before the prelude, and end the script or leave everything to it
 _LIBRARIES = {  # in order, with the scripts that use them; every script uses the prelude
     "heads": {"add", "apply", "claim", "set_aside", "migrate"},
     "merge": {"claim", "find"},
@@ -46,12 +47,16 @@ class Script(NamedTuple):
 @cache
 def script(name: str) -> Script:
     folder = files("qo.engines.redis") / "lua"
-    parts = ["prelude", *(library for library, users in _LIBRARIES.items() if name in users), name]
+    parts = [*_fast_path(name), "prelude", *(library for library, users in _LIBRARIES.items() if name in users), name]
     known = format_of(FORMAT, additive=ADDITIVE)
     text = "\n".join((folder / f"{part}.lua").read_text("utf-8") for part in parts)
     for placeholder, value in (("{format}", known.format), ("{since}", known.since), ("{qo}", known.qo)):
-        text = text.replace(placeholder, str(value), 1)
+        text = text.replace(placeholder, str(value))
     return Script(text, sha1(text.encode(), usedforsecurity=False).hexdigest(), name not in _READ_ONLY)
+
+
+def _fast_path(name: str) -> list[str]:
+    return [_FAST_PATHS[name]] if name in _FAST_PATHS else []
 
 
 class ScriptRunner:
