@@ -125,6 +125,6 @@ def _address(bucket: str, prefix: str, **options: str) -> str:
 def _abandon(loop: asyncio.AbstractEventLoop, engine: FlushedDatabase) -> None:
     """Runs in any thread: the garbage collector calls it."""
     try:
-        loop.call_soon_threadsafe(engine.let_go)
+        loop.call_soon_threadsafe(engine.abandon)
     except RuntimeError:  # the loop is closed
         return

@@ -1,4 +1,4 @@
-"""Buckets for the tests of layouts: one that dies, one that takes its time."""
+"""Buckets for the tests of layouts: one whose process dies, and a slow one."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -10,11 +10,11 @@ T = TypeVar("T")
 
 
 class Killed(BaseException):
-    """The process is gone: nothing it does reaches the store any more."""
+    """The process is dead: none of its requests reaches the store any more."""
 
 
 class DyingBucket:
-    """Does so many requests, then the process that uses it is dead."""
+    """Serves a number of requests, after which the process that uses it is dead."""
 
     def __init__(self, bucket: Bucket, lives: int) -> None:
         self._bucket, self.lives = bucket, lives
@@ -25,7 +25,7 @@ class DyingBucket:
         self.lives -= 1
         answer = await request()
         if self.lives <= 0:
-            raise Killed  # done, but nobody is left to hear of it
+            raise Killed  # the request was served, but the process is dead
         return answer
 
     async def get(self, key: str) -> Blob | None:
@@ -49,7 +49,7 @@ class DyingBucket:
 
 
 class SlowBucket:
-    """As far away as a cloud: writes take `writing` seconds, reads and listings `reading`."""
+    """As slow as a cloud store: writes take `writing` seconds, reads and listings `reading`."""
 
     def __init__(self, bucket: Bucket, *, writing: float = 0.028, reading: float = 0.025) -> None:
         self._bucket, self._writing, self._reading = bucket, writing, reading

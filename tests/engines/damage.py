@@ -1,4 +1,4 @@
-"""Damage to what a bucket holds, for the contract: the hooks that spoil one stored task or note of a layout."""
+"""Hooks of the contract that damage one stored task or note."""
 
 from collections.abc import Callable
 
@@ -22,7 +22,7 @@ from qo.sqlite_tables.table import SqliteTable
 
 
 async def damage(engine: Engine, task_id: str) -> None:
-    """Spoil one stored task of any engine that keeps tasks outside this process."""
+    """Damage one stored task of any engine with an external store."""
     if isinstance(engine, PostgresEngine):
         await damage_postgres(engine, task_id, "retry = '{\"half'")
     elif isinstance(engine, RedisEngine):
@@ -55,7 +55,7 @@ class DamagedLayouts:
 
 
 class SpoilingBucket(MemoryBucket):
-    """Flips a bit of the next answers that hold a large value or a whole queue. What is stored stays as it is."""
+    """Flips a bit in the next responses with a large value or a whole queue. The stored objects are not changed."""
 
     spoiled_reads = 0
 
@@ -104,7 +104,7 @@ async def damage_sqlite(engine: Engine, task_id: str, setting: str) -> None:
 
 
 async def damage_one(engine: OneObjectEngine, task_id: str) -> None:
-    """Give the task a status that there is not, inside the object."""
+    """Give the task an unknown status in the object."""
     bucket, key = engine._bucket, engine._key
     blob = await retry(lambda: bucket.get(key))
     assert blob is not None

@@ -1,4 +1,4 @@
-"""An event loop whose time jumps: whoever sleeps wakes at once, in order. For tests of back-off and patience."""
+"""An event loop with simulated time: sleepers wake at once, in order. For tests of back-offs and timeouts."""
 
 import asyncio
 import selectors
@@ -40,5 +40,5 @@ async def pass_time(seconds: float) -> None:
 
 
 def loop_clock() -> float:
-    """A wall clock that goes with the running loop, so that a slow machine does not age what a store answers."""
+    """A wall clock that follows the running loop, so that responses do not age on a slow machine."""
     return 1_800_000_000.0 + asyncio.get_running_loop().time()

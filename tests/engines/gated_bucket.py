@@ -1,4 +1,4 @@
-"""A bucket with gates before its writes and behind everything, to see what happens meanwhile; or with the line cut."""
+"""A bucket whose requests wait at gates, so that tests can act meanwhile, or whose connection is cut."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -10,12 +10,12 @@ from qo.errors import OutcomeUnknown, StorageError
 class GatedBucket:
     def __init__(self, bucket: Bucket) -> None:
         self._bucket = bucket
-        self.gate, self.arrived = asyncio.Event(), asyncio.Event()  # before a write is done
-        self.written, self.read = asyncio.Event(), asyncio.Event()  # done, but not answered yet
+        self.gate, self.arrived = asyncio.Event(), asyncio.Event()  # before a write
+        self.written, self.read = asyncio.Event(), asyncio.Event()  # served, but without a response yet
         self.write_answers, self.read_answers = asyncio.Event(), asyncio.Event()
         for gate in (self.gate, self.write_answers, self.read_answers):
             gate.set()
-        self.is_cut = False  # writes time out; whether they arrived, nobody is told
+        self.is_cut = False  # writes time out, and their outcome is unknown
 
     async def get(self, key: str) -> Blob | None:
         blob = await self._bucket.get(key)

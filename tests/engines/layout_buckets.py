@@ -1,4 +1,4 @@
-"""The buckets every layout is tried on. Another one is another line in BUCKETS."""
+"""The buckets on which every layout is tested. A new bucket is one more line in BUCKETS."""
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager

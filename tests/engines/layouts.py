@@ -1,4 +1,4 @@
-"""The bucket layouts, for tests that say the same of each. Another one is another line in LAYOUTS."""
+"""The bucket layouts, for tests that apply to each. A new layout is one more line in LAYOUTS."""
 
 from collections.abc import Callable
 

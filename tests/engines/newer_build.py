@@ -1,4 +1,4 @@
-"""What a build whose format is one higher leaves in a store: its number, and something unknown in every record."""
+"""Stores as a build with the next format leaves them: its format number, and an unknown field in every record."""
 
 import json
 from abc import ABC, abstractmethod
@@ -24,7 +24,7 @@ QO = "9.9.0"  # the version of that build
 
 
 class NewerBuild(ABC):
-    """All of it is done behind the engine's back."""
+    """The store is changed without the engine."""
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -33,11 +33,11 @@ class NewerBuild(ABC):
     async def upgrade(self, *, is_additive: bool) -> None: ...
 
     def forget_checks(self, engine: Engine) -> None:  # noqa: B027 - most stores check with every write
-        """For a store that looks at the format once in a while: let that while be over."""
+        """Make a store that checks the format now and then check it at the next write."""
 
     @abstractmethod
     async def unknown(self) -> list[Any]:
-        """The values of what this build does not know, one for each record that had it."""
+        """The values of the unknown fields, one for each record with such a field."""
 
 
 _DESCRIPTION = len(Description.__struct_fields__)

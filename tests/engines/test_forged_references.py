@@ -1,4 +1,4 @@
-"""Task objects written past qo, with references to what is not theirs: read by nobody, and removed by no deletion."""
+"""Task objects with forged references, written by other programs: the values are neither shown nor removed."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -41,13 +41,13 @@ async def bucket(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterato
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-async def test_a_forged_reference_removes_and_shows_nothing_that_is_not_the_tasks(bucket: Bucket, layout: str) -> None:
+async def test_a_forged_reference_neither_shows_nor_removes_values_of_other_tasks(bucket: Bucket, layout: str) -> None:
     clock = ManualClock()
     engine = LargeValuesEngine(LAYOUTS[layout](bucket, clock), bucket, clock=clock)
     targets = [key for key in FORGED if key and ".." not in key and key[0] != "/" and key != "queue.json"]
     for key in targets:
         await bucket.put(key, b'"secret"', expected=ANY)
-    below = engine.engine  # past the wall, as a hand-written object would be
+    below = engine.engine  # without the wrapper, as another program would write it
     await below.add([new("result")])
     await below.apply([complete(await claim_one(below), reference("notes/control.json", b'"secret"'))])
     await below.add([new(n, payload=reference(key, b'"secret"')) for n, key in enumerate(FORGED)])
@@ -73,7 +73,7 @@ async def test_a_task_with_a_forged_payload_fails_and_the_others_run(layout: str
         await engine.close()
 
 
-async def test_a_store_in_one_database_believes_no_forged_reference_either(tmp_path: Path) -> None:
+async def test_a_store_in_one_database_ignores_forged_references(tmp_path: Path) -> None:
     async with BUCKETS["folder"](ManualClock(), tmp_path) as bucket:
         await bucket.put("admin/tokens.json", b"{}", expected=ANY)
         store = await qo.S3Store.create(bucket)
@@ -85,7 +85,7 @@ async def test_a_store_in_one_database_believes_no_forged_reference_either(tmp_p
         await store.close()
 
 
-def test_only_values_of_the_task_itself_are_its_own() -> None:
+def test_a_reference_is_valid_only_for_values_of_its_own_task() -> None:
     mine, follower = f"data/0/{task_id(0)}/payload_{NAME}", task_id(3)
     named = f"data/0/{task_id(0)}/payload_{follower.replace('-', '')}{NAME}"
     assert own_key(reference(mine, b""), task_id(0), "payload") == mine

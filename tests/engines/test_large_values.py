@@ -1,4 +1,4 @@
-"""Large payloads and results: kept aside by the bucket layouts, unseen by whoever submits and runs tasks."""
+"""Large payloads and results: stored beside the tasks, without producers and workers noticing."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -55,7 +55,9 @@ async def aside(bucket: MemoryBucket) -> list[str]:
     return [key async for key in bucket.keys("data/")]
 
 
-async def test_a_large_payload_and_a_large_result_lie_aside(engine: LargeValuesEngine, bucket: MemoryBucket) -> None:
+async def test_a_large_payload_and_a_large_result_are_stored_as_blobs(
+    engine: LargeValuesEngine, bucket: MemoryBucket
+) -> None:
     await engine.add([new(payload=LARGE), new(1, payload=b"small")])
     assert len(await aside(bucket)) == 1
     tasks = {task.id: task for task in await claim(engine)}
@@ -69,7 +71,7 @@ async def test_a_large_payload_and_a_large_result_lie_aside(engine: LargeValuesE
     assert len(below[0].payload) < 200
 
 
-async def test_what_is_deleted_leaves_nothing_aside(engine: LargeValuesEngine, bucket: MemoryBucket) -> None:
+async def test_a_deleted_task_leaves_no_blobs(engine: LargeValuesEngine, bucket: MemoryBucket) -> None:
     await engine.add([new(payload=LARGE)])
     await engine.apply([complete(await claim_one(engine), LARGE)])
     assert len(await aside(bucket)) == 2
@@ -77,7 +79,7 @@ async def test_what_is_deleted_leaves_nothing_aside(engine: LargeValuesEngine, b
     assert await aside(bucket) == []
 
 
-async def test_a_refused_submission_takes_its_payload_back_and_no_one_elses(
+async def test_a_refused_submission_removes_its_own_payload_only(
     engine: LargeValuesEngine, bucket: MemoryBucket
 ) -> None:
     await engine.add([new(payload=LARGE)])
@@ -87,7 +89,7 @@ async def test_a_refused_submission_takes_its_payload_back_and_no_one_elses(
     assert (await stored(engine)).payload == LARGE
 
 
-async def test_a_large_payload_that_follows_under_a_key_stays_whatever_becomes_of_the_first(
+async def test_the_payload_of_a_successor_stays_when_the_first_task_is_deleted(
     engine: LargeValuesEngine, bucket: MemoryBucket, clock: ManualClock
 ) -> None:
     keyed = [new(payload=LARGE, idempotency_key="k", window=10.0, next_id=task_id(n)) for n in range(1, 4)]
@@ -107,7 +109,7 @@ async def test_a_large_payload_that_follows_under_a_key_stays_whatever_becomes_o
     assert (await claim_one(engine)).payload == (await stored(engine, 2)).payload == LARGE
 
 
-async def test_a_refused_result_is_taken_back(engine: LargeValuesEngine, bucket: MemoryBucket) -> None:
+async def test_a_refused_result_is_removed(engine: LargeValuesEngine, bucket: MemoryBucket) -> None:
     await engine.add([new()])
     task = await claim_one(engine)
     await engine.apply([cancel(task.id)])
@@ -124,7 +126,7 @@ async def test_repeating_a_completion_is_harmless(engine: LargeValuesEngine, buc
     assert (await stored(engine)).result == LARGE
 
 
-async def test_nobody_can_make_up_a_reference(engine: LargeValuesEngine, bucket: MemoryBucket) -> None:
+async def test_a_caller_cannot_forge_a_reference(engine: LargeValuesEngine, bucket: MemoryBucket) -> None:
     await engine.add([new(payload=LARGE)])
     (key,) = await aside(bucket)
     for n, payload in enumerate((reference(key, LARGE), MARK, MARK + b"=x"), start=1):
@@ -132,9 +134,7 @@ async def test_nobody_can_make_up_a_reference(engine: LargeValuesEngine, bucket:
         assert (await stored(engine, n)).payload == payload
 
 
-async def test_a_payload_that_is_gone_fails_its_task_and_no_other(
-    engine: LargeValuesEngine, bucket: MemoryBucket
-) -> None:
+async def test_a_missing_payload_fails_its_task_and_no_other(engine: LargeValuesEngine, bucket: MemoryBucket) -> None:
     await engine.add([new(payload=LARGE), new(1)])
     (key,) = await aside(bucket)
     await bucket.delete(key)
@@ -144,12 +144,12 @@ async def test_a_payload_that_is_gone_fails_its_task_and_no_other(
     assert task.payload == b'{"$missing":"%s"}' % key.encode()
 
 
-async def test_repair_removes_what_a_crash_left_once_it_is_old(
+async def test_repair_removes_old_blobs_that_a_crash_left(
     engine: LargeValuesEngine, bucket: MemoryBucket, clock: ManualClock
 ) -> None:
     await engine.add([new(payload=LARGE)])
     needed = await aside(bucket)
-    for n in (0, 1):  # of a task that is there and of one that is not
+    for n in (0, 1):  # one of an existing task, one of a missing one
         await bucket.put(f"data/{task_id(n)[0]}/{task_id(n)}/payload_{n:032x}", b"left", expected="new")
     await bucket.put("data/readme.txt", b"somebody else's", expected="new")
     assert await engine.repair() == 0
@@ -161,7 +161,7 @@ async def test_repair_removes_what_a_crash_left_once_it_is_old(
 async def test_repair_keeps_the_values_of_a_damaged_task(
     engine: LargeValuesEngine, bucket: MemoryBucket, clock: ManualClock
 ) -> None:
-    """It may be restored, and then needs them."""
+    """The task may be restored and then needs them."""
     await engine.add([new(payload=LARGE), new(1, payload=LARGE)])
     needed = await aside(bucket)
     await DamagedLayouts().damage(engine, task_id(0))
@@ -170,7 +170,7 @@ async def test_repair_keeps_the_values_of_a_damaged_task(
     assert await aside(bucket) == needed
 
 
-async def test_a_value_that_was_spoiled_on_its_way_is_read_again(clock: ManualClock) -> None:
+async def test_a_damaged_response_is_read_again(clock: ManualClock) -> None:
     bucket = SpoilingBucket(clock)
     engine = LargeValuesEngine(LAYOUTS["tasks"](bucket, clock), bucket, clock=clock)
     await engine.add([new(payload=LARGE)])
@@ -180,7 +180,7 @@ async def test_a_value_that_was_spoiled_on_its_way_is_read_again(clock: ManualCl
     await engine.close()
 
 
-async def test_a_payload_out_of_reach_goes_back_to_be_claimed_again(bucket: MemoryBucket, clock: ManualClock) -> None:
+async def test_a_task_whose_payload_cannot_be_read_now_is_released(bucket: MemoryBucket, clock: ManualClock) -> None:
     faulty = FaultyBucket(bucket, Faults(0))
     engine = LargeValuesEngine(LAYOUTS["tasks"](bucket, clock), faulty, clock=clock)
     await engine.add([new(payload=LARGE)])
@@ -191,7 +191,7 @@ async def test_a_payload_out_of_reach_goes_back_to_be_claimed_again(bucket: Memo
     await engine.close()
 
 
-async def test_the_answer_stands_though_cleaning_up_fails(bucket: MemoryBucket, clock: ManualClock) -> None:
+async def test_a_failed_cleanup_does_not_change_the_answer(bucket: MemoryBucket, clock: ManualClock) -> None:
     faulty = FaultyBucket(bucket, Faults(0))
     engine = LargeValuesEngine(LAYOUTS["tasks"](bucket, clock), faulty, clock=clock)
     await engine.add([new(payload=LARGE)])
@@ -204,7 +204,7 @@ async def test_the_answer_stands_though_cleaning_up_fails(bucket: MemoryBucket, 
     await engine.close()
 
 
-async def test_a_queue_takes_what_its_store_has_room_for(tmp_path: Path) -> None:
+async def test_a_client_accepts_payloads_up_to_the_limit_of_its_store(tmp_path: Path) -> None:
     async with connect(f"file://{tmp_path}?payload_limit=300000") as queue:
         submitted = await queue.enqueue("t", "x" * 290_000)
         (task,) = await queue.dequeue("t")
@@ -226,7 +226,7 @@ async def test_other_stores_name_their_limit(url: str, tmp_path: Path) -> None:
             await queue.submit_many([queue.new_task("t", LARGE)])
 
 
-async def test_settings_go_before_the_store(bucket: MemoryBucket, clock: ManualClock) -> None:
+async def test_settings_override_the_limit_of_the_store(bucket: MemoryBucket, clock: ManualClock) -> None:
     engine = LargeValuesEngine(LAYOUTS["tasks"](bucket, clock), bucket, clock=clock)
     async with Client(engine, Settings(payload_limit=10), clock=clock) as queue:
         with pytest.raises(InvalidTask, match="the limit is 10;"):

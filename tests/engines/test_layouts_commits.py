@@ -1,4 +1,4 @@
-"""The whole queue in one object: many who write it, and many calls in one write."""
+"""The whole queue in one object: many writers, and many calls in one write."""
 
 import asyncio
 from collections import Counter
@@ -29,7 +29,7 @@ grouping = pytest.mark.parametrize("layout", GROUPING, indirect=True)
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_of_many_on_a_fresh_object_none_loses_a_task(layout: Layout, seed: int) -> None:
+def test_many_writers_of_a_new_object_lose_no_task(layout: Layout, seed: int) -> None:
     async def race() -> None:
         clock = ManualClock()
         bucket = SlowBucket(MemoryBucket(clock), writing=0.028 + seed / 1000)
@@ -50,8 +50,8 @@ def test_of_many_on_a_fresh_object_none_loses_a_task(layout: Layout, seed: int) 
 
 
 @grouping
-def test_calls_made_together_share_a_write_and_who_is_undisturbed_does_not_read(layout: Layout) -> None:
-    """In a time of its own: a writer looks after a while whether others wait, and a slow machine takes that long."""
+def test_concurrent_calls_share_a_write_and_a_single_writer_does_not_read(layout: Layout) -> None:
+    """In simulated time: a writer polls for contenders after a while, and a slow machine takes that long."""
 
     async def settle_all() -> None:
         clock = ManualClock()
@@ -95,15 +95,15 @@ async def test_one_bad_call_fails_alone(layout: Layout) -> None:
     assert await engine.get([task_id("x")]) == [None]
 
 
-@pytest.mark.parametrize("patience", [0.0, 0.001, 0.02, 0.0279])
-def test_a_cancelled_claim_keeps_nothing(layout: Layout, patience: float) -> None:
+@pytest.mark.parametrize("delay", [0.0, 0.001, 0.02, 0.0279])
+def test_a_cancelled_claim_keeps_nothing(layout: Layout, delay: float) -> None:
     async def cancelled() -> None:
         clock = ManualClock()
         bucket = MemoryBucket(clock)
         engine = layout(SlowBucket(bucket), clock)
         await engine.add([new()])
         claiming = asyncio.create_task(claim(engine))
-        await asyncio.sleep(patience)
+        await asyncio.sleep(delay)
         assert claiming.cancel()
         await engine.close()
         task = await stored(layout(bucket, clock))
@@ -112,7 +112,7 @@ def test_a_cancelled_claim_keeps_nothing(layout: Layout, patience: float) -> Non
     run(cancelled())
 
 
-async def test_each_sees_what_others_do(layout: Layout) -> None:
+async def test_each_engine_sees_what_others_write(layout: Layout) -> None:
     clock = ManualClock()
     bucket = MemoryBucket(clock)
     one, other = layout(bucket, clock), layout(bucket, clock)

@@ -1,4 +1,4 @@
-"""`qo doctor` on a bucket: what lies under qo's names and is not qo's is named, and never touched."""
+"""`qo doctor` on a bucket: foreign objects under qo's prefixes are reported, and never changed."""
 
 from pathlib import Path
 
@@ -34,10 +34,10 @@ async def test_a_folder_in_use_passes(query: str, tmp_path: Path) -> None:
     findings = await found(url)
     assert [name for name, finding in findings.items() if finding.ok is False] == []
     assert findings["contents"].ok
-    assert ("versioning" in findings) == (query == "")  # the other layout's history needs none
+    assert ("versioning" in findings) == (query == "")  # the history of the other layouts needs none
 
 
-async def test_foreign_objects_are_named_and_left_alone_and_work_goes_on(tmp_path: Path) -> None:
+async def test_foreign_objects_are_reported_and_do_not_stop_workers(tmp_path: Path) -> None:
     bucket = FolderBucket(tmp_path)
     for key, data in FOREIGN.items():
         await bucket.put(key, data, expected=NEW)
@@ -59,7 +59,7 @@ async def test_foreign_objects_are_named_and_left_alone_and_work_goes_on(tmp_pat
         assert blob.data == data
 
 
-async def test_what_would_stop_every_worker_is_wrong(tmp_path: Path) -> None:
+async def test_an_object_that_would_stop_every_worker_is_an_error(tmp_path: Path) -> None:
     await FolderBucket(tmp_path).put("queue.json", b"not ours", expected=NEW)
     contents = (await found(f"file://{tmp_path}?layout=one"))["contents"]
     assert contents.ok is False

@@ -1,4 +1,4 @@
-"""The store may keep its answers to itself: what the engine says is the truth all the same."""
+"""Responses of the store may be lost. The answers of the engine are right all the same."""
 
 import asyncio
 import os
@@ -24,14 +24,14 @@ THIRD = 1 / 3
 
 @pytest.mark.parametrize("layout", VARIANTS)
 @pytest.mark.parametrize("first", _BLOCKS)
-def test_with_every_third_answer_lost_every_answer_is_right(first: int, layout: str) -> None:
+def test_every_answer_is_right_while_every_third_response_is_lost(first: int, layout: str) -> None:
     for seed in range(first, first + _BLOCK):
         run(_history(seed, VARIANTS[layout], Faults(seed, lost_response=THIRD)))
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("first", _BLOCKS)
-def test_requests_may_get_lost_or_come_late_too(first: int, layout: str) -> None:
+def test_every_answer_is_right_while_requests_are_lost_or_late(first: int, layout: str) -> None:
     for seed in range(first, first + _BLOCK):
         faults = Faults(seed, lost_request=0.1, lost_response=0.1, late=0.05, refused=0.1, slow=0.1)
         run(_history(seed, LAYOUTS[layout], faults))
@@ -87,7 +87,7 @@ async def _race(seed: int, layout: Layout) -> None:
 
 
 async def _finish(layout: Layout, store: MemoryBucket, clock: ManualClock, told: set[str], finished: list[str]) -> None:
-    """What was left is done; then everything that was acknowledged has one end, and every end that was told is true."""
+    """Finish the remaining tasks. Then every acknowledged task is finished once, as the engine reported it."""
     engine = layout(store, clock)
     clock.advance(60)
     lost = await engine.find(Filter(expired_for=0), limit=999)

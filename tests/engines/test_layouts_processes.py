@@ -16,11 +16,11 @@ from tests.servers.process import KEYS, S3Place
 RACERS = 16
 KILLS = kills(4)
 WORKERS = kills(2)
-PLENTY = 3 * KILLS  # tasks at least: no process is killed before it added some
+MIN_TASKS = 3 * KILLS  # so that no process is killed before it has added some
 
 # Nobody looks behind the index (`hybrid` would, once in a while), and nobody sweeps: what it lacked would be lost.
 OPTIONS = {"tasks": "layout=tasks&index_mode=index-only", "one": "layout=one", "sqlite": "layout=sqlite"}
-EVERY = bool(os.environ.get("QO_TORTURE"))  # the others do the same with other buckets
+EVERY = bool(os.environ.get("QO_TORTURE"))  # other tests cover the remaining combinations on other buckets
 IN_A_FOLDER = [*OPTIONS.values(), *([f"{OPTIONS['tasks']}&versions=true"] if EVERY else [])]
 KILLED_ON_SEAWEED = list(OPTIONS) if EVERY else ["tasks"]
 
@@ -34,14 +34,12 @@ def bucket(seaweed: S3Place, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 @pytest.mark.parametrize("layout", OPTIONS)
-async def test_of_sixteen_processes_on_a_fresh_folder_none_loses_a_task(layout: str, tmp_path: Path) -> None:
+async def test_sixteen_processes_on_a_new_folder_lose_no_task(layout: str, tmp_path: Path) -> None:
     await _race(f"file://{tmp_path}/bucket?{OPTIONS[layout]}", tmp_path, rounds=2)
 
 
 @pytest.mark.parametrize("layout", OPTIONS)
-async def test_of_sixteen_processes_on_a_fresh_bucket_none_loses_a_task(
-    layout: str, tmp_path: Path, bucket: str
-) -> None:
+async def test_sixteen_processes_on_a_new_bucket_lose_no_task(layout: str, tmp_path: Path, bucket: str) -> None:
     await _race(f"{bucket}&{OPTIONS[layout]}", tmp_path, rounds=1)
 
 
@@ -56,7 +54,7 @@ async def _race(url: str, folder: Path, rounds: int) -> None:
 async def test_killed_processes_lose_nothing_in_a_folder(options: str, tmp_path: Path) -> None:
     url = f"file://{tmp_path}/bucket?{options}"
     told = await kill_again_and_again(url, tmp_path, KILLS)
-    assert len(told.added) >= PLENTY
+    assert len(told.added) >= MIN_TASKS
     await check(url, told)
 
 
@@ -65,20 +63,22 @@ async def test_killed_processes_lose_nothing_in_a_folder(options: str, tmp_path:
 async def test_killed_processes_lose_nothing_on_seaweed(layout: str, tmp_path: Path, bucket: str) -> None:
     url = f"{bucket}&{OPTIONS[layout]}"
     told = await kill_again_and_again(url, tmp_path, KILLS, within=0.2)
-    assert len(told.added) >= PLENTY
+    assert len(told.added) >= MIN_TASKS
     await check(url, told)
 
 
 @pytest.mark.timeout(180 + 10 * WORKERS)
 @pytest.mark.parametrize("layout", OPTIONS)
-async def test_what_killed_workers_ran_in_a_folder_is_finished_once_by_another(layout: str, tmp_path: Path) -> None:
+async def test_another_worker_finishes_the_tasks_of_killed_workers_once_in_a_folder(
+    layout: str, tmp_path: Path
+) -> None:
     url = f"file://{tmp_path}/bucket?{OPTIONS[layout]}"
     await check(url, await kill_workers(url, tmp_path, WORKERS))
 
 
 @pytest.mark.timeout(180 + 10 * WORKERS)
 @pytest.mark.parametrize("layout", KILLED_ON_SEAWEED)
-async def test_what_killed_workers_ran_on_seaweed_is_finished_once_by_another(
+async def test_another_worker_finishes_the_tasks_of_killed_workers_once_on_seaweed(
     layout: str, tmp_path: Path, bucket: str
 ) -> None:
     url = f"{bucket}&{OPTIONS[layout]}"

@@ -1,4 +1,4 @@
-"""Layouts of one object: whoever must read it first comes to write, however long those beside it go on."""
+"""Layouts of one object: a process that must read first gets to write, however busy the other writers are."""
 
 import asyncio
 import os
@@ -41,7 +41,7 @@ class SlowToRead(MemoryBucket):
 
 
 class PlainStorage:
-    """Two methods, so no place for a bell."""
+    """A storage with two methods, which has no place for a contention signal."""
 
     def __init__(self, bucket: Bucket) -> None:
         self._bucket = bucket
@@ -63,7 +63,7 @@ ENGINES = {"one": LAYOUTS["one"], "sqlite": LAYOUTS["sqlite"], "plain": plain}
 
 @pytest.mark.parametrize("layout", ENGINES)
 @pytest.mark.parametrize(("writers", "reading"), CROWDS)
-def test_newcomers_write_beside_those_who_never_rest(layout: str, reading: float, writers: int) -> None:
+def test_new_writers_succeed_beside_writers_that_never_pause(layout: str, reading: float, writers: int) -> None:
     simulate(_join(layout, reading, writers), seed=1)
 
 
@@ -73,7 +73,7 @@ async def _join(layout: str, reading: float, writers: int) -> None:
     busy = [ENGINES[layout](bucket, clock) for _ in range(writers)]
     writing = [asyncio.create_task(_write_on(engine, f"w{n}")) for n, engine in enumerate(busy)]
     for n in range(NEWCOMERS):
-        await asyncio.sleep(1)  # of simulated time: they are in their stride
+        await asyncio.sleep(1)  # simulated; the other writers are busy now
         newcomer = ENGINES[layout](bucket, clock)
         assert len(await newcomer.add([new(f"late {n}")])) == 1
         await newcomer.close()
@@ -92,7 +92,7 @@ async def _write_on(engine: Engine, name: str) -> None:
 
 
 @pytest.mark.parametrize("layout", ["one", "sqlite"])
-def test_who_is_alone_writes_without_a_break(layout: str) -> None:
+def test_a_single_writer_does_not_pause(layout: str) -> None:
     rounds = 500
 
     async def write() -> None:

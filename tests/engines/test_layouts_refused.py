@@ -1,4 +1,4 @@
-"""A bucket that may be read but not written: said at once and in plain words, and nothing is kept waiting."""
+"""A bucket that may be read but not written: every call fails at once with a clear error."""
 
 import asyncio
 
@@ -13,7 +13,7 @@ from qo.testing.s3_objects import Request, S3Answer, S3Objects
 from qo.testing.samples import claim, new
 from tests.engines.layouts import LAYOUTS
 
-PATIENCE = 10.0  # seconds until a test gives up
+TIMEOUT = 10.0  # seconds until a test gives up
 
 
 class ReadOnly(S3Objects):
@@ -26,7 +26,7 @@ class ReadOnly(S3Objects):
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-async def test_who_may_not_write_hears_it_at_once(layout: str) -> None:
+async def test_a_writer_without_permission_gets_an_error_at_once(layout: str) -> None:
     objects = ReadOnly("bucket")
     async with S3Server(objects=objects) as server:
         engine = open_engine(f"{server.url}&layout={layout}")
@@ -41,7 +41,7 @@ async def test_who_may_not_write_hears_it_at_once(layout: str) -> None:
         await engine.close()
 
 
-async def test_changes_that_may_not_be_synced_wait_and_one_warning_says_why(caplog: pytest.LogCaptureFixture) -> None:
+async def test_changes_that_cannot_be_flushed_wait_and_one_warning_says_why(caplog: pytest.LogCaptureFixture) -> None:
     objects = ReadOnly("bucket")
     async with S3Server(objects=objects) as server:
         bucket = open_bucket(server.url)
@@ -49,7 +49,7 @@ async def test_changes_that_may_not_be_synced_wait_and_one_warning_says_why(capl
         await engine.open()
         tries = server.requests + 5
         await engine.add([new()])
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT):
             while server.requests < tries:
                 await asyncio.sleep(0)
         with pytest.raises(Refused):

@@ -1,4 +1,4 @@
-"""One object of another's, or on a storage of the user's own."""
+"""The layout `one` over a foreign object, a damaged response, and a user's own storage."""
 
 import asyncio
 
@@ -34,7 +34,7 @@ async def test_an_object_that_is_not_a_queue_is_refused_and_left_alone(junk: byt
     assert blob is not None and blob.data == junk
 
 
-async def test_a_task_is_not_set_aside_for_an_answer_that_was_spoiled_on_its_way(clock: ManualClock) -> None:
+async def test_a_damaged_response_does_not_set_a_task_aside(clock: ManualClock) -> None:
     bucket = SpoilingBucket(clock)
     await OneObjectEngine(bucket, clock=clock).add([new(n) for n in range(3)])
     bucket.spoiled_reads = 1
@@ -45,7 +45,7 @@ async def test_a_task_is_not_set_aside_for_an_answer_that_was_spoiled_on_its_way
 
 
 class CASConflictError(Exception):
-    """As jqueue calls it."""
+    """The error with the name that jqueue uses."""
 
 
 class PlainStorage:
@@ -82,7 +82,7 @@ class TestCreatingStorage(TestPlainStorage):
         return OneObjectEngine(StorageBucket(InMemoryStorage()), clock=clock)
 
 
-def test_brokers_that_begin_together_on_a_plain_storage_lose_nothing() -> None:
+def test_processes_that_start_together_on_a_plain_storage_lose_nothing() -> None:
     async def race() -> None:
         storage = PlainStorage()
         brokers = [OneObjectEngine(StorageBucket(storage)) for _ in range(8)]

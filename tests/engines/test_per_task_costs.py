@@ -1,4 +1,4 @@
-"""What the layout asks of a store, counted."""
+"""The number of requests of the layout `tasks`."""
 
 import asyncio
 import tracemalloc
@@ -14,7 +14,7 @@ from tests.engines.bucket_troubles import SlowBucket
 from tests.engines.fast_time import loop_clock, run
 
 TASKS = 320
-CROWD = 60 * 32  # the fewer there are for each worker, the more often two meet at one
+CONTENDED_TASKS = 60 * 32  # the fewer tasks per worker, the more conflicts
 
 
 async def _live(engine: ObjectPerTaskEngine, worker: str, batch: int, done: Counter[str]) -> None:
@@ -36,40 +36,40 @@ def test_a_task_costs_five_puts_one_get_and_two_deletes_through_its_life() -> No
 
     requests = run(lives())
     assert requests["put"] == 5 * TASKS
-    assert requests["get"] <= TASKS + 1  # the one is the lane's
+    assert requests["get"] <= TASKS + 1  # one for the lane
     assert requests["delete"] == 2 * TASKS
     assert requests["list"] <= TASKS / 32 + 1
 
 
-def test_thirty_two_workers_seldom_reach_for_the_same_task() -> None:
+def test_thirty_two_workers_rarely_try_the_same_task() -> None:
     async def lives() -> Counter[str]:
         store = MemoryBucket(loop_clock)
         bucket = CountingBucket(SlowBucket(store))
-        await ObjectPerTaskEngine(store).add([new(n << 20) for n in range(CROWD)])
+        await ObjectPerTaskEngine(store).add([new(n << 20) for n in range(CONTENDED_TASKS)])
         done: Counter[str] = Counter()
         engines = [ObjectPerTaskEngine(bucket) for _ in range(32)]
         await asyncio.gather(*(_live(engine, f"w{n}", 4, done) for n, engine in enumerate(engines)))
-        assert done == Counter(task_id(n << 20) for n in range(CROWD))  # all of them, each once
+        assert done == Counter(task_id(n << 20) for n in range(CONTENDED_TASKS))  # all tasks, each once
         return bucket.requests
 
     requests = run(lives())
     # One worker alone needs 3 puts, 1 get and 2 deletes a task. Measured here: 3.4, 1.44 to 1.50, and 2.2.
     most = {"put": 3.75, "get": 1.6, "delete": 2.5}
     for kind, number in most.items():
-        assert requests[kind] <= number * CROWD, kind
+        assert requests[kind] <= number * CONTENDED_TASKS, kind
 
 
-def test_an_idle_wait_lists_ever_more_rarely() -> None:
+def test_an_idle_wait_lists_less_and_less_often() -> None:
     async def waits() -> int:
         bucket = CountingBucket(MemoryBucket())
         await ObjectPerTaskEngine(bucket).wait(claim_request(), 60)
         assert set(bucket.requests) == {"list"}
         return bucket.requests["list"]
 
-    assert run(waits()) <= 18  # 100 ms, doubling to 5 s; each looks once
+    assert run(waits()) <= 18  # intervals of 100 ms, doubling to 5 s; one listing each
 
 
-def test_tasks_not_yet_due_cost_a_claim_nothing() -> None:
+def test_tasks_that_are_not_due_cost_a_claim_nothing() -> None:
     async def claims() -> Counter[str]:
         clock = ManualClock()
         store = MemoryBucket(clock)
@@ -129,11 +129,11 @@ def test_a_listing_of_one_shard_reads_only_that_shard() -> None:
         return live.requests, every.requests
 
     live, every = run(lists())
-    assert live == {"list": 2, "get": 16 + 1}  # the shard and what is due later; the one is the lane's
+    assert live == {"list": 2, "get": 16 + 1}  # the shard and what is due later; one for the lane
     assert every == {"list": 1, "get": 32}
 
 
-def test_a_history_the_task_remembers_whole_is_one_request() -> None:
+def test_a_history_that_fits_into_the_document_is_one_request() -> None:
     async def asks() -> Counter[str]:
         store = MemoryBucket()
         engine = ObjectPerTaskEngine(store)
@@ -146,13 +146,13 @@ def test_a_history_the_task_remembers_whole_is_one_request() -> None:
     assert run(asks()) == {"get": 1}
 
 
-def test_a_claim_of_a_deep_queue_looks_only_at_what_comes_first() -> None:
-    """Measured by the memory a claim needs: what it looks at, it holds."""
+def test_a_claim_of_a_deep_queue_reads_only_the_first_entries() -> None:
+    """Measured by the memory of a claim, which holds the entries that it examines."""
 
     async def bytes_of_a_claim() -> int:
         engine = ObjectPerTaskEngine(MemoryBucket(), TasksOptions(ready_page_size=100), clock=ManualClock())
         await engine.add([new(n << 20, type=f"t{n}", priority=n % 10) for n in range(2000)])
-        await claim(engine, limit=1)  # lists what there is
+        await claim(engine, limit=1)  # lists the queue
         tracemalloc.start()
         try:
             assert len(await claim(engine, limit=1)) == 1
@@ -160,4 +160,4 @@ def test_a_claim_of_a_deep_queue_looks_only_at_what_comes_first() -> None:
         finally:
             tracemalloc.stop()
 
-    assert asyncio.run(bytes_of_a_claim()) < 40_000  # 78,000 if each of the 2,000 entries is looked at, 15,000 if not
+    assert asyncio.run(bytes_of_a_claim()) < 40_000  # 78,000 if a claim examines all 2,000 entries, 15,000 if not

@@ -48,9 +48,9 @@ class _StalledBucket(DyingBucket):
 
 @pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize("warm", [True, False], ids=["by its holder", "by another"])
-def test_a_task_is_found_wherever_the_one_who_changes_it_dies(step: str, *, warm: bool) -> None:
+def test_a_task_is_found_wherever_the_process_that_changes_it_dies(step: str, *, warm: bool) -> None:
     deaths = [run(_die(step, lives, warm=warm)) for lives in range(1, MOST_REQUESTS)]
-    assert any(deaths) and not all(deaths)  # every request of the step was the last one once
+    assert any(deaths) and not all(deaths)  # each request of the step was once the last one
 
 
 async def _die(step: str, lives: int, *, warm: bool) -> bool:
@@ -82,7 +82,7 @@ async def _work_goes_on(store: MemoryBucket, clock: ManualClock) -> None:
     """Another process does what workers and monitors do, and the task ends."""
     other = ObjectPerTaskEngine(store, clock=clock)
     for _ in range(4):
-        clock.advance(120)  # leases run out, back-offs end
+        clock.advance(120)  # leases expire and back-offs end
         lost = await other.find(Filter(expired_for=0), limit=9)
         await other.apply([expire(task, luck=0.5, grace=0) for task in lost])
         clock.advance(5)
@@ -142,7 +142,7 @@ def _aside(bucket: Bucket, blobs: Bucket, clock: ManualClock) -> LargeValuesEngi
     return LargeValuesEngine(ObjectPerTaskEngine(bucket, clock=clock), blobs, inline=10, clock=clock)
 
 
-def test_a_submission_that_was_taken_for_dead_adds_no_second_task() -> None:
+def test_a_submission_that_was_considered_dead_adds_no_second_task() -> None:
     async def submit() -> None:
         clock = ManualClock()
         store = MemoryBucket(clock)

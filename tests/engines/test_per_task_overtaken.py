@@ -1,4 +1,4 @@
-"""Our write landed, its answer was lost, and someone built on it before we could read it back."""
+"""A write succeeds, its response is lost, and another process changes the task before the write is read back."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -14,7 +14,7 @@ from tests.engines.fast_time import run
 
 
 class Overtaken(MemoryBucket):
-    """The answer to the next write of a matching key is lost, and until then others have been busy."""
+    """Loses the response to the next write of a matching key, after other processes have written."""
 
     def __init__(self, clock: ManualClock) -> None:
         super().__init__(clock)
@@ -61,7 +61,7 @@ def test_a_claim_that_was_cancelled_before_it_was_read_back_cannot_be_completed(
     run(work(OneObjectEngine, "queue.json"))
 
 
-def test_a_completion_that_was_followed_by_many_writes_is_not_told_to_have_failed() -> None:
+def test_a_completion_that_was_followed_by_many_writes_is_not_reported_as_failed() -> None:
     async def work() -> None:
         clock = ManualClock()
         bucket = Overtaken(clock)

@@ -1,4 +1,4 @@
-"""The index can be made whole from the tasks; what is not ours is left alone."""
+"""Repair rebuilds the index from the tasks, and does not touch foreign objects."""
 
 import asyncio
 import random
@@ -52,7 +52,7 @@ async def test_repair_removes_what_is_stale_and_leaves_what_is_young() -> None:
     await engine.apply([complete(await claim_one(engine))])
     await engine.close()
     await bucket.put(orphan, b"{}", expected=ANY)  # a clean-up that did not happen
-    await bucket.delete("tasks/0/" + task_id(1) + ".json")  # a submission under way: its entry comes first
+    await bucket.delete("tasks/0/" + task_id(1) + ".json")  # a submission in progress: its index entry is written first
     engine = ObjectPerTaskEngine(bucket, clock=clock)
     await engine.repair()
     await engine.close()
@@ -64,7 +64,7 @@ async def test_repair_removes_what_is_stale_and_leaves_what_is_young() -> None:
     assert stale not in await _keys(bucket, "ready/")
 
 
-async def test_a_deleted_task_leaves_a_grave_for_an_hour_and_its_place_can_be_taken() -> None:
+async def test_a_deleted_task_leaves_a_tombstone_for_an_hour_and_its_id_can_be_used_again() -> None:
     clock = ManualClock()
     bucket = MemoryBucket(clock)
     engine = ObjectPerTaskEngine(bucket, clock=clock)
@@ -85,7 +85,7 @@ async def test_a_deleted_task_leaves_a_grave_for_an_hour_and_its_place_can_be_ta
 
 
 @pytest.mark.parametrize("junk", [b"", b"{}", b"\xff\xfe", b'{"task":{"id":"x"}}', b"[]"])
-async def test_what_cannot_be_read_is_left_alone(junk: bytes, caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_unreadable_object_is_left_alone(junk: bytes, caplog: pytest.LogCaptureFixture) -> None:
     clock = ManualClock()
     bucket = MemoryBucket(clock)
     engine = ObjectPerTaskEngine(bucket, clock=clock)
@@ -104,19 +104,21 @@ async def test_what_cannot_be_read_is_left_alone(junk: bytes, caplog: pytest.Log
     await engine.count()
     assert {*foreign, damaged} <= set(await _keys(bucket)) and damaged in engine.quarantined
     assert len([line for line in caplog.messages if damaged in line]) == 1
-    assert await engine.delete([task_id(0)]) == [True]  # only when asked to
+    assert await engine.delete([task_id(0)]) == [True]  # only an explicit deletion removes it
     await engine.close()
     assert damaged not in await _keys(bucket) and set(foreign) <= set(await _keys(bucket))
 
 
-async def test_a_hybrid_engine_finds_tasks_the_index_does_not_know() -> None:
+async def test_a_hybrid_engine_finds_tasks_without_index_entries() -> None:
     clock = ManualClock()
     bucket = MemoryBucket(clock)
     await ObjectPerTaskEngine(bucket, clock=clock).add([new(0)])
     for key in await _keys(bucket, "ready/"):
         await bucket.delete(key)
     assert await claim(ObjectPerTaskEngine(bucket, TasksOptions(index_mode=IndexMode.INDEX_ONLY), clock=clock)) == []
-    assert await claim(ObjectPerTaskEngine(bucket, TasksOptions(), clock=clock)) == []  # not yet: looking is expensive
+    assert (
+        await claim(ObjectPerTaskEngine(bucket, TasksOptions(), clock=clock)) == []
+    )  # not yet, because a scan is expensive
     assert len(await claim(ObjectPerTaskEngine(bucket, TasksOptions(scan_interval=0.0), clock=clock))) == 1
 
 
@@ -138,7 +140,7 @@ def test_a_cancelled_claim_keeps_nothing(after: float) -> None:
     run(cancelled())
 
 
-async def test_a_flipped_bit_in_counts_that_another_process_shares_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_flipped_bit_in_shared_counts_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(task_counts, "_SHARED_COUNT_SIZE", 3)
     clock = ManualClock()
     bucket = MemoryBucket(clock)

@@ -45,7 +45,7 @@ def test_a_url_names_the_layout_and_its_options() -> None:
         "layout=one&payload_limit=lots",
     ],
 )
-def test_what_makes_no_sense_is_refused(query: str, tmp_path: Path) -> None:
+def test_an_invalid_option_is_refused(query: str, tmp_path: Path) -> None:
     with pytest.raises(InvalidSetting):
         open_engine(f"file://{tmp_path}?{query}")
 

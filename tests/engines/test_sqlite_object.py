@@ -1,4 +1,4 @@
-"""One database in a bucket: what it holds, what may lie there already, what calls together cost."""
+"""One database in a bucket: its content, foreign objects in its place, and the cost of concurrent calls."""
 
 import asyncio
 from pathlib import Path
@@ -22,7 +22,7 @@ from qo.testing.samples import claim, claim_request, new, stored, task_id
 KEY = "queue.sqlite"
 
 
-async def test_reads_made_together_share_a_look() -> None:
+async def test_concurrent_reads_share_a_download() -> None:
     bucket = CountingBucket(MemoryBucket())
     engine = SqliteObjectEngine(bucket)
     await asyncio.gather(*(stored_or_none(engine, n) for n in range(50)))
@@ -33,7 +33,7 @@ async def stored_or_none(engine: SqliteObjectEngine, n: int) -> None:
     assert await engine.get([task_id(n)]) == [None]
 
 
-async def test_what_is_empty_is_not_sent_with_every_write() -> None:
+async def test_empty_pages_are_not_sent_with_every_write() -> None:
     bucket, clock = MemoryBucket(), ManualClock()
     engine = SqliteObjectEngine(bucket, clock=clock)
     await engine.add([new(n, payload=bytes(2000)) for n in range(300)])
@@ -74,7 +74,7 @@ FOREIGN = {
 
 
 @pytest.mark.parametrize("kind", FOREIGN)
-async def test_an_object_that_is_not_ours_is_refused_and_left_alone(kind: str) -> None:
+async def test_a_foreign_object_is_refused_and_left_alone(kind: str) -> None:
     data, words = FOREIGN[kind]
     bucket = MemoryBucket()
     await bucket.put(KEY, data, expected=ANY)
@@ -103,7 +103,7 @@ async def test_a_damaged_page_is_noticed_at_the_download(at: float) -> None:
     assert await content(bucket) == data
 
 
-async def test_the_doctor_looks_at_the_object(tmp_path: Path) -> None:
+async def test_the_doctor_examines_the_object(tmp_path: Path) -> None:
     url, bucket = f"file://{tmp_path}?layout=sqlite", FolderBucket(tmp_path)
     engine = SqliteObjectEngine(bucket)
     for words, ok, prepare in (
@@ -116,7 +116,7 @@ async def test_the_doctor_looks_at_the_object(tmp_path: Path) -> None:
         assert [(finding.ok, words in finding.detail) for finding in found] == [(ok, True)]
 
 
-async def test_a_store_that_was_mended_is_used_again() -> None:
+async def test_a_repaired_store_is_used_again() -> None:
     bucket = MemoryBucket()
     engine = SqliteObjectEngine(bucket)
     await engine.add([new()])
@@ -134,7 +134,7 @@ async def test_a_file_of_the_sqlite_engine_may_be_uploaded_and_the_object_opened
     there = SqliteEngine(path)
     await there.open()
     await there.add([new(0)])
-    await there.close()  # its write-ahead log is in the file now, and the file says that it has one
+    await there.close()  # merges the write-ahead log into the file, whose header still requires one
     assert path.read_bytes()[18:20] == b"\x02\x02"
     bucket = FolderBucket(tmp_path / "bucket")
     await bucket.put(KEY, path.read_bytes(), expected=ANY)
@@ -151,8 +151,8 @@ async def test_a_file_of_the_sqlite_engine_may_be_uploaded_and_the_object_opened
     await again.close()
 
 
-async def test_claims_made_together_get_a_task_each_under_a_lease_each() -> None:
-    """Some alike, so that they are looked for once; some not."""
+async def test_concurrent_claims_get_a_task_each_under_their_own_leases() -> None:
+    """Some requests are alike, so their tasks are selected together; some are not."""
     clock = ManualClock()
     engine = SqliteObjectEngine(MemoryBucket(clock), clock=clock)
     await engine.add([new(n, type="a" if n % 2 else "b") for n in range(12)])

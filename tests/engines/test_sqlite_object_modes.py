@@ -1,4 +1,4 @@
-"""When a call returns, what reads see, and what a lost race or a silent bucket does: `durable` and `local`."""
+"""Modes `durable` and `local`: when a call returns, what reads see, conflicts, and a bucket that does not respond."""
 
 import asyncio
 import logging
@@ -60,7 +60,7 @@ async def test_a_claim_does_not_see_what_the_bucket_does_not_have() -> None:
     assert [task.id for task in await claiming] == [task_id(0)]
 
 
-async def test_everything_that_waits_goes_with_one_flush_and_a_step_is_a_flush() -> None:
+async def test_one_flush_serves_all_waiting_calls() -> None:
     bucket = CountingBucket(MemoryBucket())
     engine = SqliteObjectEngine(bucket, interval=INF)
     adding = [asyncio.create_task(engine.add([new(n)])) for n in range(20)]
@@ -73,7 +73,7 @@ async def test_everything_that_waits_goes_with_one_flush_and_a_step_is_a_flush()
     assert bucket.requests["put"] == 1
 
 
-def test_an_interval_gathers_and_a_volume_does_not_wait_for_it() -> None:
+def test_an_interval_combines_calls_and_a_volume_does_not_wait_for_it() -> None:
     async def paced() -> None:
         loop, bucket = asyncio.get_running_loop(), CountingBucket(MemoryBucket())
         engine = SqliteObjectEngine(bucket, interval=10.0, volume=5)
@@ -90,7 +90,7 @@ def test_an_interval_gathers_and_a_volume_does_not_wait_for_it() -> None:
     run(paced())
 
 
-async def test_who_wants_to_hear_of_a_lost_race_does_and_is_healthy_again() -> None:
+async def test_a_conflict_is_raised_if_retries_are_off_and_the_next_call_succeeds() -> None:
     bucket = MemoryBucket()
     one, other = (SqliteObjectEngine(bucket, retries_conflicts=False) for _ in range(2))
     await one.open()
@@ -106,7 +106,7 @@ async def test_who_wants_to_hear_of_a_lost_race_does_and_is_healthy_again() -> N
     assert await names(one) == {task_id(0), task_id(1)}
 
 
-async def test_a_stale_engine_that_finds_nothing_looks_again_instead_of_reporting_a_race() -> None:
+async def test_an_outdated_engine_that_finds_nothing_downloads_again_instead_of_raising_a_conflict() -> None:
     bucket = MemoryBucket()
     one, other = (SqliteObjectEngine(bucket, retries_conflicts=False) for _ in range(2))
     await other.open()
@@ -114,7 +114,7 @@ async def test_a_stale_engine_that_finds_nothing_looks_again_instead_of_reportin
     assert await claim(other) != []
 
 
-async def test_a_look_that_was_overtaken_by_a_write_of_ours_does_not_bring_the_old_state_back() -> None:
+async def test_a_download_that_is_older_than_an_upload_is_ignored() -> None:
     bucket = GatedBucket(MemoryBucket())
     engine = SqliteObjectEngine(bucket, retries_conflicts=False)
     await engine.add([new(0)])
@@ -125,10 +125,10 @@ async def test_a_look_that_was_overtaken_by_a_write_of_ours_does_not_bring_the_o
     await engine.add([new(1)])
     bucket.read_answers.set()
     assert await looking == {task_id(0), task_id(1)}
-    await engine.add([new(2)])  # on what we wrote, not on what the look brought
+    await engine.add([new(2)])  # on the uploaded state, not on the downloaded one
 
 
-async def test_an_answer_that_was_overtaken_by_a_look_does_not_bring_the_old_state_back() -> None:
+async def test_an_upload_that_is_older_than_a_download_is_ignored() -> None:
     store = MemoryBucket()
     bucket = GatedBucket(store)
     engine = SqliteObjectEngine(bucket, retries_conflicts=False)
@@ -140,11 +140,11 @@ async def test_an_answer_that_was_overtaken_by_a_look_does_not_bring_the_old_sta
     assert await names(engine) == {task_id(0), task_id(1)}
     bucket.write_answers.set()
     assert await adding == [(task_id(0), True)]
-    await engine.add([new(2)])  # on what the look brought
+    await engine.add([new(2)])  # on the downloaded state
     assert len(await names(engine)) == 3
 
 
-def test_a_write_whose_answer_was_lost_is_known_again_under_the_writes_of_others() -> None:
+def test_a_write_whose_response_was_lost_is_recognised_under_later_writes() -> None:
     async def overtaken() -> None:
         store = MemoryBucket()
         bucket = GatedBucket(store)
@@ -163,7 +163,7 @@ def test_a_write_whose_answer_was_lost_is_known_again_under_the_writes_of_others
     run(overtaken())
 
 
-def test_a_silent_bucket_is_asked_again_and_everyone_is_answered_when_it_comes_back(
+def test_calls_are_retried_until_the_bucket_responds_again(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def outage() -> None:
@@ -185,7 +185,7 @@ def test_a_silent_bucket_is_asked_again_and_everyone_is_answered_when_it_comes_b
     assert len([record for record in caplog.records if "could not be written; retrying" in record.message]) == 1
 
 
-def test_a_caller_is_told_when_retry_timeout_ends_and_nothing_is_kept_that_was_not_told() -> None:
+def test_a_call_fails_after_the_retry_timeout_and_its_changes_are_dropped() -> None:
     async def outage() -> None:
         store = MemoryBucket()
         bucket = GatedBucket(store)
@@ -201,7 +201,7 @@ def test_a_caller_is_told_when_retry_timeout_ends_and_nothing_is_kept_that_was_n
     run(outage())
 
 
-def test_closing_does_not_wait_for_a_dead_bucket_without_end() -> None:
+def test_closing_waits_for_a_dead_bucket_only_so_long() -> None:
     async def outage() -> None:
         bucket = GatedBucket(MemoryBucket())
         engine = SqliteObjectEngine(bucket, retry_timeout=INF)
@@ -217,7 +217,7 @@ def test_closing_does_not_wait_for_a_dead_bucket_without_end() -> None:
     run(outage())
 
 
-async def test_closing_waits_for_a_look_whose_caller_has_left() -> None:
+async def test_closing_waits_for_a_download_whose_caller_was_cancelled() -> None:
     bucket = GatedBucket(MemoryBucket())
     engine = SqliteObjectEngine(bucket)
     bucket.read_answers.clear()
@@ -282,7 +282,7 @@ async def test_what_is_written_during_a_flush_goes_with_the_next() -> None:
     assert engine.lost == 0
 
 
-async def test_a_lost_race_costs_the_local_changes_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_conflict_loses_the_local_changes_and_logs_it(caplog: pytest.LogCaptureFixture) -> None:
     store = MemoryBucket()
     engine = SqliteObjectEngine(store, mode=DurabilityMode.LOCAL, interval=INF)
     await engine.open()
@@ -310,7 +310,7 @@ async def test_a_waiting_local_engine_sees_what_others_wrote() -> None:
     await engine.close()
 
 
-def test_closing_tells_what_a_dead_bucket_never_got() -> None:
+def test_closing_reports_changes_that_a_dead_bucket_never_got() -> None:
     async def outage() -> None:
         bucket = GatedBucket(MemoryBucket())
         engine = SqliteObjectEngine(bucket, mode=DurabilityMode.LOCAL)
@@ -325,7 +325,7 @@ def test_closing_tells_what_a_dead_bucket_never_got() -> None:
 # --- by URL
 
 
-async def test_the_url_says_how(tmp_path: object) -> None:
+async def test_a_url_sets_mode_interval_and_volume(tmp_path: object) -> None:
     url = f"file://{tmp_path}?layout=sqlite&mode=local&interval=inf&volume=2"
     engine = open_engine(url)
     await engine.open()
@@ -343,6 +343,6 @@ async def test_the_url_says_how(tmp_path: object) -> None:
 
 
 @pytest.mark.parametrize("option", ["mode=group", "interval=soon", "interval=-1", "interval=nan", "volume=0", "page=1"])
-def test_an_option_that_makes_no_sense_is_refused(tmp_path: object, option: str) -> None:
+def test_an_invalid_option_is_refused(tmp_path: object, option: str) -> None:
     with pytest.raises(InvalidSetting, match=option.partition("=")[0]):
         open_engine(f"file://{tmp_path}?layout=sqlite&{option}")

@@ -1,4 +1,4 @@
-"""Protocols of engines that acknowledge a write before the bucket has it, or write only when they are told to."""
+"""Protocols of engines that acknowledge a write before the bucket has it, or write when their owner decides."""
 
 from typing import Protocol, runtime_checkable
 
@@ -28,5 +28,5 @@ class FlushedDatabase(Protocol):
     async def flush(self) -> None:
         """Write every change to the bucket now."""
 
-    def let_go(self) -> None:
+    def abandon(self) -> None:
         """Stop the background tasks without waiting for them."""

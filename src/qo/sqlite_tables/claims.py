@@ -63,16 +63,16 @@ class SqliteClaims:
         self.stage(now)
         chosen = self._choose(replace(requests[0], limit=sum(max(0, request.limit) for request in requests)), now)
         left = iter(chosen)
-        hands = [list(islice(left, max(0, request.limit))) for request in requests]
+        shares = [list(islice(left, max(0, request.limit))) for request in requests]
         rows = [
             (n, request.lease_id, request.worker_id, now + request.lease, now, None if request.is_prefetch else now)
-            for request, hand in zip(requests, hands, strict=True)
-            for n in hand
+            for request, share in zip(requests, shares, strict=True)
+            for n in share
         ]
         write_rows(self._db, "claim_each", rows)
         self._transaction.record(encode_list(chosen))
         tasks = read_tasks(self._db, BY_N, chosen, self._lanes)
-        return [[tasks[n] for n in hand] for hand in hands]
+        return [[tasks[n] for n in share] for share in shares]
 
     def _choose(self, request: ClaimRequest, now: float) -> list[int]:
         """The numbers of the first tasks of all eligible lanes, in order. Raises DamageFound."""

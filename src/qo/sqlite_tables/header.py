@@ -16,7 +16,7 @@ _LOG = 2  # in byte 18: write-ahead log mode
 
 class Header(NamedTuple):
     version: int
-    ours: bool
+    is_ours: bool
 
 
 def parse_header(place: object, head: bytes) -> Header | None:
@@ -34,6 +34,6 @@ def parse_header(place: object, head: bytes) -> Header | None:
 def check_header(place: object, head: bytes) -> Header | None:
     """Parse the header. None: it holds no queue yet. Raises StorageError for a database of another application."""
     header = parse_header(place, head)
-    if header is not None and not header.ours:
+    if header is not None and not header.is_ours:
         raise StorageError(f"{place} is a SQLite database of another application; name another file")
     return header

@@ -45,7 +45,7 @@ class SqliteReader:
         parts, values = list[str](), list[Any]()
         for branch in self._branches(where):
             parts.append(
-                f"SELECT n, created_at, id FROM tasks INDEXED BY {branch.place} WHERE {branch.test}{narrow}"  # noqa: S608 - ours
+                f"SELECT n, created_at, id FROM tasks INDEXED BY {branch.place} WHERE {branch.test}{narrow}"  # noqa: S608 - constant names
             )
             values += [*branch.values, *narrowing]
         branches = " UNION ALL ".join(parts)

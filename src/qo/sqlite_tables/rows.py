@@ -176,7 +176,7 @@ def _found(db: apsw.Connection, column: str, keys: Sequence[Any], read: Callable
         try:
             read(key)
         except _DAMAGE as problem:
-            row = db.execute(f"SELECT n, id FROM tasks WHERE {column} = ?", (key,)).fetchone()  # noqa: S608 - ours
+            row = db.execute(f"SELECT n, id FROM tasks WHERE {column} = ?", (key,)).fetchone()  # noqa: S608 - a constant name
             if row is not None:
                 bad.append(BadRow(row[0], str(row[1]), f"its row does not decode: {problem}"))
     return DamageFound(bad)

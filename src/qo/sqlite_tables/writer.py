@@ -69,37 +69,37 @@ class Writer:
         self._transaction = TableTransaction(db)
         self._table = SqliteTable(self._transaction)
 
-    def serve(self, jobs: Sequence[WriterCall]) -> None:
-        if not jobs:
+    def serve(self, calls: Sequence[WriterCall]) -> None:
+        if not calls:
             return
         try:
-            self._try(jobs)
+            self._try(calls)
         except StorageError as error:
-            for job in jobs:  # one error per call: a shared error would collect tracebacks of all callers
-                job.error = type(error)(*error.args)
-                job.error.__cause__ = error.__cause__
+            for call in calls:  # one error per call: a shared error would collect tracebacks of all callers
+                call.error = type(error)(*error.args)
+                call.error.__cause__ = error.__cause__
         except Exception as error:  # noqa: BLE001 - the callers get it: a dead thread would leave them waiting
-            for job in jobs:
-                job.error = error
+            for call in calls:
+                call.error = error
 
-    def _try(self, jobs: Sequence[WriterCall]) -> None:
+    def _try(self, calls: Sequence[WriterCall]) -> None:
         try:
-            self._transact(jobs, self._do)
+            self._transact(calls, self._do)
         except StorageError:
             raise
         except Exception:  # noqa: BLE001 - one call is bad, and fails alone below
-            self._transact(jobs, self._do_apart)
+            self._transact(calls, self._do_apart)
         if self._transaction.has_claimable:
             self._notify()
 
-    def _transact(self, jobs: Sequence[WriterCall], do: Callable[[WriterCall], None]) -> None:
+    def _transact(self, calls: Sequence[WriterCall], do: Callable[[WriterCall], None]) -> None:
         self._guard.begin_write()
         try:
-            self._do_all(jobs, do)
+            self._do_all(calls, do)
         finally:
             self._guard.end_write()
 
-    def _do_all(self, jobs: Sequence[WriterCall], do: Callable[[WriterCall], None]) -> None:
+    def _do_all(self, calls: Sequence[WriterCall], do: Callable[[WriterCall], None]) -> None:
         try:
             if self._db.in_transaction:  # an asynchronous exception interrupted a rollback
                 self._roll_back()
@@ -107,8 +107,8 @@ class Writer:
             if self._transaction.is_outdated:  # a newer qo may have changed the tables
                 check_version(self._db, self._place)
             self._transaction.begin()
-            for job in jobs:
-                do(job)
+            for call in calls:
+                do(call)
             self._transaction.finish()
             self._commit()
         except BaseException as error:
@@ -131,28 +131,28 @@ class Writer:
         if self._db.in_transaction:  # SQLite rolls back by itself when the disk is full
             self._db.execute("ROLLBACK")
 
-    def _do(self, job: WriterCall) -> None:
+    def _do(self, call: WriterCall) -> None:
         """Raises the error that rolls back the transaction, also for a call that refused after it had written."""
-        job.error = None
+        call.error = None
         before = self._db.total_changes()
         try:
-            job.answer = job.work(self._table)
+            call.answer = call.work(self._table)
         except QoError as error:
             if self._db.total_changes() != before:
                 raise _WrittenBefore from error
-            job.error = error
+            call.error = error
 
-    def _do_apart(self, job: WriterCall) -> None:
+    def _do_apart(self, call: WriterCall) -> None:
         """Run a call under a savepoint. Used only after a failure, because savepoints are slow."""
         tally = self._transaction.tally.copy()
         self._db.execute("SAVEPOINT call")
         try:
-            self._do(job)
+            self._do(call)
         except GENERAL:
             raise
         except Exception as error:  # noqa: BLE001 - the caller gets it
             self._db.execute("ROLLBACK TO call")
             self._transaction.undo(tally)
             cause = error.__cause__ if isinstance(error, _WrittenBefore) else error
-            job.error = to_qo_error(self._place, cause) if isinstance(cause, apsw.Error) else cause
+            call.error = to_qo_error(self._place, cause) if isinstance(cause, apsw.Error) else cause
         self._db.execute("RELEASE call")

@@ -101,16 +101,16 @@ def _lock(path: Path) -> FileLocks:
 def _reader(
     path: Path, reading: SqliteReader, file: OpenFile
 ) -> Callable[[Sequence[ConnectionCall | DirectCall]], None]:
-    def serve(jobs: Sequence[ConnectionCall | DirectCall]) -> None:
-        for job in jobs:
+    def serve(calls: Sequence[ConnectionCall | DirectCall]) -> None:
+        for call in calls:
             try:
-                job.answer = job.work(reading)
+                call.answer = call.work(reading)
                 file.check()
             except apsw.Error as error:
-                job.error = to_qo_error(path, error)
-                job.error.__cause__ = error
+                call.error = to_qo_error(path, error)
+                call.error.__cause__ = error
             except Exception as error:  # noqa: BLE001 - the caller gets it
-                job.error = error
+                call.error = error
 
     return serve
 

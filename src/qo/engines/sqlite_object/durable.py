@@ -78,13 +78,13 @@ class DurableMode:
         await self._stored.refresh()
         return work(self._stored.image)
 
-    look = read
+    read_latest = read
 
     async def flush(self) -> None:
         """Flush now, and return when all waiting calls have their answers."""
         waiting = [call.done for call in (*self._in_flight, *self._waiting) if not call.done.done()]
         if waiting:
-            self._flush_timer.hurry()
+            self._flush_timer.trigger()
             await asyncio.wait(waiting)
 
     async def confirmed(self) -> bool:
@@ -97,7 +97,7 @@ class DurableMode:
         """Serve all waiting calls, within `timeout` seconds."""
         writer = self._writer
         if writer is not None:
-            self._flush_timer.hurry()
+            self._flush_timer.trigger()
             await asyncio.wait([writer], timeout=timeout)
             writer.cancel()
             await asyncio.wait([writer])
@@ -107,7 +107,7 @@ class DurableMode:
         self._drop_image()
         self._stored.close()
 
-    def let_go(self) -> None:
+    def abandon(self) -> None:
         """Stop without waiting: the engine was garbage-collected, so no caller waits for an answer."""
         if self._writer is not None:
             self._writer.cancel()

@@ -98,9 +98,9 @@ class SqliteObjectEngine(TableEngine):
         """Write every change to the bucket now, and read its content."""
         await self._store.sync()
 
-    def let_go(self) -> None:
+    def abandon(self) -> None:
         """Stop the background tasks without waiting. For callers that cannot await `close`."""
-        self._store.let_go()
+        self._store.abandon()
 
     # --- the table
 
@@ -130,4 +130,4 @@ class SqliteObjectEngine(TableEngine):
         def poll(image: Image) -> PollResult:
             return PollResult(image.has_ready(request), image.next_at())
 
-        await self._poller.wait(lambda: self._store.look(poll), timeout)
+        await self._poller.wait(lambda: self._store.read_latest(poll), timeout)

@@ -22,21 +22,21 @@ def check_volume(volume: float) -> float:
 
 
 class FlushTimer:
-    """With an infinite interval only `hurry` starts a flush, so that tests control each step."""
+    """With an infinite interval only `trigger` starts a flush, so that tests control each step."""
 
     def __init__(self, interval: float, volume: float) -> None:
         self._interval, self._volume = interval, volume
-        self._hurry = asyncio.Event()
+        self._triggered = asyncio.Event()
         self._last = -float("inf")
 
-    def hurry(self) -> None:
+    def trigger(self) -> None:
         """Flush now."""
-        self._hurry.set()
+        self._triggered.set()
 
     def count(self, waiting: int) -> None:
         """Flush now if this many waiting calls are enough."""
         if waiting >= self._volume:
-            self._hurry.set()
+            self._triggered.set()
 
     async def wait(self) -> None:
         """Return when it is time to flush."""
@@ -45,6 +45,6 @@ class FlushTimer:
         if due_at is None or due_at > loop.time():
             with suppress(TimeoutError):
                 async with asyncio.timeout_at(due_at):
-                    await self._hurry.wait()
-        self._hurry.clear()
+                    await self._triggered.wait()
+        self._triggered.clear()
         self._last = loop.time()

@@ -141,7 +141,7 @@ def _is_blank(key: str, data: bytes) -> bool:
         header = parse_header(key, data[:HEADER])
     except StorageError as error:
         raise StorageError(f"{key} does not hold a queue; examine it and move it away") from error
-    if header is not None and not header.ours:
+    if header is not None and not header.is_ours:
         raise StorageError(f"{key} is a database of another application; move it away, or use another prefix")
     return header is None
 

@@ -78,12 +78,12 @@ class LocalMode:
             self._owned_until = 0.0
             with suppress(StorageError, TimeoutError):  # a bucket that does not respond must not delay local calls
                 async with asyncio.timeout(_CATCH_UP_TIMEOUT):
-                    await self.look(lambda _: None)
+                    await self.read_latest(lambda _: None)
 
     async def read(self, work: Callable[[Image], Answer]) -> Answer:
         return work(await self._current_image())
 
-    async def look(self, work: Callable[[Image], Answer]) -> Answer:
+    async def read_latest(self, work: Callable[[Image], Answer]) -> Answer:
         """Read what other processes wrote, unless this store has changes of its own to flush."""
         if not self._unsynced:
             await self._stored.refresh()
@@ -119,7 +119,7 @@ class LocalMode:
 
     async def sync(self) -> None:
         await self.flush()
-        await self.look(lambda _: None)
+        await self.read_latest(lambda _: None)
 
     @property
     def is_synced(self) -> bool:
@@ -158,7 +158,7 @@ class LocalMode:
             self._flush_loop = asyncio.create_task(self._run_flushes())
         flush_loop = self._flush_loop
         if flush_loop is not None:
-            self._flush_timer.hurry()
+            self._flush_timer.trigger()
             await asyncio.wait([flush_loop], timeout=timeout)
             flush_loop.cancel()
             await asyncio.wait([flush_loop])
@@ -170,13 +170,13 @@ class LocalMode:
         self._drop_image()
         self._stored.close()
 
-    def let_go(self) -> None:
+    def abandon(self) -> None:
         """Stop without waiting, after one last flush: the engine was garbage-collected."""
         self._is_closing = True
         if self._flush_loop is None and self._must_disown():
             self._flush_loop = asyncio.get_running_loop().create_task(self._run_flushes())
         if self._flush_loop is not None:
-            self._flush_timer.hurry()
+            self._flush_timer.trigger()
             self._flush_loop.get_loop().call_later(_LAST_FLUSH_TIMEOUT, self._flush_loop.cancel)
 
     def _must_disown(self) -> bool:
