@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import obstore
 
+from qo.backoff import Backoff
 from qo.bucket import ANY, NEW, Blob
 from qo.buckets.address import BucketAddress
 from qo.buckets.boto_client import open_client, version_ids
@@ -18,14 +19,13 @@ from qo.buckets.store_clock import StoreClock
 from qo.buckets.thread_pool import ThreadPool
 from qo.clock import Clock, system_clock
 from qo.errors import Conflict, StorageError
-from qo.ids import luck
 
 if TYPE_CHECKING:
     from obstore import GetResult, PutMode
 
 T = TypeVar("T")
 _PAGE_SIZE = 1000  # keys in one LIST request
-_BUSY_RETRY_DELAYS = (0.02, 0.04, 0.08, 0.16, 0.32)  # upper bounds
+_BUSY_RETRIES, _FIRST_BUSY_DELAY, _MAX_BUSY_DELAY = 5, 0.02, 0.32
 
 
 class CloudBucket:
@@ -51,11 +51,12 @@ class CloudBucket:
     async def put(self, key: str, data: bytes, *, expected: str) -> str:
         mode = self._mode(expected, key)
         send = partial(self._put, self._path(key), data, mode)
-        for pause in _BUSY_RETRY_DELAYS:
+        backoff = Backoff(_FIRST_BUSY_DELAY, _MAX_BUSY_DELAY, jitter=(0.5, 1.0))
+        for _ in range(_BUSY_RETRIES):
             try:
                 return await self._call(send, key, writing=True)
             except Busy:  # the store did not apply the write, so a retry is safe
-                await asyncio.sleep(pause * (0.5 + luck() / 2))
+                await asyncio.sleep(backoff.next())
         return await self._call(send, key, writing=True)
 
     async def delete(self, key: str) -> None:

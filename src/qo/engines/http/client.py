@@ -12,11 +12,12 @@ from typing import Any, NamedTuple
 import aiohttp
 
 from qo import wire
+from qo.backoff import Backoff
 from qo.engines.http.address import HttpAddress
 from qo.errors import Conflict, InvalidSetting, OutcomeUnknown, QoError, StorageError
-from qo.ids import luck, new_token
+from qo.ids import new_token
 
-_RETRY_DELAYS = (0.05, 0.2, 0.5, 1.0)  # upper bounds of the random delays
+_MAX_RETRIES, _FIRST_RETRY_DELAY, _MAX_RETRY_DELAY = 4, 0.05, 1.0  # delays are random, and this at most
 _MAX_RETRY_AFTER = 5.0  # if the server asks for more, the caller decides how long to wait
 _CONNECT_TIMEOUT, _RESPONSE_TIMEOUT = 5.0, 30.0
 _KEEPALIVE_TIMEOUT = 4.0  # shorter than the servers', so that they rarely close a connection under a request
@@ -74,17 +75,19 @@ class HttpClient:
             raise StorageError(f"{self._address.url} was opened before a fork; open another engine in this process")
         name = name or new_token()
         may_be_applied = False
-        delays = iter(_RETRY_DELAYS)
+        backoff = Backoff(_FIRST_RETRY_DELAY, _MAX_RETRY_DELAY, factor=3.0, jitter=(0.0, 1.0))
+        retries = 0
         while True:
             content = repeat if may_be_applied and repeat is not None else body
             result = await self._attempt(call, content, name, timeout=timeout, is_repeat=may_be_applied)
             if isinstance(result, Reply):
                 return result
             may_be_applied = may_be_applied or result.was_sent
-            delay, retry_after = next(delays, None), result.retry_after or 0.0
-            if delay is None or retry_after > _MAX_RETRY_AFTER:
+            retry_after = result.retry_after or 0.0
+            if retries == _MAX_RETRIES or retry_after > _MAX_RETRY_AFTER:
                 raise _final_error(call, result, may_be_applied=may_be_applied)
-            await asyncio.sleep(max(retry_after, delay * luck()))
+            retries += 1
+            await asyncio.sleep(max(retry_after, backoff.next()))
 
     async def _attempt(
         self, call: str, body: bytes, name: str, *, timeout: float, is_repeat: bool
