@@ -21,7 +21,7 @@ do
       call('HSET', task, 's', state .. lane .. '\0\0', 'd', description, 'p', ARGV[5], 'h1', event .. '\0')
       call('ZADD', prefix .. ':listed:pending:' .. lane, now, id)
       call('ZADD', prefix .. ':lanes:pending', 'GT', now, lane)
-      call('ZADD', prefix .. ':ready:' .. lane, rank, id)
+      call('ZADD', prefix .. ':ready:' .. lane, rank, struct.pack('>d', now) .. id) -- ready_member in prelude.lua
       call('SET', receipt, '1', 'EX', 30)
       return '1'
     end
