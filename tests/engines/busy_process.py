@@ -15,10 +15,10 @@ from qo.ids import new_id, new_token
 from qo.model import ClaimRequest, NewTask, RetryPolicy, Status, complete, release
 
 ENDLESS = 10**9
-LEASE = 0.5  # seconds: short, so that what a killed process held can soon be given to others
+LEASE = 0.5  # seconds; short, so that other processes soon get the tasks of a killed one
 SOON = RetryPolicy(initial=0.01, max=0.01)
-_PATIENCE = 60.0  # seconds until all must be there
-# Its server has imported all this once: what it forks is at work within milliseconds, not half a second.
+_START_DEADLINE = 60.0  # seconds until all processes must run
+# The fork server has imported these modules, so a new process works within milliseconds, not half a second.
 _nursery = multiprocessing.get_context("forkserver")
 _ENGINES = ["sqlite", "postgres", "layouts", "per_task", "one_object", "sqlite_object"]
 _nursery.set_forkserver_preload([__name__, "qo.buckets.folder.bucket", *(f"qo.engines.{name}" for name in _ENGINES)])
@@ -27,17 +27,17 @@ _nursery.set_forkserver_preload([__name__, "qo.buckets.folder.bucket", *(f"qo.en
 def start(
     url: str, log: Path, rounds: int = ENDLESS, *, gate: Barrier | None = None, pause: float = 0.0
 ) -> BaseProcess:
-    """`pause` is the seconds it holds what it claimed, for tests that last."""
+    """`pause`: the seconds between a claim and its settlement, for long tests."""
     process = _nursery.Process(target=_run, args=(url, log, rounds, gate, pause, dict(os.environ)), daemon=True)
     process.start()
     return process
 
 
 def start_at_once(url: str, logs: list[Path], rounds: int) -> list[BaseProcess]:
-    """None begins before all are there."""
+    """Start processes that wait for each other before they begin."""
     gate = _nursery.Barrier(len(logs) + 1)
     processes = [start(url, log, rounds, gate=gate) for log in logs]
-    gate.wait(_PATIENCE)
+    gate.wait(_START_DEADLINE)
     return processes
 
 
@@ -47,7 +47,7 @@ def _run(  # noqa: PLR0917 - the arguments of a process have no names
     os.environ.update(environment)
     descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     if gate is not None:
-        gate.wait(_PATIENCE)
+        gate.wait(_START_DEADLINE)
     asyncio.run(_work(url, descriptor, rounds, pause))
 
 
@@ -67,5 +67,5 @@ async def _work(url: str, log: int, rounds: int, pause: float) -> None:
 
 
 def _new_task() -> NewTask:
-    """One that the workers of `killed_app` can run too."""
+    """A task that the workers of `killed_app` can run too."""
     return NewTask(id=new_id(), queue="q", type="count_up", payload=b'{"n":1}', max_retries=100, retry=SOON)

@@ -34,7 +34,7 @@ async def damage(engine: Engine, task_id: str) -> None:
 
 
 class DamagedLayouts:
-    """Mix it into an EngineContract of layouts."""
+    """A mixin for an EngineContract of layouts."""
 
     async def damage(self, engine: Engine, task_id: str) -> None:
         below = engine.engine if isinstance(engine, LargeValuesEngine) else engine
@@ -80,7 +80,7 @@ def halve(data: bytes) -> bytes:
 
 
 async def damage_redis(engine: Engine, task_id: str, field: str, spoil: Callable[[bytes], bytes] = halve) -> None:
-    """Cut off the end of one field: `s` is the state, which scripts read, `d` the description, which they do not."""
+    """Truncate one field: scripts read the state (`s`), and do not read the description (`d`)."""
     assert isinstance(engine, RedisEngine)
     key = f"{{{engine._address.prefix}}}:task:{task_id}"
     stored = await engine._send("HGET", key, field)

@@ -1,4 +1,4 @@
-"""A process of the tests that uses one SQLite file as it is told: with qo, and with Python's own `sqlite3`."""
+"""A process that uses one SQLite file on request: with qo, and with Python's own `sqlite3`."""
 
 import asyncio
 import multiprocessing
@@ -21,7 +21,7 @@ _DEADLINE = 60.0  # seconds for one command
 
 
 class FileUser:
-    """The side of the test: each call is done by the process, and answered when it is done there."""
+    """The test's end: each method runs in the process and returns when it is done there."""
 
     def __init__(self, path: Path) -> None:
         self._pipe, theirs = _forkserver.Pipe()
@@ -30,7 +30,7 @@ class FileUser:
         theirs.close()
 
     def open(self) -> None:
-        """Open one more engine on the file."""
+        """Open another engine on the file."""
         self._ask("open")
 
     def close(self) -> None:
@@ -38,19 +38,19 @@ class FileUser:
         self._ask("close")
 
     def add(self, *names: int | str) -> list[str]:
-        """Add tasks with the engine that was opened first, each with a call of its own; the ids acknowledged."""
+        """Add tasks with the engine that was opened first, one per call. Returns the acknowledged ids."""
         return list(self._ask("add", *names))
 
-    def look(self) -> int:
+    def count_with_sqlite3(self) -> int:
         """Count the tasks with Python's own sqlite3: connect, read, close."""
-        return int(self._ask("look"))
+        return int(self._ask("count_with_sqlite3"))
 
-    def look_again_and_again(self) -> None:
-        """The same in a thread, until the process ends."""
-        self._ask("look_again_and_again")
+    def keep_reading(self) -> None:
+        """Do the same repeatedly in a thread, until the process ends."""
+        self._ask("keep_reading")
 
     def fork(self) -> int:
-        """Fork the process; the child only sleeps. Its process id."""
+        """Fork the process; the child only sleeps. Returns its process id."""
         return int(self._ask("fork"))
 
     def kill(self) -> None:
@@ -83,7 +83,7 @@ def file_users(path: Path, number: int) -> Iterator[list[FileUser]]:
             user.kill()
 
 
-def look(path: Path) -> int:
+def count_with_sqlite3(path: Path) -> int:
     with closing(sqlite3.connect(path)) as db:
         count: int = db.execute("SELECT count(*) FROM tasks").fetchone()[0]
     return count
@@ -101,7 +101,7 @@ def _serve(path: Path, pipe: Connection) -> None:
 
 
 class _User:
-    """The side of the process."""
+    """The process's end."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -117,8 +117,8 @@ class _User:
     async def add(self, *names: int | str) -> list[str]:
         return [task_id for name in names for task_id, _ in await self._engines[0].add([new(name)])]
 
-    async def look(self) -> int:
-        return look(self._path)
+    async def count_with_sqlite3(self) -> int:
+        return count_with_sqlite3(self._path)
 
     async def fork(self) -> int:
         reading, writing = os.pipe()
@@ -129,9 +129,9 @@ class _User:
         os.read(reading, 1)
         return child
 
-    async def look_again_and_again(self) -> None:
+    async def keep_reading(self) -> None:
         def keep_on() -> None:
             while True:
-                look(self._path)
+                count_with_sqlite3(self._path)
 
         threading.Thread(target=keep_on, daemon=True).start()

@@ -1,12 +1,12 @@
-"""A line to a server that loses answers when told to: a proxy that looks at nothing."""
+"""A proxy that loses responses of a server on request."""
 
 import asyncio
 from contextlib import suppress
 from typing import Self
 
 
-class FaultyLine:
-    """`lose` counts the next answers that are dropped, with their connections, after the server has given them."""
+class FaultyProxy:
+    """Drops the next `lose` responses, with their connections, after the server has sent them."""
 
     def __init__(self, port: int) -> None:
         self._port = port

@@ -1,4 +1,4 @@
-"""A real server in a thread of this process: the routers for workers over the store of a test, or an app."""
+"""A real server in a thread of this process. It serves the routers for workers with the store of a test, or an app."""
 
 import asyncio
 import socket
@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 
 async def admit(request: Request[Any, Any, Any]) -> None:
-    """Everyone: who may call is tested at the whole application."""
+    """Admits every request; authentication is tested with the whole application."""
     put_caller(request, LOCAL_CALLER)
 
 
@@ -42,7 +42,7 @@ def make_app() -> Litestar:
 class Server:
     def __init__(self, app: Litestar | None = None) -> None:
         self.app = app or make_app()
-        # Its protocol named: only then does asyncio turn Nagle's algorithm off, which costs 40 ms an answer.
+        # With the protocol given, asyncio turns off Nagle's algorithm, which delays a response by 40 ms.
         self._socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         self._socket.bind(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}"
@@ -57,7 +57,7 @@ class Server:
         self._loop.close()
 
     def start(self) -> None:
-        self._socket.listen(100)  # whoever calls before the server is ready waits
+        self._socket.listen(100)  # a request before the server is ready waits
         self._thread.start()
 
     def stop(self) -> None:
@@ -66,7 +66,7 @@ class Server:
         self._socket.close()
 
     async def there(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run it on the server's own loop."""
+        """Run a coroutine on the event loop of the server."""
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
 
     @asynccontextmanager

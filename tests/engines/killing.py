@@ -1,4 +1,4 @@
-"""Real processes on one store, racing or killed at random, and what must be true of any store afterwards."""
+"""Real processes that race on one store or are killed at random, and the checks of the store afterwards."""
 
 import asyncio
 import os
@@ -15,13 +15,13 @@ from qo.ids import new_token
 from qo.model import UNFINISHED, ClaimRequest, Event, Filter, Status, complete, expire
 from tests.engines.busy_process import start, start_at_once
 
-AT_WORK = 4  # processes
-PATIENCE = 120.0  # seconds until everything acknowledged must be done
+PROCESSES = 4
+DEADLINE = 120.0  # seconds until everything acknowledged must be completed
 _PAGE = 500
 
 
 def kills(number: int) -> int:
-    """How many: `number` in `make test`, as many times more as `make torture` says, or as QO_KILLS says."""
+    """The number of kills: `number` in `make test`, a multiple of it in `make torture`, or QO_KILLS."""
     return int(os.environ.get("QO_KILLS") or number * int(os.environ.get("QO_TORTURE", "1")))
 
 
@@ -43,7 +43,7 @@ def kill(process: BaseProcess) -> None:
 
 
 def ended(process: BaseProcess) -> int | None:
-    """How it ended."""
+    """The exit code of a process that ends by itself."""
     process.join(60)
     code = process.exitcode
     process.close()
@@ -51,31 +51,31 @@ def ended(process: BaseProcess) -> int | None:
 
 
 class Told(NamedTuple):
-    """What the processes were told."""
+    """The acknowledgements that the processes received."""
 
     added: set[str]
     completed: list[tuple[str, int]]  # task and attempt
 
 
 def race(url: str, folder: Path, racers: int, rounds: int) -> Told:
-    """Processes that begin at the same moment, and end by themselves."""
+    """Run processes that start at the same moment and end by themselves."""
     logs = [folder / f"{n}.log" for n in range(racers)]
     assert [ended(process) for process in start_at_once(url, logs, rounds)] == [0] * racers
     return told(logs)
 
 
 async def kill_again_and_again(url: str, folder: Path, number: int, *, within: float = 0.06) -> Told:
-    """Four processes at work; again and again one is killed at a random moment and another takes its place."""
+    """Run four processes, and repeatedly kill one at a random moment and start another."""
     dice = new_dice()
-    logs = [folder / f"{n}.log" for n in range(number + AT_WORK)]
-    workers = [(start(url, log), log) for log in logs[:AT_WORK]]
+    logs = [folder / f"{n}.log" for n in range(number + PROCESSES)]
+    workers = [(start(url, log), log) for log in logs[:PROCESSES]]
     try:
         for process, log in workers:
             until_busy(log, process)
-        for log in logs[AT_WORK:]:
-            workers.append((start(url, log), log))  # it starts up while the others work
+        for log in logs[PROCESSES:]:
+            workers.append((start(url, log), log))  # it starts while the others run
             await asyncio.sleep(dice.uniform(0.0, within))
-            victim, its_log = workers.pop(dice.randrange(AT_WORK))
+            victim, its_log = workers.pop(dice.randrange(PROCESSES))
             until_busy(its_log, victim)
             kill(victim)
         for process, log in workers:
@@ -95,7 +95,7 @@ def told(logs: list[Path]) -> Told:
 
 
 async def check(url: str, told: Told) -> None:
-    """What was acknowledged is there; then the rest is done; then all of it has one end, and no attempt is missing."""
+    """Check that everything acknowledged is stored, complete the rest, and check that each history is complete."""
     engine = open_engine(url)
     await engine.open()
     try:
@@ -124,8 +124,8 @@ def _check_history(events: list[Event]) -> None:
 
 
 async def finish(engine: Engine) -> None:
-    """Do what is left as any worker and monitor would: nobody sweeps."""
-    until = time.monotonic() + PATIENCE
+    """Complete the remaining tasks as a worker and a monitor would."""
+    until = time.monotonic() + DEADLINE
     left = Filter(statuses=tuple(UNFINISHED))
     while await engine.find(left, limit=1):
         assert time.monotonic() < until, f"not done: {await engine.find(left, limit=10)}"

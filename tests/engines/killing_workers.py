@@ -12,7 +12,7 @@ from qo.client import Client, connect
 from qo.engine import Engine
 from qo.model import UNFINISHED, Filter
 from tests.engines.busy_process import SOON
-from tests.engines.killing import PATIENCE, Told, new_dice
+from tests.engines.killing import DEADLINE, Told, new_dice
 from tests.servers.process import ROOT
 
 QUICK = ("--lease", "1", "--heartbeat", "0.2", "--poll", "0.1", "--check-interval", "0.2", "--expiry-grace", "0.1")
@@ -73,7 +73,7 @@ def children(pid: int) -> list[int]:
 
 async def submit_until_it_hangs(queue: Client, log: Path) -> set[str]:
     added = set[str]()
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(DEADLINE):
         while said(log) is None:
             await asyncio.sleep(0.01)
         while not said(log):
@@ -89,6 +89,6 @@ def said(log: Path) -> str | None:
 
 async def until_done(engine: Engine) -> None:
     left = Filter(statuses=tuple(UNFINISHED))
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(DEADLINE):
         while await engine.find(left, limit=1):
             await asyncio.sleep(0.05)

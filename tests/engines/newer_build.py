@@ -162,7 +162,7 @@ async def _json(bucket: Bucket, key: str) -> dict[str, Any]:
 
 
 def _is_kept(document: dict[str, Any]) -> bool:
-    """In the document, its task, the task's policy and the first event."""
+    """Whether the unknown field is in the document, its task, the task's policy and the first event."""
     if "extra" not in document:
         return False
     event = document["events"][0]

@@ -1,4 +1,4 @@
-"""Engines for the Redis tests, closed whatever happens: a connection left open would fail an innocent test later."""
+"""Engines for the Redis tests, which are always closed: a connection left open would fail a later test."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

@@ -1,4 +1,4 @@
-"""Load for the Redis tests, and what must hold under it: nothing acknowledged is lost or finished twice."""
+"""Load for the Redis tests, and its check: nothing acknowledged is lost or finished twice."""
 
 import asyncio
 import time
@@ -12,7 +12,7 @@ from qo.monitor import Monitor, MonitorSettings
 from qo.worker import Worker, WorkerSettings
 from tests.engines.redis_worker import registry
 
-PATIENCE = 45.0  # seconds until everything acknowledged must be done
+DEADLINE = 45.0  # seconds until everything acknowledged must be completed
 
 
 @asynccontextmanager
@@ -29,7 +29,7 @@ async def at_work(queue: Client) -> AsyncIterator[Worker]:
 
 
 async def produce(queue: Client, acknowledged: list[str], stop: asyncio.Event) -> None:
-    """Submit one after the other; what raised may or may not have landed and is not counted."""
+    """Submit tasks one by one. A submit that raised may have been stored, and is not counted."""
     n = 0
     while not stop.is_set():
         n += 1
@@ -40,7 +40,7 @@ async def produce(queue: Client, acknowledged: list[str], stop: asyncio.Event) -
 
 
 async def all_done(queue: Client, ids: list[str]) -> None:
-    until = time.monotonic() + PATIENCE
+    until = time.monotonic() + DEADLINE
     left = list(ids)
     while left:
         tasks = [task for at in range(0, len(left), 500) for task in await queue.engine.get(left[at : at + 500])]
@@ -65,7 +65,7 @@ async def until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
 
 
 async def under_load(queue: Client, trouble: Callable[[list[str]], Awaitable[None]]) -> list[str]:
-    """What was acknowledged while a worker worked, a producer produced and trouble took its course."""
+    """The ids that were acknowledged while a worker and a producer ran and `trouble` caused failures."""
     acknowledged: list[str] = []
     stop = asyncio.Event()
     async with at_work(queue):

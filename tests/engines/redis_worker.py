@@ -1,4 +1,4 @@
-"""What other processes of the Redis tests do."""
+"""The code that other processes of the Redis tests run."""
 
 import asyncio
 import sys

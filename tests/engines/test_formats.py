@@ -1,4 +1,4 @@
-"""Old and new builds on one store: a format that this build may use is used without loss, a newer one is refused."""
+"""Old and new builds on one store: this build uses a format that allows it without loss, and refuses others."""
 
 import asyncio
 import json
@@ -43,7 +43,7 @@ __all__ = ["url"]  # a fixture
 
 @pytest.fixture(params=["sqlite", "postgres", "redis", "tasks", "one", "sqlite in a bucket"])
 def newer(request: pytest.FixtureRequest, tmp_path: Path) -> NewerBuild:
-    """A store, and the build that will upgrade it."""
+    """A store and the build that upgrades it."""
     match request.param:
         case "sqlite":
             return NewerSqlite(f"sqlite:///{tmp_path}/qo.db")
@@ -85,7 +85,7 @@ async def fill(engine: Engine) -> None:
 
 
 async def use(engine: Engine, name: str) -> None:
-    """All that an engine can do, with what the newer build has left and with something new."""
+    """Every operation of an engine, on tasks of the newer build and on new tasks."""
     assert await engine.add([new(name), new(4)]) == [(task_id(name), True), (task_id(4), False)]
     held = {task.id: task for task in await claim(engine, types=("t",))}
     assert {task_id(4), task_id(5), task_id(name)} <= held.keys()
@@ -102,7 +102,7 @@ async def use(engine: Engine, name: str) -> None:
     assert await engine.delete([again.id]) == [True]
 
 
-async def test_a_build_works_on_while_and_after_a_newer_one_adds_to_the_format(newer: NewerBuild) -> None:
+async def test_a_build_keeps_working_while_and_after_a_newer_one_extends_the_format(newer: NewerBuild) -> None:
     async with opened(newer.url) as running:
         await fill(running)
         await newer.upgrade(is_additive=True)
@@ -114,13 +114,13 @@ async def test_a_build_works_on_while_and_after_a_newer_one_adds_to_the_format(n
 
 
 @pytest.mark.parametrize("newer", ["sqlite", "postgres", "redis", "one", "sqlite in a bucket"], indirect=True)
-async def test_nothing_is_set_aside_where_a_newer_build_writes(newer: NewerBuild) -> None:
-    """What this build cannot read may be sound: the newer one decides."""
+async def test_no_task_is_set_aside_in_a_store_of_a_newer_format(newer: NewerBuild) -> None:
+    """Records that this build cannot read may be valid in the newer format."""
     async with opened(newer.url) as running:
         await running.add([new(n) for n in range(3)])
         await newer.upgrade(is_additive=True)
         await damage(running, task_id(1))
-        for _ in range(2):  # what is set aside is not met again
+        for _ in range(2):  # a task that is set aside is not found again
             with pytest.raises(StorageError, match=r"newer qo"):
                 await running.find(Filter(), limit=9)
         with pytest.raises(StorageError, match=r"newer qo"):
@@ -128,19 +128,19 @@ async def test_nothing_is_set_aside_where_a_newer_build_writes(newer: NewerBuild
 
 
 @pytest.mark.parametrize("newer", ["sqlite", "postgres", "redis", "sqlite in a bucket"], indirect=True)
-async def test_a_claim_that_is_refused_for_one_task_holds_no_other(newer: NewerBuild) -> None:
+async def test_a_claim_that_is_refused_for_one_task_releases_the_others(newer: NewerBuild) -> None:
     async with opened(newer.url) as running:
         await running.add([new(n) for n in range(3)])
         await newer.upgrade(is_additive=True)
         await damage(running, task_id(1))
         with pytest.raises(StorageError, match=r"newer qo"):
             await claim(running, limit=9)
-    async with opened(newer.url) as running:  # what was under way when it was closed is done
+    async with opened(newer.url) as running:  # background releases have ended after close()
         sound = await running.get([task_id(0), task_id(2)])
         assert [task and task.status for task in sound] == [Status.PENDING] * 2
 
 
-async def test_a_format_that_shuts_this_build_out_is_refused_and_left_alone(newer: NewerBuild) -> None:
+async def test_a_format_that_excludes_this_build_is_refused_and_not_changed(newer: NewerBuild) -> None:
     async with opened(newer.url) as running:
         await fill(running)
         held = await stored(running, "running")
@@ -166,7 +166,7 @@ async def test_a_format_that_shuts_this_build_out_is_refused_and_left_alone(newe
     assert len(await newer.unknown()) == 7
 
 
-async def test_a_switch_that_this_build_does_not_know_survives_the_others() -> None:
+async def test_a_control_that_this_build_does_not_know_is_preserved() -> None:
     engine = MemoryEngine()
     await engine.open()
     await engine.write_note("control", b'{"paused": true, "moonlit": [1, {"a": 2}]}', expected=ANY)
@@ -225,7 +225,7 @@ async def _recorded(bucket: MemoryBucket) -> Format:
     return msgspec.json.decode(blob.data, type=Format)
 
 
-async def test_a_damaged_object_does_not_keep_a_queue_from_being_opened() -> None:
+async def test_a_queue_with_a_damaged_object_can_be_opened() -> None:
     bucket = MemoryBucket()
     engine = OneObjectEngine(bucket)
     await engine.add([new(0, type="first"), new(1)])

@@ -26,7 +26,7 @@ def served() -> Iterator[Server]:
 
 
 class AdminNotesStayWithTheServer:
-    """Clients of the port may be workers: tokens are not served through it, and the audit trail is not written."""
+    """The port serves neither tokens nor the audit trail, because its clients may be workers."""
 
     async def test_notes_of_administrators_are_notes_like_any_other(self, engine: Engine) -> None:
         for call in (
@@ -83,7 +83,7 @@ class TestHttpOverSqlite(AdminNotesStayWithTheServer, EngineContract):
             yield engine
             await engine.close()
 
-    @pytest.mark.parametrize("seed", range(3))  # the engines below and the one over memory run all of them
+    @pytest.mark.parametrize("seed", range(3))  # the other engines run all seeds
     async def test_random_histories_are_answered_as_the_model_answers(
         self, engine: Engine, clock: ManualClock, seed: int
     ) -> None:
@@ -105,7 +105,7 @@ class _Roomy(MemoryEngine):
 
 async def test_the_payload_limit_is_that_of_the_servers_store(served: Server) -> None:
     async with served.serving(_Roomy()), Client(HttpEngine(address_of(served.url))) as client:
-        receipt = await client.enqueue("t", "x" * 500_000)  # nothing is known of the server yet
+        receipt = await client.enqueue("t", "x" * 500_000)  # the client does not know the server's limit yet
         assert client.payload_limit == 600_000
         with pytest.raises(InvalidTask, match="the limit is 600,000"):
             await client.enqueue("t", "x" * 600_000)
@@ -115,11 +115,11 @@ async def test_the_payload_limit_is_that_of_the_servers_store(served: Server) ->
         stored = await client.get(task.id)
         assert stored is not None and len(stored.result or b"") > 500_000
     async with served.serving(MemoryEngine()), Client(HttpEngine(address_of(served.url))) as client:
-        with pytest.raises(InvalidTask, match="the limit is 262,144"):  # the server says so
+        with pytest.raises(InvalidTask, match="the limit is 262,144"):  # from the server
             await client.enqueue("t", "x" * 300_000)
 
 
-def test_records_travel_with_the_names_of_their_fields() -> None:
+def test_records_are_encoded_with_field_names() -> None:
     answers: dict[str, object] = {
         "add": [Added(task_id(1), new=True)],
         "count": {CountKey("q", "t", Status.PENDING, 3): 7},

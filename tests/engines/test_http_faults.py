@@ -1,4 +1,4 @@
-"""What the HTTP engine says when answers are lost, servers are away, tokens are wrong."""
+"""The HTTP engine with lost responses, unreachable servers and wrong tokens."""
 
 import asyncio
 import os
@@ -22,7 +22,7 @@ from qo.errors import Conflict, InvalidSetting, InvalidTask, OutcomeUnknown, Sto
 from qo.model import ANY, NEW, Added, ClaimRequest, Filter, NewTask, Note, Status, cancel, complete
 from qo.notes import TOKENS
 from qo.testing.samples import claim_one, claim_request, new, stored, task_id
-from tests.engines.http_faults import FaultyLine
+from tests.engines.http_faults import FaultyProxy
 from tests.engines.http_server import Server, server
 
 
@@ -40,47 +40,47 @@ async def queue(served: Server, request: pytest.FixtureRequest, tmp_path: Path) 
 
 
 @pytest.fixture
-async def line(served: Server) -> AsyncIterator[FaultyLine]:
-    async with FaultyLine(urlsplit(served.url).port or 0) as line:
-        yield line
+async def proxy(served: Server) -> AsyncIterator[FaultyProxy]:
+    async with FaultyProxy(urlsplit(served.url).port or 0) as proxy:
+        yield proxy
 
 
 @pytest.fixture
-async def engine(queue: Client, line: FaultyLine) -> AsyncIterator[HttpEngine]:  # noqa: ARG001 - the line leads to it
-    engine = HttpEngine(address_of(line.url))
+async def engine(queue: Client, proxy: FaultyProxy) -> AsyncIterator[HttpEngine]:  # noqa: ARG001 - behind the proxy
+    engine = HttpEngine(address_of(proxy.url))
     await engine.open()
     yield engine
     await engine.close()
 
 
-# --- lost answers
+# --- lost responses
 
 
-async def test_every_write_whose_answer_was_lost_is_answered_with_the_truth(
-    engine: HttpEngine, line: FaultyLine
+async def test_every_write_whose_response_was_lost_is_answered_truthfully(
+    engine: HttpEngine, proxy: FaultyProxy
 ) -> None:
-    line.lose = 1
+    proxy.lose = 1
     assert await engine.add([new(0), new(1)]) == [(task_id(0), True), (task_id(1), True)]
-    line.lose = 2
+    proxy.lose = 2
     first = await claim_one(engine)
     second = await claim_one(engine)
     assert first.id != second.id and first.attempt == second.attempt == 1
-    line.lose = 1
+    proxy.lose = 1
     assert await engine.apply([complete(first), cancel(second.id)]) == [True, True]
-    line.lose = 1
+    proxy.lose = 1
     assert await engine.delete([first.id]) == [True]
-    line.lose = 1
+    proxy.lose = 1
     version = await engine.write_note("switch", b"on", expected=NEW)
     assert await engine.read_note("switch") == Note("switch", b"on", version)
-    line.lose = 1
+    proxy.lose = 1
     await engine.drop_note("switch")
-    assert line.lost == 7
+    assert proxy.lost == 7
 
 
-async def test_a_server_that_forgot_says_what_landed_and_admits_what_it_cannot_know(
-    engine: HttpEngine, line: FaultyLine, served: Server
+async def test_a_restarted_server_reports_what_was_applied_and_otherwise_that_it_is_unknown(
+    engine: HttpEngine, proxy: FaultyProxy, served: Server
 ) -> None:
-    """As if it had been restarted between the try and its repeat."""
+    """The server forgets its responses, as if it were restarted between an attempt and its repeat."""
 
     class Forgetful(dict[str, object]):
         def get(self, *_: object) -> None:
@@ -89,9 +89,9 @@ async def test_a_server_that_forgot_says_what_landed_and_admits_what_it_cannot_k
     await engine.add([new(0), new(1)])
     task = await claim_one(engine)
     served.app.state["answers"]._known = Forgetful()
-    line.lose = 1
+    proxy.lose = 1
     assert len(await engine.claim(claim_request(limit=1))) == 1
-    line.lose = 1
+    proxy.lose = 1
     assert await engine.apply([complete(task)]) == [True]
     for write in (
         lambda: engine.add([new(5)]),
@@ -99,14 +99,14 @@ async def test_a_server_that_forgot_says_what_landed_and_admits_what_it_cannot_k
         lambda: engine.delete([task.id]),
         lambda: engine.write_note("switch", b"on", expected=NEW),
     ):
-        line.lose = 1
+        proxy.lose = 1
         with pytest.raises(OutcomeUnknown):
             await write()
     assert (await stored(engine, 5)).status is Status.PENDING
     assert await engine.add([new(5)]) == [(task_id(5), False)]
 
 
-async def test_a_first_try_that_arrives_late_claims_nothing_more(served: Server, queue: Client) -> None:
+async def test_a_first_attempt_that_arrives_late_claims_nothing_more(served: Server, queue: Client) -> None:
     await served.there(_add(queue, 4))
     asked = claim_request(limit=2)
     headers = {"Content-Type": wire.MEDIA_TYPE, wire.REQUEST: asked.lease_id}
@@ -121,7 +121,7 @@ async def _add(queue: Client, number: int) -> None:
     await queue.engine.add([new(n) for n in range(number)])
 
 
-async def test_tasks_claimed_for_a_caller_who_left_are_handed_back(engine: HttpEngine) -> None:
+async def test_a_cancelled_claim_releases_its_tasks(engine: HttpEngine) -> None:
     await engine.add([new(0)])
     claiming = asyncio.create_task(engine.claim(claim_request()))
     await asyncio.sleep(0)
@@ -133,10 +133,10 @@ async def test_tasks_claimed_for_a_caller_who_left_are_handed_back(engine: HttpE
     assert (await stored(engine)).status is Status.PENDING
 
 
-# --- servers that are away, busy, or not ours
+# --- unreachable, busy and foreign servers
 
 
-async def test_a_server_that_is_away_is_a_storage_error_with_a_sentence(unused_tcp_port: int) -> None:
+async def test_an_unreachable_server_is_a_storage_error_with_its_address(unused_tcp_port: int) -> None:
     engine = HttpEngine(address_of(f"http://127.0.0.1:{unused_tcp_port}"))
     await engine.open()
     for call in (engine.count(), engine.add([new()]), engine.wait(claim_request(), 1)):
@@ -148,8 +148,8 @@ async def test_a_server_that_is_away_is_a_storage_error_with_a_sentence(unused_t
         await engine.count()
 
 
-class Stumbling(MemoryEngine):
-    """A store that is away for a few calls, or never knows."""
+class FailingAtFirst(MemoryEngine):
+    """A store that raises an error for the first calls."""
 
     def __init__(self, error: StorageError, times: int) -> None:
         super().__init__()
@@ -163,10 +163,10 @@ class Stumbling(MemoryEngine):
 
 
 @pytest.mark.parametrize(("error", "times"), [(StorageError("disk full"), 1), (OutcomeUnknown("cut"), 1)])
-async def test_a_store_that_stumbles_is_asked_again_after_the_time_it_names(
+async def test_a_call_is_repeated_after_the_time_that_the_server_asks_for(
     served: Server, error: StorageError, times: int
 ) -> None:
-    async with served.serving(Stumbling(error, times)):
+    async with served.serving(FailingAtFirst(error, times)):
         engine = HttpEngine(address_of(served.url))
         await engine.open()
         began = asyncio.get_running_loop().time()
@@ -175,7 +175,7 @@ async def test_a_store_that_stumbles_is_asked_again_after_the_time_it_names(
         await engine.close()
 
 
-async def test_errors_arrive_as_themselves(engine: HttpEngine) -> None:
+async def test_errors_keep_their_class(engine: HttpEngine) -> None:
     with pytest.raises(InvalidTask, match="queue: ") as caught:
         await engine.add([new(queue="../etc")])
     assert caught.value.field == "queue"
@@ -188,7 +188,7 @@ async def test_errors_arrive_as_themselves(engine: HttpEngine) -> None:
 
 
 @pytest.mark.parametrize("status", [404, 401, 403, 500])
-async def test_a_server_that_is_not_ours_is_named(status: int) -> None:
+async def test_a_server_that_is_not_qo_is_reported(status: int) -> None:
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         writer.write(b"HTTP/1.1 %d x\r\ncontent-length: 2\r\nconnection: close\r\n\r\nno" % status)
@@ -204,7 +204,7 @@ async def test_a_server_that_is_not_ours_is_named(status: int) -> None:
         await engine.close()
 
 
-# --- what a worker may not do
+# --- requests that are refused
 
 
 @pytest.mark.usefixtures("queue")
@@ -235,7 +235,7 @@ async def test_a_server_that_is_not_ours_is_named(status: int) -> None:
         ("add", {"a": 1}),
     ],
 )
-async def test_what_no_worker_should_send_is_refused(served: Server, call: str, request_: object) -> None:
+async def test_invalid_requests_are_refused(served: Server, call: str, request_: object) -> None:
     async with httpx.AsyncClient(base_url=served.url + wire.PATH) as http:
         headers = {"Content-Type": wire.MEDIA_TYPE}
         response = await http.post(f"/{call}", content=wire.encode(request_), headers=headers)
@@ -244,7 +244,7 @@ async def test_what_no_worker_should_send_is_refused(served: Server, call: str, 
 
 
 @pytest.mark.usefixtures("queue")
-async def test_bodies_are_limited_and_typed(served: Server) -> None:
+async def test_bodies_are_limited_in_size_and_type(served: Server) -> None:
     async with httpx.AsyncClient(base_url=served.url + wire.PATH) as http:
         headers = {"Content-Type": wire.MEDIA_TYPE}
         large = await http.post("/add", content=b"x" * (wire.BODY_LIMIT + 1), headers=headers)
@@ -277,7 +277,7 @@ def test_addresses_and_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
         assert "secret" not in str(caught.value)
 
 
-def test_batches_are_cut_by_size_and_by_number() -> None:
+def test_batches_are_split_by_size_and_by_number() -> None:
     large = [new(n, payload=b"x" * 250_000) for n in range(40)]
     sizes = [len(wire.encode(batch)) for batch in split(large)]
     assert len(sizes) > 1 and max(sizes) < wire.BODY_LIMIT
@@ -290,7 +290,7 @@ async def test_a_batch_of_large_tasks_arrives(engine: HttpEngine) -> None:
     assert sum([len(task.payload) for task in await engine.claim(claim_request(limit=40))]) == 40 * 250_000
 
 
-async def test_doctor_knows_a_server(served: Server, queue: Client, unused_tcp_port: int) -> None:
+async def test_the_doctor_examines_a_server(served: Server, queue: Client, unused_tcp_port: int) -> None:
     await queue.engine.add([new(n, priority=9) for n in range(3)])
     findings = {finding.name: finding for finding in await examine(served.url)}
     assert findings["server"].ok and findings["protocol"].ok and findings["store"].ok
@@ -299,7 +299,7 @@ async def test_doctor_knows_a_server(served: Server, queue: Client, unused_tcp_p
     assert not away.ok and "cannot be reached" in away.detail
 
 
-async def test_everything_of_the_port_travels_unchanged() -> None:
+async def test_messages_of_the_port_are_decoded_unchanged() -> None:
     sample: ClaimRequest = claim_request(per_type_limits={"a": 1}, capabilities=frozenset({"x"}), is_repeat=True)
     assert wire.decode_request("claim", wire.encode(sample)) == sample
     task = NewTask(id=task_id(0), queue="q", type="t", ageing=float("inf"), run_at=1.5, payload=b"\x00\xff")
@@ -309,7 +309,7 @@ async def test_everything_of_the_port_travels_unchanged() -> None:
     assert wire.REQUESTS.keys() == wire.ANSWERS.keys()
 
 
-async def test_an_engine_opened_before_a_fork_says_so(engine: HttpEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_engine_opened_before_a_fork_is_refused(engine: HttpEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "getpid", lambda: -1)
     with pytest.raises(StorageError, match="fork"):
         await engine.count()

@@ -1,4 +1,4 @@
-"""A worker over HTTP, while its server is killed and started again under load."""
+"""A worker over HTTP whose server is killed and restarted under load."""
 
 import asyncio
 import contextlib
@@ -79,7 +79,7 @@ async def test_nothing_is_lost_when_the_server_is_killed_under_load(tmp_path: Pa
                 return await completed() >= done
 
             await until(enough)
-            server.kill()  # -9, in the middle of claims and settlements
+            server.kill()  # SIGKILL, during claims and settlements
     with starting, process(*serve):
 
         async def all_done() -> bool:

@@ -85,7 +85,7 @@ def test_a_url_names_a_server_and_a_schema() -> None:
         ("postgresql://me:s3cret@host/app?schema=Drop%20Table", "not a name"),
     ],
 )
-def test_an_address_that_makes_no_sense_is_refused_without_telling_the_password(url: str, says: str) -> None:
+def test_an_invalid_url_is_refused_without_showing_the_password(url: str, says: str) -> None:
     with pytest.raises(InvalidSetting, match=says) as refusal:
         open_engine(url)
     assert "s3cret" not in str(refusal.value)
@@ -94,7 +94,7 @@ def test_an_address_that_makes_no_sense_is_refused_without_telling_the_password(
 # --- opening
 
 
-async def test_a_server_that_is_away_is_told_in_a_sentence() -> None:
+async def test_an_unreachable_server_is_a_storage_error_without_the_password() -> None:
     engine = open_engine("postgresql://me:s3cret@127.0.0.1:1/app")
     with pytest.raises(StorageError, match="cannot be reached") as refusal:
         await engine.open()
@@ -104,7 +104,7 @@ async def test_a_server_that_is_away_is_told_in_a_sentence() -> None:
     assert finding.ok is False and "s3cret" not in finding.detail
 
 
-async def test_an_engine_that_is_not_open_says_so(url: str) -> None:
+async def test_a_call_to_an_engine_that_is_not_open_is_refused(url: str) -> None:
     with pytest.raises(StorageError, match="open"):
         await open_engine(url).count()
 
@@ -116,7 +116,7 @@ async def test_a_newer_schema_is_refused(engine: PostgresEngine, url: str) -> No
     assert any("newer qo" in detail for detail in await wrong(url))
 
 
-async def test_a_schema_of_another_application_is_left_alone(postgres: PostgresServer, url: str) -> None:
+async def test_a_schema_of_another_application_is_not_changed(postgres: PostgresServer, url: str) -> None:
     with psycopg.connect(postgres.url(), autocommit=True) as db:
         db.execute("CREATE SCHEMA test; CREATE TABLE test.tasks (mine int)")
         with pytest.raises(StorageError, match="another application"):
@@ -124,7 +124,7 @@ async def test_a_schema_of_another_application_is_left_alone(postgres: PostgresS
         assert db.execute("SELECT to_regclass('test.lanes')").fetchone() == (None,)
 
 
-async def test_a_user_who_may_not_create_is_told_what_to_grant(postgres: PostgresServer, url: str) -> None:
+async def test_a_user_without_the_right_to_create_learns_what_to_grant(postgres: PostgresServer, url: str) -> None:
     with psycopg.connect(postgres.url(), autocommit=True) as db:
         db.execute("DROP ROLE IF EXISTS guest; CREATE ROLE guest LOGIN")
     guest = url.replace("qo@", "guest@")
@@ -138,7 +138,7 @@ async def test_a_user_who_may_not_create_is_told_what_to_grant(postgres: Postgre
 
 @contextmanager
 def _analyzed(db: psycopg.Connection[Any], *, late: bool) -> Iterator[None]:
-    """Statistics from before the tables were filled, or fresh ones."""
+    """Analyze the tables before they are filled, and with `late` again afterwards."""
     for table in ("tasks", "ready", "coming", "leases", "events"):
         db.execute(f"ALTER TABLE test.{table} SET (autovacuum_enabled = false); ANALYZE test.{table}")
     yield
@@ -175,7 +175,7 @@ async def test_no_statement_reads_a_whole_table(
     stamp = {"now": table.now(), "channel": "c"}
     asked = claim_parameters(claim_request()) | stamp | {"is_staged": False}
     batch = [new(n, idempotency_key="k") for n in range(99)]
-    steering = [cancel(task_id(n)) for n in range(99)] + [release(tasks[-1])]
+    changes = [cancel(task_id(n)) for n in range(99)] + [release(tasks[-1])]
     statements: list[tuple[str, dict[str, Any]]] = [
         (statement("claim", schema), asked),
         (statement("claim_any", schema), asked),
@@ -187,7 +187,7 @@ async def test_no_statement_reads_a_whole_table(
             AddBatch(batch).parameters(await table.lanes.make(AddBatch(batch).lanes())) | stamp | {"submit_id": 1},
         ),
         (statement("complete", schema), completion_parameters([complete(task) for task in tasks[-9:]]) | stamp),
-        (statement("change", schema), change_parameters(steering) | stamp),
+        (statement("change", schema), change_parameters(changes) | stamp),
     ]
     for where in FILTERS:
         for many in (True, False):
@@ -199,7 +199,7 @@ async def test_no_statement_reads_a_whole_table(
 
 
 async def _blocks(engine: PostgresEngine) -> int:
-    """Pages a claim of ten tasks looks at. The claim is not undone: the next one meets what it left behind."""
+    """The pages that a claim of ten tasks reads. It is committed, so the next one reads its dead rows too."""
     asked = claim_parameters(claim_request(types=("t",))) | {"now": engine._open_engine.table.now(), "is_staged": False}  # type: ignore[union-attr]
     text = await plan(engine, statement("claim", "test"), asked, "EXPLAIN (ANALYZE, BUFFERS, COSTS OFF, TIMING OFF)")
     assert re.search(r"rows=10(\.00)? ", text.splitlines()[0])
@@ -214,7 +214,7 @@ async def test_a_claim_costs_the_same_at_any_depth(engine: PostgresEngine) -> No
         await engine.add([new(1_000 + start + n) for n in range(5_000)])
         await engine.add([new(100_000 + start + n, delay=3600.0, priority=0) for n in range(5_000)])
         await engine.add([new(200_000 + start + n, type="foreign", priority=0) for n in range(5_000)])
-    assert await _blocks(engine) < 2 * shallow  # a level more in each index
+    assert await _blocks(engine) < 2 * shallow  # one more level in each index
 
 
 # --- claims
@@ -228,7 +228,9 @@ async def test_many_tasks_that_become_due_at_once_are_all_made_ready(
     assert len(await claim(engine, limit=3_000)) == 2_500
 
 
-async def test_a_task_locked_by_someone_else_is_passed_over(engine: PostgresEngine, postgres: PostgresServer) -> None:
+async def test_a_task_that_another_transaction_has_locked_is_skipped(
+    engine: PostgresEngine, postgres: PostgresServer
+) -> None:
     await engine.add([new(0), new(1), new(2, delay=1.0)])
     with psycopg.connect(postgres.url()) as db:
         db.execute("SELECT FROM test.tasks WHERE id = ANY (%s::uuid[]) FOR UPDATE", ([task_id(0), task_id(2)],))
@@ -236,7 +238,9 @@ async def test_a_task_locked_by_someone_else_is_passed_over(engine: PostgresEngi
     assert [task.id for task in await claim(engine)] == [task_id(0)]
 
 
-async def test_a_turn_that_outlived_its_task_is_void_and_dropped(engine: PostgresEngine, clock: ManualClock) -> None:
+async def test_an_index_entry_of_an_older_version_is_ignored_and_removed(
+    engine: PostgresEngine, clock: ManualClock
+) -> None:
     await engine.add([new(0), new(1, delay=5.0)])
     await pool(engine).execute(
         "INSERT INTO test.ready (rank, created_at, id, lane, version, lane_group, weight)"
@@ -252,19 +256,19 @@ async def test_a_turn_that_outlived_its_task_is_void_and_dropped(engine: Postgre
     assert await pool(engine).execute(left, {}) == [(0, 0)]
 
 
-async def test_a_cancelled_claim_hands_its_tasks_back(engine: PostgresEngine) -> None:
+async def test_a_cancelled_claim_releases_its_tasks(engine: PostgresEngine) -> None:
     await engine.add([new()])
     claiming = asyncio.create_task(claim(engine))
-    await asyncio.sleep(0)  # it is on its way
+    await asyncio.sleep(0)  # the claim has begun
     await asyncio.sleep(0)
     claiming.cancel()
     await asyncio.wait([claiming])
-    while not (tasks := await claim(engine)):  # it comes back in the background
+    while not (tasks := await claim(engine)):  # the task is released in the background
         await engine.wait(claim_request(), 1.0)
     assert [task.failures for task in tasks] == [0]
 
 
-async def test_leases_are_forgotten_once_their_tasks_are_settled(engine: PostgresEngine, url: str) -> None:
+async def test_leases_are_deleted_once_their_tasks_are_settled(engine: PostgresEngine, url: str) -> None:
     await engine.add([new(n) for n in range(9)])
     first = await claim(engine, limit=5)
     await engine.apply([complete(task) for task in first[:3]])
@@ -277,7 +281,7 @@ async def test_leases_are_forgotten_once_their_tasks_are_settled(engine: Postgre
 # --- counts
 
 
-async def test_counts_are_gathered_when_many_connections_have_counted(engine: PostgresEngine) -> None:
+async def test_counts_of_many_connections_are_folded(engine: PostgresEngine) -> None:
     await engine.add([new(n) for n in range(9)])
     await pool(engine).execute(
         "INSERT INTO test.tally (slot, lane, status, count)"
@@ -298,33 +302,33 @@ async def test_counts_are_gathered_when_many_connections_have_counted(engine: Po
 async def test_a_task_exists_if_and_only_if_the_caller_commits(
     engine: PostgresEngine, postgres: PostgresServer, url: str, *, commits: bool
 ) -> None:
-    async with await psycopg.AsyncConnection.connect(postgres.url()) as theirs:
-        assert await engine.add_on(theirs, [new(0), new(1)]) == [(task_id(0), True), (task_id(1), True)]
+    async with await psycopg.AsyncConnection.connect(postgres.url()) as callers:
+        assert await engine.add_on(callers, [new(0), new(1)]) == [(task_id(0), True), (task_id(1), True)]
         assert await claim(engine) == []
-        await engine.add([new(2)])  # nobody waits for an open transaction
+        await engine.add([new(2)])  # an open transaction blocks no other writer
         assert [task.id for task in await claim(engine)] == [task_id(2)]
-        await (theirs.commit() if commits else theirs.rollback())
+        await (callers.commit() if commits else callers.rollback())
     assert len(await claim(engine)) == (2 if commits else 0)
     assert sum((await engine.count()).values()) == (3 if commits else 1)
     assert await wrong(url) == []
 
 
-async def test_a_connection_without_an_event_loop_will_do(engine: PostgresEngine, postgres: PostgresServer) -> None:
-    with psycopg.connect(postgres.url()) as theirs:
-        theirs.execute("CREATE TEMPORARY TABLE mine (n int)")
-        assert await engine.add_on(theirs, [new(0)]) == [(task_id(0), True)]
-        assert await engine.add_on(theirs, [new(0)]) == [(task_id(0), False)]
-        assert await engine.add_on(theirs, []) == []
+async def test_a_blocking_connection_can_be_used(engine: PostgresEngine, postgres: PostgresServer) -> None:
+    with psycopg.connect(postgres.url()) as callers:
+        callers.execute("CREATE TEMPORARY TABLE mine (n int)")
+        assert await engine.add_on(callers, [new(0)]) == [(task_id(0), True)]
+        assert await engine.add_on(callers, [new(0)]) == [(task_id(0), False)]
+        assert await engine.add_on(callers, []) == []
     assert (await stored(engine)).status is Status.PENDING
 
 
 async def test_waiting_ends_when_the_callers_transaction_commits(
     engine: PostgresEngine, postgres: PostgresServer
 ) -> None:
-    async with await psycopg.AsyncConnection.connect(postgres.url()) as theirs:
-        await engine.add_on(theirs, [new()])
+    async with await psycopg.AsyncConnection.connect(postgres.url()) as callers:
+        await engine.add_on(callers, [new()])
         working = asyncio.create_task(_until_claimed(engine))
-        await theirs.commit()
+        await callers.commit()
     assert len(await asyncio.wait_for(working, 30)) == 1
 
 
@@ -338,7 +342,7 @@ async def _until_claimed(engine: PostgresEngine) -> list[Any]:
 # --- waiting
 
 
-async def test_waiting_after_an_empty_claim_asks_the_server_nothing(
+async def test_waiting_after_an_empty_claim_sends_no_statement(
     engine: PostgresEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked, statements = claim_request(), list[str]()
@@ -353,7 +357,7 @@ async def test_waiting_after_an_empty_claim_asks_the_server_nothing(
     monkeypatch.setattr(PostgresPool, "execute", counting)
     await engine.wait(asked, 0.01)
     assert statements == []
-    await engine.wait(asked, 0.01)  # without a claim between, it must look
+    await engine.wait(asked, 0.01)  # without a claim in between, it must check
     assert len(statements) == 1
 
 
@@ -363,7 +367,9 @@ async def _listening(engine: PostgresEngine) -> None:
         await watch.sleep(watch.notifications, 1.0, None)
 
 
-async def test_listening_goes_on_after_its_connection_was_cut(engine: PostgresEngine, postgres: PostgresServer) -> None:
+async def test_listening_resumes_after_its_connection_was_lost(
+    engine: PostgresEngine, postgres: PostgresServer
+) -> None:
     await _listening(engine)
     with psycopg.connect(postgres.url(), autocommit=True) as db:
         db.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query LIKE 'LISTEN%'")
@@ -373,8 +379,8 @@ async def test_listening_goes_on_after_its_connection_was_cut(engine: PostgresEn
     await asyncio.wait_for(_listening(engine), 30)
 
 
-async def test_waiting_ends_when_a_tasks_time_comes(url: str) -> None:
-    engine = PostgresEngine(address_of(url))  # on the server's clock
+async def test_waiting_ends_when_a_task_becomes_due(url: str) -> None:
+    engine = PostgresEngine(address_of(url))  # with the server's clock
     await engine.open()
     await engine.add([new(delay=0.2)])
     assert len(await asyncio.wait_for(_until_claimed(engine), 30)) == 1
@@ -384,9 +390,7 @@ async def test_waiting_ends_when_a_tasks_time_comes(url: str) -> None:
 # --- a server that comes and goes
 
 
-async def test_connections_that_were_cut_are_replaced_unnoticed(
-    engine: PostgresEngine, postgres: PostgresServer
-) -> None:
+async def test_lost_connections_are_replaced(engine: PostgresEngine, postgres: PostgresServer) -> None:
     await asyncio.gather(*(engine.count() for _ in range(5)))
     with psycopg.connect(postgres.url(), autocommit=True) as db:
         db.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'qo'")
@@ -399,10 +403,11 @@ async def test_a_call_that_is_cancelled_at_any_moment_leaves_nothing_open(url: s
     await engine.open()
     for steps in range(0, 60, 3):
         opened = engine._opened()
-        await opened.pool.close()  # the call begins by connecting
+        await opened.pool.close()  # so that the next call connects
         await opened.watch.close()
         calls = [
-            asyncio.create_task(trip) for trip in (engine.count(), claim(engine), engine.wait(claim_request(), 60))
+            asyncio.create_task(started)
+            for started in (engine.count(), claim(engine), engine.wait(claim_request(), 60))
         ]
         for _ in range(steps):
             await asyncio.sleep(0)
@@ -413,10 +418,10 @@ async def test_a_call_that_is_cancelled_at_any_moment_leaves_nothing_open(url: s
     await asyncio.sleep(0)
     await engine.close()
     assert await late == {}
-    gc.collect()  # a connection nobody closed complains when it is found, and a warning is an error
+    gc.collect()  # an unclosed connection warns when it is collected, and warnings are errors
 
 
-async def test_a_stopped_server_is_told_and_a_started_one_is_used_again() -> None:
+async def test_a_stopped_server_is_an_error_and_a_restarted_one_is_used_again() -> None:
     with postgres_server() as server:
         engine = PostgresEngine(address_of(server.url()))
         await engine.open()
@@ -432,7 +437,7 @@ async def test_a_stopped_server_is_told_and_a_started_one_is_used_again() -> Non
 # --- the doctor
 
 
-async def test_the_doctor_finds_a_sound_database_sound(engine: PostgresEngine, url: str) -> None:
+async def test_the_doctor_finds_no_problem_in_a_sound_database(engine: PostgresEngine, url: str) -> None:
     await engine.add([new(n) for n in range(5)] + [new(9, delay=60.0)])
     tasks = await claim(engine, limit=3)
     await engine.apply([complete(tasks[0]), fail(tasks[1], "e")])
@@ -452,7 +457,9 @@ async def test_the_doctor_finds_a_sound_database_sound(engine: PostgresEngine, u
         ("DELETE FROM test.leases", "missing from their index"),
     ],
 )
-async def test_the_doctor_finds_what_is_wrong(engine: PostgresEngine, url: str, damage: str, says: str) -> None:
+async def test_the_doctor_finds_wrong_counts_and_missing_index_entries(
+    engine: PostgresEngine, url: str, damage: str, says: str
+) -> None:
     await engine.add([new(0), new(1)])
     await claim_one(engine)
     await pool(engine).execute(damage, {})
@@ -460,7 +467,7 @@ async def test_the_doctor_finds_what_is_wrong(engine: PostgresEngine, url: str, 
     assert says in detail
 
 
-async def test_the_doctor_says_what_is_not_there_yet(url: str) -> None:
+async def test_the_doctor_reports_a_queue_that_does_not_exist_yet(url: str) -> None:
     (schema,) = [finding for finding in await examine(url) if finding.name == "schema"]
     assert schema.ok is None and "no queue" in schema.detail
 
@@ -469,12 +476,12 @@ async def test_the_doctor_says_what_is_not_there_yet(url: str) -> None:
 
 
 async def test_a_queue_enqueues_in_the_callers_transaction(postgres: PostgresServer, url: str) -> None:
-    async with connect(url) as queue, await psycopg.AsyncConnection.connect(postgres.url()) as theirs:
-        kept = await queue.enqueue("t", {"n": 1}, connection=theirs)
-        assert await queue.get(kept.id) is None  # nobody sees it before the commit
-        await theirs.commit()
-        lost = await queue.enqueue("t", {"n": 2}, connection=theirs)
-        await theirs.rollback()
+    async with connect(url) as queue, await psycopg.AsyncConnection.connect(postgres.url()) as callers:
+        kept = await queue.enqueue("t", {"n": 1}, connection=callers)
+        assert await queue.get(kept.id) is None  # invisible before the commit
+        await callers.commit()
+        lost = await queue.enqueue("t", {"n": 2}, connection=callers)
+        await callers.rollback()
         assert await queue.get(kept.id) is not None
         assert await queue.get(lost.id) is None
 
@@ -486,23 +493,23 @@ def test_an_app_enqueues_in_the_callers_transaction(postgres: PostgresServer, ur
     def charge(amount: int) -> int:
         return amount
 
-    with psycopg.connect(postgres.url()) as theirs:
-        kept = charge.using(connection=theirs).enqueue(1)
-        theirs.commit()
-        lost = charge.using(connection=theirs).enqueue(2)
-        theirs.rollback()
+    with psycopg.connect(postgres.url()) as callers:
+        kept = charge.using(connection=callers).enqueue(1)
+        callers.commit()
+        lost = charge.using(connection=callers).enqueue(2)
+        callers.rollback()
     assert app.get(kept.id) is not None
     assert app.get(lost.id) is None
     app.close()
 
 
-async def test_a_store_without_transactions_says_so() -> None:
+async def test_a_store_without_transactions_refuses_a_connection() -> None:
     async with connect("memory://") as queue:
-        with pytest.raises(InvalidSetting, match="only a postgresql:// store"):
+        with pytest.raises(InvalidSetting, match="requires a postgresql:// store"):
             await queue.enqueue("t", connection=object())
 
 
-def test_a_deep_queue_is_shown_by_metrics_and_the_overview(url: str) -> None:
+def test_metrics_and_the_overview_work_with_a_deep_queue(url: str) -> None:
     with served(open_engine(url)) as api:
         api.run(api.queue.submit_many([api.queue.new_task("t", b"null") for _ in range(1000)]))
         for path in ("/metrics", "/api/v1/dashboard/overview"):

@@ -22,7 +22,7 @@ async def one(engine: PostgresEngine, turn: int) -> None:
     await engine.add([new(turn)])
 
 
-async def test_adding(postgres: PostgresServer, url: str) -> None:
+async def test_an_add_is_answered_truthfully(postgres: PostgresServer, url: str) -> None:
     async def step(engine: PostgresEngine, turn: int) -> None:
         assert await engine.add([new(turn), new(1_000_000 + turn)]) == [
             (task_id(turn), True),
@@ -32,7 +32,7 @@ async def test_adding(postgres: PostgresServer, url: str) -> None:
     await cut_everywhere(postgres, url, nothing, step)
 
 
-async def test_adding_what_is_partly_known(postgres: PostgresServer, url: str) -> None:
+async def test_an_add_of_known_and_new_tasks_is_answered_truthfully(postgres: PostgresServer, url: str) -> None:
     async def step(engine: PostgresEngine, turn: int) -> None:
         added = await engine.add([new(1_000_000), new(turn)])
         assert added == [(task_id(1_000_000), turn == 0), (task_id(turn), True)]
@@ -40,7 +40,7 @@ async def test_adding_what_is_partly_known(postgres: PostgresServer, url: str) -
     await cut_everywhere(postgres, url, nothing, step)
 
 
-async def test_claiming(postgres: PostgresServer, url: str) -> None:
+async def test_a_claim_is_answered_truthfully(postgres: PostgresServer, url: str) -> None:
     held = {}
 
     async def step(engine: PostgresEngine, turn: int) -> None:
@@ -55,7 +55,7 @@ async def test_claiming(postgres: PostgresServer, url: str) -> None:
 
 
 @pytest.mark.parametrize("ordinary", [True, False])
-async def test_applying(postgres: PostgresServer, url: str, *, ordinary: bool) -> None:
+async def test_a_settlement_is_answered_truthfully(postgres: PostgresServer, url: str, *, ordinary: bool) -> None:
     held = {}
 
     async def hold(engine: PostgresEngine, turn: int) -> None:
@@ -75,10 +75,10 @@ async def test_applying(postgres: PostgresServer, url: str, *, ordinary: bool) -
     await cut_everywhere(postgres, url, hold, step, check)
 
 
-# --- changes that no lease vouches for: cut off, they may be told as unknown, never as something else
+# --- changes without a lease: after a lost connection the outcome may be unknown, but is never wrong
 
 
-async def _truth(engine: PostgresEngine, change: Change) -> bool | None:
+async def _answer(engine: PostgresEngine, change: Change) -> bool | None:
     try:
         (landed,) = await engine.apply([change])
     except OutcomeUnknown:
@@ -86,29 +86,31 @@ async def _truth(engine: PostgresEngine, change: Change) -> bool | None:
     return landed
 
 
-async def test_cancelling_and_replaying_and_archiving(postgres: PostgresServer, url: str) -> None:
-    told: list[bool | None] = []
+async def test_a_change_without_a_lease_is_applied_once(postgres: PostgresServer, url: str) -> None:
+    answers: list[bool | None] = []
 
     async def step(engine: PostgresEngine, turn: int) -> None:
         for change in (cancel, replay, cancel, archive):
-            told.append(await _truth(engine, change(task_id(turn))))
-            assert told[-1] is not False  # nobody else was there to refuse it
+            answers.append(await _answer(engine, change(task_id(turn))))
+            assert answers[-1] is not False  # no other process could have caused a refusal
 
     async def check(engine: PostgresEngine, turn: int) -> None:
         statuses = [event.status.value for event in await engine.history(task_id(turn))]
         assert statuses == ["pending", "cancelled", "pending", "cancelled", "archived"]  # each happened once
 
     await cut_everywhere(postgres, url, one, step, check)
-    assert told.count(None) * 4 < len(told)  # of four changes one is cut, and half of the cuts come before it landed
+    assert answers.count(None) * 4 < len(
+        answers
+    )  # one of four changes loses its connection, half of these before the commit
 
 
-async def test_a_refusal_that_was_cut_off_is_not_told_as_a_success(postgres: PostgresServer, url: str) -> None:
+async def test_a_refused_change_is_never_reported_as_applied(postgres: PostgresServer, url: str) -> None:
     async def ended(engine: PostgresEngine, turn: int) -> None:
         await engine.add([new(turn)])
         assert await engine.apply([complete(await claim_one(engine), b"1")]) == [True]
 
     async def step(engine: PostgresEngine, turn: int) -> None:
-        assert await _truth(engine, cancel(task_id(turn))) in (False, None)
+        assert await _answer(engine, cancel(task_id(turn))) in (False, None)
 
     async def check(engine: PostgresEngine, turn: int) -> None:
         (task,) = await engine.get([task_id(turn)])
@@ -118,7 +120,9 @@ async def test_a_refusal_that_was_cut_off_is_not_told_as_a_success(postgres: Pos
 
 
 @pytest.mark.parametrize("how", [release, lambda task: fail(task, "no")])
-async def test_settling_otherwise(postgres: PostgresServer, url: str, how: Callable[[Task], Change]) -> None:
+async def test_failures_and_releases_are_answered_truthfully(
+    postgres: PostgresServer, url: str, how: Callable[[Task], Change]
+) -> None:
     held = {}
 
     async def hold(engine: PostgresEngine, turn: int) -> None:
@@ -131,13 +135,13 @@ async def test_settling_otherwise(postgres: PostgresServer, url: str, how: Calla
     async def check(engine: PostgresEngine, turn: int) -> None:
         (task,) = await engine.get([task_id(turn)])
         assert task is not None and task.version == 3
-        if task.status is Status.PENDING:  # out of the way of the next turn
+        if task.status is Status.PENDING:  # so that the next turn does not claim it
             assert await engine.apply([cancel(task.id)]) == [True]
 
     await cut_everywhere(postgres, url, hold, step, check)
 
 
-async def test_deleting(postgres: PostgresServer, url: str) -> None:
+async def test_a_deletion_is_answered_truthfully(postgres: PostgresServer, url: str) -> None:
     async def ended(engine: PostgresEngine, turn: int) -> None:
         await engine.add([new(turn), new(1_000_000 + turn)])
         assert await engine.apply([cancel(task_id(turn))]) == [True]
@@ -154,7 +158,7 @@ async def test_deleting(postgres: PostgresServer, url: str) -> None:
     await cut_everywhere(postgres, url, ended, step, check)
 
 
-async def test_writing_notes(postgres: PostgresServer, url: str) -> None:
+async def test_a_write_of_a_note_is_answered_truthfully(postgres: PostgresServer, url: str) -> None:
     versions = {}
 
     async def step(engine: PostgresEngine, turn: int) -> None:
@@ -176,7 +180,7 @@ async def test_writing_notes(postgres: PostgresServer, url: str) -> None:
     await cut_everywhere(postgres, url, nothing, step, check)
 
 
-async def test_dropping_a_note(postgres: PostgresServer, url: str) -> None:
+async def test_a_dropped_note_is_gone(postgres: PostgresServer, url: str) -> None:
     async def write(engine: PostgresEngine, turn: int) -> None:
         await engine.write_note(f"n{turn}", b"1", expected=NEW)
 
@@ -190,7 +194,7 @@ async def test_dropping_a_note(postgres: PostgresServer, url: str) -> None:
 
 
 async def _never_unknown(engine: PostgresEngine, name: str) -> None:
-    """A conflict that was cut off may be told as unknown; asked again, it is a conflict."""
+    """A conflict may be reported as unknown after a lost connection; a repeat reports the conflict."""
     try:
         await engine.write_note(name, b"4", expected=NEW)
     except OutcomeUnknown:

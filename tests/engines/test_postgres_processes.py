@@ -1,4 +1,4 @@
-"""Real processes on one database: starting together, killed at random, and a server that restarts under them."""
+"""Real processes on one database: started together, killed at random, and used during a restart of the server."""
 
 import asyncio
 from pathlib import Path
@@ -43,16 +43,16 @@ def test_many_processes_may_create_the_schema_at_once(url: str, tmp_path: Path) 
         assert db.execute("SELECT count(*) FROM test.lanes").fetchone() == (1,)
 
 
-async def test_news_from_another_process_ends_the_waiting(url: str, tmp_path: Path) -> None:
+async def test_a_notification_of_another_process_ends_the_wait(url: str, tmp_path: Path) -> None:
     engine = PostgresEngine(address_of(url))
     await engine.open()
-    looks, asked = 0, claim_request(limit=1)
+    statements, asked = 0, claim_request(limit=1)
     process = start(url, tmp_path / "log", rounds=40)
     async with asyncio.timeout(30):
         while not await engine.claim(asked):
-            looks += 1
+            statements += 1
             await engine.wait(asked, 60)
-    assert looks <= 6  # it listened; it did not look again and again
+    assert statements <= 6  # it was notified, and did not poll
     assert await asyncio.to_thread(ended, process) == 0
     await engine.close()
 
@@ -65,7 +65,7 @@ async def echo(n: int) -> int:
 
 
 class Load:
-    """A producer that goes on whatever happens, and remembers what was acknowledged."""
+    """A producer that continues after errors, and records the acknowledged ids."""
 
     def __init__(self, queue: Client) -> None:
         self.queue, self.acknowledged = queue, list[str]()
@@ -77,11 +77,11 @@ class Load:
             try:
                 self.acknowledged += [submitted.id for submitted in await self.queue.submit_many(tasks)]
             except StorageError:
-                await asyncio.sleep(0.05)  # as a caller would
+                await asyncio.sleep(0.05)  # as a caller would wait
             await asyncio.sleep(0)
 
     async def grown(self) -> None:
-        """Until more was acknowledged than was by now."""
+        """Wait until more tasks are acknowledged."""
         until = len(self.acknowledged) + 200
         while len(self.acknowledged) < until:
             await asyncio.sleep(0.01)
@@ -97,7 +97,7 @@ async def _all_ended(queue: Client, ids: list[str]) -> None:
 
 
 @pytest.mark.timeout(120)
-async def test_every_acknowledged_task_completes_though_the_server_restarts() -> None:
+async def test_every_acknowledged_task_completes_although_the_server_restarts() -> None:
     registry = Registry()
     registry.add(make_handler(echo, type="echo", options=make_options(echo)))
     with postgres_server() as server:

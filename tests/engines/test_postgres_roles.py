@@ -1,4 +1,4 @@
-"""The roles of docs/servers.md on a real Postgres: each can do its work and no more."""
+"""The roles of docs/servers.md on a real Postgres: each can do its work and nothing else."""
 
 import re
 from collections.abc import AsyncIterator, Callable
@@ -23,7 +23,7 @@ ROLES = ("qo_reader", "qo_producer", "qo_worker")
 
 @pytest.fixture
 async def login(postgres: PostgresServer, url: str) -> AsyncIterator[Callable[[str], str]]:
-    """The URL of a login that has one of the roles."""
+    """The URL of a user with one of the roles."""
     async with qo.connect(url):
         pass
     (text,) = re.findall(r"```sql\n(.*?)```", DOCS.read_text("utf-8"), re.DOTALL)
@@ -65,7 +65,7 @@ async def test_each_role_can_do_its_work(url: str, login: Callable[[str], str]) 
     async with qo.connect(url) as queue:  # the owner
         await compact_audit(queue.engine, now)
         (record,) = (await read_audit(queue.engine, now=now, limit=9)).records
-        assert (record.action, record.verified) == ("pause", False)  # a worker may add anything
+        assert (record.action, record.verified) == ("pause", False)  # a worker may add any record
 
 
 async def test_no_role_reaches_tokens_and_the_audit_trail(url: str, login: Callable[[str], str]) -> None:
@@ -90,7 +90,7 @@ async def test_no_role_reaches_tokens_and_the_audit_trail(url: str, login: Calla
         assert note is not None and note.data == b"{}"
 
 
-async def test_lesser_roles_are_refused_what_greater_ones_may(login: Callable[[str], str]) -> None:
+async def test_a_role_is_refused_the_operations_of_higher_roles(login: Callable[[str], str]) -> None:
     async with qo.connect(login("qo_producer")) as queue:
         submitted = await queue.enqueue("work")
         for attempt in (

@@ -1,4 +1,4 @@
-"""A schema written by an earlier qo is brought to the present when it is opened, and nothing in it is lost."""
+"""A schema of an earlier qo is migrated when it is opened, and nothing in it is lost."""
 
 import asyncio
 from importlib.resources import files
@@ -18,7 +18,7 @@ __all__ = ["url"]  # a fixture
 
 
 def make_old(place: str) -> None:
-    """The first schema, with a lane that holds every priority, as it did then."""
+    """Create the first schema, in which a lane has tasks of all priorities."""
     with psycopg.connect(place, autocommit=True) as db:
         db.execute("CREATE SCHEMA test; CREATE TABLE test.schema_version (version integer PRIMARY KEY)")
         db.execute("INSERT INTO test.schema_version VALUES (1)")
@@ -36,7 +36,7 @@ def make_old(place: str) -> None:
         db.execute("INSERT INTO test.tally VALUES (1, 77, 'pending', 10), (2, 78, 'pending', 10)")
 
 
-async def test_a_lane_of_all_priorities_becomes_one_for_each(postgres: PostgresServer, url: str) -> None:
+async def test_a_lane_of_all_priorities_becomes_one_lane_per_priority(postgres: PostgresServer, url: str) -> None:
     make_old(postgres.url())
     engine = PostgresEngine(address_of(url), ManualClock())
     await engine.open()
@@ -52,9 +52,7 @@ async def test_a_lane_of_all_priorities_becomes_one_for_each(postgres: PostgresS
     assert not [finding for finding in findings if finding.ok is False], findings
 
 
-async def test_a_migration_that_meets_a_deadlock_with_an_older_worker_is_tried_again(
-    postgres: PostgresServer, url: str
-) -> None:
+async def test_a_migration_is_retried_after_a_deadlock_with_an_older_worker(postgres: PostgresServer, url: str) -> None:
     engine = PostgresEngine(address_of(url), ManualClock())
     async with await psycopg.AsyncConnection.connect(postgres.url(), autocommit=True) as watching:
         await watching.execute("CREATE SCHEMA test; CREATE TABLE test.schema_version (version integer PRIMARY KEY)")
@@ -63,7 +61,9 @@ async def test_a_migration_that_meets_a_deadlock_with_an_older_worker_is_tried_a
             await watching.execute(fill(text, "test"))
             await watching.execute("INSERT INTO test.schema_version (version) VALUES (%s)", (step,))
         async with await psycopg.AsyncConnection.connect(postgres.url()) as worker:
-            await worker.execute("SET deadlock_timeout = '10min'")  # so that the migration is the one that is ended
+            await worker.execute(
+                "SET deadlock_timeout = '10min'"
+            )  # so that Postgres cancels the migration, not the worker
             await worker.execute("LOCK TABLE test.ready IN ROW EXCLUSIVE MODE")
             opening = asyncio.create_task(engine.open())
             waits = "SELECT 1 FROM pg_locks WHERE relation = 'test.ready'::regclass AND NOT granted"

@@ -46,7 +46,7 @@ class TestRedis(EngineContract):
 
 
 class TestRedisDamagedState(DamageContract):
-    """Damage that the scripts meet themselves."""
+    """Damage in a field that the scripts read."""
 
     @pytest.fixture
     async def engine(self, clock: ManualClock, redis_server: Server) -> AsyncIterator[RedisEngine]:
@@ -86,10 +86,10 @@ def test_a_url_may_name_sentinels() -> None:
     assert (address.db, address.service, address.password) == (2, "mymaster", "pw")
 
 
-def test_a_url_says_how_many_replicas_must_have_a_write() -> None:
+def test_a_url_sets_how_many_replicas_must_confirm_a_write() -> None:
     assert address_of("redis://h").replicas == 0
     assert address_of("redis://h?replicas=2").replicas == 2
-    assert address_of("redis+sentinel://h?service=s").replicas is None  # all there are
+    assert address_of("redis+sentinel://h?service=s").replicas is None  # all that are connected
     assert address_of("redis+sentinel://h?service=s&replicas=all").replicas is None
     assert address_of("redis+sentinel://h?service=s&replicas=1").replicas == 1
 
@@ -110,7 +110,7 @@ def test_a_url_says_how_many_replicas_must_have_a_write() -> None:
         ("redis+sentinel://h?service=s&replicas=-1", "replicas=1"),
     ],
 )
-def test_a_url_that_makes_no_sense_is_refused(url: str, says: str) -> None:
+def test_an_invalid_url_is_refused(url: str, says: str) -> None:
     with pytest.raises(InvalidSetting, match=says):
         open_engine(url)
 
@@ -139,7 +139,7 @@ async def test_prefixes_keep_queues_apart(redis_server: Server) -> None:
         assert len(await mine.claim(claim_request())) == 1
 
 
-async def test_all_keys_lie_in_one_slot_of_a_cluster(engine: RedisEngine, redis_server: Server) -> None:
+async def test_all_keys_are_in_one_slot_of_a_cluster(engine: RedisEngine, redis_server: Server) -> None:
     await engine.add([new(0), new(1, delay=9.0)])
     await engine.apply([complete(await claim_one(engine), b"1")])
     await engine.write_note("n", b"1", expected=NEW)
@@ -149,7 +149,7 @@ async def test_all_keys_lie_in_one_slot_of_a_cluster(engine: RedisEngine, redis_
         assert all(key.startswith(b"{") for key in client.scan_iter())
 
 
-async def test_a_task_leaves_nothing_behind(engine: RedisEngine, redis_server: Server) -> None:
+async def test_a_deleted_task_leaves_no_keys(engine: RedisEngine, redis_server: Server) -> None:
     await engine.add([new(n, delay=float(n)) for n in range(3)])
     await engine.apply([cancel(task_id(n)) for n in range(3)])
     assert await engine.delete([task_id(n) for n in range(3)]) == [True] * 3
@@ -164,7 +164,7 @@ async def test_a_task_leaves_nothing_behind(engine: RedisEngine, redis_server: S
 # --- exactness
 
 
-async def test_payloads_and_results_come_back_bit_by_bit(engine: RedisEngine) -> None:
+async def test_payloads_and_results_are_stored_unchanged(engine: RedisEngine) -> None:
     every = bytes(range(256)) * 8
     samples = [
         every,
@@ -183,7 +183,7 @@ async def test_payloads_and_results_come_back_bit_by_bit(engine: RedisEngine) ->
     assert [(await stored(engine, n)).result for n in range(len(samples))] == samples
 
 
-async def test_instants_and_numbers_keep_every_digit(engine: RedisEngine, clock: ManualClock) -> None:
+async def test_times_and_numbers_keep_every_digit(engine: RedisEngine, clock: ManualClock) -> None:
     clock.now = 1_700_000_000.1234567
     policy = RetryPolicy(initial=0.1, max=1 / 3, multiplier=1.1, jitter=0.07, timeout_growth=1.0000001)
     described = new(timeout=1 / 3, delay=0.1, retry=policy, ageing=0.1, priority=7, max_retries=10_000)
@@ -199,7 +199,7 @@ async def test_instants_and_numbers_keep_every_digit(engine: RedisEngine, clock:
     assert await engine.find(Filter(), limit=9, after=f"{task.created_at!r}~{behind}") == [again]
 
 
-async def test_texts_are_kept_as_they_are(engine: RedisEngine) -> None:
+async def test_texts_are_stored_unchanged(engine: RedisEngine) -> None:
     await engine.add([new(idempotency_key='k"\\é\u2028', trace_id="\U0001f600")])
     await engine.apply([fail(await claim_one(engine), 'é "\n\U0001f600'), cancel(task_id(9))])
     task = await stored(engine)
@@ -207,7 +207,7 @@ async def test_texts_are_kept_as_they_are(engine: RedisEngine) -> None:
     assert [event.error for event in await engine.history(task.id)] == [None, None, 'é "\n\U0001f600']
 
 
-async def test_time_is_the_servers(redis_server: Server) -> None:
+async def test_times_are_those_of_the_servers_clock(redis_server: Server) -> None:
     async with opened(fresh(redis_server)) as engine:
         before = system_clock()
         await engine.add([new()])
@@ -217,7 +217,7 @@ async def test_time_is_the_servers(redis_server: Server) -> None:
 # --- batches and lanes
 
 
-async def test_a_large_batch_keeps_its_order_and_is_claimed_whole(redis_server: Server) -> None:
+async def test_a_large_batch_keeps_its_order_and_is_claimed_completely(redis_server: Server) -> None:
     async with opened(fresh(redis_server)) as engine:
         ids = [task_id(1_000_000 - n) for n in range(1050)]
         added = await engine.add([new(1_000_000 - n) for n in range(1050)])
@@ -229,14 +229,14 @@ async def test_a_large_batch_keeps_its_order_and_is_claimed_whole(redis_server: 
         assert await engine.apply([complete(task) for task in tasks]) == [True] * 1000
 
 
-async def test_a_batch_may_be_larger_than_one_trip(engine: RedisEngine) -> None:
+async def test_a_batch_may_be_larger_than_one_exchange(engine: RedisEngine) -> None:
     await engine.add([new(n, payload=b"%d" % n + b"x" * 100_000) for n in range(250)])
     tasks = await claim(engine, limit=250)
     assert {int(task.payload.rstrip(b"x")) for task in tasks} == set(range(250))
     assert await engine.apply([complete(task, task.payload) for task in tasks]) == [True] * 250
 
 
-async def test_at_most_holds_over_a_large_claim(engine: RedisEngine) -> None:
+async def test_per_type_limits_hold_for_a_large_claim(engine: RedisEngine) -> None:
     await engine.add([new(n, type="a" if n % 2 else "b") for n in range(600)])
     tasks = await claim(engine, limit=500, per_type_limits={"a": 130})
     assert Counter(task.type for task in tasks) == {"a": 130, "b": 300}
@@ -254,7 +254,9 @@ async def test_many_lanes_are_merged_by_rank(engine: RedisEngine, clock: ManualC
     assert [task.id for task in listed] == [task_id(n) for n in (58, 55, 52, 49, 46)]
 
 
-async def test_thousands_that_become_due_at_once_are_all_claimed(engine: RedisEngine, clock: ManualClock) -> None:
+async def test_thousands_of_tasks_that_become_due_at_once_are_all_claimed(
+    engine: RedisEngine, clock: ManualClock
+) -> None:
     await engine.add([new(n, delay=5.0) for n in range(1200)])
     clock.advance(6)
     got: list[str] = []
@@ -281,7 +283,7 @@ async def test_a_claim_costs_as_much_with_many_lanes_as_with_few(
     clock.advance(60)
     await engine.add([new(100 + n, type=f"t{n}", queue=f"q{n % 3}", priority=9) for n in range(1000)])
     clock.advance(1799)
-    many = [await commands() for _ in range(3)]  # the first promotes what has waited for long enough
+    many = [await commands() for _ in range(3)]  # the first claim promotes heads
     assert many[-1] <= 1.5 * few
     clock.advance(3600)
     await commands()
@@ -291,7 +293,7 @@ async def test_a_claim_costs_as_much_with_many_lanes_as_with_few(
 
 @pytest.mark.parametrize("format_", [2, 3])
 async def test_a_queue_of_an_earlier_format_is_migrated(redis_server: Server, clock: ManualClock, format_: int) -> None:
-    """Ready tasks were ids; before format 3 there were no heads, and one set of all lanes ever seen."""
+    """Before format 4 ready tasks were ids. Before format 3 there were no heads, and one set of all lanes."""
     url = fresh(redis_server)
     async with opened(url, clock) as engine:
         await engine.add([new(n, type=f"t{n % 3}") for n in range(9)] + [new("later", delay=60.0)])
@@ -402,7 +404,7 @@ async def test_a_single_task_takes_few_calls(engine: RedisEngine, clock: ManualC
     assert sum(number for name, number in stats.items() if "config" not in name and "info" not in name) <= 9
 
 
-async def test_tasks_not_yet_due_cost_a_claim_nothing(engine: RedisEngine, redis_server: Server) -> None:
+async def test_delayed_tasks_do_not_slow_down_a_claim(engine: RedisEngine, redis_server: Server) -> None:
     async def commands() -> int:
         with contextlib.closing(Redis(port=redis_server.port)) as client:
             before = sum(stats["calls"] for stats in client.info("commandstats").values())
@@ -417,7 +419,7 @@ async def test_tasks_not_yet_due_cost_a_claim_nothing(engine: RedisEngine, redis
     assert await commands() <= few
 
 
-async def test_a_search_pages_through_what_does_not_match(engine: RedisEngine, clock: ManualClock) -> None:
+async def test_a_search_skips_many_tasks_that_do_not_match(engine: RedisEngine, clock: ManualClock) -> None:
     await engine.add([new("wanted")])
     (mine,) = await claim(engine, worker_id="rare")
     clock.advance(1)
@@ -437,7 +439,7 @@ async def test_waiting_ends_when_a_delayed_task_is_due(redis_server: Server) -> 
         assert len(await claim(engine)) == 1
 
 
-async def test_waiting_ends_for_an_earlier_delay_than_the_one_waited_for(redis_server: Server) -> None:
+async def test_waiting_ends_for_a_task_that_is_due_earlier_than_expected(redis_server: Server) -> None:
     async with opened(fresh(redis_server)) as engine:
         await engine.add([new(0, delay=900.0)])
         waiting = asyncio.create_task(engine.wait(claim_request(), 60))
@@ -446,7 +448,7 @@ async def test_waiting_ends_for_an_earlier_delay_than_the_one_waited_for(redis_s
         await asyncio.wait_for(waiting, 10)
 
 
-async def test_waiting_is_not_ended_by_what_cannot_run_here(redis_server: Server) -> None:
+async def test_waiting_does_not_end_for_tasks_that_the_worker_cannot_run(redis_server: Server) -> None:
     async with opened(fresh(redis_server)) as engine:
         waiting = asyncio.create_task(engine.wait(claim_request(types=("mine",)), 60))
         await settled(engine)
@@ -473,7 +475,7 @@ async def test_waiting_ends_when_another_process_adds(redis_server: Server) -> N
         assert len(await claim(engine)) == 1
 
 
-async def test_waiting_with_nothing_to_do_asks_the_server_nothing(redis_server: Server) -> None:
+async def test_an_idle_wait_sends_no_commands(redis_server: Server) -> None:
     async with opened(fresh(redis_server)) as engine:
         await engine.wait(claim_request(), 0.01)
         with contextlib.closing(Redis(port=redis_server.port)) as client:
@@ -482,12 +484,12 @@ async def test_waiting_with_nothing_to_do_asks_the_server_nothing(redis_server: 
                 assert await claim(engine) == []
                 await engine.wait(claim_request(), 0.02)
             after = client.info("stats")["total_commands_processed"]
-        inside = 7  # commands of one claim's script are counted too
+        inside = 7  # Redis counts the commands inside a script too
         assert after - before <= 5 * inside + 1
 
 
 async def settled(engine: RedisEngine) -> None:
-    """Until a waiter sleeps."""
+    """Wait until a waiter sleeps."""
     while not engine._watch._sleepers:
         await asyncio.sleep(0.001)
 
@@ -495,7 +497,7 @@ async def settled(engine: RedisEngine) -> None:
 # --- the doctor
 
 
-async def test_the_doctor_finds_nothing_wrong_with_a_working_queue(engine: RedisEngine, redis_server: Server) -> None:
+async def test_the_doctor_finds_no_problem_in_a_working_queue(engine: RedisEngine, redis_server: Server) -> None:
     await engine.add([new(n, delay=float(n % 2)) for n in range(5)])
     await engine.apply([complete(await claim_one(engine)), cancel(task_id(1))])
     findings = {
@@ -508,7 +510,7 @@ async def test_the_doctor_finds_nothing_wrong_with_a_working_queue(engine: Redis
     assert "no replica" in findings["replicas"].detail
 
 
-async def test_the_doctor_says_what_is_wrong() -> None:
+async def test_the_doctor_reports_problems() -> None:
     with running("--appendonly", "no", "--maxmemory-policy", "allkeys-lru") as server:
         findings = {finding.name: finding for finding in await examine(server.url)}
         assert findings["memory"].ok is False and "noeviction" in findings["memory"].detail
@@ -517,7 +519,7 @@ async def test_the_doctor_says_what_is_wrong() -> None:
     assert unreachable.ok is False and "cannot be reached" in unreachable.detail
 
 
-async def test_the_doctor_notices_a_task_in_the_wrong_list(engine: RedisEngine, redis_server: Server) -> None:
+async def test_the_doctor_finds_a_task_in_the_wrong_index(engine: RedisEngine, redis_server: Server) -> None:
     await engine.add([new(0), new(1)])
     with contextlib.closing(Redis(port=redis_server.port)) as client:
         client.zrem(f'{{{engine._address.prefix}}}:listed:pending:["q","t",[],6]', task_id(1))

@@ -1,4 +1,4 @@
-"""Finished tasks in Postgres: nothing about it shows, however eagerly they are moved."""
+"""The archive of finished tasks: callers see no difference, even if tasks are moved immediately."""
 
 import json
 from collections.abc import AsyncIterator, Sequence
@@ -28,7 +28,7 @@ names = count()
 
 
 class Eager(ArchivingEngine):
-    """Moves what has just ended."""
+    """Moves tasks as soon as they have finished."""
 
     async def apply(self, changes: Sequence[Change]) -> list[bool]:
         answers = await super().apply(changes)
@@ -70,19 +70,19 @@ class TestArchiving(EngineContract):
         await damage_redis(engine._redis, task_id, "d")
 
 
-async def test_a_finished_task_lies_in_the_archive_alone(engine: Eager) -> None:
+async def test_a_finished_task_is_only_in_the_archive(engine: Eager) -> None:
     await engine.add([new(payload=b"\0\xff")])
     await engine.apply([complete(await claim_one(engine), b"\xff\0")])
     assert await engine._redis.get([task_id(0)]) == [None]
     task = await stored(engine)
     assert (task.payload, task.result, task.status) == (b"\0\xff", b"\xff\0", Status.COMPLETED)
     assert [event.status.value for event in await engine.history(task.id)] == ["pending", "running", "completed"]
-    assert await engine.apply([complete(task, b"again")]) == [True]  # a repeat is recognised there too
+    assert await engine.apply([complete(task, b"again")]) == [True]  # a repeat is recognised for archived tasks too
     assert (await stored(engine)).result == b"\xff\0"
-    assert await engine._archive.unknown_fields(task.id) is None, "nothing is kept twice"
+    assert await engine._archive.unknown_fields(task.id) is None, "known fields are not stored as unknown ones"
 
 
-async def test_pages_run_through_both(engine: Eager, clock: ManualClock) -> None:
+async def test_pages_include_redis_and_the_archive(engine: Eager, clock: ManualClock) -> None:
     for n in range(12):
         await engine.add([new(n)])
         clock.advance(1)
@@ -94,7 +94,7 @@ async def test_pages_run_through_both(engine: Eager, clock: ManualClock) -> None
     assert seen == [task_id(n) for n in range(11, -1, -1)]
 
 
-async def test_a_replayed_task_comes_back_with_its_history(engine: Eager, clock: ManualClock) -> None:
+async def test_a_replayed_task_is_restored_with_its_history(engine: Eager, clock: ManualClock) -> None:
     await engine.add([new(max_retries=0)])
     task = await claim_one(engine)
     clock.advance(100)
@@ -114,7 +114,7 @@ async def test_what_a_newer_build_adds_to_a_task_survives_the_archive(engine: Ea
     added = {b"x": b"kept\0\xff", b"hx": b"kept", b"d": json.dumps([*description, None, "kept"]).encode()}
     await engine._redis._send("HSET", key, *(word for pair in added.items() for word in pair), writing=True)
     await engine.apply([complete(task, b"1")])
-    assert await engine._redis.get([task.id]) == [None], "it lies in the archive alone"
+    assert await engine._redis.get([task.id]) == [None], "it is only in the archive"
     assert await engine.apply([archive(task.id)]) == [True]
     assert await engine.apply([replay(task.id)]) == [True]
     fields = await engine._redis._send("HGETALL", key)
@@ -122,7 +122,7 @@ async def test_what_a_newer_build_adds_to_a_task_survives_the_archive(engine: Ea
     assert len(await engine.history(task.id)) == 5
 
 
-async def test_an_archive_of_an_older_build_is_used_on(
+async def test_an_archive_of_an_older_build_is_migrated(
     engine: Eager, clock: ManualClock, redis_server: Server, postgres: PostgresServer
 ) -> None:
     await engine.add([new()])
@@ -152,7 +152,7 @@ async def test_a_url_names_the_archive(redis_server: Server, postgres: PostgresS
         open_engine(f"{redis_server.url}?archive=mysql://h/d")
 
 
-async def test_without_the_archive_tasks_still_run(redis_server: Server) -> None:
+async def test_tasks_run_while_the_archive_is_unreachable(redis_server: Server) -> None:
     prefix = f"a{next(names)}"
     redis = RedisEngine(address_of(f"{redis_server.url}?prefix={prefix}"))
     engine = ArchivingEngine(redis, PostgresArchive("postgresql://127.0.0.1:1/none", prefix), system_clock)
@@ -166,7 +166,7 @@ async def test_without_the_archive_tasks_still_run(redis_server: Server) -> None
         await engine.close()
 
 
-async def test_the_doctor_looks_at_the_archive_too(redis_server: Server, postgres: PostgresServer) -> None:
+async def test_the_doctor_checks_the_archive(redis_server: Server, postgres: PostgresServer) -> None:
     for place, ok in ((postgres.url(), True), ("postgresql://127.0.0.1:1/none", False)):
         findings = await examine(f"{redis_server.url}?archive={quote(place, safe='')}")
         assert [finding.ok for finding in findings if finding.name == "archive"] == [ok]

@@ -1,4 +1,4 @@
-"""Replicas that take over: what was acknowledged is there, whoever is the primary by then."""
+"""Failovers: acknowledged writes are on the new primary."""
 
 import asyncio
 import contextlib
@@ -20,7 +20,7 @@ from tests.servers.redis import AT_ONCE, Sentinels, Server, program, running
 FAILOVERS = int(os.environ.get("QO_FAILOVERS", "1"))
 
 
-async def test_the_rights_we_advise_are_enough() -> None:
+async def test_the_documented_rights_are_sufficient() -> None:
     with running(*AT_ONCE) as primary, running("--replicaof", "127.0.0.1", str(primary.port)):
         rights = ("~{mine}*", "&{mine}*", "+@all", "-@dangerous", "+role")
         primary.command("ACL", "SETUSER", "me", "on", ">sesame", *rights)
@@ -43,7 +43,7 @@ def fleet(tmp_path: Path) -> Iterator[Sentinels]:
         fleet.stop()
 
 
-async def test_what_no_replica_has_is_not_acknowledged(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_write_that_no_replica_has_is_not_acknowledged(monkeypatch: pytest.MonkeyPatch) -> None:
     with running(*AT_ONCE) as primary, running("--replicaof", "127.0.0.1", str(primary.port)) as replica:
         await until_attached(primary)
         async with opened(f"{primary.url}?replicas=1") as engine, opened(replica.url) as reader:
@@ -57,7 +57,9 @@ async def test_what_no_replica_has_is_not_acknowledged(monkeypatch: pytest.Monke
             assert await reader.get([task_id(1)]) == [None]
             replica.command("REPLICAOF", "127.0.0.1", str(primary.port))
             await until_attached(primary)
-            assert await engine.add([new(1)]) == [(task_id(1), False)]  # it was there, and by now it is safe
+            assert await engine.add([new(1)]) == [
+                (task_id(1), False)
+            ]  # the primary had it, and now the replica has it too
             assert (await stored(reader, 1)).status is Status.PENDING
             await engine.apply([complete(await claim_one(engine))])
             assert {task.status for task in await reader.get([task_id(0), task_id(1)]) if task} == {
@@ -66,20 +68,20 @@ async def test_what_no_replica_has_is_not_acknowledged(monkeypatch: pytest.Monke
             }
 
 
-async def test_a_failover_loses_nothing_acknowledged_and_workers_go_on(fleet: Sentinels) -> None:
+async def test_a_failover_loses_nothing_acknowledged_and_workers_continue(fleet: Sentinels) -> None:
     async with connect(fleet.url) as queue:
         await until_writable(queue)
         assert len(await under_load(queue, lambda acknowledged: failover(fleet, queue, acknowledged))) > 200
 
 
-async def test_a_primary_replaced_while_it_still_answers_acknowledges_nothing_that_is_lost(fleet: Sentinels) -> None:
-    """Until it is told, it takes writes, and replicas not told yet confirm them."""
+async def test_a_replaced_primary_that_still_responds_acknowledges_nothing_that_is_lost(fleet: Sentinels) -> None:
+    """Until the sentinels demote it, it accepts writes, and replicas that still follow it confirm them."""
 
     async def failovers(acknowledged: list[str]) -> None:
         for _ in range(FAILOVERS):
             seen = len(acknowledged)
             await until(lambda seen=seen: len(acknowledged) > seen + 100)  # type: ignore[misc]
-            await until(lambda: len(fleet.primaries()) == 1)  # the last one replaced has heard of it
+            await until(lambda: len(fleet.primaries()) == 1)  # the last replaced primary has been demoted
             before = fleet.primaries()
             await until(lambda: fleet.sentinels[0].accepts("SENTINEL", "FAILOVER", "mymaster"))
             await until(lambda before=before: bool(fleet.primaries() - before))  # type: ignore[misc]
@@ -92,7 +94,7 @@ async def test_a_primary_replaced_while_it_still_answers_acknowledges_nothing_th
 
 
 async def failover(fleet: Sentinels, queue: Client, acknowledged: list[str]) -> None:
-    """The primary dies and a replica takes over; then the last replica dies too, and comes back."""
+    """Kill the primary, so that a replica takes over; then kill the last replica and start it again."""
     await until(lambda: len(acknowledged) > 100)
     await asyncio.to_thread(fleet.primary.kill)
     seen = len(acknowledged)
@@ -103,7 +105,7 @@ async def failover(fleet: Sentinels, queue: Client, acknowledged: list[str]) -> 
     with pytest.raises(StorageError, match="too few replicas"):
         await write_until_refused(queue)
     await asyncio.to_thread(replica.start)
-    replica.command("REPLICAOF", "127.0.0.1", str(new_primary.port))  # its file of settings would say so
+    replica.command("REPLICAOF", "127.0.0.1", str(new_primary.port))  # as its configuration file would
     seen = len(acknowledged)
     await until(lambda: len(acknowledged) > seen + 50)
 

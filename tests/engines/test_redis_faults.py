@@ -1,4 +1,4 @@
-"""The answer is the truth: landed, not landed, or OutcomeUnknown, wherever the connection is cut."""
+"""Lost connections: a call reports truthfully whether it was applied, or raises OutcomeUnknown."""
 
 import asyncio
 import contextlib
@@ -29,13 +29,13 @@ LOSSES: list[Loss] = ["request", "answer"]
 
 @asynccontextmanager
 async def behind(proxy: Proxy, clock: Clock = system_clock) -> AsyncIterator[RedisEngine]:
-    teach(proxy.target)
+    load_scripts(proxy.target)
     async with opened(f"redis://127.0.0.1:{proxy.port}?prefix=f{next(names)}-{os.getpid()}", clock) as engine:
         yield engine
 
 
-def teach(port: int) -> None:
-    """A server that does not know a script yet refuses the first call, and that refusal would be the answer lost."""
+def load_scripts(port: int) -> None:
+    """Load all scripts. Otherwise the lost response would be the refusal of an unknown script."""
     with contextlib.closing(Redis(port=port)) as client:
         for path in (files("qo.engines.redis") / "lua").iterdir():
             name = path.name.removesuffix(".lua")
@@ -48,7 +48,7 @@ def call(name: str) -> bytes:
 
 
 @pytest.mark.parametrize("loss", LOSSES)
-async def test_every_write_is_answered_with_the_truth(redis_server: Server, loss: Loss) -> None:
+async def test_every_write_is_answered_truthfully(redis_server: Server, loss: Loss) -> None:
     async with Proxy(redis_server.port) as proxy, behind(proxy) as engine:
         proxy.lose(loss, call("add"))
         assert await engine.add([new(0), new(1)]) == [(task_id(0), True), (task_id(1), True)]
@@ -72,19 +72,19 @@ async def test_every_write_is_answered_with_the_truth(redis_server: Server, loss
 
 
 @pytest.mark.parametrize("loss", LOSSES)
-async def test_a_write_without_an_event_loop_is_told_the_truth_too(redis_server: Server, loss: Loss) -> None:
+async def test_a_blocking_write_is_answered_truthfully(redis_server: Server, loss: Loss) -> None:
     async with Proxy(redis_server.port) as proxy, behind(proxy) as engine:
         assert await asyncio.to_thread(engine.add_directly, [new(0)]) == [(task_id(0), True)]
         proxy.lose(loss, call("add"))
         assert await asyncio.to_thread(engine.add_directly, [new(1)]) == [(task_id(1), True)]
         with contextlib.closing(Redis(port=proxy.target)) as client:
-            client.script_flush()  # a server that restarted knows no script
+            client.script_flush()  # as a restart does
         assert await asyncio.to_thread(engine.add_directly, [new(2)]) == [(task_id(2), True)]
         assert sum((await engine.count()).values()) == 3
 
 
 @pytest.mark.parametrize("loss", LOSSES)
-async def test_every_read_is_asked_again(redis_server: Server, loss: Loss) -> None:
+async def test_every_read_is_repeated(redis_server: Server, loss: Loss) -> None:
     async with Proxy(redis_server.port) as proxy, behind(proxy) as engine:
         await engine.add([new()])
         await engine.find(Filter(), limit=1)
@@ -99,27 +99,27 @@ async def test_every_read_is_asked_again(redis_server: Server, loss: Loss) -> No
 
 
 @pytest.mark.parametrize("seed", range(4))
-async def test_random_histories_over_a_wire_that_breaks(redis_server: Server, seed: int) -> None:
+async def test_random_histories_over_a_breaking_connection(redis_server: Server, seed: int) -> None:
     async with Proxy(redis_server.port) as proxy:
         clock = ManualClock()
         async with behind(proxy, clock) as engine:
 
-            async def gremlin() -> None:
+            async def break_connections() -> None:
                 for n in range(10_000):
                     proxy.lose(LOSSES[n % 2], b"EVALSHA", spare=n % 4)
                     await proxy.lost.wait()
 
-            mischief = asyncio.create_task(gremlin())
+            breaking = asyncio.create_task(break_connections())
             try:
                 await random_history(engine, clock, seed, steps=40)
             finally:
-                mischief.cancel()
-                await asyncio.gather(mischief, return_exceptions=True)
+                breaking.cancel()
+                await asyncio.gather(breaking, return_exceptions=True)
         assert proxy.losses > 10
 
 
-async def test_a_settlement_overtaken_by_another_claim_is_still_told_as_landed(redis_server: Server) -> None:
-    """Its answer is lost, and before it is asked for again someone else holds the task."""
+async def test_a_settlement_is_reported_as_applied_although_the_task_was_claimed_again(redis_server: Server) -> None:
+    """The response is lost, and before the call is repeated another worker claims the task."""
     async with Proxy(redis_server.port) as proxy, behind(proxy) as engine:
         await engine.add([new()])
         task = await claim_one(engine)
@@ -131,18 +131,20 @@ async def test_a_settlement_overtaken_by_another_claim_is_still_told_as_landed(r
             assert await releasing == [True]
 
 
-async def test_a_server_that_is_away_is_a_storage_error(redis_server: Server) -> None:
+async def test_an_unreachable_server_is_a_storage_error(redis_server: Server) -> None:
     async with Proxy(redis_server.port) as proxy, behind(proxy) as engine:
         await engine.add([new()])
         await engine._pool.close()
         await proxy.cut()
-        for trip in (engine.add([new(1)]), engine.claim(claim_request()), engine.get([task_id(0)]), engine.open()):
+        for started in (engine.add([new(1)]), engine.claim(claim_request()), engine.get([task_id(0)]), engine.open()):
             with pytest.raises(StorageError, match="cannot be reached") as refused:
-                await trip
+                await started
             assert not isinstance(refused.value, OutcomeUnknown)
 
 
-async def test_what_cannot_be_found_out_is_unknown(redis_server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_outcome_that_cannot_be_determined_is_unknown(
+    redis_server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(scripts, "_RETRY_DEADLINE", 0.2)
     async with Proxy(redis_server.port) as proxy, behind(proxy) as engine:
         await engine.add([new(1)])
@@ -151,7 +153,7 @@ async def test_what_cannot_be_found_out_is_unknown(redis_server: Server, monkeyp
             await engine.add([new()])
 
 
-async def test_a_claim_whose_caller_left_hands_its_tasks_back(redis_server: Server) -> None:
+async def test_a_claim_cancelled_during_its_response_releases_its_tasks(redis_server: Server) -> None:
     async with Proxy(redis_server.port) as proxy, behind(proxy) as engine:
         await engine.add([new(0), new(1)])
         await claim(engine, limit=0)
@@ -167,7 +169,7 @@ async def test_a_claim_whose_caller_left_hands_its_tasks_back(redis_server: Serv
         assert [(task.status, task.failures) for task in tasks if task] == [(Status.PENDING, 0)] * 2
 
 
-async def test_all_steps_of_a_large_claim_are_handed_back(redis_server: Server) -> None:
+async def test_all_batches_of_a_cancelled_claim_are_released(redis_server: Server) -> None:
     async with Proxy(redis_server.port) as proxy, behind(proxy) as engine:
         await engine.add([new(n) for n in range(250)])
         proxy.lose("answer", call("claim"), spare=1)
@@ -180,21 +182,21 @@ async def test_all_steps_of_a_large_claim_are_handed_back(redis_server: Server) 
         assert {lane.status: number for lane, number in (await engine.count()).items()} == {Status.PENDING: 250}
 
 
-async def test_a_server_that_forgot_the_scripts_is_taught_again(redis_server: Server) -> None:
+async def test_scripts_are_loaded_again_after_a_restart_of_the_server(redis_server: Server) -> None:
     async with Proxy(redis_server.port) as proxy, behind(proxy) as engine:
         await engine.add([new(0)])
         redis_server.command("SCRIPT", "FLUSH")
         assert await engine.add([new(n) for n in range(1, 450)]) == [(task_id(n), True) for n in range(1, 450)]
 
 
-async def test_a_waiter_hears_again_after_the_channel_was_cut(redis_server: Server) -> None:
+async def test_a_subscription_resumes_after_its_connection_was_lost(redis_server: Server) -> None:
     async with Proxy(redis_server.port) as proxy, behind(proxy) as engine:
         waiting = asyncio.create_task(engine.wait(claim_request(), 60))
         while not engine._watch._sleepers:
             await asyncio.sleep(0.001)
         for wire in list(proxy._wires):
             wire.close()
-        await asyncio.wait_for(waiting, 10)  # told to look again once it hears again
+        await asyncio.wait_for(waiting, 10)  # the new subscription ends the wait
         waiting = asyncio.create_task(engine.wait(claim_request(), 60))
         while not engine._watch._sleepers:
             await asyncio.sleep(0.001)
@@ -205,9 +207,10 @@ async def test_a_waiter_hears_again_after_the_channel_was_cut(redis_server: Serv
 async def test_a_call_that_is_cancelled_at_any_moment_leaves_nothing_open(redis_server: Server) -> None:
     async with Proxy(redis_server.port) as proxy, behind(proxy) as engine:
         for steps in range(40):
-            await engine._pool.close()  # the call begins by connecting
+            await engine._pool.close()  # so that the next call connects
             calls = [
-                asyncio.create_task(trip) for trip in (engine.count(), claim(engine), engine.wait(claim_request(), 60))
+                asyncio.create_task(started)
+                for started in (engine.count(), claim(engine), engine.wait(claim_request(), 60))
             ]
             for _ in range(steps):
                 await asyncio.sleep(0)
@@ -219,10 +222,10 @@ async def test_a_call_that_is_cancelled_at_any_moment_leaves_nothing_open(redis_
         await engine.close()
         assert await late == {}
         assert not engine._pool._idle
-    gc.collect()  # a connection nobody closed complains when it is found, and a warning is an error
+    gc.collect()  # an unclosed connection warns when it is collected, and warnings are errors
 
 
-async def test_a_fork_may_not_use_its_parents_connections(redis_server: Server) -> None:
+async def test_a_forked_child_may_not_use_the_connections_of_its_parent(redis_server: Server) -> None:
     async with Proxy(redis_server.port) as proxy, behind(proxy) as engine:
         engine._pool._pid += 1
         with pytest.raises(StorageError, match="fork"):

@@ -1,4 +1,4 @@
-"""Servers that crash and fail over, workers that are killed: nothing acknowledged is lost or finished twice."""
+"""Crashed servers and killed workers: nothing acknowledged is lost or finished twice."""
 
 import asyncio
 import os
@@ -51,7 +51,7 @@ def start(url: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen([sys.executable, str(SCRIPT), url], env=environment, stderr=subprocess.DEVNULL)
 
 
-async def test_four_workers_of_which_one_is_killed_again_and_again(dice: random.Random) -> None:
+async def test_four_workers_of_which_one_is_killed_repeatedly(dice: random.Random) -> None:
     with running() as server:
         async with connect(server.url) as queue:
             workers = [start(server.url) for _ in range(4)]

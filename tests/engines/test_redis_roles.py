@@ -1,4 +1,4 @@
-"""The users of docs/servers.md on a real server: each can do its work and no more."""
+"""The users of docs/servers.md on a real server: each can do its work and nothing else."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -64,7 +64,7 @@ async def test_each_user_can_do_its_work(login: Callable[[str], str]) -> None:
     async with qo.connect(login("qo-admin")) as queue:
         await compact_audit(queue.engine, now)
         (each,) = (await read_audit(queue.engine, now=now, limit=9)).records
-        assert (each.action, each.verified) == ("pause", False)  # a worker may add anything
+        assert (each.action, each.verified) == ("pause", False)  # a worker may add any record
 
 
 async def test_no_other_user_reaches_tokens_and_the_audit_trail(login: Callable[[str], str]) -> None:
@@ -87,7 +87,7 @@ async def test_no_other_user_reaches_tokens_and_the_audit_trail(login: Callable[
         assert note is not None and note.data == b"{}"
 
 
-async def test_lesser_users_are_refused_what_greater_ones_may(login: Callable[[str], str]) -> None:
+async def test_a_user_is_refused_the_operations_of_higher_users(login: Callable[[str], str]) -> None:
     async with qo.connect(login("qo-admin")) as queue:
         submitted = await queue.enqueue("work")
     async with qo.connect(login("qo-producer")) as queue:

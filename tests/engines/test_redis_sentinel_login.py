@@ -29,7 +29,7 @@ LOGIN = "sentinel_username=watcher&sentinel_password=watched&service=mymaster"
 
 
 class Fleet:
-    """One server and one sentinel, each with a password of its own."""
+    """One server and one sentinel, each with its own password."""
 
     def __init__(self, folder: Path) -> None:
         self.server = Server(program(), folder / "a")
@@ -59,7 +59,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
 
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Of 127.0.0.1, signed by itself; its key in the same file."""
+    """A self-signed certificate for 127.0.0.1, with its key in the same file."""
     key, now = ec.generate_private_key(ec.SECP256R1()), datetime.now(UTC)
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "127.0.0.1")])
     until, number = now + timedelta(1), x509.random_serial_number()
@@ -74,7 +74,7 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @contextlib.asynccontextmanager
 async def ending_tls(port: int, certificate: Path, *, named: dict[int, int] | None = None) -> AsyncIterator[int]:
-    """A port that speaks TLS and passes on to `port` what it hears. Answers have ports replaced as `named` says."""
+    """A TLS port that forwards to `port`. In responses, ports are replaced according to `named`."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate)
     replaced = [(_bulk(old), _bulk(new)) for old, new in (named or {}).items()]
@@ -112,7 +112,7 @@ def _bulk(port: int) -> bytes:
     return b"$%d\r\n%d\r\n" % (len(str(port)), port)
 
 
-async def test_sentinels_have_a_login_of_their_own(fleet: Fleet) -> None:
+async def test_sentinels_have_their_own_login(fleet: Fleet) -> None:
     url = f"redis+sentinel://tasks:opened@127.0.0.1:{fleet.sentinel.port}/0?replicas=0&"
     async with qo.connect(url + LOGIN) as queue:
         submitted = await queue.enqueue("t")
@@ -124,7 +124,7 @@ async def test_sentinels_have_a_login_of_their_own(fleet: Fleet) -> None:
     assert "guessed" not in str(caught.value) and "opened" not in str(caught.value)
 
 
-async def test_sentinels_and_servers_speak_tls_and_are_checked(
+async def test_sentinels_and_servers_use_tls_and_their_certificates_are_checked(
     fleet: Fleet, certificate: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with (
@@ -142,7 +142,7 @@ async def test_sentinels_and_servers_speak_tls_and_are_checked(
             assert [task.id for task in await queue.dequeue("t")] == [submitted.id]
 
 
-def test_a_sentinels_login_is_shown_nowhere() -> None:
+def test_the_login_of_sentinels_is_never_shown() -> None:
     address = address_of(f"rediss+sentinel://tasks:opened@a,b:1/0?{LOGIN}")
     assert (address.tls, address.sentinel_login.tls) == (True, True)
     assert address.sentinel_login[:2] == ("watcher", "watched")

@@ -52,7 +52,7 @@ class TestSqlite(EngineContract):
 
 
 def connection(engine: SqliteEngine, which: int = 0) -> apsw.Connection:
-    """0 writes, 1 reads, 2 watches."""
+    """The connection of the writer (0), the reader (1) or the watch (2)."""
     assert engine._open_engine is not None
     return engine._open_engine._connections[which]
 
@@ -86,7 +86,7 @@ def test_a_url_that_names_no_file_is_refused(url: str, says: str) -> None:
 
 @contextmanager
 def statements(db: apsw.Connection) -> Iterator[list[tuple[str, int]]]:
-    """What is run meanwhile, and the steps of SQLite's machine it took."""
+    """The statements that run meanwhile, with the number of virtual machine steps."""
     seen: list[tuple[str, int]] = []
 
     def note(event: dict[str, Any]) -> None:
@@ -164,7 +164,7 @@ async def test_a_page_of_finished_tasks_costs_the_same_at_any_depth(engine: Sqli
         assert await steps(where) < 1.5 * before
 
 
-async def test_searches_answer_alike_whether_few_or_many_wait(
+async def test_searches_find_the_same_with_few_and_many_pending_tasks(
     engine: SqliteEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await engine.add([new(n, delay=float(n % 2)) for n in range(9)])
@@ -196,17 +196,17 @@ async def test_another_process_sees_which_lane_comes_first(engine: SqliteEngine,
     await engine.add([new(0, type="a"), new(1, type="b"), new(2, type="a"), new(3, type="b")])
     assert [task.id for task in await claim(other, limit=1)] == [task_id(0)]
     await engine.add([new(4, type="b", delay=60.0)])  # not ready
-    await engine.add([new(5, type="b")])  # behind the first one
+    await engine.add([new(5, type="b")])  # after the first one
     await engine.add([new(6, type="a", ageing=0.0)])  # before the first one
     assert [task.id for task in await claim(other, limit=1)] == [task_id(6)]
     assert [task.id for task in await claim(other, limit=1)] == [task_id(1)]
-    await engine.add([new(7, type="c")])  # a lane of its own
+    await engine.add([new(7, type="c")])  # a new lane
     assert [task.id for task in await claim(other, limit=9)] == [task_id(n) for n in (2, 3, 5, 7)]
     await other.close()
 
 
-async def test_numbers_and_lanes_of_another_process_are_known(engine: SqliteEngine, tmp_path: Path) -> None:
-    """What a process has read is used again only while no other process writes."""
+async def test_numbers_and_lanes_of_another_process_are_read(engine: SqliteEngine, tmp_path: Path) -> None:
+    """A process uses cached rows only while no other process writes."""
     other = SqliteEngine(tmp_path / "qo.db", engine._clock)
     await other.open()
     for n in range(6):
@@ -222,7 +222,7 @@ async def test_numbers_and_lanes_of_another_process_are_known(engine: SqliteEngi
 # --- what is kept
 
 
-async def test_any_text_and_bytes_survive(engine: SqliteEngine) -> None:
+async def test_any_text_and_bytes_are_stored_unchanged(engine: SqliteEngine) -> None:
     odd = 'quote " back \\ line\n\u2028 é 😀'
     await engine.add([new(0, payload=bytes(range(256)), trace_id=odd), new(1, payload=b"")])
     tasks = sorted(await claim(engine), key=lambda task: task.id)
@@ -233,7 +233,7 @@ async def test_any_text_and_bytes_survive(engine: SqliteEngine) -> None:
     assert (first.error, first.trace_id, second.result) == (odd, odd, bytes(range(255, -1, -1)))
 
 
-async def test_a_batch_larger_than_a_step_is_whole(engine: SqliteEngine) -> None:
+async def test_a_batch_of_several_statements_is_complete(engine: SqliteEngine) -> None:
     assert all(added.new for added in await engine.add([new(n, payload=b"%d" % n) for n in range(1_333)]))
     tasks = await claim(engine, limit=1_000)
     assert all(task.payload == b"%d" % int(task.id[:8], 16) for task in tasks)
@@ -243,7 +243,7 @@ async def test_a_batch_larger_than_a_step_is_whole(engine: SqliteEngine) -> None
     assert sum(task.result == task.payload for task in found) == 1_000
 
 
-async def test_what_one_engine_wrote_another_finds(engine: SqliteEngine, clock: ManualClock, tmp_path: Path) -> None:
+async def test_an_engine_reads_what_another_wrote(engine: SqliteEngine, clock: ManualClock, tmp_path: Path) -> None:
     other = SqliteEngine(tmp_path / "qo.db", clock)
     await other.open()
     await engine.add([new(0, type="seen")])
@@ -266,9 +266,11 @@ async def test_an_engine_can_be_opened_again_after_closing(engine: SqliteEngine)
 # --- one bad call, and callers who leave
 
 
-async def test_a_bad_call_fails_alone(engine: SqliteEngine) -> None:
+async def test_a_failing_call_does_not_affect_others_in_its_transaction(engine: SqliteEngine) -> None:
     hold = threading.Event()
-    connection(engine).set_progress_handler(lambda: hold.wait(5) and False, 1)  # so that all wait for one transaction
+    connection(engine).set_progress_handler(
+        lambda: hold.wait(5) and False, 1
+    )  # so that all calls wait for one transaction
     first = asyncio.create_task(engine.add([new("first")]))
     await asyncio.sleep(0)
     bad: Any = object()
@@ -295,7 +297,7 @@ async def test_a_bad_call_fails_alone(engine: SqliteEngine) -> None:
     assert [finding for finding in await examine(f"sqlite:///{engine._path}") if finding.ok is False] == []
 
 
-async def test_a_caller_who_left_before_the_transaction_gets_nothing_done(engine: SqliteEngine) -> None:
+async def test_a_call_cancelled_before_its_transaction_does_nothing(engine: SqliteEngine) -> None:
     await engine.add([new()])
     hold = threading.Event()
     connection(engine).set_progress_handler(lambda: hold.wait(5) and False, 1)
@@ -312,7 +314,7 @@ async def test_a_caller_who_left_before_the_transaction_gets_nothing_done(engine
 
 
 async def leave_during_claim(engine: SqliteEngine, then: Callable[[], Any] = lambda: None, **fields: Any) -> Any:
-    """Cancel a claim while its transaction is under way."""
+    """Cancel a claim during its transaction."""
     begun, hold = threading.Event(), threading.Event()
 
     def progress() -> bool:
@@ -330,7 +332,7 @@ async def leave_during_claim(engine: SqliteEngine, then: Callable[[], Any] = lam
     return following
 
 
-async def test_a_caller_who_left_during_the_transaction_hands_the_tasks_back(engine: SqliteEngine) -> None:
+async def test_a_claim_cancelled_during_its_transaction_releases_its_tasks(engine: SqliteEngine) -> None:
     await engine.add([new()])
     await leave_during_claim(engine)
     await engine.close()
@@ -340,7 +342,7 @@ async def test_a_caller_who_left_during_the_transaction_hands_the_tasks_back(eng
     assert len(await claim(engine)) == 1
 
 
-async def test_a_caller_who_left_and_asks_again_keeps_the_tasks(engine: SqliteEngine) -> None:
+async def test_a_cancelled_claim_that_is_repeated_keeps_its_tasks(engine: SqliteEngine) -> None:
     await engine.add([new()])
     again = await leave_during_claim(
         engine,
@@ -369,7 +371,7 @@ async def test_waiting_ends_at_once_when_something_can_be_claimed(engine: Sqlite
     assert await waited(engine) < 5
 
 
-async def test_waiting_does_not_end_for_tasks_that_are_not_wanted(engine: SqliteEngine) -> None:
+async def test_waiting_does_not_end_for_tasks_that_do_not_match(engine: SqliteEngine) -> None:
     waiting = asyncio.create_task(waited(engine, 0.2, types=("t",), per_type_limits={"full": 0}))
     await asyncio.sleep(0.01)
     await engine.add([new(0, type="u"), new(1, type="full"), new(2, type="t", needs=("gpu",))])
@@ -386,7 +388,7 @@ async def test_waiting_ends_when_another_engine_adds(engine: SqliteEngine, clock
     await other.close()
 
 
-async def test_waiting_ends_for_an_own_task_without_looking_at_the_file(
+async def test_waiting_ends_for_a_task_of_this_engine_without_a_poll(
     engine: SqliteEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(FileWatch, "_version", lambda _: 0)
@@ -405,7 +407,7 @@ async def test_waiting_ends_when_a_task_becomes_due(tmp_path: Path) -> None:
     await engine.close()
 
 
-async def test_waiting_at_an_engine_that_is_closed_is_told_so(engine: SqliteEngine) -> None:
+async def test_waiting_at_a_closed_engine_is_refused(engine: SqliteEngine) -> None:
     waiting = asyncio.create_task(engine.wait(claim_request(), 30))
     await asyncio.sleep(0.01)
     await engine.close()
@@ -413,36 +415,36 @@ async def test_waiting_at_an_engine_that_is_closed_is_told_so(engine: SqliteEngi
         await waiting
 
 
-async def test_an_idle_wait_looks_seldom(engine: SqliteEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_idle_wait_polls_rarely(engine: SqliteEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     await engine.add([new(0, type="u"), new(1, delay=3600)])
-    await waited(engine, 0.3, types=("t",))  # until it has slowed down
+    await waited(engine, 0.3, types=("t",))  # until the polls have slowed down
     assert engine._open_engine is not None
-    watch, looks = engine._open_engine.watch, 0
+    watch, polls = engine._open_engine.watch, 0
     look = watch._poll
 
     def counted(read: Callable[[apsw.Connection], Any]) -> Any:
-        nonlocal looks
-        looks += 1
+        nonlocal polls
+        polls += 1
         return look(read)
 
     monkeypatch.setattr(watch, "_poll", counted)
     await waited(engine, 1.0, types=("t",))
-    assert 0 < looks < 60  # some ten microseconds each
+    assert 0 < polls < 60  # each takes about 10 µs
 
 
-def test_looks_come_quickly_while_a_queue_is_in_use_and_ten_a_second_after_seconds_of_quiet() -> None:
-    looks, interval = [0.0], 0.001
-    while looks[-1] < 20:
-        looks.append(looks[-1] + interval)
+def test_polls_are_frequent_while_a_queue_is_in_use_and_slow_down_to_ten_per_second() -> None:
+    polls, interval = [0.0], 0.001
+    while polls[-1] < 20:
+        polls.append(polls[-1] + interval)
         interval = slower(interval)
-    assert sum(look < 1 for look in looks) > 30
-    assert sum(10 <= look < 20 for look in looks) <= 101
+    assert sum(look < 1 for look in polls) > 30
+    assert sum(10 <= look < 20 for look in polls) <= 101
 
 
 # --- forks and exits
 
 
-async def test_a_forked_child_is_told_to_open_its_own(engine: SqliteEngine) -> None:
+async def test_a_forked_child_must_open_its_own_engine(engine: SqliteEngine) -> None:
     await engine.add([new()])
     read, write = os.pipe()
     child = os.fork()
@@ -466,7 +468,7 @@ async def test_a_forked_child_is_told_to_open_its_own(engine: SqliteEngine) -> N
     assert len(await claim(engine)) == 1
 
 
-async def test_a_forgotten_engine_lets_its_threads_go(tmp_path: Path) -> None:
+async def test_an_unreferenced_engine_ends_its_threads(tmp_path: Path) -> None:
     engine = SqliteEngine(tmp_path / "qo.db")
     await engine.open()
     await engine.add([new()])
@@ -480,7 +482,7 @@ async def test_a_forgotten_engine_lets_its_threads_go(tmp_path: Path) -> None:
     assert not any(thread.is_alive() for thread in threads)
 
 
-async def test_a_forgotten_engine_closes_its_file(tmp_path: Path) -> None:
+async def test_an_unreferenced_engine_closes_its_file(tmp_path: Path) -> None:
     engine = SqliteEngine(tmp_path / "qo.db")
     await engine.open()
     await engine.add([new()])
@@ -498,15 +500,15 @@ def _names(folder: Path) -> list[str]:
 
 
 def _open_files(folder: Path) -> list[str]:
-    """Those of this process."""
+    """The open files of this process."""
     found = []
     for descriptor in Path("/proc/self/fd").iterdir():
-        with suppress(FileNotFoundError):  # the one that lists them
+        with suppress(FileNotFoundError):  # the descriptor of the listing itself
             found.append(str(descriptor.readlink()))
     return [name for name in found if name.startswith(f"{folder}/")]
 
 
-async def test_several_loops_may_share_an_engine(engine: SqliteEngine) -> None:
+async def test_several_event_loops_may_share_an_engine(engine: SqliteEngine) -> None:
     def elsewhere() -> int:
         return len(asyncio.run(engine.add([new(n) for n in range(5)])))
 
@@ -517,7 +519,7 @@ async def test_several_loops_may_share_an_engine(engine: SqliteEngine) -> None:
     assert await engine.apply([archive(task_id(0))]) == [True]
 
 
-async def test_a_call_that_refuses_after_it_has_written_leaves_nothing_behind(engine: SqliteEngine) -> None:
+async def test_a_call_that_fails_after_a_write_is_rolled_back(engine: SqliteEngine) -> None:
     def add_and_refuse(table: SqliteTable) -> None:
         table.add([new(1)], 0.0)
         raise Conflict("too late")
@@ -534,7 +536,7 @@ async def test_a_call_that_refuses_after_it_has_written_leaves_nothing_behind(en
     assert sum((await engine.count()).values()) == 2
 
 
-async def test_a_lane_without_tasks_is_removed_and_may_come_again(
+async def test_a_lane_without_tasks_is_removed_and_can_be_added_again(
     engine: SqliteEngine, clock: ManualClock, tmp_path: Path
 ) -> None:
     other = SqliteEngine(tmp_path / "qo.db", clock)
@@ -549,17 +551,17 @@ async def test_a_lane_without_tasks_is_removed_and_may_come_again(
             assert not any((await engine.count()).values())
     finally:
         await other.close()
-    assert len(connection(engine, 1).execute("SELECT n FROM lanes").fetchall()) == 1  # no number is given twice
+    assert len(connection(engine, 1).execute("SELECT n FROM lanes").fetchall()) == 1  # no number is used twice
 
 
-async def test_a_lane_that_was_removed_between_two_claims_is_in_nobodys_way(
+async def test_a_lane_removed_between_two_claims_does_no_harm(
     engine: SqliteEngine, clock: ManualClock, tmp_path: Path
 ) -> None:
     other = SqliteEngine(tmp_path / "qo.db", clock)
     await other.open()
     try:
         await engine.add([new(0, type="gone"), new(1, type="gone"), new(2, type="kept"), new(3, type="kept")])
-        assert (await claim_one(other)).id == task_id(0)  # it knows that another one is first in that lane
+        assert (await claim_one(other)).id == task_id(0)  # its cache has another first task in that lane
         (task,) = await claim(engine, limit=1)
         (first,) = await engine.get([task_id(0)])
         assert first is not None

@@ -1,4 +1,4 @@
-"""Disks that are full or fail, files that are not ours, and what `qo doctor` says of them."""
+"""Full and failing disks, foreign files, and the findings of `qo doctor`."""
 
 import os
 import subprocess
@@ -28,7 +28,7 @@ async def engine(tmp_path: Path) -> AsyncIterator[SqliteEngine]:
 
 
 async def wrong(path: Path) -> dict[str, str]:
-    """What the doctor finds wrong, by name."""
+    """The doctor's problems, by name."""
     return {finding.name: finding.detail for finding in await examine(f"sqlite:///{path}") if finding.ok is False}
 
 
@@ -51,7 +51,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 async def fill(engine: SqliteEngine) -> list[str]:
-    """Add until it fails, and give the ids of what was acknowledged."""
+    """Add tasks until it fails. Returns the acknowledged ids."""
     acknowledged: list[str] = []
 
     async def add_on_and_on() -> None:
@@ -136,7 +136,7 @@ async def test_a_commit_that_could_not_be_flushed_is_not_acknowledged(tmp_path: 
         FailingFile.failing = False
         assert await engine.get([task_id("lost")]) == [None]
         assert await engine.add([new("lost", type="another")]) == [(task_id("lost"), True)]
-        await engine.add([new("again", type="also lost")])  # what was remembered of it went with the transaction
+        await engine.add([new("again", type="also lost")])  # the cache was rolled back with the transaction
         assert {task.type for task in await claim(engine)} == {"t", "another", "also lost"}
         assert (await stored(engine, "again")).type == "also lost"
     finally:
@@ -185,7 +185,7 @@ def short(path: Path) -> None:
         (short, "not a SQLite database"),
     ],
 )
-async def test_a_file_that_is_not_ours_is_refused_untouched(tmp_path: Path, make: Any, says: str) -> None:
+async def test_a_file_of_another_application_is_refused_and_not_changed(tmp_path: Path, make: Any, says: str) -> None:
     path = tmp_path / "theirs.db"
     make(path)
     before = path.read_bytes()
@@ -196,7 +196,7 @@ async def test_a_file_that_is_not_ours_is_refused_untouched(tmp_path: Path, make
     assert names(tmp_path) == ["theirs.db"]
 
 
-async def test_an_empty_file_is_made_ours(tmp_path: Path) -> None:
+async def test_an_empty_file_becomes_a_queue(tmp_path: Path) -> None:
     (tmp_path / "qo.db").touch()
     engine = SqliteEngine(tmp_path / "qo.db")
     await engine.open()
@@ -206,7 +206,7 @@ async def test_an_empty_file_is_made_ours(tmp_path: Path) -> None:
     assert int.from_bytes(head[68:72], "big") == APPLICATION_ID and int.from_bytes(head[60:64], "big") == VERSION
 
 
-async def test_places_without_a_file_are_refused_clearly(tmp_path: Path) -> None:
+async def test_paths_that_cannot_be_a_file_are_refused(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match="is a directory; name a file in it"):
         await SqliteEngine(tmp_path).open()
     with pytest.raises(StorageError, match=r"the directory .*/none is missing; create it"):
@@ -218,7 +218,7 @@ async def test_places_without_a_file_are_refused_clearly(tmp_path: Path) -> None
 
 @pytest.fixture
 def nobody() -> Iterator[None]:
-    """Root may read everything, so do not be root."""
+    """Run as another user, because root may read every file."""
     if os.geteuid() != 0:
         yield
         return
@@ -228,7 +228,7 @@ def nobody() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("nobody")
-async def test_a_file_no_one_may_read_is_refused_clearly() -> None:
+async def test_an_unreadable_file_is_refused() -> None:
     with TemporaryDirectory() as folder:
         path = Path(folder) / "qo.db"
         path.touch(0o000)
@@ -239,7 +239,7 @@ async def test_a_file_no_one_may_read_is_refused_clearly() -> None:
 # --- the doctor
 
 
-async def test_the_doctor_finds_a_healthy_queue_healthy_and_leaves_it_alone(
+async def test_the_doctor_finds_no_problem_in_a_sound_queue_and_does_not_change_it(
     engine: SqliteEngine, tmp_path: Path
 ) -> None:
     await engine.add([new(0), new(1, delay=60.0), new(2)])
@@ -268,7 +268,7 @@ async def test_the_doctor_creates_nothing(tmp_path: Path) -> None:
         ("UPDATE tasks SET status = 'completed'", "states"),
     ],
 )
-async def test_the_doctor_sees_a_broken_queue(engine: SqliteEngine, tmp_path: Path, harm: str, name: str) -> None:
+async def test_the_doctor_finds_inconsistent_tables(engine: SqliteEngine, tmp_path: Path, harm: str, name: str) -> None:
     await engine.add([new()])
     await engine.close()
     db = apsw.Connection(str(tmp_path / "qo.db"))
@@ -277,7 +277,7 @@ async def test_the_doctor_sees_a_broken_queue(engine: SqliteEngine, tmp_path: Pa
     assert name in await wrong(tmp_path / "qo.db")
 
 
-async def test_the_doctor_sees_a_damaged_file(engine: SqliteEngine, tmp_path: Path) -> None:
+async def test_the_doctor_finds_a_damaged_file(engine: SqliteEngine, tmp_path: Path) -> None:
     await engine.add([new(n, payload=bytes(500)) for n in range(200)])
     await engine.close()
     path = tmp_path / "qo.db"
@@ -287,7 +287,7 @@ async def test_the_doctor_sees_a_damaged_file(engine: SqliteEngine, tmp_path: Pa
     assert {"integrity", "database"} & (await wrong(path)).keys()
 
 
-def test_the_doctor_knows_bad_libraries_and_remote_disks(tmp_path: Path) -> None:
+def test_the_doctor_reports_old_libraries_and_remote_disks(tmp_path: Path) -> None:
     assert doctor._library("3.51.2").ok is False and doctor._library("3.51.3").ok
     mounts = tmp_path / "mounts"
     mounts.write_text(f"/dev/sda / ext4 rw 0 0\nserver:/x {tmp_path.resolve()} nfs4 rw 0 0\n")
@@ -295,7 +295,7 @@ def test_the_doctor_knows_bad_libraries_and_remote_disks(tmp_path: Path) -> None
     assert doctor._file_system(Path("/qo.db"), mounts).ok is True
 
 
-async def test_a_task_of_the_first_schema_is_as_the_model_says(engine: SqliteEngine) -> None:
+async def test_a_task_of_the_first_schema_matches_the_model(engine: SqliteEngine) -> None:
     await engine.add([new()])
     assert engine._open_engine is not None
     columns = {row[1] for row in engine._open_engine._connections[1].execute("PRAGMA table_info(tasks)")}

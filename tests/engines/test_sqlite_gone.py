@@ -1,4 +1,4 @@
-"""A file that is deleted, moved or replaced while it is open: nothing is acknowledged that the path does not hold."""
+"""A file that is deleted, moved or replaced while it is open: no write is acknowledged that is not at the path."""
 
 import os
 import shutil
@@ -14,7 +14,7 @@ from qo.engines.sqlite import SqliteEngine, file_locks
 from qo.errors import OutcomeUnknown, StorageError
 from qo.model import Filter, complete, renew
 from qo.testing.samples import claim, claim_request, new, stored, task_id
-from tests.engines.file_users import file_users, look
+from tests.engines.file_users import count_with_sqlite3, file_users
 
 
 @pytest.fixture
@@ -79,7 +79,7 @@ HARMS = [delete, delete_all, move, replace_with_copy, delete_folder, delete_log,
 
 
 @pytest.mark.parametrize("harm", HARMS)
-async def test_nothing_is_acknowledged_into_a_file_that_is_not_there(
+async def test_no_write_to_a_missing_file_is_acknowledged(
     engine: SqliteEngine, path: Path, harm: Callable[[Path], None]
 ) -> None:
     (held,) = await claim(engine, limit=1)
@@ -113,7 +113,7 @@ async def test_a_folder_that_was_unchanged_for_long_is_checked_too(
             await settled_engine.add([new(n)])
 
 
-async def test_other_files_may_come_and_go_beside_it(settled_engine: SqliteEngine, path: Path) -> None:
+async def test_other_files_in_the_folder_may_change(settled_engine: SqliteEngine, path: Path) -> None:
     for n in range(5):
         (path.parent / "other").touch()
         assert await settled_engine.add([new(2 * n)]) == [(task_id(2 * n), True)]
@@ -121,7 +121,9 @@ async def test_other_files_may_come_and_go_beside_it(settled_engine: SqliteEngin
         assert await settled_engine.add([new(2 * n + 1)]) == [(task_id(2 * n + 1), True)]
 
 
-async def test_a_file_that_goes_during_a_commit_leaves_the_outcome_unknown(engine: SqliteEngine, path: Path) -> None:
+async def test_a_file_that_disappears_during_a_commit_leaves_the_outcome_unknown(
+    engine: SqliteEngine, path: Path
+) -> None:
     assert engine._open_engine is not None
     engine._open_engine._connections[0].set_commit_hook(lambda: bool(path.rename(path.parent / "away")) and False)
     with pytest.raises(OutcomeUnknown, match=r"deleted, moved or replaced .* this call may be lost"):
@@ -131,7 +133,7 @@ async def test_a_file_that_goes_during_a_commit_leaves_the_outcome_unknown(engin
         await engine.add([new(1)])
 
 
-async def test_work_goes_on_when_the_file_is_put_back(engine: SqliteEngine, path: Path) -> None:
+async def test_writes_succeed_again_when_the_file_is_put_back(engine: SqliteEngine, path: Path) -> None:
     move(path)
     with pytest.raises(StorageError, match="put it back, or restart this process"):
         await engine.add([new(1)])
@@ -140,7 +142,7 @@ async def test_work_goes_on_when_the_file_is_put_back(engine: SqliteEngine, path
     assert (await stored(engine, "before")).id == task_id("before")
 
 
-async def test_a_restart_uses_the_file_that_is_there_now(engine: SqliteEngine, path: Path) -> None:
+async def test_a_reopened_engine_uses_the_file_at_the_path(engine: SqliteEngine, path: Path) -> None:
     delete_all(path)
     other = SqliteEngine(path)
     await other.open()
@@ -179,15 +181,13 @@ async def test_a_link_to_an_existing_queue_opens_it(engine: SqliteEngine, path: 
     assert (await stored(engine, 1)).id == task_id(1)
 
 
-async def test_without_locks_of_an_open_file_a_vanished_log_is_noticed(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(file_locks, "_OFD", False)  # as on other systems than Linux
+async def test_without_ofd_locks_a_missing_log_is_detected(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(file_locks, "_OFD", False)  # as on systems other than Linux
     engine = SqliteEngine(path)
     await engine.open()
     await engine.add([new(n) for n in range(5)])
-    assert look(path) == 5  # in this process, which has dropped its locks and deleted the log when this returns
-    delete_log(path)  # a new SQLite notices that the log is in use, and keeps it
+    assert count_with_sqlite3(path) == 5  # in this process: drops its locks and deletes the log
+    delete_log(path)  # newer versions of SQLite notice that the log is in use, and keep it
     with pytest.raises(StorageError, match=r"qo\.db-wal was deleted or replaced"):
         await engine.add([new(5)])
     await engine.close()
@@ -203,7 +203,7 @@ def test_a_forked_child_does_not_keep_the_locks_of_a_killed_process(tmp_path: Pa
         ours.add(0)
         child = ours.fork()
     try:
-        # Closing the last connection deletes the log only if nobody holds a lock.
+        # Closing the last connection deletes the log only if no process holds a lock.
         with closing(sqlite3.connect(path)) as db:
             assert db.execute("SELECT count(*) FROM tasks").fetchone() == (1,)
         assert not Path(f"{path}-wal").exists()

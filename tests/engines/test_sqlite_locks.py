@@ -10,11 +10,11 @@ import apsw
 from qo.engines import examine
 from qo.engines.sqlite import SqliteEngine, schema_of
 from qo.testing.samples import new, task_id
-from tests.engines.file_users import file_users, look
+from tests.engines.file_users import count_with_sqlite3, file_users
 
 
 def kept(path: Path) -> set[str]:
-    """The ids of all tasks a new process finds."""
+    """The ids of all tasks that a new process finds."""
     db = apsw.Connection(str(path))
     try:
         assert db.execute("PRAGMA integrity_check").get == "ok"
@@ -31,15 +31,15 @@ def ids(*names: int) -> set[str]:
     return {task_id(name) for name in names}
 
 
-def test_two_clients_in_one_process_keep_the_log_from_another_that_looks(tmp_path: Path) -> None:
+def test_two_clients_in_one_process_keep_the_log_while_another_process_reads(tmp_path: Path) -> None:
     path = tmp_path / "qo.db"
     with file_users(path, 2) as (ours, theirs):
         ours.open()
         assert ours.add(0, 1)
         ours.open()
-        assert theirs.look() == 2
+        assert theirs.count_with_sqlite3() == 2
         assert len(ours.add(*range(2, 12))) == 10
-        assert theirs.look() == 12
+        assert theirs.count_with_sqlite3() == 12
     assert kept(path) == ids(*range(12))
 
 
@@ -49,7 +49,7 @@ def test_closing_one_of_two_clients_keeps_the_log(tmp_path: Path) -> None:
         ours.open()
         ours.open()
         ours.close()
-        assert theirs.look() == 0
+        assert theirs.count_with_sqlite3() == 0
         assert len(ours.add(*range(5))) == 5
     assert kept(path) == ids(*range(5))
 
@@ -62,10 +62,10 @@ async def test_doctor_and_migrate_keep_the_locks(tmp_path: Path) -> None:
         await engine.add([new(0)])
         assert all(finding.ok is not False for finding in await examine(f"sqlite:///{path}"))
         assert (await schema_of(f"sqlite:///{path}")).found
-        await asyncio.to_thread(theirs.look)
+        await asyncio.to_thread(theirs.count_with_sqlite3)
         assert has_log(path), "another process could delete the log"
         await engine.add([new(1)])
-        assert await asyncio.to_thread(theirs.look) == 2
+        assert await asyncio.to_thread(theirs.count_with_sqlite3) == 2
     await engine.close()
     assert not has_log(path), "the last to close tidies the log away"
     assert kept(path) == ids(0, 1)
@@ -76,7 +76,7 @@ def test_pythons_sqlite3_in_the_same_process_keeps_the_log(tmp_path: Path) -> No
     with file_users(path, 1) as (ours,):
         ours.open()
         assert len(ours.add(*range(5))) == 5
-        assert ours.look() == 5
+        assert ours.count_with_sqlite3() == 5
         assert len(ours.add(*range(5, 10))) == 5
     assert kept(path) == ids(*range(10))
 
@@ -86,23 +86,23 @@ def test_pythons_sqlite3_in_the_same_process_and_then_in_another_keeps_the_log(t
     with file_users(path, 2) as (ours, theirs):
         ours.open()
         assert len(ours.add(*range(5))) == 5
-        assert ours.look() == 5
-        assert theirs.look() == 5
+        assert ours.count_with_sqlite3() == 5
+        assert theirs.count_with_sqlite3() == 5
         assert len(ours.add(*range(5, 10))) == 5
-        assert theirs.look() == 10
+        assert theirs.count_with_sqlite3() == 10
     assert kept(path) == ids(*range(10))
 
 
-def test_processes_that_look_all_the_time_overwrite_nothing_of_each_other(tmp_path: Path) -> None:
+def test_processes_that_read_continuously_do_not_overwrite_each_other(tmp_path: Path) -> None:
     path, rounds = tmp_path / "qo.db", 60
     with file_users(path, 3) as users:
         for user in users:
             user.open()
-            user.look_again_and_again()
+            user.keep_reading()
         for turn in range(3):
             for number, user in enumerate(users):
                 start = (turn * 3 + number) * rounds
                 user.send("add", *range(start, start + rounds))
             assert [len(user.answer()) for user in users] == [rounds] * 3
     assert kept(path) == ids(*range(9 * rounds))
-    assert look(path) == 9 * rounds
+    assert count_with_sqlite3(path) == 9 * rounds

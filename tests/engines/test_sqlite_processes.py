@@ -1,4 +1,4 @@
-"""Real processes on one file, and what is left when one is killed."""
+"""Real processes on one file, some of which are killed."""
 
 import asyncio
 import threading
@@ -48,7 +48,7 @@ def test_many_processes_may_create_the_file_at_once(tmp_path: Path) -> None:
         db.close()
 
 
-def test_whoever_waited_for_the_first_to_create_the_file_finds_it_made(tmp_path: Path) -> None:
+def test_a_process_that_waited_for_another_to_create_the_file_uses_it(tmp_path: Path) -> None:
     path, waiting = tmp_path / "qo.db", threading.Event()
     first, second = connect(path), connect(path)
 

@@ -1,4 +1,4 @@
-"""A file written by an earlier qo is brought to the present when it is opened, and nothing in it is lost."""
+"""A file of an earlier qo is migrated when it is opened, and nothing in it is lost."""
 
 from importlib.resources import files
 from pathlib import Path
@@ -15,7 +15,7 @@ from qo.testing.samples import claim, new, task_id
 
 @pytest.fixture
 def old(tmp_path: Path) -> Path:
-    """The first schema, with a lane that holds every priority, as it did then."""
+    """Create the first schema, in which a lane has tasks of all priorities."""
     path = tmp_path / "old.db"
     db = apsw.Connection(str(path))
     db.execute(files("qo.sqlite_tables.schema").joinpath("0001.sql").read_text("utf-8"))
@@ -33,7 +33,7 @@ def old(tmp_path: Path) -> Path:
     return path
 
 
-async def test_a_lane_of_all_priorities_becomes_one_for_each(old: Path) -> None:
+async def test_a_lane_of_all_priorities_becomes_one_lane_per_priority(old: Path) -> None:
     engine = SqliteEngine(old)
     await engine.open()
     try:

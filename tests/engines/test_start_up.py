@@ -1,4 +1,4 @@
-"""Start-up: a store that stumbles at the first request is asked again; one that refuses ends the start at once."""
+"""Opening a store: transient errors are retried, and a refusal is raised at once."""
 
 import pytest
 
@@ -17,7 +17,7 @@ from tests.servers.stumbling_proxy import StumblingProxy
 
 
 class FirstFaults(Faults):
-    """The first requests go wrong, and no other."""
+    """Only the first requests fail."""
 
     def __init__(self, fault: Fault, number: int) -> None:
         super().__init__(seed=1)
@@ -38,7 +38,7 @@ async def use(engine: Engine) -> None:
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-async def test_a_bucket_that_is_busy_at_first_is_asked_again(layout: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_opening_is_retried_while_a_bucket_is_busy(layout: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in KEYS.items():
         monkeypatch.setenv(name, value)
     async with S3Server(faults=FirstFaults(Fault.REFUSED, 3)) as server:
@@ -46,13 +46,13 @@ async def test_a_bucket_that_is_busy_at_first_is_asked_again(layout: str, monkey
         await use(open_engine(f"{server.url}{divider}layout={layout}"))
 
 
-async def test_a_redis_that_hangs_up_at_first_is_asked_again(redis_server: Server) -> None:
+async def test_opening_is_retried_while_redis_closes_connections(redis_server: Server) -> None:
     async with StumblingProxy(redis_server.port, stumbles=2).running() as proxy:
         await use(open_engine(f"redis://127.0.0.1:{proxy.port}/0?prefix=stumbling"))
         assert proxy.stumbles_left == 0
 
 
-async def test_a_redis_that_is_loading_its_data_is_asked_again(redis_server: Server) -> None:
+async def test_opening_is_retried_while_redis_loads_its_data(redis_server: Server) -> None:
     loading = b"-LOADING Redis is loading the dataset in memory\r\n"
     async with StumblingProxy(redis_server.port, stumbles=3, refusal=loading).running() as proxy:
         await use(open_engine(f"redis://127.0.0.1:{proxy.port}/0?prefix=loading"))
@@ -70,7 +70,7 @@ async def test_a_redis_that_is_loading_its_data_is_asked_again(redis_server: Ser
         (b"-NOAUTH Authentication required.", Refused, "password"),
     ],
 )
-async def test_what_redis_refuses_is_named(
+async def test_opening_is_not_retried_if_redis_refuses_it(
     refusal: bytes, kind: type[StorageError], advice: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(retry, "_OPENING_DEADLINE", 0.0)
@@ -82,14 +82,14 @@ async def test_what_redis_refuses_is_named(
     assert type(caught.value) is kind
 
 
-async def test_a_postgres_that_hangs_up_at_first_is_asked_again(postgres: PostgresServer) -> None:
+async def test_opening_is_retried_while_postgres_closes_connections(postgres: PostgresServer) -> None:
     async with StumblingProxy(postgres.port, stumbles=2).running() as proxy:
         url = f"{postgres.url()}?schema=stumbling".replace(f":{postgres.port}", f":{proxy.port}")
         await use(open_engine(url))
         assert proxy.stumbles_left == 0
 
 
-async def test_a_store_that_is_not_there_is_given_up_after_a_few_seconds() -> None:
+async def test_opening_an_unreachable_store_fails_after_a_few_seconds() -> None:
     began = boot_clock()
     with pytest.raises(StorageError, match="cannot be reached") as caught:
         await use(open_engine(f"redis://127.0.0.1:{free_port()}/0"))

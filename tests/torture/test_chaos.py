@@ -17,7 +17,7 @@ import pytest
 from qo.engines import open_engine
 from qo.engines.sqlite import SqliteEngine
 from tests.engines import busy_process
-from tests.engines.killing import PATIENCE, check, ended, told
+from tests.engines.killing import DEADLINE, check, ended, told
 from tests.engines.killing_workers import QUICK, Worker, start_qo, until_done
 from tests.engines.killing_workers import start as start_worker
 from tests.servers.postgres import url as postgres_url
@@ -105,7 +105,7 @@ class Stage:
                 await self._freeze(self._actors[place])
 
     async def _until_acknowledged(self) -> None:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(DEADLINE):
             while not all(actor.log.stat().st_size for actor in self._actors if actor.role == "producer"):
                 await asyncio.sleep(0.02)
 
@@ -179,5 +179,5 @@ def _assert_alive(actor: Actor) -> None:
 
 
 def _wait(actor: Actor, *expected: int) -> None:
-    code = ended(actor.process) if isinstance(actor.process, BaseProcess) else actor.process.wait(PATIENCE)
+    code = ended(actor.process) if isinstance(actor.process, BaseProcess) else actor.process.wait(DEADLINE)
     assert not expected or code in expected, f"a {actor.role} ended with {code}"
