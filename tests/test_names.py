@@ -10,7 +10,7 @@ PACKAGE = ROOT / "src" / "qo"
 MODULES = sorted(PACKAGE.rglob("*.py"))
 ARCHITECTURE = (ROOT / "ARCHITECTURE.md").read_text()
 
-GERUNDS = {"tracing", "polling", "ranking", "testing", "listing"}  # terms of the field
+GERUNDS = {"tracing", "polling", "ranking", "testing"}  # terms of the field
 VAGUE = {"utils", "common", "helpers", "manager", "base", "core"}
 MAX_WORDS = 45
 

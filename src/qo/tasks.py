@@ -1,4 +1,4 @@
-"""What a type of task is to a program: the function that handles it, how it is run, how its arguments travel."""
+"""Handlers: the functions of task types, their options, and the encoding of their arguments."""
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping
@@ -28,31 +28,31 @@ from qo.model import (
     level,
 )
 
-_RAW = b"\x00"  # see codec: raw data is the argument of a function whose only parameter is annotated `bytes`
+_RAW = b"\x00"  # see codec; a function whose only parameter is annotated as `bytes` gets the raw data
 running: ContextVar[Task] = ContextVar("qo_task")
 
 
 def current_task() -> Task:
-    """The task whose handler is running. Its `attempt` is a fence: it grows with every claim."""
+    """The task whose handler is running. Its `attempt` grows with every claim and can be used as a fencing token."""
     try:
         return plain_task(running.get())
     except LookupError:
-        raise InvalidSetting("current_task() only means something inside a handler that a worker runs") from None
+        raise InvalidSetting("current_task() can be called only inside a handler that a worker runs") from None
 
 
 ExecutorName: TypeAlias = Literal["async", "thread", "process"]
 
 
 class Executor(StrEnum):
-    __hash__ = str.__hash__  # an enum's own is a call into Python
+    __hash__ = str.__hash__  # the hash of an enum is slow
 
-    ASYNC = "async"  # on an event loop of the worker's; the default for `async def`
+    ASYNC = "async"  # on an event loop of the worker; the default for `async def`
     THREAD = "thread"  # in a thread; the default for `def`
-    PROCESS = "process"  # in a child process, which is killed when the time is up
+    PROCESS = "process"  # in a child process, which is killed at the time limit
 
 
 class HandlerOptions(Struct, frozen=True, kw_only=True):
-    """How tasks of a type are submitted and run, unless a call says otherwise."""
+    """How tasks of a type are submitted and run. Options of a call override them."""
 
     queue: str = "default"
     priority: int = MEDIUM
@@ -60,14 +60,14 @@ class HandlerOptions(Struct, frozen=True, kw_only=True):
     timeout: float = TIMEOUT
     max_retries: int = MAX_RETRIES
     retry: RetryPolicy = RetryPolicy()
-    rate_limit: float = 0.0  # tasks a second started by one worker; 0 is no limit
-    concurrency: int = 0  # tasks of this type at once in one worker; 0 is no limit of its own
+    rate_limit: float = 0.0  # tasks per second started by one worker; 0 for no limit
+    concurrency: int = 0  # concurrent tasks of this type in one worker; 0 for no separate limit
     executor: Executor = Executor.THREAD
-    time_limit: float | None = None  # seconds an attempt may take here, instead of the timeout the task came with
+    time_limit: float | None = None  # seconds for an attempt in this process, instead of the task's timeout
 
 
 class Arguments(Protocol):
-    """Between a call and a payload."""
+    """Converts between the arguments of a call and a payload."""
 
     style: ClassVar[str]
 
@@ -76,12 +76,12 @@ class Arguments(Protocol):
 
 
 class Handler(Struct, frozen=True, kw_only=True):
-    """One type of task: its name, its function and how to run it."""
+    """A task type: its name, its function and its options."""
 
     type: str
     function: Callable[..., Any]
     options: HandlerOptions
-    arguments: Any  # Arguments; Any because a Struct keeps no protocols
+    arguments: Any  # Arguments; a Struct field cannot be a protocol
     returns: Any = Any
 
     def decode_result(self, data: bytes) -> Any:
@@ -91,11 +91,11 @@ class Handler(Struct, frozen=True, kw_only=True):
         try:
             return msgspec.convert(value, self.returns)
         except msgspec.ValidationError as error:
-            raise InvalidTask("result", f"is not what {self.type} says it returns: {error}") from error
+            raise InvalidTask("result", f"does not match the return annotation of {self.type}: {error}") from error
 
 
 class Registry:
-    """The types a program can handle, by name."""
+    """The handlers of a program, by type."""
 
     def __init__(self) -> None:
         self._handlers: dict[str, Handler] = {}
@@ -103,7 +103,7 @@ class Registry:
     def add(self, handler: Handler) -> None:
         known = self._handlers.get(handler.type)
         if known is not None and known.function is not handler.function:
-            raise InvalidSetting(f"two functions want to handle type {handler.type!r}; give one of them another name")
+            raise InvalidSetting(f"two functions are declared for the type {handler.type!r}; rename one of them")
         self._handlers[handler.type] = handler
 
     def get(self, task_type: str) -> Handler | None:
@@ -123,7 +123,7 @@ class Registry:
 
 
 def make_options(function: Callable[..., Any], **given: Any) -> HandlerOptions:
-    """HandlerOptions as people write them, checked where they are written: at import, not at three in the morning."""
+    """Validated options. Mistakes are raised at import, where the options are declared."""
     given = {name: value for name, value in given.items() if value is not None}
     if isinstance(given.get("timeout"), timedelta):
         given["timeout"] = given["timeout"].total_seconds()
@@ -162,7 +162,7 @@ def make_handler(function: Callable[..., Any], *, type: str, options: HandlerOpt
 
 
 class SignatureArguments:
-    """Arguments as a JSON object by parameter name, checked against the function's annotations on both sides."""
+    """Arguments as a JSON object by parameter name, validated on submission and before a run."""
 
     style: ClassVar = "signature"
 
@@ -171,11 +171,11 @@ class SignatureArguments:
         self._signature = inspect.signature(function)
         hints = _hints(function)
         fields: list[Any] = []
-        self._open = False  # takes **kwargs
+        self._open = False  # the function has **kwargs
         for parameter in self._signature.parameters.values():
             if parameter.kind in (parameter.VAR_POSITIONAL, parameter.POSITIONAL_ONLY):
                 raise InvalidSetting(
-                    f"{self._name}: arguments travel by name, so *args and positional-only ones cannot"
+                    f"{self._name}: arguments are stored by name, so *args and positional-only ones are not supported"
                 )
             if parameter.kind is parameter.VAR_KEYWORD:
                 self._open = True
@@ -191,9 +191,9 @@ class SignatureArguments:
     def _build(self, fields: list[Any]) -> type[Struct]:
         try:
             struct = msgspec.defstruct(self._name, fields, kw_only=True, forbid_unknown_fields=not self._open)
-            msgspec.json.Decoder(struct)  # meets every annotation now
+            msgspec.json.Decoder(struct)  # raises for unsupported annotations
         except TypeError as error:
-            raise InvalidSetting(f"{self._name}: an argument of this type cannot travel as JSON: {error}") from error
+            raise InvalidSetting(f"{self._name}: an argument of this type cannot be stored as JSON: {error}") from error
         return struct
 
     def encode(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bytes:
@@ -215,13 +215,13 @@ class SignatureArguments:
                 return (), {self._takes_raw: decode_value(payload)}
             raise InvalidTask(
                 "payload",
-                f"{self._name}() takes a JSON object of its arguments, not raw bytes: "
-                "only a function with one argument, annotated as bytes, takes those",
+                f"{self._name}() accepts a JSON object of its arguments, not raw bytes; "
+                "only a function with a single parameter annotated as bytes accepts those",
             )
         try:
             known = self._decoder.decode(payload)
         except UNREADABLE as error:
-            raise InvalidTask("payload", f"{self._name}() does not take it: {error}") from error
+            raise InvalidTask("payload", f"{self._name}() does not accept it: {error}") from error
         names = self._struct.__struct_fields__
         given = {name: value for name in names if (value := getattr(known, name)) is not msgspec.UNSET}
         if self._open:
@@ -230,7 +230,7 @@ class SignatureArguments:
 
 
 class PayloadArguments:
-    """The whole payload as the function's one argument."""
+    """The whole payload as the single argument of the function."""
 
     style: ClassVar = "payload"
 
@@ -251,12 +251,12 @@ class PayloadArguments:
 
 
 def decode_payload(payload: bytes, kind: Any) -> Any:
-    """A payload as what it should be; raw bytes are left alone."""
+    """A payload converted to a type; raw bytes are returned unchanged."""
     try:
         value = decode_value(payload)
         return value if isinstance(value, bytes) else msgspec.convert(value, kind)
     except msgspec.DecodeError as error:
-        raise InvalidTask("payload", f"is not what the handler takes: {error}") from error
+        raise InvalidTask("payload", f"does not match the annotation of the handler: {error}") from error
 
 
 STYLES: dict[str, Callable[[Callable[..., Any]], Arguments]] = {
@@ -267,6 +267,6 @@ STYLES: dict[str, Callable[[Callable[..., Any]], Arguments]] = {
 def _hints(function: Callable[..., Any]) -> dict[str, Any]:
     try:
         hints = get_type_hints(function, include_extras=True)
-    except (NameError, TypeError, AttributeError):  # an annotation only type checkers can read
+    except (NameError, TypeError, AttributeError):  # an annotation that cannot be evaluated at run time
         return {}
     return {name: Any if hint is inspect.Parameter.empty else hint for name, hint in hints.items()}

@@ -1,8 +1,7 @@
-"""OpenTelemetry spans around submitting and running, joined through the task's `trace_id`.
+"""OpenTelemetry spans of submissions and runs, connected by the task's `trace_id`.
 
-A room of its own because both ends use it: the queue submits, the worker runs. OpenTelemetry is looked for among the
-modules that the program has imported and never imported here: a program that does not use it pays for one look in a
-dict. A `trace_id` that the user gave is kept, and used as far as it can be read.
+This module never imports OpenTelemetry. It uses it only if the program has imported it, so that other programs pay for
+one lookup in a dict. A `trace_id` from the user is kept, and used as the trace if it is a valid one.
 """
 
 import re
@@ -21,7 +20,7 @@ _NOTHING = "0" * 32
 
 
 class Off:
-    """No tracing: does nothing, and there is one of it."""
+    """A span that does nothing."""
 
     def __enter__(self) -> Self:
         return self
@@ -38,7 +37,7 @@ OFF = Off()
 
 
 def submitting(tasks: Sequence[NewTask]) -> "Off | Traced":
-    """Around handing tasks to the store; `marked` gives them the span's place to carry along."""
+    """The span of a submission; `marked` adds its context to the tasks."""
     api = _api()
     if api is None or not tasks:
         return OFF
@@ -48,7 +47,7 @@ def submitting(tasks: Sequence[NewTask]) -> "Off | Traced":
 
 
 def running(task: Task) -> "Off | Traced":
-    """Around a handler: a part of the trace that the submission began."""
+    """The span of a handler, in the trace of the submission."""
     api = _api()
     if api is None:
         return OFF
@@ -77,24 +76,25 @@ class Traced(Off):
     ) -> None:
         if self._kind is self._api.SpanKind.CONSUMER:
             self._span.set_attribute("qo.task.status", "completed" if error is None else "failed")
-        if error is not None:  # `use_span` says so of an Exception only; sys.exit and a time limit are failures too
+        if error is not None:
+            # `use_span` does this only for an Exception, but sys.exit and a time limit are failures too.
             self._span.set_status(self._api.StatusCode.ERROR, f"{type(error).__name__}: {error}")
         self._use.__exit__(kind, error, trace)
 
     def marked(self, tasks: Sequence[NewTask]) -> Sequence[NewTask]:
-        place = self._span.get_span_context()
-        if not place.is_valid:
+        context = self._span.get_span_context()
+        if not context.is_valid:
             return tasks
-        parent = f"00-{place.trace_id:032x}-{place.span_id:016x}-{int(place.trace_flags):02x}"
+        parent = f"00-{context.trace_id:032x}-{context.span_id:016x}-{int(context.trace_flags):02x}"
         return [task if task.trace_id is not None else replace(task, trace_id=parent) for task in tasks]
 
 
 def _api() -> ModuleType | None:
-    """OpenTelemetry, if the program set it up: without a provider its spans would lead nowhere."""
+    """OpenTelemetry, if the program has set a tracer provider."""
     api = sys.modules.get("opentelemetry.trace")
     if api is None:
         return None
-    provider = getattr(api, "_TRACER_PROVIDER", None)  # asking for it properly would create one
+    provider = getattr(api, "_TRACER_PROVIDER", None)  # the public getter would create one
     return None if provider is None else api
 
 
@@ -109,7 +109,7 @@ def _attributes(task: NewTask | Task) -> dict[str, Any]:
 
 
 def _context(api: ModuleType, task: Task) -> Any:
-    """The span that a run belongs under. A bare trace id names no span, so the task itself stands in for one."""
+    """The parent context of a run. For a trace id without a span, the parent's id is derived from the task's."""
     given = task.trace_id or ""
     if (parent := _PARENT.fullmatch(given)) is not None:
         trace, span, flags = parent.groups()
@@ -119,5 +119,5 @@ def _context(api: ModuleType, task: Task) -> Any:
         return None
     if _NOTHING.startswith(span) or trace == _NOTHING:
         return None
-    place = api.SpanContext(int(trace, 16), int(span, 16), is_remote=True, trace_flags=api.TraceFlags(int(flags, 16)))
-    return api.set_span_in_context(api.NonRecordingSpan(place))
+    context = api.SpanContext(int(trace, 16), int(span, 16), is_remote=True, trace_flags=api.TraceFlags(int(flags, 16)))
+    return api.set_span_in_context(api.NonRecordingSpan(context))

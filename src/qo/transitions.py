@@ -1,7 +1,7 @@
-"""What happens to tasks, told in one place: a line in the log for each transition, and a count in the statistics.
+"""Logs and counts the transitions of tasks.
 
-Everything that adds, claims or settles tasks reports here once the store has taken it: clients, workers, monitors and
-servers. The message is for people; the fields of the log record (`extra`) are for machines.
+Clients, workers, monitors and servers report here what they have added, claimed or settled, once it is stored. The
+message of a log record is for people; its fields (`extra`) are for machines.
 """
 
 import logging
@@ -43,47 +43,47 @@ _LEVELS: Final[dict[Transition, int]] = {
 
 
 class Settlement(NamedTuple):
-    """A change that settles a task, and the task as it was held before."""
+    """A change that settles a task, and the task before it."""
 
     task: Task
     change: Change
-    started_at: float | None = None  # when the handler began, by the store's clock, if the task does not say
-    ran: float | None = None  # seconds, by a clock that does not jump
+    started_at: float | None = None  # when the handler started, by the store's clock, if the task has no `started_at`
+    ran: float | None = None  # seconds, by a monotonic clock
 
 
 class Transitions:
-    """Of one queue, used on its event loop."""
+    """The transitions of one client. Use it only on the client's event loop."""
 
     def __init__(self, stats: StatsRecorder, *, clock: Clock = system_clock) -> None:
         self._stats, self._clock = stats, clock
-        self.on_run: Callable[[str, float], None] | None = None  # told the type and seconds of each run
+        self.on_run: Callable[[str, float], None] | None = None  # called with the type and the seconds of each run
         self._seen: OrderedDict[tuple[str, str | None], None] = OrderedDict()
 
     def queued(self, tasks: Sequence[NewTask], answers: Sequence[Added]) -> None:
-        """Tasks that the store took; those it had already are left out."""
-        if not self.tells_queued:
+        """Report submitted tasks; those that existed already are skipped."""
+        if not self.logs_queued:
             return
         for task, added in zip(tasks, answers, strict=True):
             if added.new:
-                about = {"type": task.type, "queue": task.queue, "trace_id": task.trace_id or added.id, "attempt": 0}
-                _tell("queued", added.id, f"{task.type} {added.id} queued", about | {"status": Status.PENDING.value})
+                fields = {"type": task.type, "queue": task.queue, "trace_id": task.trace_id or added.id, "attempt": 0}
+                _log("queued", added.id, f"{task.type} {added.id} queued", fields | {"status": Status.PENDING.value})
 
     @property
-    def tells_queued(self) -> bool:
+    def logs_queued(self) -> bool:
         return log.isEnabledFor(_LEVELS["queued"])
 
     def replayed(self, tasks: Iterable[Task]) -> None:
-        """Tasks that had ended and were sent back to the start."""
+        """Report replayed tasks."""
         for task in tasks:
-            _tell("queued", task.id, f"{task.type} {task.id} queued again", _about(task, Status.PENDING))
+            _log("queued", task.id, f"{task.type} {task.id} queued again", _log_fields(task, Status.PENDING))
 
     def settled(self, task: Task, change: Change, *, started_at: float | None = None, ran: float | None = None) -> None:
-        """A change that the store took, and the task as it was held before."""
+        """Report a written change; `task` is the task before it."""
         self.settled_all([Settlement(task, change, started_at, ran)])
 
     def settled_all(self, settlements: Iterable[Settlement]) -> None:
-        """The changes of one batch that the store took. The caller tells each settlement once (`is_first` knows)."""
-        now, tells_completed = self._clock(), log.isEnabledFor(_LEVELS["completed"])
+        """Report the written changes of one batch. The caller reports each settlement once (see `is_first`)."""
+        now, logs_completed = self._clock(), log.isEnabledFor(_LEVELS["completed"])
         counts: dict[tuple[str, int], _BatchCount] = {}
         for task, change, started_at, ran in settlements:
             if not _is_settlement(change):
@@ -93,8 +93,8 @@ class Transitions:
                 row = self._stats.row(RowKey(task.type, level_word(task.priority)))
                 count = counts[task.type, task.priority] = _BatchCount(row, now)
             took = count.add(task, change, started_at, ran)
-            if tells_completed or change.to is not Status.COMPLETED:
-                self._tell_settled(task, change, took)
+            if logs_completed or change.to is not Status.COMPLETED:
+                self._log_settled(task, change, took)
         for (type_, _), count in counts.items():
             count.write()
             if self.on_run is not None:
@@ -102,7 +102,7 @@ class Transitions:
                     self.on_run(type_, seconds)
 
     def is_first(self, change: Change) -> bool:
-        """Whether a settlement that the store took is not the repeat of an earlier one."""
+        """Whether a written settlement is not a repeat of an earlier one."""
         key = change.id, change.lease_id
         if key in self._seen:
             return False
@@ -113,52 +113,52 @@ class Transitions:
         return True
 
     def cancelled(self, tasks: Iterable[Task]) -> None:
-        """Tasks that someone cancelled, as they are or were."""
+        """Report cancelled tasks, as they were before or after."""
         for task in tasks:
             self._stats.row(RowKey(task.type, level_word(task.priority))).cancelled += 1
-            _tell("cancelled", task.id, f"{task.type} {task.id} cancelled", _about(task, Status.CANCELLED))
+            _log("cancelled", task.id, f"{task.type} {task.id} cancelled", _log_fields(task, Status.CANCELLED))
 
-    def _tell_settled(self, task: Task, change: Change, ran: float | None) -> None:
+    def _log_settled(self, task: Task, change: Change, ran: float | None) -> None:
         kind = transition_of(change)
         if not log.isEnabledFor(_LEVELS[kind]):
             return
-        about = _about(task, change.to) | {"duration": None if ran is None else round(ran, 6)}
+        fields = _log_fields(task, change.to) | {"duration": None if ran is None else round(ran, 6)}
         name = f"{task.type} {task.id}"
         if kind == "completed":
             took = "" if ran is None else f" in {shown_duration(ran)}"
-            _tell(kind, task.id, f"{name} completed{took}", about)
+            _log(kind, task.id, f"{name} completed{took}", fields)
             return
         summary = (change.error or "").partition("\n")[0]
-        about |= {"error": summary, "reason": reason_of(change).value}
+        fields |= {"error": summary, "reason": reason_of(change).value}
         if change.to is Status.PENDING:
-            about["delay"] = change.delay
+            fields["delay"] = change.delay
             further = f"attempt {task.failures + 2} of {task.max_retries + 1}"
             message = f"{name} failed: {summary}; retrying in {shown_duration(change.delay or 0.0)} ({further})"
         else:
             failures = task.failures if change.failures is None else change.failures
             after = "" if not failures else " after 1 attempt" if failures == 1 else f" after {failures} attempts"
             message = f"{name} failed permanently{after}: {summary}"
-        _tell(kind, task.id, message, about)
+        _log(kind, task.id, message, fields)
 
 
 def log_started(task: Task) -> None:
-    """The handler of a task begins. May be called from any thread."""
+    """Log that the handler of a task starts. Thread-safe."""
     if log.isEnabledFor(_LEVELS["started"]):
         message = f"{task.type} {task.id} started (attempt {task.failures + 1} of {task.max_retries + 1})"
-        _tell("started", task.id, message, _about(task, Status.RUNNING))
+        _log("started", task.id, message, _log_fields(task, Status.RUNNING))
 
 
 _SETTLED = frozenset({Status.COMPLETED, Status.FAILED, Status.PENDING})
 
 
 def _is_settlement(change: Change) -> bool:
-    """Not so if a task was renewed or handed back: then nothing has become of it."""
+    """Whether a change is an outcome; renewals and releases are not."""
     to = change.to
     return to is Status.COMPLETED or to is Status.FAILED or (to is Status.PENDING and change.failures is not None)
 
 
 def transition_of(change: Change) -> Transition:
-    """Of a settlement. A lost attempt is told as lost, unless it was the task's last."""
+    """The transition of a settlement. A lost attempt is `lost`, unless it was the task's last: then it is `failed`."""
     if change.to is Status.COMPLETED:
         return "completed"
     if change.to is Status.FAILED:
@@ -172,7 +172,7 @@ def reason_of(change: Change) -> FailureKind:
 
 
 def is_dead_lettered(task: Task, change: Change) -> bool:
-    """The task failed for good because its retries are used up, and not because its handler gave up before."""
+    """Whether the task failed because its retries are used up, not because its handler raised `Fail`."""
     return change.to is Status.FAILED and (change.failures or 0) > task.max_retries
 
 
@@ -183,7 +183,7 @@ def shown_duration(seconds: float) -> str:
 
 
 class _BatchCount:
-    """Gathers the durations of one row, because observing many at once costs a fraction of observing each."""
+    """Collects the durations of one row: adding many at once is much cheaper than adding each."""
 
     __slots__ = ("completed", "failed", "now", "row", "runs", "waits")
 
@@ -191,7 +191,7 @@ class _BatchCount:
         self.row, self.now = row, now
         self.waits: list[float] = []
         self.runs: list[float] = []
-        self.completed: list[float] = []  # from the submission to the end
+        self.completed: list[float] = []  # seconds from submission to the end
         self.failed: list[float] = []
 
     def add(self, task: Task, change: Change, started_at: float | None, ran: float | None) -> float | None:
@@ -215,14 +215,14 @@ class _BatchCount:
         waited = started_at - due_at
         self.waits.append(waited)
         if task.priority == HIGH or waited * task.priority < task.rank - due_at:
-            return  # it has not risen by a level
+            return  # it was not promoted by a level
         reached = level_word(effective_priority(task.priority, due_at, task.rank, started_at))
         if reached != level_word(task.priority):
             self.row.promoted[reached] = self.row.promoted.get(reached, 0) + 1
 
     def _add_failure(self, task: Task, change: Change, ran: float | None) -> None:
         row, reason = self.row, reason_of(change).value
-        if ran is not None and reason != "lost":  # nobody knows how long a lost attempt ran
+        if ran is not None and reason != "lost":  # how long a lost attempt ran is unknown
             self.runs.append(ran)
         if change.to is Status.PENDING:
             row.retried[reason] = row.retried.get(reason, 0) + 1
@@ -242,7 +242,7 @@ class _BatchCount:
                 row.total.setdefault(ending, Durations()).observe_all(durations)
 
 
-def _about(task: Task, status: Status) -> dict[str, Any]:
+def _log_fields(task: Task, status: Status) -> dict[str, Any]:
     return {
         "type": task.type,
         "queue": task.queue,
@@ -253,5 +253,5 @@ def _about(task: Task, status: Status) -> dict[str, Any]:
     }
 
 
-def _tell(kind: Transition, task_id: str, message: str, about: dict[str, Any]) -> None:
-    log.log(_LEVELS[kind], "%s", message, extra={"transition": kind, "task_id": task_id, **about})
+def _log(kind: Transition, task_id: str, message: str, fields: dict[str, Any]) -> None:
+    log.log(_LEVELS[kind], "%s", message, extra={"transition": kind, "task_id": task_id, **fields})

@@ -1,20 +1,22 @@
-"""Secrets in URLs: what must be taken out before a URL is shown, logged or put into an error."""
+"""Removes secrets from URLs before they are shown, logged or used in errors."""
 
 import re
 from itertools import pairwise
 from urllib.parse import quote, unquote
 
 _HIDDEN = "***"
-_MAX_NESTING = 4  # a URL inside an option of another, encoded once for each level
+_MAX_NESTING = 4  # levels of URLs inside options of URLs
 _QUERY = re.compile(r"[?&#](?=[A-Za-z0-9_.-]+=)")  # a lone ? may be part of a password that is not encoded
 _LOGIN = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*://)(?P<user>[^:/@?#]*)(?P<password>:.*)?@", re.DOTALL)
 _SECRET_OPTION = re.compile(r"pass|secret|token|credential|signature|apikey|api_key|account_key|sas_", re.IGNORECASE)
-_ASSIGNMENT = re.compile(r"(\w*(?:pass|secret|token)\w*\s*=\s*)('[^']*'|\S+)", re.IGNORECASE)  # as libpq's conninfo has
-_FILES = ("sqlite:///", "file:///")  # what looks like a password is part of a file's name
+_ASSIGNMENT = re.compile(
+    r"(\w*(?:pass|secret|token)\w*\s*=\s*)('[^']*'|\S+)", re.IGNORECASE
+)  # as in conninfo strings of libpq
+_FILES = ("sqlite:///", "file:///")  # these have no passwords; an @ is part of the file name
 
 
 def hide_password(url: str) -> str:
-    """The URL as it may be shown and logged. A URL inside another (`archive=`) is treated alike, encoded or not."""
+    """The URL without secrets, also for a URL inside an option (`archive=`), encoded or not."""
     return _hidden(url, _MAX_NESTING)
 
 
@@ -24,7 +26,7 @@ def _hidden(url: str, levels: int) -> str:
 
 
 def _split(url: str) -> list[str]:
-    """What precedes the options, and each option with the character before it."""
+    """The part before the options, and each option with the character before it."""
     cuts = [0, *(match.start() for match in _QUERY.finditer(url)), len(url)]
     return [url[start:end] for start, end in pairwise(cuts)]
 
@@ -35,13 +37,13 @@ def _hide_login(place: str) -> str:
         return place
     if login["password"] is not None:
         return f"{login['scheme']}{login['user']}:{_HIDDEN}@{place[login.end() :]}"
-    if login["scheme"].startswith("http"):  # a token in the place of the user's name
+    if login["scheme"].startswith("http"):  # the user name is a token
         return f"{login['scheme']}{_HIDDEN}@{place[login.end() :]}"
     return place
 
 
 def _decoded(value: str) -> str:
-    """Decoded as often as it was encoded; a value encoded more often than makes sense is hidden whole."""
+    """The value, decoded as often as it was encoded; hidden if it was encoded too often."""
     for _ in range(_MAX_NESTING):
         if (plain := unquote(value)) == value:
             return value

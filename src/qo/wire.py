@@ -1,6 +1,6 @@
-"""How the engine port travels over HTTP: one call, one POST, msgpack in both directions.
+"""The engine port over HTTP: each call is one POST, with msgpack in both directions.
 
-A room of its own because both ends read it: `engines.http` asks, `web.remote` answers, neither imports the other.
+Shared by both ends, `engines.http` and `web.remote`, neither of which imports the other.
 """
 
 from collections.abc import Callable
@@ -16,17 +16,17 @@ from qo.model import Added, Change, ClaimRequest, CountKey, Counts, Event, Filte
 PROTOCOL: Final = 2
 PATH: Final = "/internal/engine"
 MEDIA_TYPE: Final = "application/msgpack"
-MAX_PAYLOAD_LIMIT: Final = 16 * 1024 * 1024  # bytes of one value that a server takes, if its store keeps as many
-BODY_LIMIT: Final = MAX_PAYLOAD_LIMIT + 1024 * 1024  # bytes a server reads
-BATCH_BYTES: Final = 4 * 1024 * 1024  # bytes a client puts into one batch of more than one item
+MAX_PAYLOAD_LIMIT: Final = 16 * 1024 * 1024  # bytes of one value that a server accepts, if its store does
+BODY_LIMIT: Final = MAX_PAYLOAD_LIMIT + 1024 * 1024  # bytes of a request
+BATCH_BYTES: Final = 4 * 1024 * 1024  # bytes in one batch of a client, unless a single item is larger
 BATCH_ITEMS: Final = 5000
-LONGEST_WAIT: Final = 25.0  # seconds a server keeps a caller waiting; proxies cut the line not much later
+LONGEST_WAIT: Final = 25.0  # seconds for which a server holds a request; proxies close idle connections soon after
 
-REQUEST: Final = "Qo-Request"  # names a write, so that its repeat is recognised
-AGAIN: Final = "Qo-Again"  # the request is a repeat: an earlier answer may have been lost
-CUT: Final = "Qo-Cut"  # the answer ends early, because it would be too large: ask for the rest
-PAYLOAD_LIMIT: Final = "Qo-Payload-Limit"  # bytes of one value that the server and its store take
-REMEMBERED: Final = "Qo-Remembered"  # the answer is the one that was given, or would have been, the first time
+REQUEST: Final = "Qo-Request"  # the id of a write, by which a repeat is recognised
+AGAIN: Final = "Qo-Again"  # the request is a repeat, because the first response may be lost
+CUT: Final = "Qo-Cut"  # the response is incomplete, because it would be too large: request the rest
+PAYLOAD_LIMIT: Final = "Qo-Payload-Limit"  # bytes of one value that the server and its store accept
+REMEMBERED: Final = "Qo-Remembered"  # the response is that of the first request
 
 
 class Find(Struct, frozen=True, kw_only=True):
@@ -48,7 +48,7 @@ class WriteNote(Struct, frozen=True, kw_only=True):
 
 
 class Hello(Struct, frozen=True, kw_only=True):
-    """What a server says of itself, for `qo doctor`."""
+    """The description of a server, for `qo doctor`."""
 
     protocol: int = PROTOCOL
     version: str = ""
@@ -56,7 +56,7 @@ class Hello(Struct, frozen=True, kw_only=True):
 
 
 class Trouble(Struct, frozen=True, kw_only=True):
-    """An error, so that the other end can raise the same."""
+    """An error, which the client raises again."""
 
     kind: str
     message: str
@@ -64,14 +64,14 @@ class Trouble(Struct, frozen=True, kw_only=True):
 
 
 class AddedRecord(Struct, frozen=True, kw_only=True):
-    """`Added`, with names: the records of the port are tuples, and a tuple would travel without them."""
+    """`Added`, with field names: msgpack would encode a tuple without them."""
 
     id: str
     new: bool
 
 
 class NoteRecord(Struct, frozen=True, kw_only=True):
-    """`Note`, with names."""
+    """`Note`, with field names."""
 
     name: str
     data: bytes
@@ -88,7 +88,7 @@ class CountRecord(Struct, frozen=True, kw_only=True):
     tasks: int
 
 
-# What is asked and what is answered. Order matters to nobody; the names are the port's.
+# The types of requests and responses, by the names of the port's methods.
 REQUESTS: Final[dict[str, Any]] = {
     "hello": None,
     "add": list[NewTask],
@@ -121,9 +121,9 @@ ANSWERS: Final[dict[str, Any]] = {
     "notes": list[NoteRecord],
     "drop_note": None,
 }
-WRITES: Final = frozenset({"add", "claim", "apply", "delete", "write_note"})  # whose answers a server remembers
+WRITES: Final = frozenset({"add", "claim", "apply", "delete", "write_note"})  # whose responses a server remembers
 
-# What crosses the line as itself; anything else is the server's own trouble.
+# The errors that keep their class over HTTP. All others become a QoError.
 KINDS: Final[dict[str, type[QoError]]] = {
     kind.__name__: kind
     for kind in (
@@ -143,7 +143,7 @@ _trouble = msgspec.msgpack.Decoder(Trouble)
 
 
 def encode_answer(call: str, answer: Any) -> bytes:
-    """What an engine answered to a call, as it travels."""
+    """The result of a call as bytes."""
     to_records = _TO_RECORDS.get(call)
     return encode(answer if to_records is None else to_records(answer))
 
@@ -153,7 +153,7 @@ def decode_request(call: str, body: bytes) -> Any:
 
 
 def decode_answer(call: str, body: bytes) -> Any:
-    """What an engine at the other end answered to a call. Raises ValueError if it is no such answer."""
+    """The result of a call from bytes. Raises ValueError if they are not valid."""
     answer = _answers[call].decode(body)
     from_records = _FROM_RECORDS.get(call)
     return answer if from_records is None else from_records(answer)
@@ -198,7 +198,7 @@ def trouble_of(error: QoError) -> Trouble:
 
 
 def error_of(body: bytes) -> QoError | None:
-    """The error a server describes; None if it describes none, because something else stands between us and it."""
+    """The error in a response of a server; None if something else, such as a proxy, responded."""
     try:
         trouble = _trouble.decode(body)
     except msgspec.DecodeError:

@@ -283,8 +283,10 @@ def test_the_demo_keeps_its_promises(tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "All as promised" in done.stdout and "kill -9" in done.stdout and "export QO_URL=" in done.stdout
-    assert all(len(line) <= 80 for line in done.stdout.partition("Look around")[0].splitlines())
+    assert (
+        "Everything worked as expected" in done.stdout and "SIGKILL" in done.stdout and "export QO_URL=" in done.stdout
+    )
+    assert all(len(line) <= 80 for line in done.stdout.partition("The store of the demo is kept")[0].splitlines())
 
 
 # --- asked to leave

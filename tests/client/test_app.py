@@ -138,7 +138,9 @@ def test_a_result_of_another_type_than_promised_is_named(app: App) -> None:
 
     submission = count.enqueue()
     work(app)
-    with pytest.raises(InvalidTask, match=r"^result: is not what count says it returns: Expected `int`, got `str`"):
+    with pytest.raises(
+        InvalidTask, match=r"^result: does not match the return annotation of count: Expected `int`, got `str`"
+    ):
         submission.result()
 
 
@@ -246,7 +248,7 @@ def test_arguments_the_function_does_not_take_are_refused_by_name(
 
 
 def test_arguments_that_cannot_travel_by_name_are_refused_where_they_are_written(app: App) -> None:
-    with pytest.raises(InvalidSetting, match=r"many: arguments travel by name, so \*args"):
+    with pytest.raises(InvalidSetting, match=r"many: arguments are stored by name, so \*args"):
 
         @app.task
         def many(*args: int) -> None: ...
@@ -264,7 +266,7 @@ def test_two_functions_of_one_name_are_refused(app: App) -> None:
 
     app.task(name="same")(first)
     app.task(name="same")(first)
-    with pytest.raises(InvalidSetting, match="two functions want to handle type 'same'; give one of them another name"):
+    with pytest.raises(InvalidSetting, match="two functions are declared for the type 'same'; rename one of them"):
         app.task(name="same")(second)
     assert len(app.registry) == 1
 
@@ -306,7 +308,7 @@ def test_options_that_make_no_sense_are_refused_where_they_are_written(
 
 
 def test_current_task_outside_a_handler_is_a_clear_error() -> None:
-    with pytest.raises(InvalidSetting, match=r"current_task\(\) only means something inside a handler"):
+    with pytest.raises(InvalidSetting, match=r"current_task\(\) can be called only inside a handler"):
         qo.current_task()
 
 

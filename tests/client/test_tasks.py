@@ -77,7 +77,7 @@ def test_bounds_in_an_annotation_are_kept() -> None:
     def count(n: Annotated[int, msgspec.Meta(ge=1)]) -> None: ...
 
     assert called(count, 1) == {"n": 1}
-    with pytest.raises(InvalidTask, match=r"^payload: count\(\) does not take it: .*`\$\.n`"):
+    with pytest.raises(InvalidTask, match=r"^payload: count\(\) does not accept it: .*`\$\.n`"):
         called(count, 0)
 
 
@@ -101,7 +101,7 @@ def test_an_annotation_only_type_checkers_can_read_is_no_obstacle() -> None:
 def test_a_type_json_cannot_tell_apart_is_refused_where_it_is_written() -> None:
     def unclear(a: Address | dict[str, int]) -> None: ...
 
-    with pytest.raises(InvalidSetting, match="unclear: an argument of this type cannot travel as JSON"):
+    with pytest.raises(InvalidSetting, match="unclear: an argument of this type cannot be stored as JSON"):
         SignatureArguments(unclear)
 
 
@@ -119,14 +119,14 @@ def test_a_typed_payload_is_checked_on_both_sides() -> None:
 
     arguments = PayloadArguments(deliver)
     assert arguments.decode(arguments.encode((Address("Main"),), {})) == ((Address("Main"),), {})
-    with pytest.raises(InvalidTask, match=r"^payload: is not what the handler takes"):
+    with pytest.raises(InvalidTask, match=r"^payload: does not match the annotation of the handler"):
         arguments.encode(({"street": 5},), {})
 
 
 @pytest.mark.parametrize("payload", [b"", b"{", b"\xff", b"1 2"])
 def test_a_payload_nobody_can_read_is_refused(payload: bytes) -> None:
     for function in (lambda payload: payload, _typed):
-        with pytest.raises(InvalidTask, match=r"^payload: is not what the handler takes"):
+        with pytest.raises(InvalidTask, match=r"^payload: does not match the annotation of the handler"):
             PayloadArguments(function).decode(payload)
 
 

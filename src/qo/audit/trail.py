@@ -1,4 +1,4 @@
-"""Writing the trail. An action is never refused or undone because its record could not be written: that is logged."""
+"""Writes the audit trail. If a record cannot be written, the action still succeeds and the record is logged."""
 
 import asyncio
 import logging
@@ -22,7 +22,7 @@ _COMPACT_ONE_IN = 64  # writes; the monitor compacts too, but need not run
 
 
 class AuditTrail:
-    """Of one engine, used on its event loop. Records that meet are written together."""
+    """The audit trail of one engine, used on its event loop. Concurrent records are written together."""
 
     def __init__(self, engine: Engine, *, clock: Clock, luck: Callable[[], float] = luck) -> None:
         self._engine, self._clock, self._luck = engine, clock, luck
@@ -31,7 +31,7 @@ class AuditTrail:
         self._writes: set[asyncio.Task[None]] = set()
 
     async def record(self, record: AuditRecord) -> None:
-        """Return when the record is in the store, or logged because the store did not take it."""
+        """Return when the record is stored, or logged because it could not be stored."""
         if self._engine.is_remote:
             return
         self._waiting.append(record)
@@ -39,14 +39,14 @@ class AuditTrail:
             if not any(each is record for each in self._waiting):
                 return  # another call has written it
             batch, self._waiting = self._waiting[:_MAX_BATCH_SIZE], self._waiting[_MAX_BATCH_SIZE:]
-            # A task of its own: a caller that is cancelled must not take the others' records with it.
+            # In a separate task, so that the cancellation of one caller does not affect the records of others.
             write = asyncio.create_task(self._write(batch))
             self._writes.add(write)
             write.add_done_callback(self._writes.discard)
             await asyncio.wait([write])
 
     async def close(self) -> None:
-        """Wait for what is being written."""
+        """Wait for running writes."""
         if self._writes:
             await asyncio.wait(self._writes)
 
@@ -56,9 +56,9 @@ class AuditTrail:
                 await write_records(self._engine, batch)
         except (QoError, TimeoutError) as error:
             for record in batch:
-                log.error(  # noqa: TRY400 - the trace says nothing about the action
-                    "not in the audit trail, because the store did not take it (%s): %s",
-                    str(error) or "no answer",
+                log.error(  # noqa: TRY400 - the traceback does not help
+                    "not in the audit trail, because it could not be stored (%s): %s",
+                    str(error) or "no response",
                     msgspec.json.encode(record).decode(),
                     extra={"audit": msgspec.to_builtins(record)},
                 )
@@ -67,12 +67,12 @@ class AuditTrail:
             try:
                 async with asyncio.timeout(_WRITE_TIMEOUT):
                     await compact_audit(self._engine, self._clock())
-            except (QoError, TimeoutError) as error:  # the monitor does it, too
+            except (QoError, TimeoutError) as error:  # the monitor compacts it too
                 log.debug("the audit trail was not compacted: %s", error)
 
 
 def cli_user() -> str:
-    """The user of this process by the operating system, not by variables that anyone sets."""
+    """The user of this process according to the operating system, not to environment variables."""
     try:
         import pwd  # noqa: PLC0415 - not on every system
 

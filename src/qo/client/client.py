@@ -456,7 +456,7 @@ class Client:
     async def _report(self, changes: Sequence[Change]) -> None:
         """Log and count tasks that were changed by their ids."""
         cancelled = [change.id for change in changes if change.to is Status.CANCELLED]
-        replayed = [change.id for change in changes if change.to is Status.PENDING and self.transitions.tells_queued]
+        replayed = [change.id for change in changes if change.to is Status.PENDING and self.transitions.logs_queued]
         if not cancelled and not replayed:
             return
         with suppress(StorageError):  # the changes are written; only their log lines and counts are missing

@@ -1,4 +1,4 @@
-"""How the demo ends: a table of everything, and a check that each promise was kept."""
+"""The end of the demo: a table of all tasks, and a check of their outcomes."""
 
 from msgspec import Struct
 from rich.table import Table
@@ -12,40 +12,40 @@ from qo.model import LEVELS, Status, Task
 _NAMES = {level: name for name, level in LEVELS.items()}
 
 
-class Promise(Struct, frozen=True):
-    """How a task must have ended. It must be completed in any case."""
+class ExpectedOutcome(Struct, frozen=True):
+    """How a task must have ended. It must be completed."""
 
     id: str
     failures: int
     attempt: int | None = None  # None: one more than failures
     worker_id: str | None = None
-    on_time: bool = False  # not before its time
+    on_time: bool = False  # did not start before its scheduled time
 
 
-def keep_promises(promises: list[Promise], found: list[Task]) -> list[str]:
-    """What is not as promised, a line each."""
+def find_problems(outcomes: list[ExpectedOutcome], found: list[Task]) -> list[str]:
+    """One line for each unexpected outcome."""
     by_id = {task.id: task for task in found}
-    problems = [problem for promise in promises for problem in _problems(promise, by_id.get(promise.id))]
-    strangers = by_id.keys() - {promise.id for promise in promises}
-    return problems + [f"task {task_id} is one too many" for task_id in sorted(strangers)]
+    problems = [problem for expected in outcomes for problem in _problems(expected, by_id.get(expected.id))]
+    unknown = by_id.keys() - {expected.id for expected in outcomes}
+    return problems + [f"task {task_id} was not submitted by the demo" for task_id in sorted(unknown)]
 
 
-def _problems(promise: Promise, task: Task | None) -> list[str]:
+def _problems(expected: ExpectedOutcome, task: Task | None) -> list[str]:
     if task is None:
-        return [f"task {promise.id} is lost"]
-    attempt = promise.failures + 1 if promise.attempt is None else promise.attempt
+        return [f"task {expected.id} is lost"]
+    attempt = expected.failures + 1 if expected.attempt is None else expected.attempt
     checks = (
         (task.status is Status.COMPLETED, f"is {task.status}, not completed"),
-        (task.failures == promise.failures, f"has {task.failures} failures, not {promise.failures}"),
-        (task.attempt == attempt, f"took {task.attempt} tries, not {attempt}"),
-        (promise.worker_id in (None, task.worker_id), f"was run by {task.worker_id}, not {promise.worker_id}"),
-        (not promise.on_time or (task.started_at or 0.0) >= task.available_at, "ran before its time"),
+        (task.failures == expected.failures, f"has {task.failures} failures, not {expected.failures}"),
+        (task.attempt == attempt, f"took {task.attempt} attempts, not {attempt}"),
+        (expected.worker_id in (None, task.worker_id), f"was run by {task.worker_id}, not {expected.worker_id}"),
+        (not expected.on_time or (task.started_at or 0.0) >= task.available_at, "started before its scheduled time"),
     )
-    return [f"{task.type} {task.id} {problem}" for kept, problem in checks if not kept]
+    return [f"{task.type} {task.id} {problem}" for is_met, problem in checks if not is_met]
 
 
 def show_tasks(found: list[Task]) -> Table:
-    numbers = ("tries", "failures", "took")
+    numbers = ("attempts", "failures", "took")
     rows = table("type", "priority", "status", *numbers[:2], "worker", "took", right=numbers)
     for task in found:
         rows.add_row(

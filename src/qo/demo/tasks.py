@@ -1,4 +1,4 @@
-"""The demo's tasks: ordinary functions, some of them with bad luck."""
+"""The tasks of the demo: ordinary functions, some of which fail."""
 
 import asyncio
 import os
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import qo
 
-FOLDER = "QO_DEMO_FOLDER"  # the variable that names the demo's folder
+FOLDER = "QO_DEMO_FOLDER"  # environment variable with the folder of the demo
 
 app = qo.App()
 quick = qo.RetryPolicy(initial=0.4, multiplier=2.0, jitter=0.0)
@@ -31,15 +31,15 @@ async def make_report(month: str) -> dict[str, str]:
 
 @app.task(max_retries=3, retry=quick)
 def fetch_rates(currency: str) -> float:
-    """A service that is down twice, then up."""
+    """Fails twice, then succeeds."""
     if qo.current_task().failures < 2:  # noqa: PLR2004 - twice
-        raise ConnectionError("the exchange is not answering")
+        raise ConnectionError("the exchange does not respond")
     return 1.09 if currency == "EUR" else 1.0
 
 
 @app.task(max_retries=1, retry=quick)
 def charge_card(amount: int) -> str:
-    """Fails until someone opens the bank."""
+    """Fails until the file `bank-is-open` exists."""
     if not Path(os.environ[FOLDER], "bank-is-open").exists():
         raise RuntimeError("the bank is closed")
     return f"charged {amount}"

@@ -1,4 +1,4 @@
-"""The tour: each step does something real, waits until the store shows it, and says what happened."""
+"""The steps of the demo. Each one acts on a real store, waits for the effect, and prints what happened."""
 
 import os
 import shlex
@@ -18,47 +18,49 @@ from qo.cli.output import clean, duration, plural
 from qo.cli.rich_output import STYLES
 from qo.clock import boot_clock
 from qo.demo import tasks
-from qo.demo.summary import Promise, keep_promises, show_tasks
+from qo.demo.summary import ExpectedOutcome, find_problems, show_tasks
 from qo.demo.workers import DemoWorkers
 from qo.errors import QoError
 from qo.model import Filter, Status, Task
 
 _POLL_INTERVAL = 0.03  # seconds
-PATIENCE = 30.0  # seconds for any one thing to happen; all of them together take about fifteen
-WIDTH = 80  # columns where there is no terminal to ask
+_STEP_TIMEOUT = 30.0  # seconds; the whole demo takes about 15
+_WIDTH = 80  # columns if stdout is not a terminal
 
 Tests = Callable[[Task], bool]
 
 
 def take_tour() -> int:
-    console = Console(markup=False, emoji=False, highlight=False, width=None if sys.stdout.isatty() else WIDTH)
+    console = Console(markup=False, emoji=False, highlight=False, width=None if sys.stdout.isatty() else _WIDTH)
     folder = Path(tempfile.mkdtemp(prefix="qo-demo-"))
     tasks.app.url = f"sqlite:///{folder / 'qo.db'}"
     began = boot_clock()
     try:
         with DemoWorkers(folder, tasks.app.url) as workers:
-            broken = Tour(console, folder, workers).run()
+            problems = Tour(console, folder, workers).run()
     except QoError as error:
         console.print(Text(f"the demo failed: {clean(str(error))} (see {folder}/workers.log)", style="bold red"))
         return 1
     finally:
         tasks.app.close()
-    for line in broken:
-        console.print(Text(f"not as promised: {line}", style="bold red"))
-    if not broken:
-        console.print(Text(f"\nAll as promised, in {duration(boot_clock() - began)}.", style="bold green"))
+    for line in problems:
+        console.print(Text(f"unexpected: {line}", style="bold red"))
+    if not problems:
+        console.print(
+            Text(f"\nEverything worked as expected, in {duration(boot_clock() - began)}.", style="bold green")
+        )
     _next_commands(console, tasks.app.url)
-    return 1 if broken else 0
+    return 1 if problems else 0
 
 
 class Tour:
     def __init__(self, console: Console, folder: Path, workers: DemoWorkers) -> None:
         self._console, self._folder, self._workers = console, folder, workers
         self._step = 0
-        self._promises: list[Promise] = []
+        self._expected: list[ExpectedOutcome] = []
 
     def run(self) -> list[str]:
-        """Every step; what was not as promised."""
+        """Run all steps; returns what was unexpected."""
         scheduled = self._submit()
         self._work()
         self._retry()
@@ -79,35 +81,39 @@ class Tour:
         scheduled = tasks.make_report.using(delay=4).enqueue(month="January").id
         once = [tasks.resize_image.using(idempotency_key="logo").enqueue(name="logo.png", width=64) for _ in range(2)]
         ids.append(once[0].id)
-        self._say(f"{plural(len(ids) + 1)} are stored; logo.png, submitted twice under one key, is one of them")
-        self._promises += [Promise(task_id, failures=0) for task_id in ids]
-        self._promises.append(Promise(scheduled, failures=0, on_time=True))
-        self._check(once[0].id == once[1].id, "one idempotency key made two tasks")
+        self._say(
+            f"stored {plural(len(ids) + 1)}; logo.png was submitted twice with one idempotency key and is stored once"
+        )
+        self._expected += [ExpectedOutcome(task_id, failures=0) for task_id in ids]
+        self._expected.append(ExpectedOutcome(scheduled, failures=0, on_time=True))
+        self._check(once[0].id == once[1].id, "one idempotency key created two tasks")
         return scheduled
 
     def _work(self) -> None:
         self._title("Start a worker")
         self._code(self._workers.start("worker-a", "--queues", "default", "--concurrency", "1"))
-        ids = [promise.id for promise in self._promises if not promise.on_time]
+        ids = [each.id for each in self._expected if not each.on_time]
         done = [self._until(task_id, "completed", _is(Status.COMPLETED)) for task_id in ids]
-        done.sort(key=lambda task: (task.completed_at or 0.0, task.priority))  # one commit may end several: one moment
+        done.sort(
+            key=lambda task: (task.completed_at or 0.0, task.priority)
+        )  # tasks of one commit end at the same time
         order = [task.priority for task in done]
         self._check(order == sorted(order), f"priorities ran in the order {order}")
         self._say(f"{plural(len(done))} completed, in this order: {', '.join(dict.fromkeys(t.type for t in done))}")
-        self._say("the scheduled one waits for its time", Status.PENDING)
+        self._say("the scheduled task waits for its time", Status.PENDING)
 
     def _retry(self) -> None:
-        self._title("A task that fails is tried again, a little later each time")
+        self._title("A task that fails is retried with growing delays")
         submission = tasks.fetch_rates.enqueue(currency="EUR")
         task = self._until(submission.id, "failing", lambda task: task.failures > 0)
         while not _ended(task):
-            self._say(f"try {task.failures}: {_last_line(task)}", Status.FAILED)
+            self._say(f"attempt {task.failures}: {_last_line(task)}", Status.FAILED)
             task = self._until(submission.id, "tried again", _moved(task))
-        self._say(f"try {task.attempt}: {submission.result(timeout=1)}", Status.COMPLETED)
-        self._promises.append(Promise(submission.id, failures=2))
+        self._say(f"attempt {task.attempt}: {submission.result(timeout=1)}", Status.COMPLETED)
+        self._expected.append(ExpectedOutcome(submission.id, failures=2))
 
     def _replay(self) -> None:
-        self._title("A task out of retries ends in `failed`, and can be replayed")
+        self._title("A task without retries left is `failed`, and can be replayed")
         submission = tasks.charge_card.enqueue(amount=42)
         task = self._until(submission.id, "failed", _is(Status.FAILED))
         self._say(f"failed after {plural(task.failures, 'failure')}: {_last_line(task)}", Status.FAILED)
@@ -117,36 +123,36 @@ class Tour:
         tasks.app.replay(submission.id)
         self._until(submission.id, "completed", _is(Status.COMPLETED))
         self._say(f"completed: {submission.result(timeout=1)}", Status.COMPLETED)
-        self._promises.append(Promise(submission.id, failures=0, attempt=3))
+        self._expected.append(ExpectedOutcome(submission.id, failures=0, attempt=3))
 
     def _survive(self) -> None:
-        self._title("kill -9 a worker in the middle of a task; the task is not lost")
+        self._title("Kill a worker with SIGKILL while it runs a task: the task is not lost")
         submission = tasks.train_model.enqueue(seconds=1.5)
         self._code(self._workers.start("doomed", "--queues", "slow", "--no-monitor"))
         self._until(submission.id, "running", _is(Status.RUNNING))
         pid = _pid("doomed")
         self._workers.kill("doomed", pid)
-        self._say(f"worker `doomed` runs it; kill -9 {pid}, and its supervisor", Status.RUNNING)
+        self._say(f"worker `doomed` runs the task; sent SIGKILL to process {pid} and its supervisor", Status.RUNNING)
         self._workers.start("rescuer", "--queues", "slow")
         task = self._until(submission.id, "given back", lambda task: task.failures > 0)
-        self._say(f"a monitor noticed: {_last_line(task)}", Status.FAILED)
+        self._say(f"a monitor detected it: {_last_line(task)}", Status.FAILED)
         self._until(submission.id, "completed", _is(Status.COMPLETED))
-        self._say(f"worker `rescuer` ran it again: {submission.result(timeout=1)}", Status.COMPLETED)
-        self._promises.append(Promise(submission.id, failures=1, attempt=2, worker_id="rescuer"))
+        self._say(f"worker `rescuer` ran the task again: {submission.result(timeout=1)}", Status.COMPLETED)
+        self._expected.append(ExpectedOutcome(submission.id, failures=1, attempt=2, worker_id="rescuer"))
 
     def _wait_for(self, scheduled: str) -> None:
         task = self._until(scheduled, "completed", _is(Status.COMPLETED))
         late = (task.started_at or task.available_at) - task.available_at
-        self._title("And the scheduled one")
-        self._say(f"ran {duration(max(0.0, late))} after its time", Status.COMPLETED)
+        self._title("The scheduled task")
+        self._say(f"started {duration(max(0.0, late))} after its scheduled time", Status.COMPLETED)
 
     def _end(self) -> list[str]:
         found = tasks.app.tasks(Filter(), limit=100)[::-1]
         self._console.print()
         self._console.print(show_tasks(found))
-        return keep_promises(self._promises, found)
+        return find_problems(self._expected, found)
 
-    # --- what steps are made of
+    # --- output and waiting
 
     def _title(self, text: str) -> None:
         self._step += 1
@@ -161,35 +167,35 @@ class Tour:
         self._console.print(Text.assemble(("   ● ", style or "green"), clean(text)))
 
     def _until(self, task_id: str, what: str, test: Tests) -> Task:
-        """The task once it passes the test."""
-        return _until(task_id, what, test, self._workers.living)
+        """Wait until the task passes the test."""
+        return _until(task_id, what, test, self._workers.are_alive)
 
-    def _check(self, kept: bool, problem: str) -> None:  # noqa: FBT001 - what is checked
-        if not kept:
+    def _check(self, is_met: bool, problem: str) -> None:  # noqa: FBT001 - the condition
+        if not is_met:
             raise QoError(problem)
 
 
-def _until(task_id: str, what: str, test: Tests, living: Callable[[], bool]) -> Task:
-    until = boot_clock() + PATIENCE
+def _until(task_id: str, what: str, test: Tests, are_alive: Callable[[], bool]) -> Task:
+    until = boot_clock() + _STEP_TIMEOUT
     while boot_clock() < until:
         task = tasks.app.get(task_id)
         if task is not None and test(task):
             return task
-        if not living():
+        if not are_alive():
             raise QoError("a worker ended unexpectedly")
         time.sleep(_POLL_INTERVAL)
-    raise QoError(f"task {task_id} is not {what} after {PATIENCE:g} s")
+    raise QoError(f"task {task_id} is not {what} after {_STEP_TIMEOUT:g} s")
 
 
 def _pid(worker_id: str) -> int:
-    """The process of a worker, once it has made itself known."""
-    until = boot_clock() + PATIENCE
+    """The process id of a worker, once it has registered."""
+    until = boot_clock() + _STEP_TIMEOUT
     while boot_clock() < until:
         for worker in background_of(tasks.app).call_client(lambda client: client.workers()):
             if worker.worker_id == worker_id:
                 return worker.pid
         time.sleep(_POLL_INTERVAL)
-    raise QoError(f"worker {worker_id} has not made itself known after {PATIENCE:g} s")
+    raise QoError(f"worker {worker_id} has not registered after {_STEP_TIMEOUT:g} s")
 
 
 def _is(status: Status) -> Tests:
@@ -205,12 +211,12 @@ def _ended(task: Task) -> bool:
 
 
 def _last_line(task: Task) -> str:
-    """The error without its trace."""
+    """The error without its traceback."""
     return (task.error or "").strip().partition("\n")[0]
 
 
 def _next_commands(console: Console, url: str) -> None:
-    console.print(Text("\nLook around; the demo's queue is kept:", style="bold"))
+    console.print(Text("\nThe store of the demo is kept. Try:", style="bold"))
     qo = _qo()
     for line in (
         f"export QO_URL={shlex.quote(url)}",
@@ -223,13 +229,13 @@ def _next_commands(console: Console, url: str) -> None:
     ):
         console.print(Text(f"  {line}", style="cyan"), soft_wrap=True)
     port = _free_port()
-    console.print(Text("\nSee it in a browser: start this, then open the address.", style="bold"))
+    console.print(Text("\nTo see it in a browser, run this and open the address:", style="bold"))
     for line in (f"{qo} serve --url {shlex.quote(url)} --port {port} --title demo", f"http://127.0.0.1:{port}/"):
         console.print(Text(f"  {line}", style="cyan"), soft_wrap=True)
 
 
 def _free_port() -> int:
-    """8000 like `qo serve` itself, or the next that nobody listens at."""
+    """The first free port from 8000, the default of `qo serve`, on."""
     for port in range(8000, 8100):
         with socket.socket() as probe:
             if probe.connect_ex(("127.0.0.1", port)) != 0:
@@ -238,7 +244,7 @@ def _free_port() -> int:
 
 
 def _qo() -> str:
-    """How to call qo from here: by name if the shell finds it, else by path."""
+    """The command qo: its name if it is in PATH, else its path."""
     beside = Path(sys.executable).with_name("qo")
     if shutil.which("qo"):
         return "qo"

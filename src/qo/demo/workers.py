@@ -1,4 +1,4 @@
-"""Real `qo worker` processes for the demo, none of which outlives it."""
+"""The `qo worker` processes of the demo, which end with it."""
 
 import os
 import signal
@@ -10,8 +10,19 @@ from typing import IO, Self
 
 from qo.demo.tasks import FOLDER
 
-_QUICK = ("--lease", "2", "--heartbeat", "1", "--poll", "0.2", "--check-interval", "0.5", "--expiry-grace", "0.5")
-_PATIENCE = 15.0  # seconds for a clean end
+_FAST_OPTIONS = (
+    "--lease",
+    "2",
+    "--heartbeat",
+    "1",
+    "--poll",
+    "0.2",
+    "--check-interval",
+    "0.5",
+    "--expiry-grace",
+    "0.5",
+)
+_STOP_TIMEOUT = 15.0  # seconds
 
 
 class DemoWorkers:
@@ -25,11 +36,11 @@ class DemoWorkers:
         return self
 
     def start(self, name: str, *options: str) -> str:
-        """Start a worker; the command as one would type it."""
+        """Start a worker; returns its command for display."""
         command = ["worker", "qo.demo.tasks:app", "--id", name, *options]
         environment = os.environ | {FOLDER: str(self._folder), "PYTHONUNBUFFERED": "1"}
         self._running[name] = subprocess.Popen(  # noqa: S603 - our own command
-            [sys.executable, "-m", "qo", *command, *_QUICK, "--url", self._url],
+            [sys.executable, "-m", "qo", *command, *_FAST_OPTIONS, "--url", self._url],
             env=environment,
             stderr=self._log,
             stdin=subprocess.DEVNULL,
@@ -37,13 +48,13 @@ class DemoWorkers:
         return " ".join(["qo", *command])
 
     def kill(self, name: str, pid: int) -> None:
-        """kill -9 of the worker's process and of its supervisor, which would replace it: no goodbye."""
+        """Send SIGKILL to the worker's process and to its supervisor, which would replace it."""
         supervisor = self._running.pop(name)
         for each in (supervisor.pid, pid):
             os.kill(each, signal.SIGKILL)
         supervisor.wait()
 
-    def living(self) -> bool:
+    def are_alive(self) -> bool:
         return all(process.poll() is None for process in self._running.values())
 
     def __exit__(
@@ -53,7 +64,7 @@ class DemoWorkers:
             process.terminate()
         for process in self._running.values():
             try:
-                process.wait(_PATIENCE)
+                process.wait(_STOP_TIMEOUT)
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()

@@ -10,10 +10,10 @@ from functools import partial
 from typing import TypeAlias
 
 from qo.clock import boot_clock
+from qo.engines.object_per_task.finder import TaskFinder
 from qo.engines.object_per_task.keys import LATER, READY, SHARDS, Entry, KeyKind, entry_of, index_key, lane_of
 from qo.engines.object_per_task.layout import TasksLayout, TasksOptions
 from qo.engines.object_per_task.listed_entries import ListedEntries, PromotedEntries
-from qo.engines.object_per_task.listing import TaskListing
 from qo.engines.parallel import in_parallel
 from qo.ids import luck
 from qo.model import ClaimRequest, eligibility, eligible, in_order, is_due
@@ -172,7 +172,7 @@ class ReadyCandidates:
 class FullScan:
     """Candidates without the index: reads the tasks themselves, all of them or one page at a time."""
 
-    def __init__(self, store: TasksLayout, listing: TaskListing, options: TasksOptions) -> None:
+    def __init__(self, store: TasksLayout, listing: TaskFinder, options: TasksOptions) -> None:
         self._documents, self._lanes, self._listing, self._clock = store.documents, store.lanes, listing, store.clock
         self._page_size, self._interval = options.log_scan_page_size, options.scan_interval
         self._next_at = boot_clock() + self._interval

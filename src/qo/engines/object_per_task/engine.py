@@ -10,9 +10,9 @@ from qo.engines.hand_backs import HandBacks
 from qo.engines.note_objects import NoteObjects
 from qo.engines.object_per_task.candidates import FullScan, ReadyCandidates
 from qo.engines.object_per_task.claims import TaskClaims
+from qo.engines.object_per_task.finder import TaskFinder
 from qo.engines.object_per_task.keys import READY, SHARDS
 from qo.engines.object_per_task.layout import IndexMode, TasksOptions, open_layout
-from qo.engines.object_per_task.listing import TaskListing
 from qo.engines.object_per_task.repair import IndexRepair
 from qo.engines.object_per_task.stored_format import FormatCheckedBucket, StoredFormat
 from qo.engines.object_per_task.task_changes import TaskChanges
@@ -51,7 +51,7 @@ class ObjectPerTaskEngine(Engine):
         checked = FormatCheckedBucket(bucket, self._format)
         self._layout = layout = open_layout(checked, clock)
         self._clock = layout.clock
-        self._listing = TaskListing(layout)
+        self._listing = TaskFinder(layout)
         self._counts = TaskCounts(layout, self._listing)
         self._changes = TaskChanges(layout, self._counts.record_move)
         self._ready = ReadyCandidates(layout, options)

@@ -2,9 +2,9 @@
 
 from collections import defaultdict
 
+from qo.engines.object_per_task.finder import TaskFinder
 from qo.engines.object_per_task.keys import ENTRY_PREFIXES, Entry, index_key, is_stale, task_key
 from qo.engines.object_per_task.layout import TasksLayout
-from qo.engines.object_per_task.listing import TaskListing
 from qo.engines.object_per_task.task_counts import TaskCounts
 from qo.engines.object_per_task.task_store import REMOVING, StoredTask, as_tombstone
 from qo.engines.parallel import in_parallel
@@ -16,7 +16,7 @@ MIN_AGE = 3600.0  # younger objects are not removed: a delayed write could recre
 
 
 class IndexRepair:
-    def __init__(self, store: TasksLayout, listing: TaskListing, counts: TaskCounts) -> None:
+    def __init__(self, store: TasksLayout, listing: TaskFinder, counts: TaskCounts) -> None:
         self._bucket, self._documents, self._index = store.bucket, store.documents, store.index
         self._lanes, self._clock = store.lanes, store.clock
         self._listing, self._counts = listing, counts

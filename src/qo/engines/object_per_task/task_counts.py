@@ -13,9 +13,9 @@ from msgspec import Struct
 from qo.bucket import ANY
 from qo.checksum import check_seal, sealed
 from qo.clock import boot_clock
+from qo.engines.object_per_task.finder import TaskFinder
 from qo.engines.object_per_task.keys import ENTRY_PREFIXES, Entry, KeyKind
 from qo.engines.object_per_task.layout import TasksLayout
-from qo.engines.object_per_task.listing import TaskListing
 from qo.engines.parallel import in_parallel
 from qo.engines.retry import retry
 from qo.model import FINISHED, UNREADABLE, CountKey, Counts, Status, Task, count_key
@@ -36,7 +36,7 @@ class FinishedRollup(Struct, frozen=True, kw_only=True):
 
 
 class TaskCounts:
-    def __init__(self, store: TasksLayout, listing: TaskListing) -> None:
+    def __init__(self, store: TasksLayout, listing: TaskFinder) -> None:
         self._bucket, self._documents, self._listing = store.bucket, store.documents, listing
         self._index, self._lanes, self._clock = store.index, store.lanes, store.clock
         self._live, self._finished = Counter[CountKey](), Counter[CountKey]()

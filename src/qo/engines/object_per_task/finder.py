@@ -35,7 +35,7 @@ def _name(where: Filter) -> bytes:
     return repr(where).encode()
 
 
-class TaskListing:
+class TaskFinder:
     def __init__(self, store: TasksLayout) -> None:
         self._bucket, self._documents, self._index = store.bucket, store.documents, store.index
         self._lanes, self._quarantine, self._clock = store.lanes, store.quarantine, store.clock
