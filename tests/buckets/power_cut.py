@@ -1,4 +1,4 @@
-"""A disk that forgets what was not flushed: what a power cut leaves of a folder, as hard as the rules allow.
+"""A disk that loses everything that was not flushed: the worst that a power cut may leave of a folder.
 
 The rules: a file's bytes last once the file is flushed, a name once its folder is. Whatever was not flushed may last or
 not, each name for itself, each file up to any byte.
@@ -39,7 +39,7 @@ class Disk:
         self.root = root
         self._top = Folder()
         self._descriptors: dict[int, File | Folder] = {}
-        self._lock = threading.RLock()  # calls of several threads come one after the other, as on a disk
+        self._lock = threading.RLock()  # serialises calls of several threads, as a disk does
 
     @contextlib.contextmanager
     def watched(self) -> Iterator[None]:
@@ -63,7 +63,7 @@ class Disk:
         return call
 
     def after_a_cut(self, copy: Path, dice: random.Random, told: Callable[[], T]) -> T:
-        """Write what is found when the power is back; what the world had been `told` at that moment."""
+        """Write the files as they are after the power cut, and what had been acknowledged (`told`) by then."""
         with self._lock:
             _restore(self._top, copy, dice)
             return told()

@@ -1,4 +1,4 @@
-"""`qo doctor` on buckets: good stores pass, stores that ignore conditions are refused in plain words."""
+"""`qo doctor` on buckets: good stores pass, and stores that ignore conditions are refused with a clear error."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -30,7 +30,7 @@ async def left(bucket: Bucket) -> list[str]:
     return [key async for key in bucket.keys("")]
 
 
-async def test_a_good_store_passes_and_is_left_as_it_was(tmp_path: Path) -> None:
+async def test_a_good_store_passes_and_is_not_changed(tmp_path: Path) -> None:
     for bucket in (MemoryBucket(), FolderBucket(tmp_path, versions=True)):
         await bucket.put("tasks/mine", b"1", expected=NEW)
         findings = await examined(bucket)
@@ -49,7 +49,7 @@ async def test_a_store_without_versions_is_refused_unless_that_is_allowed() -> N
     assert lenient["versioning"].ok is None
 
 
-async def test_a_folder_without_versions_is_told_how_to_keep_them(tmp_path: Path) -> None:
+async def test_a_folder_without_versions_gets_advice_how_to_keep_them(tmp_path: Path) -> None:
     findings = await examined(FolderBucket(tmp_path), f"file://{tmp_path}")
     assert wrong(findings) == set()
     assert "versions=true" in findings["versioning"].detail
@@ -62,21 +62,21 @@ async def test_google_passes_though_its_old_versions_are_not_read(google: str) -
 
 
 class IgnoresNew(MemoryBucket):
-    """If-None-Match is accepted and forgotten."""
+    """If-None-Match is accepted and ignored."""
 
     async def put(self, key: str, data: bytes, *, expected: str) -> str:
         return await super().put(key, data, expected=ANY if expected == NEW else expected)
 
 
 class IgnoresVersions(MemoryBucket):
-    """If-Match is accepted and forgotten."""
+    """If-Match is accepted and ignored."""
 
     async def put(self, key: str, data: bytes, *, expected: str) -> str:
         return await super().put(key, data, expected=expected if expected in (NEW, ANY) else ANY)
 
 
 class ChecksThenWrites(MemoryBucket):
-    """Conditions are looked at, and the write comes a moment later: right for one caller, wrong in a race."""
+    """Conditions are checked a moment before the write: right for one caller, wrong in a race."""
 
     async def put(self, key: str, data: bytes, *, expected: str) -> str:
         blob = await self.get(key)
@@ -132,7 +132,7 @@ async def test_a_store_that_cannot_be_trusted_is_refused(bucket: Bucket, names: 
         assert len(findings[name].detail) > 20
 
 
-async def test_a_clock_that_is_off_is_told() -> None:
+async def test_a_wrong_clock_is_reported() -> None:
     clock = ManualClock()
     for distance, ok in ((0.0, True), (10.0, None), (600.0, False)):
         store = ManualClock(clock() + distance)
@@ -145,7 +145,7 @@ class Breaks(MemoryBucket):
         raise StorageError(f"{key}: no such call")
 
 
-async def test_a_question_the_store_cannot_answer_is_a_finding_and_not_a_crash() -> None:
+async def test_a_request_that_the_store_does_not_support_is_a_finding() -> None:
     findings = await examined(Breaks())
     assert wrong(findings) == {"versioning"}
 

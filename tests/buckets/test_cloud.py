@@ -1,4 +1,4 @@
-"""The cloud bucket on real servers and on our own: its contract, and its words when something is wrong."""
+"""The cloud bucket on real servers and on our own: its contract, and its error messages."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -78,7 +78,7 @@ class TestAzure(BucketContract):
         return open_bucket(f"az://plain/{prefix}?endpoint={azurite}")
 
 
-async def test_a_missing_bucket_is_named_whatever_is_asked_of_it(server: S3Server) -> None:
+async def test_every_call_names_a_missing_bucket(server: S3Server) -> None:
     bucket = open_bucket(server.url.replace("s3://bucket", "s3://nowhere"))
     with pytest.raises(StorageError, match="there is no bucket 'nowhere'"):
         await bucket.get("a")
@@ -91,7 +91,7 @@ async def test_a_missing_bucket_is_named_whatever_is_asked_of_it(server: S3Serve
         await bucket.delete("a")
 
 
-async def test_a_store_out_of_reach_has_not_taken_the_write() -> None:
+async def test_a_store_that_cannot_be_reached_has_not_applied_the_write() -> None:
     bucket = open_bucket("s3://bucket/?endpoint=http://127.0.0.1:9&anonymous=true")
     with pytest.raises(StorageError, match="cannot be reached at http") as caught:
         await bucket.put("a", b"", expected=NEW)
@@ -99,7 +99,7 @@ async def test_a_store_out_of_reach_has_not_taken_the_write() -> None:
 
 
 @pytest.mark.usefixtures("keys")
-async def test_wrong_credentials_are_called_that(
+async def test_wrong_credentials_are_reported_as_such(
     seaweed: S3Place, prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong")
@@ -111,7 +111,7 @@ async def test_wrong_credentials_are_called_that(
         await open_bucket(seaweed.url("plain", prefix)).get("a")
 
 
-async def test_a_lost_answer_to_a_write_is_an_unknown_outcome_and_to_a_read_is_not(server: S3Server) -> None:
+async def test_a_lost_response_to_a_write_is_an_unknown_outcome_and_to_a_read_is_not(server: S3Server) -> None:
     bucket = open_bucket(server.url)
     server.faults = Faults(1, lost_response=1.0)
     with pytest.raises(OutcomeUnknown):
@@ -125,7 +125,7 @@ async def test_a_lost_answer_to_a_write_is_an_unknown_outcome_and_to_a_read_is_n
     assert blob.data == b"1"
 
 
-async def test_an_answer_that_takes_too_long_is_an_unknown_outcome(server: S3Server) -> None:
+async def test_a_response_that_takes_too_long_is_an_unknown_outcome(server: S3Server) -> None:
     bucket = open_bucket(f"{server.url}&timeout=0.2")
     server.latency = Latency(put=0.5)
     with pytest.raises(OutcomeUnknown):
@@ -147,8 +147,8 @@ class Refusing(S3Objects):
 
 
 @pytest.mark.parametrize("status", [409, 429])
-async def test_a_write_the_store_would_not_judge_is_tried_again(status: int) -> None:
-    """S3 says 409, Google and R2 say 429, while another write of the key is under way: neither tells who won."""
+async def test_a_write_that_the_store_did_not_decide_is_retried(status: int) -> None:
+    """S3 responds 409, Google and R2 429, during another write of the key. Neither says which write won."""
     async with S3Server(objects=Refusing(status, 3)) as server:
         bucket = open_bucket(server.url)
         version = await bucket.put("a", b"1", expected=NEW)
@@ -156,14 +156,14 @@ async def test_a_write_the_store_would_not_judge_is_tried_again(status: int) -> 
         assert server.requests == 5
 
 
-async def test_a_server_error_leaves_a_write_in_doubt() -> None:
+async def test_a_server_error_leaves_the_outcome_of_a_write_unknown() -> None:
     async with S3Server(objects=Refusing(503, 1)) as server:
         with pytest.raises(OutcomeUnknown, match="did not confirm"):
             await open_bucket(server.url).put("a", b"1", expected=NEW)
         assert server.requests == 1, "the driver tried again on its own"
 
 
-async def test_time_is_the_stores() -> None:
+async def test_the_bucket_uses_the_clock_of_the_store() -> None:
     clock = ManualClock(system_clock() + 3600)
     async with S3Server(clock=clock) as server:
         bucket = open_bucket(server.url)
@@ -174,7 +174,7 @@ async def test_time_is_the_stores() -> None:
         assert given.now() == 17.0
 
 
-async def test_a_machine_whose_clock_is_set_stamps_by_the_stores() -> None:
+async def test_times_follow_the_store_after_the_local_clock_is_set() -> None:
     wall, elapsed = ManualClock(system_clock()), ManualClock(50.0)
     async with S3Server() as server:
         clock = StoreClock(parse_address(server.url), wall, elapsed)
@@ -196,18 +196,18 @@ async def test_a_machine_whose_clock_is_set_stamps_by_the_stores() -> None:
     ("sent", "date", "received", "offset"),
     [
         (100.2, 100, 100.4, 0.0),  # the same second
-        (100.9, 101, 101.1, 0.0),  # it struck on the way
-        (100.2, 105, 100.4, 4.6),  # theirs is at least this far ahead
-        (100.2, 90, 100.4, -9.2),  # theirs is at least this far behind
+        (100.9, 101, 101.1, 0.0),  # the second changed on the way
+        (100.2, 105, 100.4, 4.6),  # the store is at least this far ahead
+        (100.2, 90, 100.4, -9.2),  # the store is at least this far behind
     ],
 )
-def test_a_clock_is_believed_to_be_as_near_as_its_date_allows(
+def test_the_smallest_offset_that_explains_a_date_is_used(
     sent: float, date: float, received: float, offset: float
 ) -> None:
     assert least_offset(sent, date, received) == pytest.approx(offset)
 
 
-def test_an_address_is_filled_up_from_the_environment() -> None:
+def test_an_address_takes_defaults_from_the_environment() -> None:
     environ = {"S3_BUCKET": "tasks", "S3_ENDPOINT": "http://localhost:3902/", "S3_REGION": "garage"}
     address = parse_address("s3:///team/", environ)
     assert (address.bucket, address.prefix, address.endpoint, address.region) == (
@@ -232,13 +232,15 @@ def test_an_address_is_filled_up_from_the_environment() -> None:
         ("ftp://b", "is not a bucket"),
     ],
 )
-def test_a_url_that_makes_no_sense_is_refused(url: str, problem: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_invalid_url_is_refused(url: str, problem: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("S3_BUCKET", raising=False)
     with pytest.raises(InvalidSetting, match=problem):
         open_bucket(url)
 
 
-def test_without_credentials_one_is_told_how_to_give_them(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_error_for_missing_credentials_says_how_to_give_them(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
         monkeypatch.delenv(name, raising=False)
     for name in ("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"):

@@ -1,4 +1,4 @@
-"""The folder bucket: its contract, and what other processes and power cuts could do to it."""
+"""The folder bucket: its contract, and the effects of other processes and of power cuts."""
 
 import asyncio
 import os
@@ -40,7 +40,7 @@ def run_writers(folder: Path, command: str, number: int) -> list[str]:
 
 
 def kill_a_writer(folder: Path) -> tuple[int, int]:
-    """Its process id, and the last number it was told that it had written."""
+    """Its process id, and the last number whose write was acknowledged."""
     command = [sys.executable, str(WRITER), str(folder), "forever", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as writer:
         assert writer.stdout is not None
@@ -66,13 +66,13 @@ async def test_eight_processes_create_each_key_once(tmp_path: Path) -> None:
     assert winners == 50
 
 
-async def test_folders_that_come_and_go_hinder_nobody(tmp_path: Path) -> None:
-    """Deleting the last blob of a folder removes the folder, while others are about to write there."""
+async def test_folders_that_appear_and_disappear_disturb_no_write(tmp_path: Path) -> None:
+    """Deleting the last blob of a folder removes the folder, while other processes are about to write there."""
     assert run_writers(tmp_path, "churn", 4) == ["done"] * 4
-    assert [path.name for path in tmp_path.iterdir()] == [".qo"]  # noqa: ASYNC240 - nobody waits
+    assert [path.name for path in tmp_path.iterdir()] == [".qo"]  # noqa: ASYNC240 - blocks only the test
 
 
-async def test_a_killed_writer_leaves_old_or_new_and_its_drafts_are_cleared(tmp_path: Path) -> None:
+async def test_a_killed_writer_leaves_old_or_new_content_and_its_temp_files_are_removed(tmp_path: Path) -> None:
     bucket = FolderBucket(tmp_path)
     await bucket.put("counter", b"0", expected=NEW)
     for _ in range(5):
@@ -86,7 +86,7 @@ async def test_a_killed_writer_leaves_old_or_new_and_its_drafts_are_cleared(tmp_
     assert list(draft.parent.iterdir()) == []
 
 
-async def test_a_draft_of_another_process_that_lives_is_left_alone(tmp_path: Path) -> None:
+async def test_a_temp_file_of_a_live_process_is_left_alone(tmp_path: Path) -> None:
     await FolderBucket(tmp_path).put("a", b"", expected=ANY)
     draft = tmp_path / ".qo" / "drafts" / f"{os.uname().nodename}-{os.getppid()}-0000000100000000"
     draft.write_bytes(b"half")
@@ -108,7 +108,7 @@ async def test_foreign_files_are_neither_listed_nor_touched(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("damage", [b"", b"hello", b"qo1 " + b"x" * 54, "flip"])
-async def test_damage_is_marked_never_taken_for_data_and_can_be_replaced(tmp_path: Path, damage: bytes | str) -> None:
+async def test_a_damaged_file_is_marked_and_can_be_replaced(tmp_path: Path, damage: bytes | str) -> None:
     bucket = FolderBucket(tmp_path)
     await bucket.put("a", b"some data", expected=NEW)
     path = tmp_path / "a="
@@ -131,7 +131,7 @@ async def test_a_file_in_the_way_is_a_clear_error(tmp_path: Path) -> None:
         await FolderBucket(tmp_path / "queue").put("a", b"", expected=NEW)
 
 
-async def test_a_bucket_from_before_a_fork_says_so(tmp_path: Path) -> None:
+async def test_a_bucket_opened_before_a_fork_is_refused(tmp_path: Path) -> None:
     bucket = FolderBucket(tmp_path)
     bucket._pool._process = os.getpid() + 1
     with pytest.raises(StorageError, match="forked"):
@@ -156,7 +156,7 @@ async def test_a_cancelled_caller_leaves_a_whole_blob_or_none(tmp_path: Path) ->
         assert blob is None or len(blob.data) == 10_000
 
 
-async def test_any_keys_are_listed_as_bytes_sort(tmp_path: Path) -> None:
+async def test_keys_are_listed_in_byte_order(tmp_path: Path) -> None:
     dice = random.Random(11)
     keys = {
         "/".join("".join(dice.choices("aB0_-.:", k=dice.randint(1, 3))) for _ in range(dice.randint(1, 3)))
@@ -170,10 +170,10 @@ async def test_any_keys_are_listed_as_bytes_sort(tmp_path: Path) -> None:
             wanted = sorted(key for key in keys if key.startswith(prefix) and key > after)
             assert [key async for key in bucket.keys(prefix, after=after)] == wanted, (prefix, after)
     await asyncio.gather(*(bucket.delete(key) for key in keys))
-    assert [path.name for path in tmp_path.iterdir()] == [".qo"]  # noqa: ASYNC240 - nobody waits
+    assert [path.name for path in tmp_path.iterdir()] == [".qo"]  # noqa: ASYNC240 - blocks only the test
 
 
-async def test_a_taken_name_is_not_overwritten_by_a_creation(tmp_path: Path) -> None:
+async def test_a_creation_does_not_overwrite_an_existing_object(tmp_path: Path) -> None:
     first, second = FolderBucket(tmp_path), FolderBucket(tmp_path)
     version = await first.put("a", b"1", expected=NEW)
     with pytest.raises(Conflict):

@@ -1,4 +1,4 @@
-"""What qo creates on a disk is for its owner alone, unless a folder was made for a group to share."""
+"""Files and folders that qo creates belong to their owner alone, unless the folder is set up for a group."""
 
 import os
 import stat
@@ -29,7 +29,7 @@ def modes(root: Path) -> dict[str, int]:
 
 @pytest.mark.parametrize(("mask", "file"), [(0, 0o600), (0o022, 0o600), (0o277, 0o400)])
 async def test_a_database_its_log_and_its_shared_memory_are_private(tmp_path: Path, mask: int, file: int) -> None:
-    if file != 0o600 and os.geteuid():  # nobody but root can write what its owner cannot
+    if file != 0o600 and os.geteuid():  # only root can write a file that its owner cannot write
         mask, file = 0o177, 0o600
     with umask(mask):
         async with connect(f"sqlite:///{tmp_path}/qo.db") as queue:
@@ -46,7 +46,7 @@ async def test_a_database_behind_a_link_is_private_too(tmp_path: Path) -> None:
             assert set(modes(tmp_path / "there").values()) == {0o600}
 
 
-async def test_a_database_that_is_there_keeps_its_mode_and_its_log_has_the_same(tmp_path: Path) -> None:
+async def test_an_existing_database_keeps_its_mode_and_its_log_has_the_same(tmp_path: Path) -> None:
     path = tmp_path / "qo.db"
     path.touch()
     path.chmod(0o660)
@@ -70,7 +70,7 @@ async def test_a_folder_and_everything_in_it_is_private(tmp_path: Path, layout: 
         assert mode == (0o700 if (tmp_path / name).is_dir() else 0o600), name
 
 
-async def test_a_folder_made_for_a_group_is_shared_with_it_and_with_nobody_else(tmp_path: Path) -> None:
+async def test_a_folder_of_a_group_is_shared_with_that_group_only(tmp_path: Path) -> None:
     root = tmp_path / "bucket"
     root.mkdir()
     root.chmod(0o2770)

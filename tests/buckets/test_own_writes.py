@@ -1,4 +1,4 @@
-"""The compare-and-set write: whatever is lost on the way, the answer is the truth."""
+"""The compare-and-set write: its answer is right, whatever request or response is lost."""
 
 import asyncio
 import json
@@ -19,7 +19,7 @@ KEPT = 8
 
 
 def document(write: str, before: bytes | None, nonce: str = "") -> bytes:
-    """What the docstring asks of a layout: a version, the last eight write ids, a nonce from the creation."""
+    """A document as `put_document` requires: a version, the last eight write ids, and a nonce from the creation."""
     old: Any = json.loads(before) if before else {"version": 0, "writes": [], "nonce": nonce}
     return json.dumps(
         {"version": old["version"] + 1, "writes": [write, *old["writes"]][:KEPT], "nonce": old["nonce"]}
@@ -39,7 +39,7 @@ def recognise(write: str, version: int, nonce: str | None = None) -> Callable[[b
 
 
 class Writers:
-    """Many writers of one document. What each was told is compared with what the store kept."""
+    """Many writers of one document. The answers to each are compared with the content of the store."""
 
     def __init__(self, store: MemoryBucket, bucket: Bucket, chance: Callable[[], float]) -> None:
         self.store, self.bucket, self.chance = store, bucket, chance
@@ -101,7 +101,7 @@ async def history(seed: int) -> tuple[int, int, int]:
     return len(writers.landed), len(writers.lost), len(writers.unknown)
 
 
-def test_with_one_answer_in_three_lost_no_answer_is_a_lie() -> None:
+def test_every_answer_is_right_while_one_response_in_three_is_lost() -> None:
     landed = lost = unknown = 0
     for seed in range(1_000):
         try:
@@ -114,12 +114,12 @@ def test_with_one_answer_in_three_lost_no_answer_is_a_lie() -> None:
     assert unknown < landed / 100
 
 
-def test_a_seed_tells_the_same_story_twice() -> None:
+def test_a_seed_repeats_a_run() -> None:
     assert simulate(history(3), 3) == simulate(history(3), 3)
 
 
 class Scripted(MemoryBucket):
-    """Answers to writes as told: each entry says whether the write is done, and what the caller hears."""
+    """Responds to writes from a list: each entry says whether the write is applied, and what is raised."""
 
     def __init__(self, *script: tuple[bool, Exception | None]) -> None:
         super().__init__()
@@ -143,7 +143,7 @@ def put(bucket: Bucket, data: bytes, expected: str, is_ours: Callable[[bytes], b
     return simulate(put_document(bucket, "doc", data, expected=expected, is_ours=is_ours, retry_timeout=10), 0)
 
 
-def test_a_write_whose_answer_was_lost_is_found_and_not_repeated() -> None:
+def test_a_write_whose_response_was_lost_is_found_and_not_repeated() -> None:
     bucket = Scripted((True, LOST))
     assert put(bucket, b"1", NEW, lambda _: False) == "1"
     assert bucket.puts == 1
@@ -154,25 +154,25 @@ def test_a_refused_write_is_sent_again() -> None:
     assert put(bucket, b"1", NEW, lambda _: False) == "1"
 
 
-def test_a_store_that_refuses_for_good_has_not_taken_the_write() -> None:
+def test_a_store_that_keeps_refusing_has_not_applied_the_write() -> None:
     with pytest.raises(StorageError, match="busy") as caught:
         put(Scripted(*[(False, BUSY)] * 100), b"1", NEW, lambda _: False)
     assert not isinstance(caught.value, OutcomeUnknown)
 
 
-def test_a_lost_answer_and_then_silence_is_an_unknown_outcome() -> None:
+def test_a_lost_response_and_then_none_is_an_unknown_outcome() -> None:
     with pytest.raises(OutcomeUnknown):
         put(Scripted((False, LOST), *[(False, BUSY)] * 100), b"1", NEW, lambda _: False)
 
 
-def test_a_conflict_before_any_doubt_is_final_and_costs_no_read() -> None:
+def test_a_conflict_at_the_first_attempt_is_final_and_costs_no_read() -> None:
     bucket = Scripted()
     simulate(bucket.put("doc", b"theirs", expected=NEW), 0)
     with pytest.raises(Conflict):
         put(bucket, b"1", NEW, lambda _: pytest.fail("there was no suspect"))
 
 
-def test_a_write_of_ours_that_others_built_upon_landed_but_is_no_longer_ours_to_replace() -> None:
+def test_a_write_that_another_process_has_replaced_since_is_superseded() -> None:
     bucket = Scripted((True, LOST))
 
     def is_ours(data: bytes) -> bool:
@@ -191,7 +191,7 @@ def test_a_write_of_ours_that_others_built_upon_landed_but_is_no_longer_ours_to_
 
 
 @pytest.mark.parametrize("answer", [None, "gone"])
-def test_what_cannot_be_told_is_said_at_once(answer: str | None) -> None:
+def test_an_undecidable_outcome_is_reported_at_once(answer: str | None) -> None:
     bucket = Scripted()
     version = simulate(bucket.put("doc", b"0", expected=NEW), 0)
     if answer == "gone":
@@ -203,7 +203,7 @@ def test_what_cannot_be_told_is_said_at_once(answer: str | None) -> None:
         put(bucket, b"1", version, lambda _: None)
 
 
-def test_what_overwrites_anything_is_simply_sent_again() -> None:
+def test_an_unconditional_write_is_repeated() -> None:
     bucket = Scripted((False, LOST), (True, LOST), (True, None))
     put(bucket, b"1", ANY, lambda _: pytest.fail("nothing to recognise"))
     assert bucket.puts == 3
@@ -230,7 +230,7 @@ class Guarded(MemoryBucket):
         ([OutcomeUnknown("lost"), Refused("no")], OutcomeUnknown),
     ],
 )
-def test_a_refusal_is_told_at_once_unless_an_earlier_try_may_have_landed(
+def test_a_refusal_is_reported_at_once_unless_an_earlier_attempt_may_have_been_applied(
     errors: list[StorageError], told: type[StorageError]
 ) -> None:
     async def write() -> None:

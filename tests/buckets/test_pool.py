@@ -1,4 +1,4 @@
-"""Threads of a bucket: every call is made once, and answered to the loop it came from."""
+"""The thread pool of a bucket: every call runs once, and its result goes to the event loop of the caller."""
 
 import asyncio
 import threading
@@ -8,7 +8,7 @@ import pytest
 
 from qo.buckets.thread_pool import ThreadPool
 
-PATIENCE = 10.0  # seconds until a test gives up
+TIMEOUT = 10.0  # seconds until a test gives up
 
 
 def running() -> set[threading.Thread]:
@@ -17,8 +17,8 @@ def running() -> set[threading.Thread]:
 
 async def test_more_calls_than_threads_are_all_answered() -> None:
     pool, before = ThreadPool(3), running()
-    async with asyncio.timeout(PATIENCE):
-        for _ in range(20):  # threads come from waiting and from starting anew
+    async with asyncio.timeout(TIMEOUT):
+        for _ in range(20):  # uses both idle threads and new ones
             assert await asyncio.gather(*(pool.run(divmod, n, 7) for n in range(50))) == [
                 divmod(n, 7) for n in range(50)
             ]
@@ -32,9 +32,9 @@ async def test_an_error_goes_to_its_caller_alone() -> None:
     assert answers[1] == 255
 
 
-async def test_a_call_cancelled_before_its_turn_is_not_made() -> None:
+async def test_a_call_that_is_cancelled_while_it_waits_does_not_run() -> None:
     pool, gate, made = ThreadPool(1), threading.Event(), list[int]()
-    first = asyncio.create_task(pool.run(gate.wait, PATIENCE))
+    first = asyncio.create_task(pool.run(gate.wait, TIMEOUT))
     second = asyncio.create_task(pool.run(made.append, 2))
     await asyncio.sleep(0)
     second.cancel()
@@ -48,22 +48,22 @@ async def test_a_call_cancelled_before_its_turn_is_not_made() -> None:
         await second
 
 
-def test_loops_one_after_the_other_may_share_a_pool() -> None:
+def test_successive_event_loops_may_share_a_pool() -> None:
     pool = ThreadPool(2)
     assert [asyncio.run(pool.run(partial(pow, n), 2)) for n in range(4)] == [0, 1, 4, 9]
 
 
-async def test_a_thread_nobody_needs_goes_back() -> None:
+async def test_an_idle_thread_ends() -> None:
     pool, gate = ThreadPool(4), threading.Barrier(4)
-    async with asyncio.timeout(PATIENCE):
-        await asyncio.gather(*(pool.run(gate.wait, PATIENCE) for _ in range(4)))
-        await asyncio.to_thread(pool._executor.shutdown)  # waits until every thread has come back
+    async with asyncio.timeout(TIMEOUT):
+        await asyncio.gather(*(pool.run(gate.wait, TIMEOUT) for _ in range(4)))
+        await asyncio.to_thread(pool._executor.shutdown)  # waits until every thread has ended
 
 
 async def test_more_work_than_threads_leaves_nothing_behind() -> None:
-    """Whatever is asked for while all are at work: no more threads are ordered than there may be, and all leave."""
+    """Calls that arrive while all threads are busy start no threads beyond the limit, and all threads end."""
     pool = ThreadPool(2)
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT):
         for _ in range(20):
             await asyncio.gather(*(pool.run(int) for _ in range(50)))
         assert pool._executor._work_queue.qsize() == 0
@@ -73,12 +73,12 @@ async def test_more_work_than_threads_leaves_nothing_behind() -> None:
 
 
 @pytest.mark.parametrize("idle_timeout", [0.0, 0.0005])
-async def test_a_thread_about_to_leave_still_makes_the_call_it_was_handed(
+async def test_a_thread_that_is_about_to_end_still_runs_the_call_it_was_given(
     idle_timeout: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("qo.buckets.thread_pool._IDLE_TIMEOUT", idle_timeout)
     pool = ThreadPool(3)
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT):
         for n in range(300):
             assert await asyncio.gather(*(pool.run(divmod, n, k) for k in (1, 2, 3, 4))) == [
                 divmod(n, k) for k in (1, 2, 3, 4)

@@ -1,4 +1,4 @@
-"""A power cut takes nothing from a folder bucket that it had acknowledged."""
+"""A folder bucket loses no acknowledged write in a power cut."""
 
 import asyncio
 import os
@@ -16,7 +16,7 @@ WRITERS, TURNS = 6, 12
 
 
 class Writer:
-    """Writes and deletes a few keys of its own. What it was told lasts; what it is about to be told may."""
+    """Writes and deletes its own keys. Acknowledged changes must last; a change in progress may."""
 
     def __init__(self, bucket: FolderBucket, number: int, dice: random.Random) -> None:
         self._bucket, self._dice, self._number = bucket, dice, number
@@ -36,7 +36,7 @@ class Writer:
 
 
 @pytest.mark.parametrize("versions", [False, True], ids=["", "with versions"])
-async def test_what_was_acknowledged_outlasts_a_power_cut(tmp_path: Path, *, versions: bool) -> None:
+async def test_acknowledged_writes_outlast_a_power_cut(tmp_path: Path, *, versions: bool) -> None:
     seed = random.randrange(10**6)
     print(f"seed {seed}")  # noqa: T201 - shown when the test fails
     dice = random.Random(seed)
@@ -79,7 +79,7 @@ async def check(bucket: FolderBucket, known: list[tuple[dict[str, bytes | None],
 
 
 async def test_a_folder_that_another_writer_made_may_not_be_durable_yet(tmp_path: Path) -> None:
-    """It died, or is about to flush: whoever puts something into the folder sees to it that it lasts."""
+    """The other writer died, or has not flushed yet, so each writer makes the folder durable itself."""
     root = tmp_path / "disk" / "bucket"
     root.parent.mkdir()
     disk = Disk(root.parent)

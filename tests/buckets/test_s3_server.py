@@ -1,4 +1,4 @@
-"""Our own S3: quick enough to measure others with, and faulty to order."""
+"""The S3 server of the tests: fast enough for measurements, with faults on request."""
 
 import asyncio
 import time
@@ -25,12 +25,14 @@ async def ask(port: int, requests: int) -> None:
 async def test_it_serves_thousands_of_requests_a_second() -> None:
     async with S3Server() as server:
         port = int(server.endpoint.rsplit(":", 1)[1])
-        started = time.process_time()  # of the processor, asking included: other tests may run beside us
+        started = (
+            time.process_time()
+        )  # processor time of client and server, because other tests may run at the same time
         await asyncio.gather(*(ask(port, 300) for _ in range(10)))
         assert 3_000 / (time.process_time() - started) > 3_000
 
 
-async def test_answers_take_as_long_as_ordered() -> None:
+async def test_responses_take_the_configured_time() -> None:
     async with S3Server(latency=Latency(put=0.03, get=0.2)) as server:
         bucket = open_bucket(server.url)
         await bucket.get("warm")
@@ -42,7 +44,7 @@ async def test_answers_take_as_long_as_ordered() -> None:
         assert 0.2 <= time.perf_counter() - started < 2, "they did not run at once"
 
 
-async def test_over_a_faulty_wire_every_answer_is_still_true() -> None:
+async def test_every_answer_is_right_over_a_faulty_connection() -> None:
     async with S3Server() as server:
         bucket = open_bucket(server.url)
         server.faults = Faults(5, lost_request=0.1, lost_response=0.15, late=0.1, refused=0.15)

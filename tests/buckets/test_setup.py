@@ -26,7 +26,7 @@ def allowed(written: Any) -> set[str]:
 
 
 @pytest.mark.usefixtures("keys")
-def test_a_bucket_is_set_up_once_and_others_rules_stay(ministack: S3Place) -> None:
+def test_a_bucket_is_set_up_once_and_rules_of_others_stay(ministack: S3Place) -> None:
     client = s3_client(ministack.endpoint)
     client.create_bucket(Bucket="fresh")
     theirs = {"ID": "theirs", "Status": "Enabled", "Filter": {"Prefix": "logs/"}, "Expiration": {"Days": 3}}
@@ -98,12 +98,12 @@ def test_where_all_share_one_object_a_producer_may_write_it() -> None:
 
 
 @pytest.mark.parametrize("origin", ["*", "https://*.example.com", "https://example.com/page", "example.com"])
-def test_what_is_no_origin_is_refused(origin: str) -> None:
+def test_an_invalid_origin_is_refused(origin: str) -> None:
     with pytest.raises(InvalidSetting, match="is not an origin"):
         run("s3://tasks", "--origin", origin)
 
 
 @pytest.mark.parametrize("url", ["gs://tasks", "file:///tmp/x", "sqlite:///x.db"])
-def test_other_stores_are_told_how(url: str) -> None:
+def test_other_stores_get_instructions(url: str) -> None:
     with pytest.raises(InvalidSetting, match="is not an s3:// bucket"):
         run(url)

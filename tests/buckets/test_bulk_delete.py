@@ -1,4 +1,4 @@
-"""Deletions on their way: together where the store knows how, and each caller hears of its own key."""
+"""Bulk deletes: concurrent deletions share a request, and each caller gets the result for its own key."""
 
 import asyncio
 
@@ -8,11 +8,11 @@ from qo.buckets.bulk_delete import BulkDelete
 from qo.errors import OutcomeUnknown, StorageError
 from qo.testing import Faults, S3Server
 
-PATIENCE = 10.0  # seconds until a test gives up
+TIMEOUT = 10.0  # seconds until a test gives up
 
 
 class Store:
-    """Answers requests for many when the gate is open. What it was asked for, one request after the other."""
+    """Responds to bulk deletes while the gate is open, and records the requests in order."""
 
     def __init__(self, *, knows_how: bool = True, refuses: str = "") -> None:
         self.knows_how, self.refuses = knows_how, refuses
@@ -38,17 +38,17 @@ def removals(store: Store) -> BulkDelete:
 
 
 async def remove(removals: BulkDelete, keys: str) -> list[BaseException | None]:
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT):
         return await asyncio.gather(*(removals.remove(key) for key in keys), return_exceptions=True)
 
 
-async def test_what_is_asked_for_meanwhile_goes_together() -> None:
+async def test_deletions_during_a_request_share_the_next_one() -> None:
     store = Store()
     assert await remove(removals(store), "abcdefg") == [None] * 7
     assert store.asked == [["a"], ["b"], [*"cdefg"]]
 
 
-async def test_one_after_the_other_each_goes_by_itself() -> None:
+async def test_successive_deletions_are_single_requests() -> None:
     store = Store()
     several = removals(store)
     for key in "abc":
@@ -63,7 +63,7 @@ async def test_a_refusal_goes_to_its_caller_alone() -> None:
     assert answers[3] is not None
 
 
-async def test_a_store_that_does_not_know_how_is_not_asked_for_ever() -> None:
+async def test_bulk_deletes_stop_if_the_store_does_not_support_them() -> None:
     store = Store(knows_how=False)
     several = removals(store)
     for _ in range(5):
@@ -71,16 +71,16 @@ async def test_a_store_that_does_not_know_how_is_not_asked_for_ever() -> None:
     assert sum(len(keys) > 1 for keys in store.asked) == 3
 
 
-async def test_nor_if_two_requests_fail_at_once() -> None:
+async def test_bulk_deletes_stop_also_if_two_requests_fail_at_once() -> None:
     store = Store(knows_how=False)
     several = removals(store)
     for _ in range(2):
         await remove(several, "wxyz")
     store.gate.clear()
     callers = []
-    for keys in ("abcd", "efgh"):  # the first of each go alone and come back; the rest goes together and is held
+    for keys in ("abcd", "efgh"):  # the first keys are deleted singly; the others share a request, which is held
         callers += [asyncio.create_task(several.remove(key)) for key in keys]
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT):
             while store.asked[-1][-1] != keys[-1]:
                 await asyncio.sleep(0)
     assert [len(keys) > 1 for keys in store.asked].count(True) == 4
@@ -91,7 +91,7 @@ async def test_nor_if_two_requests_fail_at_once() -> None:
     assert [len(keys) > 1 for keys in store.asked].count(True) == 4
 
 
-async def test_trouble_with_one_key_says_nothing_about_several() -> None:
+async def test_an_error_of_a_single_deletion_does_not_stop_bulk_deletes() -> None:
     store = Store(refuses="d")
     several = removals(store)
     for _ in range(5):
@@ -99,7 +99,7 @@ async def test_trouble_with_one_key_says_nothing_about_several() -> None:
     assert sum(len(keys) > 1 for keys in store.asked) == 5
 
 
-async def test_a_caller_who_leaves_takes_nobody_along() -> None:
+async def test_a_cancelled_caller_does_not_cancel_others() -> None:
     store = Store()
     store.gate.clear()
     several = removals(store)
@@ -109,12 +109,12 @@ async def test_a_caller_who_leaves_takes_nobody_along() -> None:
     callers[2].cancel()
     await asyncio.sleep(0)
     store.gate.set()
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT):
         answers = await asyncio.gather(*callers, return_exceptions=True)
     assert [type(answer).__name__ for answer in answers] == ["CancelledError", "NoneType", "CancelledError", "NoneType"]
 
 
-def test_a_loop_that_stands_still_is_in_nobodys_way() -> None:
+def test_a_stopped_event_loop_does_not_block_another() -> None:
     several = BulkDelete(lambda _: asyncio.sleep(3600), lambda _: asyncio.sleep(3600))
     with asyncio.Runner() as still:
         still.run(asyncio.wait([still.get_loop().create_task(several.remove(key)) for key in "abc"], timeout=0))
@@ -124,7 +124,7 @@ def test_a_loop_that_stands_still_is_in_nobodys_way() -> None:
             assert other.run(remove(several, "abc")) == [None] * 3
 
 
-async def test_over_a_faulty_wire_what_is_told_to_be_gone_is_gone() -> None:
+async def test_keys_reported_as_deleted_are_gone_over_a_faulty_connection() -> None:
     async with S3Server() as server:
         bucket = open_bucket(server.url)
         names = [f"d/{n}" for n in range(200)]
