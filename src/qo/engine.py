@@ -233,6 +233,16 @@ async def find_in_steps(
         steps.read(some)
 
 
+async def find_pages(
+    engine: Engine, where: Filter, *, page_size: int, created_before: float | None = None
+) -> AsyncIterator[list[Task]]:
+    """All matching tasks without their values, page by page. The caller may change or delete each page."""
+    after = ""
+    while page := await engine.find_without_values(where, limit=page_size, after=after, created_before=created_before):
+        yield page
+        after = cursor(page[-1])
+
+
 def without_values(task: Task) -> Task:
     """The task without its payload and result. Whether it has a result is kept."""
     return replace(task, payload=b"null", result=None if task.result is None else b"null")

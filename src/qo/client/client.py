@@ -23,7 +23,7 @@ from qo.clock import Clock, boot_clock, system_clock
 from qo.codec import decode_value, encode_value, plain_task, same_value
 from qo.controls import ControlsClient
 from qo.damage import decode_damage, note_name
-from qo.engine import Engine, get_in_steps
+from qo.engine import Engine, find_pages, get_in_steps
 from qo.engines import open_engine, open_storage
 from qo.errors import (
     DamagedTask,
@@ -433,12 +433,8 @@ class Client:
 
     async def _ids(self, where: Filter) -> Ids:
         """The ids of all matching tasks. Values are not read, because they may be large."""
-        ids: Ids = []
-        after = ""
-        while page := await self.engine.find_without_values(where, limit=PAGE_SIZE, after=after):
-            ids += [task.id for task in page]
-            after = cursor(page[-1])
-        return ids
+        pages = find_pages(self.engine, where, page_size=PAGE_SIZE)
+        return [task.id async for page in pages for task in page]
 
     async def _change(self, change: Change) -> None:
         if not await self._applying.commit(change):

@@ -1,9 +1,9 @@
 """Fails attempts whose leases have expired: they are retried with back-off, or fail permanently."""
 
 from qo.clock import Clock
-from qo.engine import Engine
+from qo.engine import Engine, find_pages
 from qo.ids import luck
-from qo.model import EXPIRY_GRACE, Change, Filter, Status, Task, after_expiry, cursor, expire
+from qo.model import EXPIRY_GRACE, Change, Filter, Status, Task, after_expiry, expire
 from qo.sweep.clock_steps import ClockSteps
 from qo.transitions import Transitions
 
@@ -48,11 +48,8 @@ class LeaseExpiry:
         """
         await self.update_clock()
         expired: list[Task] = []
-        after = ""
-        where = Filter(expired_for=grace)
-        while lost := await self._engine.find_without_values(where, limit=page_size, after=after):
+        async for lost in find_pages(self._engine, Filter(expired_for=grace), page_size=page_size):
             expired += await self._apply(lost, [self._expire(task, grace, timeout) for task in lost])
-            after = cursor(lost[-1])
         if self._checks_ahead:
             lost = await self._silent_since_a_step_back(max(grace, timeout), page_size)
             expired += await self._apply(lost, [after_expiry(task, luck=luck()) for task in lost])
@@ -73,8 +70,7 @@ class LeaseExpiry:
         """Tasks whose lease starts in the future and that were not renewed for a lease and `grace` since first seen."""
         seen, self._stamped_ahead = self._stamped_ahead, {}
         silent: list[Task] = []
-        after, where = "", Filter(statuses=(Status.RUNNING,))
-        while page := await self._engine.find_without_values(where, limit=page_size, after=after):
+        async for page in find_pages(self._engine, Filter(statuses=(Status.RUNNING,)), page_size=page_size):
             now, elapsed = self._steps.now(), self._elapsed()
             for task in page:
                 if task.updated_at <= now + EXPIRY_GRACE:  # written after the step, or its lease expires soon
@@ -85,6 +81,5 @@ class LeaseExpiry:
                 if elapsed - since >= lease_length(task) + grace:
                     silent.append(task)
                 self._stamped_ahead[task.id] = task.version, since
-            after = cursor(page[-1])
         self._checks_ahead = bool(self._stamped_ahead)  # leases written from now on start at the present
         return silent

@@ -4,8 +4,8 @@ from collections.abc import AsyncIterator
 
 from msgspec import Struct
 
-from qo.engine import Engine
-from qo.model import WINDOW, Filter, Status, Task, archive, cursor
+from qo.engine import Engine, find_pages
+from qo.model import WINDOW, Filter, Status, Task, archive
 
 FAILED_RETENTION = 30 * 86_400.0  # seconds dead letters are kept on stores with a default retention
 MAX_FINISHED = 1_000  # finished tasks kept on stores with a default retention
@@ -89,8 +89,5 @@ class _Tidying:
         if tasks:
             self.deleted += sum(await self._engine.delete([task.id for task in tasks]))
 
-    async def _pages(self, where: Filter) -> AsyncIterator[list[Task]]:
-        after = ""
-        while page := await self._engine.find_without_values(where, limit=self._page_size, after=after):
-            yield page
-            after = cursor(page[-1])
+    def _pages(self, where: Filter) -> AsyncIterator[list[Task]]:
+        return find_pages(self._engine, where, page_size=self._page_size)

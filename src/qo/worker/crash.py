@@ -16,6 +16,7 @@ from msgspec import Struct
 
 from qo.backoff import Backoff
 from qo.clock import boot_clock
+from qo.engine import find_pages
 from qo.errors import StorageError
 from qo.ids import luck
 from qo.model import (
@@ -26,7 +27,6 @@ from qo.model import (
     Status,
     Task,
     after_error,
-    cursor,
     lost_its_process,
     release,
     set_apart,
@@ -133,12 +133,10 @@ def change_of(task: Task, report: CrashReport) -> Change:
 
 async def settle(client: "Client", report: CrashReport) -> CrashSettlement:
     """Fail, set apart or release every task that the dead process held. Raises StorageError."""
-    engine, leases, told, after = client.engine, set(report.leases), CrashSettlement(), ""
+    engine, leases, told = client.engine, set(report.leases), CrashSettlement()
     where = Filter(statuses=(Status.RUNNING,), worker_id=report.worker_id)
-    held: list[Task] = []
-    while page := await engine.find(where, limit=_PAGE_SIZE, after=after):
-        held += [task for task in page if task.lease_id in leases]
-        after = cursor(page[-1])
+    pages = find_pages(engine, where, page_size=_PAGE_SIZE)
+    held = [task async for page in pages for task in page if task.lease_id in leases]
     for start in range(0, len(held), _PAGE_SIZE):
         some = held[start : start + _PAGE_SIZE]
         changes = [change_of(task, report) for task in some]

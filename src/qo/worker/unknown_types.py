@@ -9,9 +9,9 @@ import logging
 from collections import Counter
 
 from qo.clock import Clock
-from qo.engine import Engine
+from qo.engine import Engine, find_pages
 from qo.handled_types import find_unhandled
-from qo.model import MAX_NAMES, Filter, Status, Task, cursor, reject
+from qo.model import MAX_NAMES, Filter, Status, Task, reject
 from qo.notes import KNOWN_TYPES, KnownTypes, read_or
 from qo.store_time import StoreTime
 from qo.transitions import Transitions
@@ -141,14 +141,10 @@ class UnknownTypes:
         created_before = self._store_time() - after + _MARGIN  # a younger task cannot have been due for `after` seconds
         for start in range(0, len(types), MAX_NAMES):
             where = Filter(statuses=(Status.PENDING,), types=tuple(types[start : start + MAX_NAMES]))
-            position = ""
-            while page := await self._engine.find_without_values(
-                where, limit=_PAGE_SIZE, after=position, created_before=created_before
-            ):
+            async for page in find_pages(self._engine, where, page_size=_PAGE_SIZE, created_before=created_before):
                 due = [task for task in page if self._is_overdue(task, after)]
                 known = await self._known(frozenset(task.type for task in due))  # a worker may have started meanwhile
                 failed += await self._reject([task for task in due if task.type not in known])
-                position = cursor(page[-1])
         return failed
 
     def _is_overdue(self, task: Task, after: float) -> bool:
