@@ -8,13 +8,16 @@ from typing import Any
 import msgspec
 import pytest
 from click.testing import CliRunner
+from msgspec.structs import replace
 
 import qo
 from qo.cli import main
 from qo.cli.output import clean, clean_lines, duration
 from qo.cli.rich_output import bar
+from qo.cli.views import task_table
 from qo.clock import system_clock
-from qo.model import ANY
+from qo.model import ANY, FailureKind, Status
+from qo.model.life_cycle import NOW, sample
 from qo.notes import WORKERS, WorkerNote
 
 HOSTILE = '{"x": "[bold red]markup[/] [link=http://evil]l[/link] \\u001b[31mred\\u001b]0;title\\u0007 \\u202egnp.exe"}'
@@ -50,6 +53,15 @@ def test_status_shows_the_fields_of_a_task_and_never_the_lease(call: Any) -> Non
     assert list(call.json("status", task_id)) == FIELDS
     assert [task["id"] for task in call.json("status", task_id, task_id.upper())] == [task_id]
     assert task_id in call("status", task_id).stdout
+
+
+def test_a_wide_list_says_why_attempts_failed() -> None:
+    task = sample(Status.FAILED)
+    late = replace(task, error="late", failure_kind=FailureKind.TIMEOUT)
+    assert "failure" not in [column.header for column in task_table([task], NOW, width=160).columns]
+    assert "failure" not in [column.header for column in task_table([late], NOW, width=80).columns]
+    columns = {column.header: list(column.cells) for column in task_table([task, late], NOW, width=160).columns}
+    assert [str(cell) for cell in columns["failure"]] == ["", "timeout"]
 
 
 def test_an_unknown_task_is_exit_code_3(call: Any) -> None:

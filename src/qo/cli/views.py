@@ -88,7 +88,8 @@ def took(task: Task) -> float | None:
 
 def task_table(tasks: list[Task], now: float, *, width: int) -> Table:
     wide = width >= _WIDE
-    more = ("queue", "worker") if wide else ()
+    has_failures = wide and any(task.failure_kind is not None for task in tasks)
+    more = (*(("failure",) if has_failures else ()), "queue", "worker") if wide else ()
     rows = table("id", "type", "status", "prio", "tries", "age", *more, right=("prio", "tries", "age"))
     for task in tasks:
         cells: list[Any] = [
@@ -99,6 +100,8 @@ def task_table(tasks: list[Task], now: float, *, width: int) -> Table:
             _tries(task),
             Text(age(now - task.created_at), style="dim"),
         ]
+        if has_failures:
+            cells.append(Text("" if task.failure_kind is None else task.failure_kind.value))
         rows.add_row(*cells, *((data(task.queue), data(task.worker_id or "", "dim")) if wide else ()))
     return rows
 
