@@ -39,7 +39,7 @@ def load_scripts(port: int) -> None:
     with contextlib.closing(Redis(port=port)) as client:
         for path in (files("qo.engines.redis") / "lua").iterdir():
             name = path.name.removesuffix(".lua")
-            if name not in {"prelude", "heads", "merge"}:
+            if name not in {"prelude", "heads", "merge", "single_add"}:
                 client.script_load(script(name).text)
 
 

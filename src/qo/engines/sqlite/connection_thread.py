@@ -76,7 +76,8 @@ class ConnectionThread:
         self._thread = Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
-    def ask(self, work: Work, abandoned: Callable[[Any], None] | None = None) -> asyncio.Future[Any]:
+    def submit(self, work: Work, abandoned: Callable[[Any], None] | None = None) -> asyncio.Future[Any]:
+        """Queue work from an event loop. The future gets its answer."""
         call = ConnectionCall(work, abandoned)
         self._put(call)
         return call.future
@@ -128,7 +129,7 @@ class ConnectionThread:
         live = [call for call in calls if not call.is_cancelled]
         try:
             self._serve(live)
-        except BaseException as error:  # noqa: BLE001 - every caller is told, and the thread serves the next ones
+        except BaseException as error:  # noqa: BLE001 - every caller gets it, and the thread serves the next calls
             for call in live:
                 call.error = OutcomeUnknown(f"the write was interrupted by {type(error).__name__}; try again")
         _answer(calls)
@@ -142,9 +143,9 @@ def _answer(calls: Sequence[ConnectionCall | DirectCall]) -> None:
             call.resolve()
         else:
             by_loop.setdefault(call.loop, []).append(call)
-    for loop, some in by_loop.items():
+    for loop, resolved in by_loop.items():
         try:
-            loop.call_soon_threadsafe(_resolve, some)
+            loop.call_soon_threadsafe(_resolve, resolved)
         except RuntimeError:  # the loop is closed, so nothing waits
             continue
 

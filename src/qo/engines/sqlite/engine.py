@@ -51,7 +51,7 @@ class _OpenEngine:
         self.reader = ConnectionThread("qo sqlite reader", _reader(path, SqliteReader(reading), self._file))
 
     def _connect(self, path: Path, clock: Clock) -> OpenFile:
-        self._connections += [connect(path), connect(path), connect(path, patient=False)]
+        self._connections += [connect(path), connect(path), connect(path, waits_for_locks=False)]
         writing = self._connections[0]
         real = open_log(writing, path)
         try:
@@ -73,7 +73,7 @@ class _OpenEngine:
         self.writer.join()
         self.reader.join()
         self.watch.close()
-        if self._file.trouble():  # a log that others do not see must not overwrite their writes
+        if self._file.problem():  # a log that other processes do not see must not overwrite their writes
             for connection in self._connections[:2]:
                 connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
         release_locks(self._locks, self._disconnect)
@@ -140,7 +140,7 @@ class SqliteEngine(TableEngine):
         if opened is None or opened.pid != os.getpid():  # a forked child has nothing to close
             return
         with suppress(StorageError):  # waits until tasks of abandoned claims are queued for release
-            await opened.writer.ask(_nothing)
+            await opened.writer.submit(_nothing)
         try:
             await asyncio.to_thread(opened.close)
         except RuntimeError:  # the interpreter is exiting and starts no threads, so blocking the loop is harmless
@@ -187,7 +187,7 @@ class SqliteEngine(TableEngine):
         def hand_back(tasks: list[Task]) -> None:
             if tasks and request.lease_id not in self._repeating:
                 changes = [release(task, None) for task in tasks]
-                done = writer.ask(lambda table: table.apply(changes, self._clock()))
+                done = writer.submit(lambda table: table.apply(changes, self._clock()))
                 done.add_done_callback(asyncio.Future.exception)  # if this fails too, the lease expires
 
         return hand_back
@@ -195,13 +195,13 @@ class SqliteEngine(TableEngine):
     async def _write(
         self, work: Callable[[SqliteTable], Answer], abandoned: Callable[[Answer], None] | None = None
     ) -> Answer:
-        return await around_damage(lambda: self._opened().writer.ask(work, abandoned), self._set_aside)
+        return await around_damage(lambda: self._opened().writer.submit(work, abandoned), self._set_aside)
 
     async def _set_aside(self, bad: list[BadRow]) -> None:
-        self._damage_log.report(await self._opened().writer.ask(lambda table: table.set_aside(bad)))
+        self._damage_log.report(await self._opened().writer.submit(lambda table: table.set_aside(bad)))
 
     async def _read(self, work: Callable[[SqliteReader], Answer]) -> Answer:
-        return await around_damage(lambda: self._opened().reader.ask(work), self._set_aside)
+        return await around_damage(lambda: self._opened().reader.submit(work), self._set_aside)
 
     # --- waiting
 

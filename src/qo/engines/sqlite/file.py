@@ -86,13 +86,13 @@ def _create_private(path: Path) -> None:
             path.touch(_PRIVATE, exist_ok=False)
 
 
-def connect(path: Path, *, patient: bool = True, create: bool = True) -> apsw.Connection:
+def connect(path: Path, *, waits_for_locks: bool = True, create: bool = True) -> apsw.Connection:
     flags = apsw.SQLITE_OPEN_READWRITE | (apsw.SQLITE_OPEN_CREATE if create else 0)
     try:
         if create:
             _create_private(path)
         db = apsw.Connection(str(path), flags=flags, statementcachesize=200)
-        if patient:
+        if waits_for_locks:
             db.set_busy_handler(_BusyHandler())
         db.execute("PRAGMA synchronous = FULL")  # NORMAL loses acknowledged commits on a power failure
         db.execute(f"PRAGMA cache_size = {_CACHE_SIZE}")

@@ -36,25 +36,25 @@ class OpenFile:
     def begin_write(self) -> None:
         """Exclude other engines. Raises StorageError, before anything is written, if the file is not at its path."""
         self._locks.begin_write(self)
-        trouble = self.trouble()
-        if trouble:
+        problem = self.problem()
+        if problem:
             self._locks.end_write()
-            raise StorageError(f"{trouble}; nothing of this call was stored")
+            raise StorageError(f"{problem}; nothing of this call was stored")
 
     def end_write(self) -> None:
         self._locks.end_write()
 
     def check_committed(self) -> None:
-        trouble = self.trouble()
-        if trouble:
-            raise OutcomeUnknown(f"{trouble}; this call may be lost")
+        problem = self.problem()
+        if problem:
+            raise OutcomeUnknown(f"{problem}; this call may be lost")
 
     def check(self) -> None:
-        trouble = self.trouble()
-        if trouble:
-            raise StorageError(trouble)
+        problem = self.problem()
+        if problem:
+            raise StorageError(problem)
 
-    def trouble(self) -> str:
+    def problem(self) -> str:
         """Why writes to the open files would not be found at the path; empty if they would.
 
         While the folder does not change, its files are where they were: one call instead of three, twice per commit.
@@ -64,9 +64,9 @@ class OpenFile:
         state = self._folder_state()
         if state is not None and state == self._sound_state:
             return ""
-        trouble = self._missing()
-        self._sound_state = state if state is not None and not trouble and self._is_settled(state) else None
-        return trouble
+        problem = self._missing()
+        self._sound_state = state if state is not None and not problem and self._is_settled(state) else None
+        return problem
 
     def _folder_state(self) -> _FolderState | None:
         try:
