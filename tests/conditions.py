@@ -1,9 +1,10 @@
 """Waiting for conditions: the one place where tests poll."""
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 from inspect import isawaitable
-from typing import Any, ParamSpec, TypeVar, overload
+from typing import Any, NoReturn, ParamSpec, TypeVar, overload
 
 Value = TypeVar("Value")
 Arguments = ParamSpec("Arguments")
@@ -30,3 +31,26 @@ async def until(condition: Callable[..., Any], *args: Any, **options: Any) -> An
             if value:
                 return value
             await asyncio.sleep(_POLL_INTERVAL)
+
+
+def wait_until(
+    condition: Callable[Arguments, Value | None], *args: Arguments.args, **options: Arguments.kwargs
+) -> Value:
+    """As `until`, without an event loop: the calling thread waits."""
+    deadline = time.monotonic() + TIMEOUT
+    while not (value := condition(*args, **options)):
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{condition} is not true after {TIMEOUT:.0f} s, but {value!r}")
+        time.sleep(_POLL_INTERVAL)
+    return value
+
+
+async def forever() -> NoReturn:
+    """Never return: only a cancellation ends it."""
+    await asyncio.Event().wait()
+    raise AssertionError("nobody sets this event")
+
+
+async def delay(seconds: float) -> None:
+    """What a slow store or network adds to a call, or a task to its run. Nothing may depend on its length."""
+    await asyncio.sleep(seconds)

@@ -118,12 +118,13 @@ def test_a_worker_holds_enough_to_work_on_during_a_slow_claim() -> None:
 
 async def test_a_type_runs_no_more_than_its_concurrency_at_once(bench: Bench) -> None:
     lock, running, most = threading.Lock(), [0], [0]
+    pair = threading.Barrier(2)
 
     async def narrow() -> None:
         with lock:
             running[0] += 1
             most[0] = max(most[0], running[0])
-        await asyncio.sleep(0.01)
+        await asyncio.to_thread(pair.wait, 60)
         with lock:
             running[0] -= 1
 
@@ -141,19 +142,21 @@ async def test_a_worker_runs_no_more_than_its_concurrency_over_all_executors(ben
             running[0] += change
             most[0] = max(most[0], running[0])
 
+    three = threading.Barrier(3)
+
     async def aside() -> None:
         enter(1)
-        await asyncio.sleep(0.01)
+        await asyncio.to_thread(three.wait, 60)
         enter(-1)
 
     def inside() -> None:
         enter(1)
-        threading.Event().wait(0.01)
+        three.wait(60)
         enter(-1)
 
     bench.handle(aside)
     bench.handle(inside)
-    ids = [await bench.submit(kind) for _ in range(10) for kind in ("aside", "inside")]
+    ids = [await bench.submit(kind) for _ in range(9) for kind in ("aside", "inside")]
     await bench.run_all(ids, concurrency=3)
     assert most[0] == 3
 
