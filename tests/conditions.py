@@ -9,8 +9,8 @@ from typing import Any, NoReturn, ParamSpec, TypeVar, overload
 Value = TypeVar("Value")
 Arguments = ParamSpec("Arguments")
 
-TIMEOUT = 100.0  # seconds; a loaded machine may be slow
-_POLL_INTERVAL = 0.01  # seconds
+TIMEOUT = 120.0  # seconds; a loaded machine may be slow
+_POLL_INTERVAL, _MAX_POLL_INTERVAL = 0.01, 0.1  # seconds; it grows, because a condition may be expensive
 
 
 @overload
@@ -23,6 +23,7 @@ async def until(
 ) -> Value: ...
 async def until(condition: Callable[..., Any], *args: Any, **options: Any) -> Any:
     """Wait until `condition(...)`, or what it awaits, is true. Returns that value; raises TimeoutError."""
+    interval = _POLL_INTERVAL
     async with asyncio.timeout(TIMEOUT):
         while True:
             value = condition(*args, **options)
@@ -30,18 +31,25 @@ async def until(condition: Callable[..., Any], *args: Any, **options: Any) -> An
                 value = await value
             if value:
                 return value
-            await asyncio.sleep(_POLL_INTERVAL)
+            await asyncio.sleep(interval)
+            interval = min(1.2 * interval, _MAX_POLL_INTERVAL)
 
 
 def wait_until(
     condition: Callable[Arguments, Value | None], *args: Arguments.args, **options: Arguments.kwargs
 ) -> Value:
     """As `until`, without an event loop: the calling thread waits."""
-    deadline = time.monotonic() + TIMEOUT
-    while not (value := condition(*args, **options)):
+    return wait_within(TIMEOUT, lambda: condition(*args, **options))
+
+
+def wait_within(timeout: float, condition: Callable[[], Value | None]) -> Value:
+    """As `wait_until`, for a condition that may take longer than others."""
+    interval, deadline = _POLL_INTERVAL, time.monotonic() + timeout
+    while not (value := condition()):
         if time.monotonic() > deadline:
-            raise TimeoutError(f"{condition} is not true after {TIMEOUT:.0f} s, but {value!r}")
-        time.sleep(_POLL_INTERVAL)
+            raise TimeoutError(f"not true after {timeout:.0f} s, but {value!r}")
+        time.sleep(interval)
+        interval = min(1.2 * interval, _MAX_POLL_INTERVAL)
     return value
 
 

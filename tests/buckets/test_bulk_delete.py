@@ -7,6 +7,7 @@ from qo.buckets import open_bucket
 from qo.buckets.bulk_delete import BulkDelete
 from qo.errors import OutcomeUnknown, StorageError
 from qo.testing import Faults, S3Server
+from tests.conditions import forever
 
 TIMEOUT = 10.0  # seconds until a test gives up
 
@@ -115,7 +116,7 @@ async def test_a_cancelled_caller_does_not_cancel_others() -> None:
 
 
 def test_a_stopped_event_loop_does_not_block_another() -> None:
-    several = BulkDelete(lambda _: asyncio.sleep(3600), lambda _: asyncio.sleep(3600))
+    several = BulkDelete(lambda _: forever(), lambda _: forever())
     with asyncio.Runner() as still:
         still.run(asyncio.wait([still.get_loop().create_task(several.remove(key)) for key in "abc"], timeout=0))
         store = Store()

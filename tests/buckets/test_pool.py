@@ -7,6 +7,7 @@ from functools import partial
 import pytest
 
 from qo.buckets.thread_pool import ThreadPool
+from tests.conditions import until
 
 TIMEOUT = 10.0  # seconds until a test gives up
 
@@ -67,8 +68,7 @@ async def test_more_work_than_threads_leaves_nothing_behind() -> None:
         for _ in range(20):
             await asyncio.gather(*(pool.run(int) for _ in range(50)))
         assert pool._executor._work_queue.qsize() == 0
-        while pool._threads:
-            await asyncio.sleep(0.01)
+        await until(lambda: not pool._threads)
     assert (pool._idle, list(pool._waiting)) == ([], [])
 
 

@@ -10,6 +10,7 @@ import pytest
 from qo.bucket import ANY, NEW
 from qo.buckets.folder.bucket import FolderBucket
 from tests.buckets.power_cut import Disk
+from tests.conditions import delay
 
 CUTS = int(os.environ.get("QO_CUTS", "20"))
 WRITERS, TURNS = 6, 12
@@ -59,7 +60,7 @@ async def _cut_again_and_again(folder: Path, dice: random.Random, *, versions: b
     with disk.watched():
         writing = [asyncio.create_task(write(writer)) for writer in writers]
         while not all(task.done() for task in writing):
-            await asyncio.sleep(dice.random() / 200)
+            await delay(dice.random() / 200)  # any moment
             copies += 1
             copy = folder / f"copy{copies}"
             known = disk.after_a_cut(copy, dice, lambda: [(dict(w.told), dict(w.asked)) for w in writers])

@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from click.testing import CliRunner, Result
 
 import qo
 from qo.cli import main
+from tests.conditions import TIMEOUT, wait_within
 
 SOURCE = Path(qo.__file__).parents[1]
 PATIENCE = 60.0  # seconds; the machine may be busy
@@ -129,14 +129,9 @@ class Processes:
                 process.stdout.close()
 
 
-def until(test: Callable[[], Any], *, patience: float = PATIENCE) -> Any:
+def until(test: Callable[[], Any], *, patience: float = TIMEOUT) -> Any:
     """What `test` answers once it answers something."""
-    deadline = time.monotonic() + patience
-    while time.monotonic() < deadline:
-        if answer := test():
-            return answer
-        time.sleep(0.1)  # between two looks at another process; nothing is timed by it
-    raise AssertionError("it did not happen in time")
+    return wait_within(patience, test)
 
 
 @pytest.fixture

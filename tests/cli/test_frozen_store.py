@@ -59,7 +59,7 @@ def test_a_worker_whose_store_is_frozen_ends_when_told_to(
     for url, _ in stores.values():
         with sync.connect(url) as queue:
             naps = [queue.enqueue("nap", {"seconds": 600}) for _ in range(2)]
-            eventually(lambda: all(nap.status() == "running" for nap in naps), patience=60.0)  # noqa: B023
+            eventually(lambda: all(nap.status() == "running" for nap in naps))  # noqa: B023
     frozen = [each for _, pid in stores.values() for each in family(pid)]
     tell(frozen, signal.SIGSTOP)
     try:

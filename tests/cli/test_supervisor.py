@@ -41,12 +41,12 @@ def test_handlers_that_hold_the_interpreter_or_cancel_the_work_of_their_worker_a
 ) -> None:
     holder = call.submit("regex", "--max-retries", "1", "--timeout", "1")
     worker = processes.start("worker", hostile, *QUICK)
-    eventually(lambda: call.json("status", holder)["status"] == "failed", patience=60.0)
+    eventually(lambda: call.json("status", holder)["status"] == "failed")
     task = call.json("status", holder)
     assert (task["failures"], task["attempt"]) == (2, 2)  # the second time in a process of its own
     assert "did not answer" in processes.log(worker)
     canceller = call.submit("cancel_worker", "--max-retries", "1")
-    eventually(lambda: call.json("status", canceller)["status"] == "failed", patience=60.0)
+    eventually(lambda: call.json("status", canceller)["status"] == "failed")
     task = call.json("status", canceller)
     assert (task["failures"], task["attempt"]) == (2, 2)
     assert "cancelled the worker's background tasks" in processes.log(worker)

@@ -111,13 +111,13 @@ def test_a_fleet_with_a_wrong_target_gives_up(processes: Any) -> None:
 
 
 def test_sigterm_lets_running_tasks_finish(call: Any, processes: Any, eventually: Any) -> None:
-    running, waiting = call.submit("nap", "--input", '{"seconds": 1}'), call.submit("nap", "--input", '{"seconds": 1}')
+    ids = [call.submit("nap", "--input", '{"seconds": 3}') for _ in range(2)]
     worker = processes.start("worker", "jobs", "--concurrency", "1", *QUICK)
-    eventually(lambda: "running" in (status(call, running), status(call, waiting)))
     eventually(lambda: len(call.json("workers")) == 1)
+    eventually(lambda: "running" in [status(call, task_id) for task_id in ids])
     worker.send_signal(signal.SIGTERM)
     assert worker.wait(PATIENCE) == 0
-    assert sorted([status(call, running), status(call, waiting)]) == ["completed", "pending"]
+    assert sorted(status(call, task_id) for task_id in ids) == ["completed", "pending"]
     assert call.json("workers") == []
 
 

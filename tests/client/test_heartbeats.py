@@ -1,6 +1,5 @@
 """HeartbeatManager: with any object that has `heartbeat`, and never for longer than was asked for."""
 
-import asyncio
 from datetime import timedelta
 from typing import Any
 
@@ -10,7 +9,7 @@ import qo
 from qo.client import Client
 from qo.engines.memory import MemoryEngine
 from qo.testing import ManualClock
-from tests.engines.fast_time import run
+from tests.engines.fast_time import pass_time, run
 
 
 class Sheet:
@@ -30,7 +29,7 @@ def test_any_object_with_a_heartbeat_is_kept_alive() -> None:
     async def beating() -> None:
         sheet = Sheet()
         async with qo.HeartbeatManager(sheet, "job-1", interval=timedelta(seconds=30)) as heartbeat:
-            await asyncio.sleep(100)
+            await pass_time(100)
         assert sheet.beats == ["job-1"] * 3 and not heartbeat.lost
 
     run(beating())
@@ -46,7 +45,7 @@ def test_a_heartbeat_need_not_be_a_coroutine() -> None:
     async def beating() -> None:
         plain = Plain()
         async with qo.HeartbeatManager(plain, "job-1", interval=30) as heartbeat:
-            await asyncio.sleep(100)
+            await pass_time(100)
         assert plain.beats == 3 and not heartbeat.lost
 
     run(beating())
@@ -67,7 +66,7 @@ def test_an_error_of_another_kind_ends_the_beats_and_not_the_work(caplog: pytest
     async def beating() -> None:
         sheet = Sheet(KeyError("job-1"))
         async with qo.HeartbeatManager(sheet, "job-1", interval=30) as heartbeat:
-            await asyncio.sleep(100)
+            await pass_time(100)
         assert sheet.beats == ["job-1"] and heartbeat.lost
 
     run(beating())
@@ -85,7 +84,7 @@ def test_a_beat_renews_for_as_long_as_was_asked_for(lease: float, by_id: bool) -
             (task,) = await consumer.dequeue(lease=lease)
             async with qo.HeartbeatManager(consumer, task.id if by_id else task, interval=20) as heartbeat:
                 for _ in range(10):
-                    await asyncio.sleep(16)
+                    await pass_time(16)
                     clock.advance(16)
                     renewed = await queue.get(task.id)
                     assert renewed is not None and renewed.lease_expires_at is not None

@@ -13,6 +13,7 @@ from qo.engine import Engine
 from qo.engines.memory import MemoryEngine
 from qo.model import EXPIRY_GRACE, Filter, Status, Task
 from qo.testing import ManualClock
+from tests.conditions import until
 from tests.engines.layouts import LAYOUTS
 
 ALWAYS = Settings(recovery_interval=0.0)
@@ -82,9 +83,12 @@ async def test_a_consumer_that_waits_looks_meanwhile(clock: ManualClock) -> None
         await queue.dequeue()
         waiting = asyncio.create_task(queue.dequeue(wait=60))
         clock.advance(310)
-        while not waiting.done():
+
+        def is_over() -> bool:
             clock.advance(0.1)
-            await asyncio.sleep(0.01)
+            return waiting.done()
+
+        await until(is_over)
         assert [task.attempt for task in waiting.result()] == [2]
 
 

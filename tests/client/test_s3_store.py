@@ -11,7 +11,8 @@ import qo
 from qo.bucket import ANY
 from qo.buckets.memory import MemoryBucket
 from qo.testing import Faults, Latency, S3Server
-from tests.engines.fast_time import run
+from tests.conditions import until
+from tests.engines.fast_time import pass_time, run
 from tests.engines.gated_bucket import GatedBucket
 
 INF = float("inf")
@@ -41,8 +42,7 @@ async def test_a_network_that_goes_and_comes_back_delays_the_callers_and_no_more
         server.faults = Faults(0, lost_request=1.0)
         enqueuing = [asyncio.create_task(store.enqueue("t")) for _ in range(5)]
         before = server.requests
-        while server.requests < before + 4:
-            await asyncio.sleep(0.005)
+        await until(lambda: server.requests >= before + 4)
         assert not any(each.done() for each in enqueuing)
         server.faults = Faults(0)
         assert [(await each).new for each in enqueuing] == [True] * 5
@@ -96,7 +96,7 @@ def test_a_heartbeat_outlives_a_lost_race() -> None:
         (task,) = await a.dequeue()
         async with qo.HeartbeatManager(a, task, interval=10) as heartbeat:
             await b.controls.pause()  # another node writes: the first beat comes too late
-            await asyncio.sleep(35)
+            await pass_time(35)
         assert not heartbeat.lost
         renewed = await b.get(task.id)
         assert renewed is not None and renewed.version > task.version
@@ -143,14 +143,14 @@ def test_what_goes_on_in_the_background_ends_with_the_object(mode: str) -> None:
         kept = MemoryBucket()
         store = await qo.S3Store.create(kept, mode=mode, interval=INF)  # type: ignore[arg-type]
         leaving = asyncio.create_task(store.enqueue("t"))
-        await asyncio.sleep(1)
+        await pass_time(1)
         leaving.cancel()  # in `durable` its caller waits for a flush that nobody asks for
         await asyncio.wait([leaving])
         there = weakref.ref(store)
         del store, leaving
         gc.collect()
         assert there() is None
-        await asyncio.sleep(1)
+        await pass_time(1)
         assert asyncio.all_tasks() == {asyncio.current_task()}
         async with await qo.S3Store.create(kept) as other:
             assert (await other.stats())["pending"] == (mode == "local")  # a last flush has saved it
@@ -164,11 +164,11 @@ def test_it_ends_even_if_the_bucket_is_gone() -> None:
         store = await qo.S3Store.create(bucket, mode="local")
         bucket.is_cut = True
         await store.enqueue("t")
-        await asyncio.sleep(60)
+        await pass_time(60)
         assert len(asyncio.all_tasks()) == 2
         del store
         gc.collect()
-        await asyncio.sleep(60)
+        await pass_time(60)
         assert asyncio.all_tasks() == {asyncio.current_task()}
 
     run(dropped())

@@ -1,6 +1,5 @@
 """`S3Store` keeps large payloads and results beside its database, like the same bucket opened by URL."""
 
-import asyncio
 from pathlib import Path
 
 import pytest
@@ -10,7 +9,7 @@ from qo.buckets.memory import MemoryBucket
 from qo.engines.large_values import MIN_ORPHAN_AGE
 from qo.engines.sqlite_object.owner import term_of
 from qo.testing import ManualClock
-from tests.engines.fast_time import run
+from tests.engines.fast_time import pass_time, run
 
 INF = float("inf")
 TERM = term_of(INF)  # seconds after a flush for which a local store keeps others from writing
@@ -110,7 +109,7 @@ def test_a_local_delete_that_never_reached_the_bucket_keeps_the_large_values() -
             await other.controls.pause()
         with pytest.raises(qo.ConflictError):
             await store.flush()
-        await asyncio.sleep(1)
+        await pass_time(1)
         task = await store.get(submitted.id)
         assert task is not None and qo.decode(task.payload) == LARGE
         await store.close()

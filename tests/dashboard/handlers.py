@@ -1,11 +1,11 @@
 """Tasks for the dashboard's tests, run by a real worker."""
 
-import asyncio
 import os
 from pathlib import Path
 from typing import Any
 
 import qo
+from tests.conditions import until
 
 app = qo.App(os.environ.get("QO_URL", "sqlite:///qo.db"))
 
@@ -28,6 +28,5 @@ async def stumble(reason: str = "not yet") -> None:
 @app.task(timeout=120)
 async def hold(file: str) -> str:
     """Runs until the file is gone: a test decides when."""
-    while Path(file).exists():  # noqa: ASYNC240
-        await asyncio.sleep(0.02)
+    await until(lambda: not Path(file).exists())
     return "let go"

@@ -5,13 +5,13 @@ import os
 import re
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import httpx
 
+from tests.conditions import wait_until
 from tests.servers.process import ROOT, free_ports, running
 
 PATIENCE = 20.0  # seconds for anything to happen
@@ -39,11 +39,11 @@ class Place:
         return answer.json()
 
     def until(self, task_id: str, status: str) -> dict[str, Any]:
-        deadline = time.monotonic() + PATIENCE
-        while (task := self.get(f"tasks/{task_id}"))["status"] != status:
-            assert time.monotonic() < deadline, f"{task_id} is {task['status']}, not {status}: {task['error']}"
-            time.sleep(0.02)  # between two looks at another process; nothing is timed by it
-        return dict(task)
+        def has_status() -> dict[str, Any] | None:
+            task: dict[str, Any] = self.get(f"tasks/{task_id}")
+            return task if task["status"] == status else None
+
+        return wait_until(has_status)
 
     def reports(self) -> int:
         """What browsers refused on our pages so far."""

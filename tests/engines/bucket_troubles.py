@@ -1,10 +1,10 @@
 """Buckets for the tests of layouts: one whose process dies, and a slow one."""
 
-import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TypeVar
 
 from qo.bucket import Blob, Bucket
+from tests.conditions import delay
 
 T = TypeVar("T")
 
@@ -55,24 +55,24 @@ class SlowBucket:
         self._bucket, self._writing, self._reading = bucket, writing, reading
 
     async def get(self, key: str) -> Blob | None:
-        await asyncio.sleep(self._reading)
+        await delay(self._reading)
         return await self._bucket.get(key)
 
     async def put(self, key: str, data: bytes, *, expected: str) -> str:
-        await asyncio.sleep(self._writing)
+        await delay(self._writing)
         return await self._bucket.put(key, data, expected=expected)
 
     async def delete(self, key: str) -> None:
-        await asyncio.sleep(self._writing)
+        await delay(self._writing)
         await self._bucket.delete(key)
 
     async def keys(self, prefix: str, *, after: str = "") -> AsyncIterator[str]:
-        await asyncio.sleep(self._reading)
+        await delay(self._reading)
         async for key in self._bucket.keys(prefix, after=after):
             yield key
 
     async def versions(self, key: str) -> list[Blob]:
-        await asyncio.sleep(self._reading)
+        await delay(self._reading)
         return await self._bucket.versions(key)
 
     def now(self) -> float:

@@ -13,6 +13,7 @@ from pathlib import Path
 from qo.engines import open_engine
 from qo.ids import new_id, new_token
 from qo.model import ClaimRequest, NewTask, RetryPolicy, Status, complete, release
+from tests.conditions import delay
 
 ENDLESS = 10**9
 LEASE = 0.5  # seconds; short, so that other processes soon get the tasks of a killed one
@@ -58,7 +59,7 @@ async def _work(url: str, log: int, rounds: int, pause: float) -> None:
         added = await engine.add([_new_task() for _ in range(3)])
         os.write(log, b"".join(b"added %s\n" % task_id.encode() for task_id, _ in added))
         tasks = await engine.claim(ClaimRequest(worker_id="w", lease_id=new_token(), limit=3, lease=LEASE))
-        await asyncio.sleep(pause)
+        await delay(pause)
         changes = [release(task) if (n + m) % 7 == 0 else complete(task) for m, task in enumerate(tasks)]
         answers = zip(tasks, changes, await engine.apply(changes), strict=True)
         done = [task for task, change, held in answers if held and change.to is Status.COMPLETED]

@@ -4,12 +4,12 @@ Where a log is named, every third task runs until the process is killed, so that
 set, some take up to so many seconds, so that a worker or producer that wakes up late meets them running elsewhere.
 """
 
-import asyncio
 import os
 import random
 from pathlib import Path
 
 import qo
+from tests.conditions import delay, forever
 
 app = qo.App()
 LOG = Path(os.environ["LOG_OF_THE_KILLED"]) if "LOG_OF_THE_KILLED" in os.environ else None
@@ -22,9 +22,9 @@ if LOG:
 async def count_up(n: int) -> int:
     if LOG and n % 3 == 0:
         write(LOG, qo.current_task().id)
-        await asyncio.Event().wait()
+        await forever()
     if SLOW and random.random() < 0.15:
-        await asyncio.sleep(random.uniform(0.0, SLOW))
+        await delay(random.uniform(0.0, SLOW))
     return n + 1
 
 

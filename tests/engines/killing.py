@@ -13,6 +13,7 @@ from qo.engine import Engine
 from qo.engines import open_engine
 from qo.ids import new_token
 from qo.model import UNFINISHED, ClaimRequest, Event, Filter, Status, complete, expire
+from tests.conditions import delay, wait_until
 from tests.engines.busy_process import start, start_at_once
 
 PROCESSES = 4
@@ -32,9 +33,11 @@ def new_dice() -> random.Random:
 
 
 def until_busy(log: Path, process: BaseProcess) -> None:
-    while not (log.exists() and log.stat().st_size):
+    def is_busy() -> bool:
         assert process.is_alive(), "a process ended by itself"
-        time.sleep(0.005)
+        return log.exists() and log.stat().st_size > 0
+
+    wait_until(is_busy)
 
 
 def kill(process: BaseProcess) -> None:
@@ -74,7 +77,7 @@ async def kill_again_and_again(url: str, folder: Path, number: int, *, within: f
             until_busy(log, process)
         for log in logs[PROCESSES:]:
             workers.append((start(url, log), log))  # it starts while the others run
-            await asyncio.sleep(dice.uniform(0.0, within))
+            await delay(dice.uniform(0.0, within))  # any moment
             victim, its_log = workers.pop(dice.randrange(PROCESSES))
             until_busy(its_log, victim)
             kill(victim)
@@ -134,7 +137,7 @@ async def finish(engine: Engine) -> None:
         tasks = await engine.claim(ClaimRequest(worker_id="last", lease_id=new_token(), limit=_PAGE))
         await engine.apply([complete(task) for task in tasks])
         if not lost and not tasks:
-            await asyncio.sleep(0.02)
+            await engine.wait(ClaimRequest(worker_id="last", lease_id=new_token(), limit=1), 0.02)
 
 
 def _pages(ids: list[str]) -> list[list[str]]:

@@ -11,6 +11,7 @@ from pathlib import Path
 from qo.client import Client, connect
 from qo.engine import Engine
 from qo.model import UNFINISHED, Filter
+from tests.conditions import delay, until
 from tests.engines.busy_process import SOON
 from tests.engines.killing import DEADLINE, Told, new_dice
 from tests.servers.process import ROOT
@@ -29,7 +30,7 @@ async def kill_workers(url: str, folder: Path, number: int) -> Told:
             for n, log in enumerate(logs):
                 doomed += [start(url, folder, following) for following in logs[n + 1 : n + 2]]  # while others work
                 added |= await submit_until_it_hangs(queue, log)
-                await asyncio.sleep(dice.uniform(0.0, 0.1))
+                await delay(dice.uniform(0.0, 0.1))  # any moment
                 end(doomed.pop(0), signal.SIGKILL)
             await until_done(queue.engine)
             await asyncio.to_thread(end, last, signal.SIGTERM)
@@ -74,12 +75,11 @@ def children(pid: int) -> list[int]:
 async def submit_until_it_hangs(queue: Client, log: Path) -> set[str]:
     added = set[str]()
     async with asyncio.timeout(DEADLINE):
-        while said(log) is None:
-            await asyncio.sleep(0.01)
+        await until(lambda: said(log) is not None)
         while not said(log):
             batch = [queue.new_task("count_up", b'{"n":%d}' % n, max_retries=100, retry=SOON) for n in range(6)]
             added |= {submitted.id for submitted in await queue.submit_many(batch)}
-            await asyncio.sleep(0.1 if len(added) < _FAST_TASKS else 1.0)
+            await delay(0.1 if len(added) < _FAST_TASKS else 1.0)  # a producer at its own pace
     return added
 
 
@@ -88,7 +88,7 @@ def said(log: Path) -> str | None:
 
 
 async def until_done(engine: Engine) -> None:
-    left = Filter(statuses=tuple(UNFINISHED))
-    async with asyncio.timeout(DEADLINE):
-        while await engine.find(left, limit=1):
-            await asyncio.sleep(0.05)
+    async def is_done() -> bool:
+        return not await engine.find(Filter(statuses=tuple(UNFINISHED)), limit=1)
+
+    await until(is_done)

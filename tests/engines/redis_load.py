@@ -10,6 +10,7 @@ from qo.errors import StorageError
 from qo.model import Status
 from qo.monitor import Monitor, MonitorSettings
 from qo.worker import Worker, WorkerSettings
+from tests.conditions import delay
 from tests.engines.redis_worker import registry
 
 DEADLINE = 45.0  # seconds until everything acknowledged must be completed
@@ -36,7 +37,7 @@ async def produce(queue: Client, acknowledged: list[str], stop: asyncio.Event) -
         try:
             acknowledged.append((await queue.enqueue("count_up", {"n": n})).id)
         except StorageError:
-            await asyncio.sleep(0.02)
+            await delay(0.02)  # as a caller would
 
 
 async def all_done(queue: Client, ids: list[str]) -> None:
@@ -47,7 +48,7 @@ async def all_done(queue: Client, ids: list[str]) -> None:
         assert None not in tasks, "an acknowledged task is lost"
         left = [task.id for task in tasks if task and task.status is not Status.COMPLETED]
         assert time.monotonic() < until, f"{len(left)} of {len(ids)} are not done"
-        await asyncio.sleep(0.05)
+        await delay(0.05)
 
 
 async def finished_once(queue: Client, ids: list[str]) -> None:
@@ -56,12 +57,6 @@ async def finished_once(queue: Client, ids: list[str]) -> None:
         assert [event.status for event in events].count(Status.COMPLETED) == 1, events
         claims = [event.attempt for event in events if event.status is Status.RUNNING]
         assert claims == list(range(1, len(claims) + 1))
-
-
-async def until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
-    async with asyncio.timeout(seconds):
-        while not condition():
-            await asyncio.sleep(0.01)
 
 
 async def under_load(queue: Client, trouble: Callable[[list[str]], Awaitable[None]]) -> list[str]:

@@ -204,7 +204,7 @@ def test_a_second_process_of_a_newer_build_waits_as_long_as_the_first() -> None:
         first, second = ObjectPerTaskEngine(bucket), ObjectPerTaskEngine(bucket)
         await first.open()
         adding = asyncio.create_task(first.add([new(0)]))
-        await asyncio.sleep(5)
+        await fast_time.pass_time(5)
         await second.open()
         await second.add([new(1)])
         await adding

@@ -14,6 +14,7 @@ from qo.engines.http.address import address_of
 from qo.errors import StorageError
 from qo.model import Status
 from qo.testing.samples import new
+from tests.conditions import delay
 
 ROOT = Path(__file__).parents[2]
 TASKS = 6000
@@ -37,7 +38,7 @@ async def until(check: Callable[[], Awaitable[bool]], *, within: float = 90.0) -
                     return
             except StorageError:
                 pass
-            await asyncio.sleep(0.02)
+            await delay(0.02)
 
 
 async def test_nothing_is_lost_when_the_server_is_killed_under_load(tmp_path: Path, unused_tcp_port: int) -> None:

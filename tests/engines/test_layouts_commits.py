@@ -13,7 +13,7 @@ from qo.model import Filter, Status, complete
 from qo.testing import ManualClock
 from qo.testing.samples import claim, claim_request, new, stored, task_id
 from tests.engines.bucket_troubles import SlowBucket
-from tests.engines.fast_time import run
+from tests.engines.fast_time import pass_time, run
 from tests.engines.layouts import VARIANTS, Layout
 
 ONE = {name: VARIANTS[name] for name in ("one", "one directly", "sqlite")}
@@ -103,7 +103,7 @@ def test_a_cancelled_claim_keeps_nothing(layout: Layout, delay: float) -> None:
         engine = layout(SlowBucket(bucket), clock)
         await engine.add([new()])
         claiming = asyncio.create_task(claim(engine))
-        await asyncio.sleep(delay)
+        await pass_time(delay)
         assert claiming.cancel()
         await engine.close()
         task = await stored(layout(bucket, clock))

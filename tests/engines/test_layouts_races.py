@@ -14,6 +14,7 @@ from qo.model import release
 from qo.testing import ManualClock
 from qo.testing.samples import claim, new
 from qo.testing.simulation import simulate
+from tests.conditions import delay
 from tests.engines.layouts import LAYOUTS
 
 WRITING = 0.01  # seconds
@@ -32,11 +33,11 @@ class SlowToRead(MemoryBucket):
 
     async def get(self, key: str) -> Blob | None:
         blob = await super().get(key)
-        await asyncio.sleep(self._reading)
+        await delay(self._reading)
         return blob
 
     async def put(self, key: str, data: bytes, *, expected: str) -> str:
-        await asyncio.sleep(WRITING)
+        await delay(WRITING)
         return await super().put(key, data, expected=expected)
 
 
@@ -73,7 +74,7 @@ async def _join(layout: str, reading: float, writers: int) -> None:
     busy = [ENGINES[layout](bucket, clock) for _ in range(writers)]
     writing = [asyncio.create_task(_write_on(engine, f"w{n}")) for n, engine in enumerate(busy)]
     for n in range(NEWCOMERS):
-        await asyncio.sleep(1)  # simulated; the other writers are busy now
+        await delay(1)  # simulated; the other writers are busy now
         newcomer = ENGINES[layout](bucket, clock)
         assert len(await newcomer.add([new(f"late {n}")])) == 1
         await newcomer.close()

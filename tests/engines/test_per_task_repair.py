@@ -12,7 +12,7 @@ from qo.model import Filter, Status, cancel, complete
 from qo.testing import ManualClock
 from qo.testing.samples import claim, claim_one, new, stored, task_id
 from tests.engines.bucket_troubles import SlowBucket
-from tests.engines.fast_time import run
+from tests.engines.fast_time import pass_time, run
 
 HOUR = 3600.0
 
@@ -129,7 +129,7 @@ def test_a_cancelled_claim_keeps_nothing(after: float) -> None:
         engine = ObjectPerTaskEngine(SlowBucket(bucket))
         await engine.add([new(0), new(1)])
         claiming = asyncio.create_task(claim(engine))
-        await asyncio.sleep(after)
+        await pass_time(after)
         assert claiming.cancel()
         await asyncio.wait([claiming])
         await engine.close()

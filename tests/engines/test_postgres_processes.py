@@ -2,7 +2,6 @@
 
 import asyncio
 from pathlib import Path
-from typing import Any
 
 import psycopg
 import pytest
@@ -17,6 +16,7 @@ from qo.monitor import Monitor, MonitorSettings
 from qo.tasks import Registry, make_handler, make_options
 from qo.testing.samples import claim_request
 from qo.worker import Worker, WorkerSettings
+from tests.conditions import delay, until
 from tests.engines.busy_process import start
 from tests.engines.killing import check, ended, kill_again_and_again, kills
 from tests.servers.postgres import postgres_server, url
@@ -77,23 +77,22 @@ class Load:
             try:
                 self.acknowledged += [submitted.id for submitted in await self.queue.submit_many(tasks)]
             except StorageError:
-                await asyncio.sleep(0.05)  # as a caller would wait
+                await delay(0.05)  # as a caller would wait
             await asyncio.sleep(0)
 
     async def grown(self) -> None:
         """Wait until more tasks are acknowledged."""
-        until = len(self.acknowledged) + 200
-        while len(self.acknowledged) < until:
-            await asyncio.sleep(0.01)
+        enough = len(self.acknowledged) + 200
+        await until(lambda: len(self.acknowledged) >= enough)
 
 
 async def _all_ended(queue: Client, ids: list[str]) -> None:
-    pending = ids
-    while pending:
-        tasks: list[Any] = await queue.engine.get(pending)
+    async def have_ended() -> bool:
+        tasks = await queue.engine.get(ids)
         assert None not in tasks, "an acknowledged task is lost"
-        pending = [task.id for task in tasks if task.status is not Status.COMPLETED]
-        await asyncio.sleep(0.05)
+        return all(task and task.status is Status.COMPLETED for task in tasks)
+
+    await until(have_ended)
 
 
 @pytest.mark.timeout(120)

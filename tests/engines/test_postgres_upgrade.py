@@ -12,6 +12,7 @@ from qo.engines.postgres.statements import fill
 from qo.model import CountKey, Status
 from qo.testing import ManualClock
 from qo.testing.samples import claim, new, task_id
+from tests.conditions import until
 from tests.servers.postgres import PostgresServer, url
 
 __all__ = ["url"]  # a fixture
@@ -67,10 +68,12 @@ async def test_a_migration_is_retried_after_a_deadlock_with_an_older_worker(post
             await worker.execute("LOCK TABLE test.ready IN ROW EXCLUSIVE MODE")
             opening = asyncio.create_task(engine.open())
             waits = "SELECT 1 FROM pg_locks WHERE relation = 'test.ready'::regclass AND NOT granted"
-            async with asyncio.timeout(20):
-                while not await (await watching.execute(waits)).fetchone():
-                    await asyncio.sleep(0.01)
-                await worker.execute("LOCK TABLE test.tasks IN ROW EXCLUSIVE MODE")
+
+            async def is_waiting() -> bool:
+                return (await watching.execute(waits)).rowcount > 0
+
+            await until(is_waiting)
+            await worker.execute("LOCK TABLE test.tasks IN ROW EXCLUSIVE MODE")
             await worker.commit()
     await opening
     try:

@@ -22,6 +22,7 @@ from qo.model import NEW, Filter, RetryPolicy, after_error, apply, cancel, compl
 from qo.testing import EngineContract, ManualClock
 from qo.testing.engine_damage import DamageContract
 from qo.testing.samples import claim, claim_one, claim_request, new, stored, task_id
+from tests.conditions import until
 from tests.engines.damage import damage_redis
 from tests.engines.redis_engines import opened
 from tests.servers.redis import Server, running
@@ -454,8 +455,7 @@ async def test_waiting_does_not_end_for_tasks_that_the_worker_cannot_run(redis_s
         await settled(engine)
         told = engine._watch.notifications
         await engine.add([new(0, type="theirs"), new(1, type="mine", needs=("gpu",))])
-        while engine._watch.notifications == told:
-            await asyncio.sleep(0.001)
+        await until(lambda: engine._watch.notifications > told)
         assert not waiting.done()
         await engine.add([new(2, type="mine")])
         await asyncio.wait_for(waiting, 10)
@@ -490,8 +490,7 @@ async def test_an_idle_wait_sends_no_commands(redis_server: Server) -> None:
 
 async def settled(engine: RedisEngine) -> None:
     """Wait until a waiter sleeps."""
-    while not engine._watch._sleepers:
-        await asyncio.sleep(0.001)
+    await until(lambda: engine._watch._sleepers)
 
 
 # --- the doctor

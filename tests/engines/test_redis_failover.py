@@ -13,8 +13,9 @@ from qo.engines.redis import scripts
 from qo.errors import OutcomeUnknown, StorageError
 from qo.model import Filter, Status, complete
 from qo.testing.samples import claim_one, claim_request, new, stored, task_id
+from tests.conditions import until
 from tests.engines.redis_engines import opened
-from tests.engines.redis_load import under_load, until
+from tests.engines.redis_load import under_load
 from tests.servers.redis import AT_ONCE, Sentinels, Server, program, running
 
 FAILOVERS = int(os.environ.get("QO_FAILOVERS", "1"))
@@ -80,11 +81,11 @@ async def test_a_replaced_primary_that_still_responds_acknowledges_nothing_that_
     async def failovers(acknowledged: list[str]) -> None:
         for _ in range(FAILOVERS):
             seen = len(acknowledged)
-            await until(lambda seen=seen: len(acknowledged) > seen + 100)  # type: ignore[misc]
+            await until(lambda seen: len(acknowledged) > seen + 100, seen)
             await until(lambda: len(fleet.primaries()) == 1)  # the last replaced primary has been demoted
             before = fleet.primaries()
             await until(lambda: fleet.sentinels[0].accepts("SENTINEL", "FAILOVER", "mymaster"))
-            await until(lambda before=before: bool(fleet.primaries() - before))  # type: ignore[misc]
+            await until(lambda before: bool(fleet.primaries() - before), before)
         seen = len(acknowledged)
         await until(lambda: len(acknowledged) > seen + 50)
 
@@ -116,15 +117,14 @@ async def write_until_refused(queue: Client) -> None:
 
 
 async def until_writable(queue: Client) -> None:
-    async with asyncio.timeout(20):
-        while True:
-            with contextlib.suppress(StorageError):
-                await queue.engine.write_note("probe", b"", expected="any")
-                return
-            await asyncio.sleep(0.05)
+    async def is_writable() -> bool:
+        with contextlib.suppress(StorageError):
+            await queue.engine.write_note("probe", b"", expected="any")
+            return True
+        return False
+
+    await until(is_writable)
 
 
 async def until_attached(primary: Server) -> None:
-    async with asyncio.timeout(20):
-        while not primary.accepts("WAIT", "1", "1000", answer=b":1"):
-            await asyncio.sleep(0.01)
+    await until(primary.accepts, "WAIT", "1", "1000", answer=b":1")

@@ -19,6 +19,7 @@ from qo.errors import OutcomeUnknown, StorageError
 from qo.model import NEW, Filter, Status, archive, cancel, complete, release, replay
 from qo.testing import ManualClock, random_history
 from qo.testing.samples import claim, claim_one, claim_request, new, stored, task_id
+from tests.conditions import until
 from tests.engines.redis_engines import opened
 from tests.servers.redis import Server
 from tests.servers.redis_proxy import Loss, Proxy
@@ -163,8 +164,7 @@ async def test_a_claim_cancelled_during_its_response_releases_its_tasks(redis_se
         await proxy.lost.wait()
         leaving.cancel()
         await asyncio.gather(leaving, return_exceptions=True)
-        while engine._claims._recalls:
-            await asyncio.sleep(0.001)
+        await until(lambda: not engine._claims._recalls)
         tasks = await engine.get([task_id(0), task_id(1)])
         assert [(task.status, task.failures) for task in tasks if task] == [(Status.PENDING, 0)] * 2
 
@@ -177,8 +177,7 @@ async def test_all_batches_of_a_cancelled_claim_are_released(redis_server: Serve
         await proxy.lost.wait()
         leaving.cancel()
         await asyncio.gather(leaving, return_exceptions=True)
-        while engine._claims._recalls:
-            await asyncio.sleep(0.001)
+        await until(lambda: not engine._claims._recalls)
         assert {lane.status: number for lane, number in (await engine.count()).items()} == {Status.PENDING: 250}
 
 
@@ -192,14 +191,12 @@ async def test_scripts_are_loaded_again_after_a_restart_of_the_server(redis_serv
 async def test_a_subscription_resumes_after_its_connection_was_lost(redis_server: Server) -> None:
     async with Proxy(redis_server.port) as proxy, behind(proxy) as engine:
         waiting = asyncio.create_task(engine.wait(claim_request(), 60))
-        while not engine._watch._sleepers:
-            await asyncio.sleep(0.001)
+        await until(lambda: engine._watch._sleepers)
         for wire in list(proxy._wires):
             wire.close()
         await asyncio.wait_for(waiting, 10)  # the new subscription ends the wait
         waiting = asyncio.create_task(engine.wait(claim_request(), 60))
-        while not engine._watch._sleepers:
-            await asyncio.sleep(0.001)
+        await until(lambda: engine._watch._sleepers)
         await engine.add([new()])
         await asyncio.wait_for(waiting, 10)
 

@@ -13,8 +13,9 @@ import pytest
 from qo.client import Client, connect
 from qo.model import RetryPolicy, Status
 from qo.monitor import Monitor, MonitorSettings
+from tests.conditions import until
 from tests.engines.killing import kills as number_of_kills
-from tests.engines.redis_load import all_done, finished_once, under_load, until
+from tests.engines.redis_load import all_done, finished_once, under_load
 from tests.servers.redis import running
 
 SCRIPT = Path(__file__).with_name("redis_worker.py")
@@ -30,7 +31,7 @@ async def test_a_server_that_crashes_under_load_loses_nothing_acknowledged() -> 
             async def crashes(acknowledged: list[str]) -> None:
                 for _ in range(3):
                     seen = len(acknowledged)
-                    await until(lambda seen=seen: len(acknowledged) > seen + 100)  # type: ignore[misc]
+                    await until(lambda seen: len(acknowledged) > seen + 100, seen)
                     await asyncio.to_thread(server.kill)
                     await asyncio.to_thread(server.start)
                 seen = len(acknowledged)
@@ -86,15 +87,14 @@ async def test_four_workers_of_which_one_is_killed_repeatedly(dice: random.Rando
 
 
 async def until_registered(queue: Client, pid: int) -> str:
-    async with asyncio.timeout(30):
-        while True:
-            for worker in await queue.workers():
-                if worker.pid == pid:
-                    return worker.worker_id
-            await asyncio.sleep(0.005)
+    async def registered() -> str | None:
+        return next((worker.worker_id for worker in await queue.workers() if worker.pid == pid), None)
+
+    return await until(registered)
 
 
 async def until_completed(queue: Client, number: int) -> None:
-    async with asyncio.timeout(30):
-        while (await queue.stats())["completed"] < number:
-            await asyncio.sleep(0.002)
+    async def are_completed() -> bool:
+        return bool((await queue.stats())["completed"] >= number)
+
+    await until(are_completed)

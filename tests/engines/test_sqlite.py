@@ -23,6 +23,7 @@ from qo.sqlite_tables.reader import SqliteReader
 from qo.sqlite_tables.table import SqliteTable
 from qo.testing import EngineContract, ManualClock
 from qo.testing.samples import claim, claim_one, claim_request, new, stored, task_id
+from tests.conditions import delay, until
 from tests.engines.damage import damage_sqlite
 
 
@@ -302,7 +303,7 @@ async def test_a_call_cancelled_before_its_transaction_does_nothing(engine: Sqli
     hold = threading.Event()
     connection(engine).set_progress_handler(lambda: hold.wait(5) and False, 1)
     busy = asyncio.create_task(engine.write_note("n", b"", expected=ANY))
-    await asyncio.sleep(0.01)
+    await delay(0.01)
     leaving = asyncio.create_task(engine.claim(claim_request()))
     await asyncio.sleep(0)
     leaving.cancel()
@@ -373,7 +374,7 @@ async def test_waiting_ends_at_once_when_something_can_be_claimed(engine: Sqlite
 
 async def test_waiting_does_not_end_for_tasks_that_do_not_match(engine: SqliteEngine) -> None:
     waiting = asyncio.create_task(waited(engine, 0.2, types=("t",), per_type_limits={"full": 0}))
-    await asyncio.sleep(0.01)
+    await delay(0.01)
     await engine.add([new(0, type="u"), new(1, type="full"), new(2, type="t", needs=("gpu",))])
     assert await waiting >= 0.2
 
@@ -382,7 +383,7 @@ async def test_waiting_ends_when_another_engine_adds(engine: SqliteEngine, clock
     other = SqliteEngine(tmp_path / "qo.db", clock)
     await other.open()
     waiting = asyncio.create_task(waited(engine))
-    await asyncio.sleep(0.05)
+    await delay(0.05)
     await other.add([new()])
     assert await waiting < 5
     await other.close()
@@ -393,7 +394,7 @@ async def test_waiting_ends_for_a_task_of_this_engine_without_a_poll(
 ) -> None:
     monkeypatch.setattr(FileWatch, "_version", lambda _: 0)
     waiting = asyncio.create_task(waited(engine))
-    await asyncio.sleep(0.05)
+    await delay(0.05)
     await engine.add([new()])
     assert await waiting < 5
 
@@ -409,7 +410,7 @@ async def test_waiting_ends_when_a_task_becomes_due(tmp_path: Path) -> None:
 
 async def test_waiting_at_a_closed_engine_is_refused(engine: SqliteEngine) -> None:
     waiting = asyncio.create_task(engine.wait(claim_request(), 30))
-    await asyncio.sleep(0.01)
+    await delay(0.01)
     await engine.close()
     with pytest.raises(StorageError):
         await waiting
@@ -488,10 +489,7 @@ async def test_an_unreferenced_engine_closes_its_file(tmp_path: Path) -> None:
     await engine.add([new()])
     del engine
     gc.collect()
-    ends = time.monotonic() + 20
-    while _open_files(tmp_path) and time.monotonic() < ends:
-        await asyncio.sleep(0.01)
-    assert not _open_files(tmp_path)
+    await until(lambda: not _open_files(tmp_path))
     assert _names(tmp_path) == ["qo.db"], "the last to close tidies the log away"
 
 

@@ -14,7 +14,7 @@ from qo.engines.sqlite_object import DurabilityMode, SqliteObjectEngine
 from qo.errors import Conflict, InvalidSetting, OutcomeUnknown, StorageError
 from qo.model import Filter, Status
 from qo.testing.samples import claim, claim_request, new, stored, task_id
-from tests.engines.fast_time import run
+from tests.engines.fast_time import pass_time, run
 from tests.engines.gated_bucket import GatedBucket
 
 INF = float("inf")
@@ -172,7 +172,7 @@ def test_calls_are_retried_until_the_bucket_responds_again(
         await engine.add([new(0)])
         bucket.is_cut = True
         adding = [asyncio.create_task(engine.add([new(n)])) for n in range(1, 4)]
-        await asyncio.sleep(3600)
+        await pass_time(3600)
         assert not any(each.done() for each in adding)
         assert await names(engine) == {task_id(0)}
         late = asyncio.create_task(engine.add([new(4)]))
@@ -255,10 +255,10 @@ def test_local_changes_follow_within_the_interval() -> None:
         bucket = CountingBucket(store)
         engine = SqliteObjectEngine(bucket, mode=DurabilityMode.LOCAL)
         await engine.add([new("first")])
-        await asyncio.sleep(0.1)
+        await pass_time(0.1)
         for n in range(50):
             await engine.add([new(n)])
-        await asyncio.sleep(1)
+        await pass_time(1)
         assert len(await names(SqliteObjectEngine(store))) == 51
         assert bucket.requests["put"] == 2
 

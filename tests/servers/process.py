@@ -7,7 +7,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,6 +14,8 @@ from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 import pytest
+
+from tests.conditions import wait_until
 
 ROOT = Path(__file__).parents[2]
 KEYS = {"AWS_ACCESS_KEY_ID": "qo-test-key", "AWS_SECRET_ACCESS_KEY": "qo-test-secret"}
@@ -67,11 +68,13 @@ def running(
             start_new_session=True,
         )
     try:
-        deadline = time.monotonic() + PATIENCE
-        while not _answers(ready):
-            if server.poll() is not None or time.monotonic() > deadline:
+
+        def is_ready() -> bool:
+            if server.poll() is not None:
                 pytest.fail(f"{command[0]} does not start:\n{log.read_text(errors='replace')[-3000:]}")
-            time.sleep(0.1)
+            return _answers(ready)
+
+        wait_until(is_ready)
         yield
     finally:
         # Its data is of no use any more, and some take seconds to say goodbye. It may have children.
@@ -81,18 +84,16 @@ def running(
 
 def make_buckets(endpoint: str) -> None:
     client = s3_client(endpoint)
-    deadline = time.monotonic() + PATIENCE
-    while True:  # a server may answer before it can store
+
+    def are_made() -> bool:
         try:
             for name in ("plain", "versioned"):
                 client.create_bucket(Bucket=name)
-            break
-        except client.exceptions.ClientError as error:
-            if "BucketAlready" in str(error):
-                break
-            if time.monotonic() > deadline:
-                raise
-            time.sleep(0.2)
+        except client.exceptions.ClientError as error:  # a server may answer before it can store
+            return "BucketAlready" in str(error)
+        return True
+
+    wait_until(are_made)
     client.put_bucket_versioning(Bucket="versioned", VersioningConfiguration={"Status": "Enabled"})
 
 

@@ -7,12 +7,13 @@ import signal
 import socket
 import subprocess
 import tempfile
-import time
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+
+from tests.conditions import wait_until
 
 _START = 10.0  # seconds
 AT_ONCE = ("--repl-diskless-sync-delay", "0", "--repl-ping-replica-period", "1")  # replicas need not wait to begin
@@ -59,11 +60,11 @@ class Server:
 
     def start(self) -> None:
         self._process = subprocess.Popen(self._command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        until = time.monotonic() + _START
-        while not self.answers():
-            assert self._process.poll() is None, (self._folder / "log").read_text()
-            assert time.monotonic() < until, "the server did not start"
-            time.sleep(0.01)
+        wait_until(self._is_up)
+
+    def _is_up(self) -> bool:
+        assert self._process is None or self._process.poll() is None, (self._folder / "log").read_text()
+        return self.answers()
 
     def answers(self) -> bool:
         with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), timeout=1) as line:

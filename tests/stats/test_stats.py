@@ -19,6 +19,7 @@ from qo.stats.rows import MAX_TYPES, OTHER_TYPES, RowKey, row_of
 from qo.tasks import Registry, make_handler, make_options
 from qo.testing import ManualClock
 from qo.worker import Worker, WorkerSettings
+from tests.conditions import until
 
 
 @pytest.fixture
@@ -147,9 +148,7 @@ async def test_counts_are_written_by_themselves_soon(engine: Engine, clock: Manu
     queue = Client(engine, clock=clock)
     queue.recorder._pause = 0.01
     await complete_one(queue)
-    async with asyncio.timeout(20):
-        while not await engine.notes(PREFIX):
-            await asyncio.sleep(0.01)
+    assert await until(engine.notes, PREFIX)
 
 
 async def test_a_store_that_is_away_costs_no_counts(clock: ManualClock) -> None:

@@ -20,6 +20,7 @@ from qo.clock import system_clock
 from qo.engines import open_engine
 from qo.web.callers import Scope
 from qo.web.http.tokens import create_token
+from tests.conditions import delay, until
 
 ACTIONS = 20  # acknowledged before each kill, at least
 CALLERS = 4
@@ -79,10 +80,8 @@ async def _act_and_kill(url: str, acting: Acting, dice: random.Random) -> None:
     enough = len(acting.acknowledged) + ACTIONS
     with _serving(url) as (server, base):
         callers = [asyncio.create_task(acting.until_killed(base)) for _ in range(CALLERS)]
-        async with asyncio.timeout(60):
-            while len(acting.acknowledged) < enough and not any(caller.done() for caller in callers):
-                await asyncio.sleep(0.001)
-        await asyncio.sleep(dice.uniform(0.0, 0.02))  # any moment of a request
+        await until(lambda: len(acting.acknowledged) >= enough or any(caller.done() for caller in callers))
+        await delay(dice.uniform(0.0, 0.02))  # any moment of a request
         server.kill()
         await asyncio.gather(*callers)
 

@@ -16,6 +16,7 @@ import pytest
 
 from qo.engines import open_engine
 from qo.engines.sqlite import SqliteEngine
+from tests.conditions import delay, until
 from tests.engines import busy_process
 from tests.engines.killing import DEADLINE, check, ended, told
 from tests.engines.killing_workers import QUICK, Worker, start_qo, until_done
@@ -96,7 +97,7 @@ class Stage:
     async def play(self, rounds: int) -> None:
         await self._until_acknowledged()
         for _ in range(rounds):
-            await asyncio.sleep(self._dice.uniform(0.0, 0.3))
+            await delay(self._dice.uniform(0.0, 0.3))  # any moment
             place = self._dice.randrange(len(self._actors))
             if self._dice.random() < 0.4:
                 self._kill(self._actors[place])
@@ -105,9 +106,8 @@ class Stage:
                 await self._freeze(self._actors[place])
 
     async def _until_acknowledged(self) -> None:
-        async with asyncio.timeout(DEADLINE):
-            while not all(actor.log.stat().st_size for actor in self._actors if actor.role == "producer"):
-                await asyncio.sleep(0.02)
+        producers = [actor for actor in self._actors if actor.role == "producer"]
+        await until(lambda: all(actor.log.stat().st_size for actor in producers))
 
     def _kill(self, actor: Actor) -> None:
         _assert_alive(actor)
@@ -123,7 +123,7 @@ class Stage:
         for pid in pids:
             _send(pid, signal.SIGSTOP)
         try:
-            await asyncio.sleep(seconds)
+            await delay(seconds)
         finally:
             for pid in pids:
                 _send(pid, signal.SIGCONT)

@@ -21,6 +21,7 @@ from qo.monitor import Monitor, MonitorSettings
 from qo.notes import WorkerNote
 from qo.tasks import Registry, make_handler, make_options
 from qo.worker import Worker, WorkerSettings
+from tests.conditions import delay
 from tests.servers.postgres import url
 from tests.servers.redis import Server
 
@@ -64,7 +65,7 @@ async def until_renewed(queue: Client, task_ids: list[str], times: int) -> None:
         version = (await task_of(queue, task_id)).version
         while (task := await task_of(queue, task_id)).version < max(2, version) + times:
             assert task.attempt <= 1 and task.status in UNFINISHED
-            await asyncio.sleep(0.1)
+            await delay(0.1)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -99,7 +100,7 @@ async def test_processes_with_wrong_clocks_share_a_file(kind: str, scale: int, t
                 (tmp_path / "go").touch()
                 for task_id in ids:
                     while (task := await task_of(queue, task_id)).status is Status.RUNNING:
-                        await asyncio.sleep(0.05)
+                        await delay(0.05)
                     assert (task.status, task.attempt) == (Status.COMPLETED, 1)
                     assert abs((task.completed_at or 0.0) - OFF - system_clock()) < 60
         assert sorted((tmp_path / "starts").read_text().split()) == ["0", "1", "2"]

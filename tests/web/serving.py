@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import socket
 import threading
-import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from typing import Any, TypeVar, cast
 
@@ -18,6 +17,7 @@ from qo.engine import Engine
 from qo.errors import NewerFormat
 from qo.web import WebSettings, create_app
 from qo.web.http.connections import server_config
+from tests.conditions import wait_until
 
 T = TypeVar("T")
 PATIENCE = 20.0
@@ -80,9 +80,7 @@ def served(engine: Engine, settings: WebSettings | None = None, *, clock: Clock 
         server = uvicorn.Server(config)
         thread = threading.Thread(target=loop.run_until_complete, args=(server.serve(sockets=[sock]),), daemon=True)
         thread.start()
-        deadline = time.monotonic() + PATIENCE
-        while not server.started and thread.is_alive() and time.monotonic() < deadline:
-            time.sleep(0.005)  # between two looks at another thread; nothing is timed by it
+        wait_until(lambda: server.started or not thread.is_alive())
         assert server.started, "the server did not start"
         made = Served(queue, f"http://127.0.0.1:{sock.getsockname()[1]}", loop, app)
         try:
@@ -96,7 +94,4 @@ def served(engine: Engine, settings: WebSettings | None = None, *, clock: Clock 
 
 def eventually(is_so: Callable[[], object]) -> None:
     """Wait until something in another thread is so."""
-    deadline = time.monotonic() + PATIENCE
-    while not is_so():
-        assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.005)  # between two looks at another thread; nothing is timed by it
+    wait_until(is_so)

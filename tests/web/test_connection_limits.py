@@ -5,7 +5,6 @@ import logging
 import resource
 import socket
 import struct
-import time
 from collections.abc import Iterator
 
 import pytest
@@ -16,6 +15,7 @@ from qo.engines.memory import MemoryEngine
 from qo.errors import InvalidSetting
 from qo.web import WebSettings
 from qo.web.http.settings import ServerLimits
+from tests.conditions import wait_until
 from tests.web.raw_http import PATIENCE, RawAnswer, answer, connect, head, say
 from tests.web.serving import Served, served
 
@@ -86,12 +86,8 @@ def test_a_client_that_leaves_while_it_is_answered_leaves_no_trace(
         with connect(one_server) as connection:
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # a reset, not an end
             connection.sendall(wait + head(one_server) + b"\r\n")
-        for _ in range(2000):
-            told = [each for each in caplog.records if "result" in str(vars(each).get("path", ""))]
-            if told:
-                break
-            time.sleep(0.01)  # between two looks; nothing is timed by it
-    assert told and not [each for each in caplog.records if each.levelno >= logging.ERROR]
+        wait_until(lambda: [each for each in caplog.records if "result" in str(vars(each).get("path", ""))])
+    assert not [each for each in caplog.records if each.levelno >= logging.ERROR]
 
 
 def test_a_client_that_says_nothing_is_let_go(api: Served):
@@ -179,9 +175,7 @@ def test_a_client_that_does_not_read_its_answer_is_cut_off(api: Served):
         reader.settimeout(PATIENCE)
         reader.connect((api.client.base_url.host, api.client.base_url.port))
         with contextlib.suppress(ConnectionResetError, BrokenPipeError):
-            while True:  # each answer is larger than what the server keeps for slow readers
-                reader.sendall(ask)
-                time.sleep(0.05)  # between two tries; nothing is timed by it
+            wait_until(lambda: reader.sendall(ask))  # each answer is larger than what the server keeps for slow readers
     assert is_served(api)
 
 

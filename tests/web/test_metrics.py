@@ -1,6 +1,5 @@
 """What /metrics shows, by the names of docs/http.md."""
 
-import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -27,6 +26,7 @@ from qo.transitions import REASONS, reason_of
 from qo.web.stats.server_metrics import ServerMetrics
 from qo.web.stats.wait_times import percentiles, wait_percentiles
 from qo.worker import Worker, WorkerSettings
+from tests.conditions import until
 from tests.engines.http_server import Server
 from tests.web.promql import Shown, problems, selectors, shown
 
@@ -120,11 +120,7 @@ async def test_what_workers_settle_through_the_server_is_counted_there(served: S
             report = {"task_id": task["task_id"], "status": status, "retriable": False}
             for _ in range(2):  # told twice, counted once
                 await http.post(f"/{worker}/result", json=report)
-    for _ in range(200):  # one look serves all who ask within a second
-        if await gauge(served, "tasks_failed_total", reason="error"):
-            break
-        await asyncio.sleep(0.02)
-    assert await gauge(served, "tasks_failed_total", reason="error") == 1
+    assert await until(gauge, served, "tasks_failed_total", reason="error") == 1  # a read serves a second of requests
     assert await gauge(served, "task_duration_seconds_count", priority="high", status="completed") == 1
     assert await gauge(served, "task_run_seconds_count", type="t") == 2
     assert await gauge(served, "tasks_dlq_total") == 0  # it gave up before its retries were used up
@@ -280,10 +276,12 @@ async def test_failures_in_any_process_are_what_alerts_ask_for(
         await elsewhere.submit_many([elsewhere.new_task("t", b"null", max_retries=0) for _ in range(20)])
         for number, task in enumerate(await elsewhere.dequeue(batch_size=20)):
             await (elsewhere.nack(task, "boom") if number % 3 else elsewhere.ack(task))
-    after = before
-    while total(after, "tasks_dlq_total") == 0:  # one look serves all who ask within a second
-        after = await scrape(served)
-        await asyncio.sleep(0.02)
+
+    async def counted() -> Any:
+        found = await scrape(served)
+        return found if total(found, "tasks_dlq_total") else None
+
+    after = await until(counted)  # a read serves a second of requests
     failed, dead, completed = (
         total(after, name, **labels) - total(before, name, **labels)
         for name, labels in (

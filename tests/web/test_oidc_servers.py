@@ -20,6 +20,7 @@ from qo.web.oidc import routes
 from qo.web.oidc.login import LoginAttempt
 from qo.web.oidc.sessions import SESSIONS, end_sessions
 from qo.web.oidc.settings import OidcSettings
+from tests.conditions import delay, until
 from tests.servers.oidc import LoginPlace
 from tests.web.serving import in_process
 
@@ -45,9 +46,11 @@ async def is_known(client: httpx.AsyncClient) -> bool:
 
 async def until_logged_out(client: httpx.AsyncClient) -> None:
     """A server remembers sessions for a second."""
-    async with asyncio.timeout(20):
-        while await is_known(client):
-            await asyncio.sleep(0.01)
+
+    async def is_forgotten() -> bool:
+        return not await is_known(client)
+
+    await until(is_forgotten)
 
 
 async def test_two_servers_on_one_store_know_the_same_people(oidc_provider: LoginPlace) -> None:
@@ -102,9 +105,12 @@ async def test_a_store_that_does_not_answer_ends_the_login_and_nobody_else_waits
         engine.is_frozen = True
         login = asyncio.create_task(log_in(client, client, oidc_provider, "late@example.com"))
         bearer = {"authorization": f"Bearer {made.secret}"}
-        while not login.done():
+
+        async def is_over() -> bool:
             assert (await client.get("/api/v1/tasks", headers=bearer)).status_code == 200
-            await asyncio.sleep(0.01)
+            return login.done()
+
+        await until(is_over)
         assert await login == "../ui/#/login?problem=store"
         assert not client.cookies
         engine.is_frozen = False
@@ -137,7 +143,7 @@ async def trickling_provider(silent: str) -> AsyncIterator[str]:
         if path == silent:
             while not ended.is_set():
                 writer.write(b" ")
-                await asyncio.sleep(0.02)
+                await delay(0.02)  # slow, but not silent
         else:
             writer.write(json.dumps(answers.get(path, {})).encode())
         writer.close()
@@ -169,9 +175,12 @@ async def test_a_provider_that_never_comes_to_an_end_ends_the_login_and_nobody_e
         way = f"/auth/callback?code=c&state={ATTEMPT.state}" if silent == "/token" else "/auth/login"
         headers = {"cookie": f"qo-login={ATTEMPT.to_cookie()}"}
         login = asyncio.create_task(client.get(way, headers=headers))
-        while not login.done():
-            bearer = {"authorization": f"Bearer {made.secret}"}
+        bearer = {"authorization": f"Bearer {made.secret}"}
+
+        async def is_over() -> bool:
             assert (await client.get("/api/v1/tasks", headers=bearer)).status_code == 200
-            await asyncio.sleep(0.01)
+            return login.done()
+
+        await until(is_over)
         assert (await login).headers["location"] == "../ui/#/login?problem=provider_down"
         assert "took too long" in caplog.text if silent == "/token" else "TimeoutError" in caplog.text

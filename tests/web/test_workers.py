@@ -15,6 +15,7 @@ from qo.monitor import Monitor
 from qo.stats import add_up
 from qo.testing import ManualClock
 from qo.testing.samples import task_id
+from tests.conditions import delay
 from tests.engines.http_server import Server
 from tests.web.serving import served as served_app
 
@@ -104,7 +105,7 @@ async def test_a_repeated_poll_gets_the_same_leases(worker: HttpWorker, queue: C
 
 async def test_polls_repeated_at_once_share_one_claim(worker: HttpWorker, queue: Client, served: Server) -> None:
     waiting = [asyncio.create_task(worker.poll(1, request_id=REQUEST_ID, wait=20)) for _ in range(3)]
-    await asyncio.sleep(0.05)
+    await delay(0.05)
     for _ in range(3):
         await served.there(_enqueue(queue))
     answers = await asyncio.gather(*waiting)
@@ -113,7 +114,7 @@ async def test_polls_repeated_at_once_share_one_claim(worker: HttpWorker, queue:
 
 async def test_a_poll_waits_for_a_task(worker: HttpWorker, queue: Client, served: Server) -> None:
     waiting = asyncio.create_task(worker.poll(1, wait=20))
-    await asyncio.sleep(0.05)
+    await delay(0.05)
     await served.there(_enqueue(queue))
     assert len(await asyncio.wait_for(waiting, 10)) == 1
 

@@ -4,7 +4,6 @@ import asyncio
 import os
 import sys
 import threading
-import time
 
 never = threading.Event()
 
@@ -14,7 +13,7 @@ def fine(n: int = 0) -> int:
 
 
 async def afine(n: int = 0) -> int:
-    await asyncio.sleep(0.01)
+    await asyncio.sleep(0)
     return n
 
 
@@ -78,10 +77,6 @@ def eats() -> int:
 
 def pid() -> int:
     return os.getpid()
-
-
-def naps() -> None:
-    time.sleep(0.2)
 
 
 async def interrupted() -> None:

@@ -2,7 +2,6 @@
 
 import asyncio
 import threading
-import time
 from collections.abc import AsyncIterator, Callable
 
 import pytest
@@ -14,7 +13,7 @@ from qo.model import Filter, Status, Task, expire
 from qo.tasks import current_task
 from qo.testing import ManualClock
 from qo.worker import Worker, WorkerSettings
-from tests.conditions import until
+from tests.conditions import until, wait_until
 from tests.worker.bench import Bench, claim_ahead
 
 pytestmark = pytest.mark.timeout(60)
@@ -25,8 +24,7 @@ def block_event_loop(condition: Callable[[], bool]) -> None:
 
     Otherwise it could renew an expired lease before a thread looks at it, and the run would rightly start.
     """
-    while condition():
-        time.sleep(0.001)
+    wait_until(lambda: not condition())
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from qo.engines.object_per_task import ObjectPerTaskEngine
 from qo.model import Status
 from qo.tasks import Registry, make_handler, make_options
 from qo.worker import Worker, WorkerSettings
-from tests.conditions import until
+from tests.conditions import delay, until
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -30,7 +30,7 @@ class FarBucket(MemoryBucket):
         return await super().put(key, data, expected=expected)
 
     async def _travel(self) -> None:
-        await asyncio.sleep(self.latency)
+        await delay(self.latency)
 
 
 async def all_completed(queue: Client, ids: list[str]) -> bool:

@@ -11,7 +11,7 @@ from qo.tasks import make_handler, make_options
 from qo.testing import ManualClock
 from qo.worker import WorkerSettings, executors, lease_keeper
 from qo.worker.run import Run
-from tests.conditions import until
+from tests.conditions import delay, until
 from tests.worker.bench import Bench, claim_ahead
 
 pytestmark = pytest.mark.timeout(60)
@@ -61,7 +61,7 @@ async def test_a_task_held_ahead_waits_for_a_claim_that_may_bring_tasks_before_i
     claim = bench.queue.engine.claim
 
     async def from_afar(request: ClaimRequest) -> list[Task]:
-        await asyncio.sleep(0.05)  # a slot becomes free while a claim is under way
+        await delay(0.05)  # a slot becomes free while a claim is under way
         return await claim(request)
 
     monkeypatch.setattr(bench.queue.engine, "claim", from_afar)
