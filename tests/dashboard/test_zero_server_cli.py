@@ -225,17 +225,17 @@ def test_stores_a_page_cannot_read_say_what_to_do_instead(command: str, url: str
 def test_other_mistakes_are_named(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "qo serve" in refusal("dashboard", "link", "s3://tasks?layout=sqlite")
     assert "between 1m and 36h" in refusal("dashboard", "link", place.url, "--expires", "3d")
-    assert "is not an address" in refusal("dashboard", "publish", place.url, "--page", "tasks.example.com")
+    assert "is not a URL" in refusal("dashboard", "publish", place.url, "--page", "tasks.example.com")
     assert "no credentials for a link" in refusal("dashboard", "link", f"{place.url}&anonymous=true")
     missing = place._replace(bucket="nowhere")
     assert "there is no bucket 'nowhere'" in missing.qo("publish", code=5)["error"]
     monkeypatch.setattr(boto3, "DEFAULT_SESSION", None)  # it remembers who called first in this process
-    assert "may not publish" in place.qo("publish", code=5, keys=READER)["error"]
+    assert "do not allow publishing" in place.qo("publish", code=5, keys=READER)["error"]
     monkeypatch.setattr(boto3, "DEFAULT_SESSION", None)
     role = ("--role", "arn:aws:iam::123456789012:role/ops", "--sts-endpoint", place.endpoint)
     assert "cannot be assumed" in place.qo("link", "--page", "https://a.example/", *role, code=5)["error"]
     nobody = ("--sts-endpoint", "http://127.0.0.1:9")
-    assert "gives out no tokens" in place.qo("link", "--page", "https://a.example/", *nobody, code=5)["error"]
+    assert "does not issue tokens" in place.qo("link", "--page", "https://a.example/", *nobody, code=5)["error"]
 
 
 @pytest.mark.parametrize(
