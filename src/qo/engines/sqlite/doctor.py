@@ -115,9 +115,9 @@ def _integrity(db: apsw.Connection, path: Path) -> Finding:
 def _tally(db: apsw.Connection) -> Finding:
     wrong = db.execute(
         "SELECT count(*) FROM (SELECT lane, status, count(*) AS count FROM tasks WHERE status <> 'damaged'"
-        " GROUP BY lane, status) AS real"
-        " FULL JOIN (SELECT lane, status, count FROM tally WHERE count) AS told USING (lane, status)"
-        " WHERE real.count IS NOT told.count"
+        " GROUP BY lane, status) AS actual"
+        " FULL JOIN (SELECT lane, status, count FROM tally WHERE count) AS recorded USING (lane, status)"
+        " WHERE actual.count IS NOT recorded.count"
     ).get
     if wrong:
         return Finding("counts", False, f"{wrong} counts differ from the tasks; stop all workers and restore a backup")

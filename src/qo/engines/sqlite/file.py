@@ -18,7 +18,7 @@ from qo.sqlite_tables.schema import check_version, migrate
 
 _LOCK_TIMEOUT = 30.0
 _FIRST_DELAY, _MAX_DELAY = 0.0002, 0.005  # between attempts to lock
-_CACHE_SIZE = -32_000  # KiB of pages per connection; negative, as the pragma wants it
+_CACHE_SIZE = -32_000  # KiB of pages per connection; negative, as the pragma requires
 _PRIVATE = 0o600  # mode of a new file; the umask can restrict it further
 _RETRY_DELAY = 0.002
 # 16 MB of write-ahead log; with SQLite's default of 1000, single submits copy each page every 125 commits

@@ -19,7 +19,7 @@ if receipt then
   for id in string.gmatch(receipt, '%S+') do append_if_held(id) end -- in the order they were claimed
   return rows
 end
-if is_recall then -- the caller no longer wants the tasks; if the claim arrives later, it finds this receipt and claims nothing
+if is_recall then -- the caller was cancelled; if its claim arrives later, it finds this receipt and claims nothing
   write_receipt(nonce, '')
   return rows
 end

@@ -1,6 +1,6 @@
--- Runs before the prelude in the script `add`: one task without an idempotency key that is ready and comes behind the head of
--- its lane. That is most submits of single tasks, and creating the functions of the prelude takes longer than this. It writes
--- what add.lua writes. Every other case falls through to add.lua, before anything is written.
+-- Runs before the prelude in the script `add`, for one task without an idempotency key that is ready and comes after the head
+-- of its lane. Most submits of single tasks are of this kind, and creating the functions of the prelude takes longer than this
+-- block. It writes the same as add.lua. In every other case it writes nothing and add.lua runs.
 do
   local call, prefix, new = redis.call, KEYS[1], #ARGV == 5 and cmsgpack.unpack(ARGV[4])[1]
   if new and not new[8] and call('HGET', prefix .. ':format', 'format') == '{format}' then
@@ -12,9 +12,9 @@ do
     end
     local available_at = run_at or now + delay
     local rank = math.max(available_at, now) + weight
-    local is_behind = head and available_at <= now and struct.unpack('>d', head, 2) < rank
+    local is_after_head = head and available_at <= now and struct.unpack('>d', head, 2) < rank
     local task, receipt = prefix .. ':task:' .. id, prefix .. ':receipt:' .. ARGV[1]
-    if is_behind and call('EXISTS', task, receipt) == 0 then
+    if is_after_head and call('EXISTS', task, receipt) == 0 then
       local unset = 0 / 0
       local state = struct.pack('>BI4I4I4dddddddd', 0, 0, 0, 1, timeout, available_at, rank, now, now, unset, unset, unset)
       local event = struct.pack('>BI4I4I4dd', 0, 1, 0, 0, now, available_at)
