@@ -9,8 +9,8 @@ from qo.bucket import Bucket
 from qo.clock import Clock
 from qo.engine import Snapshot
 from qo.engines.hand_backs import HandBacks
-from qo.engines.one_object.commit_loop import CommitLoop
 from qo.engines.one_object.record import check_head, decode_head
+from qo.engines.one_object.stored_table import StoredTable
 from qo.engines.one_object.table import ObjectTable
 from qo.engines.polling import ClaimPoller, PollResult
 from qo.engines.retry import retry_opening
@@ -36,7 +36,7 @@ class OneObjectEngine(TableEngine):
     ) -> None:
         super().__init__(clock or bucket.now)
         is_group = mode is CommitMode.GROUP
-        self._commits = CommitLoop(bucket, key, max_batch_size=_MAX_BATCH_SIZE if is_group else 1, keeps_table=is_group)
+        self._stored = StoredTable(bucket, key, max_batch_size=_MAX_BATCH_SIZE if is_group else 1, keeps_table=is_group)
         self._bucket, self._key = bucket, key
         self._poller = ClaimPoller(self._clock)
         self._hand_backs = HandBacks(self.apply)
@@ -49,16 +49,16 @@ class OneObjectEngine(TableEngine):
                 check_head(self._key, decode_head(blob.data))
 
     async def close(self) -> None:
-        await self._commits.finish()
+        await self._stored.finish()
         await self._hand_backs.finish()
 
     async def _write(
         self, work: Callable[[ObjectTable], Answer], abandoned: Callable[[Answer], None] | None = None
     ) -> Answer:
-        return await self._commits.ask(work, abandoned)
+        return await self._stored.ask(work, abandoned)
 
     async def _read(self, work: Callable[[ObjectTable], Answer]) -> Answer:
-        return await self._commits.ask(work)
+        return await self._stored.ask(work)
 
     def _wake(self) -> None:
         self._poller.wake()
@@ -76,4 +76,4 @@ class OneObjectEngine(TableEngine):
         def poll(table: ObjectTable) -> PollResult:
             return PollResult(table.has_ready(request, self._clock()), table.next_at())
 
-        await self._poller.wait(lambda: self._commits.ask(poll), timeout)
+        await self._poller.wait(lambda: self._stored.ask(poll), timeout)

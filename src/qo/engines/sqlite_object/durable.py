@@ -12,22 +12,18 @@ from typing import TypeVar
 from qo.bucket import Bucket
 from qo.buckets.own_writes import SUPERSEDED
 from qo.clock import Clock
-from qo.engines.contention import ContentionSignal, WriterFairness
+from qo.engines.commit_loop import CommitLoop, PendingCall
 from qo.engines.sqlite_object.flush_timer import FlushTimer
 from qo.engines.sqlite_object.image import Image
 from qo.engines.sqlite_object.owner import check_owner
-from qo.engines.sqlite_object.pending_calls import PendingCall
 from qo.engines.sqlite_object.stored_image import StoredImage, Upload
-from qo.errors import Conflict, OutcomeUnknown, QoError, StorageError
 from qo.model import ClaimRequest
 from qo.sqlite_tables.table import SqliteTable
 
 Answer = TypeVar("Answer")
 
-_CONFLICT = "{} was written by another process first; nothing of this call was kept: try it again"
 
-
-class DurableMode:
+class DurableMode(CommitLoop):
     lost = 0  # no acknowledged change is ever lost
     is_synced = True
 
@@ -41,15 +37,11 @@ class DurableMode:
         retry_timeout: float,
         retries_conflicts: bool,
     ) -> None:
-        self._bucket, self._key, self._clock, self._flush_timer = bucket, key, clock, flush_timer
-        self._retry_timeout, self._retries_conflicts = retry_timeout, retries_conflicts
+        super().__init__(bucket, key, retries_conflicts=retries_conflicts)
+        self._clock, self._flush_timer, self._retry_timeout = clock, flush_timer, retry_timeout
         self._stored = StoredImage(bucket, key, clock)
         self._image: Image | None = None  # the tables for the next batch
         self._version = ""  # of the object that the image was loaded from
-        self._waiting: list[PendingCall] = []
-        self._in_flight: list[PendingCall] = []
-        self._writer: asyncio.Task[None] | None = None
-        self._fairness = WriterFairness(ContentionSignal(bucket, key))
 
     async def open(self) -> None:
         """Download the image. Raises StorageError if the bucket cannot be read or holds something else."""
@@ -61,17 +53,8 @@ class DurableMode:
         abandoned: Callable[[Answer], None] | None = None,
         request: ClaimRequest | None = None,
     ) -> Answer:
-        call = PendingCall(work, abandoned, request)
-        self._waiting.append(call)
-        self._flush_timer.count(len(self._waiting))
-        if self._writer is None:
-            self._writer = asyncio.create_task(self._serve())
-        try:
-            answer: Answer = await call.done
-        except asyncio.CancelledError:
-            if call.done.done() and not call.done.cancelled():  # the caller was cancelled after the answer was set
-                call.resolve(call.done.exception())
-            raise
+        self._flush_timer.count(len(self._waiting) + 1)
+        answer: Answer = await self.submit(PendingCall(work, abandoned, request))
         return answer
 
     async def read(self, work: Callable[[Image], Answer]) -> Answer:
@@ -112,62 +95,21 @@ class DurableMode:
         if self._writer is not None:
             self._writer.cancel()
 
-    async def _serve(self) -> None:
-        try:
-            while self._waiting:
-                await self._flush_timer.wait()
-                self._in_flight = [call for call in self._waiting if not call.done.done()]
-                self._waiting = []
-                if self._in_flight:
-                    if await self._fairness.begin():
-                        self._forget()
-                    has_read = not self._stored.version
-                    await self._serve_batch(self._in_flight)
-                    self._fairness.end(has_read=has_read)
-        finally:
-            self._writer = None
-            _fail(self._in_flight, OutcomeUnknown, f"{self._key} may have been written before the store was closed")
-            _fail(self._waiting, StorageError, f"{self._key} was not written before the store was closed")
-            self._in_flight, self._waiting = [], []
+    # --- the content
 
-    async def _serve_batch(self, batch: list[PendingCall]) -> None:
-        try:
-            await self._commit(batch)
-        except QoError as error:
-            self._forget()
-            _fail(batch, type(error), *error.args, cause=error)
-        except Exception as error:  # noqa: BLE001 - every caller of the batch gets it
-            self._forget()
-            _fail(batch, StorageError, f"{self._key} could not be changed: {error!r}", cause=error)
-        else:
-            for call in batch:
-                call.resolve(None)
+    async def _wait_for_turn(self) -> None:
+        await self._flush_timer.wait()
 
-    async def _commit(self, batch: list[PendingCall]) -> None:
-        attempts, is_fresh = self._fairness.attempts(), False
-        while attempts.may_try():
-            if not self._stored.version:
-                await self._stored.refresh()
-                is_fresh = True
-            image = self._current_image()
-            if image.do(batch):
-                check_owner(image, self._key, self._clock())
-                try:
-                    return await self._flush(image)
-                except Conflict:
-                    self._forget()
-                    if not self._retries_conflicts:
-                        await attempts.report_conflict()
-                        raise Conflict(_CONFLICT.format(self._key)) from None
-                is_fresh = False
-                await attempts.back_off()
-                continue
-            if not is_fresh:
-                await self._stored.refresh()
-                is_fresh = True
-            if self._version == self._stored.version:
-                return None
-        raise StorageError(f"other processes keep writing {self._key}; try again")
+    @property
+    def _is_loaded(self) -> bool:
+        return bool(self._stored.version)
+
+    async def _refresh(self) -> bool:
+        await self._stored.refresh()
+        return self._version != self._stored.version
+
+    def _run(self, batch: list[PendingCall]) -> bool:
+        return self._current_image().do(batch)
 
     def _current_image(self) -> Image:
         """The tables as the bucket has them."""
@@ -177,8 +119,9 @@ class DurableMode:
             self._image = Image(self._key, data, self._clock, is_ours=bool(data))
         return self._image
 
-    async def _flush(self, image: Image) -> None:
-        expected = self._version
+    async def _write(self) -> None:
+        image, expected = self._current_image(), self._version
+        check_owner(image, self._key, self._clock())
         upload = Upload(self._bucket, self._key, image)
         await upload.send(expected=expected, retry_timeout=self._retry_timeout)
         if upload.version == SUPERSEDED:
@@ -196,12 +139,3 @@ class DurableMode:
         if self._image is not None:
             self._image.close()
             self._image = None
-
-
-def _fail(batch: list[PendingCall], kind: type[QoError], *args: object, cause: BaseException | None = None) -> None:
-    """Raise one error per caller: a shared error would collect the tracebacks of all callers."""
-    for call in batch:
-        if not call.done.done():
-            error = kind(*args)
-            error.__cause__ = cause
-            call.resolve(error)

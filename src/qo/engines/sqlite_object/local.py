@@ -13,10 +13,10 @@ from msgspec.structs import replace
 from qo.bucket import Bucket
 from qo.buckets.own_writes import SUPERSEDED
 from qo.clock import Clock
+from qo.engines.commit_loop import PendingCall
 from qo.engines.sqlite_object.flush_timer import FlushTimer
 from qo.engines.sqlite_object.image import Image
 from qo.engines.sqlite_object.owner import check_owner, disown, new_owner, own, term_of
-from qo.engines.sqlite_object.pending_calls import PendingCall
 from qo.engines.sqlite_object.stored_image import StoredImage, Upload, log
 from qo.errors import Conflict, OutcomeUnknown, QoError, StorageError
 from qo.model import ClaimRequest

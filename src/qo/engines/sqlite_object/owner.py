@@ -12,8 +12,8 @@ import msgspec
 from msgspec import Struct
 
 from qo.clock import iso
+from qo.engines.commit_loop import PendingCall
 from qo.engines.sqlite_object.image import Image
-from qo.engines.sqlite_object.pending_calls import PendingCall
 from qo.errors import Refused
 from qo.ids import new_token
 from qo.model import ANY, UNREADABLE

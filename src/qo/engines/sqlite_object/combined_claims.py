@@ -1,35 +1,12 @@
-"""Calls that wait for the next transaction on the image."""
+"""Similar claims of one batch, combined into one call."""
 
-import asyncio
 from collections import defaultdict
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Sequence
 
-from qo.model import ClaimRequest, Task
+from qo.engines.commit_loop import PendingCall
+from qo.model import Task
 from qo.sqlite_tables.table import SqliteTable
 from qo.sqlite_tables.writer import WriterCall
-
-
-@dataclass(slots=True, eq=False)
-class PendingCall:
-    work: Callable[[SqliteTable], Any]
-    abandoned: Callable[[Any], None] | None = None  # called with the answer if the caller was cancelled
-    request: ClaimRequest | None = None  # the request of a claim
-    answer: Any = None
-    error: BaseException | None = None
-    done: "asyncio.Future[Any]" = field(default_factory=lambda: asyncio.get_running_loop().create_future())
-
-    def resolve(self, error: BaseException | None) -> None:
-        """Give the caller its answer, or the error of the whole transaction."""
-        error = error or self.error
-        if self.done.done():
-            if self.abandoned is not None and error is None:
-                self.abandoned(self.answer)
-        elif error is not None:
-            self.done.set_exception(error)
-        else:
-            self.done.set_result(self.answer)
 
 
 class CombinedClaims:
