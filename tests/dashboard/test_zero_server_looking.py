@@ -149,7 +149,7 @@ async def test_throughput_is_what_the_store_counted_although_the_tasks_are_gone(
     await queue.engine.delete(ids[1:])
     earlier, retried = await queue.enqueue("later", max_retries=1), await queue.dequeue("later")
     await queue.nack(retried[0], "once more")
-    minutes = await RecentStats(queue, queue._clock).series()
+    minutes = await RecentStats(queue, system_clock).series()
     seen = await source.get("return source.overview();")
     counted = {str(iso(minute.at)): (minute.completed, minute.failed) for minute in minutes}
     shown = {minute["at"]: (minute["completed"], minute["failed"]) for minute in seen["throughput"]}
@@ -163,7 +163,7 @@ async def test_statistics_are_read_once_and_again_only_where_they_changed(store:
     place = store.place()
     source = await Source.on(tab.page, place, place.link())
     async with opened(place) as queue:
-        now = queue._clock()
+        now = system_clock()
         rows = [["work", "medium", {"completed": 1}]]
         for process in range(12):
             document = {"intervals": [[int(now) // 60 * 60, 60, rows]]}
@@ -224,7 +224,7 @@ async def test_a_long_queue_costs_no_more_than_a_bounded_number_of_requests(many
     async with opened(many) as queue:
         done = [await task_in(queue, Status.FAILED, type="done", name="other") for _ in range(3)]
         await mixed(queue, MANY)
-        counted = FinishedRollup(counted_at=queue._clock(), lanes=[("other", "done", Status.FAILED, 6, len(done))])
+        counted = FinishedRollup(counted_at=system_clock(), lanes=[("other", "done", Status.FAILED, 6, len(done))])
         many.put(ROLLUP, msgspec.json.encode(counted))
         stats = await queue.stats()
     answer = await source.ask("return source.overview();")

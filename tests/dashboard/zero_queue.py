@@ -9,6 +9,7 @@ from playwright.async_api import Page
 
 import qo
 from qo.client import Client
+from qo.clock import system_clock
 from qo.model import ANY, Status
 from qo.notes import WORKERS, WorkerNote
 from tests.dashboard.zero_store import Place
@@ -85,7 +86,7 @@ async def fill(queue: Client) -> dict[Status, str]:
     """One task of every status, and a worker. What waits comes last: it would be taken for the others."""
     order = [Status.COMPLETED, Status.FAILED, Status.CANCELLED, Status.ARCHIVED, Status.RUNNING, Status.PENDING]
     ids = {status: await task_in(queue, status, payload={"status": status.value}) for status in order}
-    now = queue._clock()
+    now = system_clock()
     note = WorkerNote(
         worker_id="crane-7",
         started_at=now - 60,

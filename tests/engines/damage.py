@@ -82,9 +82,9 @@ def halve(data: bytes) -> bytes:
 async def damage_redis(engine: Engine, task_id: str, field: str, spoil: Callable[[bytes], bytes] = halve) -> None:
     """Truncate one field: scripts read the state (`s`), and do not read the description (`d`)."""
     assert isinstance(engine, RedisEngine)
-    key = f"{{{engine._address.prefix}}}:task:{task_id}"
-    stored = await engine._send("HGET", key, field)
-    await engine._send("HSET", key, field, spoil(stored), writing=True)
+    key = f"{{{engine.address.prefix}}}:task:{task_id}"
+    stored = await engine.send("HGET", key, field)
+    await engine.send("HSET", key, field, spoil(stored), writing=True)
 
 
 async def damage_postgres(engine: Engine, task_id: str, setting: str) -> None:

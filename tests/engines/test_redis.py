@@ -144,7 +144,7 @@ async def test_all_keys_are_in_one_slot_of_a_cluster(engine: RedisEngine, redis_
     await engine.add([new(0), new(1, delay=9.0)])
     await engine.apply([complete(await claim_one(engine), b"1")])
     await engine.write_note("n", b"1", expected=NEW)
-    tag = f"{{{engine._address.prefix}}}:".encode()
+    tag = f"{{{engine.address.prefix}}}:".encode()
     with contextlib.closing(Redis(port=redis_server.port)) as client:
         assert any(client.scan_iter(tag + b"*"))
         assert all(key.startswith(b"{") for key in client.scan_iter())
@@ -154,7 +154,7 @@ async def test_a_deleted_task_leaves_no_keys(engine: RedisEngine, redis_server: 
     await engine.add([new(n, delay=float(n)) for n in range(3)])
     await engine.apply([cancel(task_id(n)) for n in range(3)])
     assert await engine.delete([task_id(n) for n in range(3)]) == [True] * 3
-    tag = f"{{{engine._address.prefix}}}:".encode()
+    tag = f"{{{engine.address.prefix}}}:".encode()
     with contextlib.closing(Redis(port=redis_server.port)) as client:
         left = {key.removeprefix(tag).partition(b":")[0] for key in client.scan_iter(tag + b"*")}
         receipts = list(client.scan_iter(tag + b"receipt:*"))
@@ -299,7 +299,7 @@ async def test_a_queue_of_an_earlier_format_is_migrated(redis_server: Server, cl
     async with opened(url, clock) as engine:
         await engine.add([new(n, type=f"t{n % 3}") for n in range(9)] + [new("later", delay=60.0)])
         await engine.apply([complete(task, b"1") for task in await claim(engine, limit=2)])
-        tag = f"{{{engine._address.prefix}}}:"
+        tag = f"{{{engine.address.prefix}}}:"
     with contextlib.closing(Redis(port=redis_server.port)) as client:
         lanes = [lane for key in client.scan_iter(f"{tag}lanes:*") for lane in client.zrange(key, 0, -1)]
         _cut_members(client, f"{tag}ready:*", 0)
@@ -500,7 +500,7 @@ async def test_the_doctor_finds_no_problem_in_a_working_queue(engine: RedisEngin
     await engine.add([new(n, delay=float(n % 2)) for n in range(5)])
     await engine.apply([complete(await claim_one(engine)), cancel(task_id(1))])
     findings = {
-        finding.name: finding for finding in await examine(f"{redis_server.url}?prefix={engine._address.prefix}")
+        finding.name: finding for finding in await examine(f"{redis_server.url}?prefix={engine.address.prefix}")
     }
     assert {name for name, finding in findings.items() if finding.ok is False} == set()
     assert {name for name, finding in findings.items() if finding.ok} >= {"server", "memory", "clock", "counts"}
@@ -521,9 +521,9 @@ async def test_the_doctor_reports_problems() -> None:
 async def test_the_doctor_finds_a_task_in_the_wrong_index(engine: RedisEngine, redis_server: Server) -> None:
     await engine.add([new(0), new(1)])
     with contextlib.closing(Redis(port=redis_server.port)) as client:
-        client.zrem(f'{{{engine._address.prefix}}}:listed:pending:["q","t",[],6]', task_id(1))
+        client.zrem(f'{{{engine.address.prefix}}}:listed:pending:["q","t",[],6]', task_id(1))
     findings = {
-        finding.name: finding for finding in await examine(f"{redis_server.url}?prefix={engine._address.prefix}")
+        finding.name: finding for finding in await examine(f"{redis_server.url}?prefix={engine.address.prefix}")
     }
     assert findings["counts"].ok is None and "1 tasks differ" in findings["counts"].detail
 

@@ -67,19 +67,19 @@ class TestArchiving(EngineContract):
 
     async def damage(self, engine: Engine, task_id: str) -> None:
         assert isinstance(engine, Eager)
-        await damage_redis(engine._redis, task_id, "d")
+        await damage_redis(engine.redis, task_id, "d")
 
 
 async def test_a_finished_task_is_only_in_the_archive(engine: Eager) -> None:
     await engine.add([new(payload=b"\0\xff")])
     await engine.apply([complete(await claim_one(engine), b"\xff\0")])
-    assert await engine._redis.get([task_id(0)]) == [None]
+    assert await engine.redis.get([task_id(0)]) == [None]
     task = await stored(engine)
     assert (task.payload, task.result, task.status) == (b"\0\xff", b"\xff\0", Status.COMPLETED)
     assert [event.status.value for event in await engine.history(task.id)] == ["pending", "running", "completed"]
     assert await engine.apply([complete(task, b"again")]) == [True]  # a repeat is recognised for archived tasks too
     assert (await stored(engine)).result == b"\xff\0"
-    assert await engine._archive.unknown_fields(task.id) is None, "known fields are not stored as unknown ones"
+    assert await engine.archive.unknown_fields(task.id) is None, "known fields are not stored as unknown ones"
 
 
 async def test_pages_include_redis_and_the_archive(engine: Eager, clock: ManualClock) -> None:
@@ -100,7 +100,7 @@ async def test_a_replayed_task_is_restored_with_its_history(engine: Eager, clock
     clock.advance(100)
     await engine.apply([Change(id=task.id, guard="held", lease_id=task.lease_id, to="failed", error="e")])  # type: ignore[arg-type]
     assert await engine.apply([replay(task.id)]) == [True]
-    assert (await engine._archive.get([task.id])) == {}
+    assert (await engine.archive.get([task.id])) == {}
     assert (await claim_one(engine)).attempt == 2
     assert len(await engine.history(task.id)) == 5
 
@@ -108,16 +108,16 @@ async def test_a_replayed_task_is_restored_with_its_history(engine: Eager, clock
 async def test_what_a_newer_build_adds_to_a_task_survives_the_archive(engine: Eager) -> None:
     await engine.add([new(max_retries=2), new(1)])
     task = await claim_one(engine)
-    key = f"{{{engine._redis._address.prefix}}}:task:{task.id}"
-    description = json.loads(await engine._redis._send("HGET", key, "d"))
+    key = f"{{{engine.redis.address.prefix}}}:task:{task.id}"
+    description = json.loads(await engine.redis.send("HGET", key, "d"))
     description[2] = {"extra": "kept"}
     added = {b"x": b"kept\0\xff", b"hx": b"kept", b"d": json.dumps([*description, None, "kept"]).encode()}
-    await engine._redis._send("HSET", key, *(word for pair in added.items() for word in pair), writing=True)
+    await engine.redis.send("HSET", key, *(word for pair in added.items() for word in pair), writing=True)
     await engine.apply([complete(task, b"1")])
-    assert await engine._redis.get([task.id]) == [None], "it is only in the archive"
+    assert await engine.redis.get([task.id]) == [None], "it is only in the archive"
     assert await engine.apply([archive(task.id)]) == [True]
     assert await engine.apply([replay(task.id)]) == [True]
-    fields = await engine._redis._send("HGETALL", key)
+    fields = await engine.redis.send("HGETALL", key)
     assert added.items() <= dict(zip(fields[::2], fields[1::2], strict=True)).items()
     assert len(await engine.history(task.id)) == 5
 

@@ -124,7 +124,7 @@ async def test_a_settlement_is_reported_as_applied_although_the_task_was_claimed
     async with Proxy(redis_server.port) as proxy, behind(proxy) as engine:
         await engine.add([new()])
         task = await claim_one(engine)
-        async with opened(f"{redis_server.url}?prefix={engine._address.prefix}") as other:
+        async with opened(f"{redis_server.url}?prefix={engine.address.prefix}") as other:
             proxy.lose("answer", call("apply"))
             releasing = asyncio.create_task(engine.apply([release(task)]))
             await proxy.lost.wait()

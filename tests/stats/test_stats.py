@@ -7,6 +7,7 @@ import msgspec
 import pytest
 
 from qo.client import Client
+from qo.clock import system_clock
 from qo.engine import Engine
 from qo.engines import open_engine
 from qo.engines.memory import MemoryEngine
@@ -122,7 +123,7 @@ async def test_a_worker_counts_what_it_runs_and_what_nobody_can_run(tmp_path: Pa
             await queue.enqueue(type, {}, max_retries=0)
         await Worker(queue, registry, WorkerSettings(drain=True, fail_unknown_types=0.0)).run()
         await queue.recorder.flush()
-        now = queue._clock()
+        now = system_clock()
         rows = {key.type: row for key, row in add_up(await read_stats(queue.engine, now - 60, now)).items()}
     assert rows["good"].completed == 2 and rows["good"].run.number == 2
     assert rows["bad"].failed == {"error": 1} and rows["bad"].dead_lettered == 1

@@ -301,20 +301,20 @@ def provider() -> OidcProvider:
 
 
 async def test_a_good_id_token_is_believed(provider: OidcProvider) -> None:
-    assert (await provider._claims({"id_token": id_token()}, ATTEMPT.nonce))["sub"] == "ann"
+    assert (await provider.read_claims({"id_token": id_token()}, ATTEMPT.nonce))["sub"] == "ann"
     two = id_token(aud=["qo", "other"], azp="qo")
-    assert (await provider._claims({"id_token": two}, ATTEMPT.nonce))["sub"] == "ann"
+    assert (await provider.read_claims({"id_token": two}, ATTEMPT.nonce))["sub"] == "ann"
 
 
 def test_nobody_is_named_by_what_anyone_can_write_into_a_profile(provider: OidcProvider) -> None:
     """The name stands in the audit trail."""
     about = {"sub": "7", "name": "Ann", "preferred_username": "ann", "email": "ann@example.com"}
-    assert provider._identity(about).name == "ann@example.com"
-    assert provider._identity(about | {"email_verified": True}).name == "ann@example.com"
-    assert provider._identity(about | {"email_verified": False}).name == "ann"
-    assert provider._identity(about | {"email_verified": "false", "preferred_username": ""}).name == "Ann (7)"
-    assert provider._identity({"sub": "7", "name": "A" * 500}).name.endswith("A (7)")
-    assert provider._identity({"sub": "7"}).name == "7"
+    assert provider.identity_of(about).name == "ann@example.com"
+    assert provider.identity_of(about | {"email_verified": True}).name == "ann@example.com"
+    assert provider.identity_of(about | {"email_verified": False}).name == "ann"
+    assert provider.identity_of(about | {"email_verified": "false", "preferred_username": ""}).name == "Ann (7)"
+    assert provider.identity_of({"sub": "7", "name": "A" * 500}).name.endswith("A (7)")
+    assert provider.identity_of({"sub": "7"}).name == "7"
 
 
 async def test_logins_do_not_take_the_connections_of_others() -> None:
@@ -348,7 +348,7 @@ async def test_a_signature_that_others_can_make_is_refused_whatever_the_provider
     shared = OctKey.import_key("s3cret" * 8, {"kid": "k"})
     provider._keys, provider._metadata = KeySet([shared]), {"id_token_signing_alg_values_supported": offered}
     with pytest.raises((JoseError, ValueError)):
-        await provider._claims({"id_token": id_token(shared, {"alg": "HS256", "kid": "k"})}, ATTEMPT.nonce)
+        await provider.read_claims({"id_token": id_token(shared, {"alg": "HS256", "kid": "k"})}, ATTEMPT.nonce)
 
 
 @pytest.mark.parametrize(

@@ -41,13 +41,13 @@ _PAGE_SIZE = 500
 class ArchivingEngine(ForwardingEngine):
     def __init__(self, redis: RedisEngine, archive: Archive, clock: Clock) -> None:
         super().__init__(redis)
-        self._redis, self._archive, self._clock = redis, archive, clock
+        self.redis, self.archive, self._clock = redis, archive, clock
         self._mover: asyncio.Task[None] | None = None
         self._moving = asyncio.Lock()  # so that a task is not moved away while it is being restored
 
     async def open(self) -> None:
-        await self._redis.open()
-        await self._archive.open()
+        await self.redis.open()
+        await self.archive.open()
 
     async def close(self) -> None:
         mover, self._mover = self._mover, None
@@ -56,9 +56,9 @@ class ArchivingEngine(ForwardingEngine):
             with contextlib.suppress(asyncio.CancelledError):
                 await mover
         try:
-            await self._archive.close()
+            await self.archive.close()
         finally:
-            await self._redis.close()
+            await self.redis.close()
 
     # --- moving
 
@@ -74,32 +74,32 @@ class ArchivingEngine(ForwardingEngine):
     async def move(self, min_age: float = _MIN_AGE) -> int:
         """Move one page of tasks that finished at least `min_age` seconds ago. Returns their number."""
         async with self._moving:
-            tasks = await self._redis.find(Filter(finished_for=min_age), limit=_PAGE_SIZE)
+            tasks = await self.redis.find(Filter(finished_for=min_age), limit=_PAGE_SIZE)
             if tasks:
-                await self._archive.save(await self._redis.read_records(tasks))
-                await self._redis.evict(tasks)
+                await self.archive.save(await self.redis.read_records(tasks))
+                await self.redis.evict(tasks)
             return len(tasks)
 
     async def _restore(self, task: Task) -> None:
-        events, unknown_fields = await self._archive.history(task.id), await self._archive.unknown_fields(task.id)
-        await self._redis.restore(TaskRecord(task, events, unknown_fields))
-        await self._archive.delete([task.id])
+        events, unknown_fields = await self.archive.history(task.id), await self.archive.unknown_fields(task.id)
+        await self.redis.restore(TaskRecord(task, events, unknown_fields))
+        await self.archive.delete([task.id])
 
     # --- writing
 
     async def add(self, tasks: Sequence[NewTask]) -> list[Added]:
         check_distinct(new.id for new in tasks)
         async with self._moving:
-            last = await self._redis.followers([new.id for new in tasks if new.idempotency_key is not None])
+            last = await self.redis.followers([new.id for new in tasks if new.idempotency_key is not None])
             archived = await self._only_archived([*(new.id for new in tasks), *last])
             for task in archived.values():  # so that the add script sees every task under these ids and keys
                 await self._restore(task)
-            return await self._redis.add(tasks)
+            return await self.redis.add(tasks)
 
     async def apply(self, changes: Sequence[Change]) -> list[bool]:
         if self._mover is None:
             self._mover = asyncio.get_running_loop().create_task(self._move_repeatedly())
-        answers = await self._redis.apply(changes)
+        answers = await self.redis.apply(changes)
         refused = [number for number, is_applied in enumerate(answers) if not is_applied]
         if refused:
             async with self._moving:
@@ -113,38 +113,38 @@ class ArchivingEngine(ForwardingEngine):
         if not allows(task, change, self._clock()):
             return is_repeat(task, change)
         await self._restore(task)
-        (is_applied,) = await self._redis.apply([change])
+        (is_applied,) = await self.redis.apply([change])
         return is_applied
 
     async def delete(self, ids: Sequence[str]) -> list[bool]:
         check_distinct(ids)
         async with self._moving:
-            deleted = await self._redis.delete(ids)
-            in_redis = {task_id for task_id, task in zip(ids, await self._redis.get(ids), strict=True) if task}
-            from_archive = await self._archive.delete([task_id for task_id in ids if task_id not in in_redis])
+            deleted = await self.redis.delete(ids)
+            in_redis = {task_id for task_id, task in zip(ids, await self.redis.get(ids), strict=True) if task}
+            from_archive = await self.archive.delete([task_id for task_id in ids if task_id not in in_redis])
         return [is_deleted or task_id in from_archive for task_id, is_deleted in zip(ids, deleted, strict=True)]
 
     # --- reading
 
     async def _only_archived(self, ids: Sequence[str]) -> dict[str, Task]:
         """The tasks that the archive has and Redis does not."""
-        archived = await self._archive.get(ids) if ids else {}
-        in_redis = await self._redis.get(list(archived))
+        archived = await self.archive.get(ids) if ids else {}
+        in_redis = await self.redis.get(list(archived))
         return {task_id: archived[task_id] for task_id, task in zip(archived, in_redis, strict=True) if task is None}
 
     async def get(self, ids: Sequence[str]) -> list[Task | None]:
-        found = await self._redis.get(ids)
+        found = await self.redis.get(ids)
         missing = [task_id for task_id, task in zip(ids, found, strict=True) if task is None]
-        archived = await self._archive.get(missing) if missing else {}
+        archived = await self.archive.get(missing) if missing else {}
         return [task or archived.get(task_id) for task_id, task in zip(ids, found, strict=True)]
 
     async def find(
         self, where: Filter, *, limit: int, after: str = "", created_before: float | None = None
     ) -> list[Task]:
         start = page_start(after, created_before)
-        archived = await self._archive.find(where, limit=limit, start=start, now=self._clock())
-        in_redis = await self._redis.find(where, limit=limit, after=after, created_before=created_before)
-        outdated = {task.id for task in await self._redis.get([task.id for task in archived]) if task}
+        archived = await self.archive.find(where, limit=limit, start=start, now=self._clock())
+        in_redis = await self.redis.find(where, limit=limit, after=after, created_before=created_before)
+        outdated = {task.id for task in await self.redis.get([task.id for task in archived]) if task}
         both = [*in_redis, *(task for task in archived if task.id not in outdated)]
         return sorted(both, key=lambda task: (task.created_at, task.id), reverse=True)[:limit]
 
@@ -165,7 +165,7 @@ class ArchivingEngine(ForwardingEngine):
         return await Engine.with_values(self, tasks)
 
     async def count(self) -> Counts:
-        return dict(Counter(await self._redis.count()) + Counter(await self._archive.count()))
+        return dict(Counter(await self.redis.count()) + Counter(await self.archive.count()))
 
     async def history(self, task_id: str) -> list[Event]:
-        return await self._redis.history(task_id) or await self._archive.history(task_id)
+        return await self.redis.history(task_id) or await self.archive.history(task_id)

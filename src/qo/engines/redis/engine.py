@@ -54,7 +54,7 @@ _YES = ord("1")
 
 class RedisEngine(Engine):
     def __init__(self, address: RedisAddress, clock: Clock = system_clock) -> None:
-        self._address, self._clock = address, clock
+        self.address, self._clock = address, clock
         self._pool = RedisPool(address)
         self._scripts = ScriptRunner(self._pool, address.prefix)
         self._direct_pool = DirectPool(address)
@@ -64,8 +64,8 @@ class RedisEngine(Engine):
 
     async def open(self) -> None:
         self._pool.is_open = self._direct_pool.is_open = True
-        await retry_opening(lambda: self._send("PING"))
-        await self._scripts.check_format(f"{self._address.shown_url}: the queue {self._address.prefix}")
+        await retry_opening(lambda: self.send("PING"))
+        await self._scripts.check_format(f"{self.address.shown_url}: the queue {self.address.prefix}")
         await self._scripts.migrate()
 
     async def close(self) -> None:
@@ -84,7 +84,7 @@ class RedisEngine(Engine):
 
     @property
     def adds_directly(self) -> bool:
-        return self._address.service is None and self._address.replicas == 0
+        return self.address.service is None and self.address.replicas == 0
 
     def add_directly(self, tasks: Sequence[NewTask]) -> list[Added]:
         return run_blocking(self._add(self._direct_scripts, tasks))
@@ -168,11 +168,11 @@ class RedisEngine(Engine):
         return dict(counts)
 
     async def history(self, task_id: str) -> list[Event]:
-        fields = await self._send("HGETALL", self._task_key(task_id))
+        fields = await self.send("HGETALL", self._task_key(task_id))
         return unpack_events(zip(fields[::2], fields[1::2], strict=True))
 
     def _task_key(self, task_id: str) -> str:
-        return f"{{{self._address.prefix}}}:task:{task_id}"
+        return f"{{{self.address.prefix}}}:task:{task_id}"
 
     # --- moving finished tasks to an archive and back
 
@@ -208,11 +208,11 @@ class RedisEngine(Engine):
     async def now(self) -> float:
         if self._clock is not system_clock:
             return self._clock()
-        seconds, microseconds = await self._send("TIME")
+        seconds, microseconds = await self.send("TIME")
         return int(seconds) + int(microseconds) / 1e6
 
     async def read_note(self, name: str) -> Note | None:
-        stored = await self._send("HGET", self._notes_key(name), name)
+        stored = await self.send("HGET", self._notes_key(name), name)
         return None if stored is None else _note(name, stored)
 
     async def write_note(self, name: str, data: bytes, *, expected: str) -> str:
@@ -229,7 +229,7 @@ class RedisEngine(Engine):
         }
         found: list[Note] = []
         for key in keys:
-            fields = await self._send("HGETALL", key)
+            fields = await self.send("HGETALL", key)
             pairs = zip(fields[::2], fields[1::2], strict=True)
             found += [_note(name.decode(errors="replace"), stored) for name, stored in pairs]
         return sorted(note for note in found if note.name.startswith(prefix))
@@ -240,9 +240,9 @@ class RedisEngine(Engine):
     def _notes_key(self, name: str) -> str:
         """The key that holds this note, or the notes of this prefix. See `notes_key` in lua/prelude.lua."""
         folder = next((start.rstrip("/") for start in _SEPARATE_NOTES if name.startswith(start)), "notes")
-        return f"{{{self._address.prefix}}}:{folder}"
+        return f"{{{self.address.prefix}}}:{folder}"
 
-    async def _send(self, *command: Any, writing: bool = False) -> Any:
+    async def send(self, *command: Any, writing: bool = False) -> Any:
         (reply,) = await self._scripts.send(command, writing=writing)
         if isinstance(reply, RedisError):
             raise self._pool.error(reply) from reply

@@ -61,7 +61,7 @@ class OidcProvider:
                     claims = await self._redeem(code, attempt, redirect_uri)
             except TimeoutError as error:
                 raise LoginRefused("provider_down", f"{self._settings.issuer} took too long") from error
-        return self._identity(claims)
+        return self.identity_of(claims)
 
     async def _redeem(self, code: str, attempt: LoginAttempt, redirect_uri: str) -> dict[str, Any]:
         """The claims of the provider about the user."""
@@ -74,7 +74,7 @@ class OidcProvider:
                     code=code,
                     code_verifier=attempt.code_verifier,
                 )
-                claims = await self._claims(token, attempt.nonce)
+                claims = await self.read_claims(token, attempt.nonce)
                 if self._settings.groups_claim not in claims and metadata.get("userinfo_endpoint"):
                     claims = {**await self._user_info(client, metadata, claims["sub"]), **claims}
             except httpx2.HTTPError as error:
@@ -103,7 +103,7 @@ class OidcProvider:
             timeout=_TIMEOUT,
         )
 
-    async def _claims(self, token: dict[str, Any], nonce: str) -> dict[str, Any]:
+    async def read_claims(self, token: dict[str, Any], nonce: str) -> dict[str, Any]:
         """The claims of the ID token, after validation of signature, issuer, audience, times and nonce."""
         try:
             decoded = self._decoded(token["id_token"])
@@ -140,7 +140,7 @@ class OidcProvider:
             raise ValueError("the user info is about another user")
         return told
 
-    def _identity(self, claims: dict[str, Any]) -> Identity:
+    def identity_of(self, claims: dict[str, Any]) -> Identity:
         groups = claims.get(self._settings.groups_claim)
         if isinstance(groups, str):
             groups = [groups]
