@@ -122,6 +122,14 @@ class Bench:
         return True
 
     # ---- phases --------------------------------------------------------------
+    def enqueue(self, op: str, n: int, cap: float) -> dict[str, Any]:
+        """Time submits. Fails if the store does not have them: an adapter for another version may submit nothing."""
+        result = self.call(op, n=n, cap=cap)
+        stored = self.call("remaining")["remaining"]
+        if stored < result["done"]:
+            raise PhaseFailed(f"{result['done']} tasks were submitted, and the store has {stored}")
+        return result
+
     def drain(self, n: int, count: int, cap: float) -> dict[str, Any]:
         """Queue n tasks, start the workers, time from the first handler to the last acknowledgement."""
         fill = self.call("fill", n=n)
@@ -281,10 +289,10 @@ class Run:
         n = min(args.n, cls.max_n or args.n)
         jobs: list[tuple[str, Any]] = []
         if phase == "enqueue":
-            jobs = [("enq_one", lambda b: b.call("enq_one", n=n, cap=args.enqueue_cap)),
-                    ("enq_conc", lambda b: b.call("enq_conc", n=n, cap=args.enqueue_cap))]  # fmt: skip
+            jobs = [("enq_one", lambda b: b.enqueue("enq_one", n, args.enqueue_cap)),
+                    ("enq_conc", lambda b: b.enqueue("enq_conc", n, args.enqueue_cap))]  # fmt: skip
             if cls.bulk:
-                jobs.append(("enq_bulk", lambda b: b.call("enq_bulk", n=n, cap=args.enqueue_cap)))
+                jobs.append(("enq_bulk", lambda b: b.enqueue("enq_bulk", n, args.enqueue_cap)))
         elif phase == "drain":
             jobs = [("drain1", lambda b: b.drain(n, 1, args.drain_cap))]
         elif phase == "drain2" and not cls.in_process:
