@@ -180,7 +180,7 @@ def test_a_client_that_does_not_read_its_answer_is_cut_off(api: Served):
 
 
 def test_the_options_of_the_command_line_have_the_same_defaults():
-    given = {option.name: option.default for option in serve_command.params}
+    given = serve_command.make_context("serve", []).params
     assert limits_of(given) == ServerLimits()
 
 

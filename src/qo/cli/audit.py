@@ -48,8 +48,8 @@ def command(call: Invocation, **given: Any) -> None:
     tokens created and revoked, and more.
 
     Records are kept for 90 days, up to 1,000 per day and 10,000 in total. Reading and submitting tasks and running
-    workers are not recorded. A `?` after the kind of actor means that anyone with write access to the bucket could
-    have written the record.
+    workers are not recorded. A `?` after the kind of actor marks records that every role of a bucket could have
+    written.
     """
     now = system_clock()
     actions = frozenset(flatten(given["actions"]))

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Function = TypeVar("Function", bound=Callable[..., Any])
-_DAY = 86_400.0  # seconds
+_UNITS = ((86_400.0, "d"), (3600.0, "h"), (60.0, "m"))
 
 
 class Invocation:
@@ -106,15 +106,15 @@ def common(function: Function) -> Function:
 def option(*names: str, var: str | None = None, **settings: Any) -> Callable[[Function], Function]:
     """A click option whose help text names its environment variable and its default."""
     default = settings.get("default")
-    shown: str | bool = default not in (None, ())
     if settings.get("type") is DURATION and default is not None:
-        shown = _duration(default)
-    settings.setdefault("show_default", shown)
+        settings["default"] = _duration(default)  # as text, which the help shows and DURATION parses
+    settings.setdefault("show_default", default not in (None, (), ""))
     return click.option(*names, envvar=var, show_envvar=var is not None, **settings)
 
 
 def _duration(seconds: float) -> str:
-    return f"{seconds / _DAY:g}d" if seconds and not seconds % _DAY else f"{seconds:g}s"
+    size, unit = next((pair for pair in _UNITS if seconds and not seconds % pair[0]), (1.0, "s"))
+    return f"{seconds / size:g}{unit}"
 
 
 def examples(*lines: str) -> str:

@@ -42,7 +42,7 @@ def _facts(task: Task, now: float) -> list[tuple[str, Text]]:
         ("queue", task.queue),
         ("was", task.ended_as.value if task.status is Status.ARCHIVED else None),
         ("priority", task.priority),
-        ("tries", f"{task.attempt} ({task.failures} of {1 + task.max_retries} failures allowed)"),
+        ("attempts", f"{task.attempt} ({plural(task.failures, 'failure')}, max. retries: {task.max_retries})"),
         ("created", _when(task.created_at, now)),
         ("runs at" if task.status is Status.PENDING else "", _when(task.available_at, now)),
         ("started", "not yet" if task.is_claimed_only else task.started_at and _when(task.started_at, now)),

@@ -29,7 +29,11 @@ _EXAMPLES = examples(
 @common
 @click.argument("target", metavar="MODULE[:APP]")
 @option(
-    "--id", "id_", metavar="NAME", var="QO_WORKER_ID", help="This worker's id.  [default: made of host and process]"
+    "--id",
+    "id_",
+    metavar="NAME",
+    var="QO_WORKER_ID",
+    help="Id of this worker.  [default: generated from host and process]",
 )
 @option(
     "--concurrency",

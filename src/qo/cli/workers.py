@@ -58,9 +58,10 @@ def command(call: Invocation, threshold: float) -> None:
 @common
 @click.argument("workers", metavar="WORKER...", nargs=-1, required=True)
 def drain(call: Invocation, workers: tuple[str, ...]) -> None:
-    """Drain workers: they claim no more tasks, finish running ones within their grace period, and exit.
+    """Ask workers to drain.
 
-    They notice within a second or two. A worker that is started later with the same name is not drained.
+    They claim no more tasks, finish running ones within their grace period, and exit. They notice within a second or
+    two. A worker that is started later with the same name is not drained.
     """
 
     async def work(client: Client) -> None:
