@@ -17,7 +17,7 @@ unexport PYTHONDONTWRITEBYTECODE
 help:  ## show this help
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /make \1	/' | expand -t 16
 
-demo: $(VENV)/installed  ## a one-minute tour on SQLite: submit, run, retry, replay, survive kill -9; ends with a running dashboard
+demo: $(VENV)/installed  ## a one-minute tour on SQLite: submit, run, retry, replay, survive kill -9
 	@$(BIN)/python -m qo.demo
 
 test: $(VENV)/developer  ## run all checks and tests: style, types, architecture, tests

@@ -12,5 +12,5 @@ def test_pauses_grow_up_to_the_longest_and_begin_again_after_a_success() -> None
 
 def test_chance_moves_pauses_within_the_jitter_and_does_not_change_their_growth() -> None:
     chance = cycle([0.0, 0.5, 1.0])
-    backoff = Backoff(1.0, 8.0, jitter=(0.5, 1.5), chance=lambda: next(chance))
+    backoff = Backoff(1.0, 8.0, jitter=(0.5, 1.5), random=lambda: next(chance))
     assert [backoff.next() for _ in range(5)] == [0.5, 2.0, 6.0, 4.0, 8.0]

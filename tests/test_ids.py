@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qo.clock import boot_clock, instant, iso
-from qo.ids import luck, new_id, new_token, new_worker_id
+from qo.ids import new_id, new_token, new_worker_id, random_fraction
 from qo.model import check_id, check_name
 from qo.testing import ManualClock
 
@@ -78,7 +78,7 @@ def test_two_workers_on_one_host_have_two_names() -> None:
 
 
 def test_luck_is_a_share_of_one() -> None:
-    assert all(0 <= luck() < 1 for _ in range(100))
+    assert all(0 <= random_fraction() < 1 for _ in range(100))
 
 
 def test_an_instant_is_written_in_iso_8601_utc() -> None:

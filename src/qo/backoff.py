@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from qo.ids import luck
+from qo.ids import random_fraction
 
 
 class Backoff:
@@ -19,10 +19,10 @@ class Backoff:
         *,
         factor: float = 2.0,
         jitter: tuple[float, float] = (1.0, 1.0),
-        chance: Callable[[], float] = luck,
+        random: Callable[[], float] = random_fraction,
     ) -> None:
         self.longest = longest
-        self._first, self._factor, self._jitter, self._chance = first, factor, jitter, chance
+        self._first, self._factor, self._jitter, self._random = first, factor, jitter, random
         self.upcoming = first  # the next pause, before jitter
 
     def reset(self) -> None:
@@ -33,4 +33,4 @@ class Backoff:
         """How long to pause now; the pause after it is longer."""
         pause, (low, high) = self.upcoming, self._jitter
         self.upcoming = min(self._factor * pause, self.longest)
-        return pause if low == high == 1.0 else pause * (low + (high - low) * self._chance())
+        return pause if low == high == 1.0 else pause * (low + (high - low) * self._random())

@@ -13,7 +13,7 @@ _DIGITS, _BATCH_SIZE = 32, 256  # random hexadecimal digits for one id, and ids 
 _random_digits: deque[str] = deque()  # popleft is atomic, so threads need no lock
 os.register_at_fork(after_in_child=_random_digits.clear)  # a child must not repeat its parent's ids
 
-luck = random.SystemRandom().random  # uniform in [0, 1), for jitter
+random_fraction = random.SystemRandom().random  # uniform in [0, 1), for jitter
 
 
 def new_id(clock: Clock = system_clock) -> str:

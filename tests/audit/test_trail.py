@@ -223,7 +223,7 @@ async def test_a_caller_that_leaves_takes_no_record_with_it(engine: MemoryEngine
         return await write_note(name, data, expected=expected)
 
     engine.write_note = slow  # type: ignore[method-assign]
-    trail = AuditTrail(engine, clock=clock, luck=lambda: 1.0)  # it never compacts by itself
+    trail = AuditTrail(engine, clock=clock, random=lambda: 1.0)  # it never compacts by itself
     first = asyncio.create_task(trail.record(done(clock, target="first")))
     await began.wait()
     others = [asyncio.create_task(trail.record(done(clock, target="other"))) for _ in range(5)]

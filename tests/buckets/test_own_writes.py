@@ -71,7 +71,7 @@ class Writers:
         expected = blob.version if blob else NEW
         try:
             version = await put_document(
-                self.bucket, "doc", data, expected=expected, is_ours=is_ours, retry_timeout=20, chance=self.chance
+                self.bucket, "doc", data, expected=expected, is_ours=is_ours, retry_timeout=20, random=self.chance
             )
         except Conflict:
             self.lost.add(write)

@@ -137,7 +137,7 @@ def lose_first(call: Any) -> None:
     async def lose(url: str) -> None:
         async with connect(url) as queue:
             (task,) = await queue.dequeue("first", lease=0.001)
-            while not (await queue.engine.apply([expire(task, luck=0.0, grace=0.0)]))[0]:
+            while not (await queue.engine.apply([expire(task, random=0.0, grace=0.0)]))[0]:
                 await asyncio.sleep(0)
 
     asyncio.run(lose(call.url))

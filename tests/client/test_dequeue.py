@@ -157,7 +157,7 @@ async def test_a_late_worker_learns_that_its_lease_is_lost(queue: Client, clock:
     await queue.enqueue("t")
     late = await one(queue, lease=10)
     clock.advance(11)
-    await queue.engine.apply([expire(late, luck=0.5, grace=0)])
+    await queue.engine.apply([expire(late, random=0.5, grace=0)])
     clock.advance(60)
     newer = await one(queue)
     says = f"attempt 1 of task {late.id} has lost its lease: it expired, or the task was cancelled"

@@ -17,7 +17,7 @@ from qo.clock import iso
 from qo.codec import encode_task, encode_value, task_view
 from qo.engines.memory import MemoryEngine
 from qo.engines.object_per_task.keys import entry_of, index_key, task_key
-from qo.ids import luck, new_id, new_token
+from qo.ids import new_id, new_token, random_fraction
 from qo.model import (
     ANY,
     Change,
@@ -58,8 +58,8 @@ def plain(task: Task) -> Any:
 
 def some_task(status: Status, number: int = 0) -> Task:
     """Not a nice one: instants with all their digits, at and around whole minutes."""
-    created_at = NOW - 5000 * luck() if number % 3 else float(int(NOW / 60) * 60 - number)
-    available_at = created_at + (3600 * luck() if number % 2 else -1e6 if number % 5 == 4 else 0.0)
+    created_at = NOW - 5000 * random_fraction() if number % 3 else float(int(NOW / 60) * 60 - number)
+    available_at = created_at + (3600 * random_fraction() if number % 2 else -1e6 if number % 5 == 4 else 0.0)
     running = status is Status.RUNNING
     return Task(
         id=new_id(lambda: created_at),
@@ -72,11 +72,11 @@ def some_task(status: Status, number: int = 0) -> Task:
         failure_kind=FailureKind.TIMEOUT if number % 2 else None,
         priority=number % 10,
         needs=((), ("gpu",), ("eu", "gpu"))[number % 3],
-        retry=RetryPolicy(initial=0.5 + luck()),
+        retry=RetryPolicy(initial=0.5 + random_fraction()),
         attempt=number % 4,
         failures=number % 3,
         available_at=available_at,
-        lease_expires_at=NOW + 300 * luck() if running else None,
+        lease_expires_at=NOW + 300 * random_fraction() if running else None,
         worker_id="worker-1" if running else None,
         lease_id=new_token() if running or number % 2 else None,
         created_at=created_at,

@@ -133,7 +133,7 @@ async def finish(engine: Engine) -> None:
     while await engine.find(left, limit=1):
         assert time.monotonic() < until, f"not done: {await engine.find(left, limit=10)}"
         lost = await engine.find(Filter(expired_for=0.0), limit=_PAGE)
-        await engine.apply([expire(task, luck=0.5, grace=0.0) for task in lost])
+        await engine.apply([expire(task, random=0.5, grace=0.0) for task in lost])
         tasks = await engine.claim(ClaimRequest(worker_id="last", lease_id=new_token(), limit=_PAGE))
         await engine.apply([complete(task) for task in tasks])
         if not lost and not tasks:

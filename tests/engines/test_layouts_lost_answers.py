@@ -91,7 +91,7 @@ async def _finish(layout: Layout, store: MemoryBucket, clock: ManualClock, told:
     engine = layout(store, clock)
     clock.advance(60)
     lost = await engine.find(Filter(expired_for=0), limit=999)
-    await engine.apply([expire(task, luck=0.5, grace=0) for task in lost])
+    await engine.apply([expire(task, random=0.5, grace=0) for task in lost])
     clock.advance(60)
     for task in await claim(engine, limit=999):
         finished.extend([task.id] if await engine.apply([complete(task)]) == [True] else [])

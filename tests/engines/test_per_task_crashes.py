@@ -22,10 +22,10 @@ Step = Callable[[ObjectPerTaskEngine, Task], Awaitable[object]]
 STEPS: dict[str, Step] = {
     "claim": lambda engine, _: engine.claim(claim_request()),
     "complete": lambda engine, task: engine.apply([complete(task)]),
-    "retry": lambda engine, task: engine.apply([after_error(task, "e", luck=0.5)]),
+    "retry": lambda engine, task: engine.apply([after_error(task, "e", random=0.5)]),
     "release": lambda engine, task: engine.apply([release(task)]),
     "renew": lambda engine, task: engine.apply([renew(task, 30)]),
-    "expire": lambda engine, task: engine.apply([expire(task, luck=0.5, grace=0)]),
+    "expire": lambda engine, task: engine.apply([expire(task, random=0.5, grace=0)]),
     "cancel": lambda engine, task: engine.apply([cancel(task.id)]),
 }
 MOST_REQUESTS = 12
@@ -84,7 +84,7 @@ async def _work_goes_on(store: MemoryBucket, clock: ManualClock) -> None:
     for _ in range(4):
         clock.advance(120)  # leases expire and back-offs end
         lost = await other.find(Filter(expired_for=0), limit=9)
-        await other.apply([expire(task, luck=0.5, grace=0) for task in lost])
+        await other.apply([expire(task, random=0.5, grace=0) for task in lost])
         clock.advance(5)
         for task in await claim(other):
             assert await other.apply([complete(task)]) == [True]

@@ -272,7 +272,7 @@ async def test_leases_are_deleted_once_their_tasks_are_settled(engine: PostgresE
     await engine.add([new(n) for n in range(9)])
     first = await claim(engine, limit=5)
     await engine.apply([complete(task) for task in first[:3]])
-    await engine.apply([after_error(first[3], "e", luck=0.5), cancel(first[4].id)])
+    await engine.apply([after_error(first[3], "e", random=0.5), cancel(first[4].id)])
     second = await claim(engine, limit=2)
     assert await pool(engine).execute("SELECT lease_id, remaining FROM test.leases", {}) == [(second[0].lease_id, 2)]
     assert await wrong(url) == []

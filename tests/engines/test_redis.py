@@ -193,9 +193,9 @@ async def test_times_and_numbers_keep_every_digit(engine: RedisEngine, clock: Ma
     clock.advance(0.1)
     task = await claim_one(engine, lease=1 / 7)
     assert task.lease_expires_at == clock.now + 1 / 7
-    await engine.apply([after_error(task, "e", luck=0.123456789)])
+    await engine.apply([after_error(task, "e", random=0.123456789)])
     again = await stored(engine)
-    assert again == apply(task, after_error(task, "e", luck=0.123456789), clock.now)
+    assert again == apply(task, after_error(task, "e", random=0.123456789), clock.now)
     behind = "ffffffff-ffff-8fff-bfff-ffffffffffff"
     assert await engine.find(Filter(), limit=9, after=f"{task.created_at!r}~{behind}") == [again]
 

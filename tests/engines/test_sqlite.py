@@ -169,7 +169,7 @@ async def test_searches_find_the_same_with_few_and_many_pending_tasks(
     engine: SqliteEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await engine.add([new(n, delay=float(n % 2)) for n in range(9)])
-    await engine.apply([complete(await claim_one(engine)), after_error(await claim_one(engine), "e", luck=0.5)])
+    await engine.apply([complete(await claim_one(engine)), after_error(await claim_one(engine), "e", random=0.5)])
     where = Filter(statuses=(Status.PENDING, Status.COMPLETED))
     few = await engine.find(where, limit=6)
     monkeypatch.setattr("qo.sqlite_tables.reader._MANY_PENDING", 0)
@@ -228,7 +228,7 @@ async def test_any_text_and_bytes_are_stored_unchanged(engine: SqliteEngine) -> 
     await engine.add([new(0, payload=bytes(range(256)), trace_id=odd), new(1, payload=b"")])
     tasks = sorted(await claim(engine), key=lambda task: task.id)
     assert [task.payload for task in tasks] == [bytes(range(256)), b""]
-    retry = replace(after_error(tasks[0], "", luck=0.1), error=odd)
+    retry = replace(after_error(tasks[0], "", random=0.1), error=odd)
     await engine.apply([retry, complete(tasks[1], bytes(range(255, -1, -1)))])
     first, second = await stored(engine, 0), await stored(engine, 1)
     assert (first.error, first.trace_id, second.result) == (odd, odd, bytes(range(255, -1, -1)))

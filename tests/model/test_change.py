@@ -42,7 +42,7 @@ def settlements(task: Task) -> list[Change]:
         renew(task, 60.0),
         complete(task),
         release(task),
-        after_error(task, "e", luck=0.5),
+        after_error(task, "e", random=0.5),
         fail(task, "e"),
     ]
 
@@ -61,9 +61,9 @@ def test_a_claim_writes_a_lease_and_counts_the_attempt() -> None:
 
 def test_a_late_worker_cannot_settle_or_extend_someone_elses_attempt() -> None:
     late = running()
-    handed_back = done(late, expire(late, luck=0.5, grace=0.0), NOW + 30)
+    handed_back = done(late, expire(late, random=0.5, grace=0.0), NOW + 30)
     newer = claim(handed_back, wanted(worker_id="w2", lease_id="lease-2"), NOW + 60)
-    for change in (*settlements(late), expire(late, luck=0.5, grace=0.0)):
+    for change in (*settlements(late), expire(late, random=0.5, grace=0.0)):
         assert apply(newer, change, NOW + 1_000) is None
         assert not is_repeat(newer, change)
     assert done(newer, complete(newer)).status is Status.COMPLETED
@@ -76,7 +76,7 @@ def test_the_holder_may_settle_even_after_its_lease_ran_out_if_nobody_noticed() 
 
 def test_a_lease_expires_when_it_ran_out_grace_seconds_ago_and_not_before() -> None:
     task = running()  # until NOW + 30
-    change = expire(task, luck=0.5, grace=5.0)
+    change = expire(task, random=0.5, grace=5.0)
     assert apply(task, change, NOW + 34.9) is None
     assert done(task, change, NOW + 35).status is Status.PENDING
 
@@ -85,17 +85,17 @@ def test_a_renewal_just_in_time_keeps_the_task() -> None:
     task = running()
     renewed = done(task, renew(task, 30.0), NOW + 29)
     assert renewed.lease_expires_at == NOW + 59
-    assert apply(renewed, expire(task, luck=0.5, grace=0.0), NOW + 31) is None
+    assert apply(renewed, expire(task, random=0.5, grace=0.0), NOW + 31) is None
 
 
 def test_a_running_task_without_an_expiry_counts_as_expired() -> None:
     task = replace(running(), lease_expires_at=None)
-    assert allows(task, expire(task, luck=0.5, grace=0.0), NOW)
+    assert allows(task, expire(task, random=0.5, grace=0.0), NOW)
 
 
 def test_an_expired_lease_is_a_failure_that_names_the_worker() -> None:
     task = running(max_retries=1)
-    change = expire(task, luck=0.5, grace=2.0)
+    change = expire(task, random=0.5, grace=2.0)
     assert (change.guard, change.grace, change.failures, change.to) == (Guard.EXPIRED, 2.0, 1, Status.PENDING)
     assert change.error == "lost: worker w1 let the lease of attempt 1 expire"
     assert change.delay == task.retry.delay(1, 0.5)
@@ -106,7 +106,7 @@ def test_a_task_that_kills_its_workers_ends() -> None:
     for attempt in range(1, 5):
         task = claim(task, wanted(lease_id=f"lease-{attempt}"), now)
         now += 1_000
-        task = done(task, expire(task, luck=0.5, grace=0.0), now)
+        task = done(task, expire(task, random=0.5, grace=0.0), now)
     assert (task.status, task.failures, task.attempt, task.completed_at) == (Status.FAILED, 4, 4, now)
 
 
@@ -118,7 +118,7 @@ def test_a_worker_finds_its_lease_gone_after_a_cancellation() -> None:
 
 def test_a_settlement_repeated_under_its_lease_is_recognised() -> None:
     task = running(max_retries=3)
-    for change in (complete(task), release(task), after_error(task, "e", luck=0.5), fail(task, "e")):
+    for change in (complete(task), release(task), after_error(task, "e", random=0.5), fail(task, "e")):
         settled = done(task, change)
         assert apply(settled, change, NOW) is None
         assert is_repeat(settled, change)
@@ -133,7 +133,7 @@ def test_another_settlement_under_the_same_lease_is_not_a_repeat() -> None:
 def test_only_a_settlement_by_the_holder_can_be_a_repeat() -> None:
     task = running()
     assert not is_repeat(done(task, cancel(task.id)), cancel(task.id))
-    expired = expire(task, luck=0.5, grace=0.0)
+    expired = expire(task, random=0.5, grace=0.0)
     assert not is_repeat(done(task, expired, NOW + 99), expired)
 
 
@@ -154,7 +154,7 @@ def test_completing_keeps_the_result_and_forgets_the_error() -> None:
 
 def test_a_retry_comes_after_the_back_off_with_its_error_and_no_worker() -> None:
     task = running()
-    again = done(task, after_error(task, "boom", luck=0.5), NOW + 2)
+    again = done(task, after_error(task, "boom", random=0.5), NOW + 2)
     assert (again.status, again.failures, again.error, again.available_at) == (Status.PENDING, 1, "boom", NOW + 3)
     assert (again.worker_id, again.started_at, again.lease_expires_at, again.completed_at) == (None,) * 4
     assert again.attempt == 1
@@ -162,7 +162,7 @@ def test_a_retry_comes_after_the_back_off_with_its_error_and_no_worker() -> None
 
 def test_giving_up_counts_the_last_failure_too() -> None:
     task = running(max_retries=0)
-    failed = done(task, after_error(task, "boom", luck=0.5))
+    failed = done(task, after_error(task, "boom", random=0.5))
     assert (failed.status, failed.failures, failed.error) == (Status.FAILED, 1, "boom")
 
 
@@ -226,12 +226,12 @@ def test_archiving_keeps_when_the_task_ended() -> None:
 
 @pytest.mark.parametrize(("after", "delay"), [(7.5, 7.5), (0, 0), (-3, 0), (float("nan"), 0), (float("inf"), 3.2e9)])
 def test_a_handler_may_say_when_to_come_back_within_reason(after: float, delay: float) -> None:
-    assert after_error(running(), "later", luck=0.5, after=after).delay == delay
+    assert after_error(running(), "later", random=0.5, after=after).delay == delay
 
 
 def test_the_text_of_an_error_is_something_a_store_can_keep() -> None:
     task = running(max_retries=1)
-    for change in (fail(task, "\ud800" + "é" * 20_000), after_error(task, "\ud800" + "é" * 20_000, luck=0.5)):
+    for change in (fail(task, "\ud800" + "é" * 20_000), after_error(task, "\ud800" + "é" * 20_000, random=0.5)):
         assert change.error is not None
         assert change.error.startswith("?é")
         assert len(change.error.encode()) in {16 * 1024, 16 * 1024 - 1}
@@ -241,5 +241,5 @@ def test_a_task_is_a_suspect_once_an_attempt_ended_with_its_process() -> None:
     task = running()
     later = (task.lease_expires_at or 0.0) + 1
     assert not lost_its_process(task)
-    assert lost_its_process(done(task, expire(task, luck=0.5, grace=0.0), later))
-    assert not lost_its_process(done(task, after_error(task, "boom", luck=0.5)))
+    assert lost_its_process(done(task, expire(task, random=0.5, grace=0.0), later))
+    assert not lost_its_process(done(task, after_error(task, "boom", random=0.5)))

@@ -27,14 +27,14 @@ def test_delays_double_up_to_the_cap() -> None:
 
 def test_jitter_spreads_the_delay_evenly_around_its_exact_value() -> None:
     policy = RetryPolicy(initial=8, jitter=0.25)
-    assert [policy.delay(1, luck) for luck in (0.0, 0.5, 1.0)] == [6, 8, 10]
+    assert [policy.delay(1, random) for random in (0.0, 0.5, 1.0)] == [6, 8, 10]
 
 
 def test_jitter_stays_inside_the_cap() -> None:
     delays = [SLOW_POLICY.delay(failures, 0.5) for failures in range(1, 8)]
     assert delays == [10, 40, 160, 640, 2_560, 10_240, 21_600]
-    assert [SLOW_POLICY.delay(1, luck) for luck in (0.0, 1.0)] == [8, 12]
-    assert [SLOW_POLICY.delay(9, luck) for luck in (0.0, 1.0)] == [17_280, 21_600]
+    assert [SLOW_POLICY.delay(1, random) for random in (0.0, 1.0)] == [8, 12]
+    assert [SLOW_POLICY.delay(9, random) for random in (0.0, 1.0)] == [17_280, 21_600]
 
 
 @pytest.mark.parametrize("multiplier", [1.05, 2, 2.0, 1e3, 3_200_000_000, 3.2e9])
@@ -52,19 +52,19 @@ def test_a_multiplier_below_one_makes_later_tries_quicker() -> None:
 
 
 @given(policies, st.integers(1, 10_001), lucks)
-def test_a_delay_lies_within_the_jitter_of_the_cap(policy: RetryPolicy, failures: int, luck: float) -> None:
-    assert 0 <= policy.delay(failures, luck) <= policy.max * (1 + policy.jitter) * (1 + 1e-9)
+def test_a_delay_lies_within_the_jitter_of_the_cap(policy: RetryPolicy, failures: int, random: float) -> None:
+    assert 0 <= policy.delay(failures, random) <= policy.max * (1 + policy.jitter) * (1 + 1e-9)
 
 
 @given(policies, st.integers(2, 10_001), lucks)
-def test_a_policy_that_grows_never_waits_less_than_before(policy: RetryPolicy, failures: int, luck: float) -> None:
+def test_a_policy_that_grows_never_waits_less_than_before(policy: RetryPolicy, failures: int, random: float) -> None:
     if policy.multiplier >= 1:
-        assert policy.delay(failures, luck) >= policy.delay(failures - 1, luck)
+        assert policy.delay(failures, random) >= policy.delay(failures - 1, random)
 
 
 def failed(task: Task, attempt: int) -> Task:
     task = claim(task, wanted(lease_id=f"lease-{attempt}"), NOW)
-    again = apply(task, after_error(task, "e", luck=0.5), NOW)
+    again = apply(task, after_error(task, "e", random=0.5), NOW)
     assert again is not None
     return again
 

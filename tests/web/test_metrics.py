@@ -168,14 +168,14 @@ async def test_retries_promotions_and_losses_are_counted_once(clock: ManualClock
     await engine.add([new(0, priority=9), new(1), new(2)])
     clock.advance(700)
     late = await claim_one(engine)
-    change = after_error(late, "timed out after 3 s", kind=FailureKind.TIMEOUT, luck=0.5)
+    change = after_error(late, "timed out after 3 s", kind=FailureKind.TIMEOUT, random=0.5)
     assert await engine.apply([change]) == await engine.apply([change]) == [True]
     assert value(meters, "task_retries_total", priority="medium", reason="timeout") == 1
     low = next(task for task in [await claim_one(engine), await claim_one(engine)] if task.priority == 9)
     assert value(meters, "tasks_promoted_total", **{"from": "low", "to": "medium"}) == 1
     clock.advance(31)
     lost = await engine.find(Filter(expired_for=0.0), limit=9)
-    await engine.apply([expire(task, luck=0.5, grace=0) for task in lost])
+    await engine.apply([expire(task, random=0.5, grace=0) for task in lost])
     assert value(meters, "tasks_failed_total", reason="lost") == 2
     assert await engine.apply([complete(low)]) == [False]
     assert value(meters, "task_duration_seconds_count", priority="low", status="completed") == 0

@@ -149,7 +149,7 @@ async def test_a_late_worker_is_refused(worker: HttpWorker, queue: Client, clock
     await queue.enqueue("t")
     (task,) = await worker.poll()
     clock.advance(91)
-    assert await served.there(queue.engine.apply([expire(await stored(queue, task), luck=0.5, grace=0)])) == [True]
+    assert await served.there(queue.engine.apply([expire(await stored(queue, task), random=0.5, grace=0)])) == [True]
     late = await worker.tell(task, answer=409, status="completed")
     assert "no longer held" in late["error"]
     clock.advance(91)

@@ -44,7 +44,7 @@ async def lose(bench: Bench, clock: ManualClock, task_id: str) -> None:
     clock.advance(100)
     (lost,) = await bench.queue.engine.find(Filter(expired_for=0.0), limit=9)
     assert lost.id == task_id
-    assert await bench.queue.engine.apply([expire(lost, luck=0.5, grace=0.0)]) == [True]
+    assert await bench.queue.engine.apply([expire(lost, random=0.5, grace=0.0)]) == [True]
     clock.advance(10)
 
 

@@ -84,7 +84,7 @@ async def test_a_timeout_is_a_failure_that_is_retried(bench: Bench) -> None:
 
 
 async def is_expired(bench: Bench, task: Task) -> bool:
-    (landed,) = await bench.queue.engine.apply([expire(task, luck=0.0, grace=0.0)])
+    (landed,) = await bench.queue.engine.apply([expire(task, random=0.0, grace=0.0)])
     return landed
 
 

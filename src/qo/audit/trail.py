@@ -13,7 +13,7 @@ from qo.audit.records import AuditRecord
 from qo.clock import Clock
 from qo.engine import Engine
 from qo.errors import QoError
-from qo.ids import luck
+from qo.ids import random_fraction
 
 log = logging.getLogger("qo.audit")
 _MAX_BATCH_SIZE = 100  # records in one note
@@ -24,8 +24,8 @@ _COMPACT_ONE_IN = 64  # writes; the monitor compacts too, but need not run
 class AuditTrail:
     """The audit trail of one engine, used on its event loop. Concurrent records are written together."""
 
-    def __init__(self, engine: Engine, *, clock: Clock, luck: Callable[[], float] = luck) -> None:
-        self._engine, self._clock, self._luck = engine, clock, luck
+    def __init__(self, engine: Engine, *, clock: Clock, random: Callable[[], float] = random_fraction) -> None:
+        self._engine, self._clock, self._random = engine, clock, random
         self._waiting: list[AuditRecord] = []
         self._lock = asyncio.Lock()
         self._writes: set[asyncio.Task[None]] = set()
@@ -63,7 +63,7 @@ class AuditTrail:
                     extra={"audit": msgspec.to_builtins(record)},
                 )
             return
-        if self._luck() * _COMPACT_ONE_IN < 1:
+        if self._random() * _COMPACT_ONE_IN < 1:
             try:
                 async with asyncio.timeout(_WRITE_TIMEOUT):
                     await compact_audit(self._engine, self._clock())

@@ -7,7 +7,7 @@ from typing import Final
 from qo.backoff import Backoff
 from qo.bucket import ANY, NEW, Blob, Bucket
 from qo.errors import Conflict, OutcomeUnknown, Refused, StorageError
-from qo.ids import luck
+from qo.ids import random_fraction
 
 SUPERSEDED: Final = "superseded"  # the version of a write that was applied and then replaced; no store uses this value
 _FIRST_DELAY, _MAX_DELAY = 0.05, 2.0
@@ -23,7 +23,7 @@ async def put_document(
     expected: str,
     is_ours: IsOurs,
     retry_timeout: float = 30.0,
-    chance: Callable[[], float] = luck,
+    random: Callable[[], float] = random_fraction,
 ) -> str:
     """Write a document and return its version once the write is known to be stored.
 
@@ -49,7 +49,7 @@ async def put_document(
     attempt = _Attempt(bucket, key, data, expected, is_ours)
     loop = asyncio.get_running_loop()
     deadline = loop.time() + retry_timeout
-    backoff = Backoff(_FIRST_DELAY, _MAX_DELAY, jitter=(0.5, 1.0), chance=chance)
+    backoff = Backoff(_FIRST_DELAY, _MAX_DELAY, jitter=(0.5, 1.0), random=random)
     while True:
         try:
             return await attempt.send()

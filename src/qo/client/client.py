@@ -36,7 +36,7 @@ from qo.errors import (
     WrongStatus,
 )
 from qo.group_commit import GroupCommit
-from qo.ids import luck, new_token
+from qo.ids import new_token, random_fraction
 from qo.model import (
     FINISHED,
     STATUSES,
@@ -366,7 +366,7 @@ class Client:
         Raises LeaseLost.
         """
         after = None if delay is None else _not_negative("delay", delay)
-        await self._leases.settle(task, lambda held: after_error(held, error, luck=luck(), after=after))
+        await self._leases.settle(task, lambda held: after_error(held, error, random=random_fraction(), after=after))
 
     async def release(self, task: Task | str, *, delay: Seconds = 0.0) -> None:
         """Return a dequeued task to its queue. This uses up no retry. Raises LeaseLost."""

@@ -11,7 +11,7 @@ from contextlib import suppress
 
 from qo.bucket import ANY, Bucket
 from qo.errors import StorageError
-from qo.ids import luck, new_token
+from qo.ids import new_token, random_fraction
 
 _RETRY_DEADLINE = 60.0
 _BACKOFF_PERIOD = 10.0  # the back-off of a contender shrinks to 0 within this time
@@ -76,7 +76,7 @@ class WriteAttempts:
         duration = max(_MIN_ATTEMPT_DURATION, now - self.attempted_at)
         await self.report_conflict()
         newness = max(0.0, 1 - (now - self._began) / _BACKOFF_PERIOD)
-        await asyncio.sleep(duration * _BACKOFF_FACTOR * newness * luck())
+        await asyncio.sleep(duration * _BACKOFF_FACTOR * newness * random_fraction())
 
 
 class WriterFairness:

@@ -24,7 +24,7 @@ def after_error(
     error: str,
     *,
     kind: FailureKind = FailureKind.ERROR,
-    luck: float,
+    random: float,
     after: float | None = None,
     started_at: float | None = None,
 ) -> Change:
@@ -38,7 +38,7 @@ def after_error(
         lease_id=task.lease_id,
         to=Status.PENDING,
         failures=failures,
-        delay=task.retry.delay(failures, luck) if after is None else min(LONGEST, max(0.0, after)),  # 0 for NaN
+        delay=task.retry.delay(failures, random) if after is None else min(LONGEST, max(0.0, after)),  # 0 for NaN
         error=storable_text(error),
         failure_kind=kind,
     )
@@ -83,15 +83,15 @@ def set_apart(task: Task, reason: str) -> Change:
     )
 
 
-def after_expiry(task: Task, *, luck: float) -> Change:
+def after_expiry(task: Task, *, random: float) -> Change:
     """The lease expired. This counts as a failure, so a task that kills its workers ends as failed."""
     error = f"{LOST}worker {task.worker_id} let the lease of attempt {task.attempt} expire"
-    return after_error(task, error, kind=FailureKind.LOST, luck=luck)
+    return after_error(task, error, kind=FailureKind.LOST, random=random)
 
 
-def expire(task: Task, *, luck: float, grace: float) -> Change:
+def expire(task: Task, *, random: float, grace: float) -> Change:
     """As `after_expiry`, but written only if the lease expired `grace` seconds ago by the store's clock."""
-    lost = after_expiry(task, luck=luck)
+    lost = after_expiry(task, random=random)
     return Change(
         id=lost.id,
         guard=Guard.EXPIRED,

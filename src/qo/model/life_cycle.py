@@ -54,13 +54,13 @@ STEPS = (
     LifeCycleStep(
         "retry",
         "worker",
-        lambda task: after_error(_with_retries(task), "error", luck=0.5),
+        lambda task: after_error(_with_retries(task), "error", random=0.5),
         "`after_error` while `failures` is below `max_retries`: the task runs again after the back-off.",
     ),
     LifeCycleStep(
         "give up",
         "worker",
-        lambda task: after_error(_without_retries(task), "error", luck=0.5),
+        lambda task: after_error(_without_retries(task), "error", random=0.5),
         "`after_error` when the retries are used up.",
     ),
     LifeCycleStep("fail", "worker", lambda task: fail(task, "error"), "Fails permanently, even if retries are left."),
@@ -82,13 +82,13 @@ STEPS = (
     LifeCycleStep(
         "expire",
         "monitor",
-        lambda task: expire(_with_retries(task), luck=0.5, grace=0.0),
+        lambda task: expire(_with_retries(task), random=0.5, grace=0.0),
         "The worker stopped renewing the lease: counts as a failure, with back-off.",
     ),
     LifeCycleStep(
         "expire, last",
         "monitor",
-        lambda task: expire(_without_retries(task), luck=0.5, grace=0.0),
+        lambda task: expire(_without_retries(task), random=0.5, grace=0.0),
         "The same when the retries are used up, so that a task that kills its workers ends as failed.",
     ),
     LifeCycleStep(

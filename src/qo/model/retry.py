@@ -14,13 +14,13 @@ class RetryPolicy(Struct, frozen=True, kw_only=True, gc=False):
     jitter: float = 0.25  # ± this share of the delay
     timeout_growth: float = 1.0  # the timeout of each retry, as a multiple of the previous one
 
-    def delay(self, failures: int, luck: float) -> float:
-        """Seconds before the next attempt after this number of failures. `luck` is uniform in [0, 1)."""
+    def delay(self, failures: int, random: float) -> float:
+        """Seconds before the next attempt after this number of failures. `random` is uniform in [0, 1)."""
         try:
             exact = min(self.max, self.initial * float(self.multiplier) ** (failures - 1))
         except OverflowError:  # thousands of failures: far above any `max`
             exact = self.max if self.initial else 0.0
-        return min(self.max, exact * (1 + self.jitter * (2 * luck - 1)))
+        return min(self.max, exact * (1 + self.jitter * (2 * random - 1)))
 
     def growth(self, failures: int) -> float:
         """The factor of the timeout after this number of failures."""

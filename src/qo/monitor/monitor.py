@@ -19,7 +19,7 @@ from qo.client import Client
 from qo.clock import Clock, monotonic_clock, system_clock, unset_clock
 from qo.engine import Engine
 from qo.errors import Conflict, DamagedNote, NewerFormat, Refused, StorageError
-from qo.ids import luck
+from qo.ids import random_fraction
 from qo.model import NEW, Note
 from qo.monitor.settings import MonitorSettings
 from qo.stats import compact_stats
@@ -87,7 +87,7 @@ class Monitor:
         Raises NewerFormat when a newer qo has upgraded the store: this build cannot use it any more.
         """
         while not self._stopping.is_set():
-            self._next = self._settings.check_interval * (0.9 + 0.2 * luck())
+            self._next = self._settings.check_interval * (0.9 + 0.2 * random_fraction())
             try:
                 await self.check()
             except NewerFormat:

@@ -2,7 +2,7 @@
 
 from qo.clock import Clock
 from qo.engine import Engine, find_pages
-from qo.ids import luck
+from qo.ids import random_fraction
 from qo.model import EXPIRY_GRACE, Change, Filter, Status, Task, after_expiry, expire
 from qo.sweep.clock_steps import ClockSteps
 from qo.transitions import Transitions
@@ -52,12 +52,12 @@ class LeaseExpiry:
             expired += await self._apply(lost, [self._expire(task, grace, timeout) for task in lost])
         if self._checks_ahead:
             lost = await self._silent_since_a_step_back(max(grace, timeout), page_size)
-            expired += await self._apply(lost, [after_expiry(task, luck=luck()) for task in lost])
+            expired += await self._apply(lost, [after_expiry(task, random=random_fraction()) for task in lost])
         return expired
 
     def _expire(self, task: Task, grace: float, timeout: float) -> Change:
         grace = max(grace, timeout - lease_length(task))
-        return expire(task, luck=luck(), grace=grace + self._steps.ahead_since(task.updated_at))
+        return expire(task, random=random_fraction(), grace=grace + self._steps.ahead_since(task.updated_at))
 
     async def _apply(self, lost: list[Task], changes: list[Change]) -> list[Task]:
         answers = await self._engine.apply(changes) if changes else []

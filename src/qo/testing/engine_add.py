@@ -95,7 +95,7 @@ class AddContract:
         await engine.add([new(0, run_at=asked), new(1)])
         assert (await stored(engine, 1)).run_at is None
         clock.advance(10)
-        await engine.apply([after_error(task, "boom", luck=0.5) for task in await claim(engine)])
+        await engine.apply([after_error(task, "boom", random=0.5) for task in await claim(engine)])
         first, second = [await stored(engine, number) for number in (0, 1)]
         assert (first.run_at, second.run_at) == (asked, None)
         assert first.available_at > clock.now

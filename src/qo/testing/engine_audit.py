@@ -25,7 +25,7 @@ class AuditContract(NotesContract):
         clock.advance(_DAY - clock.now % _DAY)
         below = self.audited(engine)
         trails = [
-            AuditTrail(below, clock=clock, luck=lambda: 1.0) for _ in range(2)
+            AuditTrail(below, clock=clock, random=lambda: 1.0) for _ in range(2)
         ]  # they never compact by themselves
 
         def recording(first: int) -> list[asyncio.Future[None]]:

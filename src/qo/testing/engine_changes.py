@@ -30,7 +30,7 @@ class ChangeContract:
         await engine.add([new(0), new(1), new(2)])
         held = await claim(engine, limit=2)
         assert await engine.apply([retry_now(held[0].id), withdraw(held[1].id)]) == [False, False]
-        await engine.apply([after_error(task, "boom", luck=0.5) for task in held])
+        await engine.apply([after_error(task, "boom", random=0.5) for task in held])
         changes = [retry_now(task_id(0)), withdraw(task_id(1)), withdraw(task_id("unknown"))]
         assert await engine.apply(changes) == [True, True, False]
         again, gone = [await stored(engine, number) for number in (0, 1)]
@@ -45,11 +45,17 @@ class ChangeContract:
         await engine.add([new()])
         late = await claim_one(engine, worker_id="w1")
         clock.advance(31)
-        assert await engine.apply([expire(late, luck=0.5, grace=0)]) == [True]
+        assert await engine.apply([expire(late, random=0.5, grace=0)]) == [True]
         clock.advance(60)
         holder = await claim_one(engine, worker_id="w2")
         assert (holder.attempt, holder.failures) == (2, 1)
-        for change in (renew(late, 30), complete(late), fail(late, "e"), after_error(late, "e", luck=0), release(late)):
+        for change in (
+            renew(late, 30),
+            complete(late),
+            fail(late, "e"),
+            after_error(late, "e", random=0),
+            release(late),
+        ):
             assert await engine.apply([change]) == [False]
         assert await stored(engine) == holder
         assert await engine.apply([complete(holder, b'"done"')]) == [True]
@@ -61,16 +67,16 @@ class ChangeContract:
         task = await claim_one(engine, lease=30.0)
         clock.advance(31)
         assert await engine.apply([renew(task, 30)]) == [True]
-        assert await engine.apply([expire(task, luck=0.5, grace=0)]) == [False]
+        assert await engine.apply([expire(task, random=0.5, grace=0)]) == [False]
         assert (await stored(engine)).status is Status.RUNNING
 
     async def test_a_lease_expires_after_its_grace(self, engine: Engine, clock: ManualClock) -> None:
         await engine.add([new(0), new(1, max_retries=0)])
         tasks = await claim(engine, lease=30.0)
         clock.advance(34)
-        assert await engine.apply([expire(task, luck=0.5, grace=5) for task in tasks]) == [False, False]
+        assert await engine.apply([expire(task, random=0.5, grace=5) for task in tasks]) == [False, False]
         clock.advance(1)
-        assert await engine.apply([expire(task, luck=0.5, grace=5) for task in tasks]) == [True, True]
+        assert await engine.apply([expire(task, random=0.5, grace=5) for task in tasks]) == [True, True]
         again, given_up = await stored(engine, 0), await stored(engine, 1)
         assert (again.status, again.failures, again.available_at, again.worker_id) == (
             Status.PENDING,
@@ -98,12 +104,12 @@ class ChangeContract:
         assert (await stored(engine)).lease_expires_at == clock.now + 5
         clock.advance(6)
         assert [found.id for found in await engine.find(Filter(expired_for=0.5), limit=9)] == [task.id]
-        assert await engine.apply([expire(task, grace=0.5, luck=0.5)]) == [True]
+        assert await engine.apply([expire(task, grace=0.5, random=0.5)]) == [True]
         assert (await stored(engine)).status is Status.PENDING
 
     async def test_completing_keeps_the_result_and_forgets_the_error(self, engine: Engine, clock: ManualClock) -> None:
         await engine.add([new()])
-        await engine.apply([after_error(await claim_one(engine), "boom", luck=0.5, after=0)])
+        await engine.apply([after_error(await claim_one(engine), "boom", random=0.5, after=0)])
         assert (await stored(engine)).error == "boom"
         assert await engine.apply([complete(await claim_one(engine), b"42")]) == [True]
         task = await stored(engine)
@@ -117,7 +123,7 @@ class ChangeContract:
     ) -> None:
         await engine.add([new(0), new(1), new(2)])
         tasks = await claim(engine)
-        changes = [complete(tasks[0], b"1"), after_error(tasks[1], "e", luck=0.5), fail(tasks[2], "e")]
+        changes = [complete(tasks[0], b"1"), after_error(tasks[1], "e", random=0.5), fail(tasks[2], "e")]
         assert await engine.apply(changes) == [True] * 3
         before = await engine.get([task_id(n) for n in range(3)])
         clock.advance(0.5)
@@ -130,7 +136,7 @@ class ChangeContract:
     ) -> None:
         policy = RetryPolicy(initial=4, multiplier=2, jitter=0, timeout_growth=1.5)
         await engine.add([new(max_retries=1, retry=policy, timeout=10.0)])
-        assert await engine.apply([after_error(await claim_one(engine), "boom", luck=0.5)]) == [True]
+        assert await engine.apply([after_error(await claim_one(engine), "boom", random=0.5)]) == [True]
         task = await stored(engine)
         assert (task.status, task.error, task.available_at) == (Status.PENDING, "boom", clock.now + 4)
         assert (task.timeout, task.time_limit) == (10, 15)
@@ -143,7 +149,7 @@ class ChangeContract:
         clock.advance(3.9)
         assert await claim(engine) == []
         clock.advance(0.1)
-        assert await engine.apply([after_error(await claim_one(engine), "again", luck=0.5)]) == [True]
+        assert await engine.apply([after_error(await claim_one(engine), "again", random=0.5)]) == [True]
         task = await stored(engine)
         assert (task.status, task.error, task.attempt, task.failures) == (Status.FAILED, "again", 2, 2)
         assert task.completed_at == clock.now
@@ -250,8 +256,8 @@ class ChangeContract:
         held = {task.id: task for task in await claim(engine, limit=6)}
         plain, late, ended, apart, done, lost = (held[task_id(number)] for number in range(6))
         changes = [
-            after_error(plain, "timed out after 3 s, says the handler", luck=0.5, after=0),
-            after_error(late, "e", kind=FailureKind.TIMEOUT, luck=0.5, after=0),
+            after_error(plain, "timed out after 3 s, says the handler", random=0.5, after=0),
+            after_error(late, "e", kind=FailureKind.TIMEOUT, random=0.5, after=0),
             fail(ended, "e", kind=FailureKind.TIMEOUT),
             set_apart(apart, "its worker died"),
             complete(done),
@@ -259,13 +265,13 @@ class ChangeContract:
         ]
         assert await engine.apply(changes) == [True] * 6
         clock.advance(60)
-        assert await engine.apply([expire(lost, luck=0.5, grace=0)]) == [True]
+        assert await engine.apply([expire(lost, random=0.5, grace=0)]) == [True]
         kinds = [(await stored(engine, number)).failure_kind for number in range(7)]
         assert kinds == ["error", "timeout", "timeout", "lost", None, "lost", "unknown_type"]
         clock.advance(60)
         again = {task.id: task for task in await claim(engine, limit=6)}
         assert again[task_id(1)].failure_kind is FailureKind.TIMEOUT
-        changes = [after_error(again[task_id(1)], "e", luck=0.5), complete(again[task_id(0)]), cancel(task_id(3))]
+        changes = [after_error(again[task_id(1)], "e", random=0.5), complete(again[task_id(0)]), cancel(task_id(3))]
         assert await engine.apply([*changes, replay(task_id(2))]) == [True] * 4
         kinds = [(await stored(engine, number)).failure_kind for number in range(4)]
         assert kinds == [None, "error", "timeout", "lost"]  # as `error`: kept by all that keep it
@@ -303,7 +309,7 @@ class ChangeContract:
         for limit in (10, 30):
             task = await claim_one(engine)
             assert task.time_limit == limit
-            await engine.apply([after_error(task, "boom", luck=0.5)])
+            await engine.apply([after_error(task, "boom", random=0.5)])
         assert await engine.apply([replay(task_id(0))]) == [True]
         task = await claim_one(engine)
         assert (task.timeout, task.time_limit, task.error) == (10, 10, "boom")

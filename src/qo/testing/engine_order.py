@@ -69,7 +69,7 @@ class ClaimOrderContract:
     async def test_a_run_at_in_the_past_costs_a_retry_nothing(self, engine: Engine, clock: ManualClock) -> None:
         await engine.add([new(priority=9, run_at=clock.now - 2 * _YEAR, max_retries=0)])
         clock.advance(5)
-        assert await engine.apply([after_error(await claim_one(engine), "e", luck=0)]) == [True]
+        assert await engine.apply([after_error(await claim_one(engine), "e", random=0)]) == [True]
         assert await engine.apply([replay(task_id(0))]) == [True]
         task = await stored(engine)
         assert (task.available_at, task.rank) == (clock.now, clock.now + 9 * 200)

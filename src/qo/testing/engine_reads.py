@@ -147,7 +147,7 @@ class ReadContract:
         held = {task.id: task for task in await claim(engine)}
         await engine.apply([release(held[task_id(name)]) for name in ("fresh", "released")])
         await engine.apply(
-            [after_error(held[task_id("failing")], "boom", luck=0.5), fail(held[task_id("ended")], "no")]
+            [after_error(held[task_id("failing")], "boom", random=0.5), fail(held[task_id("ended")], "no")]
         )
 
         async def found(**fields: Any) -> set[str]:
@@ -203,7 +203,7 @@ class ReadContract:
     async def test_history_tells_every_transition_in_order(self, engine: Engine, clock: ManualClock) -> None:
         await engine.add([new()])
         clock.advance(1)
-        await engine.apply([after_error(await claim_one(engine), "boom", luck=0.5)])
+        await engine.apply([after_error(await claim_one(engine), "boom", random=0.5)])
         clock.advance(2)
         await engine.apply([complete(await claim_one(engine, worker_id="w2"))])
         events = await engine.history(task_id(0))

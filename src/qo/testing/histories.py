@@ -99,18 +99,18 @@ class _History:
         assert await self.engine.apply(changes) == self.table.apply(changes, self.clock.now)
 
     def _change(self, task: Task) -> Change:
-        luck = self.dice.choice([0.25, 0.5, self.dice.random()])
-        started_at = self.dice.choice([None, self.clock.now - luck])
+        random = self.dice.choice([0.25, 0.5, self.dice.random()])
+        started_at = self.dice.choice([None, self.clock.now - random])
         return self.dice.choice(
             [
                 renew(task, 5.0, started_at=started_at),
                 complete(task, b'"r"', started_at=started_at),
                 fail(task, "e", started_at=started_at),
-                after_error(task, f"e{luck}", luck=luck),
-                after_error(task, "e", luck=luck, after=luck),
-                release(task, luck),
+                after_error(task, f"e{random}", random=random),
+                after_error(task, "e", random=random, after=random),
+                release(task, random),
                 release(task, None),
-                expire(task, luck=luck, grace=1.0),
+                expire(task, random=random, grace=1.0),
                 cancel(task.id),
                 replay(task.id),
                 retry_now(task.id),

@@ -18,7 +18,7 @@ from qo.backoff import Backoff
 from qo.clock import boot_clock
 from qo.engine import find_pages
 from qo.errors import StorageError
-from qo.ids import luck
+from qo.ids import random_fraction
 from qo.model import (
     LOST,
     Change,
@@ -127,7 +127,7 @@ def change_of(task: Task, report: CrashReport) -> Change:
     reason = f"{late}its worker process {report.cause}"
     is_known = len(report.suspects) == 1 or task.id in report.unreachable
     if (is_known and not report.is_uncertain) or lost_its_process(task):
-        return after_error(task, f"{LOST}{reason}", kind=FailureKind.LOST, luck=luck())
+        return after_error(task, f"{LOST}{reason}", kind=FailureKind.LOST, random=random_fraction())
     return set_apart(task, f"{reason} while {len(report.suspects)} tasks ran there")
 
 

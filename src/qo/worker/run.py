@@ -185,7 +185,7 @@ def describe(error: BaseException, summary: str = "") -> str:
     return kept.decode("utf-8", "ignore")
 
 
-def settlement(run: Run, outcome: RunOutcome, luck: Callable[[], float]) -> Change:
+def settlement(run: Run, outcome: RunOutcome, random: Callable[[], float]) -> Change:
     """The change that the outcome makes to the task, by the rules of the model."""
     task, started_at = run.task, run.started_at
     if outcome.handed_back:
@@ -196,4 +196,6 @@ def settlement(run: Run, outcome: RunOutcome, luck: Callable[[], float]) -> Chan
         return complete(task, outcome.result or b"null", started_at=started_at)
     if outcome.permanent:
         return fail(task, outcome.error, kind=outcome.kind, started_at=started_at)
-    return after_error(task, outcome.error, kind=outcome.kind, luck=luck(), after=outcome.after, started_at=started_at)
+    return after_error(
+        task, outcome.error, kind=outcome.kind, random=random(), after=outcome.after, started_at=started_at
+    )

@@ -9,7 +9,7 @@ from qo.backoff import Backoff
 from qo.clock import Clock
 from qo.engine import Engine
 from qo.errors import StorageError
-from qo.ids import luck
+from qo.ids import random_fraction
 from qo.model import Change, Status, Task
 from qo.transitions import Settlement, Transitions
 from qo.worker.registration import Registration
@@ -84,7 +84,7 @@ class Settler:
     async def _settle(self, reports: list[tuple[Run, RunOutcome]]) -> None:
         if not reports:
             return
-        changes = [settlement(run, outcome, luck) for run, outcome in reports]
+        changes = [settlement(run, outcome, random_fraction) for run, outcome in reports]
         answers = await self.apply(changes)
         settled = []
         for (run, outcome), change, landed in zip(reports, changes, answers, strict=True):

@@ -15,7 +15,7 @@ from qo.engines.object_per_task.keys import LATER, READY, SHARDS, Entry, KeyKind
 from qo.engines.object_per_task.layout import TasksLayout, TasksOptions
 from qo.engines.object_per_task.listed_entries import ListedEntries, PromotedEntries
 from qo.engines.parallel import in_parallel
-from qo.ids import luck
+from qo.ids import random_fraction
 from qo.model import ClaimRequest, eligibility, eligible, in_order, is_due
 
 _SCAN_LIFETIME = 1.0
@@ -37,7 +37,7 @@ class ShardScan:
         self.entries = entries
         self.cursors: dict[str, str] = dict.fromkeys(shards, "")  # without shards that are read completely
         self.lock = asyncio.Lock()  # claims of this process share the scan
-        first = int(luck() * len(shards))
+        first = int(random_fraction() * len(shards))
         self.order = shards[first:] + shards[:first]  # differs by scan and worker, to spread the load
 
     def is_fresh(self, now: float) -> bool:

@@ -8,7 +8,7 @@ from qo.engines.object_per_task.task_changes import TaskChanges
 from qo.engines.object_per_task.task_store import StoredTask, next_document
 from qo.engines.parallel import in_parallel
 from qo.errors import Conflict, StorageError
-from qo.ids import luck
+from qo.ids import random_fraction
 from qo.model import ClaimRequest, Status, Task, claim, eligible, in_order, is_due, lane_of
 
 _MAX_LOST = 2  # tasks lost to other workers before the listing is too old
@@ -49,7 +49,7 @@ class ClaimSpread:
 
 
 def shuffled(entries: list[Entry]) -> list[Entry]:
-    return sorted(entries, key=lambda _: luck())
+    return sorted(entries, key=lambda _: random_fraction())
 
 
 class TaskClaims:

@@ -23,7 +23,7 @@ from qo.engines.object_per_task.task_store import (
     with_successor,
 )
 from qo.errors import Conflict, DamagedTask, StorageError
-from qo.ids import luck
+from qo.ids import random_fraction
 from qo.model import FINISHED, Added, NewTask, Status, Task, admit, created
 
 _MAX_ATTEMPTS = 60
@@ -199,7 +199,7 @@ class TaskChanges:
 
 async def _pause(attempt: int) -> None:
     """The first retry after a conflict follows at once."""
-    await asyncio.sleep(_MAX_DELAY * luck() if attempt else 0.0)
+    await asyncio.sleep(_MAX_DELAY * random_fraction() if attempt else 0.0)
 
 
 def _too_busy(task_id: str) -> StorageError:

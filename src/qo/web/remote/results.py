@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from qo.codec import encode_value, from_json
 from qo.engine import Engine
 from qo.errors import InvalidTask
-from qo.ids import luck
+from qo.ids import random_fraction
 from qo.model import Change, Status, Task, after_error, check_id, check_number, check_size, complete, fail
 from qo.web.callers import Caller, Scope
 from qo.web.remote.checks import check_lease_id
@@ -100,7 +100,7 @@ def settlement(task: Task, result: Result, limit: int) -> Change:
         check_number("retry_after", result.retry_after)
     if not retriable:
         return fail(task, message)
-    return after_error(task, message, luck=luck(), after=result.retry_after)
+    return after_error(task, message, random=random_fraction(), after=result.retry_after)
 
 
 def _recorded(task: Task, change: Change, session: WorkerSession) -> Recorded:

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from qo.client import Client
 from qo.clock import Clock, boot_clock
 from qo.errors import StorageError
-from qo.ids import luck
+from qo.ids import random_fraction
 from qo.model import Change, FailureKind, Task, after_error
 
 REPORT_GRACE = 1.0  # seconds that a report may take beyond the time limit
@@ -91,4 +91,6 @@ class TimeLimits:
 
 
 def _timed_out(task: Task) -> Change:
-    return after_error(task, f"timed out after {task.time_limit:g} s", kind=FailureKind.TIMEOUT, luck=luck())
+    return after_error(
+        task, f"timed out after {task.time_limit:g} s", kind=FailureKind.TIMEOUT, random=random_fraction()
+    )
