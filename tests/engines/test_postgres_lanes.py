@@ -1,14 +1,13 @@
 """Lanes that no task uses are removed, and lanes with tasks never are."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import psycopg
 import pytest
 
-from qo.engines import examine
 from qo.engines.postgres import PostgresEngine
 from qo.engines.postgres.address import address_of
 from qo.errors import StorageError
@@ -17,24 +16,12 @@ from qo.testing import ManualClock
 from qo.testing.samples import claim, new, task_id
 from tests.conditions import until
 from tests.engines.damage import damage_postgres
-from tests.servers.postgres import PostgresServer, url
+from tests.engines.postgres_engines import clock, engine, url, wrong
+from tests.servers.postgres import PostgresServer
 
-__all__ = ["url"]  # a fixture
+__all__ = ["clock", "engine", "url"]  # fixtures
 
 Db = psycopg.Connection[Any]
-
-
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture
-async def engine(clock: ManualClock, url: str) -> AsyncIterator[PostgresEngine]:
-    engine = PostgresEngine(address_of(url), clock)
-    await engine.open()
-    yield engine
-    await engine.close()
 
 
 @pytest.fixture
@@ -42,10 +29,6 @@ def db(postgres: PostgresServer) -> Iterator[Db]:
     """Another connection to the tables of the engine."""
     with psycopg.connect(postgres.url(), autocommit=True) as db:
         yield db
-
-
-async def wrong(url: str) -> list[str]:
-    return [finding.detail for finding in await examine(url) if finding.ok is False]
 
 
 def types(db: Db) -> set[str]:

@@ -1,0 +1,45 @@
+"""An engine on the test server, for the files that test Postgres: fixtures, its pool, and what doctor finds."""
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from qo.engines import examine
+from qo.engines.postgres import PostgresEngine
+from qo.engines.postgres.address import address_of
+from qo.engines.postgres.pool import PostgresPool
+from qo.testing import ManualClock
+from qo.testing.samples import claim_request
+from tests.servers.postgres import url
+
+__all__ = ["url"]
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+async def engine(clock: ManualClock, url: str) -> AsyncIterator[PostgresEngine]:
+    engine = PostgresEngine(address_of(url), clock)
+    await engine.open()
+    yield engine
+    await engine.close()
+
+
+def pool(engine: PostgresEngine) -> PostgresPool:
+    assert engine._open_engine is not None
+    return engine._open_engine.pool
+
+
+async def wrong(url: str) -> list[str]:
+    return [finding.detail for finding in await examine(url) if finding.ok is False]
+
+
+async def until_claimed(engine: PostgresEngine) -> list[Any]:
+    asked = claim_request()
+    while not (tasks := await engine.claim(asked)):
+        await engine.wait(asked, 60)
+    return tasks
