@@ -35,7 +35,7 @@ from qo.worker.store_calls import abandon, ended
 
 log = logging.getLogger("qo.worker")
 _CLOSE_TIMEOUT = 1.0  # seconds for a monitor to give up its leadership, and for the store to close
-_AFTER_GRACE = 4.5  # seconds after the grace period; the supervisor kills the process half a second later
+_AFTER_GRACE = 4.5  # seconds after the grace period; the supervisor kills the process 2.5 s later
 _AFTER_ABORT = 2.5  # seconds after the second signal
 _AFTER_WORK = 5.0  # seconds for the program's atexit functions
 

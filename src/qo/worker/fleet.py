@@ -38,7 +38,7 @@ from qo.worker.worker_process import WorkerProcess
 log = logging.getLogger("qo.fleet")
 
 PIPE = "QO_FLEET_PIPE"  # environment variable with the descriptor of the child's end of the pipe
-KILL_DELAY = 5.0  # seconds after the grace period
+KILL_DELAY = 7.0  # seconds after the grace period; a child whose interpreter is not blocked ends itself before
 _ABORT_KILL_DELAY = 3.0  # seconds after the second signal
 _MAX_SILENCE = 1.0  # seconds without a heartbeat; the second signal kills a child that is silent for longer
 _LAST_REPORT_TIMEOUT = 3.0  # seconds for crash reports once all children have ended
