@@ -1,4 +1,4 @@
-// The object of a task in the layout `tasks`, as in qo/engines/object_per_task/task_document.py. Unknown fields are kept.
+// The object of a task in the layout `tasks`, as in qo/engines/object_per_task/task_store.py. Unknown fields are kept.
 
 import {parsed} from './checksum.js';
 import {eventOf, newWriteId} from './rules.js';
