@@ -39,7 +39,7 @@ class IndexedTable(Table):
         self.set_aside(task_id, problem)
 
     def _add(self, new: NewTask, now: float, lead: float) -> Added:
-        last = new.id if new.idempotency_key is None else self._followers.get(new.id, new.id)
+        last = self._last_id(new)
         if self._is_damaged(last):
             return Added(last, new=False)
         return super()._add(new, now, lead)
@@ -50,8 +50,12 @@ class IndexedTable(Table):
     def _delete(self, task_id: str) -> bool:
         if self._is_damaged(task_id):
             self.drop_note(note_name(task_id))
+            self._drop_follower(task_id)
             return True
         return super()._delete(task_id)
+
+    def _is_stored(self, task_id: str) -> bool:
+        return super()._is_stored(task_id) or self._is_damaged(task_id)
 
     def _is_damaged(self, task_id: str) -> bool:
         return task_id not in self.tasks and note_name(task_id) in self._notes

@@ -40,7 +40,7 @@ class Table:
         return [self._add(task, at, now - at) for task, at in zip(tasks, stamps(now, len(tasks)), strict=True)]
 
     def _add(self, new: NewTask, now: float, lead: float) -> Added:
-        last = new.id if new.idempotency_key is None else self._followers.get(new.id, new.id)
+        last = self._last_id(new)
         task = admit(self.tasks.get(last), new, now, lead=lead)
         if task is None or task.id in self.tasks:  # an earlier attempt of this submission created it
             return Added(last, new=False)
@@ -48,6 +48,14 @@ class Table:
         if task.id != new.id:
             self._followers[new.id] = task.id
         return Added(task.id, new=True)
+
+    def _last_id(self, new: NewTask) -> str:
+        """The id of the last task with the idempotency key of `new`, if it has followers."""
+        last = new.id if new.idempotency_key is None else self._followers.get(new.id, new.id)
+        return last if self._is_stored(last) else new.id
+
+    def _is_stored(self, task_id: str) -> bool:
+        return task_id in self.tasks
 
     def claim(self, request: ClaimRequest, now: float) -> list[Task]:
         if request.is_repeat and (
@@ -94,8 +102,11 @@ class Table:
         if task is None or task.status not in FINISHED:
             return False
         self._remove(task)
-        self._followers = {first: last for first, last in self._followers.items() if last != task_id}
+        self._drop_follower(task_id)
         return True
+
+    def _drop_follower(self, task_id: str) -> None:
+        self._followers = {first: last for first, last in self._followers.items() if last != task_id}
 
     def get(self, ids: Sequence[str]) -> list[Task | None]:
         return [self.tasks.get(task_id) for task_id in ids]

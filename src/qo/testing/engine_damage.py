@@ -1,5 +1,7 @@
 """What every engine promises about a stored task that is damaged: everything else goes on."""
 
+from typing import Any
+
 import pytest
 
 from qo.client import Client
@@ -9,7 +11,7 @@ from qo.errors import DamagedTask
 from qo.model import Filter, Status, Task, complete, cursor, fail
 from qo.monitor import Monitor, MonitorSettings
 from qo.testing.clock import ManualClock
-from qo.testing.samples import claim, new, task_id
+from qo.testing.samples import claim, claim_one, new, task_id
 
 BAD = 2
 HEALTHY = [task_id(n) for n in range(5) if n != BAD]
@@ -74,6 +76,21 @@ class DamageContract:
         assert await engine.add([new(BAD)]) == [(task_id(BAD), True)]
         assert [task.id for task in await _claim_all(engine, limit=10)] == [task_id(BAD)]
         assert await engine.delete([task_id(BAD)]) == [False]
+
+    async def test_a_key_whose_last_task_was_damaged_and_deleted_makes_the_next_one(
+        self, engine: Engine, clock: ManualClock
+    ) -> None:
+        keyed: dict[str, Any] = {"idempotency_key": "k", "window": 10.0}
+        await engine.add([new(**keyed)])
+        await engine.apply([complete(await claim_one(engine))])
+        clock.advance(10)
+        assert await engine.add([new(next_id=task_id(1), **keyed)]) == [(task_id(1), True)]
+        await self.damage(engine, task_id(1))
+        assert await engine.add([new(next_id=task_id(2), **keyed)]) == [(task_id(1), False)]
+        await Client(engine, clock=clock).delete(task_id(1))
+        clock.advance(10)
+        assert await engine.add([new(next_id=task_id(3), **keyed)]) == [(task_id(3), True)]
+        assert [task.id for task in await _claim_all(engine, limit=10)] == [task_id(3)]
 
     async def test_a_damaged_task_that_nobody_has_met_yet_is_deleted_by_its_id(
         self, engine: Engine, clock: ManualClock

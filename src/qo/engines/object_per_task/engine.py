@@ -91,8 +91,8 @@ class ObjectPerTaskEngine(Engine):
     async def _add(self, new: NewTask, at: float, *, lead: float) -> Added:
         try:
             return await self._changes.add(new, at, lead=lead)
-        except DamagedTask:  # the damaged task keeps its id, and the others are added
-            return Added(new.id, new=False)
+        except DamagedTask as damaged:  # it keeps its id, and the others are added
+            return Added(damaged.task_id or new.id, new=False)
 
     async def claim(self, request: ClaimRequest) -> list[Task]:
         return await self._hand_backs.claim(self._claim(request))

@@ -49,9 +49,6 @@ class ObjectTable(IndexedTable):
         # A writer that does not know followers may have deleted the last task under a key.
         self._followers = {first: last for first, last in head.followers.items() if self._is_stored(last)}
 
-    def _is_stored(self, task_id: str) -> bool:
-        return task_id in self.tasks or self._is_damaged(task_id)
-
     def _load(self, texts: list[bytes], known: "ObjectTable | None") -> None:
         decoded = known._decoded() if known else {}  # noqa: SLF001 - another table of the same class
         for text in texts:
