@@ -18,6 +18,7 @@ class _Odd(MemoryEngine):
     default_retention = 7.0
     shards = "0f"
     is_remote = True
+    registers_consumers = False
 
 
 def test_a_forwarding_engine_forwards_every_member_of_the_port() -> None:
@@ -30,7 +31,7 @@ def test_a_measured_engine_has_the_facts_of_the_one_it_measures() -> None:
     odd = _Odd()
     measured = Measured(odd, Meters())
     facts = [name for name, member in vars(Engine).items() if isinstance(member, property)]
-    assert {"payload_limit", "default_retention", "shards", "is_remote"} <= set(facts)
+    assert {"payload_limit", "default_retention", "shards", "is_remote", "registers_consumers"} <= set(facts)
     assert [getattr(measured, fact) for fact in facts] == [getattr(odd, fact) for fact in facts]
 
 

@@ -1,13 +1,21 @@
 """Clients that call `dequeue` register what they take, cheaply, and never fail because of it."""
 
 from collections import Counter
+from pathlib import Path
+from typing import Literal
 
+import pytest
+
+from qo.buckets.memory import MemoryBucket
 from qo.client import Client
+from qo.engines import open_engine
 from qo.engines.memory import MemoryEngine
+from qo.engines.sqlite_object.engine import KEY
 from qo.errors import Refused
 from qo.handled_types import CONSUMERS, ConsumerRegistration, find_unhandled, read_consumers
 from qo.model import Note
 from qo.notes import KNOWN_TYPES, KnownTypes, read
+from qo.s3_store import S3Store
 from qo.testing import ManualClock
 from tests.conditions import until
 
@@ -107,3 +115,24 @@ async def test_what_a_client_takes_is_handled_until_it_is_silent() -> None:
             await until(lambda lanes: unhandled_are(engine, clock, lanes), expected)
         clock.advance(91)
         assert await find_unhandled(engine, clock.now) == {("mine", "t"): 2, ("mine", "u"): 2}
+
+
+@pytest.mark.parametrize("mode", ["durable", "local"])
+async def test_an_idle_dequeue_of_an_s3_store_writes_nothing(mode: Literal["durable", "local"]) -> None:
+    """Such a write would conflict with those of other processes, and prolong the ownership of a local store."""
+    bucket = MemoryBucket(ManualClock())
+    async with await S3Store.create(bucket) as producer:
+        await producer.enqueue("t", queue="other")
+    before = await bucket.get(KEY)
+    async with await S3Store.create(bucket, mode=mode) as idle:
+        assert await idle.dequeue("t", queue="jobs") == []
+    assert before and await bucket.get(KEY) == before
+    async with await S3Store.create(bucket, mode=mode) as busy:
+        assert len(await busy.dequeue()) == 1
+    async with await S3Store.create(bucket) as reader:
+        assert [await reader.engine.read_note(name) for name in (CONSUMERS, KNOWN_TYPES)] == [None, None]
+
+
+@pytest.mark.parametrize(("mode", "registers"), [("durable", True), ("local", False)])
+def test_only_clients_of_stores_in_mode_local_do_not_register(tmp_path: Path, mode: str, *, registers: bool) -> None:
+    assert open_engine(f"file://{tmp_path}?layout=sqlite&mode={mode}").registers_consumers is registers

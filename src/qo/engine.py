@@ -81,6 +81,14 @@ class Engine(Protocol):
         """Whether `add_directly` can be called."""
         return False
 
+    @property
+    def registers_consumers(self) -> bool:
+        """Whether a client that dequeues registers what it takes (handled_types.py).
+
+        Not where a write between two calls of a client could fail the calls of another process.
+        """
+        return True
+
     async def open(self) -> None:
         """Connect, and create what is missing. A second call has no effect."""
 

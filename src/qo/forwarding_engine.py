@@ -39,6 +39,10 @@ class ForwardingEngine(Engine):
         is_left = own.add is ForwardingEngine.add or own.add_directly is not ForwardingEngine.add_directly
         return is_left and self.engine.adds_directly
 
+    @property
+    def registers_consumers(self) -> bool:
+        return self.engine.registers_consumers
+
     def add_directly(self, tasks: Sequence[NewTask]) -> list[Added]:
         return self.engine.add_directly(tasks) if self.adds_directly else super().add_directly(tasks)
 

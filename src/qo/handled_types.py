@@ -61,7 +61,7 @@ class ConsumerRegistration:
     def register(self, queue: str, type_: str) -> None:
         """Register that this client takes tasks of this queue and type; empty: of all."""
         key = f"{queue}/{type_}"
-        if self._clock() < self._due_at.get(key, float("-inf")):
+        if not self._engine.registers_consumers or self._clock() < self._due_at.get(key, float("-inf")):
             return
         if len(self._due_at) >= _MAX_REMEMBERED:
             self._due_at.clear()
@@ -73,7 +73,7 @@ class ConsumerRegistration:
     def make_known(self, types: Iterable[str]) -> None:
         """Add types that this client has taken or asked for to the known types."""
         new = set(types) - self._known
-        if not new:
+        if not new or not self._engine.registers_consumers:
             return
         if len(self._known) >= _MAX_REMEMBERED:
             self._known.clear()

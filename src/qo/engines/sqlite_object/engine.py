@@ -64,9 +64,16 @@ class SqliteObjectEngine(TableEngine):
                 bucket, key, self._clock, timer, retry_timeout=retry_timeout, retries_conflicts=retries_conflicts
             )
         )
+        # A registration would prolong the ownership of a local store. Without retries, it would fail calls of other
+        # processes.
+        self._registers_consumers = mode is DurabilityMode.DURABLE and retries_conflicts
         self._poller = ClaimPoller(self._clock)
         self._damage_log = DamageLog()
         self._hand_backs = HandBacks(self.apply)
+
+    @property
+    def registers_consumers(self) -> bool:
+        return self._registers_consumers
 
     @property
     def lost(self) -> int:
