@@ -1,11 +1,13 @@
 """What every engine promises about claiming."""
 
 import asyncio
+from collections.abc import Coroutine, Generator
+from typing import Any, cast
 
 import pytest
 
 from qo.engine import Engine
-from qo.model import AGEING, Status, release
+from qo.model import AGEING, Status, Task, release
 from qo.testing.clock import ManualClock
 from qo.testing.samples import claim, claim_one, claim_request, new, stored, task_id
 
@@ -119,3 +121,46 @@ class ClaimContract:
             while not (tasks := await claim(engine)):
                 await engine.wait(claim_request(), 0.05)
         assert [(task.id, task.failures) for task in tasks] == [(task_id(0), 0)]
+
+    async def test_a_claim_whose_caller_leaves_as_its_answer_arrives_hands_its_tasks_back(self, engine: Engine) -> None:
+        for n in range(3):
+            await engine.add([new(n)])
+            leaving = asyncio.create_task(_Leaving(engine.claim(claim_request(lease=600)), n).run())
+            (left,) = await asyncio.gather(leaving, return_exceptions=True)
+            if isinstance(left, list):  # it awaited fewer futures
+                assert await engine.apply([release(task) for task in left]) == [True] * len(left)
+        tasks: list[Task] = []
+        async with asyncio.timeout(20):
+            while len(tasks) < 3:
+                await engine.wait(claim_request(), 0.05)
+                tasks += await claim(engine)
+        assert sorted((task.id, task.failures) for task in tasks) == [(task_id(n), 0) for n in range(3)]
+
+
+class _Leaving:
+    """A call whose caller is cancelled when the future that it awaits as number `n` is done, before it resumes."""
+
+    def __init__(self, call: Coroutine[Any, Any, list[Task]], n: int) -> None:
+        self._call, self._n = call, n
+
+    async def run(self) -> list[Task]:
+        return await self
+
+    def __await__(self) -> Generator[Any, Any, list[Task]]:
+        caller = asyncio.current_task()
+        assert caller is not None
+        steps, error, left = self._call.__await__(), None, self._n
+        while True:
+            try:
+                future = next(steps) if error is None else steps.throw(error)
+            except StopIteration as end:
+                return cast("list[Task]", end.value)
+            if future is not None:
+                if left == 0:
+                    future.add_done_callback(lambda _: caller.cancel())  # called before the one that resumes the caller
+                left -= 1
+            try:
+                error = None
+                yield future
+            except BaseException as thrown:  # noqa: BLE001 - the call gets it
+                error = thrown

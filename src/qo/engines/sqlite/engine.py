@@ -195,7 +195,19 @@ class SqliteEngine(TableEngine):
     async def _write(
         self, work: Callable[[SqliteTable], Answer], abandoned: Callable[[Answer], None] | None = None
     ) -> Answer:
-        return await around_damage(lambda: self._opened().writer.submit(work, abandoned), self._set_aside)
+        return await around_damage(lambda: self._submit(work, abandoned), self._set_aside)
+
+    async def _submit(
+        self, work: Callable[[SqliteTable], Answer], abandoned: Callable[[Answer], None] | None
+    ) -> Answer:
+        done: asyncio.Future[Answer] = self._opened().writer.submit(work, abandoned)
+        try:
+            return await done
+        except asyncio.CancelledError:
+            if abandoned is not None and done.done() and not done.cancelled() and done.exception() is None:
+                # The caller was cancelled after the answer was set. `claim` must leave `_repeating` first.
+                done.get_loop().call_soon(abandoned, done.result())
+            raise
 
     async def _set_aside(self, bad: list[BadRow]) -> None:
         self._damage_log.report(await self._opened().writer.submit(lambda table: table.set_aside(bad)))
