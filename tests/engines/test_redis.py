@@ -292,47 +292,6 @@ async def test_a_claim_costs_as_much_with_many_lanes_as_with_few(
     assert await commands() <= 1.5 * few
 
 
-@pytest.mark.parametrize("format_", [2, 3])
-async def test_a_queue_of_an_earlier_format_is_migrated(redis_server: Server, clock: ManualClock, format_: int) -> None:
-    """Before format 4 ready tasks were ids. Before format 3 there were no heads, and one set of all lanes."""
-    url = fresh(redis_server)
-    async with opened(url, clock) as engine:
-        await engine.add([new(n, type=f"t{n % 3}") for n in range(9)] + [new("later", delay=60.0)])
-        await engine.apply([complete(task, b"1") for task in await claim(engine, limit=2)])
-        tag = f"{{{engine.address.prefix}}}:"
-    with contextlib.closing(Redis(port=redis_server.port)) as client:
-        lanes = [lane for key in client.scan_iter(f"{tag}lanes:*") for lane in client.zrange(key, 0, -1)]
-        _cut_members(client, f"{tag}ready:*", 0)
-        if format_ == 2:
-            for part in ("lanes:*", "head", "promoted:*", "unpromoted:*", "needs", "typed:*"):
-                for key in client.scan_iter(tag + part):
-                    client.delete(key)
-            for lane in ('["q","gone",[],6]', *lanes):
-                client.sadd(f"{tag}lanes", str(lane, "utf-8") if isinstance(lane, bytes) else str(lane))
-            client.set(f"{tag}lanes:tag", "x")
-        else:
-            _cut_members(client, f"{tag}*promoted:*", 8)
-            heads: Any = client.hgetall(f"{tag}head")
-            client.hset(f"{tag}head", mapping={lane: head[:9] + head[17:] for lane, head in heads.items()})
-        client.hset(f"{tag}format", mapping={"format": format_, "since": format_})
-        async with opened(url, clock) as engine:
-            assert client.hget(f"{tag}format", "format") == b"4"
-            assert not client.exists(f"{tag}lanes", f"{tag}lanes:tag")
-            assert sum((await engine.count()).values()) == len(await engine.find(Filter(), limit=99)) == 10
-            assert [task.id for task in await claim(engine, limit=9)] == [task_id(n) for n in range(2, 9)]
-            clock.advance(60)
-            assert [task.id for task in await claim(engine)] == [task_id("later")]
-
-
-def _cut_members(client: Redis, keys: str, start: int) -> None:
-    """Remove the eight bytes of the creation time from the members of sorted sets."""
-    for key in client.scan_iter(keys):
-        members: Any = client.zrange(key, 0, -1, withscores=True)
-        for member, score in members:
-            client.zrem(key, member)
-            client.zadd(key, {member[:start] + member[start + 8 :]: score})
-
-
 async def test_a_damaged_task_that_becomes_due_while_a_worker_waits_is_set_aside(
     engine: RedisEngine, clock: ManualClock
 ) -> None:

@@ -14,6 +14,7 @@ from qo.errors import Refused, StorageError
 from qo.model import ANY, NEW, Status
 from qo.monitor import Monitor
 from qo.notes import TOKENS
+from tests.engines.redis_engines import write_format_3
 from tests.servers.redis import Server
 
 DOCS = Path(__file__).parents[2] / "docs" / "servers.md"
@@ -120,3 +121,23 @@ async def test_a_user_is_refused_the_operations_of_higher_users(login: Callable[
             ):
                 with pytest.raises(driver.exceptions.NoPermissionError):
                     db.execute_command(*command.split())
+
+
+@pytest.mark.parametrize("name", ["qo-producer", "qo-reader"])
+async def test_a_user_who_may_not_migrate_a_queue_changes_nothing(
+    login: Callable[[str], str], redis_server: Server, name: str
+) -> None:
+    async with qo.connect(login("qo-admin")) as queue:
+        submitted = [(await queue.enqueue("work", n)).id for n in range(5)]
+    with driver.Redis(port=redis_server.port) as db:
+        write_format_3(db, "{roles}:")
+        before = {key: db.dump(key) for key in db.keys("{roles}:[^r]*") + db.keys("{roles}:ready*")}
+        for _ in range(2):
+            with pytest.raises(Refused, match="run qo migrate as a user"):
+                async with qo.connect(login(name)):
+                    pass
+        assert {key: db.dump(key) for key in db.keys("{roles}:[^r]*") + db.keys("{roles}:ready*")} == before
+    async with qo.connect(login("qo-worker")) as queue:
+        assert [task.id for task in await queue.dequeue("work", batch_size=9)] == submitted
+    async with qo.connect(login("qo-producer")) as queue:
+        await queue.enqueue("work")

@@ -17,6 +17,7 @@ _ADVICE = (  # by error code
     ("WRONGPASS", _WRONG_LOGIN),
     ("NOPERM", _MISSING_RIGHTS),
     ("ACL failure in script", _MISSING_RIGHTS),
+    ("QOMIGRATE", "it must be migrated before it can be used"),
     ("BUSY", "another client's script blocks it; try again, or run SCRIPT KILL"),
 )
 _FINAL = ("NOAUTH", "WRONGPASS", "NOPERM", "ACL failure in script")  # a retry gets the same error

@@ -5,7 +5,6 @@ again. So a call returns the true answer, or raises OutcomeUnknown.
 """
 
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from functools import cache
 from hashlib import sha1
 from importlib.resources import files
@@ -19,7 +18,7 @@ from qo.damage import Damage, DamageLog, encode_damage
 from qo.engines.redis.direct_pool import DirectPool
 from qo.engines.redis.pool import Doubtful, RedisPool, Unsent
 from qo.engines.redis.task_fields import STATUSES
-from qo.errors import OutcomeUnknown, StorageError
+from qo.errors import NewerFormat, OutcomeUnknown, Refused, StorageError
 from qo.formats import Format, check_format, format_of
 from qo.model import Status
 
@@ -30,10 +29,12 @@ _RETRY_DEADLINE = 6.0  # seconds to find out what became of a call; receipts are
 _MIN_RETRY_DELAY, _MAX_RETRY_DELAY = 0.02, 0.5
 _MAX_EXCHANGE_SIZE = 4 << 20  # bytes, so that a slow network can carry them within the response timeout
 _LANES_PER_COUNT = 500  # more in one script would block the server for too long
+_LANES_PER_PAGE, _TASKS_PER_STEP = 100, 1000  # of a migration; likewise
 _READ_ONLY = {"get", "find", "count"}
 _FAST_PATHS = {"add": "single_add"}  # run before the prelude, and end the script or leave everything to it
 _LIBRARIES = {  # in order, with the scripts that use them; every script uses the prelude
     "heads": {"add", "apply", "claim", "set_aside", "migrate"},
+    "current": {"add", "apply", "claim", "set_aside"},
     "merge": {"claim", "find"},
 }
 
@@ -165,11 +166,53 @@ class ScriptRunner:
             check_format(queue, _format(fields), FORMAT)
 
     async def migrate(self) -> None:
-        """Bring a queue of no format, or of an older one, to this one. If that is refused, the next write does it."""
-        (stored,) = await self.send(("HGET", f"{self._key}:format", "format"))
-        if stored is None or (isinstance(stored, bytes) and int(stored) < FORMAT):
-            with suppress(StorageError):
-                await self.run("migrate")
+        """Bring a queue of an earlier format to this one, in short steps that other processes may repeat or continue.
+
+        If a queue is new and this user may not write its format, the first write reports that.
+        """
+        (stored,) = await self.send(("HMGET", f"{self._key}:format", "format", "migrating"))
+        if isinstance(stored, RedisError):
+            return  # as in `check_format`
+        format_, migrating = stored
+        if format_ is not None and (int(format_) > FORMAT or (int(format_) == FORMAT and migrating is None)):
+            return
+        try:
+            has_lanes = await self.begin_migration()
+        except StorageError:
+            if format_ is None:
+                return
+            raise
+        if has_lanes:
+            await self._convert_lanes("SSCAN", ":lanes", fields=1)
+            await self._convert_lanes("HSCAN", ":head", fields=2)
+            await self.run("migrate", "end")
+
+    async def begin_migration(self) -> bool:
+        """Keep older builds out. Returns whether there are lanes to convert."""
+        try:
+            return bool(await self.run("migrate", "begin"))
+        except NewerFormat:
+            raise
+        except Refused as error:
+            raise Refused(
+                f"{error}; the queue has the format of an earlier qo, which this user may not change:"
+                " run qo migrate as a user who may (qo-admin or qo-worker), then start this process again"
+            ) from error
+
+    async def _convert_lanes(self, scan: str, key: str, *, fields: int) -> None:
+        """Convert the lanes that a key names; a scan returns each of them with so many fields."""
+        page = b"0"
+        while True:
+            (reply,) = await self.send((scan, f"{self._key}{key}", page, "COUNT", _LANES_PER_PAGE))
+            if isinstance(reply, RedisError):
+                raise self._pool.error(reply)
+            page, lanes = reply[0], reply[1][::fields]
+            cursor = b"0"
+            while lanes:
+                done, cursor = await self.run("migrate", "convert", _TASKS_PER_STEP, cursor, *lanes[:_LANES_PER_PAGE])
+                lanes = lanes[done:]
+            if page == b"0":
+                return
 
 
 def _format(fields: list[bytes]) -> Format:

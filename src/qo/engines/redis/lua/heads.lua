@@ -74,36 +74,3 @@ end
 local function refresh_heads(lanes)
   for lane in pairs(lanes) do refresh_head(lane) end
 end
-
--- Before format 4 the members of :ready were ids.
-local function add_creation_times(lane)
-  local key = PREFIX .. ':ready:' .. lane
-  local members = call('ZRANGE', key, 0, -1, 'WITHSCORES')
-  for i = 1, #members, 2 do
-    local id, s = members[i], call('HGET', task_key(members[i]), 's')
-    local t = s and decode_state(s)
-    local created_at = t and t.created_at or tonumber(call('ZSCORE', listed_key(PENDING, lane), id) or 0)
-    call('ZREM', key, id)
-    call('ZADD', key, members[i + 1], ready_member(created_at, id))
-  end
-end
-
--- Migrate a queue of an older format. Before format 3 there were no heads, and one set of all lanes.
-if not stored_format[2] or tonumber(stored_format[2]) < FORMAT then
-  for _, lane in ipairs(call('SMEMBERS', PREFIX .. ':lanes')) do
-    for status = 0, 5 do
-      local newest = call('ZRANGE', listed_key(status, lane), -1, -1, 'WITHSCORES')
-      if newest[2] then call('ZADD', lanes_key(status), newest[2], lane) end
-    end
-    add_creation_times(lane)
-    refresh_head(lane)
-  end
-  if stored_format[2] == '3' then
-    for _, lane in ipairs(call('HKEYS', HEADS)) do
-      add_creation_times(lane)
-      refresh_head(lane)
-    end
-  end
-  call('DEL', PREFIX .. ':lanes', PREFIX .. ':lanes:tag')
-  call('HSET', PREFIX .. ':format', 'format', FORMAT, 'since', {since}, 'qo', '{qo}')
-end

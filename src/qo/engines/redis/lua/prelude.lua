@@ -17,7 +17,8 @@
 --     :notes                   hash    name -> version, a space, data
 --     :admin, :audit           hash    the same for notes whose names begin with admin/ or audit/, so that ACLs can keep
 --                                      roles out of these keys. No other key begins with `:a`
---     :format                  hash    format, since, qo: which builds may use this queue (docs/formats.md)
+--     :format                  hash    format, since, qo: which builds may use this queue (docs/formats.md); migrating, while a process
+--                                      converts it: see migrate.lua
 --     :fence                   string  written after each write that replicas must confirm (replication.py)
 --     :news                    channel [seconds until the next task is due or null, [lanes that now have ready tasks]]
 --
@@ -31,7 +32,7 @@ local function newer_format_error()
   return redis.error_reply('QOFORMAT this queue was written by a newer qo; use qo '
     .. (call('HGET', PREFIX .. ':format', 'qo') or '') .. ' or newer')
 end
-local stored_format = call('HMGET', PREFIX .. ':format', 'since', 'format')
+local stored_format = call('HMGET', PREFIX .. ':format', 'since', 'format', 'migrating')
 if stored_format[1] and tonumber(stored_format[1]) > FORMAT then return newer_format_error() end
 local RECEIPT_TTL = 30 -- seconds; longer than callers repeat a write
 
