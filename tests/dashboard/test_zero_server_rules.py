@@ -34,6 +34,7 @@ from qo.model import (
     due_at,
     fail,
     replay,
+    with_kind,
 )
 from qo.stats.archive import note_name
 from qo.testing import ManualClock
@@ -120,7 +121,7 @@ async def test_a_checksum_is_the_one_python_writes_and_checks(modules: Page) -> 
     assert await call(modules, "checksum.js", "m.parsed(argument)", "[1]") == [1], "one without a checksum is read"
 
 
-async def test_a_page_refuses_a_document_whose_checksum_is_not_its_own(modules: Page) -> None:
+async def test_a_page_refuses_a_document_whose_checksum_does_not_match(modules: Page) -> None:
     right = [sealed(text.encode()).decode() for text in ('{"a":1}', '{"a":"\u00fc"}')]
     flipped = right[0][:-1] + (" " if right[0].endswith("\t") else "\t")  # a bit of the checksum itself
     wrong = [right[0].replace("1", "3"), right[1].replace("\u00fc", "\u00fd"), flipped]
@@ -147,6 +148,12 @@ async def test_what_a_document_leaves_out_is_what_python_fills_in(modules: Page)
     least = Task(id=new_id(), queue="q", type="t", available_at=1.0, created_at=1.0, updated_at=1.0, rank=1.0)
     needed = {name: plain(least)[name] for name in (field.name for field in fields(Task) if field.required)}
     assert await call(modules, "rules.js", "m.whole(argument)", needed) == plain(least)
+
+
+async def test_errors_without_a_kind_are_read_as_python_reads_them(modules: Page) -> None:
+    old = [replace(TASKS[0], error=error, failure_kind=None) for error in ("boom", "lost: the process died", None)]
+    ours = await call(modules, "rules.js", "argument.map(m.whole)", [plain(task) for task in old])
+    assert ours == [plain(with_kind(task)) for task in old]
 
 
 async def test_tasks_look_as_python_shows_them_and_never_show_a_lease(modules: Page) -> None:

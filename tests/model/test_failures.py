@@ -4,7 +4,21 @@ import pytest
 from msgspec.structs import replace
 
 from qo.codec import decode_task, encode_task
-from qo.model import FailureKind, Status, Task, apply, archive, cancel, ended_because, fail, kind_of, with_kind
+from qo.model import (
+    FailureKind,
+    Status,
+    Task,
+    after_expiry,
+    apply,
+    archive,
+    cancel,
+    ended_because,
+    fail,
+    kind_of,
+    lost_its_process,
+    set_apart,
+    with_kind,
+)
 from qo.model.life_cycle import NOW, sample
 
 
@@ -56,6 +70,17 @@ def test_errors_without_a_kind_are_read_as_errors_and_kinds_without_an_error_are
     assert decode_task(encode_task(replace(failed(), failure_kind=None))).failure_kind is FailureKind.ERROR
     assert decode_task(encode_task(replace(failed(), error=None))).failure_kind is None
     assert kind_of(None, None) is None
+
+
+def test_a_lost_process_is_recognised_in_an_error_without_a_kind() -> None:
+    """Otherwise a task that killed its process before an upgrade would run beside others again."""
+    task = sample(Status.RUNNING)
+    for change in (set_apart(task, "its process died"), after_expiry(task, random=0.0)):
+        old = apply(task, replace(change, failure_kind=None), NOW)
+        assert old is not None and old.error is not None
+        assert lost_its_process(decode_task(encode_task(replace(old, failure_kind=None))))
+    named = replace(failed(FailureKind.ERROR), error="lost: the keys of the car")
+    assert decode_task(encode_task(named)).failure_kind is FailureKind.ERROR
 
 
 def test_a_kind_of_a_newer_build_is_read_as_an_error() -> None:

@@ -40,7 +40,6 @@ from qo.model.check import (
 from qo.model.claim_request import EXPIRY_GRACE, LEASE, ClaimRequest, eligibility, eligible
 from qo.model.event import Event, event_of
 from qo.model.failures import (
-    LOST,
     after_error,
     after_expiry,
     ended_because,
@@ -86,6 +85,7 @@ from qo.model.retry import DEFAULT_POLICY, SLOW_POLICY, RetryPolicy
 from qo.model.table import Added, Table, count_key
 from qo.model.task import (
     FINISHED,
+    LOST,
     MAX_RETRIES,
     TIMEOUT,
     UNFINISHED,

@@ -1,10 +1,8 @@
 """Changes after a failed attempt: retry, fail permanently, or run alone."""
 
 from qo.model.change import Change, Guard
-from qo.model.task import LONGEST, FailureKind, Status, Task
+from qo.model.task import LONGEST, LOST, FailureKind, Status, Task
 from qo.model.text import storable_text
-
-LOST = "lost: "  # how the error of a lost attempt begins, for people; its kind is `FailureKind.LOST`
 
 
 def lost_its_process(task: Task) -> bool:

@@ -13,6 +13,7 @@ LATEST = 253_402_300_799.0  # the last instant that ISO 8601 can express: the en
 TIMEOUT = 300.0  # seconds for the first attempt
 MAX_RETRIES = 3
 WINDOW = 86_400.0  # seconds for which an idempotency key is unique
+LOST = "lost: "  # how the error of a lost attempt begins; its kind is `FailureKind.LOST`
 _STAMP_INTERVAL = 3e-6  # seconds between the tasks of a batch; large enough to keep strict ranks distinct
 
 
@@ -138,7 +139,11 @@ class Task(Struct, frozen=True, kw_only=True, gc=False):
 
 def kind_of(error: str | None, kind: FailureKind | None) -> FailureKind | None:
     """The kind that belongs to an error. Older versions write errors without kinds, and keep kinds without errors."""
-    return None if error is None else kind or FailureKind.ERROR
+    if error is None:
+        return None
+    if kind is None and error.startswith(LOST):  # stored before tasks had the field; then the text was the only sign
+        return FailureKind.LOST
+    return kind or FailureKind.ERROR
 
 
 def with_kind(task: Task) -> Task:

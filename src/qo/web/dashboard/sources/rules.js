@@ -39,7 +39,13 @@ const DEFAULTS = {
 
 export function whole(task) {
   const made = {...DEFAULTS, ...task};
-  return {...made, failure_kind: made.error === null ? null : (made.failure_kind ?? 'error')}; // older builds wrote none
+  return {...made, failure_kind: kindOf(made.error, made.failure_kind)};
+}
+
+/** As `kind_of` in qo/model/task.py: older versions write errors without kinds. */
+function kindOf(error, kind) {
+  if (error === null) return null;
+  return kind ?? (String(error).startsWith('lost: ') ? 'lost' : 'error');
 }
 
 /** The changed task, or null if the status does not allow the action. */
