@@ -568,3 +568,21 @@ async def test_a_lane_removed_between_two_claims_does_no_harm(
         assert (await claim_one(other)).id == task_id(2)
     finally:
         await other.close()
+
+
+async def test_a_lane_removed_while_its_last_task_is_read_does_no_harm(engine: SqliteEngine) -> None:
+    await engine.add([new(0, type="gone"), new(1, type="kept")])
+    task = await claim_one(engine, types=("gone",))
+    await engine.apply([complete(task)])
+    loop, deleted = asyncio.get_running_loop(), list[bool]()
+
+    def delete(event: dict[str, Any]) -> None:
+        if "FROM lanes" in event["sql"] and not deleted:
+            deleted.extend(asyncio.run_coroutine_threadsafe(engine.delete([task.id]), loop).result(20))
+
+    connection(engine, 1).trace_v2(apsw.SQLITE_TRACE_STMT, delete)
+    (found,) = await engine.get([task.id])
+    connection(engine, 1).trace_v2(0, None)
+    assert deleted == [True]
+    assert found is not None and found.type == "gone"
+    assert await engine.get([task.id]) == [None]

@@ -27,7 +27,9 @@ class SqliteReader:
         self._lanes = SqliteLanes(db)
 
     def get(self, ids: Sequence[str]) -> list[Task | None]:
-        found = {task.id: task for task in read_tasks(self._db, BY_ID, list(ids), self._lanes).values()}
+        with self._db:  # one snapshot for tasks and lanes: a lane is removed with its last task
+            tasks = read_tasks(self._db, BY_ID, list(ids), self._lanes).values()
+        found = {task.id: task for task in tasks}
         return [found.get(task_id) for task_id in ids]
 
     def find(self, where: Filter, limit: int, start: Position | None, now: float) -> list[Task]:
