@@ -4,7 +4,7 @@ import os
 import sys
 from pathlib import Path
 
-from qo.clock import Clock
+from qo.clock import Clock, boot_clock
 from qo.engines.sqlite.file_locks import FileLocks, identity
 from qo.errors import OutcomeUnknown, StorageError
 
@@ -14,6 +14,9 @@ _SETTLED_AFTER = 3.0
 # POSIX: creating, deleting or renaming a file sets the time of change of its folder. No program can set that back,
 # unlike the time of modification.
 _FOLDERS_RECORD_CHANGES = sys.platform != "win32"
+# Seconds after which the files are checked even if their folder seems unchanged: some file systems (FUSE, vfat) do not
+# record its changes, and a mount over a file does not change it.
+_CHECK_INTERVAL = 1.0
 
 _FolderState = tuple[int, int, int]  # device, inode and time of change
 
@@ -21,17 +24,18 @@ _FolderState = tuple[int, int, int]  # device, inode and time of change
 class OpenFile:
     """Detects deleted or replaced files. Writes to a deleted file succeed and are lost when it is closed."""
 
-    def __init__(self, path: Path, real: Path, locks: FileLocks, clock: Clock) -> None:
+    def __init__(self, path: Path, real: Path, locks: FileLocks, clock: Clock, elapsed: Clock = boot_clock) -> None:
         """`real`: the file that SQLite opened, links resolved. Its log is beside that file."""
         self._path = path
         self._locks = locks
-        self._clock = clock
+        self._clock, self._elapsed = clock, elapsed
         # Strings, because os.stat is called at every commit and converting a Path costs as much as the call.
         self._identities = [(name, *identity(name)) for name in (str(path), f"{real}-wal", f"{real}-shm")]
         self._folder = str(path.parent)
         # A link can lead to another folder than the one that holds the log.
         self._has_one_folder = _FOLDERS_RECORD_CHANGES and not path.is_symlink() and path.parent.samefile(real.parent)
         self._sound_state: _FolderState | None = None  # of the folder, in which all files were at their paths
+        self._check_at = 0.0  # by `elapsed`
 
     def begin_write(self) -> None:
         """Exclude other engines. Raises StorageError, before anything is written, if the file is not at its path."""
@@ -58,13 +62,16 @@ class OpenFile:
         """Why writes to the open files would not be found at the path; empty if they would.
 
         While the folder does not change, its files are where they were: one call instead of three, twice per commit.
+        A second after the last check of all files, they are checked again.
         """
         if not self._has_one_folder:
             return self._missing()
         state = self._folder_state()
-        if state is not None and state == self._sound_state:
+        now = self._elapsed()
+        if state is not None and state == self._sound_state and now < self._check_at:
             return ""
         problem = self._missing()
+        self._check_at = now + _CHECK_INTERVAL
         self._sound_state = state if state is not None and not problem and self._is_settled(state) else None
         return problem
 
