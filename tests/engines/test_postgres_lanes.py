@@ -206,6 +206,43 @@ async def test_a_task_added_while_its_lane_is_being_removed_gets_a_new_lane(
     assert await wrong(url) == []
 
 
+@pytest.mark.parametrize("is_moved", [False, True])
+@pytest.mark.parametrize("is_list", [False, True])
+async def test_a_task_whose_lane_was_removed_during_a_read_is_not_damaged(
+    engine: PostgresEngine, clock: ManualClock, url: str, postgres: PostgresServer, *, is_list: bool, is_moved: bool
+) -> None:
+    await engine.add([new(1)])
+    other = PostgresEngine(address_of(url), clock)  # it does not know the lane yet
+    await other.open()
+    blocked = "SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+    try:
+        with psycopg.connect(postgres.url(), autocommit=True) as db, psycopg.connect(postgres.url()) as removal:
+            removal.execute("LOCK TABLE test.lanes IN ACCESS EXCLUSIVE MODE")
+            read: Any = other.find(Filter(), limit=9) if is_list else other.get([task_id(1)])
+            reading = asyncio.create_task(read)
+            await until(lambda: db.execute(blocked).rowcount > 0)
+            removal.execute("DELETE FROM test.tally")
+            removal.execute("DELETE FROM test.ready")
+            if is_moved:  # deleted, and added again in another lane
+                removal.execute("UPDATE test.lanes SET n = 77")
+                removal.execute("UPDATE test.tasks SET lane = 77")
+            else:
+                removal.execute("DELETE FROM test.tasks")
+                removal.execute("DELETE FROM test.lanes")
+        assert [task.id for task in await reading if task] == [task_id(1)] * is_moved
+        assert await other.notes("quarantine/") == []
+        assert [task is not None for task in await other.get([task_id(1)])] == [is_moved]
+    finally:
+        await other.close()
+
+
+async def test_a_task_of_a_lane_that_does_not_exist_is_damaged(engine: PostgresEngine) -> None:
+    await engine.add([new(1), new(2)])
+    await damage_postgres(engine, task_id(1), "lane = 77")
+    assert [task and task.id for task in await engine.get([task_id(1), task_id(2)])] == [None, task_id(2)]
+    assert [note.name for note in await engine.notes("quarantine/")] == [f"quarantine/tasks/{task_id(1)}"]
+
+
 @pytest.mark.parametrize("statuses", [(), (Status.PENDING,)])
 async def test_a_list_does_not_read_the_counts_of_all_lanes(
     engine: PostgresEngine, db: Db, statuses: tuple[Status, ...]

@@ -41,9 +41,12 @@ class PostgresReader:
         self._table = table
 
     async def get(self, ids: Sequence[str]) -> list[Task | None]:
-        rows = await self._pool.read("get", {"id": uuids([task_id for task_id in ids if is_id(task_id)])})
-        found = {task.id: task for task in (await self._table.read_tasks(rows)).tasks}
-        return [found.get(task_id) for task_id in ids]
+        values = {"id": uuids([task_id for task_id in ids if is_id(task_id)])}
+        while True:
+            tasks, has_gaps = await self._table.read_tasks(await self._pool.read("get", values))
+            if not has_gaps:  # otherwise read again: a task may be in another lane now
+                found = {task.id: task for task in tasks}
+                return [found.get(task_id) for task_id in ids]
 
     async def find(self, where: Filter, limit: int, start: Position | None) -> list[Task]:
         has_many_pending = _reads_pending(where) and await self._has_many_pending()
@@ -55,8 +58,8 @@ class PostgresReader:
 
         while True:
             rows = await self._pool.repeat_if_lost(attempt, kind=StorageError)
-            tasks, has_damage = await self._table.read_tasks(rows)
-            if not has_damage:  # otherwise read again: the page has room for more
+            tasks, has_gaps = await self._table.read_tasks(rows)
+            if not has_gaps:  # otherwise read again: the page has room for more
                 return tasks
 
     async def _has_many_pending(self) -> bool:

@@ -44,7 +44,7 @@ _CLAIM_COLUMNS = 3  # before those of the task: now, when the next task becomes 
 
 class ReadTasks(NamedTuple):
     tasks: list[Task]
-    has_damage: bool  # some rows could not be read, and were set aside
+    has_gaps: bool  # some rows are omitted: they were set aside as damaged, or have changed since they were read
 
 
 class PostgresTable:
@@ -133,8 +133,8 @@ class PostgresTable:
             else:
                 if rows[0][_CLAIM_COLUMNS] is None:
                     return []
-                tasks, has_damage = await self.read_tasks([row[_CLAIM_COLUMNS:] for row in rows], is_claim=True)
-                if tasks or not has_damage:
+                tasks, has_gaps = await self.read_tasks([row[_CLAIM_COLUMNS:] for row in rows], is_claim=True)
+                if tasks or not has_gaps:
                     return in_order(tasks, now, lane_of)
 
     async def read_tasks(self, rows: Rows, *, is_claim: bool = False) -> ReadTasks:
@@ -143,8 +143,12 @@ class PostgresTable:
         If setting them aside fails, the other tasks of a claim are released, because its caller gets none of them.
         """
         lanes = await self.lanes.look_up(row[LANE_COLUMN] for row in rows)
+        unknown = {row[0] for row in rows if row[LANE_COLUMN] not in lanes}
+        changed = unknown - await self._without_lane(unknown)
         tasks, damage = list[Task](), dict[str, str]()
         for row in rows:
+            if row[0] in changed:
+                continue
             try:
                 tasks.append(check_stored(task_of(row, lanes[row[LANE_COLUMN]])))
             except (*UNREADABLE, KeyError) as error:
@@ -158,17 +162,24 @@ class PostgresTable:
                     with suppress(StorageError):  # if this fails too, the lease expires
                         await self.apply([release(task, None) for task in tasks])
                 raise
-        return ReadTasks(tasks, bool(damage))
+        return ReadTasks(tasks, bool(damage or changed))
+
+    async def _without_lane(self, ids: set[str]) -> set[str]:
+        """Those of these tasks whose lane does not exist. Others were deleted with their lanes after they were read."""
+        if not ids:
+            return set()
+        return {task_id for (task_id,) in await self._pool.read("without_lane", {"id": uuids(sorted(ids))})}
 
     async def _set_aside(self, damage: Damage) -> None:
         ((stored,),) = await self._pool.read("stored_format", {})
         check_known_format(stored, VERSION, next(iter(damage.values())))
         known = [status.value for status in Status]
-        await self._pool.write("set_aside", {"id": uuids(sorted(damage)), "statuses": texts(known)})
-        for task_id, problem in damage.items():
+        rows, _ = await self._pool.write("set_aside", {"id": uuids(sorted(damage)), "statuses": texts(known)})
+        marked = {task_id: damage[task_id] for (task_id,) in rows}
+        for task_id, problem in marked.items():
             with suppress(Conflict):
                 await self.write_note(note_name(task_id), encode_damage(task_id, problem), NEW)
-        self._damage_log.report(damage)
+        self._damage_log.report(marked)
 
     # --- apply
 

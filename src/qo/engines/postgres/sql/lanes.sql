@@ -3,6 +3,11 @@
 -- name: lanes
 SELECT n, lane_group, queue, type, needs, priority FROM {schema}.lanes WHERE n = ANY (%(lane)s::integer[])
 
+-- name: without_lane
+-- Those of these tasks whose lane does not exist.
+SELECT id::text FROM {schema}.tasks
+WHERE id = ANY (%(id)s::uuid[]) AND NOT EXISTS (SELECT FROM {schema}.lanes WHERE lanes.n = tasks.lane)
+
 -- name: make_lanes
 -- Returns the lanes with these keys, and adds those that do not exist. Lanes that another transaction adds at the same time may
 -- be missing.

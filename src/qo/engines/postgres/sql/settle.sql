@@ -159,7 +159,8 @@ SELECT id::text FROM deleted
 SELECT max(version) FROM {schema}.schema_version
 
 -- name: set_aside
--- Removes tasks that cannot be read from all indexes and counts. Of the rows themselves only the status changes.
+-- Removes tasks that cannot be read from all indexes and counts. Of the rows themselves only the status changes. Returns the
+-- ids of all rows that are now marked, also by an earlier attempt; a task may have been deleted since it was read.
 WITH damaged AS MATERIALIZED (
     SELECT id, lane, status, lease_id FROM {schema}.tasks, {allowed}
     WHERE id = ANY (%(id)s::uuid[]) AND status <> 'damaged' ORDER BY id FOR UPDATE OF tasks
@@ -174,7 +175,10 @@ settled AS (
 ),
 counted AS (
     INSERT INTO {schema}.tally AS t (slot, lane, status, count)
-    SELECT pg_backend_pid(), lane, status, -count(*) FROM damaged WHERE status = ANY (%(statuses)s::text[]) GROUP BY lane, status
+    SELECT pg_backend_pid(), lane, status, -count(*) FROM damaged
+    WHERE status = ANY (%(statuses)s::text[]) AND EXISTS (SELECT FROM {schema}.lanes WHERE lanes.n = damaged.lane)
+    GROUP BY lane, status
     ON CONFLICT (slot, lane, status) DO UPDATE SET count = t.count + excluded.count
 )
-SELECT id::text, status FROM damaged
+SELECT id::text FROM damaged
+UNION ALL SELECT id::text FROM {schema}.tasks WHERE id = ANY (%(id)s::uuid[]) AND status = 'damaged'
