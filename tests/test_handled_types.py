@@ -117,6 +117,48 @@ async def test_what_a_client_takes_is_handled_until_it_is_silent() -> None:
         assert await find_unhandled(engine, clock.now) == {("mine", "t"): 2, ("mine", "u"): 2}
 
 
+async def test_a_client_that_works_on_a_task_stays_registered_for_as_long_as_its_lease() -> None:
+    clock = ManualClock()
+    engine = MemoryEngine(clock)
+    async with Client(engine) as client:
+        assert await client.dequeue() == []
+        await client.enqueue("a")
+        assert [task.type for task in await client.dequeue(lease=300)] == ["a"]
+        await client.enqueue("b")
+        await until(is_taken_until, engine, clock.now + 300)
+        clock.advance(299)
+        assert await find_unhandled(engine, clock.now) == {}
+        clock.advance(2)
+        assert await find_unhandled(engine, clock.now) == {("default", "b"): 1}
+
+
+async def is_taken_until(engine: MemoryEngine, instant: float) -> bool:
+    return (await read_consumers(engine)).until.get("/") == instant
+
+
+async def test_a_heartbeat_renews_the_registration() -> None:
+    clock = ManualClock()
+    engine = MemoryEngine(clock)
+    async with Client(engine) as client:
+        await client.enqueue("a")
+        (task,) = await client.dequeue(lease=100)
+        await until(is_taken_until, engine, clock.now + 100)
+        await client.heartbeat(task, lease=400)
+        await until(is_taken_until, engine, clock.now + 400)
+        await client.ack(task)
+
+
+async def test_a_shorter_lease_does_not_shorten_a_registration() -> None:
+    clock = ManualClock()
+    engine = MemoryEngine(clock)
+    long, short = ConsumerRegistration(engine, clock), ConsumerRegistration(engine, clock)
+    long.register("", "", lease=300)
+    await long.finish()
+    short.register("", "")
+    await short.finish()
+    assert (await read_consumers(engine)).until == {"/": clock.now + 300}
+
+
 @pytest.mark.parametrize("mode", ["durable", "local"])
 async def test_an_idle_dequeue_of_an_s3_store_writes_nothing(mode: Literal["durable", "local"]) -> None:
     """Such a write would conflict with those of other processes, and prolong the ownership of a local store."""

@@ -1,7 +1,7 @@
 """Which types are handled now: by live workers, and by clients that call `dequeue`.
 
 Workers register in their notes. Clients that dequeue share one note, `consumers`, in which each of them renews what it
-takes. A client reads that note at most twice a minute, and writes it only if no other client has just done so.
+takes. A client reads that note about twice a minute, and writes it only if no other client has just done so.
 """
 
 import asyncio
@@ -24,6 +24,7 @@ log = logging.getLogger("qo.client")
 NO_HANDLER = "no worker handles this type"  # shown for pending tasks that `unhandled_lanes` finds
 CONSUMERS = "consumers"  # the name of the note
 REGISTRATION_INTERVAL = 30.0  # seconds between two registrations of the same queue and type
+_MAX_LENGTH = 86_400.0  # seconds of one registration; later instants in the note come from a wrong clock
 _FINISH_TIMEOUT = 1.0  # seconds
 _MAX_CONSUMERS = 1000  # entries in the note
 _MAX_REMEMBERED = 10_000  # types and registrations that one client remembers
@@ -54,19 +55,25 @@ class ConsumerRegistration:
 
     def __init__(self, engine: Engine, clock: Clock = boot_clock) -> None:
         self._engine, self._clock = engine, clock
-        self._due_at: dict[str, float] = {}  # of the next registration, by "queue/type"
+        self._registered: dict[str, tuple[float, float]] = {}  # by "queue/type": when it is due again, and its end
         self._known: set[str] = set()
         self._writing: set[asyncio.Task[None]] = set()
 
-    def register(self, queue: str, type_: str) -> None:
-        """Register that this client takes tasks of this queue and type; empty: of all."""
-        key = f"{queue}/{type_}"
-        if not self._engine.registers_consumers or self._clock() < self._due_at.get(key, float("-inf")):
+    def register(self, queue: str, type_: str, *, lease: float = 0.0) -> None:
+        """Register that this client takes tasks of this queue and type; empty: of all.
+
+        `lease` is that of a task it works on: it may not dequeue again before the lease ends.
+        """
+        if not self._engine.registers_consumers:
             return
-        if len(self._due_at) >= _MAX_REMEMBERED:
-            self._due_at.clear()
-        self._due_at[key] = self._clock() + REGISTRATION_INTERVAL
-        self._start(self._renew(key))
+        key, now, length = f"{queue}/{type_}", self._clock(), min(_MAX_LENGTH, max(DEAD_AFTER, lease))
+        due_at, until = self._registered.get(key, (now, now))
+        if now < due_at and now + length < until + REGISTRATION_INTERVAL:
+            return
+        if len(self._registered) >= _MAX_REMEMBERED:
+            self._registered.clear()
+        self._registered[key] = now + REGISTRATION_INTERVAL, now + length
+        self._start(self._renew(key, length))
         if type_:
             self.make_known([type_])
 
@@ -87,9 +94,9 @@ class ConsumerRegistration:
             for task in late:
                 task.cancel()
 
-    async def _renew(self, key: str) -> None:
+    async def _renew(self, key: str, length: float) -> None:
         now = await self._engine.now()
-        await change(self._engine, CONSUMERS, Consumers, partial(_renewed, key, now))
+        await change(self._engine, CONSUMERS, Consumers, partial(_renewed, key, now, length))
 
     def _start(self, work: Coroutine[Any, Any, object]) -> None:
         task = asyncio.create_task(_logged(work))
@@ -104,11 +111,11 @@ async def _logged(work: Coroutine[Any, Any, object]) -> None:
         log.debug("cannot register what this client dequeues: %s", error)
 
 
-def _renewed(key: str, now: float, before: Consumers) -> Consumers:
+def _renewed(key: str, now: float, length: float, before: Consumers) -> Consumers:
     until = before.until.get(key, 0.0)
-    if now + DEAD_AFTER - REGISTRATION_INTERVAL / 2 <= until <= now + DEAD_AFTER:
-        return before  # another client has just renewed it
-    current = {each: until for each, until in before.until.items() if until > now} | {key: now + DEAD_AFTER}
+    if now + length - REGISTRATION_INTERVAL / 2 <= until <= now + _MAX_LENGTH:
+        return before  # another client has just renewed it, or has registered for longer
+    current = {each: until for each, until in before.until.items() if until > now} | {key: now + length}
     newest = sorted(current, key=lambda each: current[each])[-_MAX_CONSUMERS:]
     return Consumers(until={each: current[each] for each in newest})
 

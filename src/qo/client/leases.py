@@ -36,6 +36,7 @@ class TaskLeases:
         self.worker_id = new_worker_id("dequeue")
         self._registration = ConsumerRegistration(client.engine)
         self.held: dict[str, Task] = {}  # dequeued and not settled, by id
+        self._sources: dict[str, tuple[str, str]] = {}  # the queue and type that were asked for, by id of a held task
         self._recovers_at = self._retains_at = float("-inf")  # the next time, by the boot clock
 
     async def dequeue(self, request: ClaimRequest, *, wait: float) -> list[Task]:
@@ -43,12 +44,14 @@ class TaskLeases:
         until = boot_clock() + wait
         while True:
             await self._recover()
-            self._registration.register(next(iter(request.queues), ""), next(iter(request.types), ""))
             tasks = await self._claim(request)
+            source = next(iter(request.queues), ""), next(iter(request.types), "")
+            self._registration.register(*source, lease=request.lease if tasks else 0.0)
             left = until - boot_clock()
             if tasks or left <= 0:
                 tasks = [plain_task(task) for task in tasks]
                 self.held.update((task.id, task) for task in tasks)
+                self._sources.update((task.id, source) for task in tasks)
                 for task in tasks:
                     log_started(task)
                 self._registration.make_known(task.type for task in tasks)
@@ -93,9 +96,12 @@ class TaskLeases:
     async def renew(self, task: Task | str, lease: float | None) -> None:
         """Extend the lease of a task, by the length it was dequeued with if `lease` is None. Raises LeaseLost."""
         held = self._find(task)
-        if not await self._settlements.commit(renew(held, lease_length(held) if lease is None else lease)):
+        length = lease_length(held) if lease is None else lease
+        if not await self._settlements.commit(renew(held, length)):
             self._forget(held)
             raise _lost(held)
+        if held.id in self._sources:
+            self._registration.register(*self._sources[held.id], lease=length)
 
     async def settle(self, task: Task | str, make_change: Callable[[Task], Change]) -> None:
         """Write the outcome of an attempt. Raises LeaseLost."""
@@ -121,6 +127,7 @@ class TaskLeases:
         known = self.held.get(held.id)
         if known is not None and known.lease_id == held.lease_id:  # a later attempt of the task may be held here
             del self.held[held.id]
+            self._sources.pop(held.id, None)
 
 
 def _lost(task: Task) -> LeaseLost:
