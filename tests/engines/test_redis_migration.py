@@ -9,6 +9,8 @@ import pytest
 from redis import Redis
 
 from qo.engines.redis import RedisEngine
+from qo.engines.redis.pool import RedisPool
+from qo.engines.redis.scripts import ScriptRunner
 from qo.errors import NewerFormat, StorageError
 from qo.model import Filter, complete
 from qo.testing import ManualClock
@@ -72,10 +74,13 @@ async def test_an_interrupted_migration_is_continued_by_the_next_process(
         (write_format_2 if format_ == 2 else write_format_3)(client, tag)
         with pytest.raises(StorageError, match="qo migrate"):
             await claim(earlier)
-        await earlier._scripts.begin_migration()
+        pool = RedisPool(earlier.address)
+        scripts = ScriptRunner(pool, earlier.address.prefix)
+        await scripts.begin_migration()
         lanes: Any = client.smembers(f"{tag}lanes") - {b'["q","gone",[],6]'} or client.hkeys(f"{tag}head")
         (lane,) = lanes
-        _, cursor = await earlier._scripts.run("migrate", "convert", 20, "0", lane)
+        _, cursor = await scripts.run("migrate", "convert", 20, "0", lane)
+        await pool.close()
         assert cursor != b"0"
         ready: Any = client.zrange(f"{tag}ready:{lane.decode()}", 0, -1)
         sizes = Counter(map(len, ready))
