@@ -109,7 +109,7 @@ def _view(url: str, before: Schema | None, after: Schema | None) -> dict[str, ob
 
 def _summary(before: Schema | None, after: Schema | None) -> str:
     if before is None or after is None:
-        return "nothing to migrate: this kind of store has no tables"
+        return "nothing to migrate: this kind of store has no tables, and opening it upgrades its format"
     if not after.is_current:
         return f"schema {after.found or 'missing'}, but this version of qo needs schema {after.known}; run qo migrate"
     if before.found != after.found:
