@@ -1,8 +1,9 @@
 """Lanes that no task uses are removed, and lanes with tasks never are."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import psycopg
@@ -11,7 +12,7 @@ import pytest
 from qo.engines.postgres import PostgresEngine
 from qo.engines.postgres.address import address_of
 from qo.errors import StorageError
-from qo.model import Filter, Status, complete
+from qo.model import Change, Filter, Status, Task, complete, fail
 from qo.testing import ManualClock
 from qo.testing.samples import claim, new, task_id
 from tests.conditions import until
@@ -264,3 +265,16 @@ async def test_a_process_that_has_seen_too_many_lanes_reads_them_again(
     assert [[task and task.type for task in tasks] for tasks in found] == [[f"t{n}", "other"] for n in range(5)]
     assert len(await claim(engine, limit=10)) == 10
     assert await wrong(url) == []
+
+
+@pytest.mark.parametrize("outcome", [complete, partial(fail, error="no")], ids=["complete", "fail"])
+async def test_a_task_whose_lane_is_damaged_keeps_no_other_from_being_settled(
+    engine: PostgresEngine, outcome: Callable[[Task], Change]
+) -> None:
+    await engine.add([new(n, max_retries=0) for n in range(3)])
+    await damage_postgres(engine, task_id(0), "lane = 12345")
+    healthy = await claim(engine, limit=9)
+    assert [task.id for task in healthy] == [task_id(1), task_id(2)]
+    await damage_postgres(engine, task_id(1), "lane = 12345")  # while it runs
+    assert (await engine.apply([outcome(task) for task in healthy]))[1]
+    assert (await engine.delete([task.id for task in healthy]))[1]

@@ -84,6 +84,7 @@ counted AS (
     SELECT pg_backend_pid(), lane, side.status, side.sign * number
     FROM (SELECT lane, count(*) AS number FROM claimed GROUP BY lane) AS moved,
          (VALUES ('pending', -1), ('running', 1)) AS side (status, sign)
+    WHERE EXISTS (SELECT FROM {schema}.lanes WHERE lanes.n = moved.lane)  -- a damaged task may name none
     ORDER BY lane, status
     ON CONFLICT (slot, lane, status) DO UPDATE SET count = t.count + excluded.count
 )

@@ -28,6 +28,7 @@ counted AS (
     SELECT pg_backend_pid(), lane, side.status, side.sign * number
     FROM (SELECT lane, count(*) AS number FROM completed GROUP BY lane) AS moved,
          (VALUES ('completed', 1), ('running', -1)) AS side (status, sign)
+    WHERE EXISTS (SELECT FROM {schema}.lanes WHERE lanes.n = moved.lane)  -- a damaged task may name none
     ORDER BY lane, status
     ON CONFLICT (slot, lane, status) DO UPDATE SET count = t.count + excluded.count
 )
@@ -125,6 +126,7 @@ counted AS (
     SELECT pg_backend_pid(), lane, status, sum(number)
     FROM (SELECT lane, status, -count(*) AS number FROM permitted WHERE "to" <> status GROUP BY lane, status
           UNION ALL SELECT lane, "to", count(*) FROM permitted WHERE "to" <> status GROUP BY lane, "to") AS moved
+    WHERE EXISTS (SELECT FROM {schema}.lanes WHERE lanes.n = moved.lane)  -- a damaged task may name none
     GROUP BY lane, status
     ON CONFLICT (slot, lane, status) DO UPDATE SET count = t.count + excluded.count
 ),
@@ -150,7 +152,8 @@ unfollowed AS (DELETE FROM {schema}.followers USING deleted WHERE followers.last
 deleted_events AS (DELETE FROM {schema}.events USING deleted WHERE events.id = deleted.id),
 counted AS (
     INSERT INTO {schema}.tally AS t (slot, lane, status, count)
-    SELECT pg_backend_pid(), lane, status, -count(*) FROM deleted WHERE status <> 'damaged' GROUP BY lane, status
+    SELECT pg_backend_pid(), lane, status, -count(*) FROM deleted
+    WHERE status <> 'damaged' AND EXISTS (SELECT FROM {schema}.lanes WHERE lanes.n = deleted.lane) GROUP BY lane, status
     ON CONFLICT (slot, lane, status) DO UPDATE SET count = t.count + excluded.count
 )
 SELECT id::text FROM deleted
