@@ -3,6 +3,9 @@ file when it closes any descriptor of it, and then another process may delete th
 """
 
 import asyncio
+import mmap
+import os
+import threading
 from pathlib import Path
 
 import apsw
@@ -11,6 +14,8 @@ from qo.engines import examine
 from qo.engines.sqlite import SqliteEngine, schema_of
 from qo.testing.samples import new, task_id
 from tests.engines.file_users import count_with_sqlite3, file_users
+
+_INDEX_HEADER = 48  # bytes: the first copy of the header in the shared memory; the second copy follows it
 
 
 def kept(path: Path) -> set[str]:
@@ -91,6 +96,44 @@ def test_pythons_sqlite3_in_the_same_process_and_then_in_another_keeps_the_log(t
         assert len(ours.add(*range(5, 10))) == 5
         assert theirs.count_with_sqlite3() == 10
     assert kept(path) == ids(*range(10))
+
+
+async def test_no_reader_recovers_the_log_while_an_engine_commits(tmp_path: Path) -> None:
+    """Another SQLite in this process is not stopped by this engine's locks, and would undo the commits that follow."""
+    path = tmp_path / "qo.db"
+    engine = SqliteEngine(path)
+    await engine.open()
+    await engine.add([new(0)])
+    shared = os.open(f"{path}-shm", os.O_RDWR)
+    try:
+        with mmap.mmap(shared, 0) as memory:
+            before, counts = memory[:_INDEX_HEADER], list[int]()
+            await engine.add([new(1)])
+            after = memory[:_INDEX_HEADER]
+            reader = threading.Thread(target=lambda: counts.append(count_with_sqlite3(path)))
+
+            def commit() -> bool:
+                memory[:_INDEX_HEADER] = before  # as if the writer was suspended between the two copies of the header
+                reader.start()
+                reader.join(0.3)
+                has_recovered.append(not reader.is_alive())
+                memory[:_INDEX_HEADER] = after
+                return False
+
+            has_recovered = list[bool]()
+            assert engine._open_engine is not None
+            engine._open_engine._connections[0].set_commit_hook(commit)
+            await engine.add([new(2)])
+            engine._open_engine._connections[0].set_commit_hook(None)
+            reader.join(20)
+            memory[:_INDEX_HEADER] = before  # as if a writer died there: the next one rebuilds the index
+            await engine.add([new(3)])
+        assert has_recovered == [False]
+        assert counts in ([2], [3])
+    finally:
+        await engine.close()
+        os.close(shared)
+    assert kept(path) == ids(0, 1, 2, 3)
 
 
 def test_processes_that_read_continuously_do_not_overwrite_each_other(tmp_path: Path) -> None:

@@ -28,6 +28,9 @@ class CommitGuard(Protocol):
     def begin_write(self) -> None:
         """Call before a transaction. Raises StorageError if its writes would be lost."""
 
+    def keep_index(self) -> None:
+        """Call when the transaction has begun. Raises StorageError if another connection repairs the log."""
+
     def end_write(self) -> None:
         """Call after a transaction for which `begin_write` succeeded."""
 
@@ -39,6 +42,8 @@ class _Unguarded:
     """The guard of a database in memory."""
 
     def begin_write(self) -> None: ...
+
+    def keep_index(self) -> None: ...
 
     def end_write(self) -> None: ...
 
@@ -104,6 +109,7 @@ class Writer:
             if self._db.in_transaction:  # an asynchronous exception interrupted a rollback
                 self._roll_back()
             self._db.execute("BEGIN IMMEDIATE")
+            self._guard.keep_index()
             if self._transaction.is_outdated:  # a newer qo may have changed the tables
                 check_version(self._db, self._place)
             self._transaction.begin()

@@ -3,12 +3,15 @@
 POSIX locks belong to the process: closing any descriptor of a file drops every lock that the process has on it. An
 open() and close() of the file, for example by Python's `sqlite3`, therefore unlocks it under this engine's SQLite, and
 another SQLite may then delete the write-ahead log or write at the same time. Locks of an open file description (OFD,
-Linux) stay until that description is closed, and conflict with POSIX locks of every process, including this one. Three
+Linux) stay until that description is closed, and conflict with POSIX locks of every process, including this one. Four
 are held:
 
 - shared, on the bytes that SQLite locks exclusively before it deletes the log, so that no process deletes it;
 - shared, on the byte of the shared memory that marks it as used, so that no process truncates it;
-- exclusive, during each transaction, on a byte that SQLite does not use, so that two engines never write at once.
+- exclusive, during each transaction, on a byte that SQLite does not use, so that two engines never write at once;
+- shared, during each transaction, on the byte that SQLite locks exclusively to rebuild the index of the log. A reader
+  does that if a writer seems to have died between the two copies of the index's header. If the writer lives and commits
+  meanwhile, the rebuilt index lacks that commit, and the next one overwrites it.
 
 Other systems have no such locks; `open_file.py` still detects a log that disappeared.
 """
@@ -45,6 +48,7 @@ class _Range(NamedTuple):
 _SHARED_RANGE = _Range(_PENDING_BYTE + 2, 510)  # read-locked by every connection, write-locked to delete the log
 _WRITE_BYTE = _Range(_PENDING_BYTE + 512, 1)  # qo's own: the first byte after SQLite's
 _IN_USE_BYTE = _Range(128, 1)  # of the shared memory: the "dead man's switch"
+_RECOVER_BYTE = _Range(122, 1)  # of the shared memory: write-locked to rebuild the index of the log
 
 
 class FileLocks:
@@ -100,12 +104,22 @@ class FileLocks:
                 self._free()
                 raise
 
+    def keep_index(self) -> None:
+        """Prevent other connections from rebuilding the index of the log, until `end_write`.
+
+        Call after the transaction has begun: SQLite rebuilds the index at its beginning, if a writer has died.
+        """
+        if self._is_writable and len(self._descriptors) > 1:
+            self._wait_for(self._descriptors[1], "RDLCK", _RECOVER_BYTE)
+
     def _is_free(self, engine: object) -> bool:
         return self._writer is None or self._writer is engine
 
     def end_write(self) -> None:
         try:
             if self._is_writable:
+                if len(self._descriptors) > 1:
+                    _lock(self._descriptors[1], "UNLCK", _RECOVER_BYTE)
                 _lock(self._descriptors[0], "UNLCK", _WRITE_BYTE)
         finally:
             self._free()

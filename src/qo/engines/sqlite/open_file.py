@@ -45,6 +45,9 @@ class OpenFile:
             self._locks.end_write()
             raise StorageError(f"{problem}; nothing of this call was stored")
 
+    def keep_index(self) -> None:
+        self._locks.keep_index()
+
     def end_write(self) -> None:
         self._locks.end_write()
 
