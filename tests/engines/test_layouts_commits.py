@@ -8,7 +8,7 @@ import pytest
 from qo.buckets.memory import MemoryBucket
 from qo.buckets.request_counter import CountingBucket
 from qo.engine import Engine
-from qo.errors import BadBatch, Conflict, InvalidSetting
+from qo.errors import BadBatch, Conflict, InvalidSetting, OutcomeUnknown
 from qo.model import Filter, Status, complete
 from qo.testing import ManualClock
 from qo.testing.samples import claim, claim_request, new, stored, task_id
@@ -122,3 +122,28 @@ async def test_each_engine_sees_what_others_write(layout: Layout) -> None:
         assert task.id == task_id(n)
         assert await one.apply([complete(task)]) == [True]
         assert (await stored(other, n)).status is Status.COMPLETED
+
+
+class BrokenDriver(MemoryBucket):
+    """Once, a write reaches the store, and then the driver fails with an error of its own."""
+
+    is_broken = False
+
+    async def put(self, key: str, data: bytes, *, expected: str) -> str:
+        version = await super().put(key, data, expected=expected)
+        if self.is_broken:
+            self.is_broken = False
+            raise RuntimeError("the driver failed")
+        return version
+
+
+async def test_an_unexplained_error_of_a_write_leaves_the_outcome_open(layout: Layout) -> None:
+    clock = ManualClock()
+    bucket = BrokenDriver(clock)
+    engine = layout(bucket, clock)
+    await engine.add([new(1)])
+    bucket.is_broken = True
+    with pytest.raises(OutcomeUnknown, match="may have been written"):
+        await engine.add([new(2)])
+    assert await engine.add([new(3)]) == [(task_id(3), True)]
+    assert {task.id for task in await engine.find(Filter(), limit=9)} == {task_id(1), task_id(2), task_id(3)}

@@ -107,7 +107,7 @@ class CommitLoop:
                 is_fresh = True  # another process has written, so the answers are outdated
                 continue
             try:
-                return await self._write()
+                return await self._write_or_doubt()
             except Conflict:
                 self._forget()
                 if not self._retries_conflicts:
@@ -116,6 +116,15 @@ class CommitLoop:
             is_fresh = False
             await attempts.back_off()
         raise StorageError(f"other processes keep writing {self._key}; try again")
+
+    async def _write_or_doubt(self) -> None:
+        """Write. An error that the bucket does not explain leaves open whether the object was written."""
+        try:
+            await self._write()
+        except QoError:
+            raise
+        except Exception as error:
+            raise OutcomeUnknown(f"{self._key} may have been written: {error!r}") from error
 
     # --- the content
 

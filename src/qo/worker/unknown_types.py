@@ -52,6 +52,7 @@ class UnknownTypes:
         self._lanes: frozenset[tuple[str, str]] = frozenset()  # queues and types that the last check has found
         self._unknown: frozenset[str] = frozenset()  # of these, the ones that were never registered, if they are failed
         self._warned_at = float("-inf")
+        self._checking = asyncio.Lock()  # a drain checks beside `check_regularly`
 
     async def check_regularly(self, controls: ControlsReader, calls: StoreCalls) -> None:
         """Check until cancelled. Pauses are applied first, because tasks of a paused type are left alone."""
@@ -67,6 +68,10 @@ class UnknownTypes:
 
         Returns the number of failed tasks.
         """
+        async with self._checking:
+            return await self._check()
+
+    async def _check(self) -> int:
         pending, now = await self._count(), self._clock()
         self._found_at = {type: self._found_at.get(type, now) for type in pending}
         lasting = Counter({type: number for type, number in pending.items() if self._is_lasting(type, now)})
@@ -100,8 +105,9 @@ class UnknownTypes:
         """Check, and return True if the next check may fail tasks of a type that this one was the first to find."""
         if self._fail_after is None:
             return False
-        await self.check()
-        return any(not self._is_lasting(type, self._clock()) for type in self._unknown)
+        async with self._checking:
+            await self._check()
+            return any(not self._is_lasting(type, self._clock()) for type in self._unknown)
 
     def pause(self, took: float) -> float:
         """Seconds until the next check, given how many seconds the last one took."""
@@ -148,7 +154,9 @@ class UnknownTypes:
         return failed
 
     def _is_overdue(self, task: Task, after: float) -> bool:
-        return (task.queue, task.type) in self._lanes and self._store_time() - task.due_at >= after
+        """The type may have been paused, or got a handler here, since the check began."""
+        is_unhandled = (task.queue, task.type) in self._lanes and self._scope.lacks_handler(task.queue, task.type)
+        return is_unhandled and self._store_time() - task.due_at >= after
 
     async def _reject(self, tasks: list[Task]) -> int:
         changes = [reject(task, f"unknown type {task.type!r}: no worker has a handler for it") for task in tasks]
