@@ -11,7 +11,7 @@ from qo.errors import InvalidSetting, StorageError
 from qo.model import ClaimRequest, Status, Task
 from qo.notes import Controls
 from qo.rate_limits import TokenBucket
-from qo.tasks import Registry, make_handler, make_options
+from qo.tasks import Handler, Registry, make_handler, make_options
 from qo.testing import ManualClock
 from qo.worker import Worker, WorkerSettings, WorkerStuck
 from qo.worker.claim_plan import Prefetch
@@ -313,3 +313,42 @@ def test_a_worker_without_a_free_slot_does_not_wait_for_tokens_that_it_has() -> 
         limits.started("slow")
     clock.advance(0.1)
     assert limits.next_tokens(60.0) == pytest.approx(0.4)
+
+
+def _limited_by(clock: ManualClock) -> tuple[Limits, dict[str, Handler]]:
+    """The limits of a worker with one type of 20 tasks a second, whose tokens are used up."""
+
+    async def limited() -> None: ...
+
+    handlers = {"limited": make_handler(limited, type="limited", options=make_options(limited, rate_limit=20.0))}
+    limits = Limits(clock)
+    limits.apply_controls(Controls(), handlers)
+    for _ in range(20):
+        limits.started("limited")
+    return limits, handlers
+
+
+@pytest.mark.parametrize(("took", "wait"), [(0.03, 0.07), (0.06, 0.04), (0.2, 0.001)])
+def test_a_type_that_a_request_omits_is_claimed_soon_although_a_token_arrives_during_the_claim(
+    took: float, wait: float
+) -> None:
+    clock = ManualClock()
+    limits, handlers = _limited_by(clock)
+    assert limits.per_type_limits(handlers, {}) == {"limited": 0}
+    clock.advance(took)
+    assert limits.next_tokens(60.0) == pytest.approx(wait, abs=1e-6)
+
+
+def test_a_worker_that_builds_no_request_does_not_wake_for_a_type_that_an_earlier_one_omitted() -> None:
+    """It is paused or full, and wakes once at most."""
+    clock = ManualClock()
+    limits, handlers = _limited_by(clock)
+    limits.per_type_limits(handlers, {})
+    clock.advance(1.0)
+    assert [limits.next_tokens(60.0), limits.next_tokens(60.0)] == [0.001, 60.0]
+    for _ in range(20):
+        limits.started("limited")
+    limits.per_type_limits(handlers, {})
+    clock.advance(1.0)
+    limits.per_type_limits(handlers, {})  # has tokens again
+    assert limits.next_tokens(60.0) == 60.0

@@ -34,6 +34,10 @@ _TOKEN_INTERVAL = 0.1  # between two claims of a type that has used up its rate
 class Limits(RateLimits):
     """The limits of handlers and controls on the tasks a worker may start."""
 
+    def __init__(self, clock: Clock) -> None:
+        super().__init__(clock)
+        self._omitted: set[str] = set()  # types that had no token when the last request was built
+
     def apply_controls(self, control: Controls, handlers: Mapping[str, Handler]) -> None:
         """Apply the rates. Those of the controls override those that handlers declare."""
         declared = {type: handler.options.rate_limit for type, handler in handlers.items()}
@@ -42,12 +46,15 @@ class Limits(RateLimits):
     def per_type_limits(self, handlers: Mapping[str, Handler], held: Mapping[str, int]) -> dict[str, int]:
         """How many more tasks of each limited type may be claimed."""
         now, most = self._clock(), {}
+        self._omitted = set()
         for type, handler in handlers.items():
             allowed = []
             if handler.options.concurrency:
                 allowed.append(handler.options.concurrency - held.get(type, 0))
             if (bucket := self._buckets.get(type)) is not None:
-                allowed.append(bucket.available(now))
+                allowed.append(tokens := bucket.available(now))
+                if tokens < 1:
+                    self._omitted.add(type)
             if allowed:
                 most[type] = max(0, min(allowed))
         return most
@@ -61,10 +68,13 @@ class Limits(RateLimits):
     def next_tokens(self, longest: float) -> float:
         """Seconds until a claim is worthwhile for a type without tokens; `longest` if every type has tokens.
 
+        A type that the last request omitted counts as one without tokens, even if a token arrived during the claim.
         A type with a high rate collects the tokens of `_TOKEN_INTERVAL`, so that it does not cost a claim per token.
         """
         now = self._clock()
-        spent = [bucket for bucket in self._buckets.values() if bucket.available(now) < 1]
+        # Cleared: a full or paused worker builds no request, and must not wake up again and again for tokens it has.
+        omitted, self._omitted = self._omitted, set()
+        spent = [bucket for type, bucket in self._buckets.items() if bucket.available(now) < 1 or type in omitted]
         return min([longest, *(max(0.001, bucket.wait(max(1.0, bucket.rate * _TOKEN_INTERVAL))) for bucket in spent)])
 
 
