@@ -39,12 +39,12 @@ async def hello() -> str:
 class Idle:
     """A worker, a monitor if it has one, and a bucket as far away as a cloud, in a time that jumps."""
 
-    def __init__(self, layout: str, *, watched: bool) -> None:
+    def __init__(self, layout: str, settings: WorkerSettings | None = None, *, watched: bool) -> None:
         self.bucket = CountingBucket(SlowBucket(MemoryBucket(now)))
         self.queue = Client(LAYOUTS[layout](self.bucket), clock=now)
         registry = Registry()
         registry.add(make_handler(hello, type="hello", options=make_options(hello)))
-        self.worker = Worker(self.queue, registry, WorkerSettings(), clock=now, wall_clock=now)
+        self.worker = Worker(self.queue, registry, settings or WorkerSettings(), clock=now, wall_clock=now)
         self.monitor = Monitor(self.queue, id="m", clock=now) if watched else None
 
     async def __aenter__(self) -> Self:
@@ -133,3 +133,22 @@ def test_a_worker_told_to_stop_during_a_claim_does_not_wait_for_a_task(
         return now() - began
 
     assert run(stops()) < 1
+
+
+@pytest.mark.parametrize("poll", [None, 60.0])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_drain_that_fails_unknown_types_does_not_idle_between_its_checks(layout: str, poll: float | None) -> None:
+    async def drain() -> float:
+        settings = WorkerSettings(drain=True, poll=poll, fail_unknown_types=0.0)
+        it = Idle(layout, settings, watched=False)
+        submitted = await it.queue.enqueue("typo")
+        began = now()
+        async with it:
+            await it.running[0]
+            took = now() - began
+            task = await it.queue.get(submitted.id)
+        assert task is not None
+        assert task.status is Status.FAILED
+        return took
+
+    assert run(drain()) < PATIENCE

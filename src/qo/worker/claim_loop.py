@@ -137,13 +137,13 @@ class ClaimLoop:
             async with asyncio.timeout(self._scope.limits.next_tokens(self._settings.poll or _MIN_IDLE_INTERVAL)):
                 await self._plan.changed.wait()
 
-    async def _idle(self, request: ClaimRequest) -> None:
-        """Wait for a claimable task, for a free slot, or for the stop."""
+    async def _idle(self, request: ClaimRequest, limit: float = float("inf")) -> None:
+        """Wait for a claimable task, for a free slot, or for the stop, at most `limit` seconds."""
         changed = self._plan.changed
         if changed.is_set():
             return
         longest = self._settings.poll or idle_interval(self._plan.claim_took, _MIN_IDLE_INTERVAL, _MAX_IDLE_INTERVAL)
-        longest = self._scope.limits.next_tokens(longest)  # `request` omits types without a token
+        longest = self._scope.limits.next_tokens(min(longest, limit))  # `request` omits types without a token
         waits = [asyncio.ensure_future(self._engine.wait(request, longest)), asyncio.ensure_future(changed.wait())]
         try:
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
@@ -158,7 +158,9 @@ class ClaimLoop:
             raise waited
 
     async def _stop_if_drained(self, request: ClaimRequest) -> None:
-        if await self._drain.is_over(request):
+        if await self._drain.has_more_to_fail():
+            await self._idle(request, _MIN_IDLE_INTERVAL)  # the next check comes soon, also on a slow store
+        elif await self._drain.is_over(request):
             await self._end_drain()
         else:
             await self._idle(request)
@@ -180,14 +182,16 @@ class DrainCheck:
         self._engine, self._scope, self._unknown_types = engine, scope, unknown_types
         self._clock, self._shards = clock, shards
 
+    async def has_more_to_fail(self) -> bool:
+        """Check for tasks of unknown types, and return True if the worker is about to fail some of them."""
+        return await self._unknown_types.has_more_to_fail()
+
     async def is_over(self, request: ClaimRequest) -> bool:
         """Whether nothing is left to wait for after a claim for `request` returned no task.
 
-        The worker waits for pending retries, for tasks with expired leases, for tasks of types that `request` omits
-        because they are out of tokens, and for tasks of unknown types that it is about to fail.
+        The worker waits for pending retries, for tasks with expired leases, and for tasks of types that `request` omits
+        because they are out of tokens.
         """
-        if await self._unknown_types.has_more_to_fail():
-            return False
         ours = Filter(types=request.types, queues=request.queues, shards=self._shards)
         if await self._engine.find(replace(ours, statuses=(Status.PENDING,), retrying=True), limit=1):
             return False
