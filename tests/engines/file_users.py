@@ -6,7 +6,7 @@ import os
 import signal
 import sqlite3
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -81,6 +81,18 @@ def file_users(path: Path, number: int) -> Iterator[list[FileUser]]:
     finally:
         for user in users:
             user.kill()
+
+
+@contextmanager
+def during_commits(engine: SqliteEngine, work: Callable[[], object]) -> Iterator[None]:
+    """Call `work` in every commit of the engine, before it is durable."""
+    assert engine._open_engine is not None
+    writing = engine._open_engine._connections[0]
+    writing.set_commit_hook(lambda: bool(work()) and False)
+    try:
+        yield
+    finally:
+        writing.set_commit_hook(None)
 
 
 def count_with_sqlite3(path: Path) -> int:

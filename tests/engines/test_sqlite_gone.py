@@ -11,12 +11,13 @@ import pytest
 
 from qo.clock import system_clock
 from qo.engines.sqlite import SqliteEngine, file_locks
+from qo.engines.sqlite.file_locks import acquire_locks, release_locks
 from qo.engines.sqlite.open_file import OpenFile
 from qo.errors import OutcomeUnknown, StorageError
 from qo.model import Filter, complete, renew
 from qo.testing import ManualClock
 from qo.testing.samples import claim, claim_request, new, stored, task_id
-from tests.engines.file_users import count_with_sqlite3, file_users
+from tests.engines.file_users import count_with_sqlite3, during_commits, file_users
 
 
 @pytest.fixture
@@ -123,30 +124,34 @@ async def test_other_files_in_the_folder_may_change(settled_engine: SqliteEngine
         assert await settled_engine.add([new(2 * n + 1)]) == [(task_id(2 * n + 1), True)]
 
 
+@pytest.mark.usefixtures("engine")  # it has the file open
 @pytest.mark.parametrize("harm", [delete, move, replace_with_copy, delete_log, delete_shared_memory])
 async def test_a_folder_that_does_not_record_changes_is_checked_every_second(
-    engine: SqliteEngine, path: Path, harm: Callable[[Path], None]
+    path: Path, harm: Callable[[Path], None]
 ) -> None:
     """As on some FUSE file systems and on vfat, or if a file is mounted over another."""
-    assert engine._open_engine is not None
     elapsed = ManualClock()
-    file = OpenFile(path, path, engine._open_engine._locks, lambda: system_clock() + 3600, elapsed)
-    file._folder = str(path.parent.parent)  # nothing changes there
-    assert file.problem() == ""
-    harm(path)
-    elapsed.advance(1)
-    for _ in range(2):
-        assert "was deleted" in file.problem()
+    locks = acquire_locks(path)
+    try:
+        file = OpenFile(path, path, locks, lambda: system_clock() + 3600, elapsed)
+        file.folder = str(path.parent.parent)  # nothing changes there
+        assert file.problem() == ""
+        harm(path)
+        elapsed.advance(1)
+        for _ in range(2):
+            assert "was deleted" in file.problem()
+    finally:
+        release_locks(locks, lambda: None)
 
 
 async def test_a_file_that_disappears_during_a_commit_leaves_the_outcome_unknown(
     engine: SqliteEngine, path: Path
 ) -> None:
-    assert engine._open_engine is not None
-    engine._open_engine._connections[0].set_commit_hook(lambda: bool(path.rename(path.parent / "away")) and False)
-    with pytest.raises(OutcomeUnknown, match=r"deleted, moved or replaced .* this call may be lost"):
+    with (
+        during_commits(engine, lambda: path.rename(path.parent / "away")),
+        pytest.raises(OutcomeUnknown, match=r"deleted, moved or replaced .* this call may be lost"),
+    ):
         await engine.add([new(1)])
-    engine._open_engine._connections[0].set_commit_hook(None)
     with pytest.raises(StorageError, match="nothing of this call was stored"):
         await engine.add([new(1)])
 

@@ -13,7 +13,7 @@ import apsw
 from qo.engines import examine
 from qo.engines.sqlite import SqliteEngine, schema_of
 from qo.testing.samples import new, task_id
-from tests.engines.file_users import count_with_sqlite3, file_users
+from tests.engines.file_users import count_with_sqlite3, during_commits, file_users
 
 _INDEX_HEADER = 48  # bytes: the first copy of the header in the shared memory; the second copy follows it
 
@@ -112,19 +112,16 @@ async def test_no_reader_recovers_the_log_while_an_engine_commits(tmp_path: Path
             after = memory[:_INDEX_HEADER]
             reader = threading.Thread(target=lambda: counts.append(count_with_sqlite3(path)))
 
-            def commit() -> bool:
+            def commit() -> None:
                 memory[:_INDEX_HEADER] = before  # as if the writer was suspended between the two copies of the header
                 reader.start()
                 reader.join(0.3)
                 has_recovered.append(not reader.is_alive())
                 memory[:_INDEX_HEADER] = after
-                return False
 
             has_recovered = list[bool]()
-            assert engine._open_engine is not None
-            engine._open_engine._connections[0].set_commit_hook(commit)
-            await engine.add([new(2)])
-            engine._open_engine._connections[0].set_commit_hook(None)
+            with during_commits(engine, commit):
+                await engine.add([new(2)])
             reader.join(20)
             memory[:_INDEX_HEADER] = before  # as if a writer died there: the next one rebuilds the index
             await engine.add([new(3)])

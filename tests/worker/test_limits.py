@@ -14,7 +14,6 @@ from qo.rate_limits import TokenBucket
 from qo.tasks import Handler, Registry, make_handler, make_options
 from qo.testing import ManualClock
 from qo.worker import Worker, WorkerSettings, WorkerStuck
-from qo.worker.claim_plan import Prefetch
 from qo.worker.controls import Limits
 from tests.conditions import until
 from tests.worker.bench import Bench
@@ -59,61 +58,6 @@ def test_limits_hold_by_type_and_for_the_whole_worker() -> None:
     assert limits.per_type_limits(handlers, {"a": 2}) == {"a": 1}
     limits.apply_controls(Controls(rate_limits={"a": 0.0, "b": 1.0}), handlers)  # the switch goes before the code
     assert (limits.total(100), limits.per_type_limits(handlers, {})) == (100, {"a": 3, "b": 1})
-
-
-def _end(pace: Prefetch, number: int) -> None:
-    for _ in range(number):
-        pace.ended("a", 0.001)
-
-
-def test_a_worker_claims_ahead_of_each_type_what_starts_within_a_moment() -> None:
-    pace = Prefetch(500, 10, ManualClock())
-    assert pace.ahead_of("a") == 0  # nothing is known of it
-    pace.ended("a", 0.001)
-    pace.ended("b", 0.5)
-    pace.ended("c", 60.0)
-    assert (pace.ahead_of("a"), pace.ahead_of("b"), pace.ahead_of("c")) == (500, 2, 0)
-    pace.claimed(took=1.0)
-    assert (pace.ahead_of("b"), pace.ahead_of("c")) == (20, 0)
-
-
-def test_a_worker_claims_ahead_only_as_far_as_its_tasks_are_quick() -> None:
-    clock = ManualClock()
-    pace = Prefetch(500, 10, clock)
-    assert pace.ahead() == 0
-    for _ in range(20):
-        clock.advance(0.1)
-        _end(pace, 1000)
-        pace.ahead()
-    assert pace.ahead() == 500
-    for _ in range(20):
-        clock.advance(1)
-        _end(pace, 1)
-        pace.ahead()
-    assert pace.ahead() == 0
-
-
-def test_a_worker_that_gets_faster_claims_further_ahead_at_once() -> None:
-    clock = ManualClock()
-    pace = Prefetch(500, 10, clock)
-    clock.advance(0.5)
-    _end(pace, 1000)
-    assert pace.ahead() == 200
-    clock.advance(0.5)
-    assert pace.ahead() == 100  # one that gets slower is given the benefit of the suspect
-
-
-def test_a_worker_holds_enough_to_work_on_during_a_slow_claim() -> None:
-    clock = ManualClock()
-    pace = Prefetch(500, 10, clock)
-    clock.advance(0.5)
-    _end(pace, 200)
-    pace.claimed(took=0.01)
-    assert pace.ahead() == 40
-    pace.claimed(took=0.25)
-    assert pace.ahead() == 100
-    pace.claimed(took=30.0)  # others may be free by then
-    assert pace.ahead() == 400
 
 
 async def test_a_type_runs_no_more_than_its_concurrency_at_once(bench: Bench) -> None:

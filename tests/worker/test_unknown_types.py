@@ -2,39 +2,23 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import msgspec
 import pytest
 
 from qo.client import Client
-from qo.engine import Engine
 from qo.engines.memory import MemoryEngine
-from qo.forwarding_engine import ForwardingEngine
 from qo.handled_types import read_consumers
-from qo.model import ANY, Change, ClaimRequest, Note, Status, Task
+from qo.model import ANY, ClaimRequest, Status, Task
 from qo.notes import KNOWN_TYPES, WORKERS, KnownTypes, WorkerNote, make_types_known, read
-from qo.store_time import StoreTime
 from qo.testing.clock import ManualClock
 from qo.worker import Worker, WorkerSettings
-from qo.worker.controls import ClaimScope
-from qo.worker.registration import Registration
-from qo.worker.unknown_types import UnknownTypes
 from tests.conditions import until
 from tests.worker.bench import Bench
+from tests.worker.unknown_type_checks import clock, timed, unknown_types
 
-
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture
-async def timed(clock: ManualClock) -> AsyncIterator[Bench]:
-    """A bench whose store has a clock that the test moves."""
-    async with Client(MemoryEngine(clock)) as queue:
-        yield Bench(queue)
+__all__ = ["clock", "timed"]  # fixtures
 
 
 def logged(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -45,26 +29,6 @@ async def stored(bench: Bench, task_id: str) -> Task:
     task = await bench.queue.get(task_id)
     assert task is not None
     return task
-
-
-def unknown_types(
-    bench: Bench,
-    clock: ManualClock,
-    fail_after: float | None = None,
-    *,
-    engine: Engine | None = None,
-    scope: ClaimScope | None = None,
-) -> UnknownTypes:
-    engine = engine or bench.queue.engine
-    return UnknownTypes(
-        engine,
-        scope or bench.scope(),
-        Registration(engine, WorkerSettings(), ("known",), clock),
-        bench.queue.transitions,
-        fail_after=fail_after,
-        clock=clock,
-        store_time=StoreTime(engine, clock),
-    )
 
 
 async def test_a_type_that_no_worker_knows_stays_pending_untouched_until_its_worker_comes(bench: Bench) -> None:
@@ -310,65 +274,6 @@ async def test_it_is_left_alone_while_it_is_paused(bench: Bench) -> None:
         assert (left.status, left.attempt) == (Status.PENDING, 0)
         await bench.queue.controls.resume(types=["typo"])
         assert (await bench.ended(paused)).status is Status.FAILED
-
-
-class PausedAfterOnePage(ForwardingEngine):
-    """Somebody pauses the type after the first page has been failed, and the worker reads the controls."""
-
-    def __init__(self, bench: Bench, scope: ClaimScope) -> None:
-        super().__init__(bench.queue.engine)
-        self._bench, self._scope = bench, scope
-
-    async def apply(self, changes: Sequence[Change]) -> list[bool]:
-        answers = await self.engine.apply(changes)
-        await self._bench.queue.controls.pause(types=["typo"])
-        await self._scope.read()
-        return answers
-
-
-async def test_a_pause_stops_failing_before_the_next_page(timed: Bench, clock: ManualClock) -> None:
-    timed.handle(lambda: 1, name="known")
-    await timed.queue.submit_many([timed.queue.new_task("typo", b"{}") for _ in range(1200)])
-    scope = timed.scope()
-    checked = unknown_types(timed, clock, fail_after=0.0, engine=PausedAfterOnePage(timed, scope), scope=scope)
-    await checked.check()
-    clock.advance(1)
-    assert await checked.check() == 500
-    counts = await timed.queue.engine.count()
-    assert sum(number for lane, number in counts.items() if lane.status is Status.PENDING) == 700
-
-
-class SlowNotes(ForwardingEngine):
-    """Reads the note of known types only when the test allows it."""
-
-    def __init__(self, engine: Engine) -> None:
-        super().__init__(engine)
-        self.asked, self.allowed = asyncio.Event(), asyncio.Event()
-
-    async def read_note(self, name: str) -> Note | None:
-        if name == KNOWN_TYPES:
-            self.asked.set()
-            await self.allowed.wait()
-        return await self.engine.read_note(name)
-
-
-async def test_a_drain_checks_beside_a_regular_check(timed: Bench, clock: ManualClock) -> None:
-    timed.handle(lambda: 1, name="known")
-    engine = SlowNotes(timed.queue.engine)
-    checked = unknown_types(timed, clock, fail_after=60.0, engine=engine)
-    first = await timed.submit("typo")
-    engine.allowed.set()
-    await checked.check()
-    engine.allowed.clear()
-    engine.asked.clear()
-    draining = asyncio.create_task(checked.has_more_to_fail())
-    await engine.asked.wait()
-    await timed.queue.cancel(first)
-    regular = asyncio.create_task(checked.check())
-    for _ in range(20):
-        await asyncio.sleep(0)
-    engine.allowed.set()
-    assert (await draining, await regular) == (True, 0)
 
 
 async def test_what_is_known_cannot_be_read_so_nothing_is_failed(bench: Bench, clock: ManualClock) -> None:

@@ -31,7 +31,7 @@ class OpenFile:
         self._clock, self._elapsed = clock, elapsed
         # Strings, because os.stat is called at every commit and converting a Path costs as much as the call.
         self._identities = [(name, *identity(name)) for name in (str(path), f"{real}-wal", f"{real}-shm")]
-        self._folder = str(path.parent)
+        self.folder = str(path.parent)
         # A link can lead to another folder than the one that holds the log.
         self._has_one_folder = _FOLDERS_RECORD_CHANGES and not path.is_symlink() and path.parent.samefile(real.parent)
         self._sound_state: _FolderState | None = None  # of the folder, in which all files were at their paths
@@ -80,7 +80,7 @@ class OpenFile:
 
     def _folder_state(self) -> _FolderState | None:
         try:
-            found = os.stat(self._folder)  # noqa: PTH116 - see above
+            found = os.stat(self.folder)  # noqa: PTH116 - see above
         except OSError:
             return None
         return found.st_dev, found.st_ino, found.st_ctime_ns
