@@ -1,4 +1,4 @@
-"""Tools for testing code that uses qo, and new engines and buckets. Imported by none of qo itself.
+"""Tools for testing programs that use qo, and contracts for engines and buckets. No other module of qo imports it.
 
 class TestMine(EngineContract):
     @pytest.fixture
@@ -7,6 +7,9 @@ class TestMine(EngineContract):
         await engine.open()
         yield engine
         await engine.close()
+
+    async def damage(self, engine, task_id):
+        ...  # overwrite this task in the store with bytes that are not a task
 """
 
 from qo.testing.bucket_contract import BucketContract

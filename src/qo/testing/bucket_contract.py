@@ -1,4 +1,4 @@
-"""What every bucket promises. Written once, run against all of them."""
+"""The contract of buckets: tests that every bucket must pass."""
 
 import asyncio
 
@@ -33,7 +33,7 @@ async def listed(bucket: Bucket, prefix: str, after: str = "") -> list[str]:
 
 
 class BucketContract:
-    """Subclass it and give it a `bucket` fixture: a fresh, empty bucket."""
+    """Subclass it and define a fixture `bucket` that returns an empty bucket."""
 
     async def test_a_blob_is_what_was_written(self, bucket: Bucket) -> None:
         for data in (b"", b"\x00\xff\r\n", b"x" * 100_000):
@@ -46,7 +46,7 @@ class BucketContract:
         assert await bucket.get("nothing") is None
         await bucket.delete("nothing")
 
-    async def test_creating_needs_an_empty_place(self, bucket: Bucket) -> None:
+    async def test_a_create_conflicts_with_an_existing_blob(self, bucket: Bucket) -> None:
         await bucket.put("a", b"1", expected=NEW)
         with pytest.raises(Conflict):
             await bucket.put("a", b"2", expected=NEW)
@@ -54,7 +54,7 @@ class BucketContract:
         assert blob is not None
         assert blob.data == b"1"
 
-    async def test_a_write_needs_the_version_it_read(self, bucket: Bucket) -> None:
+    async def test_a_write_succeeds_only_with_the_current_version(self, bucket: Bucket) -> None:
         first = await bucket.put("a", b"1", expected=NEW)
         second = await bucket.put("a", b"2", expected=first)
         with pytest.raises(Conflict):
@@ -65,22 +65,22 @@ class BucketContract:
         assert blob is not None
         assert (blob.data, blob.version) == (b"3", third)
 
-    async def test_a_versioned_write_does_not_create(self, bucket: Bucket) -> None:
+    async def test_a_write_with_a_version_does_not_recreate_a_deleted_blob(self, bucket: Bucket) -> None:
         version = await bucket.put("a", b"1", expected=NEW)
         await bucket.delete("a")
         with pytest.raises(Conflict):
             await bucket.put("a", b"2", expected=version)
         assert await bucket.get("a") is None
 
-    async def test_keys_come_in_order_behind_a_prefix(self, bucket: Bucket) -> None:
+    async def test_keys_under_a_prefix_are_listed_in_order(self, bucket: Bucket) -> None:
         for key in ("t/b", "t/a", "t/a/c", "u/a", "t0"):
             await bucket.put(key, b"x", expected=ANY)
         assert await listed(bucket, "t/") == ["t/a", "t/a/c", "t/b"]
-        # Behind a key that is a folder too SeaweedFS skips the folder: layouts have no such keys.
+        # After a key that is also a folder, SeaweedFS skips the folder. Layouts have no such keys.
         assert await listed(bucket, "t/", after="t/a/c") == ["t/b"]
         assert await listed(bucket, "none/") == []
 
-    async def test_nothing_is_listed_below_what_cannot_begin_a_key(self, bucket: Bucket) -> None:
+    async def test_a_prefix_that_cannot_begin_a_key_lists_nothing(self, bucket: Bucket) -> None:
         await bucket.put("t/a/b", b"", expected=NEW)
         for prefix in ("/", "//", "/t", "/t/", "t//", "t//a", "t/a//b", "//t/a", "t/../t/", "./t/", "t/./a"):
             assert await listed(bucket, prefix) == [], prefix
@@ -92,7 +92,7 @@ class BucketContract:
         assert await listed(bucket, "ta") == ["ta/b"]
         assert await listed(bucket, "") == ["t/a", "ta/b", "tb", "u"]
 
-    async def test_listing_goes_on_behind_keys_that_are_not_there(self, bucket: Bucket) -> None:
+    async def test_a_listing_can_start_after_a_key_that_does_not_exist(self, bucket: Bucket) -> None:
         for key in ("t/a/1", "t/a/3", "t/b/1", "u/1"):
             await bucket.put(key, b"x", expected=ANY)
         assert await listed(bucket, "t/", after="t/a/2") == ["t/a/3", "t/b/1"]
@@ -100,7 +100,7 @@ class BucketContract:
         assert await listed(bucket, "t/", after="a") == ["t/a/1", "t/a/3", "t/b/1"]
         assert await listed(bucket, "t/", after="u") == []
 
-    async def test_what_is_deleted_is_gone_at_once(self, bucket: Bucket) -> None:
+    async def test_a_deleted_blob_is_gone_immediately(self, bucket: Bucket) -> None:
         for key in ("d/a", "d/b/c"):
             await bucket.put(key, b"1", expected=NEW)
         await bucket.delete("d/b/c")
@@ -111,14 +111,14 @@ class BucketContract:
         assert await listed(bucket, "d/") == ["d/a", "d/b/c"]
         assert (await bucket.versions("d/b/c"))[-1] == await bucket.get("d/b/c")
 
-    async def test_many_deleted_at_once_are_gone_and_no_others(self, bucket: Bucket) -> None:
+    async def test_concurrent_deletions_remove_exactly_the_given_blobs(self, bucket: Bucket) -> None:
         names = [f"d/{n:02}/A:b.c-d_0" for n in range(40)]
         await asyncio.gather(*(bucket.put(name, b"", expected=NEW) for name in names))
         await asyncio.gather(*(bucket.delete(name) for name in ["d/nothing", *names[:30]]))
         assert await listed(bucket, "d/") == names[30:]
         assert [await bucket.get(name) for name in names[:30]] == [None] * 30
 
-    async def test_names_keep_their_letters(self, bucket: Bucket) -> None:
+    async def test_keys_are_case_sensitive(self, bucket: Bucket) -> None:
         names = ["n/A:b.c-d_0", "n/Ab", "n/ab"]
         for name in names:
             await bucket.put(name, name.encode(), expected=NEW)
@@ -128,14 +128,14 @@ class BucketContract:
             assert blob is not None
             assert blob.data == name.encode()
 
-    async def test_a_key_that_could_be_misread_is_refused(self, bucket: Bucket) -> None:
+    async def test_invalid_keys_are_rejected(self, bucket: Bucket) -> None:
         for key in BAD_KEYS:
             for call in (bucket.put(key, b"x", expected=ANY), bucket.get(key), bucket.delete(key)):
                 with pytest.raises(ValueError, match="is not a key"):
                     await call
 
     async def test_a_large_blob_is_written_in_one_piece(self, bucket: Bucket) -> None:
-        data = bytes(range(256)) * 24_000  # 6 MB: more than drivers send at once if left to themselves
+        data = bytes(range(256)) * 24_000  # 6 MB: by default, drivers split a body of this size
         version = await bucket.put("large", data, expected=NEW)
         blob = await bucket.get("large")
         assert blob is not None
@@ -143,12 +143,12 @@ class BucketContract:
         with pytest.raises(Conflict):
             await bucket.put("large", data, expected=NEW)
 
-    async def test_a_version_no_store_ever_gave_is_a_conflict(self, bucket: Bucket) -> None:
+    async def test_an_unknown_version_is_a_conflict(self, bucket: Bucket) -> None:
         await bucket.put("a", b"1", expected=NEW)
         with pytest.raises(Conflict):
             await bucket.put("a", b"2", expected=SUPERSEDED)
 
-    async def test_counting_together_loses_nothing(self, bucket: Bucket) -> None:
+    async def test_concurrent_increments_are_all_counted(self, bucket: Bucket) -> None:
         await bucket.put("counter", b"0 ", expected=NEW)
 
         async def count(writer: int) -> None:
@@ -168,20 +168,20 @@ class BucketContract:
         assert blob is not None
         assert blob.data.split()[0] == b"12"
 
-    async def test_many_keys_are_listed_whole(self, bucket: Bucket) -> None:
+    async def test_a_listing_of_several_pages_is_complete(self, bucket: Bucket) -> None:
         names = [f"many/{n:05}" for n in range(1_050)]  # more than one page of any store
         for start in range(0, len(names), 50):
             await asyncio.gather(*(bucket.put(name, b"", expected=ANY) for name in names[start : start + 50]))
         assert await listed(bucket, "many/") == names
 
-    async def test_one_of_many_racing_creations_wins(self, bucket: Bucket) -> None:
+    async def test_exactly_one_of_several_concurrent_creates_wins(self, bucket: Bucket) -> None:
         assert await _winners(bucket, [NEW] * 8) == 1
 
-    async def test_one_of_many_racing_writes_wins(self, bucket: Bucket) -> None:
+    async def test_exactly_one_of_several_concurrent_writes_wins(self, bucket: Bucket) -> None:
         version = await bucket.put("race", b"start", expected=NEW)
         assert await _winners(bucket, [version] * 8) == 1
 
-    async def test_the_present_version_is_the_last_of_all(self, bucket: Bucket) -> None:
+    async def test_the_current_version_is_the_last_in_the_list(self, bucket: Bucket) -> None:
         version = await bucket.put("a", b"1", expected=NEW)
         await bucket.put("a", b"2", expected=version)
         kept = await bucket.versions("a")
@@ -189,7 +189,7 @@ class BucketContract:
         assert [blob.data for blob in kept] in ([b"2"], [b"1", b"2"])
         assert await bucket.versions("nothing") == []
 
-    async def test_writes_are_dated_by_the_bucket(self, bucket: Bucket) -> None:
+    async def test_a_blob_has_the_time_of_its_write_by_the_bucket(self, bucket: Bucket) -> None:
         before = bucket.now()
         await bucket.put("a", b"1", expected=NEW)
         blob = await bucket.get("a")

@@ -1,4 +1,4 @@
-"""Time that moves when told to."""
+"""A clock that only the test advances."""
 
 
 class ManualClock:

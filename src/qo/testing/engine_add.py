@@ -1,4 +1,4 @@
-"""What every engine promises about adding."""
+"""The contract of `add`."""
 
 import asyncio
 from typing import Any
@@ -13,7 +13,7 @@ from qo.testing.samples import claim, claim_one, new, stored, task_id
 
 
 class AddContract:
-    async def test_an_added_task_is_pending_as_described(self, engine: Engine, clock: ManualClock) -> None:
+    async def test_an_added_task_is_pending_with_the_given_fields(self, engine: Engine, clock: ManualClock) -> None:
         policy = RetryPolicy(initial=2, max=9, multiplier=3, jitter=0, timeout_growth=1.5)
         described = new(
             payload=b'{"a":1}', priority=4, needs=("gpu", "ssd"), timeout=7.5, max_retries=9, retry=policy, delay=5.0,
@@ -28,9 +28,7 @@ class AddContract:
         assert (task.failures, task.version, task.rank) == (0, 1, clock.now + 5 + 4 * 200)
         assert (task.result, task.error, task.worker_id, task.lease_id, task.completed_at) == (None,) * 5
 
-    async def test_what_only_some_tasks_of_a_batch_have_stays_with_them(
-        self, engine: Engine, clock: ManualClock
-    ) -> None:
+    async def test_optional_fields_of_a_batch_stay_with_their_tasks(self, engine: Engine, clock: ManualClock) -> None:
         traced, keyed = new(1, run_at=clock.now + 5, trace_id="tr"), new(2, idempotency_key="k", timeout=7.5)
         batch = [new(0), traced, keyed, new(3)]
         await engine.add(batch)
@@ -39,8 +37,8 @@ class AddContract:
             assert [getattr(task, field) for task in tasks] == [getattr(described, field) for described in batch]
         assert [task.available_at > clock.now for task in tasks] == [False, True, False, False]
 
-    async def test_adding_without_an_event_loop_is_the_same(self, engine: Engine) -> None:
-        """Where the engine can. Threads share the store with each other and with the event loop."""
+    async def test_adding_without_an_event_loop_stores_the_same(self, engine: Engine) -> None:
+        """If the engine supports it. Threads and the event loop add at the same time."""
         if not engine.adds_directly:
             with pytest.raises(InvalidSetting, match="only on an event loop"):
                 engine.add_directly([new(0)])
@@ -82,7 +80,7 @@ class AddContract:
         counted = {lane.type: number for lane, number in (await engine.count()).items() if number}
         assert counted == dict.fromkeys(types, 1)
 
-    async def test_a_task_may_be_due_at_an_instant(self, engine: Engine, clock: ManualClock) -> None:
+    async def test_a_task_with_a_run_at_is_due_at_that_instant(self, engine: Engine, clock: ManualClock) -> None:
         await engine.add([new(run_at=clock.now + 7.25, delay=99)])
         task = await stored(engine)
         assert (task.available_at, task.run_at) == (clock.now + 7.25,) * 2
@@ -90,7 +88,7 @@ class AddContract:
         clock.advance(7.25)
         assert len(await claim(engine)) == 1
 
-    async def test_the_instant_asked_for_is_kept_through_retries(self, engine: Engine, clock: ManualClock) -> None:
+    async def test_run_at_is_kept_through_retries(self, engine: Engine, clock: ManualClock) -> None:
         asked = clock.now + 7.25
         await engine.add([new(0, run_at=asked), new(1)])
         assert (await stored(engine, 1)).run_at is None
@@ -103,7 +101,7 @@ class AddContract:
         await engine.apply([complete(task) for task in await claim(engine)])
         assert (await stored(engine)).run_at == asked
 
-    async def test_the_next_task_under_a_key_follows_once_its_window_is_over_and_its_task_is_finished(
+    async def test_a_key_creates_another_task_once_its_window_is_over_and_its_task_has_finished(
         self, engine: Engine, clock: ManualClock
     ) -> None:
         keyed: dict[str, Any] = {"idempotency_key": "k", "window": 100.0}
@@ -121,11 +119,11 @@ class AddContract:
         assert (second.payload, second.status, second.attempt, second.version) == (b"3", Status.PENDING, 0, 1)
         assert (second.result, second.completed_at, second.lease_id) == (None, None, None)
         assert len(await engine.history(task_id(0))) == 3 and len(await engine.history(task_id(3))) == 1
-        for again in (3, 4):  # repeated after a lost answer, and submitted anew
+        for again in (3, 4):  # a repeat after a lost response, and a new submission
             assert await engine.add([new(payload=b"3", next_id=task_id(again), **keyed)]) == [(task_id(3), False)]
         assert [task.payload for task in await claim(engine, limit=1)] == [b"3"]
 
-    async def test_what_follows_under_a_key_holds_it_whatever_becomes_of_the_first(
+    async def test_the_last_task_under_a_key_holds_it_even_if_the_first_is_deleted(
         self, engine: Engine, clock: ManualClock
     ) -> None:
         keyed: dict[str, Any] = {"idempotency_key": "k", "window": 100.0}
@@ -150,7 +148,9 @@ class AddContract:
         assert is_new and (await submit(7)) == (last, False)
         assert (await engine.get([task_id(3)]))[0] is not None
 
-    async def test_racing_submissions_after_the_window_make_one_task(self, engine: Engine, clock: ManualClock) -> None:
+    async def test_concurrent_submissions_after_the_window_create_one_task(
+        self, engine: Engine, clock: ManualClock
+    ) -> None:
         keyed: dict[str, Any] = {"idempotency_key": "k", "window": 100.0}
         await engine.add([new(**keyed)])
         await engine.apply([complete(await claim_one(engine))])
@@ -160,7 +160,7 @@ class AddContract:
         (running,) = await claim(engine)
         assert running.id != task_id(0) and {added.id for (added,) in answers} == {running.id}
 
-    async def test_a_submission_repeated_after_the_window_of_the_task_it_made_makes_no_other(
+    async def test_a_submission_repeated_after_its_window_creates_no_second_task(
         self, engine: Engine, clock: ManualClock
     ) -> None:
         keyed: dict[str, Any] = {"idempotency_key": "k", "window": 10.0}
@@ -175,7 +175,7 @@ class AddContract:
         assert [(await stored(engine, number)).payload for number in (1, 2)] == [b"1", b"2"]
         assert len(await engine.history(task_id(2))) == 3
 
-    async def test_a_replayed_task_runs_beside_the_one_that_followed_it(
+    async def test_a_replayed_task_runs_next_to_the_later_task_under_its_key(
         self, engine: Engine, clock: ManualClock
     ) -> None:
         keyed: dict[str, Any] = {"idempotency_key": "k", "window": 10.0}

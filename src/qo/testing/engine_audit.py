@@ -1,4 +1,4 @@
-"""What every engine keeps of the audit trail: each action once, whoever writes and merges at the same time."""
+"""The contract of the audit trail: each action is kept once, even if several processes write and merge concurrently."""
 
 import asyncio
 import json
@@ -18,15 +18,14 @@ _DAY = 86_400.0
 
 class AuditContract(NotesContract):
     def audited(self, engine: Engine) -> Engine:
-        """Where the trail of this engine is written. Of an engine behind a server: the server's own."""
+        """The engine that stores the trail. For an engine over HTTP, this is the server's engine."""
         return engine
 
     async def test_the_trail_loses_no_action_and_shows_each_once(self, engine: Engine, clock: ManualClock) -> None:
         clock.advance(_DAY - clock.now % _DAY)
         below = self.audited(engine)
-        trails = [
-            AuditTrail(below, clock=clock, random=lambda: 1.0) for _ in range(2)
-        ]  # they never compact by themselves
+        # With these random numbers, a trail never compacts on its own.
+        trails = [AuditTrail(below, clock=clock, random=lambda: 1.0) for _ in range(2)]
 
         def recording(first: int) -> list[asyncio.Future[None]]:
             records = [
@@ -67,9 +66,11 @@ class AuditContract(NotesContract):
         aside = [note.name for note in await below.notes(ADMIN_NOTES + QUARANTINE)]
         assert aside == [ADMIN_NOTES + QUARANTINE + name for name in (today, new.name)]
 
-    async def test_a_record_that_cannot_be_read_outlives_every_merge(self, engine: Engine, clock: ManualClock) -> None:
+    async def test_a_record_that_cannot_be_read_is_kept_by_every_merge(
+        self, engine: Engine, clock: ManualClock
+    ) -> None:
         below = self.audited(engine)
-        strange = '{"id": "1",  "actor":"robot", "at":1}'  # of a qo that knows more kinds of actors
+        strange = '{"id": "1",  "actor":"robot", "at":1}'  # written by a newer qo with more kinds of actors
         await below.write_note(f"{UNVERIFIED.inbox}1", f'{{"records": [{strange}, 5]}}'.encode(), expected=ANY)
         for n in range(3):
             record = new_record(at=clock.now, actor="page", who="key", action=f"{n}")

@@ -1,4 +1,4 @@
-"""What every engine promises about changes: settling, renewing, expiring, cancelling, replaying."""
+"""The contract of `apply`: settling, renewing, expiring, cancelling, replaying."""
 
 from qo.engine import Engine
 from qo.model import (
@@ -26,7 +26,9 @@ from qo.testing.samples import claim, claim_one, new, stored, task_id
 
 
 class ChangeContract:
-    async def test_a_wait_for_a_retry_can_be_cut_short_or_withdrawn(self, engine: Engine, clock: ManualClock) -> None:
+    async def test_a_task_that_waits_for_a_retry_can_be_retried_now_or_withdrawn(
+        self, engine: Engine, clock: ManualClock
+    ) -> None:
         await engine.add([new(0), new(1), new(2)])
         held = await claim(engine, limit=2)
         assert await engine.apply([retry_now(held[0].id), withdraw(held[1].id)]) == [False, False]
@@ -41,7 +43,7 @@ class ChangeContract:
             "pending", "running", "pending", "pending", "running",
         ]  # fmt: skip
 
-    async def test_only_the_holder_of_the_lease_can_settle_or_extend(self, engine: Engine, clock: ManualClock) -> None:
+    async def test_only_the_holder_of_the_lease_can_settle_or_renew(self, engine: Engine, clock: ManualClock) -> None:
         await engine.add([new()])
         late = await claim_one(engine, worker_id="w1")
         clock.advance(31)
@@ -60,9 +62,7 @@ class ChangeContract:
         assert await stored(engine) == holder
         assert await engine.apply([complete(holder, b'"done"')]) == [True]
 
-    async def test_a_lease_that_ran_out_is_still_held_until_someone_expires_it(
-        self, engine: Engine, clock: ManualClock
-    ) -> None:
+    async def test_an_overdue_lease_is_valid_until_it_is_expired(self, engine: Engine, clock: ManualClock) -> None:
         await engine.add([new()])
         task = await claim_one(engine, lease=30.0)
         clock.advance(31)
@@ -70,7 +70,7 @@ class ChangeContract:
         assert await engine.apply([expire(task, random=0.5, grace=0)]) == [False]
         assert (await stored(engine)).status is Status.RUNNING
 
-    async def test_a_lease_expires_after_its_grace(self, engine: Engine, clock: ManualClock) -> None:
+    async def test_a_lease_can_be_expired_after_its_grace_period(self, engine: Engine, clock: ManualClock) -> None:
         await engine.add([new(0), new(1, max_retries=0)])
         tasks = await claim(engine, lease=30.0)
         clock.advance(34)
@@ -87,7 +87,7 @@ class ChangeContract:
         assert (given_up.status, given_up.failures, given_up.completed_at) == (Status.FAILED, 1, clock.now)
         assert again.error is not None and "w1" in again.error
 
-    async def test_renewing_moves_the_deadline_and_leaves_no_event(self, engine: Engine, clock: ManualClock) -> None:
+    async def test_a_renewal_extends_the_lease_and_adds_no_event(self, engine: Engine, clock: ManualClock) -> None:
         await engine.add([new()])
         task = await claim_one(engine, lease=30.0)
         clock.advance(20)
@@ -118,7 +118,7 @@ class ChangeContract:
         clock.advance(1e6)
         assert await claim(engine) == []
 
-    async def test_repeating_a_settlement_is_harmless_and_answered_alike(
+    async def test_a_repeated_settlement_returns_true_and_changes_nothing(
         self, engine: Engine, clock: ManualClock
     ) -> None:
         await engine.add([new(0), new(1), new(2)])
@@ -154,7 +154,7 @@ class ChangeContract:
         assert (task.status, task.error, task.attempt, task.failures) == (Status.FAILED, "again", 2, 2)
         assert task.completed_at == clock.now
 
-    async def test_handing_a_task_back_costs_nothing(self, engine: Engine) -> None:
+    async def test_a_release_does_not_count_as_a_failure(self, engine: Engine) -> None:
         await engine.add([new(max_retries=0)])
         for attempt in range(1, 4):
             task = await claim_one(engine)
@@ -162,7 +162,7 @@ class ChangeContract:
             assert await engine.apply([release(task)]) == [True]
         assert (await stored(engine)).status is Status.PENDING
 
-    async def test_a_task_handed_back_without_a_delay_keeps_its_place(self, engine: Engine, clock: ManualClock) -> None:
+    async def test_a_task_released_without_a_delay_keeps_its_position(self, engine: Engine, clock: ManualClock) -> None:
         await engine.add([new(0)])
         before = await stored(engine, 0)
         clock.advance(5)
@@ -173,9 +173,7 @@ class ChangeContract:
         assert (back.status, back.available_at, back.rank) == (Status.PENDING, before.available_at, before.rank)
         assert (await claim_one(engine)).id == first.id
 
-    async def test_a_task_claimed_ahead_has_started_when_its_handler_has(
-        self, engine: Engine, clock: ManualClock
-    ) -> None:
+    async def test_a_prefetched_task_has_started_when_its_handler_has(self, engine: Engine, clock: ManualClock) -> None:
         await engine.add([new(n, max_retries=0) for n in range(4)])
         claimed_at = clock.now
         tasks = {task.id: task for task in await claim(engine, is_prefetch=True)}
@@ -191,7 +189,7 @@ class ChangeContract:
         ]
         assert await engine.apply(changes) == [True] * 4
         assert [(await stored(engine, n)).started_at for n in range(4)] == [started_at] * 3 + [None]
-        assert await engine.apply([renew(renewed, 30)]) == [True]  # knows nothing of it: what is stored stands
+        assert await engine.apply([renew(renewed, 30)]) == [True]  # without `started_at`: the stored one is kept
         assert (await stored(engine, 2)).started_at == started_at
         for task in tasks.values():
             claimed = next(event for event in await engine.history(task.id) if event.status is Status.RUNNING)
@@ -212,14 +210,14 @@ class ChangeContract:
         assert await engine.apply([replay(task_id(2))]) == [True]
         assert (await claim_one(engine)).id == task_id(2)
 
-    async def test_a_task_set_apart_keeps_its_failures_and_says_why(self, engine: Engine) -> None:
+    async def test_a_task_set_apart_keeps_its_failures_and_has_the_reason(self, engine: Engine) -> None:
         await engine.add([new(max_retries=0)])
         assert await engine.apply([set_apart(await claim_one(engine), "its worker died")]) == [True]
         task = await stored(engine)
         assert (task.status, task.failures, task.error) == (Status.PENDING, 0, "lost: its worker died")
         assert lost_its_process(await claim_one(engine))
 
-    async def test_cancelling_reaches_waiting_and_running_tasks(self, engine: Engine, clock: ManualClock) -> None:
+    async def test_pending_and_running_tasks_can_be_cancelled(self, engine: Engine, clock: ManualClock) -> None:
         await engine.add([new("running"), new("waiting", delay=9.0)])
         task = await claim_one(engine)
         changes = [cancel(task_id(name)) for name in ("running", "waiting", "unknown")]
@@ -233,7 +231,7 @@ class ChangeContract:
         clock.advance(10)
         assert await claim(engine) == []
 
-    async def test_a_replayed_task_starts_over_under_a_higher_attempt(self, engine: Engine, clock: ManualClock) -> None:
+    async def test_a_replayed_task_starts_over_with_a_higher_attempt(self, engine: Engine, clock: ManualClock) -> None:
         await engine.add([new(max_retries=0)])
         assert await engine.apply([replay(task_id(0))]) == [False]
         await engine.apply([fail(await claim_one(engine), "boom")])
@@ -251,7 +249,7 @@ class ChangeContract:
         await engine.apply([complete(task)])
         assert await engine.apply([replay(task_id(0))]) == [False]
 
-    async def test_why_an_attempt_failed_is_kept_beside_its_error(self, engine: Engine, clock: ManualClock) -> None:
+    async def test_the_failure_kind_is_kept_as_long_as_the_error(self, engine: Engine, clock: ManualClock) -> None:
         await engine.add([new(number) for number in range(7)])
         held = {task.id: task for task in await claim(engine, limit=6)}
         plain, late, ended, apart, done, lost = (held[task_id(number)] for number in range(6))
@@ -274,9 +272,9 @@ class ChangeContract:
         changes = [after_error(again[task_id(1)], "e", random=0.5), complete(again[task_id(0)]), cancel(task_id(3))]
         assert await engine.apply([*changes, replay(task_id(2))]) == [True] * 4
         kinds = [(await stored(engine, number)).failure_kind for number in range(4)]
-        assert kinds == [None, "error", "timeout", "lost"]  # as `error`: kept by all that keep it
+        assert kinds == [None, "error", "timeout", "lost"]  # kept and cleared together with `error`
 
-    async def test_an_archived_task_says_what_it_was_before(self, engine: Engine) -> None:
+    async def test_an_archived_task_keeps_its_previous_status(self, engine: Engine) -> None:
         await engine.add([new(0), new(1), new(2, delay=9.0)])
         first, second = sorted(await claim(engine, limit=2), key=lambda task: task.id)
         await engine.apply([complete(first), fail(second, "boom"), cancel(task_id(2))])
@@ -287,7 +285,7 @@ class ChangeContract:
         assert await engine.apply([replay(task_id(1))]) == [True]
         assert (await stored(engine, 1)).archived_from is None
 
-    async def test_finished_tasks_can_be_archived_and_brought_back(self, engine: Engine, clock: ManualClock) -> None:
+    async def test_finished_tasks_can_be_archived_and_replayed(self, engine: Engine, clock: ManualClock) -> None:
         await engine.add([new()])
         assert await engine.apply([archive(task_id(0))]) == [False]
         await engine.apply([complete(await claim_one(engine), b"1")])
@@ -303,7 +301,7 @@ class ChangeContract:
         await engine.apply([fail(await claim_one(engine), "boom")])
         assert (await stored(engine)).result is None
 
-    async def test_a_replayed_task_has_the_time_it_had_at_first(self, engine: Engine) -> None:
+    async def test_a_replayed_task_has_its_submitted_timeout(self, engine: Engine) -> None:
         policy = RetryPolicy(initial=0, max=0, timeout_growth=3.0)
         await engine.add([new(max_retries=1, retry=policy, timeout=10.0)])
         for limit in (10, 30):
@@ -314,7 +312,7 @@ class ChangeContract:
         task = await claim_one(engine)
         assert (task.timeout, task.time_limit, task.error) == (10, 10, "boom")
 
-    async def test_one_bad_change_in_a_batch_fails_alone(self, engine: Engine) -> None:
+    async def test_a_refused_change_does_not_affect_the_rest_of_its_batch(self, engine: Engine) -> None:
         await engine.add([new(0), new(1)])
         first, second = sorted(await claim(engine), key=lambda task: task.id)
         await engine.apply([cancel(first.id)])

@@ -1,4 +1,4 @@
-"""What every engine promises about claiming."""
+"""The contract of `claim`."""
 
 import asyncio
 from collections.abc import Coroutine, Generator
@@ -21,16 +21,16 @@ class ClaimContract:
         assert (task.started_at, task.lease_expires_at, task.version) == (clock.now, clock.now + 30, 2)
         assert await stored(engine) == task
 
-    async def test_a_leased_task_is_not_claimed_again_even_when_its_lease_ran_out(
+    async def test_a_running_task_is_not_claimed_even_if_its_lease_has_run_out(
         self, engine: Engine, clock: ManualClock
     ) -> None:
         await engine.add([new()])
         await claim_one(engine, lease=30.0)
         assert await claim(engine) == []
         clock.advance(31)
-        assert await claim(engine) == []  # expiring is the monitor's decision, with back-off
+        assert await claim(engine) == []  # only the monitor expires leases, with back-off
 
-    async def test_a_delayed_task_waits_for_its_time(self, engine: Engine, clock: ManualClock) -> None:
+    async def test_a_delayed_task_is_claimed_when_it_is_due(self, engine: Engine, clock: ManualClock) -> None:
         await engine.add([new(delay=5.0)])
         assert await claim(engine) == []
         clock.advance(5)
@@ -43,7 +43,7 @@ class ClaimContract:
         order = [(await claim_one(engine)).id for _ in range(4)]
         assert order == [task_id(n) for n in (3, 1, 2, 0)]
 
-    async def test_waiting_makes_up_for_priority(self, engine: Engine, clock: ManualClock) -> None:
+    async def test_tasks_are_promoted_by_their_waiting_time(self, engine: Engine, clock: ManualClock) -> None:
         await engine.add([new("medium", priority=6), new("low", priority=9)])
         clock.advance(1199)
         await engine.add([new("early high", priority=0)])
@@ -69,7 +69,7 @@ class ClaimContract:
         await engine.add([new(n, priority=9, ageing=ageing) for n in names])
         assert [(await claim_one(engine)).id for _ in names] == [task_id(n) for n in names]
 
-    async def test_a_claim_looks_only_at_what_is_wanted(self, engine: Engine) -> None:
+    async def test_a_claim_returns_only_requested_queues_types_and_needs(self, engine: Engine) -> None:
         await engine.add(
             [
                 new(0, queue="x"),
@@ -85,13 +85,13 @@ class ClaimContract:
         assert [task.id for task in await claim(engine, capabilities=frozenset({"gpu"}))] == [task_id(3)]
         assert [task.id for task in await claim(engine, capabilities=frozenset({"gpu", "cpu"}))] == [task_id(4)]
 
-    async def test_tasks_nobody_here_can_run_do_not_block_those_behind_them(self, engine: Engine) -> None:
+    async def test_tasks_that_the_worker_cannot_run_do_not_block_others(self, engine: Engine) -> None:
         await engine.add([new(n, type="foreign", priority=0) for n in range(60)])
         await engine.add([new(100 + n, needs=("gpu",), priority=0) for n in range(60)])
         await engine.add([new(200, priority=9)])
         assert [task.id for task in await claim(engine, types=("t",), limit=1)] == [task_id(200)]
 
-    async def test_a_claim_takes_no_more_than_asked_for_in_all_and_by_type(self, engine: Engine) -> None:
+    async def test_a_claim_respects_its_limit_and_its_limits_per_type(self, engine: Engine) -> None:
         await engine.add([new(n, type="a", priority=0) for n in range(5)] + [new(10 + n, type="b") for n in range(5)])
         first = await claim(engine, limit=4, per_type_limits={"a": 2})
         assert sorted(task.type for task in first) == ["a", "a", "b", "b"]
@@ -99,15 +99,15 @@ class ClaimContract:
         assert len(await claim(engine, limit=2)) == 2
         assert await claim(engine, limit=0) == []
 
-    async def test_repeating_a_claim_gives_the_same_tasks(self, engine: Engine) -> None:
+    async def test_a_repeated_claim_returns_the_same_tasks(self, engine: Engine) -> None:
         await engine.add([new(0), new(1), new(2)])
         first = await claim(engine, lease_id="mine", limit=2)
         again = await claim(engine, lease_id="mine", limit=2, is_repeat=True)
         assert sorted(again, key=lambda task: task.id) == sorted(first, key=lambda task: task.id)
-        assert len(await claim(engine, lease_id="other", is_repeat=True)) == 1  # the first try never arrived
+        assert len(await claim(engine, lease_id="other", is_repeat=True)) == 1  # the first request was lost
 
-    async def test_a_claim_whose_caller_left_hands_its_tasks_back(self, engine: Engine) -> None:
-        """Kept until its lease runs out, a task would wait, and count a failure that it had no part in."""
+    async def test_a_claim_cancelled_at_any_step_releases_its_tasks(self, engine: Engine) -> None:
+        """Otherwise the task would wait until its lease expires, which counts as a failure."""
         await engine.add([new()])
         for steps in range(25):
             leaving = asyncio.create_task(claim(engine, lease=600))
@@ -115,19 +115,19 @@ class ClaimContract:
                 await asyncio.sleep(0)
             leaving.cancel()
             (left,) = await asyncio.gather(leaving, return_exceptions=True)
-            if isinstance(left, list):  # it was quicker
+            if isinstance(left, list):  # the claim ended before it was cancelled
                 assert await engine.apply([release(task) for task in left]) == [True] * len(left)
         async with asyncio.timeout(20):
             while not (tasks := await claim(engine)):
                 await engine.wait(claim_request(), 0.05)
         assert [(task.id, task.failures) for task in tasks] == [(task_id(0), 0)]
 
-    async def test_a_claim_whose_caller_leaves_as_its_answer_arrives_hands_its_tasks_back(self, engine: Engine) -> None:
+    async def test_a_claim_cancelled_as_its_result_arrives_releases_its_tasks(self, engine: Engine) -> None:
         for n in range(3):
             await engine.add([new(n)])
             leaving = asyncio.create_task(_Leaving(engine.claim(claim_request(lease=600)), n).run())
             (left,) = await asyncio.gather(leaving, return_exceptions=True)
-            if isinstance(left, list):  # it awaited fewer futures
+            if isinstance(left, list):  # the claim awaited fewer futures
                 assert await engine.apply([release(task) for task in left]) == [True] * len(left)
         tasks: list[Task] = []
         async with asyncio.timeout(20):
@@ -138,7 +138,7 @@ class ClaimContract:
 
 
 class _Leaving:
-    """A call whose caller is cancelled when the future that it awaits as number `n` is done, before it resumes."""
+    """A call whose caller is cancelled when its `n`-th awaited future (from 0) is done, before the caller resumes."""
 
     def __init__(self, call: Coroutine[Any, Any, list[Task]], n: int) -> None:
         self._call, self._n = call, n
@@ -157,10 +157,10 @@ class _Leaving:
                 return cast("list[Task]", end.value)
             if future is not None:
                 if left == 0:
-                    future.add_done_callback(lambda _: caller.cancel())  # called before the one that resumes the caller
+                    future.add_done_callback(lambda _: caller.cancel())  # runs before the caller resumes
                 left -= 1
             try:
                 error = None
                 yield future
-            except BaseException as thrown:  # noqa: BLE001 - the call gets it
+            except BaseException as thrown:  # noqa: BLE001 - passed on to the call
                 error = thrown

@@ -1,4 +1,4 @@
-"""What every engine promises when its store's clock is set: leases last as long as they would have."""
+"""The contract for a store whose clock is set: leases keep their length."""
 
 import pytest
 
@@ -11,7 +11,7 @@ from qo.testing.samples import claim, new, stored
 
 class ClockSet:
     @pytest.mark.parametrize("step", [600.0, -600.0], ids=["ahead", "back"])
-    async def test_a_clock_that_is_set_ends_no_lease_early_and_holds_none_too_long(
+    async def test_setting_the_clock_neither_shortens_nor_prolongs_a_lease(
         self, engine: Engine, clock: ManualClock, step: float
     ) -> None:
         elapsed = ManualClock()
@@ -27,7 +27,7 @@ class ClockSet:
         pass_time(8)
         clock.advance(step)
         pass_time(1)
-        assert await client.requeue_stale() == 0  # nobody has renewed since
+        assert await client.requeue_stale() == 0  # no lease was renewed since the step
         for _ in range(3):
             assert await engine.apply([renew(alive, 30.0)]) == [True]
             pass_time(6)

@@ -1,4 +1,4 @@
-"""What every engine promises. Written once, run against all of them; a bug found in one becomes a test for all."""
+"""The contract of engines: tests that every engine must pass. A bug found in one engine becomes a test for all."""
 
 import pytest
 
@@ -29,9 +29,9 @@ class EngineContract(
     StatsContract,
     DamageContract,
 ):
-    """Subclass it and give it an `engine` fixture: a fresh, open engine that takes its time from `clock`.
+    """Subclass it and define a fixture `engine` that returns an empty, open engine, which takes its time from `clock`.
 
-    Its `damage` spoils one stored task, so that the contract can say that all others go on.
+    Also define `damage`, which overwrites one stored task: the contract tests that it affects no other task.
     """
 
     @pytest.fixture

@@ -1,4 +1,4 @@
-"""What every engine promises about a stored task that is damaged: everything else goes on."""
+"""The contract for damaged tasks: a stored task that cannot be read affects no other task."""
 
 from typing import Any
 
@@ -15,15 +15,15 @@ from qo.testing.samples import claim, claim_one, new, task_id
 
 BAD = 2
 HEALTHY = [task_id(n) for n in range(5) if n != BAD]
-MANY = 22  # damaged tasks that stand together, more than one answer may be made of
+MANY = 22  # damaged tasks in a row: a whole page, or a whole claim
 
 
 class DamageContract:
     async def damage(self, engine: Engine, task_id: str) -> None:
-        """Spoil one stored task, behind the engine's back, so that it cannot be read as a task."""
-        pytest.fail(f"{type(self).__name__} needs a method `damage`: spoil {task_id} in the store of {engine}")
+        """Overwrite one task in the store, without the engine, with bytes that are not a task."""
+        pytest.fail(f"{type(self).__name__} must define `damage`, which overwrites {task_id} in the store of {engine}")
 
-    async def test_a_damaged_task_keeps_no_other_from_being_claimed(self, engine: Engine, clock: ManualClock) -> None:
+    async def test_a_damaged_task_does_not_prevent_claims_of_others(self, engine: Engine, clock: ManualClock) -> None:
         await engine.add([new(n) for n in range(5)])
         await self.damage(engine, task_id(BAD))
         taken = await _claim_all(engine, limit=1)
@@ -33,7 +33,7 @@ class DamageContract:
             await Client(engine, clock=clock).get(task_id(BAD))
         assert await engine.apply([complete(task) for task in taken]) == [True] * 4
 
-    async def test_a_damaged_task_that_becomes_due_keeps_no_other_waiting(
+    async def test_a_damaged_task_that_becomes_due_does_not_delay_others(
         self, engine: Engine, clock: ManualClock
     ) -> None:
         await engine.add([new(n, delay=10.0) for n in range(5)])
@@ -41,7 +41,7 @@ class DamageContract:
         clock.advance(11)
         assert sorted(task.id for task in await _claim_all(engine, limit=10)) == HEALTHY
 
-    async def test_a_damaged_task_is_left_out_and_named(self, engine: Engine, clock: ManualClock) -> None:
+    async def test_a_damaged_task_is_omitted_and_reported(self, engine: Engine, clock: ManualClock) -> None:
         for n in range(5):
             await engine.add([new(n)])
             clock.advance(1)
@@ -61,7 +61,7 @@ class DamageContract:
         await engine.history(task_id(BAD))
         assert len(await engine.history(task_id(0))) == 1
 
-    async def test_a_damaged_task_keeps_its_place_until_it_is_deleted(self, engine: Engine, clock: ManualClock) -> None:
+    async def test_a_damaged_task_keeps_its_id_until_it_is_deleted(self, engine: Engine, clock: ManualClock) -> None:
         queue = Client(engine, clock=clock)
         await engine.add([new(n) for n in range(5)])
         await self.damage(engine, task_id(BAD))
@@ -77,7 +77,7 @@ class DamageContract:
         assert [task.id for task in await _claim_all(engine, limit=10)] == [task_id(BAD)]
         assert await engine.delete([task_id(BAD)]) == [False]
 
-    async def test_a_key_whose_last_task_was_damaged_and_deleted_makes_the_next_one(
+    async def test_a_key_whose_last_task_was_damaged_and_deleted_creates_the_next(
         self, engine: Engine, clock: ManualClock
     ) -> None:
         keyed: dict[str, Any] = {"idempotency_key": "k", "window": 10.0}
@@ -92,7 +92,7 @@ class DamageContract:
         assert await engine.add([new(next_id=task_id(3), **keyed)]) == [(task_id(3), True)]
         assert [task.id for task in await _claim_all(engine, limit=10)] == [task_id(3)]
 
-    async def test_a_damaged_task_that_nobody_has_met_yet_is_deleted_by_its_id(
+    async def test_a_damaged_task_that_was_never_read_is_deleted_by_its_id(
         self, engine: Engine, clock: ManualClock
     ) -> None:
         await engine.add([new(n) for n in range(5)])
@@ -101,7 +101,9 @@ class DamageContract:
         assert await Client(engine, clock=clock).get(task_id(BAD)) is None
         assert sorted(task.id for task in await _claim_all(engine, limit=10)) == HEALTHY
 
-    async def test_a_damaged_task_keeps_no_other_from_being_recovered(self, engine: Engine, clock: ManualClock) -> None:
+    async def test_a_damaged_task_does_not_prevent_the_recovery_of_others(
+        self, engine: Engine, clock: ManualClock
+    ) -> None:
         await engine.add([new(n) for n in range(5)])
         assert len(await _claim_all(engine, limit=10, lease=30.0)) == 5
         await self.damage(engine, task_id(BAD))
@@ -112,7 +114,7 @@ class DamageContract:
         clock.advance(60)
         assert sorted(task.id for task in await _claim_all(engine, limit=10)) == HEALTHY
 
-    async def test_a_damaged_task_keeps_no_other_from_being_settled_and_tidied_away(
+    async def test_a_damaged_task_does_not_prevent_settling_and_archiving_others(
         self, engine: Engine, clock: ManualClock
     ) -> None:
         await engine.add([new(n) for n in range(5)])
@@ -126,7 +128,7 @@ class DamageContract:
         assert checked.archived == 4
         assert sorted(task.id for task in await _find_all(engine, 10, Filter(statuses=(Status.ARCHIVED,)))) == HEALTHY
 
-    async def test_however_many_tasks_are_damaged_the_others_go_on(self, engine: Engine, clock: ManualClock) -> None:
+    async def test_many_damaged_tasks_do_not_affect_others(self, engine: Engine, clock: ManualClock) -> None:
         await engine.add([new(100), *(new(101 + n) for n in range(MANY))])
         await self._damage_many(engine, 101)
         assert [task.id for task in await _find_all(engine, MANY)] == [task_id(100)]
@@ -145,7 +147,7 @@ class DamageContract:
         assert sorted(task.id for task in taken) == [task_id(100), task_id(200 + MANY), task_id(300)]
         assert await engine.apply([complete(task) for task in taken]) == [True] * 3
 
-    async def test_a_task_added_beside_many_damaged_ones_is_stored_and_counted(self, engine: Engine) -> None:
+    async def test_a_task_added_next_to_many_damaged_ones_is_stored_and_counted(self, engine: Engine) -> None:
         await engine.add([new(n) for n in range(MANY)])
         await self._damage_many(engine, 0)
         added = await engine.add([*(new(n) for n in range(MANY)), new(MANY)])

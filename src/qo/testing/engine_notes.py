@@ -1,4 +1,4 @@
-"""What every engine promises about notes."""
+"""The contract of notes."""
 
 import asyncio
 
@@ -18,10 +18,10 @@ from qo.testing.samples import claim_one, new, stored
 
 class NotesContract:
     async def damage_note(self, engine: Engine, name: str) -> None:
-        """Spoil a stored note. An engine that keeps notes in documents of its own spoils such a document instead."""
+        """Damage a stored note. An engine that stores notes in its own documents overrides this and damages one."""
         await engine.write_note(name, b'{"half": ', expected=ANY)
 
-    async def test_notes_are_compared_and_set(self, engine: Engine) -> None:
+    async def test_notes_are_written_by_compare_and_set(self, engine: Engine) -> None:
         assert await engine.read_note("switch") is None
         first = await engine.write_note("switch", b"\x00on", expected=NEW)
         with pytest.raises(Conflict):
@@ -47,7 +47,7 @@ class NotesContract:
         assert [note.data for note in await engine.notes("control")] == [b"control"]
 
     async def test_notes_of_administrators_are_notes_like_any_other(self, engine: Engine) -> None:
-        """Wherever a store keeps them apart."""
+        """Even if the store keeps them in another place."""
         for name in ("admin/b/1", "admin/a", "admired", "control"):
             await engine.write_note(name, name.encode(), expected=NEW)
         with pytest.raises(Conflict):
@@ -62,7 +62,7 @@ class NotesContract:
         assert await engine.read_note("admin/a") is None
         assert [note.name for note in await engine.notes("admin/")] == ["admin/b/1"]
 
-    async def test_one_of_many_racing_writers_of_a_note_wins(self, engine: Engine) -> None:
+    async def test_exactly_one_of_several_concurrent_writers_of_a_note_wins(self, engine: Engine) -> None:
         async def write(n: int) -> bool:
             try:
                 await engine.write_note("leader", b"%d" % n, expected=NEW)
@@ -72,7 +72,7 @@ class NotesContract:
 
         assert sum(await asyncio.gather(*(write(n) for n in range(8)))) == 1
 
-    async def test_a_damaged_note_stops_nothing_else(self, engine: Engine, clock: ManualClock) -> None:
+    async def test_a_damaged_note_affects_nothing_else(self, engine: Engine, clock: ManualClock) -> None:
         for name in ("a", "b"):
             note = notes.WorkerNote(worker_id=name, started_at=0, last_heartbeat=clock.now, capacity=1)
             await engine.write_note(notes.WORKERS + name, msgspec.json.encode(note), expected=ANY)
@@ -95,7 +95,7 @@ class NotesContract:
         assert (await queue.controls.pause()).paused
         assert (await queue.controls.read()).paused
         known = await notes.make_types_known(engine, ["mine"])
-        assert known.types == {"mine", "there"}  # or tasks of this type would be failed as unknown
+        assert known.types == {"mine", "there"}  # without `there`, its tasks could be failed as unknown
         aside = await engine.notes(QUARANTINE)
         assert [note.name for note in aside] == [
             "quarantine/control",

@@ -1,4 +1,4 @@
-"""What every engine promises about the order in which tasks are claimed."""
+"""The contract of the order in which tasks are claimed."""
 
 import asyncio
 
@@ -11,7 +11,7 @@ _YEAR = 365 * 86_400.0
 
 
 class ClaimOrderContract:
-    async def test_a_batch_keeps_its_order_also_of_tasks_that_share_an_instant(
+    async def test_a_batch_keeps_its_order_even_if_its_tasks_share_a_run_at(
         self, engine: Engine, clock: ManualClock
     ) -> None:
         numbers = [5, 3, 9, 1, 14, 2, 13, 8]
@@ -66,7 +66,7 @@ class ClaimOrderContract:
         order = [(await claim_one(engine)).id for _ in range(4)]
         assert order == [task_id(name) for name in ("high", "medium", "early", "late")]
 
-    async def test_a_run_at_in_the_past_costs_a_retry_nothing(self, engine: Engine, clock: ManualClock) -> None:
+    async def test_a_run_at_in_the_past_does_not_affect_a_replay(self, engine: Engine, clock: ManualClock) -> None:
         await engine.add([new(priority=9, run_at=clock.now - 2 * _YEAR, max_retries=0)])
         clock.advance(5)
         assert await engine.apply([after_error(await claim_one(engine), "e", random=0)]) == [True]
@@ -75,8 +75,8 @@ class ClaimOrderContract:
         assert (task.available_at, task.rank) == (clock.now, clock.now + 9 * 200)
         assert [task.id for task in await claim(engine)] == [task_id(0)]
 
-    async def test_a_claim_answers_in_order(self, engine: Engine, clock: ManualClock) -> None:
-        for n in range(30):  # older tasks have the lower numbers, and half of them the lower priority
+    async def test_a_claim_returns_tasks_in_rank_order(self, engine: Engine, clock: ManualClock) -> None:
+        for n in range(30):  # older tasks have lower numbers, and three priorities take turns
             await engine.add([new(n, type=f"t{n % 5}", priority=(9, 0, 6)[n % 3])])
             clock.advance(1)
         expected = [task_id(n) for first in (1, 2, 0) for n in range(first, 30, 3)]
@@ -86,8 +86,8 @@ class ClaimOrderContract:
         assert [task.id for task in again] == expected[:20]
         assert [task.id for task in await claim(engine, limit=20)] == expected[20:]
 
-    async def test_a_task_whose_claimer_left_keeps_its_place(self, engine: Engine, clock: ManualClock) -> None:
-        """It was due and is due still: what came after it must not overtake it."""
+    async def test_a_task_of_a_cancelled_claim_keeps_its_position(self, engine: Engine, clock: ManualClock) -> None:
+        """Tasks that were submitted later must not overtake it."""
         await engine.add([new("first")])
         clock.advance(60)
         await engine.add([new("second")])
@@ -98,7 +98,7 @@ class ClaimOrderContract:
                 await asyncio.sleep(0)
             leaving.cancel()
             (left,) = await asyncio.gather(leaving, return_exceptions=True)
-            if isinstance(left, list):  # it was quicker
+            if isinstance(left, list):  # the claim ended before it was cancelled
                 await engine.apply([release(task, None) for task in left])
         tasks: list[Task] = []
         async with asyncio.timeout(20):
@@ -108,10 +108,10 @@ class ClaimOrderContract:
                 tasks = await claim(engine, limit=2)
         assert [task.id for task in tasks] == [task_id("first"), task_id("second")]
 
-    async def test_a_task_that_has_waited_long_enough_goes_before_what_came_after_it(
+    async def test_a_promoted_task_goes_before_all_tasks_submitted_after_it(
         self, engine: Engine, clock: ManualClock
     ) -> None:
-        """Twice as many urgent tasks come as are done: the backlog grows, and nothing is left behind for ever."""
+        """High tasks arrive twice as fast as they are claimed: without promotion, the other two would wait forever."""
         await engine.add([new("medium", priority=6), new("low", priority=9)])
         ended: dict[str, int] = {}
         for minute in range(1, 33):
@@ -122,7 +122,7 @@ class ClaimOrderContract:
         highs = [ended[task_id(n)] for n in range(2, 66) if task_id(n) in ended]
         assert highs == sorted(highs) and len(highs) == 30
 
-    async def test_tasks_of_different_ageing_are_promoted_each_in_its_time(
+    async def test_tasks_with_different_ageing_are_promoted_independently(
         self, engine: Engine, clock: ManualClock
     ) -> None:
         await engine.add([new("never", priority=9, ageing=float("inf"))])
@@ -140,8 +140,10 @@ class ClaimOrderContract:
         order = [task.id for task in await claim(engine)]
         assert order == [task_id(name) for name in ("slow", "high", "new high", "never")]
 
-    async def test_many_lanes_are_claimed_in_the_same_order_as_few(self, engine: Engine, clock: ManualClock) -> None:
-        """Some are promoted, some are for other workers, and of some types only a few are wanted."""
+    async def test_tasks_of_many_lanes_are_claimed_in_the_order_of_the_model(
+        self, engine: Engine, clock: ManualClock
+    ) -> None:
+        """Some tasks are promoted, some are for other workers, and some types have a limit."""
         table = Table()
         tasks = [
             new(n, queue="xy"[n % 2], type=f"t{n % 97}", needs=((), (), ("gpu",))[n % 3], priority=(0, 5, 9)[n % 5 % 3])
@@ -171,10 +173,10 @@ class ClaimOrderContract:
         assert [task.id for task in await engine.claim(rest)] == expected
         assert await claim(engine, limit=140, capabilities=frozenset({"gpu"})) == []
 
-    async def test_wanted_types_far_behind_others_are_claimed_all_at_once(
+    async def test_requested_types_behind_many_others_are_claimed_in_one_call(
         self, engine: Engine, clock: ManualClock
     ) -> None:
-        """A few stand in front, hundreds of lanes of other types are between them and the rest."""
+        """A few of their tasks come first; the rest come after hundreds of lanes of other types."""
         types = tuple(f"wanted{n}" for n in range(70))
         await engine.add([new(n, type=types[n]) for n in range(3)])
         clock.advance(1)
@@ -185,10 +187,10 @@ class ClaimOrderContract:
         assert [task.id for task in claimed] == [task_id(n) for n in (0, 1, 2, 400, 402, 403, 404, 405, 406)]
         assert len(await claim(engine, types=types, limit=70)) == 64
 
-    async def test_lanes_that_mix_ageing_keep_their_order_beside_many_others(
+    async def test_lanes_with_mixed_ageing_keep_their_order_among_many_lanes(
         self, engine: Engine, clock: ManualClock
     ) -> None:
-        """Promoted tasks that stand behind a later one of their lane must not hide the heads of other lanes."""
+        """Promoted tasks that come after a newer task of their lane must not hide the heads of other lanes."""
         table = Table()
 
         async def add(*tasks: NewTask) -> None:

@@ -1,4 +1,4 @@
-"""What every engine promises about looking, and forgetting."""
+"""The contract of reads and of `delete`."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ from qo.testing.samples import claim, claim_one, claim_request, new, stored, tas
 
 
 class ReadContract:
-    async def test_it_tells_the_time_it_stamps(self, engine: Engine, clock: ManualClock) -> None:
+    async def test_now_is_the_time_that_tasks_are_stamped_with(self, engine: Engine, clock: ManualClock) -> None:
         clock.advance(7)
         assert await engine.now() == clock.now
 
@@ -37,17 +37,17 @@ class ReadContract:
             await engine.delete([task_id(0), task_id(0)])
         assert (await stored(engine)).status is Status.PENDING
 
-    async def test_empty_batches_are_fine(self, engine: Engine) -> None:
+    async def test_empty_batches_return_empty_lists(self, engine: Engine) -> None:
         answers = [await engine.add([]), await engine.apply([]), await engine.delete([]), await engine.get([])]
         assert answers == [[], [], [], []]
 
-    async def test_get_answers_in_the_order_asked(self, engine: Engine) -> None:
+    async def test_get_returns_tasks_in_the_order_of_the_ids(self, engine: Engine) -> None:
         await engine.add([new(0), new(1)])
         found = await engine.get([task_id(1), task_id(9), task_id(0), task_id(1)])
         assert [task and task.id for task in found] == [task_id(1), None, task_id(0), task_id(1)]
 
-    async def test_get_without_values_answers_as_get_does(self, engine: Engine) -> None:
-        """But for payloads and results. More tasks than are read in the first step."""
+    async def test_get_without_values_returns_the_same_tasks_as_get(self, engine: Engine) -> None:
+        """Except for payloads and results. There are more tasks than the first step reads."""
         await engine.add([new(n) for n in range(34)])
         await engine.apply([complete(task, b"1") for task in await claim(engine, limit=2)])
         asked = [task_id(n) for n in range(36)]
@@ -57,8 +57,8 @@ class ReadContract:
         ]
         assert [task is None for task in some] == [False] * 34 + [True] * 2
 
-    async def test_find_without_values_answers_as_find_does(self, engine: Engine) -> None:
-        """But for payloads and results, which can be read afterwards. More tasks than are read in the first step."""
+    async def test_find_without_values_returns_the_same_tasks_as_find(self, engine: Engine) -> None:
+        """Except for payloads and results, which can be read later. There are more tasks than the first step reads."""
         await engine.add([new(n) for n in range(34)])
         await engine.apply([complete(task, b"1") for task in await claim(engine, limit=2)])
         for limit in (1, 32, 33, 99):
@@ -72,18 +72,20 @@ class ReadContract:
             assert [task.result is None for task in some] == [task.result is None for task in whole]
             assert await engine.with_values(some) == whole
 
-    async def test_find_pages_newest_first(self, engine: Engine, clock: ManualClock) -> None:
+    async def test_find_returns_pages_newest_first(self, engine: Engine, clock: ManualClock) -> None:
         for name in (3, 1, 4, 2):
             await engine.add([new(name)])
             clock.advance(1)
-        await engine.add([new(n) for n in (7, 6)])  # one batch: the later is the newer
+        await engine.add([new(n) for n in (7, 6)])  # in a batch, the later task is the newer one
         page = await engine.find(Filter(), limit=4)
         assert [task.id for task in page] == [task_id(n) for n in (6, 7, 2, 4)]
         rest = await engine.find(Filter(), limit=4, after=cursor(page[-1]))
         assert [task.id for task in rest] == [task_id(n) for n in (1, 3)]
         assert await engine.find(Filter(), limit=4, after=cursor(rest[-1])) == []
 
-    async def test_a_page_holds_only_tasks_created_before_an_instant(self, engine: Engine, clock: ManualClock) -> None:
+    async def test_a_page_contains_only_tasks_created_before_an_instant(
+        self, engine: Engine, clock: ManualClock
+    ) -> None:
         for name in (3, 1, 2):
             await engine.add([new(name)])
             clock.advance(1)
@@ -200,7 +202,7 @@ class ReadContract:
             CountKey("q", "t", Status.PENDING, 9): 2,
         }
 
-    async def test_history_tells_every_transition_in_order(self, engine: Engine, clock: ManualClock) -> None:
+    async def test_the_history_contains_every_transition_in_order(self, engine: Engine, clock: ManualClock) -> None:
         await engine.add([new()])
         clock.advance(1)
         await engine.apply([after_error(await claim_one(engine), "boom", random=0.5)])

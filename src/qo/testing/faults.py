@@ -1,19 +1,19 @@
-"""What goes wrong between a caller and a store, drawn from a seed: the same seed gives the same troubles."""
+"""Faults between a caller and a store, drawn from a seed: the same seed gives the same faults."""
 
 import random
 from enum import Enum
 
 
 class Fault(Enum):
-    LOST_REQUEST = "the request never arrived; the caller waits in vain"
-    LOST_RESPONSE = "the store did it; the caller waits in vain"
-    LATE = "the caller gave up; the store does it later"
-    REFUSED = "the store says that it is too busy"
-    SLOW = "the answer takes its time"
+    LOST_REQUEST = "the request was lost, so the caller gets no response"
+    LOST_RESPONSE = "the store handled the request, but its response was lost"
+    LATE = "the caller gave up, and the store handles the request later"
+    REFUSED = "the store is too busy"
+    SLOW = "the response is slow"
 
 
 class Faults:
-    """Draws a fault, or none, for each request. The numbers are probabilities; together at most one."""
+    """Draws a fault, or none, for each request. The arguments are probabilities; their sum is at most 1."""
 
     def __init__(
         self,
@@ -25,7 +25,7 @@ class Faults:
         refused: float = 0.0,
         slow: float = 0.0,
     ) -> None:
-        self.dice = random.Random(seed)  # noqa: S311 - chance that can be repeated
+        self.dice = random.Random(seed)  # noqa: S311 - repeatable random numbers
         self._chances = {
             Fault.LOST_REQUEST: lost_request,
             Fault.LOST_RESPONSE: lost_response,
@@ -34,7 +34,7 @@ class Faults:
             Fault.SLOW: slow,
         }
         if sum(self._chances.values()) > 1:
-            raise ValueError("the probabilities of all faults together are more than one")
+            raise ValueError("the sum of the probabilities is more than 1")
 
     def draw(self) -> Fault | None:
         point = self.dice.random()

@@ -1,4 +1,4 @@
-"""A bucket that misbehaves as stores and networks do, from a seed. Nothing waits: late means some requests later."""
+"""A bucket with faults of stores and networks, drawn from a seed. Nothing sleeps: late means some requests later."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -9,8 +9,8 @@ from qo.errors import Conflict, OutcomeUnknown, StorageError
 from qo.testing.faults import Fault, Faults
 
 T = TypeVar("T")
-_LATE = 5  # requests, at most, until a late write arrives
-_SLOW = 20  # turns of the loop, at most, that a slow answer takes
+_LATE = 5  # a late write arrives after at most this many requests
+_SLOW = 20  # a slow response takes at most this many iterations of the event loop
 
 
 class FaultyBucket:
@@ -41,7 +41,7 @@ class FaultyBucket:
         return self._bucket.now()
 
     async def settle(self) -> None:
-        """Let everything arrive that is still on its way."""
+        """Let all late writes arrive."""
         late, self._late = self._late, []
         for _, write in late:
             await _unheard(write)
@@ -50,19 +50,19 @@ class FaultyBucket:
         fault = await self._meet()
         if fault is None or fault is Fault.SLOW:
             return await call()
-        raise StorageError(f"a fault to order: {fault.value}")
+        raise StorageError(f"injected fault: {fault.value}")
 
     async def _write(self, call: Callable[[], Awaitable[T]]) -> T:
         fault = await self._meet()
         if fault is None or fault is Fault.SLOW:
             return await call()
         if fault is Fault.REFUSED:
-            raise StorageError(f"a fault to order: {fault.value}")
+            raise StorageError(f"injected fault: {fault.value}")
         if fault is Fault.LOST_RESPONSE:
             await _unheard(call)
         elif fault is Fault.LATE:
             self._late.append((self._requests + self.faults.dice.randint(1, _LATE), call))
-        raise OutcomeUnknown(f"a fault to order: {fault.value}")
+        raise OutcomeUnknown(f"injected fault: {fault.value}")
 
     async def _meet(self) -> Fault | None:
         self._requests += 1
@@ -78,7 +78,7 @@ class FaultyBucket:
 
 
 async def _unheard(write: Callable[[], Awaitable[object]]) -> None:
-    """Done, or refused, with nobody listening."""
+    """Execute a write whose caller gets no response."""
     try:
         await write()
     except Conflict:

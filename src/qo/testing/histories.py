@@ -1,4 +1,4 @@
-"""Random histories: an engine must answer exactly as the pure table does. The seed is all it takes to repeat one."""
+"""Random histories: an engine must return exactly what the pure table returns. The seed determines the history."""
 
 import random
 
@@ -33,8 +33,8 @@ NAMES = range(15)
 
 
 async def random_history(engine: Engine, clock: ManualClock, seed: int, *, steps: int = 80) -> None:
-    """Run `steps` random calls on an empty engine, checking every answer and the whole state after each."""
-    history = _History(engine, clock, random.Random(seed))  # noqa: S311 - chance that can be repeated
+    """Run `steps` random calls on an empty engine. Compare each result, and after each call the state."""
+    history = _History(engine, clock, random.Random(seed))  # noqa: S311 - repeatable random numbers
     for _ in range(steps):
         clock.advance(history.dice.choice([0.25, 1.5, 7.0]))  # so that many ranks are equal
         await history.step()
@@ -52,7 +52,7 @@ class _History:
 
     async def add(self) -> None:
         dice = self.dice
-        shared = 8.0 * (self.clock.now // 8 + 1)  # by several batches
+        shared = 8.0 * (self.clock.now // 8 + 1)  # shared by several batches
         batch = [
             new(
                 n,
@@ -88,13 +88,13 @@ class _History:
         expected = self.table.claim(wanted, self.clock.now)
         claimed = await self.engine.claim(wanted)
         assert claimed == expected
-        if claimed and dice.random() < 1 / 2:  # as if the answer had been lost
+        if claimed and dice.random() < 1 / 2:  # as if the response had been lost
             repeated = replace(wanted, is_repeat=True)
             assert await self.engine.claim(repeated) == self.table.claim(repeated, self.clock.now)
         self.seen += claimed
 
     async def apply(self) -> None:
-        held = {task.id: task for task in self.dice.sample(self.seen, min(3, len(self.seen)))}  # old leases too
+        held = {task.id: task for task in self.dice.sample(self.seen, min(3, len(self.seen)))}  # also under old leases
         changes = [self._change(task) for task in held.values()]
         assert await self.engine.apply(changes) == self.table.apply(changes, self.clock.now)
 
@@ -140,7 +140,7 @@ class _History:
         )
         limit, pages = dice.choice([(99, 1), (99, 1), (2, 3)])
         after = ""
-        for _ in range(pages):  # at one instant: a listing may show on all its pages what matched at the first one
+        for _ in range(pages):  # at one instant: an engine may decide at the first page what matches
             page = self.table.find(where, limit, page_start(after, None), now)
             assert await self.engine.find(where, limit=limit, after=after) == page
             after = cursor(page[-1]) if page else ""

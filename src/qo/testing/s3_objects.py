@@ -1,4 +1,4 @@
-"""What an S3 answers, without a network: buckets in a dict, conditions judged as Amazon judges them."""
+"""The responses of an S3 server, without a network: buckets in a dict, and conditions evaluated as Amazon does."""
 
 import hashlib
 import re
@@ -38,11 +38,11 @@ class _Object(NamedTuple):
 @dataclass
 class _Contents:
     objects: dict[str, _Object] = field(default_factory=dict)
-    keys: list[str] = field(default_factory=list)  # always sorted, so that a listing costs its page and no more
+    keys: list[str] = field(default_factory=list)  # sorted, so that the cost of a listing depends only on its page
 
 
 class S3Objects:
-    """Each request is judged and carried out in one step, so exactly one of many racing writes wins."""
+    """Each request is evaluated in one step, so exactly one of several concurrent writes wins."""
 
     def __init__(self, *buckets: str, clock: Clock = system_clock) -> None:
         self._buckets = {name: _Contents() for name in buckets}

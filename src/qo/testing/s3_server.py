@@ -1,4 +1,4 @@
-"""A small S3 on loopback, in the process, with latency and faults to order. For races and benchmarks, not for data."""
+"""A small S3 server on loopback, in this process, with latency and faults. For tests and benchmarks, not for data."""
 
 import asyncio
 import contextlib
@@ -12,12 +12,12 @@ from qo.testing.faults import Fault, Faults
 from qo.testing.s3_objects import Request, S3Answer, S3Objects
 
 _NO_FAULTS = Faults(0)
-_LATE = 5  # requests after which a late one arrives
+_LATE = 5  # a late request arrives after at most this many others
 _MANY = 2048  # connections that may wait to be accepted: a benchmark opens hundreds at once
 
 
 class Latency(NamedTuple):
-    """Seconds until an answer, by kind of request."""
+    """Seconds until the response, by kind of request."""
 
     put: float = 0.0
     get: float = 0.0
@@ -27,13 +27,13 @@ class Latency(NamedTuple):
     def of(self, request: Request) -> float:
         if request.method == "PUT":
             return self.put
-        if request.method in ("DELETE", "POST"):  # POST: several at once
+        if request.method in ("DELETE", "POST"):  # POST deletes several objects
             return self.delete
         return self.list if "list-type=" in request.target else self.get
 
 
 class S3Server:
-    """`async with S3Server() as server: open_bucket(server.url)`. It asks for no credentials."""
+    """`async with S3Server() as server: open_bucket(server.url)`. It requires no credentials."""
 
     def __init__(
         self,
@@ -86,7 +86,7 @@ class S3Server:
         await self.stop()
 
     def receive(self, talk: "_Talk", request: Request) -> None:
-        if request.method == "HEAD" and request.target == "/":  # someone asks for the time
+        if request.method == "HEAD" and request.target == "/":  # a client reads the time from the header `Date`
             talk.send(request, S3Answer(405, {}))
             return
         self.requests += 1
@@ -123,7 +123,7 @@ class S3Server:
 
 
 class _Talk(asyncio.Protocol):
-    """One connection: bytes in, requests out to the server, answers back. One request at a time."""
+    """One connection. It parses requests, passes them to the server and writes the responses, one at a time."""
 
     def __init__(self, server: S3Server) -> None:
         self._server = server
@@ -134,10 +134,10 @@ class _Talk(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         if isinstance(transport, asyncio.Transport):
             self._transport = transport
-        self._server._talks.add(self)  # noqa: SLF001 - two halves of one thing
+        self._server._talks.add(self)  # noqa: SLF001 - a connection belongs to its server
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
-        self._server._talks.discard(self)  # noqa: SLF001 - two halves of one thing
+        self._server._talks.discard(self)  # noqa: SLF001 - a connection belongs to its server
         self._transport = None
 
     def data_received(self, data: bytes) -> None:
@@ -159,7 +159,7 @@ class _Talk(asyncio.Protocol):
 
     def send(self, request: Request, answer: S3Answer) -> None:
         if self._transport is None:
-            return  # the caller hung up
+            return  # the client has disconnected
         lines = [f"HTTP/1.1 {answer.status} {HTTPStatus(answer.status).phrase}"]
         lines += [f"{name}: {value}" for name, value in answer.headers.items()]
         lines += [f"Date: {formatdate(self._server.clock(), usegmt=True)}", f"Content-Length: {len(answer.body)}"]

@@ -1,4 +1,4 @@
-"""Short ways to say what a contract test needs."""
+"""Helpers of the contract tests."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from qo.model import ClaimRequest, NewTask, Task
 
 
 def task_id(name: int | str) -> str:
-    """A stable id for a name in a test; numbers keep their order."""
+    """The id of a task in a test. Ids of numbers have the order of the numbers."""
     if isinstance(name, int):
         return f"{name:08x}-0000-8000-8000-000000000000"
     return f"ffffffff-0000-8000-8000-{name.encode().hex()[:12]:0>12}"

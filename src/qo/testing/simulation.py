@@ -1,4 +1,4 @@
-"""Hours in milliseconds: a loop whose time jumps to the next timer, and whose order of events comes from a seed."""
+"""Simulated time: an event loop that jumps to the next timer, and takes the order of ready callbacks from a seed."""
 
 import asyncio
 import random
@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 def simulate(work: Coroutine[Any, Any, T], seed: int) -> T:
-    """Run it to its end. Every legal order of its steps has its seed; threads are refused, since they have none."""
+    """Run a coroutine to its end. The seed determines the order of its steps, so threads are not allowed."""
     loop = _SimulatedLoop(seed)
     try:
         return loop.run_until_complete(work)
@@ -21,7 +21,7 @@ def simulate(work: Coroutine[Any, Any, T], seed: int) -> T:
 class _SimulatedLoop(asyncio.SelectorEventLoop):
     def __init__(self, seed: int) -> None:
         self._instant = 0.0
-        self._dice = random.Random(seed)  # noqa: S311 - chance that can be repeated
+        self._dice = random.Random(seed)  # noqa: S311 - repeatable random numbers
         super().__init__(_Selector(self))
 
     def time(self) -> float:
@@ -31,7 +31,7 @@ class _SimulatedLoop(asyncio.SelectorEventLoop):
         self._instant += seconds
 
     def run_in_executor(self, *_: Any) -> Never:  # type: ignore[override]
-        raise RuntimeError("a thread would make the simulation differ from run to run")
+        raise RuntimeError("threads cannot be simulated: the seed does not determine their order")
 
     def _run_once(self) -> None:
         ready = self._ready  # type: ignore[attr-defined]
@@ -42,7 +42,7 @@ class _SimulatedLoop(asyncio.SelectorEventLoop):
 
 
 class _Selector(selectors.SelectSelector):
-    """Waits in no time."""
+    """Advances the time of the loop instead of waiting."""
 
     def __init__(self, loop: _SimulatedLoop) -> None:
         super().__init__()
@@ -50,7 +50,7 @@ class _Selector(selectors.SelectSelector):
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         if timeout is None:
-            raise RuntimeError("the simulation stands still: everyone waits for someone else")
+            raise RuntimeError("deadlock: no callback is ready, and there is no timer")
         if timeout > 0:
             self._loop.leap(timeout)
         return []
