@@ -1,13 +1,16 @@
 """Queues of earlier formats, also if their migration is interrupted."""
 
+import asyncio
 from collections import Counter
 from collections.abc import Iterator
 from itertools import count
 from typing import Any
 
 import pytest
+from click.testing import CliRunner, Result
 from redis import Redis
 
+from qo.cli import main
 from qo.engines.redis import RedisEngine
 from qo.engines.redis.pool import RedisPool
 from qo.engines.redis.scripts import ScriptRunner
@@ -59,6 +62,27 @@ async def test_a_queue_of_an_earlier_format_is_migrated(
         assert [task.id for task in await claim(engine, limit=9)] == [task_id(n) for n in range(2, 9)]
         clock.advance(60)
         assert [task.id for task in await claim(engine)] == [task_id("later")]
+
+
+async def qo(url: str, *args: str) -> Result:
+    return await asyncio.to_thread(CliRunner().invoke, main, ["--url", url, *args])
+
+
+async def test_looking_at_a_queue_of_an_earlier_format_migrates_nothing(
+    url: str, client: Redis, clock: ManualClock
+) -> None:
+    assert "nothing to migrate" in (await qo(url, "migrate", "--check")).stdout
+    async with opened(url, clock) as engine:
+        await engine.add([new(1)])
+        tag = tag_of(engine)
+    write_format_3(client, tag)
+    before = client.hgetall(f"{tag}format")
+    checked = await qo(url, "migrate", "--check")
+    assert (checked.exit_code, "run qo migrate" in checked.stdout) == (1, True)
+    assert "run qo migrate" in (await qo(url, "doctor")).stdout
+    assert client.hgetall(f"{tag}format") == before
+    assert "migrated from schema 3 to 4" in (await qo(url, "migrate")).stdout
+    assert (await qo(url, "migrate", "--check")).exit_code == 0
 
 
 @pytest.mark.parametrize("format_", [2, 3])

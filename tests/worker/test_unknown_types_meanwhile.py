@@ -72,3 +72,16 @@ async def test_a_drain_checks_beside_a_regular_check(timed: Bench, clock: Manual
         await asyncio.sleep(0)
     engine.allowed.set()
     assert (await draining, await regular) == (True, 0)
+
+
+async def test_a_slow_check_of_a_drain_counts_as_one(timed: Bench, clock: ManualClock) -> None:
+    timed.handle(lambda: 1, name="known")
+    engine = SlowNotes(timed.queue.engine)
+    checked = unknown_types(timed, clock, fail_after=0.0, engine=engine)
+    await timed.submit("typo")
+    draining = asyncio.create_task(checked.has_more_to_fail())
+    await engine.asked.wait()
+    clock.advance(5)
+    engine.allowed.set()
+    assert await draining
+    assert await checked.check() == 1

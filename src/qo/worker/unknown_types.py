@@ -49,6 +49,7 @@ class UnknownTypes:
         self._engine, self._scope, self._registration, self._transitions = engine, scope, registration, transitions
         self._fail_after, self._clock, self._store_time = fail_after, clock, store_time
         self._found_at: dict[str, float] = {}  # types that every check since then has found
+        self._checked_at = float("-inf")
         self._lanes: frozenset[tuple[str, str]] = frozenset()  # queues and types that the last check has found
         self._unknown: frozenset[str] = frozenset()  # of these, the ones that were never registered, if they are failed
         self._warned_at = float("-inf")
@@ -73,6 +74,7 @@ class UnknownTypes:
 
     async def _check(self) -> int:
         pending, now = await self._count(), self._clock()
+        self._checked_at = now
         self._found_at = {type: self._found_at.get(type, now) for type in pending}
         lasting = Counter({type: number for type, number in pending.items() if self._is_lasting(type, now)})
         failed = 0
@@ -107,7 +109,7 @@ class UnknownTypes:
             return False
         async with self._checking:
             await self._check()
-            return any(not self._is_lasting(type, self._clock()) for type in self._unknown)
+            return any(not self._is_lasting(type, self._checked_at) for type in self._unknown)
 
     def pause(self, took: float) -> float:
         """Seconds until the next check, given how many seconds the last one took."""

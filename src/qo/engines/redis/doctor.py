@@ -11,6 +11,7 @@ from qo.engines.redis.address import RedisAddress, address_of
 from qo.engines.redis.pool import RedisPool
 from qo.engines.redis.scripts import FORMAT, ScriptRunner
 from qo.engines.redis.task_fields import lane_and_status
+from qo.engines.schemas import Schema
 from qo.errors import InvalidSetting, Refused, StorageError
 from qo.findings import Finding
 from qo.model import Status
@@ -49,6 +50,17 @@ async def examine(url: str) -> list[Finding]:
         await pool.close()
 
 
+async def schema_of(url: str) -> Schema | None:
+    """The format of a queue, without opening it, which would migrate it. None if there is no queue."""
+    address = address_of(url)
+    pool = RedisPool(address)
+    try:
+        found = await ScriptRunner(pool, address.prefix).stored_format()
+    finally:
+        await pool.close()
+    return None if found is None else Schema(found, FORMAT)
+
+
 async def _read_server(scripts: ScriptRunner) -> _Server:
     before = system_clock()
     info, time, *settings = await scripts.send(("INFO",), ("TIME",), *(("CONFIG", "GET", name) for name in _SETTINGS))
@@ -70,6 +82,9 @@ async def _format(scripts: ScriptRunner, address: RedisAddress) -> Finding:
         await scripts.check_format(f"{address.shown_url}: the queue {address.prefix}")
     except Refused as error:
         return Finding("format", False, str(error))
+    stored = await scripts.stored_format()
+    if stored is not None and stored < FORMAT:
+        return Finding("format", None, f"the queue has not been migrated to format {FORMAT}; run qo migrate")
     return Finding("format", True, f"this qo knows the queue's format (its own is {FORMAT})")
 
 
