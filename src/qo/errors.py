@@ -127,7 +127,11 @@ class DamagedNote(Refused):
 
 
 class OutcomeUnknown(StorageError):
-    """The write may or may not have succeeded; repeating it is safe."""
+    """The write may or may not have succeeded.
+
+    It is safe to repeat a submission with the same id or key, and a settlement under the same lease. Before repeating
+    another write, read what is stored.
+    """
 
 
 class Retry(Exception):

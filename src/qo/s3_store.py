@@ -4,7 +4,7 @@ store = await S3Store.create(bucket="my-bucket", mode="durable")
 producer = await store.producer("jobs")
 await producer.enqueue({"data": 1})  # returns when the bucket has the task
 consumer = await store.consumer("jobs")
-task = await consumer.dequeue()
+tasks = await consumer.dequeue()
 """
 
 import asyncio

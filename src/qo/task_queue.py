@@ -127,7 +127,7 @@ class TaskQueue:
     ) -> None:
         """Set the store and the defaults, before any other call. The default store is QO_URL, or a local SQLite file.
 
-        `fail_unknown_types`: seconds after which due tasks of types without a handler are failed; None for never.
+        `fail_unknown_types`: seconds after which due tasks of types that were never registered are failed; None: never.
         """
         with self._lock:
             if self._app is not None:
