@@ -1,9 +1,10 @@
 """A single task from plain code is written without an event loop, with the same guarantees as on one."""
 
 import asyncio
+import logging
 import signal
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -234,6 +235,19 @@ def test_an_interrupt_ends_the_wait_of_its_own_caller_only() -> None:
     owner.join()
 
 
+@pytest.fixture
+def no_task_log() -> Iterator[None]:
+    """A handler of a log has a lock. A signal that interrupts a thread in a log call must not wait for another thread
+    that logs, whatever it calls.
+    """
+    log = logging.getLogger("qo.tasks")
+    level = log.level
+    log.setLevel(logging.CRITICAL)
+    yield
+    log.setLevel(level)
+
+
+@pytest.mark.usefixtures("no_task_log")
 def test_a_signal_handler_may_use_the_client_whose_write_it_interrupts(engine: Recorded) -> None:
     """It submits, directly and through the loop, while a write of the same thread waits."""
     with SyncClient(Client(engine)) as client:
