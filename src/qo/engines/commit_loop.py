@@ -6,6 +6,7 @@ all calls of its batch are right, reads included. If no call of a batch changed 
 
 import asyncio
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -39,8 +40,8 @@ class PendingCall:
             self.done.set_result(self.answer)
 
 
-class CommitLoop:
-    """Subclasses hold the content of the object, and provide the methods at the end of the class."""
+class CommitLoop(ABC):
+    """Subclasses hold the content of the object, and implement the abstract methods."""
 
     def __init__(
         self, bucket: Bucket, key: str, *, max_batch_size: int = sys.maxsize, retries_conflicts: bool = True
@@ -107,50 +108,45 @@ class CommitLoop:
                 is_fresh = True  # another process has written, so the answers are outdated
                 continue
             try:
-                return await self._write_or_doubt()
+                return await self._write()
             except Conflict:
                 self._forget()
                 if not self._retries_conflicts:
                     await attempts.report_conflict()
                     raise Conflict(_CONFLICT.format(self._key)) from None
+            except QoError:
+                raise
+            except Exception as error:  # the driver does not say whether it has written
+                raise OutcomeUnknown(f"{self._key} may have been written: {error!r}") from error
             is_fresh = False
             await attempts.back_off()
         raise StorageError(f"other processes keep writing {self._key}; try again")
 
-    async def _write_or_doubt(self) -> None:
-        """Write. An error that the bucket does not explain leaves open whether the object was written."""
-        try:
-            await self._write()
-        except QoError:
-            raise
-        except Exception as error:
-            raise OutcomeUnknown(f"{self._key} may have been written: {error!r}") from error
-
     # --- the content
 
-    async def _wait_for_turn(self) -> None:
+    async def _wait_for_turn(self) -> None:  # noqa: B027 - optional
         """Called before each batch."""
 
     @property
+    @abstractmethod
     def _is_loaded(self) -> bool:
         """Whether the content may be used without a read. A write detects outdated content."""
-        raise NotImplementedError
 
+    @abstractmethod
     async def _refresh(self) -> bool:
         """Read the object. Returns whether it has changed."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _run(self, batch: list[PendingCall]) -> bool:
         """Run the calls on the table; each gets an answer or an error. Returns whether anything has changed."""
-        raise NotImplementedError
 
+    @abstractmethod
     async def _write(self) -> None:
         """Write the content. Raises Conflict if another process has written the object."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _forget(self) -> None:
         """Read again before the next batch: the content is outdated, or its changes were not written."""
-        raise NotImplementedError
 
 
 def _fail(batch: list[PendingCall], kind: type[QoError], *args: object, cause: BaseException | None = None) -> None:

@@ -4,6 +4,7 @@ A table knows neither a clock nor a store. The subclass runs work on it: in the 
 or on the content of an object that is then written.
 """
 
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Protocol, TypeVar
 
@@ -56,6 +57,7 @@ class TableEngine(Engine):
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
 
+    @abstractmethod
     async def _write(
         self, work: Callable[[WritableTable], Answer], abandoned: Callable[[Answer], None] | None = None
     ) -> Answer:
@@ -63,11 +65,10 @@ class TableEngine(Engine):
 
         If the caller is cancelled after the work was done, `abandoned` is called with the answer.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     async def _read(self, work: Callable[[ReadableTable], Answer]) -> Answer:
         """Run work that changes nothing on the table."""
-        raise NotImplementedError
 
     def _wake(self) -> None:
         """Called after this process wrote tasks that may be claimable."""

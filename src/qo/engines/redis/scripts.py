@@ -166,11 +166,11 @@ class ScriptRunner:
             check_format(queue, _format(fields), FORMAT)
 
     async def stored_format(self) -> int | None:
-        """The format of the queue, or the one before this build's if its migration is not finished. None: not known."""
+        """The format of the queue, or the one before it if the migration to it is not finished. None: not known."""
         (stored,) = await self.send(("HMGET", f"{self._key}:format", "format", "migrating"))
         if isinstance(stored, RedisError) or stored[0] is None:
             return None
-        return int(stored[0]) if stored[1] is None else FORMAT - 1
+        return int(stored[0]) if stored[1] is None else int(stored[0]) - 1
 
     async def migrate(self) -> None:
         """Bring a queue of an earlier format to this one, in short steps that other processes may repeat or continue.
