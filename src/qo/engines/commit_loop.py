@@ -102,7 +102,7 @@ class CommitLoop(ABC):
             if not self._is_loaded:
                 await self._refresh()
                 is_fresh = True
-            if not self._run(batch):
+            if not await self._run(batch):
                 if is_fresh or not await self._refresh():
                     return None
                 is_fresh = True  # another process has written, so the answers are outdated
@@ -137,7 +137,7 @@ class CommitLoop(ABC):
         """Read the object. Returns whether it has changed."""
 
     @abstractmethod
-    def _run(self, batch: list[PendingCall]) -> bool:
+    async def _run(self, batch: list[PendingCall]) -> bool:
         """Run the calls on the table; each gets an answer or an error. Returns whether anything has changed."""
 
     @abstractmethod

@@ -15,8 +15,9 @@ _IDLE_AFTER, _IDLE_INTERVAL = 60.0, 10.0  # after 60 s without tasks, poll only 
 class PollBackoff:
     """Growing intervals between the polls of a store that cannot notify."""
 
-    def __init__(self) -> None:
-        self._backoff = Backoff(_FIRST_INTERVAL, _MAX_INTERVAL)
+    def __init__(self, *, first: float = _FIRST_INTERVAL, longest: float = _MAX_INTERVAL) -> None:
+        self._longest = longest
+        self._backoff = Backoff(first, longest)
         self._idle_time = 0.0  # seconds of polling since a poll found something
 
     @property
@@ -24,7 +25,7 @@ class PollBackoff:
         return self._backoff.upcoming
 
     def start_over(self) -> None:
-        self._idle_time, self._backoff.longest = 0.0, _MAX_INTERVAL
+        self._idle_time, self._backoff.longest = 0.0, self._longest
         self._backoff.reset()
 
     def lengthen(self) -> None:
@@ -43,10 +44,10 @@ class PollResult(NamedTuple):
 class ClaimPoller:
     """Waits for claimable tasks."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, backoff: PollBackoff | None = None) -> None:
         self._clock = clock
         self._woken = asyncio.Event()
-        self._backoff = PollBackoff()
+        self._backoff = backoff or PollBackoff()
         self.next_at: float | None = None  # as in PollResult, as far as known
 
     def wake(self) -> None:

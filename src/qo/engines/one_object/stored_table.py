@@ -42,7 +42,7 @@ class StoredTable(CommitLoop):
     def _is_loaded(self) -> bool:
         return self._keeps_table and bool(self._version)
 
-    def _run(self, batch: list[PendingCall]) -> bool:
+    async def _run(self, batch: list[PendingCall]) -> bool:
         for call in batch:
             call.error = None
             try:

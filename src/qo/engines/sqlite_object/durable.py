@@ -108,7 +108,7 @@ class DurableMode(CommitLoop):
         await self._stored.refresh()
         return self._version != self._stored.version
 
-    def _run(self, batch: list[PendingCall]) -> bool:
+    async def _run(self, batch: list[PendingCall]) -> bool:
         return self._current_image().do(batch)
 
     def _current_image(self) -> Image:

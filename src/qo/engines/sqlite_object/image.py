@@ -13,8 +13,8 @@ from zlib import crc32
 import apsw
 
 from qo.clock import Clock
+from qo.engines.combined_claims import CombinedClaims, combined
 from qo.engines.commit_loop import PendingCall
-from qo.engines.sqlite_object.combined_claims import CombinedClaims, combined
 from qo.errors import StorageError
 from qo.ids import new_token as new_write_id
 from qo.model import ClaimRequest
