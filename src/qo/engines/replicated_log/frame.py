@@ -1,0 +1,142 @@
+"""The binary frame of records, merged records, image parts and submissions: a header of 128 bytes, then the body.
+
+Numbers are big-endian. docs/log-format.md describes each field. The checksum at the end of the header covers the whole
+object, so that no flipped bit and no truncation goes unnoticed. A second one covers the body before compression.
+"""
+
+import struct
+from enum import IntEnum, IntFlag
+from typing import NamedTuple
+from zlib import compress, crc32, decompressobj
+from zlib import error as ZlibError  # noqa: N812 - the class has this name
+
+from qo.engines.replicated_log.keys import NO_ID, FrameKind, FrameName, parse_key
+from qo.errors import Refused
+from qo.formats import Format, check_format, format_of
+
+FORMAT = 1
+HEADER_SIZE = 128
+MAX_BODY = 256 * 1024 * 1024  # bytes before compression; a damaged or forged object must not exhaust the memory
+_MAGIC = b"qoLG"
+_HEADER = struct.Struct(">4sBBBBHHHHQQ16s16s16sdQQ16sI")  # without the checksum of the whole
+_CHECKSUM = struct.Struct(">I")
+_COMPRESSION_LEVEL = 1  # higher levels cost more time than the smaller object saves
+
+
+class Compression(IntEnum):
+    NONE = 0
+    ZLIB = 1
+
+
+class FrameFlags(IntFlag):
+    NONE = 0
+    LANES_REMOVED = 1  # the commit has removed lanes, so cached lanes are outdated
+    SCHEMA_STEP = 2  # the body is a change of the tables, not a patchset
+
+
+_ALL_FLAGS = int(FrameFlags.LANES_REMOVED | FrameFlags.SCHEMA_STEP)  # `~` of an IntFlag ignores unknown bits
+
+
+class DamagedFrame(Refused):
+    """An object of the log cannot be read."""
+
+
+class FrameHeader(NamedTuple):
+    """The header. Ids are 32 hexadecimal digits. `encode_frame` sets the fields that describe the body."""
+
+    kind: FrameKind
+    shard: int
+    first: int  # as in FrameName
+    last: int  # as in FrameName; the number of tasks of a submission
+    id: str  # random, of this write; of all parts of an image the same
+    previous: str = NO_ID  # id of the record before `first`; of an image its last record; the producer of a submission
+    last_id: str = NO_ID  # id of the last record that this includes
+    at: float = 0.0  # by the store's clock
+    writer: str = NO_ID  # random, of the process
+    schema: int = 0  # the version of the tables
+    schema_since: int = 0  # builds that know this version of the tables can apply it
+    flags: FrameFlags = FrameFlags.NONE
+    format: int = FORMAT
+    since: int = format_of(FORMAT).since
+    compression: Compression = Compression.ZLIB
+    raw_bytes: int = 0
+    stored_bytes: int = 0
+
+
+def encode_frame(header: FrameHeader, body: bytes) -> bytes:
+    """The object. The body is stored uncompressed if compression does not make it smaller."""
+    if len(body) > MAX_BODY:
+        raise Refused(f"{len(body)} bytes are too large for one object of a log; use smaller batches or payloads")
+    stored = compress(body, _COMPRESSION_LEVEL) if header.compression is Compression.ZLIB else body
+    compression = header.compression
+    if len(stored) >= len(body):
+        stored, compression = body, Compression.NONE
+    packed = _HEADER.pack(
+        _MAGIC, header.kind, header.format, header.since, compression,
+        header.schema, header.schema_since, header.flags, header.shard, header.first, header.last,
+        bytes.fromhex(header.id), bytes.fromhex(header.previous), bytes.fromhex(header.last_id),
+        header.at, len(body), len(stored), bytes.fromhex(header.writer), crc32(body),
+    )  # fmt: skip
+    return b"".join((packed, _CHECKSUM.pack(crc32(stored, crc32(packed))), stored))
+
+
+def decode_frame(key: str, data: bytes) -> tuple[FrameHeader, bytes]:
+    """The header and the body. Raises DamagedFrame, or NewerFormat if this build must not use the object."""
+    name = parse_key(key)
+    if name is None:
+        raise DamagedFrame(f"{key} is not the name of an object of a log")
+    try:
+        return _decode(key, name, data)
+    except (_Problem, ZlibError) as problem:
+        raise DamagedFrame(f"{key} is damaged: {problem}") from problem
+
+
+class _Problem(Exception):
+    """What is wrong with an object."""
+
+
+def _decode(key: str, name: FrameName, data: bytes) -> tuple[FrameHeader, bytes]:
+    view = memoryview(data)
+    if len(data) < HEADER_SIZE or data[: len(_MAGIC)] != _MAGIC:
+        raise _Problem("it does not begin with the header of a log")
+    (checksum,) = _CHECKSUM.unpack_from(data, _HEADER.size)
+    if checksum != crc32(view[HEADER_SIZE:], crc32(view[: _HEADER.size])):
+        raise _Problem("its checksum does not match its content")
+    (
+        _, kind, number, since, compression, schema, schema_since, flags, shard, first, last,
+        own_id, previous, last_id, at, raw_bytes, stored_bytes, writer, body_checksum,
+    ) = _HEADER.unpack_from(data)  # fmt: skip
+    check_format(key, Format(format=number, since=since), FORMAT)
+    if kind != name.kind:
+        raise _Problem(f"its kind is {kind}, not {name.kind}")
+    if shard != name.shard or first != name.first or last != (last if name.last is None else name.last):
+        raise _Problem(f"it belongs to shard {shard} under the numbers {first} and {last}")
+    if flags & ~_ALL_FLAGS:
+        raise _Problem(f"it has unknown flags ({flags:#x})")
+    if compression not in {*Compression}:
+        raise _Problem(f"its compression {compression} is unknown")
+    if raw_bytes > MAX_BODY or stored_bytes != len(data) - HEADER_SIZE:
+        raise _Problem(f"its length is {len(data)} bytes, and its header says {stored_bytes}, or {raw_bytes} unpacked")
+    header = FrameHeader(
+        name.kind, shard, first, last, own_id.hex(), previous.hex(), last_id.hex(), at, writer.hex(),
+        schema, schema_since, FrameFlags(flags), number, since, Compression(compression), raw_bytes, stored_bytes,
+    )  # fmt: skip
+    if name.token is not None and name.token != (header.id if kind == FrameKind.IMAGE_PART else header.previous):
+        raise _Problem("it belongs to another image or producer")
+    body = _unpacked(view[HEADER_SIZE:], header)
+    if crc32(body) != body_checksum:
+        raise _Problem("the checksum of its body does not match")
+    return header, body
+
+
+def _unpacked(stored: memoryview, header: FrameHeader) -> bytes:
+    """The body before compression, which is never longer than the header says."""
+    if header.compression is Compression.NONE:
+        body, is_whole = bytes(stored), True
+    else:
+        unpacker = decompressobj()
+        body = unpacker.decompress(stored, header.raw_bytes + 1)  # 0 would mean any length
+        is_whole = unpacker.eof and not unpacker.unused_data
+    if len(body) != header.raw_bytes or not is_whole:
+        raise _Problem(f"its body is not {header.raw_bytes} bytes long")
+    return body
