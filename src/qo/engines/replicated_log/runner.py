@@ -1,0 +1,38 @@
+"""Where the blocking work of a replica runs: in a thread, or at once in tests and simulations."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Protocol, TypeVar
+
+T = TypeVar("T")
+
+
+class Runner(Protocol):
+    """Runs one function at a time. A function that has begun runs to its end, even if the caller is cancelled."""
+
+    async def __call__(self, function: Callable[[], T], /) -> T: ...
+
+
+async def run_inline(function: Callable[[], T], /) -> T:
+    """Run the function on the event loop."""
+    return function()
+
+
+async def run_to_end(runner: Runner, function: Callable[[], T]) -> T:
+    """Run the function. If the caller is cancelled, wait for the function first: its thread still uses the replica."""
+    work = asyncio.ensure_future(runner(function))
+    is_cancelled = False
+    while not work.done():
+        try:
+            await asyncio.shield(work)
+        except asyncio.CancelledError:
+            if work.done() and work.cancelled():
+                raise
+            is_cancelled = True
+        except BaseException:  # noqa: BLE001 - raised below
+            break
+    if is_cancelled:
+        if not work.cancelled():
+            work.exception()  # asyncio logs errors that nothing retrieves
+        raise asyncio.CancelledError
+    return work.result()
