@@ -16,10 +16,8 @@ from qo.audit import cli_user
 from qo.buckets.address import parse_address
 from qo.buckets.policy import policy
 from qo.cli import main
-from qo.web.static_site.credentials import ending
-from qo.web.static_site.files import SOURCE
-from qo.web.static_site.link import signing_key
-from qo.web.static_site.location import page_url, store_url
+from qo.web.static_site.credentials import ending, signing_key
+from qo.web.static_site.files import SOURCE, page_url, store_url
 from tests.dashboard.zero_store import READER, Place, Store
 from tests.servers.process import KEYS, s3_client
 

@@ -9,7 +9,7 @@ from botocore.awsrequest import AWSRequest  # type: ignore[import-untyped]
 from botocore.credentials import Credentials  # type: ignore[import-untyped]
 from playwright.async_api import Page
 
-from qo.web.static_site.link import signing_key, signing_keys
+from qo.web.static_site.credentials import signing_key, signing_keys
 from tests.dashboard.chromium import call
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")

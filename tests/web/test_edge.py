@@ -8,7 +8,7 @@ from qo.client import Client
 from qo.engines.memory import MemoryEngine
 from qo.errors import InvalidSetting
 from qo.web import WebSettings, create_app
-from qo.web.http.request_origin import host_name
+from qo.web.http.request import host_name
 from tests.web.raw_http import say
 from tests.web.serving import Served, served
 

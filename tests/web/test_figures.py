@@ -8,8 +8,7 @@ from qo.engines.memory import MemoryEngine
 from qo.model import NewTask
 from qo.testing import ManualClock
 from qo.web.stats import wait_times
-from qo.web.stats.position import QueuePosition
-from qo.web.stats.sampler import PAGE_SIZE, ReadySurvey, Sampler
+from qo.web.stats.sampler import PAGE_SIZE, QueuePosition, ReadySurvey, Sampler
 from qo.web.stats.wait_times import OldestTasks
 
 

@@ -21,9 +21,8 @@ from qo.errors import InvalidSetting
 from qo.web import WebSettings, create_app
 from qo.web.callers import Scope
 from qo.web.http.tokens import create_token
-from qo.web.oidc.login import LoginAttempt, LoginRefused, attempt_in, new_attempt
+from qo.web.oidc.login import LoginAttempt, LoginRefused, LoginService, attempt_in, new_attempt
 from qo.web.oidc.provider import MAX_LOGINS, OidcProvider
-from qo.web.oidc.service import LoginService
 from qo.web.oidc.sessions import MAX_SESSIONS, SESSIONS, SessionStore
 from qo.web.oidc.settings import OidcSettings, check_oidc, parse_roles
 from tests.servers.oidc import LoginPlace

@@ -17,8 +17,7 @@ from qo.engines.layouts import parse
 from qo.errors import InvalidSetting, StorageError
 from qo.web.static_site import make_link, obtain, page_url, publish
 from qo.web.static_site.credentials import Access
-from qo.web.static_site.files import page_files
-from qo.web.static_site.location import check_page
+from qo.web.static_site.files import check_page, page_files
 from qo.web.static_site.publisher import Published, Put, read_config
 
 _LAYOUTS = ("tasks", "one")  # that the page can read

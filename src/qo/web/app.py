@@ -25,14 +25,14 @@ from qo.web.http.access import admit
 from qo.web.http.action_recorder import recorder_of
 from qo.web.http.edge import Edge
 from qo.web.http.problems import Problem, of_bugs, of_http, of_ours
-from qo.web.http.request_data import StrictRequest
+from qo.web.http.request import StrictRequest
 from qo.web.http.server import Server, new_server
 from qo.web.http.settings import WebSettings
-from qo.web.management.retry_counts import RetryCounts
+from qo.web.management.read import RetryCounts
 from qo.web.management.router import router as management_router
 from qo.web.oidc.routes import router as auth_router
+from qo.web.remote.heartbeats import TimeLimits
 from qo.web.remote.routes import router as remote_router
-from qo.web.remote.time_limits import TimeLimits
 from qo.web.v1.events import Feed
 from qo.web.v1.router import router as v1_router
 

@@ -21,11 +21,10 @@ from qo.engine import Engine
 from qo.errors import StorageError
 from qo.rate_limits import TokenBucket
 from qo.web.callers import LOCAL_CALLER, Caller, Scope
-from qo.web.http.request_data import refuse_unknown
-from qo.web.http.request_origin import is_forwarded
+from qo.web.http.request import is_forwarded, refuse_unknown
 from qo.web.http.settings import WebSettings
 from qo.web.http.tokens import KnownCallers, Tokens, TokenUseRecorder, is_live, read_tokens
-from qo.web.oidc.service import LoginService
+from qo.web.oidc.login import LoginService
 from qo.web.oidc.sessions import CSRF_HEADER, is_csrf_token
 
 Connection = ASGIConnection[Any, Any, Any, Any]

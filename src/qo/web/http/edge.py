@@ -10,7 +10,7 @@ from litestar.types import ASGIApp, HTTPScope, Message, Receive, Send
 from qo.clock import boot_clock
 from qo.web.http.in_flight import InFlight, RequestBody, RequestsInFlight
 from qo.web.http.problems import Problem
-from qo.web.http.request_origin import HEADERS, allowed_names, check_origin, host_name, is_cross_site, is_foreign_origin
+from qo.web.http.request import HEADERS, allowed_names, check_origin, host_name, is_cross_site, is_foreign_origin
 from qo.web.http.settings import WebSettings
 
 log = logging.getLogger("qo.web")

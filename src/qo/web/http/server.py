@@ -14,12 +14,10 @@ from qo.web.http.access import Gate
 from qo.web.http.action_recorder import ActionRecorder
 from qo.web.http.in_flight import RequestsInFlight
 from qo.web.http.settings import WebSettings
-from qo.web.oidc.service import LoginService
-from qo.web.stats.position import QueuePosition
-from qo.web.stats.sampler import StoreViews
+from qo.web.oidc.login import LoginService
+from qo.web.stats.sampler import QueuePosition, StoreViews, UnhandledTypes
 from qo.web.stats.server_metrics import ServerMetrics
 from qo.web.stats.throughput import RecentStats
-from qo.web.stats.unhandled import UnhandledTypes
 
 
 class Server(Struct, frozen=True, kw_only=True):

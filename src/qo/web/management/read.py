@@ -1,5 +1,6 @@
 """Read tasks: one, a page, counts."""
 
+import asyncio
 from collections import Counter
 from typing import Annotated, Any
 
@@ -8,17 +9,61 @@ from litestar.params import FromPath, FromQuery, QueryParameter
 from msgspec import Struct
 
 from qo.client import Client
-from qo.model import Filter, Task, check_type, cursor
+from qo.clock import boot_clock
+from qo.engine import Engine
+from qo.model import Counts, Filter, Status, Task, check_type, cursor
+from qo.web.callers import WHOLE_STORE, AccessLimits
 from qo.web.http.access import HIDDEN, LIMITED, READ, caller_of
 from qo.web.http.byte_budget import values_within
 from qo.web.http.problems import problems
 from qo.web.http.server import Server, server_of
 from qo.web.http.visibility import found
-from qo.web.management.retry_counts import RetryCounts
 from qo.web.management.views import BY_STATUS, WORDS, ManagedTask, Word, filter_of, managed, without_values
 
-MAX_OFFSET = 10_000  # skipped tasks are read
 _PAGE_SIZE = 500
+_MAX_CHEAP = 1000  # pending tasks; with more, a count is reused, because some stores read each pending task
+_AGE_FACTOR = 20.0  # a count is reused for this many times its duration
+_MAX_AGE = 60.0  # seconds
+_WAITING = Filter(statuses=(Status.PENDING,), retrying=True)
+
+
+class RetryCounts:
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._known: Counter[tuple[str, str]] = Counter()  # by queue and type
+        self._known_until = float("-inf")
+        self._counting = asyncio.Lock()  # concurrent requests share one count
+
+    async def by_type(self, counts: Counts, limits: AccessLimits = WHOLE_STORE) -> Counter[str]:
+        """Counts inside the limits. `counts` are the counts of the whole store."""
+        found = Counter[str]()
+        for (queue, type), number in (await self._by_lane(counts)).items():
+            if limits.includes(queue, type):
+                found[type] += number
+        return found
+
+    async def _by_lane(self, counts: Counts) -> Counter[tuple[str, str]]:
+        pending = sum(number for lane, number in counts.items() if lane.status is Status.PENDING)
+        if not pending:
+            return Counter()
+        async with self._counting:
+            began = boot_clock()
+            if pending <= _MAX_CHEAP or began >= self._known_until:
+                self._known = await self._count()
+                self._known_until = boot_clock() + min(_MAX_AGE, _AGE_FACTOR * (boot_clock() - began))
+            return self._known
+
+    async def _count(self) -> Counter[tuple[str, str]]:
+        found, after = Counter[tuple[str, str]](), ""
+        while page := await self._engine.find_without_values(_WAITING, limit=_PAGE_SIZE, after=after):
+            found.update((task.queue, task.type) for task in page)
+            if len(page) < _PAGE_SIZE:
+                break
+            after = cursor(page[-1])
+        return found
+
+
+MAX_OFFSET = 10_000  # skipped tasks are read
 
 
 class ManagedPage(Struct, frozen=True, kw_only=True):

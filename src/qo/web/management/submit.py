@@ -13,7 +13,7 @@ from qo.model import SLOW_POLICY
 from qo.web.http.access import CHECKED, SUBMIT
 from qo.web.http.openapi import Attempts, Instant, TypeName
 from qo.web.http.problems import problems
-from qo.web.http.request_data import encode_payload, rename_field, trace_of
+from qo.web.http.request import encode_payload, rename_field, trace_of
 from qo.web.http.server import log_transition, server_of
 from qo.web.http.visibility import check_may_submit, found
 from qo.web.management.views import Word, word

@@ -26,12 +26,12 @@ from qo.web.oidc.login import (
     LoginAttempt,
     LoginProblem,
     LoginRefused,
+    LoginService,
     attempt_in,
     make_cookie,
     new_attempt,
     read_cookie,
 )
-from qo.web.oidc.service import LoginService
 
 log = logging.getLogger("qo.web")
 _CALLBACK: Final = "/auth/callback"

@@ -1,13 +1,104 @@
-"""Heartbeats renew the leases of a worker, but not beyond the time limits of its tasks."""
+"""Heartbeats renew the leases of a worker over HTTP, but not beyond the time limits of its tasks.
+
+The time is measured from the poll, or from the first heartbeat that this server sees, by a monotonic clock. It is never
+compared with the clock of the store.
+"""
+
+import asyncio
+from collections.abc import Iterable
 
 from msgspec.structs import replace
 
+from qo.client import Client
+from qo.clock import Clock, boot_clock
 from qo.engine import Engine
-from qo.model import Filter, Status, Task, check_id, cursor, renew
+from qo.errors import StorageError
+from qo.ids import random_fraction
+from qo.model import Change, FailureKind, Filter, Status, Task, after_error, check_id, cursor, renew
 from qo.web.remote.checks import MAX_ITEMS
 from qo.web.remote.messages import LEASE, Heartbeat
-from qo.web.remote.time_limits import TimeLimits
 from qo.web.remote.worker_registry import WorkerRegistry, WorkerSession, check_capacity
+
+REPORT_GRACE = 1.0  # seconds that a report may take beyond the time limit
+_RETRY_INTERVAL = 1.0  # seconds, if the store is unreachable
+
+
+class TimeLimits:
+    def __init__(self, client: Client, *, elapsed: Clock = boot_clock) -> None:
+        self._client, self._elapsed = client, elapsed
+        self._attempts: dict[str, tuple[float, Task]] = {}  # by task id: the deadline and the leased task
+        self._timer: asyncio.TimerHandle | None = None
+        self._ending: asyncio.Task[None] | None = None
+
+    def watch(self, tasks: Iterable[Task]) -> None:
+        """End these attempts at their deadline. A watched attempt keeps its deadline."""
+        now, is_new = self._elapsed(), False
+        for task in tasks:
+            known = self._attempts.get(task.id)
+            if known is None or known[1].lease_id != task.lease_id:
+                light = replace(task, payload=b"null", result=None)  # values are not needed
+                self._attempts[task.id] = (now + task.time_limit, light)
+                is_new = True
+        if is_new:  # planning reads all attempts, and every heartbeat calls this for each task
+            self._plan()
+
+    def forget(self, task_ids: Iterable[str]) -> None:
+        for task_id in task_ids:
+            self._attempts.pop(task_id, None)
+
+    def left(self, task: Task) -> float:
+        """Seconds until the deadline of the attempt."""
+        self.watch([task])
+        return self._attempts[task.id][0] - self._elapsed()
+
+    async def enforce(self) -> None:
+        """End all overdue attempts. The lease guards the change, so a reported result is not overwritten."""
+        late = self._elapsed() - REPORT_GRACE
+        due = [task for ends, task in self._attempts.values() if ends <= late]
+        if not due:
+            return
+        changes = [_timed_out(task) for task in due]
+        answers = await self._client.engine.apply(changes)
+        for task, change, ended in zip(due, changes, answers, strict=True):
+            known = self._attempts.get(task.id)
+            if known is not None and known[1].lease_id == task.lease_id:
+                del self._attempts[task.id]
+            if ended:
+                self._client.transitions.settled(task, change)
+
+    def close(self) -> None:
+        """Stop. The leases expire without the server."""
+        self._attempts.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _plan(self, pause: float = 0.0) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._attempts:
+            first = min(ends for ends, _ in self._attempts.values())
+            pause = max(pause, first + REPORT_GRACE - self._elapsed())
+            self._timer = asyncio.get_running_loop().call_later(pause, self._end)
+
+    def _end(self) -> None:
+        self._ending = asyncio.create_task(self._end_due())
+
+    async def _end_due(self) -> None:
+        try:
+            await self.enforce()
+        except StorageError:  # the leases expire if this takes long
+            self._plan(_RETRY_INTERVAL)
+        else:
+            self._plan(0.01)
+
+
+def _timed_out(task: Task) -> Change:
+    return after_error(
+        task, f"timed out after {task.time_limit:g} s", kind=FailureKind.TIMEOUT, random=random_fraction()
+    )
+
 
 _PAGE_SIZE = 32  # tasks; they may be large
 _GRACE = 15.0  # seconds that a lease lasts beyond the time limit; the server ends the attempt before

@@ -19,14 +19,13 @@ from qo.transitions import log_started
 from qo.web.callers import Caller
 from qo.web.http.access import CHECKED, HIDDEN, LIMITED, WORK, Gate, caller_of
 from qo.web.http.problems import problems
-from qo.web.http.request_data import StrictRequest
+from qo.web.http.request import StrictRequest
 from qo.web.remote import messages
 from qo.web.remote.engine import engine_router
-from qo.web.remote.heartbeats import beat
+from qo.web.remote.heartbeats import TimeLimits, beat
 from qo.web.remote.polling import TaskPolling, lease_of, polled_task
 from qo.web.remote.response_cache import answers
 from qo.web.remote.results import record, results_of
-from qo.web.remote.time_limits import TimeLimits
 from qo.web.remote.worker_registry import WorkerRegistry
 
 BODY_LIMIT = 8 * 1024 * 1024  # bytes; results arrive in batches

@@ -1,8 +1,7 @@
 """The dashboard as a static page in the bucket: its location, publishing, credentials and links."""
 
-from qo.web.static_site.credentials import Access, obtain
-from qo.web.static_site.link import Link, make_link
-from qo.web.static_site.location import FOLDER, page_url
+from qo.web.static_site.credentials import Access, Link, make_link, obtain
+from qo.web.static_site.files import FOLDER, page_url
 from qo.web.static_site.publisher import Published, publish
 
 __all__ = ["FOLDER", "Access", "Link", "Published", "make_link", "obtain", "page_url", "publish"]

@@ -1,4 +1,4 @@
-"""Counts of tasks and the oldest pending task of each level, sampled every few seconds.
+"""Samples of the store: counts, the oldest pending task of each level, the position of a new task, and unhandled types.
 
 Requests are answered from the latest sample. The engine counts the tasks. The ages come from reading: a queue shorter
 than a page is read completely. For a longer one, each sample reads the newest page and one further page of a walk over
@@ -9,13 +9,16 @@ when the walk reaches the end.
 import asyncio
 import contextlib
 import logging
+from bisect import bisect_right, insort
 from collections import OrderedDict
+from collections.abc import Iterable, Mapping
 
 from msgspec import Struct
 
 from qo.clock import Clock, boot_clock
 from qo.engine import Engine
 from qo.errors import StorageError
+from qo.handled_types import find_unhandled, is_unhandled
 from qo.model import Counts, Filter, LevelWord, Status, Task, cursor, effective_rank, level_word
 from qo.web.callers import WHOLE_STORE, AccessLimits
 from qo.web.stats.wait_times import OldestTasks
@@ -180,3 +183,71 @@ class StoreViews:
             sampler=Sampler(self._engine, interval=self._interval, clock=self._clock, limits=limits),
             oldest=OldestTasks(self._engine, limits),
         )
+
+
+_MAX_SAMPLE_AGE = 1.0  # seconds
+
+
+class QueuePosition:
+    def __init__(self, sampler: Sampler) -> None:
+        self._sampler = sampler
+        self._sample: Sample | None = None
+        self._ranks: list[float] = []
+        self._depth: dict[LevelWord, int] = {}
+
+    async def refresh(self) -> None:
+        """Call this before the task is added, because a later sample may already contain the task."""
+        sample = await self._sampler.sample(max_age=_MAX_SAMPLE_AGE)
+        if sample is not self._sample:
+            self._sample = sample
+            self._ranks = list(sample.waiting.ranks)
+            self._depth = dict(sample.waiting.depth)
+
+    def of(self, rank: float, priority: int, *, new: bool = True) -> int:
+        """The position of a task with this rank; 1 is claimed next. Exact while the sample is exact."""
+        level = level_word(priority)
+        if self._sample is None or self._sample.waiting.exact:
+            position = bisect_right(self._ranks, rank) + 1
+        else:
+            position = 1 + sum(self._depth[each] for each in LEVEL_WORDS[: LEVEL_WORDS.index(level) + 1])
+        if new:
+            insort(self._ranks, rank)
+            self._depth[level] = self._depth.get(level, 0) + 1
+        return position
+
+
+_MIN_AGE, _MAX_AGE = 1.0, 30.0  # seconds for which a read is reused
+_AGE_FACTOR = 200  # a read is reused for this many times its duration
+
+Lanes = Mapping[tuple[str, str], int]  # number of pending tasks, by queue and type
+
+
+class UnhandledTypes:
+    def __init__(self, engine: Engine, clock: Clock, *, dead_after: float) -> None:
+        self._engine, self._clock, self._dead_after = engine, clock, dead_after
+        self._lanes: Lanes = {}
+        self._read_again_at = float("-inf")
+        self._reading = asyncio.Lock()
+
+    async def lanes(self) -> Lanes:
+        async with self._reading:
+            if boot_clock() >= self._read_again_at:
+                began = boot_clock()
+                self._lanes = await find_unhandled(self._engine, self._clock(), dead_after=self._dead_after)
+                took = boot_clock() - began
+                self._read_again_at = boot_clock() + min(_MAX_AGE, max(_MIN_AGE, _AGE_FACTOR * took))
+        return self._lanes
+
+    async def ids(self, tasks: Iterable[Task]) -> set[str]:
+        """The ids of the tasks that are pending and that no worker handles."""
+        pending = [task for task in tasks if task.status is Status.PENDING]
+        lanes = await self.lanes() if pending else {}
+        return {task.id for task in pending if is_unhandled(task, lanes)}
+
+    async def by_type(self, limits: AccessLimits) -> dict[str, int]:
+        """How many such tasks there are, by type, inside the limits of a caller."""
+        numbers: dict[str, int] = {}
+        for (queue, type_), number in (await self.lanes()).items():
+            if limits.includes(queue, type_):
+                numbers[type_] = numbers.get(type_, 0) + number
+        return numbers

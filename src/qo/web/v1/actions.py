@@ -1,21 +1,31 @@
-"""Actions on tasks: cancel, replay, archive."""
+"""Actions on tasks (cancel, replay, archive), and the controls: pauses, limits and drains, which all workers follow."""
 
 from typing import Annotated, Any
 
-from litestar import Request, delete, post
+from litestar import Request, delete, get, post
+from litestar.exceptions import NotFoundException, PermissionDeniedException
 from litestar.params import FromPath, JSONBody
 from msgspec import Meta, Struct, field
 
+from qo import notes
 from qo.client import Client
 from qo.errors import WrongStatus
-from qo.model import Status, cursor, replay
+from qo.model import Status, check_name, cursor, replay
 from qo.web.callers import AccessLimits
-from qo.web.http.access import HIDDEN, LIMITED, OPERATE, caller_of
+from qo.web.http.access import CHECKED, HIDDEN, LIMITED, OPERATE, READ, caller_of
 from qo.web.http.action_recorder import describe_action
-from qo.web.http.openapi import Name
+from qo.web.http.openapi import Name, Rate, TypeName
 from qo.web.http.problems import problems
 from qo.web.http.server import log_transition, server_of
-from qo.web.http.visibility import check_visible, found
+from qo.web.http.visibility import (
+    ControlsView,
+    check_visible,
+    controls_view,
+    found,
+    is_inside,
+    visible_controls,
+    visible_workers,
+)
 from qo.web.task_words import Word, task_word
 from qo.web.v1.read import filter_of
 
@@ -117,3 +127,127 @@ async def _matching(client: Client, given: ReplayFilter, limits: AccessLimits) -
             break
         after = cursor(some[-1])
     return ids, False
+
+
+_SAMPLE_AGE = 1.0  # seconds
+
+
+class PauseTarget(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A queue, a type, or without both everything."""
+
+    queue: Name | None = None
+    type: TypeName | None = None
+
+
+class TypeRateLimit(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """0 tasks per second removes the limit. Without a type, the limit is for all types together."""
+
+    tasks_per_second: Rate
+    type: TypeName | None = None
+
+
+class LiveTypeLimit(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """0 removes the limit."""
+
+    max_types: Annotated[int, Meta(ge=0, le=10_000)]
+
+
+class Draining(Struct, frozen=True):
+    worker_id: str
+    draining: bool
+
+
+@get("/controls", opt=READ | LIMITED, responses=problems())
+async def show_controls(request: Request[Any, Any, Any]) -> ControlsView:
+    """What is paused and limited."""
+    return await _visible(request, await server_of(request).client.controls.in_force())
+
+
+@post("/controls/pause", opt=OPERATE | CHECKED, status_code=200, responses=problems(413, 415))
+async def pause_tasks(request: Request[Any, Any, Any], data: JSONBody[PauseTarget]) -> ControlsView:
+    """Workers start no more tasks of a queue, of a type, or at all. Running tasks continue.
+
+    403 if this would pause tasks outside the limits of the token."""
+    _check_inside(request, data.queue, data.type)
+    describe_action(request, **_names(data))
+    controls = await server_of(request).client.controls.pause(**_names(data))
+    log_transition(request, "paused", paused=_names(data))
+    return await _visible(request, controls)
+
+
+@post("/controls/resume", opt=OPERATE | CHECKED, status_code=200, responses=problems(413, 415))
+async def resume_tasks(request: Request[Any, Any, Any], data: JSONBody[PauseTarget]) -> ControlsView:
+    """End a pause: of a queue, of a type, or of everything."""
+    _check_inside(request, data.queue, data.type)
+    describe_action(request, **_names(data))
+    controls = await server_of(request).client.controls.resume(**_names(data))
+    log_transition(request, "resumed", resumed=_names(data))
+    return await _visible(request, controls)
+
+
+@post("/controls/rate-limit", opt=OPERATE | CHECKED, status_code=200, responses=problems(413, 415))
+async def limit_rate(request: Request[Any, Any, Any], data: JSONBody[TypeRateLimit]) -> ControlsView:
+    """Limit how many tasks each worker starts per second, of one type or in total."""
+    _check_inside(request, None, data.type)
+    describe_action(request, f"{data.tasks_per_second:g} a second", type=[data.type] if data.type else [])
+    controls = await server_of(request).client.controls.limit_rate(data.tasks_per_second, type=data.type)
+    log_transition(request, "limited", rate=data.tasks_per_second)
+    return await _visible(request, controls)
+
+
+@post("/controls/max-types", opt=OPERATE | CHECKED, status_code=200, responses=problems(413, 415))
+async def limit_types(request: Request[Any, Any, Any], data: JSONBody[LiveTypeLimit]) -> ControlsView:
+    """Limit how many types of unfinished tasks a queue can have. Producers apply it within a minute."""
+    _check_inside(request, None, None)
+    describe_action(request, f"{data.max_types} types")
+    controls = await server_of(request).client.controls.limit_types(data.max_types)
+    log_transition(request, "limited", max_types=data.max_types)
+    return await _visible(request, controls)
+
+
+@post("/workers/{worker_id:str}/drain", opt=OPERATE | HIDDEN, status_code=200, responses=problems(404))
+async def drain_worker(request: Request[Any, Any, Any], worker_id: FromPath[str]) -> Draining:
+    """Drain a worker: it claims no more tasks, finishes those it runs, and exits. It reacts within seconds."""
+    check_name("worker_id", worker_id)
+    await _check_drainable(request, worker_id)
+    await server_of(request).client.controls.drain([worker_id])
+    log_transition(request, "draining", worker_id=worker_id)
+    return Draining(worker_id, True)
+
+
+async def _check_drainable(request: Request[Any, Any, Any], worker_id: str) -> None:
+    client, limits = server_of(request).client, caller_of(request).limits
+    if limits.is_whole:
+        is_known = await client.engine.read_note(notes.WORKERS + worker_id) is not None
+    else:
+        is_known = any(worker.worker_id == worker_id for worker in await visible_workers(request))
+    if not is_known:
+        raise NotFoundException(f"there is no worker {worker_id}")
+    if not limits.is_whole:
+        note = await client.engine.read_note(notes.WORKERS + worker_id)
+        if note is None or not is_inside(notes.decode(note, notes.WorkerNote), limits):
+            raise PermissionDeniedException("this worker also serves queues or types outside the limits of this token")
+
+
+def _check_inside(request: Request[Any, Any, Any], queue: str | None, type: str | None) -> None:
+    """A pause affects a queue with all its types, or a type in all queues: all of that must be inside the limits."""
+    limits = caller_of(request).limits
+    named = [limits.includes_queue(queue)] if queue is not None else []
+    named += [limits.includes_type(type)] if type is not None else []
+    if not (all(named) if named else limits.is_whole):
+        raise PermissionDeniedException("this would affect tasks outside the limits of this token")
+
+
+async def _visible(request: Request[Any, Any, Any], controls: notes.Controls) -> ControlsView:
+    limits = caller_of(request).limits
+    if limits.is_whole:
+        return controls_view(controls)
+    sample = await server_of(request).views.of(limits).sampler.sample(max_age=_SAMPLE_AGE)
+    return controls_view(visible_controls(controls, limits, sample.counts))
+
+
+def _names(target: PauseTarget) -> dict[str, list[str]]:
+    return {
+        "queues": [] if target.queue is None else [target.queue],
+        "types": [] if target.type is None else [target.type],
+    }

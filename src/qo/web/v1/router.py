@@ -2,12 +2,21 @@
 
 from litestar import Router
 
-from qo.web.v1.actions import archive_task, cancel_task, replay_task, replay_tasks
+from qo.web.v1.actions import (
+    archive_task,
+    cancel_task,
+    drain_worker,
+    limit_rate,
+    limit_types,
+    pause_tasks,
+    replay_task,
+    replay_tasks,
+    resume_tasks,
+    show_controls,
+)
 from qo.web.v1.audit import list_actions
-from qo.web.v1.controls import drain_worker, limit_rate, limit_types, pause_tasks, resume_tasks, show_controls
 from qo.web.v1.events import listen
-from qo.web.v1.read import list_tasks, show_history, show_result, show_task
-from qo.web.v1.stats import list_workers, show_stats
+from qo.web.v1.read import list_tasks, list_workers, show_history, show_result, show_stats, show_task
 from qo.web.v1.submit import submit_task, submit_tasks
 
 router = Router(

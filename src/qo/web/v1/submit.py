@@ -15,7 +15,7 @@ from qo.web.callers import Caller, Scope
 from qo.web.http.access import CHECKED, SUBMIT, caller_of
 from qo.web.http.openapi import Instant, Key, Name, Retries, Seconds, TypeName
 from qo.web.http.problems import problems
-from qo.web.http.request_data import encode_payload, rename_field, trace_of
+from qo.web.http.request import encode_payload, rename_field, trace_of
 from qo.web.http.server import Server, log_transition, server_of
 from qo.web.http.visibility import check_may_submit
 from qo.web.task_words import Word, task_word
