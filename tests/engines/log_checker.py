@@ -12,6 +12,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
+import msgspec
+
 from qo.bucket import Bucket
 from tests.engines.log_reader import (
     LANES_REMOVED,
@@ -265,7 +267,7 @@ def _check_submissions(shard: ShardObjects, state: Tables) -> None:
     added = _added_ids(shard)
     stored = {row[TASK_ID] for row in state.get("tasks", {}).values()}
     for (producer, n), frame in shard.submissions.items():
-        ids = {task["id"] for task in json.loads(frame.body)}
+        ids = {task["id"] for task in msgspec.msgpack.decode(frame.body)}
         if frame.last != len(ids):
             shard.report("frame", f"submission {producer}/{n} counts {frame.last} tasks and has {len(ids)}")
         if n >= cursors.get(producer, 0) and ids & added:

@@ -6,9 +6,10 @@ I6: an image is listed when all its parts are stored, and equals the replayed re
 I7: each submission changes the tables in one record, and is deleted afterwards.
 """
 
-import json
 from collections.abc import Sequence
 from typing import Any, NamedTuple
+
+import msgspec
 
 from qo.bucket import NEW
 from qo.buckets.memory import MemoryBucket
@@ -140,7 +141,7 @@ class _ShardHistory:
     # --- submissions
 
     def _submit(self, key: Key, frame: Frame) -> None:
-        ids = frozenset(task["id"] for task in json.loads(frame.body))
+        ids = frozenset(task["id"] for task in msgspec.msgpack.decode(frame.body))
         if (key.token, key.first) in self._submitted:
             self._report("I7", f"submission {key.token}/{key.first} was stored twice")
         self._submitted[key.token, key.first] = ids

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import apsw
+import msgspec
 import pytest
 
 from qo.bucket import NEW
@@ -70,7 +71,7 @@ class WrittenLog:
         self.put(f"{SHARD}merged/{2:016x}-{3:016x}", frame(2, 2, 3, merged.output(), flags=1, id=record_id(99),
                  previous=record_id(1), last_id=record_id(3)))  # fmt: skip
         self.write_image(3)
-        tasks = json.dumps([{"id": "task 3"}]).encode()
+        tasks = msgspec.msgpack.encode([{"id": "task 3"}])
         self.put(f"{SHARD}submissions/{PRODUCER}/{0:08x}", frame(4, 0, 1, tasks, previous=PRODUCER))
         self.commit(4, *self.added(3), f"INSERT INTO submissions VALUES ('{PRODUCER}', 1, 2.5)")
         self.commit(5, "UPDATE submissions SET at = 3.5")
@@ -209,7 +210,7 @@ def _body(log: WrittenLog, name: str) -> bytes:
 
 
 def log_submission(n: int, task_id: str) -> bytes:
-    return frame(4, n, 1, json.dumps([{"id": task_id}]).encode(), previous=PRODUCER)
+    return frame(4, n, 1, msgspec.msgpack.encode([{"id": task_id}]), previous=PRODUCER)
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
