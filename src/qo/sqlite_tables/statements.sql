@@ -75,6 +75,9 @@ WHERE n IN (SELECT value FROM json_each(?1)) AND n < (SELECT max(n) FROM lanes)
   AND NOT EXISTS (SELECT 1 FROM tally WHERE lane = lanes.n)
   AND NOT EXISTS (SELECT 1 FROM notes WHERE name > 'quarantine/tasks/' AND name < 'quarantine/tasks0')
 
+-- name: count_lane_removal
+UPDATE lane_removals SET count = count + 1
+
 -- name: remove_counts
 DELETE FROM tally WHERE lane IN (SELECT value FROM json_each(?1)) AND count = 0
 

@@ -170,7 +170,8 @@ class SqliteTable:
             if self._db.execute("SELECT 1 FROM notes WHERE name = ?", (note_name(row.id),)).get is None:
                 self.write_note(note_name(row.id), encode_damage(row.id, row.problem), ANY)
         # The damaged value may be the lane or status under which the row was counted.
-        self._db.execute("DELETE FROM tally")
+        # Without a condition SQLite drops all rows at once, which a change recorder does not see.
+        self._db.execute("DELETE FROM tally WHERE true")
         self._db.execute(SQL["recount"])
         self._transaction.tally.clear()
         self._db.execute(SQL["mark_all_changed"], (self._transaction.last_change + 1,))

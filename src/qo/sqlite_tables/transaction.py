@@ -31,6 +31,7 @@ class TableTransaction:
         self.ready = ReadyLanes(db, self.lanes)
         self.tally: Counter[tuple[int, str]] = Counter()  # what this transaction adds to the counts
         self.has_claimable = False  # this transaction added or scheduled tasks
+        self.has_removed_lanes = False
 
     @property
     def is_outdated(self) -> bool:
@@ -48,6 +49,7 @@ class TableTransaction:
         self.thinned.clear()
         self.tally.clear()
         self.has_claimable = False
+        self.has_removed_lanes = False
 
     def _catch_up(self) -> None:
         self.last, last_lane, self.last_change, removals = self.db.execute(SQL["last"]).get
@@ -95,7 +97,8 @@ class TableTransaction:
         self.db.execute(SQL["remove_counts"], (lanes,))
         self.db.execute(SQL["remove_lanes"], (lanes,))
         if self.db.changes():
-            self.db.execute("UPDATE lane_removals SET count = count + 1")
+            self.has_removed_lanes = True
+            self.db.execute(SQL["count_lane_removal"])
             # A removed lane may have carried the number of the last change, and numbers are not reused.
             self.change_lanes([self.db.execute("SELECT max(n) FROM lanes").get])
 

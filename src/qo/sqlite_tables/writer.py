@@ -7,7 +7,9 @@ import apsw
 
 from qo.errors import OutcomeUnknown, QoError, StorageError
 from qo.sqlite_tables.driver_errors import GENERAL, to_qo_error
+from qo.sqlite_tables.patchsets import apply_patchset
 from qo.sqlite_tables.schema import check_version
+from qo.sqlite_tables.statements import SQL
 from qo.sqlite_tables.table import SqliteTable
 from qo.sqlite_tables.transaction import TableTransaction
 
@@ -75,39 +77,91 @@ class Writer:
         self._table = SqliteTable(self._transaction)
 
     def serve(self, calls: Sequence[WriterCall]) -> None:
-        if not calls:
-            return
+        """Run the calls in one transaction and commit it. Each call gets an answer or an error."""
+        if calls:
+            self._attempt(calls, self._commit)
+
+    def prepare(self, calls: Sequence[WriterCall]) -> bool:
+        """Run the calls in one transaction and leave it open: `commit` or `roll_back` must follow.
+
+        Each call gets an answer or an error. False: the store refused all calls, and no transaction is open. This is
+        for a database without a guard.
+        """
+        return self._attempt(calls, lambda: None)
+
+    def commit(self) -> None:
+        """Commit the transaction that `prepare` left open. Raises StorageError after it was rolled back."""
         try:
-            self._try(calls)
+            self._commit()
+        except BaseException as error:
+            self.roll_back()
+            if isinstance(error, GENERAL):
+                raise to_qo_error(self._place, error) from error
+            raise
+        if self._transaction.has_claimable:
+            self._notify()
+
+    def roll_back(self) -> None:
+        """Discard the open transaction, if there is one, and what was learned in it."""
+        self._transaction.forget()
+        if self._db.in_transaction:  # SQLite rolls back by itself when the disk is full
+            self._db.execute("ROLLBACK")
+
+    @property
+    def has_removed_lanes(self) -> bool:
+        """Whether the last transaction has removed lanes, which a patchset does not tell the caches."""
+        return self._transaction.has_removed_lanes
+
+    def apply(self, patchset: bytes, *, removes_lanes: bool) -> None:
+        """Commit what another writer has recorded. Raises StorageError, or PatchsetRefused, and changes nothing."""
+        try:
+            self._db.execute("BEGIN IMMEDIATE")
+            apply_patchset(self._db, patchset)
+            if removes_lanes:
+                self._db.execute(SQL["count_lane_removal"])
+            self._db.execute("COMMIT")
+        except BaseException as error:
+            self.roll_back()
+            if isinstance(error, GENERAL):
+                raise to_qo_error(self._place, error) from error
+            raise
+
+    def _attempt(self, calls: Sequence[WriterCall], end: Callable[[], None]) -> bool:
+        """Run the calls in one transaction, then `end`. False: it failed, and every call has the error."""
+        try:
+            self._try(calls, end)
         except StorageError as error:
             for call in calls:  # one error per call: a shared error would collect tracebacks of all callers
                 call.error = type(error)(*error.args)
                 call.error.__cause__ = error.__cause__
+            return False
         except Exception as error:  # noqa: BLE001 - the callers get it: a dead thread would leave them waiting
             for call in calls:
                 call.error = error
+            return False
+        return True
 
-    def _try(self, calls: Sequence[WriterCall]) -> None:
+    def _try(self, calls: Sequence[WriterCall], end: Callable[[], None]) -> None:
         try:
-            self._transact(calls, self._do)
+            self._transact(calls, self._do, end)
         except StorageError:
             raise
         except Exception:  # noqa: BLE001 - one call is bad, and fails alone below
-            self._transact(calls, self._do_apart)
-        if self._transaction.has_claimable:
+            self._transact(calls, self._do_apart, end)
+        if self._transaction.has_claimable and not self._db.in_transaction:
             self._notify()
 
-    def _transact(self, calls: Sequence[WriterCall], do: Callable[[WriterCall], None]) -> None:
+    def _transact(self, calls: Sequence[WriterCall], do: Callable[[WriterCall], None], end: Callable[[], None]) -> None:
         self._guard.begin_write()
         try:
-            self._do_all(calls, do)
+            self._do_all(calls, do, end)
         finally:
             self._guard.end_write()
 
-    def _do_all(self, calls: Sequence[WriterCall], do: Callable[[WriterCall], None]) -> None:
+    def _do_all(self, calls: Sequence[WriterCall], do: Callable[[WriterCall], None], end: Callable[[], None]) -> None:
         try:
             if self._db.in_transaction:  # an asynchronous exception interrupted a rollback
-                self._roll_back()
+                self.roll_back()
             self._db.execute("BEGIN IMMEDIATE")
             self._guard.keep_index()
             if self._transaction.is_outdated:  # a newer qo may have changed the tables
@@ -116,9 +170,9 @@ class Writer:
             for call in calls:
                 do(call)
             self._transaction.finish()
-            self._commit()
+            end()
         except BaseException as error:
-            self._roll_back()
+            self.roll_back()
             if isinstance(error, GENERAL):
                 raise to_qo_error(self._place, error) from error
             raise
@@ -131,11 +185,6 @@ class Writer:
             raise to_qo_error(self._place, error, OutcomeUnknown) from error
         self._transaction.keep()
         self._guard.check_committed()
-
-    def _roll_back(self) -> None:
-        self._transaction.forget()
-        if self._db.in_transaction:  # SQLite rolls back by itself when the disk is full
-            self._db.execute("ROLLBACK")
 
     def _do(self, call: WriterCall) -> None:
         """Raises the error that rolls back the transaction, also for a call that refused after it had written."""
