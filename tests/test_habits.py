@@ -13,7 +13,7 @@ import pytest
 HERE = Path(__file__).parent
 WAIT = {HERE / "conditions.py", HERE / "engines" / "fast_time.py"}
 MAX_SLEEPS = 14  # most of them in programs of their own below torture/
-MAX_REACH_INS = 78
+MAX_REACH_INS = 10
 MAX_LONG_FILES = 7
 MAX_LINES = 350
 

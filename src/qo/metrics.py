@@ -116,14 +116,14 @@ class Measured(ForwardingEngine):
     def __init__(self, engine: Engine, meters: Meters) -> None:
         super().__init__(engine)
         self._meters = meters
-        self._held: dict[str, Task] = {}  # claimed and not settled
+        self.held: dict[str, Task] = {}  # claimed and not settled
         self._expired: dict[str, Task] = {}  # the last page of expired tasks that a monitor read
         self._waiting: dict[str, Task] = {}  # the last page of pending tasks that a worker read
 
     async def claim(self, request: ClaimRequest) -> list[Task]:
         tasks = await self.engine.claim(request)
         self._meters.claimed(tasks)
-        self._held.update((task.id, task) for task in tasks)
+        self.held.update((task.id, task) for task in tasks)
         return tasks
 
     async def apply(self, changes: Sequence[Change]) -> list[bool]:
@@ -134,7 +134,7 @@ class Measured(ForwardingEngine):
                 if landed and task is not None:
                     self._meters.settled(task, change)
                 continue
-            known = self._expired if change.guard is Guard.EXPIRED else self._held
+            known = self._expired if change.guard is Guard.EXPIRED else self.held
             if landed and change.to is Status.RUNNING:
                 continue
             task = known.pop(change.id, None)  # so that a repeated settlement is not counted again

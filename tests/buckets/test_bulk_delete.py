@@ -116,11 +116,14 @@ async def test_a_cancelled_caller_does_not_cancel_others() -> None:
 
 
 def test_a_stopped_event_loop_does_not_block_another() -> None:
-    several = BulkDelete(lambda _: forever(), lambda _: forever())
+    store: Store | None = None
+    several = BulkDelete(
+        lambda key: store.remove(key) if store else forever(),
+        lambda keys: store.remove_all(keys) if store else forever(),
+    )
     with asyncio.Runner() as still:
         still.run(asyncio.wait([still.get_loop().create_task(several.remove(key)) for key in "abc"], timeout=0))
         store = Store()
-        several._remove, several._remove_all = store.remove, store.remove_all
         with asyncio.Runner() as other:
             assert other.run(remove(several, "abc")) == [None] * 3
 

@@ -131,9 +131,9 @@ async def test_a_file_in_the_way_is_a_clear_error(tmp_path: Path) -> None:
         await FolderBucket(tmp_path / "queue").put("a", b"", expected=NEW)
 
 
-async def test_a_bucket_opened_before_a_fork_is_refused(tmp_path: Path) -> None:
-    bucket = FolderBucket(tmp_path)
-    bucket._pool._process = os.getpid() + 1
+async def test_a_bucket_opened_before_a_fork_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bucket, pid = FolderBucket(tmp_path), os.getpid()
+    monkeypatch.setattr(os, "getpid", lambda: pid + 1)
     with pytest.raises(StorageError, match="forked"):
         await bucket.get("a")
 

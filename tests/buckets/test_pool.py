@@ -55,21 +55,28 @@ def test_successive_event_loops_may_share_a_pool() -> None:
 
 
 async def test_an_idle_thread_ends() -> None:
-    pool, gate = ThreadPool(4), threading.Barrier(4)
-    async with asyncio.timeout(TIMEOUT):
-        await asyncio.gather(*(pool.run(gate.wait, TIMEOUT) for _ in range(4)))
-        await asyncio.to_thread(pool._executor.shutdown)  # waits until every thread has ended
+    pool, gate, before = ThreadPool(4), threading.Barrier(4), running()
+    await asyncio.gather(*(pool.run(gate.wait, TIMEOUT) for _ in range(4)))
+    assert len(running() - before) == 4
+    await ended(pool)
+    del pool
+    await until(lambda: not running() - before)  # the interpreter's exit would wait for a thread that does not end
+
+
+async def ended(pool: ThreadPool) -> None:
+    await until(lambda: not pool.threads)
 
 
 async def test_more_work_than_threads_leaves_nothing_behind() -> None:
     """Calls that arrive while all threads are busy start no threads beyond the limit, and all threads end."""
-    pool = ThreadPool(2)
-    async with asyncio.timeout(TIMEOUT):
-        for _ in range(20):
-            await asyncio.gather(*(pool.run(int) for _ in range(50)))
-        assert pool._executor._work_queue.qsize() == 0
-        await until(lambda: not pool._threads)
-    assert (pool._idle, list(pool._waiting)) == ([], [])
+    pool, before = ThreadPool(2), running()
+    for _ in range(20):
+        async with asyncio.timeout(TIMEOUT):
+            counts = await asyncio.gather(*(pool.run(getattr, pool, "threads") for _ in range(50)))
+        assert max(counts) <= 2
+    await ended(pool)
+    del pool
+    await until(lambda: not running() - before)
 
 
 @pytest.mark.parametrize("idle_timeout", [0.0, 0.0005])
@@ -77,12 +84,13 @@ async def test_a_thread_that_is_about_to_end_still_runs_the_call_it_was_given(
     idle_timeout: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("qo.buckets.thread_pool._IDLE_TIMEOUT", idle_timeout)
-    pool = ThreadPool(3)
+    pool, before = ThreadPool(3), running()
     async with asyncio.timeout(TIMEOUT):
         for n in range(300):
             assert await asyncio.gather(*(pool.run(divmod, n, k) for k in (1, 2, 3, 4))) == [
                 divmod(n, k) for k in (1, 2, 3, 4)
             ]
             await pool.run(int)
-        await asyncio.to_thread(pool._executor.shutdown)
-    assert (pool._threads, pool._idle, list(pool._waiting)) == (0, [], [])
+    await ended(pool)
+    del pool
+    await until(lambda: not running() - before)

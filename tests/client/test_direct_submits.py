@@ -17,6 +17,7 @@ from qo.errors import KeyReused, OutcomeUnknown, StorageError, TaskNotFound, Wro
 from qo.model import Added, NewTask, Status
 from qo.sync import SyncClient
 from tests.client.scripts import run_script
+from tests.conditions import wait_until
 
 
 class Recorded(SqliteEngine):
@@ -191,8 +192,7 @@ def test_calls_that_wait_together_are_served_together() -> None:
     first = _in_threads(owner, 1, answers)
     assert stub.entered.wait(30)
     rest = _in_threads(owner, 8, answers)
-    while len(owner._waiting) < 8:
-        threading.Event().wait(0.001)
+    wait_until(lambda: owner.waiting == 8)
     stub.gate.set()
     for thread in (*first, *rest):
         thread.join()

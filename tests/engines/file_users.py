@@ -86,8 +86,7 @@ def file_users(path: Path, number: int) -> Iterator[list[FileUser]]:
 @contextmanager
 def during_commits(engine: SqliteEngine, work: Callable[[], object]) -> Iterator[None]:
     """Call `work` in every commit of the engine, before it is durable."""
-    assert engine._open_engine is not None
-    writing = engine._open_engine._connections[0]
+    writing = engine.connections[0]
     writing.set_commit_hook(lambda: bool(work()) and False)
     try:
         yield

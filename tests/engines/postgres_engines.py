@@ -30,8 +30,7 @@ async def engine(clock: ManualClock, url: str) -> AsyncIterator[PostgresEngine]:
 
 
 def pool(engine: PostgresEngine) -> PostgresPool:
-    assert engine._open_engine is not None
-    return engine._open_engine.pool
+    return engine.opened().pool
 
 
 async def wrong(url: str) -> list[str]:

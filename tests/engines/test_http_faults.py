@@ -78,17 +78,12 @@ async def test_every_write_whose_response_was_lost_is_answered_truthfully(
 
 
 async def test_a_restarted_server_reports_what_was_applied_and_otherwise_that_it_is_unknown(
-    engine: HttpEngine, proxy: FaultyProxy, served: Server
+    engine: HttpEngine, proxy: FaultyProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The server forgets its responses, as if it were restarted between an attempt and its repeat."""
-
-    class Forgetful(dict[str, object]):
-        def get(self, *_: object) -> None:
-            return None
-
     await engine.add([new(0), new(1)])
     task = await claim_one(engine)
-    served.app.state["answers"]._known = Forgetful()
+    monkeypatch.setattr("qo.web.remote.response_cache.MAX_RESPONSES", 0)
     proxy.lose = 1
     assert len(await engine.claim(claim_request(limit=1))) == 1
     proxy.lose = 1

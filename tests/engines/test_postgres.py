@@ -200,8 +200,8 @@ async def test_waiting_after_an_empty_claim_sends_no_statement(
 
 
 async def _listening(engine: PostgresEngine) -> None:
-    watch = engine._open_engine.watch  # type: ignore[union-attr]
-    while not watch._is_listening:
+    watch = engine.opened().watch
+    while not watch.is_listening:
         await watch.sleep(watch.notifications, 1.0, None)
 
 
@@ -240,7 +240,7 @@ async def test_a_call_that_is_cancelled_at_any_moment_leaves_nothing_open(url: s
     engine = PostgresEngine(address_of(url))
     await engine.open()
     for steps in range(0, 60, 3):
-        opened = engine._opened()
+        opened = engine.opened()
         await opened.pool.close()  # so that the next call connects
         await opened.watch.close()
         calls = [

@@ -62,7 +62,7 @@ async def test_no_statement_reads_a_whole_table(
             await engine.add([new(start + n, delay=n % 2 * 60.0) for n in range(5_000)])
         tasks = await claim(engine, limit=3_000)
         await engine.apply([complete(task) if n % 2 else fail(task, "e") for n, task in enumerate(tasks[:2_000])])
-    table, schema = engine._open_engine.table, "test"  # type: ignore[union-attr]
+    table, schema = engine.opened().table, "test"
     stamp = {"now": table.now(), "channel": "c"}
     asked = claim_parameters(claim_request()) | stamp | {"is_staged": False}
     batch = [new(n, idempotency_key="k") for n in range(99)]
@@ -91,7 +91,8 @@ async def test_no_statement_reads_a_whole_table(
 
 async def _blocks(engine: PostgresEngine) -> int:
     """The pages that a claim of ten tasks reads. It is committed, so the next one reads its dead rows too."""
-    asked = claim_parameters(claim_request(types=("t",))) | {"now": engine._open_engine.table.now(), "is_staged": False}  # type: ignore[union-attr]
+    now = engine.opened().table.now()
+    asked = claim_parameters(claim_request(types=("t",))) | {"now": now, "is_staged": False}
     text = await plan(engine, statement("claim", "test"), asked, "EXPLAIN (ANALYZE, BUFFERS, COSTS OFF, TIMING OFF)")
     assert re.search(r"rows=10(\.00)? ", text.splitlines()[0])
     return sum(int(number) for number in re.findall(r"(?:hit|read)=(\d+)", text.split("CTE", 1)[0]))

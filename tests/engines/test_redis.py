@@ -322,9 +322,10 @@ async def test_the_fast_path_of_a_single_task_stores_the_same(
 ) -> None:
     dumps = []
     with Redis.from_url(redis_server.url) as redis:
-        for fast_paths in (scripts._FAST_PATHS, {}):
-            monkeypatch.setattr(scripts, "_FAST_PATHS", fast_paths)
-            scripts.script.cache_clear()
+        for is_fast in (True, False):
+            if not is_fast:
+                monkeypatch.setattr(scripts, "_FAST_PATHS", {})
+                scripts.script.cache_clear()
             url, clock = fresh(redis_server), ManualClock()
             async with opened(url, clock) as engine:
                 for n, options in enumerate(SINGLE_TASKS):
@@ -412,9 +413,9 @@ async def test_waiting_does_not_end_for_tasks_that_the_worker_cannot_run(redis_s
     async with opened(fresh(redis_server)) as engine:
         waiting = asyncio.create_task(engine.wait(claim_request(types=("mine",)), 60))
         await settled(engine)
-        told = engine._watch.notifications
+        told = engine.watch.notifications
         await engine.add([new(0, type="theirs"), new(1, type="mine", needs=("gpu",))])
-        await until(lambda: engine._watch.notifications > told)
+        await until(lambda: engine.watch.notifications > told)
         assert not waiting.done()
         await engine.add([new(2, type="mine")])
         await asyncio.wait_for(waiting, 10)
@@ -449,7 +450,7 @@ async def test_an_idle_wait_sends_no_commands(redis_server: Server) -> None:
 
 async def settled(engine: RedisEngine) -> None:
     """Wait until a waiter sleeps."""
-    await until(lambda: engine._watch._sleepers)
+    await until(lambda: engine.watch.waiters)
 
 
 # --- the doctor

@@ -135,7 +135,7 @@ async def test_a_settlement_is_reported_as_applied_although_the_task_was_claimed
 async def test_an_unreachable_server_is_a_storage_error(redis_server: Server) -> None:
     async with Proxy(redis_server.port) as proxy, behind(proxy) as engine:
         await engine.add([new()])
-        await engine._pool.close()
+        await engine.pool.close()
         await proxy.cut()
         for started in (engine.add([new(1)]), engine.claim(claim_request()), engine.get([task_id(0)]), engine.open()):
             with pytest.raises(StorageError, match="cannot be reached") as refused:
@@ -164,9 +164,12 @@ async def test_a_claim_cancelled_during_its_response_releases_its_tasks(redis_se
         await proxy.lost.wait()
         leaving.cancel()
         await asyncio.gather(leaving, return_exceptions=True)
-        await until(lambda: not engine._claims._recalls)
-        tasks = await engine.get([task_id(0), task_id(1)])
-        assert [(task.status, task.failures) for task in tasks if task] == [(Status.PENDING, 0)] * 2
+
+        async def are_pending() -> bool:
+            tasks = await engine.get([task_id(0), task_id(1)])
+            return [(task.status, task.failures) for task in tasks if task] == [(Status.PENDING, 0)] * 2
+
+        await until(are_pending)
 
 
 async def test_all_batches_of_a_cancelled_claim_are_released(redis_server: Server) -> None:
@@ -177,8 +180,12 @@ async def test_all_batches_of_a_cancelled_claim_are_released(redis_server: Serve
         await proxy.lost.wait()
         leaving.cancel()
         await asyncio.gather(leaving, return_exceptions=True)
-        await until(lambda: not engine._claims._recalls)
-        assert {lane.status: number for lane, number in (await engine.count()).items()} == {Status.PENDING: 250}
+
+        async def are_pending() -> bool:
+            counts = await engine.count()
+            return {lane.status: number for lane, number in counts.items() if number} == {Status.PENDING: 250}
+
+        await until(are_pending)
 
 
 async def test_scripts_are_loaded_again_after_a_restart_of_the_server(redis_server: Server) -> None:
@@ -191,12 +198,11 @@ async def test_scripts_are_loaded_again_after_a_restart_of_the_server(redis_serv
 async def test_a_subscription_resumes_after_its_connection_was_lost(redis_server: Server) -> None:
     async with Proxy(redis_server.port) as proxy, behind(proxy) as engine:
         waiting = asyncio.create_task(engine.wait(claim_request(), 60))
-        await until(lambda: engine._watch._sleepers)
-        for wire in list(proxy._wires):
-            wire.close()
+        await until(lambda: engine.watch.waiters)
+        proxy.drop()
         await asyncio.wait_for(waiting, 10)  # the new subscription ends the wait
         waiting = asyncio.create_task(engine.wait(claim_request(), 60))
-        await until(lambda: engine._watch._sleepers)
+        await until(lambda: engine.watch.waiters)
         await engine.add([new()])
         await asyncio.wait_for(waiting, 10)
 
@@ -204,7 +210,7 @@ async def test_a_subscription_resumes_after_its_connection_was_lost(redis_server
 async def test_a_call_that_is_cancelled_at_any_moment_leaves_nothing_open(redis_server: Server) -> None:
     async with Proxy(redis_server.port) as proxy, behind(proxy) as engine:
         for steps in range(40):
-            await engine._pool.close()  # so that the next call connects
+            await engine.pool.close()  # so that the next call connects
             calls = [
                 asyncio.create_task(started)
                 for started in (engine.count(), claim(engine), engine.wait(claim_request(), 60))
@@ -218,13 +224,16 @@ async def test_a_call_that_is_cancelled_at_any_moment_leaves_nothing_open(redis_
         await asyncio.sleep(0)
         await engine.close()
         assert await late == {}
-        assert not engine._pool._idle
+        await until(lambda: not proxy.wires)
     gc.collect()  # an unclosed connection warns when it is collected, and warnings are errors
 
 
-async def test_a_forked_child_may_not_use_the_connections_of_its_parent(redis_server: Server) -> None:
+async def test_a_forked_child_may_not_use_the_connections_of_its_parent(
+    redis_server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pid = os.getpid()
     async with Proxy(redis_server.port) as proxy, behind(proxy) as engine:
-        engine._pool._pid += 1
+        monkeypatch.setattr(os, "getpid", lambda: pid + 1)
         with pytest.raises(StorageError, match="fork"):
             await engine.count()
-        engine._pool._pid -= 1
+        monkeypatch.undo()  # so that the engine closes its connections

@@ -36,7 +36,7 @@ class Fleet:
         self.sentinel = Server(program(), folder / "s")
         users = folder / "a" / "users.acl"
         users.write_text("user default on nopass ~nothing +ping\nuser tasks on >opened ~* &* +@all\n")
-        self.server._command += ["--aclfile", str(users)]
+        self.server.command_line += ["--aclfile", str(users)]
         settings = folder / "s" / "sentinel.conf"
         settings.write_text(
             f"port {self.sentinel.port}\nbind 127.0.0.1\ndir {folder}/s\nlogfile {folder}/s/log\n"
@@ -44,7 +44,7 @@ class Fleet:
             "sentinel auth-user mymaster tasks\nsentinel auth-pass mymaster opened\n"
             "user default on nopass +ping\nuser watcher on >watched +@all\n"
         )
-        self.sentinel._command = [program(), str(settings), "--sentinel"]
+        self.sentinel.command_line = [program(), str(settings), "--sentinel"]
 
 
 @pytest.fixture(scope="module")

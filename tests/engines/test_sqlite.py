@@ -17,10 +17,9 @@ from qo.engines import examine, open_engine
 from qo.engines.sqlite import SqliteEngine
 from qo.engines.sqlite.address import path_of
 from qo.engines.sqlite.watch import FileWatch, slower
-from qo.errors import Conflict, InvalidSetting, StorageError
+from qo.errors import InvalidSetting, StorageError
 from qo.model import ANY, Filter, Position, Status, after_error, archive, cancel, complete, release
 from qo.sqlite_tables.reader import SqliteReader
-from qo.sqlite_tables.table import SqliteTable
 from qo.testing import EngineContract, ManualClock
 from qo.testing.samples import claim, claim_one, claim_request, new, stored, task_id
 from tests.conditions import delay, until
@@ -54,8 +53,7 @@ class TestSqlite(EngineContract):
 
 def connection(engine: SqliteEngine, which: int = 0) -> apsw.Connection:
     """The connection of the writer (0), the reader (1) or the watch (2)."""
-    assert engine._open_engine is not None
-    return engine._open_engine._connections[which]
+    return engine.connections[which]
 
 
 # --- the address
@@ -191,8 +189,10 @@ async def test_a_submit_writes_few_pages_and_runs_few_statements(engine: SqliteE
     assert (tmp_path / "qo.db-wal").stat().st_size - before < 6.5 * 50 * 4120
 
 
-async def test_another_process_sees_which_lane_comes_first(engine: SqliteEngine, tmp_path: Path) -> None:
-    other = SqliteEngine(tmp_path / "qo.db", engine._clock)
+async def test_another_process_sees_which_lane_comes_first(
+    engine: SqliteEngine, clock: ManualClock, tmp_path: Path
+) -> None:
+    other = SqliteEngine(tmp_path / "qo.db", clock)
     await other.open()
     await engine.add([new(0, type="a"), new(1, type="b"), new(2, type="a"), new(3, type="b")])
     assert [task.id for task in await claim(other, limit=1)] == [task_id(0)]
@@ -206,9 +206,11 @@ async def test_another_process_sees_which_lane_comes_first(engine: SqliteEngine,
     await other.close()
 
 
-async def test_numbers_and_lanes_of_another_process_are_read(engine: SqliteEngine, tmp_path: Path) -> None:
+async def test_numbers_and_lanes_of_another_process_are_read(
+    engine: SqliteEngine, clock: ManualClock, tmp_path: Path
+) -> None:
     """A process uses cached rows only while no other process writes."""
-    other = SqliteEngine(tmp_path / "qo.db", engine._clock)
+    other = SqliteEngine(tmp_path / "qo.db", clock)
     await other.open()
     for n in range(6):
         one, another = (engine, other) if n % 2 else (other, engine)
@@ -267,7 +269,7 @@ async def test_an_engine_can_be_opened_again_after_closing(engine: SqliteEngine)
 # --- one bad call, and callers who leave
 
 
-async def test_a_failing_call_does_not_affect_others_in_its_transaction(engine: SqliteEngine) -> None:
+async def test_a_failing_call_does_not_affect_others_in_its_transaction(engine: SqliteEngine, tmp_path: Path) -> None:
     hold = threading.Event()
     connection(engine).set_progress_handler(
         lambda: hold.wait(5) and False, 1
@@ -295,7 +297,7 @@ async def test_a_failing_call_does_not_affect_others_in_its_transaction(engine: 
     found = await engine.find(Filter(), limit=9)
     assert {task.id for task in found} == {task_id("first"), task_id(2)}
     assert sum((await engine.count()).values()) == 2
-    assert [finding for finding in await examine(f"sqlite:///{engine._path}") if finding.ok is False] == []
+    assert [finding for finding in await examine(f"sqlite:///{tmp_path}/qo.db") if finding.ok is False] == []
 
 
 async def test_a_call_cancelled_before_its_transaction_does_nothing(engine: SqliteEngine) -> None:
@@ -416,21 +418,12 @@ async def test_waiting_at_a_closed_engine_is_refused(engine: SqliteEngine) -> No
         await waiting
 
 
-async def test_an_idle_wait_polls_rarely(engine: SqliteEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_idle_wait_polls_rarely(engine: SqliteEngine) -> None:
     await engine.add([new(0, type="u"), new(1, delay=3600)])
     await waited(engine, 0.3, types=("t",))  # until the polls have slowed down
-    assert engine._open_engine is not None
-    watch, polls = engine._open_engine.watch, 0
-    look = watch._poll
-
-    def counted(read: Callable[[apsw.Connection], Any]) -> Any:
-        nonlocal polls
-        polls += 1
-        return look(read)
-
-    monkeypatch.setattr(watch, "_poll", counted)
-    await waited(engine, 1.0, types=("t",))
-    assert 0 < polls < 60  # each takes about 10 µs
+    with statements(connection(engine, 2)) as seen:
+        await waited(engine, 1.0, types=("t",))
+    assert 0 < len(seen) < 60  # each takes about 10 µs
 
 
 def test_polls_are_frequent_while_a_queue_is_in_use_and_slow_down_to_ten_per_second() -> None:
@@ -470,11 +463,13 @@ async def test_a_forked_child_must_open_its_own_engine(engine: SqliteEngine) -> 
 
 
 async def test_an_unreferenced_engine_ends_its_threads(tmp_path: Path) -> None:
+    await asyncio.to_thread(int)  # starts a thread of the event loop's own executor
+    before = threading.enumerate()
     engine = SqliteEngine(tmp_path / "qo.db")
     await engine.open()
     await engine.add([new()])
-    assert engine._open_engine is not None
-    threads = [engine._open_engine.writer._thread, engine._open_engine.reader._thread]
+    threads = [thread for thread in threading.enumerate() if thread not in before]
+    assert [thread.name for thread in threads] == ["qo sqlite writer", "qo sqlite reader"]
     assert all(thread.daemon for thread in threads)
     del engine
     gc.collect()
@@ -518,14 +513,16 @@ async def test_several_event_loops_may_share_an_engine(engine: SqliteEngine) -> 
 
 
 async def test_a_call_that_fails_after_a_write_is_rolled_back(engine: SqliteEngine) -> None:
-    def add_and_refuse(table: SqliteTable) -> None:
-        table.add([new(1)], 0.0)
-        raise Conflict("too late")
-
+    connection(engine).execute(
+        """
+        CREATE TEMP TRIGGER refuse AFTER INSERT ON tasks WHEN NEW.trace_id = 'late'
+        BEGIN SELECT RAISE(FAIL, 'too late'); END
+        """
+    )  # FAIL keeps the row, so that only the writer can remove it
     answers = await asyncio.gather(
-        engine.add([new(0)]), engine._write(add_and_refuse), engine.add([new(2)]), return_exceptions=True
+        engine.add([new(0)]), engine.add([new(1, trace_id="late")]), engine.add([new(2)]), return_exceptions=True
     )
-    assert isinstance(answers[1], Conflict)
+    assert isinstance(answers[1], StorageError) and "too late" in str(answers[1])
     assert [task and task.id for task in await engine.get([task_id(n) for n in range(3)])] == [
         task_id(0),
         None,

@@ -90,8 +90,7 @@ async def test_a_full_disk_loses_nothing_and_the_engine_recovers(small_disk: Pat
 
 
 async def test_a_full_database_loses_nothing_and_the_engine_recovers(engine: SqliteEngine, tmp_path: Path) -> None:
-    assert engine._open_engine is not None
-    writing = engine._open_engine._connections[0]
+    writing = engine.connections[0]
     writing.execute("PRAGMA max_page_count = 200")
     acknowledged = await fill(engine)
     await check_filled(engine, acknowledged)
@@ -288,17 +287,16 @@ async def test_the_doctor_finds_a_damaged_file(engine: SqliteEngine, tmp_path: P
 
 
 def test_the_doctor_reports_old_libraries_and_remote_disks(tmp_path: Path) -> None:
-    assert doctor._library("3.51.2").ok is False and doctor._library("3.51.3").ok
+    assert doctor.check_library("3.51.2").ok is False and doctor.check_library("3.51.3").ok
     mounts = tmp_path / "mounts"
     mounts.write_text(f"/dev/sda / ext4 rw 0 0\nserver:/x {tmp_path.resolve()} nfs4 rw 0 0\n")
-    assert doctor._file_system(tmp_path / "qo.db", mounts).ok is None
-    assert doctor._file_system(Path("/qo.db"), mounts).ok is True
+    assert doctor.check_file_system(tmp_path / "qo.db", mounts).ok is None
+    assert doctor.check_file_system(Path("/qo.db"), mounts).ok is True
 
 
 async def test_a_task_of_the_first_schema_matches_the_model(engine: SqliteEngine) -> None:
     await engine.add([new()])
-    assert engine._open_engine is not None
-    columns = {row[1] for row in engine._open_engine._connections[1].execute("PRAGMA table_info(tasks)")}
+    columns = {row[1] for row in engine.connections[1].execute("PRAGMA table_info(tasks)")}
     task = await stored(engine)
     assert task.status is Status.PENDING
     assert set(task.__struct_fields__) - {"queue", "type", "needs"} == columns - {"n", "lane", "ready"}

@@ -68,7 +68,7 @@ def test_a_view_does_not_grow_with_what_was_there_before() -> None:
     for step in range(1000):
         heads.put(7, names[7], LaneHead(100.0 + step, step, 0.0))
         heads.put(7, names[7], LaneHead(100.0 + step, step, 0.0))
-    assert all(len(view) < 300 for view in heads._views.values())
+    assert all(size < 300 for size in heads.view_sizes)
     assert heads.first(wanted(limit=70), 0.0)[-1] == 7
 
 
@@ -78,4 +78,4 @@ def test_only_some_kinds_of_workers_have_a_view() -> None:
         heads.put(n, LaneIdentity("q", f"t{n}", ()), LaneHead(float(n), n, 0.0))
     for n in range(50):
         assert heads.first(wanted(capabilities=frozenset({str(n)})), 0.0) == [0, 1, 2, 3, 4]
-    assert len(heads._views) < 20
+    assert len(heads.view_sizes) < 20

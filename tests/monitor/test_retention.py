@@ -122,13 +122,15 @@ async def test_a_key_outlives_the_retention_until_its_window_is_over(queue: Clie
 
 
 @pytest.mark.parametrize("name", ["memory", *LAYOUTS])
-async def test_a_key_with_a_longer_window_outlives_the_retention_too(name: str, clock: ManualClock) -> None:
-    async with Client(engine_of(name, clock), Settings(window=7 * DAY), clock=clock) as queue:
+async def test_a_key_with_a_longer_window_outlives_the_retention_too(
+    name: str, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("qo.client.leases._RETENTION_INTERVAL", 0.0)  # each dequeue applies the retention
+    async with Client(engine_of(name, clock), Settings(window=7 * DAY, recovery_interval=0.0), clock=clock) as queue:
         first = await queue.enqueue("t", idempotency_key="k")
         await queue.ack((await queue.dequeue())[0])
         clock.advance(5 * DAY)
         await check(queue, clock, retention=60.0)
-        queue._leases._retains_at = queue._leases._recovers_at = 0.0
         await queue.dequeue()
         again = await queue.enqueue("t", idempotency_key="k")
         assert (again.id, again.new) == (first.id, False)

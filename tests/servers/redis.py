@@ -52,14 +52,14 @@ class Server:
         self.url = f"redis://127.0.0.1:{self.port}/0"
         folder.mkdir(parents=True, exist_ok=True)
         self._folder = folder
-        self._command = [
+        self.command_line = [
             program, "--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(folder), "--save", "",
             "--appendonly", "yes", "--daemonize", "no", "--logfile", str(folder / "log"), *options,
         ]  # fmt: skip
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        self._process = subprocess.Popen(self._command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        self._process = subprocess.Popen(self.command_line, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         wait_until(self._is_up)
 
     def _is_up(self) -> bool:
@@ -130,7 +130,7 @@ class Sentinels:
             f"sentinel monitor mymaster 127.0.0.1 {self.primary.port} 2\n"
             "sentinel down-after-milliseconds mymaster 1000\nsentinel failover-timeout mymaster 5000\n"
         )
-        sentinel._command = [program, str(settings), "--sentinel"]
+        sentinel.command_line = [program, str(settings), "--sentinel"]
         return sentinel
 
     def start(self) -> None:

@@ -15,7 +15,7 @@ class Proxy:
         self.target = port
         self._loss: Loss | None = None
         self._marker, self._spare = b"", 0
-        self._wires: set[asyncio.StreamWriter] = set()
+        self.wires: set[asyncio.StreamWriter] = set()
         self._ends: set[asyncio.Task[None]] = set()
         self._cut_for_good = False
         self._passes = asyncio.Event()
@@ -44,7 +44,11 @@ class Proxy:
     async def cut(self) -> None:
         """Nobody comes through any more."""
         self._server.close()
-        for wire in list(self._wires):
+        self.drop()
+
+    def drop(self) -> None:
+        """Close all connections; new ones come through."""
+        for wire in list(self.wires):
             wire.close()
 
     def silence(self) -> None:
@@ -77,12 +81,12 @@ class Proxy:
     @asynccontextmanager
     async def _wire(self, wire: asyncio.StreamWriter) -> AsyncIterator[None]:
         """Closed whatever happens, and known meanwhile to whoever cuts."""
-        self._wires.add(wire)
+        self.wires.add(wire)
         try:
             with contextlib.suppress(OSError):
                 yield
         finally:
-            self._wires.discard(wire)
+            self.wires.discard(wire)
             wire.close()
             with contextlib.suppress(OSError):
                 await wire.wait_closed()

@@ -145,9 +145,11 @@ async def test_closing_writes_what_was_counted_and_an_idle_process_writes_nothin
     assert add_up(await read_stats(engine, clock.now, clock.now))[RowKey("t", "medium")].completed == 1
 
 
-async def test_counts_are_written_by_themselves_soon(engine: Engine, clock: ManualClock) -> None:
+async def test_counts_are_written_by_themselves_soon(
+    engine: Engine, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("qo.stats.recorder._MIN_WRITE_INTERVAL", 0.01)
     queue = Client(engine, clock=clock)
-    queue.recorder._pause = 0.01
     await complete_one(queue)
     assert await until(engine.notes, PREFIX)
 

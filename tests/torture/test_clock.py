@@ -152,7 +152,7 @@ async def check_notes(queue: Client, wrong: clock.Clock) -> None:
             monitor = Monitor(queue, MonitorSettings(), id="m", clock=monitor_clock)
             checked = await monitor.check()
             assert (checked.led, checked.dead_workers) == (True, 0)  # nor does the one before keep it from leading
-            await monitor._resign()
+            await monitor.resign()
         assert {note.status for note in await queue.workers()} == {"active"}
     finally:
         for made in running:

@@ -144,7 +144,7 @@ async def test_without_any_token_nobody_else_is_served():
         client = Caller()
         scope: ClassVar[dict[str, Any]] = {"headers": []}
 
-    assert gate._is_open(KnownCallers(Tokens()), Connection()) is False  # type: ignore[arg-type]
+    assert gate.is_open(KnownCallers(Tokens()), Connection()) is False  # type: ignore[arg-type]
     assert not is_loopback("192.0.2.7") and is_loopback("::1") and is_loopback("localhost")
 
 

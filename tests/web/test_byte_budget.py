@@ -178,7 +178,7 @@ async def test_a_worker_that_holds_much_costs_little(engine: Watched) -> None:
     limits = TimeLimits(Client(engine))
     limits.watch([task for task in await engine.get(held) if task is not None])
     try:
-        assert sum(len(task.payload) for _, task in limits._attempts.values()) < SIZE
+        assert sum(len(task.payload) for _, task in limits.attempts.values()) < SIZE
     finally:
         limits.close()
 

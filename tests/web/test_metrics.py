@@ -188,7 +188,7 @@ async def test_handing_back_is_no_failure_and_nothing_is_remembered_for_ever(clo
     await engine.apply([release(await claim_one(engine))])
     await engine.apply([fail(await claim_one(engine), "x")])
     assert value(meters, "tasks_failed_total", reason="error") == 1
-    assert not engine._held
+    assert not engine.held
 
 
 async def test_a_heartbeat_that_does_not_arrive_is_counted() -> None:

@@ -294,8 +294,7 @@ def id_token(key: ECKey | OctKey = KEY, header: dict[str, str] | None = None, **
 @pytest.fixture
 def provider() -> OidcProvider:
     made = OidcProvider(OidcSettings(issuer="https://login.example", client_id="qo", roles=ROLES), system_clock)
-    made._keys = KeySet([KEY])
-    made._metadata = {"id_token_signing_alg_values_supported": ["ES256", "HS256", "none"]}
+    made.trust(KeySet([KEY]), {"id_token_signing_alg_values_supported": ["ES256", "HS256", "none"]})
     return made
 
 
@@ -345,7 +344,7 @@ async def test_a_signature_that_others_can_make_is_refused_whatever_the_provider
     provider: OidcProvider, offered: list[str]
 ) -> None:
     shared = OctKey.import_key("s3cret" * 8, {"kid": "k"})
-    provider._keys, provider._metadata = KeySet([shared]), {"id_token_signing_alg_values_supported": offered}
+    provider.trust(KeySet([shared]), {"id_token_signing_alg_values_supported": offered})
     with pytest.raises((JoseError, ValueError)):
         await provider.read_claims({"id_token": id_token(shared, {"alg": "HS256", "kid": "k"})}, ATTEMPT.nonce)
 

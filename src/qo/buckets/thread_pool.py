@@ -33,6 +33,11 @@ class ThreadPool:
         self._waiting: deque[_Call[Any]] = deque()  # calls that wait for a thread
         self._results: _Results | None = None
 
+    @property
+    def threads(self) -> int:
+        """The number of threads that run a call or wait for one."""
+        return self._threads
+
     async def run(self, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         if os.getpid() != self._process:  # a child process has no threads and shares the parent's connections
             raise StorageError("this bucket was opened before the process forked; open another one in the child")

@@ -91,6 +91,11 @@ class LaneHeads(Generic[Key]):
     def __len__(self) -> int:
         return len(self._heads)
 
+    @property
+    def view_sizes(self) -> list[int]:
+        """The number of entries of each view."""
+        return [len(view) for view in self._views.values()]
+
     def clear(self) -> None:
         self._heads.clear()
         self._names.clear()

@@ -98,7 +98,7 @@ class Monitor:
                 async with asyncio.timeout(self._next):
                     await self._stopping.wait()
         with contextlib.suppress(StorageError):
-            await self._resign()
+            await self.resign()
 
     async def check(self) -> Checked:
         """Do one round of checks if this monitor leads. Raises StorageError."""
@@ -115,7 +115,7 @@ class Monitor:
     async def check_once(self) -> Checked:
         """Do one round of checks, then give up leadership. Raises StorageError."""
         checked = await self.check()
-        await self._resign()
+        await self.resign()
         return checked
 
     # --- leader election
@@ -157,7 +157,7 @@ class Monitor:
         self._next = min(2 * self._settings.check_interval, leader.until - now)  # when the term ends, to take over
         return None
 
-    async def _resign(self) -> None:
+    async def resign(self) -> None:
         """Give up leadership, so that another monitor can lead at once."""
         self._term = None
         note = await self._engine.read_note(notes.LEADER)

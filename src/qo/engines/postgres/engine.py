@@ -41,7 +41,7 @@ _Matching: TypeAlias = tuple[tuple[str, ...], tuple[str, ...], frozenset[str]]  
 _EmptyClaim: TypeAlias = tuple[int, float | None]  # notifications before it, seconds until the next task is due
 
 
-class _OpenPostgres:
+class OpenPostgres:
     """The state of an open engine."""
 
     def __init__(self, pool: PostgresPool, clock: Clock | None) -> None:
@@ -56,7 +56,7 @@ class PostgresEngine(Engine):
     def __init__(self, address: PostgresAddress, clock: Clock | None = None) -> None:
         self._address = address
         self._clock = clock  # None: the server's clock
-        self._open_engine: _OpenPostgres | None = None
+        self._open_engine: OpenPostgres | None = None
         self._opening = asyncio.Lock()
         self._empty_claims: dict[_Matching, _EmptyClaim] = {}
 
@@ -70,7 +70,7 @@ class PostgresEngine(Engine):
                 await prepare(connection, self._address)
             finally:
                 await connection.close()
-            self._open_engine = _OpenPostgres(pool, self._clock)
+            self._open_engine = OpenPostgres(pool, self._clock)
 
     async def close(self) -> None:
         opened, self._open_engine = self._open_engine, None
@@ -81,7 +81,8 @@ class PostgresEngine(Engine):
         await opened.watch.close()
         await opened.pool.close()
 
-    def _opened(self) -> _OpenPostgres:
+    def opened(self) -> OpenPostgres:
+        """The parts of the open engine. Raises StorageError if it is not open."""
         opened = self._open_engine
         if opened is None:
             raise StorageError(f"{self._address.shown_url} is not open; call open() first")
@@ -94,7 +95,7 @@ class PostgresEngine(Engine):
 
     async def add(self, tasks: Sequence[NewTask]) -> list[Added]:
         check_distinct(task.id for task in tasks)
-        return await self._opened().table.add(tasks)
+        return await self.opened().table.add(tasks)
 
     async def add_on(
         self, connection: psycopg.AsyncConnection[Any] | psycopg.Connection[Any], tasks: Sequence[NewTask]
@@ -103,7 +104,7 @@ class PostgresEngine(Engine):
         check_distinct(task.id for task in tasks)
         if not tasks:
             return []
-        values = await self._opened().table.parameters_for_transaction(tasks)
+        values = await self.opened().table.parameters_for_transaction(tasks)
         try:
             inserted = await _run_on(connection, statement("add", self._address.schema), values)
             has_key = any(task.idempotency_key is not None for task in tasks)
@@ -113,7 +114,7 @@ class PostgresEngine(Engine):
             raise to_qo_error(self._address, error, doing=", on the caller's connection") from error
 
     async def claim(self, request: ClaimRequest) -> list[Task]:
-        opened = self._opened()
+        opened = self.opened()
         notifications = opened.watch.notifications
         tasks = await opened.hand_backs.claim(opened.table.claim(request))
         if not tasks:
@@ -122,59 +123,59 @@ class PostgresEngine(Engine):
 
     async def apply(self, changes: Sequence[Change]) -> list[bool]:
         check_distinct(change.id for change in changes)
-        return await self._opened().table.apply(changes)
+        return await self.opened().table.apply(changes)
 
     async def delete(self, ids: Sequence[str]) -> list[bool]:
         check_distinct(ids)
-        return await self._opened().table.delete(ids)
+        return await self.opened().table.delete(ids)
 
     async def write_note(self, name: str, data: bytes, *, expected: str) -> str:
-        return await self._opened().table.write_note(name, data, expected)
+        return await self.opened().table.write_note(name, data, expected)
 
     async def drop_note(self, name: str) -> None:
-        await self._opened().table.drop_note(name)
+        await self.opened().table.drop_note(name)
 
     # --- reading
 
     async def get(self, ids: Sequence[str]) -> list[Task | None]:
-        return await self._opened().reader.get(ids)
+        return await self.opened().reader.get(ids)
 
     async def find(
         self, where: Filter, *, limit: int, after: str = "", created_before: float | None = None
     ) -> list[Task]:
-        return await self._opened().reader.find(where, limit, page_start(after, created_before))
+        return await self.opened().reader.find(where, limit, page_start(after, created_before))
 
     async def count(self) -> Counts:
-        return await self._opened().reader.count()
+        return await self.opened().reader.count()
 
     async def history(self, task_id: str) -> list[Event]:
-        return await self._opened().reader.history(task_id)
+        return await self.opened().reader.history(task_id)
 
     async def now(self) -> float:
-        return await self._opened().reader.now()
+        return await self.opened().reader.now()
 
     async def read_note(self, name: str) -> Note | None:
-        return await self._opened().reader.read_note(name)
+        return await self.opened().reader.read_note(name)
 
     async def notes(self, prefix: str) -> list[Note]:
-        return await self._opened().reader.notes(prefix)
+        return await self.opened().reader.notes(prefix)
 
     async def repair(self) -> int:
         """Remove lanes without tasks. Nothing was broken, so no repair is reported."""
-        await self._opened().table.lanes.remove_empty()
+        await self.opened().table.lanes.remove_empty()
         return 0
 
     # --- waiting
 
     async def wait(self, request: ClaimRequest, timeout: float) -> None:
         """Wait for claimable tasks. After a claim that found nothing, this sends no statement."""
-        opened = self._opened()
+        opened = self.opened()
         empty_claim = self._empty_claims.pop(_matching(request), None) or await self._check(opened, request)
         if empty_claim is not None:
             notifications, due_in = empty_claim
             await opened.watch.sleep(notifications, timeout, due_in)
 
-    async def _check(self, opened: _OpenPostgres, request: ClaimRequest) -> _EmptyClaim | None:
+    async def _check(self, opened: OpenPostgres, request: ClaimRequest) -> _EmptyClaim | None:
         """None: a task can be claimed."""
         notifications = opened.watch.notifications
         rows = await opened.pool.read("claimable", claim_parameters(request) | {"now": opened.table.now()})

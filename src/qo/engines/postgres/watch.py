@@ -23,14 +23,14 @@ class PostgresWatch:
         self._pool = pool
         self._notified = asyncio.Event()
         self._listener: asyncio.Task[None] | None = None
-        self._is_listening = False
+        self.is_listening = False
         self.notifications = 0
 
     async def sleep(self, notifications: int, timeout: float, due_in: float | None) -> None:
         """Return once the count differs from `notifications`, a task becomes due, or it is time to poll."""
         if self._listener is None or self._listener.done():
             self._listener = asyncio.create_task(self._listen())
-        seconds = min(timeout, _MAX_SLEEP if self._is_listening else _POLL_INTERVAL)
+        seconds = min(timeout, _MAX_SLEEP if self.is_listening else _POLL_INTERVAL)
         if due_in is not None:
             seconds = min(seconds, max(due_in, _MIN_SLEEP))
         if self.notifications == notifications and seconds > 0:
@@ -56,14 +56,14 @@ class PostgresWatch:
                 try:
                     await self._receive(connection)
                 finally:
-                    self._is_listening = False
+                    self.is_listening = False
                     self._wake_all()  # notifications since the connection broke were missed
                     await connection.close()
             await asyncio.sleep(_RECONNECT_DELAY)
 
     async def _receive(self, connection: psycopg.AsyncConnection[Any]) -> None:
         await connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(self._pool.address.channel)))
-        self._is_listening = True
+        self.is_listening = True
         self._wake_all()  # notifications before LISTEN were missed
         async for _ in connection.notifies():
             self._wake_all()

@@ -55,26 +55,26 @@ _YES = ord("1")
 class RedisEngine(Engine):
     def __init__(self, address: RedisAddress, clock: Clock = system_clock) -> None:
         self.address, self._clock = address, clock
-        self._pool = RedisPool(address)
-        self._scripts = ScriptRunner(self._pool, address.prefix)
+        self.pool = RedisPool(address)
+        self._scripts = ScriptRunner(self.pool, address.prefix)
         self._direct_pool = DirectPool(address)
         self._direct_scripts = ScriptRunner(self._direct_pool, address.prefix)
-        self._watch = RedisWatch(self._pool, address.prefix)
-        self._claims = RedisClaims(self._scripts, self._watch, self._now, self.apply, self._scripts.set_aside)
+        self.watch = RedisWatch(self.pool, address.prefix)
+        self._claims = RedisClaims(self._scripts, self.watch, self._now, self.apply, self._scripts.set_aside)
 
     async def open(self) -> None:
-        self._pool.is_open = self._direct_pool.is_open = True
+        self.pool.is_open = self._direct_pool.is_open = True
         await retry_opening(lambda: self.send("PING"))
         await self._scripts.check_format(f"{self.address.shown_url}: the queue {self.address.prefix}")
         await self._scripts.migrate()
 
     async def close(self) -> None:
-        self._pool.is_open = False
+        self.pool.is_open = False
         self._direct_pool.close()
         try:
             await self._claims.close()
         finally:
-            await self._pool.close()
+            await self.pool.close()
 
     def _now(self) -> str:
         """The time for a script: empty for the server's own time, or the time of a test's clock."""
@@ -245,7 +245,7 @@ class RedisEngine(Engine):
     async def send(self, *command: Any, writing: bool = False) -> Any:
         (reply,) = await self._scripts.send(command, writing=writing)
         if isinstance(reply, RedisError):
-            raise self._pool.error(reply) from reply
+            raise self.pool.error(reply) from reply
         return reply
 
 

@@ -53,6 +53,11 @@ class RedisWatch:
     def is_subscribed(self) -> bool:
         return self._subscribed.is_set()
 
+    @property
+    def waiters(self) -> int:
+        """The number of callers that sleep."""
+        return len(self._sleepers)
+
     async def sleep(self, request: ClaimRequest, claim: EmptyClaim, timeout: float) -> None:
         """Return when a task that matches the request may have become claimable since `claim`, or the time is up."""
         loop = asyncio.get_running_loop()

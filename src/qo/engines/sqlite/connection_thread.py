@@ -107,6 +107,11 @@ class ConnectionThread:
         self._waiting.append(call)
         self._wakeups.put(True)
 
+    @property
+    def waiting(self) -> int:
+        """The number of calls that the thread has not begun to serve."""
+        return len(self._waiting)
+
     def stop(self) -> None:
         """End the thread once all calls so far are served."""
         self._wakeups.put(False)

@@ -27,10 +27,10 @@ async def examine(url: str) -> list[Finding]:
 
 
 def _examine(path: Path) -> Iterator[Finding]:
-    yield _library(apsw.sqlite_lib_version())
+    yield check_library(apsw.sqlite_lib_version())
     if path.parent.is_dir():
         yield _space(path)
-        yield _file_system(path, Path("/proc/mounts"))
+        yield check_file_system(path, Path("/proc/mounts"))
     try:
         there = check_file(path)
     except StorageError as error:
@@ -61,7 +61,7 @@ def _inside(path: Path) -> Iterator[Finding]:
         yield Finding("database", False, str(error))
 
 
-def _library(version: str) -> Finding:
+def check_library(version: str) -> Finding:
     if tuple(int(part) for part in version.split(".")[:3]) < _FIRST_FIXED_VERSION:
         return Finding("library", False, f"SQLite {version} can lose commits when it resets its log; upgrade apsw")
     return Finding("library", True, f"SQLite {version}")
@@ -75,7 +75,7 @@ def _space(path: Path) -> Finding:
     return Finding("disk", True if free >= _GIGABYTE else None, text)
 
 
-def _file_system(path: Path, mounts: Path) -> Finding:
+def check_file_system(path: Path, mounts: Path) -> Finding:
     """File locks and shared memory, which concurrent processes need, do not work across machines."""
     if not mounts.exists():
         return Finding("file system", True, "not known on this system; make sure that it is a local one")

@@ -38,21 +38,21 @@ class _OpenEngine:
         check_file(path)
         self.pid = os.getpid()
         self._is_closing = False
-        self._connections: list[apsw.Connection] = []
+        self.connections: list[apsw.Connection] = []
         self._locks = _lock(path)
         try:
             self._file = self._connect(path, clock)
         except BaseException:
             release_locks(self._locks, self._disconnect)
             raise
-        writing, reading, watching = self._connections
+        writing, reading, watching = self.connections
         self.watch = FileWatch(path, watching, clock)
         self.writer = ConnectionThread("qo sqlite writer", Writer(path, writing, self.watch.notify, self._file).serve)
         self.reader = ConnectionThread("qo sqlite reader", _reader(path, SqliteReader(reading), self._file))
 
     def _connect(self, path: Path, clock: Clock) -> OpenFile:
-        self._connections += [connect(path), connect(path), connect(path, waits_for_locks=False)]
-        writing = self._connections[0]
+        self.connections += [connect(path), connect(path), connect(path, waits_for_locks=False)]
+        writing = self.connections[0]
         real = open_log(writing, path)
         try:
             self._locks.keep_shared_memory(Path(f"{real}-shm"))
@@ -74,12 +74,12 @@ class _OpenEngine:
         self.reader.join()
         self.watch.close()
         if self._file.problem():  # a log that other processes do not see must not overwrite their writes
-            for connection in self._connections[:2]:
+            for connection in self.connections[:2]:
                 connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
         release_locks(self._locks, self._disconnect)
 
     def _disconnect(self) -> None:
-        for connection in reversed(self._connections):  # the writer last: the last connection to close removes the log
+        for connection in reversed(self.connections):  # the writer last: the last connection to close removes the log
             connection.close()
 
 
@@ -153,6 +153,11 @@ class SqliteEngine(TableEngine):
         if opened.pid != os.getpid():
             raise StorageError(f"{self._path} was opened before a fork; open another engine in this process")
         return opened
+
+    @property
+    def connections(self) -> list[apsw.Connection]:
+        """The connections of the writer, the reader and the watch, for tests that trace or limit them."""
+        return self._opened().connections
 
     # --- writing
 

@@ -78,7 +78,7 @@ class Gate:
         known = await self._callers()
         secret = bearer(connection)
         user = await self._user(connection) if secret is None else None
-        if user is None and secret is None and self._is_open(known, connection):
+        if user is None and secret is None and self.is_open(known, connection):
             caller = LOCAL_CALLER
         else:
             admitted = (user or self._caller(known, secret)).within(scope)
@@ -131,7 +131,7 @@ class Gate:
         self.uses.record(caller.id, now)
         return caller
 
-    def _is_open(self, known: KnownCallers, connection: Connection) -> bool:
+    def is_open(self, known: KnownCallers, connection: Connection) -> bool:
         """Whether requests without a token are admitted: only from this machine, and while no token has ever existed.
 
         A server with other host names or with logins is meant for other machines. A proxy on this machine forwards

@@ -186,7 +186,11 @@ class OidcProvider:
                 raise ValueError(f"its issuer is {metadata['issuer']!r:.200}; set --oidc-issuer to exactly that")
             keys = await client.get(metadata["jwks_uri"])
             keys.raise_for_status()
-        self._keys, self._metadata = KeySet.import_key_set(keys.json()), metadata
+        self.trust(KeySet.import_key_set(keys.json()), metadata)
+
+    def trust(self, keys: KeySet, metadata: dict[str, Any]) -> None:
+        """Verify the tokens of further logins with these keys."""
+        self._keys, self._metadata = keys, metadata
 
 
 def _name_in(claims: dict[str, Any]) -> str:

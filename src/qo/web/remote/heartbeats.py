@@ -26,7 +26,7 @@ _RETRY_INTERVAL = 1.0  # seconds, if the store is unreachable
 class TimeLimits:
     def __init__(self, client: Client, *, elapsed: Clock = boot_clock) -> None:
         self._client, self._elapsed = client, elapsed
-        self._attempts: dict[str, tuple[float, Task]] = {}  # by task id: the deadline and the leased task
+        self.attempts: dict[str, tuple[float, Task]] = {}  # by task id: the deadline and the leased task
         self._timer: asyncio.TimerHandle | None = None
         self._ending: asyncio.Task[None] | None = None
 
@@ -34,41 +34,41 @@ class TimeLimits:
         """End these attempts at their deadline. A watched attempt keeps its deadline."""
         now, is_new = self._elapsed(), False
         for task in tasks:
-            known = self._attempts.get(task.id)
+            known = self.attempts.get(task.id)
             if known is None or known[1].lease_id != task.lease_id:
                 light = replace(task, payload=b"null", result=None)  # values are not needed
-                self._attempts[task.id] = (now + task.time_limit, light)
+                self.attempts[task.id] = (now + task.time_limit, light)
                 is_new = True
         if is_new:  # planning reads all attempts, and every heartbeat calls this for each task
             self._plan()
 
     def forget(self, task_ids: Iterable[str]) -> None:
         for task_id in task_ids:
-            self._attempts.pop(task_id, None)
+            self.attempts.pop(task_id, None)
 
     def left(self, task: Task) -> float:
         """Seconds until the deadline of the attempt."""
         self.watch([task])
-        return self._attempts[task.id][0] - self._elapsed()
+        return self.attempts[task.id][0] - self._elapsed()
 
     async def enforce(self) -> None:
         """End all overdue attempts. The lease guards the change, so a reported result is not overwritten."""
         late = self._elapsed() - REPORT_GRACE
-        due = [task for ends, task in self._attempts.values() if ends <= late]
+        due = [task for ends, task in self.attempts.values() if ends <= late]
         if not due:
             return
         changes = [_timed_out(task) for task in due]
         answers = await self._client.engine.apply(changes)
         for task, change, ended in zip(due, changes, answers, strict=True):
-            known = self._attempts.get(task.id)
+            known = self.attempts.get(task.id)
             if known is not None and known[1].lease_id == task.lease_id:
-                del self._attempts[task.id]
+                del self.attempts[task.id]
             if ended:
                 self._client.transitions.settled(task, change)
 
     def close(self) -> None:
         """Stop. The leases expire without the server."""
-        self._attempts.clear()
+        self.attempts.clear()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -77,8 +77,8 @@ class TimeLimits:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if self._attempts:
-            first = min(ends for ends, _ in self._attempts.values())
+        if self.attempts:
+            first = min(ends for ends, _ in self.attempts.values())
             pause = max(pause, first + REPORT_GRACE - self._elapsed())
             self._timer = asyncio.get_running_loop().call_later(pause, self._end)
 
