@@ -18,7 +18,7 @@ from qo.engines.one_object import CommitMode, OneObjectEngine
 from qo.engines.sqlite_object import SqliteObjectEngine
 from qo.ids import new_id, new_token
 from qo.model import ClaimRequest, NewTask, complete
-from qo.testing.simulation import simulate
+from qo.testing.clock import simulate
 
 TASKS = 1920
 START = 1_800_000_000.0  # the store's time when a simulation begins

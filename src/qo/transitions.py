@@ -22,8 +22,7 @@ from qo.model import (
     level_word,
 )
 from qo.stats import StatsRecorder
-from qo.stats.durations import Durations
-from qo.stats.rows import Ending, RowKey, StatsRow
+from qo.stats.rows import Durations, Ending, RowKey, StatsRow
 
 log = logging.getLogger("qo.tasks")
 REASONS: Final = tuple(kind for kind in FailureKind if kind is not FailureKind.CANCELLED)

@@ -13,7 +13,7 @@ from qo.buckets.store_clock import StoreClock, least_offset
 from qo.clock import system_clock
 from qo.errors import InvalidSetting, OutcomeUnknown, StorageError
 from qo.testing import BucketContract, Faults, Latency, ManualClock, S3Server
-from qo.testing.s3_objects import Request, S3Answer, S3Objects
+from qo.testing.s3_server import Request, S3Answer, S3Objects
 from tests.servers.azurite import ACCOUNT, KEY
 from tests.servers.process import S3Place
 

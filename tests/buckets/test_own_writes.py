@@ -13,7 +13,7 @@ from qo.buckets.memory import MemoryBucket
 from qo.buckets.own_writes import SUPERSEDED, put_document
 from qo.errors import Conflict, OutcomeUnknown, Refused, StorageError
 from qo.testing import Faults, FaultyBucket
-from qo.testing.simulation import simulate
+from qo.testing.clock import simulate
 
 KEPT = 8
 

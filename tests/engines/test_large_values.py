@@ -15,8 +15,7 @@ from qo.engines.large_values.references import MARK, reference
 from qo.errors import InvalidTask, StorageError
 from qo.model import PAYLOAD_LIMIT, Status, cancel, complete
 from qo.testing import EngineContract, ManualClock
-from qo.testing.faults import Faults
-from qo.testing.faulty_bucket import FaultyBucket
+from qo.testing.faults import Faults, FaultyBucket
 from qo.testing.samples import claim, claim_one, new, stored, task_id
 from tests.engines.damage import DamagedLayouts, SpoilingBucket
 from tests.engines.layouts import EVERYTHING_ASIDE, LAYOUTS

@@ -9,8 +9,7 @@ from qo.buckets.memory import MemoryBucket
 from qo.errors import StorageError
 from qo.model import Filter, Status, complete, expire
 from qo.testing import ManualClock, random_history
-from qo.testing.faults import Faults
-from qo.testing.faulty_bucket import FaultyBucket
+from qo.testing.faults import Faults, FaultyBucket
 from qo.testing.samples import claim, new, task_id
 from tests.engines.fast_time import run
 from tests.engines.layouts import LAYOUTS, VARIANTS, Layout

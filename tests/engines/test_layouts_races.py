@@ -12,8 +12,8 @@ from qo.engine import Engine
 from qo.engines.one_object import OneObjectEngine, StorageBucket
 from qo.model import release
 from qo.testing import ManualClock
+from qo.testing.clock import simulate
 from qo.testing.samples import claim, new
-from qo.testing.simulation import simulate
 from tests.conditions import delay
 from tests.engines.layouts import LAYOUTS
 

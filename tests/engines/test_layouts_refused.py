@@ -9,7 +9,7 @@ from qo.engines import open_engine
 from qo.engines.sqlite_object import DurabilityMode, SqliteObjectEngine
 from qo.errors import Refused
 from qo.testing import S3Server
-from qo.testing.s3_objects import Request, S3Answer, S3Objects
+from qo.testing.s3_server import Request, S3Answer, S3Objects
 from qo.testing.samples import claim, new
 from tests.engines.layouts import LAYOUTS
 

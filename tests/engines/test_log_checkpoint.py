@@ -10,7 +10,7 @@ from qo.buckets.memory import MemoryBucket
 from qo.engines.replicated_log.checkpoint import CheckpointStore, DamagedCheckpoint, LogCheckpoint, LogImage
 from qo.errors import OutcomeUnknown
 from qo.testing import Faults, FaultyBucket, ManualClock
-from qo.testing.simulation import simulate
+from qo.testing.clock import simulate
 
 LOG = "0123456789ab"
 

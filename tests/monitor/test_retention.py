@@ -16,7 +16,7 @@ from qo.engines.memory import MemoryEngine
 from qo.metrics import Meters
 from qo.model import WINDOW, NewTask, Status, complete, fail
 from qo.monitor import Checked, Monitor, MonitorSettings
-from qo.sweep.retention import FAILED_RETENTION, MAX_FINISHED
+from qo.sweep import FAILED_RETENTION, MAX_FINISHED
 from qo.testing import ManualClock
 from qo.testing.samples import claim, claim_one, new, stored, task_id
 from tests.engines.layouts import LAYOUTS

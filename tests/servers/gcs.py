@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from qo.testing import S3Server
-from qo.testing.s3_objects import Request, S3Answer, S3Objects
+from qo.testing.s3_server import Request, S3Answer, S3Objects
 
 
 class GoogleObjects(S3Objects):

@@ -13,7 +13,7 @@ from qo.cli.output import echo
 from qo.cli.params import DURATION
 from qo.client import Client
 from qo.errors import InvalidSetting
-from qo.sweep.retention import FAILED_RETENTION
+from qo.sweep import FAILED_RETENTION
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 _EXAMPLES = examples(

@@ -24,8 +24,7 @@ from qo.model import NEW, Note
 from qo.monitor.settings import MonitorSettings
 from qo.stats import compact_stats
 from qo.store_time import StoreTime
-from qo.sweep.lease_expiry import LeaseExpiry
-from qo.sweep.retention import Retention
+from qo.sweep import LeaseExpiry, Retention
 
 log = logging.getLogger("qo.monitor")
 _MAX_DELAY_FACTOR, _MAX_DELAY = 1.25, 2.0  # how late a check may be: a factor of the interval, plus seconds

@@ -1,9 +1,7 @@
 """Statistics of settled tasks, counted per minute by every process that settles tasks and kept in the store."""
 
-from qo.stats.archive import MINUTE, PREFIX, compact_stats, read_stats
-from qo.stats.durations import BOUNDS, Durations
-from qo.stats.recorder import StatsRecorder
-from qo.stats.rows import OTHER_TYPES, Interval, Rows, StatsRow, add_up, merge_rows
+from qo.stats.archive import MINUTE, PREFIX, StatsRecorder, compact_stats, read_stats
+from qo.stats.rows import BOUNDS, OTHER_TYPES, Durations, Interval, Rows, StatsRow, add_up, merge_rows
 
 __all__ = [
     "BOUNDS",

@@ -15,8 +15,7 @@ class TestMine(EngineContract):
 from qo.testing.bucket_contract import BucketContract
 from qo.testing.clock import ManualClock
 from qo.testing.engine_contract import EngineContract
-from qo.testing.faults import Fault, Faults
-from qo.testing.faulty_bucket import FaultyBucket
+from qo.testing.faults import Fault, Faults, FaultyBucket
 from qo.testing.histories import random_history
 from qo.testing.s3_server import Latency, S3Server
 

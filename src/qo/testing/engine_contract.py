@@ -4,16 +4,12 @@ import pytest
 
 from qo.testing.clock import ManualClock
 from qo.testing.engine_add import AddContract
-from qo.testing.engine_audit import AuditContract
 from qo.testing.engine_changes import ChangeContract
-from qo.testing.engine_claims import ClaimContract
-from qo.testing.engine_clock import ClockSet
+from qo.testing.engine_claims import ClaimContract, ClockSet, RaceContract
 from qo.testing.engine_damage import DamageContract
-from qo.testing.engine_notes import NotesContract
+from qo.testing.engine_notes import AuditContract, NotesContract, StatsContract
 from qo.testing.engine_order import ClaimOrderContract
-from qo.testing.engine_races import RaceContract
 from qo.testing.engine_reads import ReadContract
-from qo.testing.engine_stats import StatsContract
 
 
 class EngineContract(
