@@ -28,9 +28,10 @@ from tests.servers.redis import Server
 __all__ = ["url"]  # a fixture
 
 OFF = 600.0  # seconds
-LEASE = 2.0
+IS_LONG = bool(os.environ.get("QO_TORTURE"))
+LEASE = 6.0 if IS_LONG else 2.0  # the long run shares its cores with others: a renewal may be seconds late
 SHIFTED = Path(__file__).with_name("shifted")
-KINDS = ["sqlite", "tasks", *(["one", "database"] if os.environ.get("QO_TORTURE") else [])]
+KINDS = ["sqlite", "tasks", *(["one", "database"] if IS_LONG else [])]
 
 
 @contextmanager
@@ -50,7 +51,7 @@ def worker(url: str, offset: float, name: str, log: Path) -> Iterator[Popen[byte
         yield process
     finally:
         process.send_signal(signal.SIGTERM)
-        process.wait(30)
+        process.wait(60)  # a task that still runs has 30 s
 
 
 async def task_of(queue: Client, task_id: str) -> Task:
@@ -91,7 +92,7 @@ async def test_processes_with_wrong_clocks_share_a_file(kind: str, scale: int, t
             worker(url, 0.0, "right", tmp_path / "right.log"),
             worker(url, +OFF, "ahead", tmp_path / "ahead.log"),
         ):
-            renewals = 4 * scale
+            renewals = 2 + 2 * scale
             async with asyncio.timeout(120 * scale):
                 await until_renewed(queue, ids, renewals)  # every monitor has looked at every lease
                 (tmp_path / "new step").write_text(f"{OFF:.0f}")
