@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Sequence
 
+import apsw
 import msgspec
 
 from qo.damage import Damage, check_known_format, encode_damage, note_name
@@ -54,6 +55,11 @@ class SqliteTable:
         self._transaction, self._db, self._lanes = transaction, transaction.db, transaction.lanes
         claims = SqliteClaims(transaction)
         self.stage, self.claim, self.claim_each = claims.stage, claims.claim, claims.claim_each
+
+    @property
+    def db(self) -> apsw.Connection:
+        """The connection, for work on tables beside those of the tasks."""
+        return self._db
 
     def add(self, tasks: Sequence[NewTask], now: float) -> list[Added]:
         if not tasks:

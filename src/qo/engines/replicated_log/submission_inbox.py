@@ -1,0 +1,277 @@
+"""The submissions that wait in a shard: lists and reads them, adds them in a transaction, and deletes them after it.
+
+A number is never skipped because a listing lacks it: a store may omit an object that is stored while it lists. The
+consumer then reads the object by its name. Only if it does not exist, somebody has deleted it, and the stream goes on.
+"""
+
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import msgspec
+
+from qo.bucket import Bucket
+from qo.clock import Clock, boot_clock, system_clock
+from qo.damage import QUARANTINE, DamageNote
+from qo.engines.parallel import in_parallel
+from qo.engines.replicated_log.keys import FrameKind, parse_key, submission_key, submissions_prefix
+from qo.engines.replicated_log.submissions import MAX_STREAM_AGE, MAX_TASKS, Age, DamagedSubmission, decode_submission
+from qo.engines.retry import retry
+from qo.errors import NewerFormat, StorageError
+from qo.model import ANY, NewTask
+from qo.sqlite_tables.table import SqliteTable
+
+log = logging.getLogger("qo.engines.replicated_log")
+
+DAMAGED_SUBMISSIONS = f"{QUARANTINE}submissions/"
+MAX_OBJECTS = 32  # of one transaction
+_MAX_LISTED = 1000  # objects of one scan
+_MAX_GAP = 64  # numbers that are read by name if a listing lacks them
+_MAX_READS = 3  # of a damaged object, until two responses are the same
+_MAX_READ_AGE = 3600.0  # seconds
+_ROW_LIFETIME = 86_400.0  # seconds: far longer than a stream repeats a write
+_MOVE = """
+INSERT INTO submissions (producer, next, at) VALUES (?, ?, ?)
+ON CONFLICT (producer) DO UPDATE SET next = excluded.next, at = excluded.at
+"""
+
+
+class SubmissionNumber(NamedTuple):
+    producer: str
+    n: int
+
+    @property
+    def note(self) -> str:
+        """The name of the note about a damaged object."""
+        return f"{DAMAGED_SUBMISSIONS}{self.producer}/{self.n:08x}"
+
+
+class WaitingSubmission(NamedTuple):
+    """The content of an object; or, if it does not exist, the next number that may exist."""
+
+    next: int
+    age: Age  # of the reading
+    tasks: Sequence[NewTask] = ()
+    at: float = 0.0
+    problem: str = ""  # why it cannot be added
+    exists: bool = True
+
+    @property
+    def is_outdated(self) -> bool:
+        """Whether others may have added and deleted the object, and forgotten its producer, since it was read."""
+        return self.age.is_over(_MAX_READ_AGE)
+
+
+@dataclass(slots=True, eq=False)
+class SubmissionBatch:
+    """The work of one transaction. It may run several times; the last run counts."""
+
+    waiting: Mapping[SubmissionNumber, WaitingSubmission]  # sorted
+    added: int = 0  # tasks
+    consumed: list[SubmissionNumber] = field(default_factory=list)  # to delete after the commit
+    kept: list[SubmissionNumber] = field(default_factory=list)  # damaged objects, which stay where they are
+    gaps: dict[SubmissionNumber, int] = field(default_factory=dict)  # the number to add, and the first known after it
+
+    def ingest(self, table: SqliteTable, now: float) -> None:
+        """Add the tasks and move the producers' rows. This must be the first work of a transaction."""
+        self.added, self.consumed, self.kept, self.gaps = 0, [], [], {}
+        for number, found in self.waiting.items():
+            if found.is_outdated:
+                continue
+            due = _next_number(table, number.producer)
+            if number.n > due:
+                self.gaps.setdefault(SubmissionNumber(number.producer, due), number.n)
+            elif number.n == due:
+                self._consume(table, number, found, now)
+            elif found.exists:
+                (self.kept if _has_note(table, number) else self.consumed).append(number)
+
+    def _consume(self, table: SqliteTable, number: SubmissionNumber, found: WaitingSubmission, now: float) -> None:
+        if found.problem:
+            note = DamageNote(task_id="", problem=found.problem)
+            table.write_note(number.note, msgspec.json.encode(note), ANY)
+            if found.exists:
+                self.kept.append(number)
+        else:
+            table.add(found.tasks, min(found.at, now))
+            self.added += len(found.tasks)
+            self.consumed.append(number)
+        table.db.execute(_MOVE, (number.producer, found.next, now))
+
+
+class SubmissionInbox:
+    """What a process knows about the waiting submissions of a shard."""
+
+    def __init__(
+        self, bucket: Bucket, log: str, shard: int, *, elapsed: Clock = boot_clock, wall: Clock = system_clock
+    ) -> None:
+        self._bucket, self._log, self._shard = bucket, log, shard
+        self._elapsed, self._wall = elapsed, wall
+        self._waiting: dict[SubmissionNumber, WaitingSubmission | None] = {}  # None: not read yet
+        self._gaps: dict[SubmissionNumber, int] = {}
+        self._set_aside: set[SubmissionNumber] = set()
+        self._newer: set[str] = set()  # producers whose objects only a newer qo can read
+        self._max_objects = MAX_OBJECTS
+        self._after = ""  # where the next scan begins
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no submission is known to wait."""
+        return not self._waiting
+
+    def notice(self, keys: Iterable[str]) -> None:
+        """Take over names from a listing. Other names are ignored."""
+        for key in keys:
+            name = parse_key(key)
+            if name is None or name.kind is not FrameKind.SUBMISSION or name.token is None:
+                continue
+            number = SubmissionNumber(name.token, name.first)
+            if number not in self._set_aside and number.producer not in self._newer:
+                self._waiting.setdefault(number, None)
+
+    async def scan(self) -> None:
+        """List what waits. If it is much, the next scan continues where this one has ended."""
+        found = await retry(self._listed)
+        self._after = found[-1] if len(found) == _MAX_LISTED else ""
+        self.notice(found)
+
+    async def _listed(self) -> list[str]:
+        found = list[str]()
+        async for key in self._bucket.keys(submissions_prefix(self._log, self._shard), after=self._after):
+            found.append(key)
+            if len(found) == _MAX_LISTED:
+                break
+        return found
+
+    async def read(self) -> None:
+        """Read the objects of the next batch, and those that a listing lacks."""
+        gaps, self._gaps = self._gaps, {}
+        for due, known in gaps.items():
+            await self._fill(due, known)
+        chosen = [*self._waiting.items()][: self._max_objects]
+        unread = [number for number, found in chosen if found is None or found.is_outdated]
+        for number, found in zip(unread, await in_parallel(self._get, unread), strict=True):
+            if found is None:  # another process has added and deleted it
+                self._waiting.pop(number, None)
+            elif number.producer not in self._newer:
+                self._waiting[number] = found
+
+    async def _fill(self, due: SubmissionNumber, known: int) -> None:
+        """Read the numbers before `known`, which no listing has shown, and put them first."""
+        numbers = [SubmissionNumber(due.producer, n) for n in range(due.n, min(known, due.n + _MAX_GAP))]
+        age = Age(self._elapsed, self._wall)
+        found = dict(zip(numbers, await in_parallel(self._get, numbers), strict=True))
+        if due.producer in self._newer:
+            return
+        filled = dict[SubmissionNumber, WaitingSubmission | None]()
+        following = known if not any(found.values()) else numbers[-1].n + 1
+        for number in reversed(numbers):
+            if found[number] is not None:
+                filled[number], following = found[number], number.n
+            elif number == due or found[numbers[number.n - due.n - 1]] is not None:  # a run of missing numbers
+                problem = f"{self._key(number)} was deleted before its tasks were added"
+                filled[number] = WaitingSubmission(following, age, problem=problem, exists=False)
+                following = number.n
+        first = dict(sorted(filled.items()))
+        self._waiting = first | self._waiting | first
+
+    async def _get(self, number: SubmissionNumber) -> WaitingSubmission | None:
+        key, former, problem, age = self._key(number), b"", "", Age(self._elapsed, self._wall)
+        for _ in range(_MAX_READS):
+            blob = await retry(lambda: self._bucket.get(key))
+            if blob is None:
+                return None
+            try:
+                header, tasks = decode_submission(key, blob.data)
+                # A producer with a wrong clock, or a forged time, must not overtake all others.
+                at = max(header.at, blob.written_at - MAX_STREAM_AGE)
+                return WaitingSubmission(number.n + 1, age, tasks, at)
+            except NewerFormat as error:
+                log.error("the submissions of %s wait for a newer qo: %s", number.producer, error)  # noqa: TRY400
+                self._leave(number.producer)
+                return None
+            except DamagedSubmission as error:
+                problem = str(error)
+            if blob.data == former:
+                break
+            former = blob.data  # the response may be damaged, and not the object
+        return WaitingSubmission(number.n + 1, age, problem=problem)
+
+    def _leave(self, producer: str) -> None:
+        self._newer.add(producer)
+        self._waiting = {number: found for number, found in self._waiting.items() if number.producer != producer}
+
+    def batch(self) -> SubmissionBatch | None:
+        """The next submissions that were read, as the work of one transaction."""
+        chosen, tasks = dict[SubmissionNumber, WaitingSubmission](), 0
+        for number, found in self._waiting.items():
+            if found is None:
+                continue
+            tasks += len(found.tasks)
+            if chosen and (tasks > MAX_TASKS or len(chosen) == self._max_objects):
+                break
+            chosen[number] = found
+        return SubmissionBatch(dict(sorted(chosen.items()))) if chosen else None
+
+    async def settle(self, batch: SubmissionBatch) -> None:
+        """Call when the transaction is committed, or has changed nothing: deletes the objects that were added."""
+        self._max_objects = MAX_OBJECTS
+        self._set_aside.update(batch.kept)
+        self._gaps |= batch.gaps
+        for number, found in batch.waiting.items():
+            if not found.exists or number in self._set_aside:
+                self._waiting.pop(number, None)
+        for number in batch.kept:
+            log.error("%s cannot be added and is set aside: %s", self._key(number), batch.waiting[number].problem)
+        for number in batch.consumed:
+            self._waiting.pop(number, None)
+        with suppress(StorageError):  # what is left is listed again, and deleted then
+            await in_parallel(self._bucket.delete, [self._key(number) for number in batch.consumed])
+
+    def refuse(self, batch: SubmissionBatch, error: BaseException) -> None:
+        """Call when the work of the batch failed: finds the object that cannot be added, and sets it aside."""
+        if len(batch.waiting) > 1:
+            self._max_objects = 1
+            return
+        for number, found in batch.waiting.items():
+            self._waiting[number] = found._replace(problem=f"{self._key(number)} cannot be added: {error}")
+
+    async def without_objects(self, producers: Sequence[str]) -> list[str]:
+        """Those of the producers that have no object in the shard."""
+
+        async def is_empty(producer: str) -> bool:
+            return await retry(lambda: self._is_empty(f"{submissions_prefix(self._log, self._shard)}{producer}/"))
+
+        empty = await in_parallel(is_empty, producers)
+        return [producer for producer, is_idle in zip(producers, empty, strict=True) if is_idle]
+
+    async def _is_empty(self, prefix: str) -> bool:
+        async for _ in self._bucket.keys(prefix):
+            return False
+        return True
+
+    def _key(self, number: SubmissionNumber) -> str:
+        return submission_key(self._log, self._shard, number.producer, number.n)
+
+
+def _next_number(table: SqliteTable, producer: str) -> int:
+    found: int | None = table.db.execute("SELECT next FROM submissions WHERE producer = ?", (producer,)).get
+    return 0 if found is None else found
+
+
+def _has_note(table: SqliteTable, number: SubmissionNumber) -> bool:
+    return table.db.execute("SELECT 1 FROM notes WHERE name = ?", (number.note,)).get is not None
+
+
+def old_producers(table: SqliteTable, now: float) -> list[str]:
+    """Producers of which nothing was added for a day. No stream repeats a write for that long."""
+    rows = table.db.execute("SELECT producer FROM submissions WHERE at < ?", (now - _ROW_LIFETIME,))
+    return [producer for (producer,) in rows]
+
+
+def forget_producers(table: SqliteTable, producers: Sequence[str], now: float) -> None:
+    """Remove the rows of old producers. The caller has found no object of theirs: without its row it would be added."""
+    for producer in set(old_producers(table, now)).intersection(producers):
+        table.db.execute("DELETE FROM submissions WHERE producer = ?", (producer,))
