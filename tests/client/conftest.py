@@ -1,8 +1,9 @@
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
 
+from qo.app import App
 from qo.client import Client
 from qo.engine import Engine
 from qo.engines.memory import MemoryEngine
@@ -24,3 +25,10 @@ def engine(request: pytest.FixtureRequest, clock: ManualClock, tmp_path: Path) -
 async def queue(engine: Engine, clock: ManualClock) -> AsyncIterator[Client]:
     async with Client(engine, clock=clock) as queue:
         yield queue
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def app(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[App]:
+    app = App("memory://" if request.param == "memory" else f"sqlite:///{tmp_path / 'qo.db'}")
+    yield app
+    app.close()

@@ -2,13 +2,19 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from itertools import count
 from typing import Any
 
+import pytest
 from redis import Redis
 
 from qo.clock import Clock, system_clock
 from qo.engines.redis import RedisEngine
 from qo.engines.redis.address import address_of
+from qo.testing import ManualClock
+from tests.servers.redis import Server
+
+names = count()
 
 
 @asynccontextmanager
@@ -19,6 +25,22 @@ async def opened(url: str, clock: Clock = system_clock) -> AsyncIterator[RedisEn
         yield engine
     finally:
         await engine.close()
+
+
+def fresh(server: Server) -> str:
+    """The URL of an empty queue."""
+    return f"{server.url}?prefix=t{next(names)}"
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+async def engine(clock: ManualClock, redis_server: Server) -> AsyncIterator[RedisEngine]:
+    async with opened(fresh(redis_server), clock) as engine:
+        yield engine
 
 
 def write_format_3(client: Redis, tag: str) -> None:

@@ -1,10 +1,11 @@
+"""The SQLite engine: the contract, its address, what it keeps, other processes, forks and lanes."""
+
 import asyncio
 import gc
 import os
 import threading
-import time
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,30 +14,18 @@ import pytest
 from msgspec.structs import replace
 
 from qo.engine import Engine
-from qo.engines import examine, open_engine
+from qo.engines import open_engine
 from qo.engines.sqlite import SqliteEngine
 from qo.engines.sqlite.address import path_of
-from qo.engines.sqlite.watch import FileWatch, slower
 from qo.errors import InvalidSetting, StorageError
-from qo.model import ANY, Filter, Position, Status, after_error, archive, cancel, complete, release
-from qo.sqlite_tables.reader import SqliteReader
+from qo.model import Filter, Status, after_error, complete
 from qo.testing import EngineContract, ManualClock
 from qo.testing.samples import claim, claim_one, claim_request, new, stored, task_id
-from tests.conditions import delay, until
+from tests.conditions import until
 from tests.engines.damage import damage_sqlite
+from tests.engines.sqlite_engines import clock, connection, engine
 
-
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture
-async def engine(clock: ManualClock, tmp_path: Path) -> AsyncIterator[SqliteEngine]:
-    engine = SqliteEngine(tmp_path / "qo.db", clock)
-    await engine.open()
-    yield engine
-    await engine.close()
+__all__ = ["clock", "engine"]  # fixtures
 
 
 class TestSqlite(EngineContract):
@@ -49,11 +38,6 @@ class TestSqlite(EngineContract):
 
     async def damage(self, engine: Engine, task_id: str) -> None:
         await damage_sqlite(engine, task_id, "retry = '{\"half'")
-
-
-def connection(engine: SqliteEngine, which: int = 0) -> apsw.Connection:
-    """The connection of the writer (0), the reader (1) or the watch (2)."""
-    return engine.connections[which]
 
 
 # --- the address
@@ -78,115 +62,6 @@ def test_a_url_names_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_url_that_names_no_file_is_refused(url: str, says: str) -> None:
     with pytest.raises(InvalidSetting, match=says):
         open_engine(url)
-
-
-# --- the cost of a claim does not depend on what waits
-
-
-@contextmanager
-def statements(db: apsw.Connection) -> Iterator[list[tuple[str, int]]]:
-    """The statements that run meanwhile, with the number of virtual machine steps."""
-    seen: list[tuple[str, int]] = []
-
-    def note(event: dict[str, Any]) -> None:
-        seen.append((event["sql"], event["stmt_status"]["SQLITE_STMTSTATUS_VM_STEP"]))
-
-    db.trace_v2(apsw.SQLITE_TRACE_PROFILE, note)
-    yield seen
-    db.trace_v2(0, None)
-
-
-async def claim_steps(engine: SqliteEngine) -> int:
-    with statements(connection(engine)) as seen:
-        assert len(await claim(engine, types=("t",), limit=10)) == 10
-    return sum(steps for _, steps in seen)
-
-
-async def test_a_claim_costs_the_same_at_any_depth(engine: SqliteEngine) -> None:
-    await engine.add([new(n) for n in range(100)])
-    await claim_steps(engine)
-    shallow = await claim_steps(engine)
-    await engine.add([new(1_000 + n) for n in range(20_000)])
-    assert await claim_steps(engine) < 1.5 * shallow
-    await engine.add([new(100_000 + n, delay=3600.0, priority=0) for n in range(20_000)])
-    assert await claim_steps(engine) < 1.5 * shallow
-    await engine.add([new(200_000 + n, type="foreign", priority=0) for n in range(20_000)])
-    assert await claim_steps(engine) < 1.5 * shallow
-    with statements(connection(engine, 2)) as seen:
-        await engine.wait(claim_request(types=("t",)), 0)
-    assert sum(steps for _, steps in seen) < shallow
-
-
-def plan(db: apsw.Connection, sql: str, values: tuple[Any, ...]) -> str:
-    return "\n".join(row[3] for row in db.execute("EXPLAIN QUERY PLAN " + sql, values))
-
-
-@pytest.mark.parametrize(
-    ("where", "indexes"),
-    [
-        (Filter(), ["tasks_listed"]),
-        (Filter(queues=("q",)), ["tasks_listed"]),
-        (Filter(statuses=(Status.FAILED,)), ["tasks_finished (status=?"]),
-        (Filter(statuses=(Status.RUNNING,)), ["tasks_leased"]),
-        (Filter(statuses=(Status.PENDING,)), ["tasks_ready", "tasks_coming"]),
-        (Filter(statuses=(Status.RUNNING, Status.ARCHIVED)), ["tasks_leased", "tasks_finished (status=?"]),
-        (Filter(expired_for=5.0), ["tasks_leased (lease_expires_at<?)"]),
-        (Filter(finished_for=5.0), ["tasks_finished (status=? AND created_at<?)"]),
-    ],
-)
-async def test_a_search_uses_the_index_made_for_it(engine: SqliteEngine, where: Filter, indexes: list[str]) -> None:
-    reading = SqliteReader(connection(engine, 1))
-    sql, values = reading.query(where, 10, None, 1e9)
-    used = plan(connection(engine, 1), sql, values)
-    assert all(index in used for index in indexes), used
-    assert "SCAN tasks\n" not in used + "\n", used
-    later, values = reading.query(where, 10, Position(1.5, task_id(0)), 1e9)
-    assert all(index.partition(" ")[0] in plan(connection(engine, 1), later, values) for index in indexes)
-
-
-async def test_a_page_of_finished_tasks_costs_the_same_at_any_depth(engine: SqliteEngine, clock: ManualClock) -> None:
-    async def finish(start: int, size: int) -> None:
-        await engine.add([new(start + n) for n in range(size)])
-        await engine.apply([complete(task) for task in await claim(engine, limit=size)])
-        clock.advance(10)
-
-    async def steps(where: Filter) -> int:
-        with statements(connection(engine, 1)) as seen:
-            assert len(await engine.find(where, limit=10)) == 10
-        return sum(steps for _, steps in seen)
-
-    await finish(0, 50)
-    questions = [Filter(finished_for=5.0), Filter(statuses=(Status.COMPLETED,)), Filter()]
-    shallow = [await steps(where) for where in questions]
-    await finish(1_000, 5_000)
-    for where, before in zip(questions, shallow, strict=True):
-        assert await steps(where) < 1.5 * before
-
-
-async def test_searches_find_the_same_with_few_and_many_pending_tasks(
-    engine: SqliteEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    await engine.add([new(n, delay=float(n % 2)) for n in range(9)])
-    await engine.apply([complete(await claim_one(engine)), after_error(await claim_one(engine), "e", random=0.5)])
-    where = Filter(statuses=(Status.PENDING, Status.COMPLETED))
-    few = await engine.find(where, limit=6)
-    monkeypatch.setattr("qo.sqlite_tables.reader._MANY_PENDING", 0)
-    assert few == await engine.find(where, limit=6)
-    assert len(few) == 6
-
-
-# --- the cost of a submit
-
-
-async def test_a_submit_writes_few_pages_and_runs_few_statements(engine: SqliteEngine, tmp_path: Path) -> None:
-    """The task, its three index entries, its first event and the count. Its lane changes only if it comes first."""
-    await engine.add([new("first")])
-    before = (tmp_path / "qo.db-wal").stat().st_size
-    with statements(connection(engine)) as seen:
-        for n in range(50):
-            await engine.add([new(n)])
-    assert len(seen) == 6 * 50
-    assert (tmp_path / "qo.db-wal").stat().st_size - before < 6.5 * 50 * 4120
 
 
 async def test_another_process_sees_which_lane_comes_first(
@@ -266,175 +141,6 @@ async def test_an_engine_can_be_opened_again_after_closing(engine: SqliteEngine)
     assert (await stored(engine)).status is Status.PENDING
 
 
-# --- one bad call, and callers who leave
-
-
-async def test_a_failing_call_does_not_affect_others_in_its_transaction(engine: SqliteEngine, tmp_path: Path) -> None:
-    hold = threading.Event()
-    connection(engine).set_progress_handler(
-        lambda: hold.wait(5) and False, 1
-    )  # so that all calls wait for one transaction
-    first = asyncio.create_task(engine.add([new("first")]))
-    await asyncio.sleep(0)
-    bad: Any = object()
-    calls = [
-        engine.add([new(0, type="u"), new(1, payload=bad)]),
-        engine.add([new(2, type="v")]),
-        engine.write_note("n", b"x", expected="never was"),
-        engine.write_note("n", b"y", expected=ANY),
-        engine.add([new(3, trace_id="\ud800")]),
-        engine.claim(claim_request(worker_id=bad)),
-    ]
-    together = asyncio.gather(*calls, return_exceptions=True)
-    await asyncio.sleep(0)
-    hold.set()
-    wrong, right, conflict, version, unwritable, nobody = await together
-    await first
-    connection(engine).set_progress_handler(None)
-    assert isinstance(wrong, TypeError) and isinstance(unwritable, UnicodeEncodeError) and isinstance(nobody, TypeError)
-    assert right == [(task_id(2), True)]
-    assert type(conflict).__name__ == "Conflict" and isinstance(version, str)
-    found = await engine.find(Filter(), limit=9)
-    assert {task.id for task in found} == {task_id("first"), task_id(2)}
-    assert sum((await engine.count()).values()) == 2
-    assert [finding for finding in await examine(f"sqlite:///{tmp_path}/qo.db") if finding.ok is False] == []
-
-
-async def test_a_call_cancelled_before_its_transaction_does_nothing(engine: SqliteEngine) -> None:
-    await engine.add([new()])
-    hold = threading.Event()
-    connection(engine).set_progress_handler(lambda: hold.wait(5) and False, 1)
-    busy = asyncio.create_task(engine.write_note("n", b"", expected=ANY))
-    await delay(0.01)
-    leaving = asyncio.create_task(engine.claim(claim_request()))
-    await asyncio.sleep(0)
-    leaving.cancel()
-    hold.set()
-    await busy
-    await asyncio.gather(leaving, return_exceptions=True)
-    connection(engine).set_progress_handler(None)
-    assert (await stored(engine)).attempt == 0
-
-
-async def leave_during_claim(engine: SqliteEngine, then: Callable[[], Any] = lambda: None, **fields: Any) -> Any:
-    """Cancel a claim during its transaction."""
-    begun, hold = threading.Event(), threading.Event()
-
-    def progress() -> bool:
-        begun.set()
-        return hold.wait(5) and False
-
-    connection(engine).set_progress_handler(progress, 1)
-    leaving = asyncio.create_task(engine.claim(claim_request(**fields)))
-    await asyncio.to_thread(begun.wait, 10)
-    leaving.cancel()
-    await asyncio.gather(leaving, return_exceptions=True)
-    following = then()
-    await asyncio.sleep(0)
-    hold.set()
-    return following
-
-
-async def test_a_claim_cancelled_during_its_transaction_releases_its_tasks(engine: SqliteEngine) -> None:
-    await engine.add([new()])
-    await leave_during_claim(engine)
-    await engine.close()
-    await engine.open()
-    task = await stored(engine)
-    assert (task.status, task.attempt, task.failures) == (Status.PENDING, 1, 0)
-    assert len(await claim(engine)) == 1
-
-
-async def test_a_cancelled_claim_that_is_repeated_keeps_its_tasks(engine: SqliteEngine) -> None:
-    await engine.add([new()])
-    again = await leave_during_claim(
-        engine,
-        lambda: asyncio.create_task(engine.claim(claim_request(lease_id="mine", is_repeat=True))),
-        lease_id="mine",
-    )
-    (task,) = await again
-    await engine.write_note("n", b"", expected=ANY)
-    assert await stored(engine) == task
-    assert await engine.apply([complete(task)]) == [True]
-
-
-# --- waiting
-
-
-async def waited(engine: SqliteEngine, timeout: float = 20, **fields: Any) -> float:
-    start = time.perf_counter()
-    await engine.wait(claim_request(**fields), timeout)
-    return time.perf_counter() - start
-
-
-async def test_waiting_ends_at_once_when_something_can_be_claimed(engine: SqliteEngine) -> None:
-    await engine.add([new()])
-    assert await waited(engine) < 5
-    await engine.apply([release(await claim_one(engine))])
-    assert await waited(engine) < 5
-
-
-async def test_waiting_does_not_end_for_tasks_that_do_not_match(engine: SqliteEngine) -> None:
-    waiting = asyncio.create_task(waited(engine, 0.2, types=("t",), per_type_limits={"full": 0}))
-    await delay(0.01)
-    await engine.add([new(0, type="u"), new(1, type="full"), new(2, type="t", needs=("gpu",))])
-    assert await waiting >= 0.2
-
-
-async def test_waiting_ends_when_another_engine_adds(engine: SqliteEngine, clock: ManualClock, tmp_path: Path) -> None:
-    other = SqliteEngine(tmp_path / "qo.db", clock)
-    await other.open()
-    waiting = asyncio.create_task(waited(engine))
-    await delay(0.05)
-    await other.add([new()])
-    assert await waiting < 5
-    await other.close()
-
-
-async def test_waiting_ends_for_a_task_of_this_engine_without_a_poll(
-    engine: SqliteEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(FileWatch, "_version", lambda _: 0)
-    waiting = asyncio.create_task(waited(engine))
-    await delay(0.05)
-    await engine.add([new()])
-    assert await waiting < 5
-
-
-async def test_waiting_ends_when_a_task_becomes_due(tmp_path: Path) -> None:
-    engine = SqliteEngine(tmp_path / "qo.db")
-    await engine.open()
-    await engine.add([new(0, delay=0.1), new(1, type="u")])
-    assert await waited(engine, types=("t",)) < 5
-    assert [task.id for task in await claim(engine, types=("t",))] == [task_id(0)]
-    await engine.close()
-
-
-async def test_waiting_at_a_closed_engine_is_refused(engine: SqliteEngine) -> None:
-    waiting = asyncio.create_task(engine.wait(claim_request(), 30))
-    await delay(0.01)
-    await engine.close()
-    with pytest.raises(StorageError):
-        await waiting
-
-
-async def test_an_idle_wait_polls_rarely(engine: SqliteEngine) -> None:
-    await engine.add([new(0, type="u"), new(1, delay=3600)])
-    await waited(engine, 0.3, types=("t",))  # until the polls have slowed down
-    with statements(connection(engine, 2)) as seen:
-        await waited(engine, 1.0, types=("t",))
-    assert 0 < len(seen) < 60  # each takes about 10 µs
-
-
-def test_polls_are_frequent_while_a_queue_is_in_use_and_slow_down_to_ten_per_second() -> None:
-    polls, interval = [0.0], 0.001
-    while polls[-1] < 20:
-        polls.append(polls[-1] + interval)
-        interval = slower(interval)
-    assert sum(look < 1 for look in polls) > 30
-    assert sum(10 <= look < 20 for look in polls) <= 101
-
-
 # --- forks and exits
 
 
@@ -499,36 +205,6 @@ def _open_files(folder: Path) -> list[str]:
         with suppress(FileNotFoundError):  # the descriptor of the listing itself
             found.append(str(descriptor.readlink()))
     return [name for name in found if name.startswith(f"{folder}/")]
-
-
-async def test_several_event_loops_may_share_an_engine(engine: SqliteEngine) -> None:
-    def elsewhere() -> int:
-        return len(asyncio.run(engine.add([new(n) for n in range(5)])))
-
-    waiting = asyncio.create_task(waited(engine))
-    assert await asyncio.to_thread(elsewhere) == 5
-    assert await waiting < 5
-    assert await engine.apply([cancel(task_id(0))]) == [True]
-    assert await engine.apply([archive(task_id(0))]) == [True]
-
-
-async def test_a_call_that_fails_after_a_write_is_rolled_back(engine: SqliteEngine) -> None:
-    connection(engine).execute(
-        """
-        CREATE TEMP TRIGGER refuse AFTER INSERT ON tasks WHEN NEW.trace_id = 'late'
-        BEGIN SELECT RAISE(FAIL, 'too late'); END
-        """
-    )  # FAIL keeps the row, so that only the writer can remove it
-    answers = await asyncio.gather(
-        engine.add([new(0)]), engine.add([new(1, trace_id="late")]), engine.add([new(2)]), return_exceptions=True
-    )
-    assert isinstance(answers[1], StorageError) and "too late" in str(answers[1])
-    assert [task and task.id for task in await engine.get([task_id(n) for n in range(3)])] == [
-        task_id(0),
-        None,
-        task_id(2),
-    ]
-    assert sum((await engine.count()).values()) == 2
 
 
 async def test_a_lane_without_tasks_is_removed_and_can_be_added_again(

@@ -1,0 +1,111 @@
+"""What an app refuses, where it is written."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+import qo
+from qo.app import App
+from qo.errors import InvalidSetting, InvalidTask
+from qo.model import RetryPolicy
+
+
+@pytest.fixture
+def app() -> Iterator[App]:
+    """In memory: nothing is stored."""
+    app = App("memory://")
+    yield app
+    app.close()
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs", "says"),
+    [
+        ((5, "hi"), {}, "Expected `str`, got `int` - at `$.to`"),
+        (("a",), {"subject": None}, "Expected `str`, got `null` - at `$.subject`"),
+        (("a", "hi"), {"copies": "two"}, "Expected `int`, got `str` - at `$.copies`"),
+        (("a",), {}, "missing a required argument: 'subject'"),
+        (("a", "hi"), {"cc": "b"}, "got an unexpected keyword argument 'cc'"),
+        (("a", "b", 1, 2), {}, "too many positional arguments"),
+        (("a", "\ud800"), {}, "lone surrogate"),
+        (("a", object()), {}, "cannot be written as JSON"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_arguments_the_function_does_not_take_are_refused_by_name(
+    app: App, args: tuple[Any, ...], kwargs: dict[str, Any], says: str
+) -> None:
+    @app.task
+    def send(to: str, subject: str, copies: int = 1) -> None: ...
+
+    enqueue: Callable[..., object] = send.enqueue
+    with pytest.raises(InvalidTask, match=r"^payload: ") as caught:
+        enqueue(*args, **kwargs)
+    assert says in str(caught.value)
+    assert app.tasks() == []
+
+
+def test_arguments_that_cannot_travel_by_name_are_refused_where_they_are_written(app: App) -> None:
+    with pytest.raises(InvalidSetting, match=r"many: arguments are stored by name, so \*args"):
+
+        @app.task
+        def many(*args: int) -> None: ...
+
+    with pytest.raises(InvalidSetting, match="positional-only"):
+
+        @app.task
+        def positional(a: int, /) -> None: ...
+
+
+def test_two_functions_of_one_name_are_refused(app: App) -> None:
+    def first() -> None: ...
+
+    def second() -> None: ...
+
+    app.task(name="same")(first)
+    app.task(name="same")(first)
+    with pytest.raises(InvalidSetting, match="two functions are declared for the type 'same'; rename one of them"):
+        app.task(name="same")(second)
+    assert len(app.registry) == 1
+
+
+async def coroutine() -> None: ...
+
+
+def plain() -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("function", "options", "says"),
+    [
+        (coroutine, {"executor": "thread"}, "coroutine is async: run it with executor='async' or 'process'"),
+        (plain, {"executor": "async"}, "plain is not async: run it with executor='thread' or 'process'"),
+        (plain, {"executor": "gpu"}, "executor='gpu' is not one of: async, thread, process"),
+        (plain, {"timeout": 0}, "timeout: 0 must be greater than 0"),
+        (plain, {"timeout": float("nan")}, "timeout: nan is not a finite number"),
+        (plain, {"max_retries": -1}, "max_retries: -1 is not a whole number"),
+        (plain, {"rate_limit": -1}, "rate_limit: -1 must be at least 0"),
+        (plain, {"rate_limit": "10"}, "rate_limit: '10' is not a finite number"),
+        (plain, {"concurrency": 1.5}, "concurrency: 1.5 is not a whole number"),
+        (plain, {"priority": "urgent"}, "priority: 'urgent' is not high, medium, low"),
+        (plain, {"queue": "a/b"}, "queue: 'a/b' is not a name"),
+        (plain, {"needs": ["a b"]}, "needs: 'a b' is not a name"),
+        (plain, {"needs": "gpu"}, "needs: 'gpu' is not a list of names"),
+        (plain, {"name": "a b"}, "type: 'a b' is not a type"),
+        (plain, {"retry": RetryPolicy(jitter=3)}, "retry.jitter: 3 must be"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_options_that_make_no_sense_are_refused_where_they_are_written(
+    app: App, function: Callable[[], Any], options: dict[str, Any], says: str
+) -> None:
+    with pytest.raises((InvalidSetting, InvalidTask)) as caught:
+        app.task(**options)(function)
+    assert says in str(caught.value)
+    assert len(app.registry) == 0
+
+
+def test_current_task_outside_a_handler_is_a_clear_error() -> None:
+    with pytest.raises(InvalidSetting, match=r"current_task\(\) can be called only inside a handler"):
+        qo.current_task()
