@@ -2,17 +2,19 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-WORKERS ?= 3
+WORKERS ?= 4
 PEERS ?= qo-sqlite,huey-sqlite
 ENVS ?= qo huey raw
 REPS ?= 3
 TORTURE ?= 10
 
+SCRATCH = $(shell sh tests/servers/scratch.sh)
+
 # Containers often set this. Every process would then compile qo and its dependencies again, which doubles the duration of the tests.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test torture compile check bench format lock clean
+.PHONY: help demo test torture compile model check bench format lock clean
 
 help:  ## show this help
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /make \1	/' | expand -t 16
@@ -21,21 +23,24 @@ demo: $(VENV)/installed  ## a one-minute tour on SQLite: submit, run, retry, rep
 	@$(BIN)/python -m qo.demo
 
 test: $(VENV)/developer  ## run all checks and tests: style, types, architecture, tests
-	@$(MAKE) --no-print-directory -j2 check compile $(VENV)/servers
-	$(BIN)/python -m coverage run -m pytest tests/model -q
-	$(BIN)/python -m coverage report
+	@$(MAKE) --no-print-directory -j2 check model $(VENV)/servers
+	TMPDIR=$(SCRATCH) \
 	QO_TEST_MINISTACK=$(CURDIR)/$(VENV)/ministack/bin/ministack \
 	QO_TEST_AZURITE=$$(ls $(CURDIR)/$(VENV)/azurite/node_modules/.bin/azurite-blob 2>/dev/null) \
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --ignore=tests/model
 
 torture: $(VENV)/developer $(VENV)/servers  ## longer tests with kills, clocks, partitions, damage, poison, fuzz and the audit trail (ONLY=clock runs one subject, SEED=7 repeats a run)
-	QO_TORTURE=$(TORTURE) QO_SEED=$(SEED) \
+	TMPDIR=$(SCRATCH) QO_TORTURE=$(TORTURE) QO_SEED=$(SEED) \
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -rA \
 	$(if $(ONLY),$(wildcard tests/torture/test_$(ONLY).py tests/engines/test_$(ONLY)*.py),tests/torture $(wildcard tests/engines/test_layouts*.py tests/engines/test_*_processes.py))
 
 # Each test process would compile all tests and all packages at the same time as the others. Here it happens once.
 compile: $(VENV)/developer
 	@$(BIN)/python -m pytest --collect-only --quiet > $(VENV)/collected || (tail -30 $(VENV)/collected; false)
+
+model: compile
+	$(BIN)/python -m coverage run -m pytest tests/model -q
+	$(BIN)/python -m coverage report
 
 check: $(VENV)/developer  ## check formatting, lint, types and architecture
 	$(BIN)/ruff format --check .
