@@ -28,7 +28,7 @@ class Patch(NamedTuple):
     removes_lanes: bool
 
 
-class TestedCall:
+class TableCall:
     def __init__(self, work: Callable[[SqliteTable], Any]) -> None:
         self.work = work
         self.answer: Any = None
@@ -47,7 +47,7 @@ class TableReplica:
 
     def write(self, work: Callable[[SqliteTable], Answer]) -> tuple[Answer, Patch]:
         """Run one call in a transaction. Returns its answer, and what others must apply."""
-        call = TestedCall(work)
+        call = TableCall(work)
         self._recorder.start()
         assert self.writer.prepare([call])
         patch = Patch(self._recorder.take(), self.writer.has_removed_lanes)

@@ -26,23 +26,23 @@ def _recorded(db: apsw.Connection, version: int) -> Format:
     return Format(format=version, since=since, qo=qo)
 
 
-def migrate(db: apsw.Connection, place: object) -> None:
-    """Create or update the tables. Those of a newer qo are not changed."""
-    if check_version(db, place) >= VERSION:
+def migrate(db: apsw.Connection, place: object, target: int = VERSION) -> None:
+    """Create or update the tables, up to a version. Those of a newer one are not changed."""
+    if check_version(db, place) >= target:
         return
     db.execute("BEGIN IMMEDIATE")
     try:
         version, application = check_version(db, place), db.execute("PRAGMA application_id").get
-        if version >= VERSION:  # another process has migrated it
+        if version >= target:  # another process has migrated it
             return
         if application != APPLICATION_ID and db.execute("SELECT count(*) FROM sqlite_schema").get:
             raise StorageError(f"{place} is a SQLite database of another application; name another file")
-        for step in range(version + 1, VERSION + 1):
+        for step in range(version + 1, target + 1):
             db.execute(files("qo.sqlite_tables.schema").joinpath(f"{step:04}.sql").read_text("utf-8"))
-        found = format_of(VERSION, additive=ADDITIVE)
+        found = format_of(target, additive=ADDITIVE)
         db.execute("INSERT INTO formats (number, since, qo) VALUES (?, ?, ?)", (found.format, found.since, found.qo))
         db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-        db.execute(f"PRAGMA user_version = {VERSION}")
+        db.execute(f"PRAGMA user_version = {target}")
         db.execute("COMMIT")
     finally:
         if db.in_transaction:

@@ -1,0 +1,314 @@
+"""The replica of a shard: its tables in a private SQLite file, at one position of the log.
+
+One connection writes, and one reads. The writing transaction stays open until its record is stored, and reads see only
+what was committed before. The methods block and are called through a `Runner`: those that write one at a time, and
+those that read one at a time.
+"""
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import NamedTuple, TypeVar
+
+import apsw
+
+from qo.engines.replicated_log.frame import FrameFlags
+from qo.engines.replicated_log.keys import NO_ID, FrameKind
+from qo.engines.replicated_log.record_store import LogRecord
+from qo.engines.replicated_log.replica_file import ReplicaFile
+from qo.errors import StorageError
+from qo.model import ClaimRequest
+from qo.sqlite_tables.driver_errors import to_qo_error
+from qo.sqlite_tables.header import APPLICATION_ID
+from qo.sqlite_tables.lanes import SqliteLanes
+from qo.sqlite_tables.patchsets import ChangeRecorder, PatchsetRefused
+from qo.sqlite_tables.reader import SqliteReader
+from qo.sqlite_tables.ready_lanes import ReadyLanes
+from qo.sqlite_tables.schema import check_version, migrate
+from qo.sqlite_tables.statements import SQL
+from qo.sqlite_tables.writer import Writer, WriterCall
+
+Answer = TypeVar("Answer")
+
+FIRST_SCHEMA = 7  # of the tables before the first record, whichever build creates the log
+_WRITER_CACHE, _READER_CACHE = 32_768, 8_192  # KiB of pages
+_STATEMENTS = 200  # compiled statements kept by a connection
+_COPIED_PAGES = 1024  # by one step of a copy
+
+
+class LogPosition(NamedTuple):
+    """A place in the log: the number and the id of the last record that is included."""
+
+    seq: int
+    id: str
+
+
+START = LogPosition(0, NO_ID)
+
+
+class UnappliableRecord(StorageError):
+    """A record does not follow the replica's position, or its rows do not fit. The replica is unchanged."""
+
+
+class Replica:
+    """Owns its file and removes it when it is closed. A process that forked must not use it in the child."""
+
+    def __init__(self, place: str, file: ReplicaFile | None = None, position: LogPosition = START) -> None:
+        """`file` contains the image of the tables at `position`. Without it the replica is empty.
+
+        Raises StorageError if the file does not contain the tables of a log, and NewerFormat if this build must not
+        use them.
+        """
+        self._place, self._process = place, os.getpid()
+        self._file = file or ReplicaFile.create()
+        self.position = position
+        self.flags = FrameFlags.NONE  # of the record of the prepared transaction
+        self._is_prepared = False
+        self._connections: list[apsw.Connection] = []
+        try:
+            with self._mapped_errors():
+                self._open(is_blank=file is None)
+        except BaseException:
+            self.close()
+            raise
+
+    def _open(self, *, is_blank: bool) -> None:
+        db = self._connect(_WRITER_CACHE)
+        if is_blank:
+            _create_tables(db, self._place)
+        else:
+            _check_tables(db, self._place)
+        self.schema, self.schema_since = _version(db, self._place)
+        self._recorder = ChangeRecorder(db)
+        self._writer = Writer(self._place, db, lambda: None)
+        self._reading = self._connect(_READER_CACHE)
+        self._reading.execute("PRAGMA query_only = ON")
+        self._reader = SqliteReader(self._reading)
+        self._ready = ReadyLanes(self._reading, SqliteLanes(self._reading))
+
+    def _connect(self, cache_size: int) -> apsw.Connection:
+        db = apsw.Connection(str(self._file.path), statementcachesize=_STATEMENTS)
+        self._connections.append(db)
+        # The content comes from a bucket that others can write: its schema must not call functions or run code.
+        db.config(apsw.SQLITE_DBCONFIG_DEFENSIVE, 1)
+        db.config(apsw.SQLITE_DBCONFIG_TRUSTED_SCHEMA, 0)
+        db.config(apsw.SQLITE_DBCONFIG_ENABLE_TRIGGER, 0)
+        db.config(apsw.SQLITE_DBCONFIG_ENABLE_VIEW, 0)
+        db.execute("PRAGMA journal_mode = WAL").fetchall()
+        db.execute("PRAGMA synchronous = OFF")  # a file that is lost with the process needs no flushes
+        db.execute("PRAGMA temp_store = MEMORY")
+        db.execute(f"PRAGMA cache_size = {-cache_size}")
+        return db
+
+    def close(self) -> None:
+        """Close the connections and remove the file."""
+        if self._process == os.getpid():  # the parent of a forked child still uses them
+            while self._connections:
+                self._connections.pop().close()
+            self._file.remove()
+
+    # --- writing
+
+    def prepare(self, calls: Sequence[WriterCall]) -> bytes:
+        """Run the calls in one transaction, and return its patchset. `commit` or `roll_back` must follow.
+
+        Each call gets an answer or an error. If nothing has changed, or the store refused all calls, the result is
+        empty and no transaction is open. A prepared transaction that nobody has settled is rolled back first.
+        """
+        with self._mapped_errors():
+            self.roll_back()
+            self._recorder.start()
+            try:
+                if not self._writer.prepare(calls):
+                    return b""
+                patchset = self._recorder.take()
+                if not patchset:
+                    self._writer.commit()  # keeps what was learned, unlike a rollback
+                    return b""
+            except BaseException:
+                self._writer.roll_back()
+                raise
+            finally:
+                self._recorder.close()
+            self._is_prepared = True
+            self.flags = FrameFlags.LANES_REMOVED if self._writer.has_removed_lanes else FrameFlags.NONE
+            return patchset
+
+    def commit(self, position: LogPosition) -> None:
+        """Commit the prepared transaction, whose record is stored at `position`.
+
+        Raises StorageError after it was rolled back: the position is unchanged, and the record can be applied.
+        """
+        with self._mapped_errors():
+            if not self._is_prepared:
+                raise RuntimeError("no transaction is prepared")
+            self._is_prepared = False
+            self._writer.commit()
+            self.position = position
+
+    def roll_back(self) -> None:
+        """Discard the prepared transaction, if there is one."""
+        with self._mapped_errors():
+            if self._is_prepared:
+                self._is_prepared = False
+                self._writer.roll_back()
+
+    def apply(self, record: LogRecord) -> None:
+        """Apply the next record, or the next merged ones. Raises UnappliableRecord; the replica is unchanged then."""
+        header = record.header
+        with self._mapped_errors():
+            if self._is_prepared:
+                raise RuntimeError("a transaction is prepared")
+            name = f"{self._place}: record {header.first}"
+            if header.first != self.position.seq + 1:
+                raise UnappliableRecord(f"{name} does not follow record {self.position.seq}")
+            if header.previous != self.position.id:
+                raise UnappliableRecord(f"{name} follows another record {self.position.seq} than the one read here")
+            if header.schema != self.schema:  # SQLite would skip what it does not know
+                raise UnappliableRecord(f"{name} has tables of version {header.schema}, not {self.schema}")
+            try:
+                self._writer.apply(record.patchset, removes_lanes=FrameFlags.LANES_REMOVED in header.flags)
+            except PatchsetRefused as error:
+                raise UnappliableRecord(f"{name}: {error}") from error
+            last_id = header.id if header.kind is FrameKind.RECORD else header.last_id
+            self.position = LogPosition(header.last, last_id)
+
+    # --- reading what was committed
+
+    def read(self, work: Callable[[SqliteReader], Answer]) -> Answer:
+        with self._mapped_errors():
+            return work(self._reader)
+
+    def has_ready(self, request: ClaimRequest, now: float) -> bool:
+        coming = self.next_at()
+        if coming is not None and coming <= now:
+            return True
+        with self._mapped_errors():
+            with self._reading:  # one snapshot for lanes and their first tasks
+                lanes = self._ready.first(request, now)
+            return bool(lanes)
+
+    def next_at(self) -> float | None:
+        """When the next task that is not ready yet becomes due."""
+        with self._mapped_errors():
+            at: float | None = self._reading.execute(SQL["coming"]).get
+            return at
+
+    @property
+    def size(self) -> int:
+        """The bytes of the database."""
+        with self._mapped_errors():
+            return _size(self._reading)
+
+    # --- copies
+
+    def pin(self) -> "PinnedReplica":
+        """The tables at the current position, for a copy. Later commits do not change what it contains.
+
+        Call it like the methods that write. The result may be used at the same time as the replica, in any thread.
+        """
+        with self._mapped_errors():
+            if self._is_prepared:
+                raise RuntimeError("a transaction is prepared")
+            return PinnedReplica(self._place, self._file.path, self.position, self.schema, self.schema_since)
+
+    def copy_to(self, path: Path) -> LogPosition:
+        """Copy the database to a new file, and return the position of the copy."""
+        pinned = self.pin()
+        try:
+            pinned.copy_to(path)
+        finally:
+            pinned.close()
+        return pinned.position
+
+    @contextmanager
+    def _mapped_errors(self) -> Iterator[None]:
+        if os.getpid() != self._process:
+            raise StorageError(f"{self._place} was opened before the process forked; open another one in the child")
+        with _mapped_errors(self._place):
+            yield
+
+
+class PinnedReplica:
+    """The tables of a replica at one position."""
+
+    def __init__(self, place: str, path: Path, position: LogPosition, schema: int, schema_since: int) -> None:
+        self._place, self.position, self.schema, self.schema_since = place, position, schema, schema_since
+        self._db = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE)
+        try:
+            self._db.execute("BEGIN")
+            self.size = _size(self._db)  # the first read begins the snapshot
+        except BaseException:
+            self._db.close()
+            raise
+
+    def copy_to(self, path: Path) -> None:
+        """Copy the database to a new file."""
+        with _mapped_errors(self._place):
+            copy = apsw.Connection(str(path))
+            try:
+                copy.execute("PRAGMA synchronous = OFF")
+                with copy.backup("main", self._db, "main") as backup:
+                    while not backup.done:
+                        backup.step(_COPIED_PAGES)
+            finally:
+                copy.close()
+
+    def close(self) -> None:
+        self._db.close()
+
+
+@contextmanager
+def _mapped_errors(place: str) -> Iterator[None]:
+    try:
+        yield
+    except apsw.Error as error:
+        raise to_qo_error(f"the replica of {place}", error) from error
+
+
+def _size(db: apsw.Connection) -> int:
+    size: int = db.execute("PRAGMA page_count").get * db.execute("PRAGMA page_size").get
+    return size
+
+
+def _create_tables(db: apsw.Connection, place: str) -> None:
+    migrate(db, place, FIRST_SCHEMA)
+    db.execute(files("qo.engines.replicated_log").joinpath("replica_schema.sql").read_text("utf-8"))
+
+
+def _version(db: apsw.Connection, place: str) -> tuple[int, int]:
+    """The version of the tables, and the oldest version whose builds may use them."""
+    version = check_version(db, place)
+    since: int = db.execute("SELECT since FROM formats WHERE number = ?", (version,)).get or version
+    return version, since
+
+
+_SchemaEntry = tuple[str, str, str]  # type, name and table
+
+
+def _entries(db: apsw.Connection) -> set[_SchemaEntry]:
+    return set(db.execute("SELECT type, name, tbl_name FROM sqlite_schema"))
+
+
+@cache
+def _first_entries() -> frozenset[_SchemaEntry]:
+    db = apsw.Connection(":memory:")
+    try:
+        _create_tables(db, "memory")
+        return frozenset(_entries(db))
+    finally:
+        db.close()
+
+
+def _check_tables(db: apsw.Connection, place: str) -> None:
+    """Raise StorageError if an image does not contain the tables of a log, or anything that runs code."""
+    found = _entries(db)
+    code = sorted(name for kind, name, _ in found if kind not in {"table", "index"})
+    code += [name for (name,) in db.execute("SELECT name FROM sqlite_schema WHERE sql LIKE 'create%virtual%'")]
+    missing = sorted(name for _, name, _ in _first_entries() - found)
+    if code or missing or db.execute("PRAGMA application_id").get != APPLICATION_ID:
+        problem = f"it has {', '.join(code)}" if code else f"it has no {', '.join(missing) or 'mark of qo'}"
+        raise StorageError(f"an image of {place} does not contain the tables of a log: {problem}")

@@ -1,0 +1,95 @@
+"""The private directory of a replica. It is disposable: the state is in the bucket.
+
+A process that is killed leaves its directory behind, and the next process that needs one removes it. The lock on
+`owner.lock` tells whether the owner is alive. The database of another process is never opened.
+"""
+
+import os
+import shutil
+import sys
+import tempfile
+import weakref
+from pathlib import Path
+
+from qo.errors import StorageError
+from qo.ids import new_token
+
+if sys.platform != "win32":
+    import fcntl
+
+_PREFIX = "qo-replica-"
+_NEW_PREFIX = "qo-new-replica-"  # until the directory is locked
+_LOCK = "owner.lock"
+_DATABASE = "replica.sqlite"
+_PRIVATE_FOLDER, _PRIVATE_FILE = 0o700, 0o600  # modes
+_SPACE_FACTOR = 2  # a replica needs its size, and as much again for the write-ahead log or a copy
+
+
+class ReplicaFile:
+    """A directory for one database. It is removed by `remove`, or at the end of the process."""
+
+    def __init__(self, folder: Path, lock: int) -> None:
+        self.path = folder / _DATABASE
+        self._remove = weakref.finalize(self, _remove_own, folder, lock, os.getpid())
+
+    @classmethod
+    def create(cls, raw_bytes: int = 0) -> "ReplicaFile":
+        """Create a directory that has room for a database of this size. Raises StorageError."""
+        parent = Path(tempfile.gettempdir())
+        try:
+            remove_abandoned(parent)
+            _check_space(parent, raw_bytes)
+            return cls(*_create(parent))
+        except OSError as error:
+            raise StorageError(
+                f"{parent}: no directory for a replica can be created: {error.strerror}; set TMPDIR to a directory"
+                " that this process can write"
+            ) from error
+
+    def remove(self) -> None:
+        """Remove the directory. Its database must be closed."""
+        self._remove()
+
+
+def remove_abandoned(parent: Path) -> None:
+    """Remove the directories of processes that have died."""
+    if sys.platform == "win32":
+        return  # it has no such locks
+    for folder in parent.glob(f"{_PREFIX}*"):
+        try:
+            lock = os.open(folder / _LOCK, os.O_RDWR | os.O_NOFOLLOW)
+        except OSError:  # of another user, or being removed
+            continue
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(folder, ignore_errors=True)
+        except BlockingIOError:  # its owner is alive
+            pass
+        finally:
+            os.close(lock)
+
+
+def _check_space(parent: Path, raw_bytes: int) -> None:
+    needed, free = _SPACE_FACTOR * raw_bytes, shutil.disk_usage(parent).free
+    if free < needed:
+        raise StorageError(
+            f"{parent}: a replica needs {needed / 1e6:.0f} MB of temporary space, and {free / 1e6:.0f} MB are free;"
+            " free some, or set TMPDIR to a directory on a larger disk"
+        )
+
+
+def _create(parent: Path) -> tuple[Path, int]:
+    """The directory gets its name when it is locked, so that it never seems to be abandoned."""
+    name = new_token()
+    folder = parent / f"{_NEW_PREFIX}{name}"
+    folder.mkdir(_PRIVATE_FOLDER)
+    lock = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_EXCL, _PRIVATE_FILE)
+    if sys.platform != "win32":
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    return folder.rename(parent / f"{_PREFIX}{name}"), lock
+
+
+def _remove_own(folder: Path, lock: int, process: int) -> None:
+    if os.getpid() == process:  # a forked child must not remove the directory of its parent
+        shutil.rmtree(folder, ignore_errors=True)
+        os.close(lock)
