@@ -1,14 +1,14 @@
 """The records of one shard: reads, and creations whose outcome is known."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import NamedTuple
 
-from qo.bucket import NEW, Bucket
+from qo.bucket import NEW, Blob, Bucket
 from qo.buckets.own_writes import put_document
 from qo.engines.replicated_log.frame import DamagedFrame, FrameHeader, decode_frame, encode_frame
 from qo.engines.replicated_log.keys import record_key
 from qo.engines.retry import retry
-from qo.errors import NewerFormat, OutcomeUnknown, Refused
+from qo.errors import NewerFormat, OutcomeUnknown, Refused, StorageError
 
 _MAX_READS = 3  # of a damaged record: the response may be damaged, not the object
 
@@ -25,8 +25,9 @@ class DamagedRecord(Refused):
 
 
 class RecordStore:
-    def __init__(self, bucket: Bucket, log: str, shard: int) -> None:
-        self._bucket, self._log, self._shard = bucket, log, shard
+    def __init__(self, bucket: Bucket, log: str, shard: int, failed: Callable[[], None] = lambda: None) -> None:
+        """`failed` is called after each request that failed, before it is repeated."""
+        self._bucket, self._log, self._shard = _WatchedBucket(bucket, failed), log, shard
 
     def key(self, seq: int) -> str:
         return record_key(self._log, self._shard, seq)
@@ -51,21 +52,25 @@ class RecordStore:
             " new image at its next repair"
         ) from damage
 
-    async def append(self, record: LogRecord) -> bool:
-        """Create the record. True: an attempt was without an answer, so a later one may have found it deleted.
+    @property
+    def doubts(self) -> int:
+        """How many writes were left without an answer so far."""
+        return self._bucket.doubts
 
-        Raises Conflict if another record has the number, and otherwise what `put_document` raises.
+    async def append(self, record: LogRecord) -> None:
+        """Create the record. Raises Conflict if another record has the number, or what `put_document` raises.
+
+        If an attempt was left without an answer, its record may have been merged and deleted before the next one: the
+        caller compares `doubts` before and after, and reads the floor.
         """
         key, own_id = self.key(record.header.first), record.header.id
-        bucket = _DoubtfulBucket(self._bucket)
         await put_document(
-            bucket,
+            self._bucket,
             key,
             encode_frame(record.header, record.patchset),
             expected=NEW,
             is_ours=lambda stored: _is_ours(key, stored, own_id),
         )
-        return bucket.was_in_doubt
 
 
 def _is_ours(key: str, stored: bytes, own_id: str) -> bool | None:
@@ -77,19 +82,27 @@ def _is_ours(key: str, stored: bytes, own_id: str) -> bool | None:
         return False
 
 
-class _DoubtfulBucket:
-    """Notes whether a write was left without an answer."""
+class _WatchedBucket:
+    """Counts writes that were left without an answer, and reports failed requests."""
 
-    def __init__(self, bucket: Bucket) -> None:
-        self._bucket = bucket
-        self.was_in_doubt = False
-        self.get, self.delete, self.versions, self.now = bucket.get, bucket.delete, bucket.versions, bucket.now
+    def __init__(self, bucket: Bucket, failed: Callable[[], None]) -> None:
+        self._bucket, self._failed = bucket, failed
+        self.doubts = 0
+        self.delete, self.versions, self.now = bucket.delete, bucket.versions, bucket.now
+
+    async def get(self, key: str) -> Blob | None:
+        try:
+            return await self._bucket.get(key)
+        except StorageError:
+            self._failed()
+            raise
 
     async def put(self, key: str, data: bytes, *, expected: str) -> str:
         try:
             return await self._bucket.put(key, data, expected=expected)
-        except OutcomeUnknown:
-            self.was_in_doubt = True
+        except StorageError as error:
+            self.doubts += isinstance(error, OutcomeUnknown)
+            self._failed()
             raise
 
     def keys(self, prefix: str, *, after: str = "") -> AsyncIterator[str]:

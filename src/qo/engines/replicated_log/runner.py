@@ -20,6 +20,8 @@ async def run_inline(function: Callable[[], T], /) -> T:
 
 async def run_to_end(runner: Runner, function: Callable[[], T]) -> T:
     """Run the function. If the caller is cancelled, wait for the function first: its thread still uses the replica."""
+    if runner is run_inline:
+        return function()
     work = asyncio.ensure_future(runner(function))
     is_cancelled = False
     while not work.done():

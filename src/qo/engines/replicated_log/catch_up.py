@@ -1,0 +1,119 @@
+"""Catch-up: applies the records that other processes have created since the replica's position."""
+
+import logging
+from collections.abc import Callable, Sequence
+
+from qo.engines.parallel import in_parallel
+from qo.engines.replicated_log.checkpoint import CheckpointStore
+from qo.engines.replicated_log.live_replica import LiveReplica
+from qo.engines.replicated_log.record_store import DamagedRecord, LogRecord, RecordStore
+from qo.engines.replicated_log.replica import Replica, UnappliableRecord
+from qo.engines.replicated_log.shared_runs import SharedRuns
+from qo.engines.replicated_log.tail_proof import TailProof
+
+log = logging.getLogger("qo.engines.replicated_log")
+_MAX_WINDOW = 32  # records that are read at the same time
+_MAX_LOADS = 3  # of a replica in one run
+
+
+class StaleReplica(Exception):
+    """Records after the replica's position were deleted, so it must be loaded again."""
+
+
+class CatchUp:
+    def __init__(
+        self,
+        records: RecordStore,
+        live: LiveReplica,
+        proof: TailProof,
+        checkpoints: CheckpointStore,
+        applied: Callable[[LogRecord], object],
+    ) -> None:
+        """`applied` is called with each record after it was applied."""
+        self._records, self._live, self._proof, self._checkpoints = records, live, proof, checkpoints
+        self._applied = applied
+        self._runs = SharedRuns(self._run)
+
+    async def run(self) -> bool:
+        """Apply every record that exists at some instant after this call. Returns whether there was one.
+
+        Raises DamagedRecord if one cannot be read or applied. The replica stays before it.
+        """
+        return await self._runs.run()
+
+    async def finish(self) -> None:
+        await self._runs.finish()
+
+    async def _run(self) -> bool:
+        has_failed = False
+        for _ in range(_MAX_LOADS):
+            await self._live.open()
+            before = self._live.position
+            try:
+                await self._tail()
+            except StaleReplica:
+                log.info("records after %s were deleted; loading the replica again", self._records.key(before.seq))
+            except UnappliableRecord as error:
+                key = self._records.key(self._live.position.seq + 1)
+                if has_failed:
+                    raise DamagedRecord(
+                        f"{key} does not fit to the records before it: {error}; see `qo doctor`, and restore an older"
+                        " version of the bucket"
+                    ) from error
+                log.warning("%s does not fit to this replica; loading the replica again: %s", key, error)
+                has_failed = True
+            else:
+                self._live.is_behind = False
+                return has_failed or self._live.position != before
+            self._proof.reset()
+            await self._live.drop()
+        raise DamagedRecord(f"{self._records.key(before.seq + 1)}: records are deleted faster than they can be read")
+
+    async def _tail(self) -> None:
+        window = 1
+        while True:
+            start, first = self._proof.begin(), self._live.position.seq + 1
+            numbers = range(first, first + window)
+            records = _unbroken(await in_parallel(self._records.get, numbers))
+            await self.check_floor(first)
+            await self._apply(records)
+            if len(records) < window:
+                self._proof.proved(start)
+                return
+            window = min(2 * window, _MAX_WINDOW)
+
+    async def check_floor(self, seq: int) -> None:
+        """Raise StaleReplica if a missing record of this number may have been deleted, or a found one is not valid.
+
+        Call this after the store's answer. Only a young proof makes the further request superfluous.
+        """
+        if not self._proof.is_trusted() and (await self._checkpoints.read()).floor > seq:
+            raise StaleReplica
+
+    async def _apply(self, records: Sequence[LogRecord]) -> None:
+        if not records:
+            return
+        async with self._live.lock:  # waits for a commit of this process, which may have created the first of them
+            if not self._live.is_open:  # that commit has found that the replica is stale
+                raise StaleReplica
+            last = self._live.position.seq
+            new = [record for record in records if record.header.first > last]
+            if new:
+                await self._live.write(lambda replica: _apply_all(replica, new))
+        for record in new:
+            self._applied(record)
+
+
+def _apply_all(replica: Replica, records: Sequence[LogRecord]) -> None:
+    for record in records:
+        replica.apply(record)
+
+
+def _unbroken(records: Sequence[LogRecord | None]) -> list[LogRecord]:
+    """The records before the first one that is missing."""
+    found: list[LogRecord] = []
+    for record in records:
+        if record is None:
+            break
+        found.append(record)
+    return found

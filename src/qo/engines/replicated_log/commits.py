@@ -1,0 +1,208 @@
+"""Group commit on one shard: each batch of calls becomes the next record of its log.
+
+The transaction of a batch stays open while its record is created. The creation is the commit: only then the replica
+commits and the callers get their answers. If another process has created the number first, the transaction is rolled
+back, the records of the others are applied, and the calls run again.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from qo.bucket import Bucket
+from qo.clock import Clock
+from qo.engines.combined_claims import CombinedClaims, combined
+from qo.engines.commit_loop import CommitLoop, PendingCall
+from qo.engines.replicated_log.catch_up import CatchUp, StaleReplica
+from qo.engines.replicated_log.frame import FrameHeader
+from qo.engines.replicated_log.keys import FrameKind, shard_prefix
+from qo.engines.replicated_log.live_replica import LiveReplica
+from qo.engines.replicated_log.record_store import LogRecord, RecordStore
+from qo.engines.replicated_log.replica import START, LogPosition, Replica
+from qo.engines.replicated_log.tail_proof import TailProof
+from qo.errors import Conflict, OutcomeUnknown, StorageError
+from qo.ids import new_token
+from qo.model import ClaimRequest
+from qo.sqlite_tables.table import SqliteTable
+from qo.sqlite_tables.writer import WriterCall
+
+Answer = TypeVar("Answer")
+
+log = logging.getLogger("qo.engines.replicated_log")
+_MAX_BATCH_CALLS = 2_000
+
+
+class LogCommits(CommitLoop):
+    def __init__(
+        self,
+        bucket: Bucket,
+        log_id: str,
+        shard: int,
+        clock: Clock,
+        *,
+        live: LiveReplica,
+        records: RecordStore,
+        proof: TailProof,
+        catch_up: CatchUp,
+        committed: Callable[[LogRecord], object],
+    ) -> None:
+        """`committed` is called with each record that this process has created."""
+        super().__init__(bucket, shard_prefix(log_id, shard).removesuffix("/"), max_batch_size=_MAX_BATCH_CALLS)
+        self._shard, self._clock = shard, clock
+        self._live, self._records, self._proof, self._catch_up = live, records, proof, catch_up
+        self._committed = committed
+        self._process = new_token()
+        self._prepared: LogRecord | None = None  # its transaction is open, and this holds the lock of the replica
+        self._answered_at = START  # the position at which the last batch was run
+
+    async def ask(
+        self,
+        work: Callable[[SqliteTable], Answer],
+        abandoned: Callable[[Answer], None] | None = None,
+        request: ClaimRequest | None = None,
+    ) -> Answer:
+        answer: Answer = await self.submit(PendingCall(work, abandoned, request))
+        return answer
+
+    async def finish(self, timeout: float) -> None:
+        """Serve all waiting calls, within `timeout` seconds."""
+        writer = self._writer
+        if writer is not None:
+            await asyncio.wait([writer], timeout=timeout)
+            writer.cancel()
+            await asyncio.wait([writer])
+
+    # --- the content
+
+    @property
+    def _is_loaded(self) -> bool:
+        return self._live.is_open and not self._live.is_behind
+
+    async def _refresh(self) -> bool:
+        await self._catch_up.run()
+        return self._live.position != self._answered_at
+
+    async def _run(self, batch: list[PendingCall]) -> bool:
+        await self._live.lock.acquire()
+        try:
+            while not self._live.is_open:  # a reader has found that it was stale
+                self._live.lock.release()
+                try:
+                    await self._catch_up.run()
+                finally:
+                    await self._live.lock.acquire()
+            return await self._prepare(batch)
+        finally:
+            if self._prepared is None:
+                self._live.lock.release()
+
+    async def _prepare(self, batch: list[PendingCall]) -> bool:
+        now = self._clock()
+        calls = combined(batch, now)
+        replica, position = self._live.replica, self._live.position
+        try:
+            patchset = await self._live.write(lambda replica: replica.prepare(calls))
+        except BaseException:
+            replica.roll_back()
+            raise
+        _distribute(calls)
+        self._answered_at = position
+        if patchset:
+            self._prepared = self._record(replica, position, patchset, now)
+        return bool(patchset)
+
+    def _record(self, replica: Replica, position: LogPosition, patchset: bytes, now: float) -> LogRecord:
+        own_id, seq = new_token(), position.seq + 1
+        header = FrameHeader(
+            FrameKind.RECORD,
+            self._shard,
+            seq,
+            seq,
+            own_id,
+            previous=position.id,
+            last_id=own_id,
+            at=now,
+            writer=self._process,
+            schema=replica.schema,
+            schema_since=replica.schema_since,
+            flags=replica.flags,
+        )
+        return LogRecord(header, patchset)
+
+    async def _write(self) -> None:
+        record = self._prepared
+        if record is None:
+            raise RuntimeError("no batch was run")
+        start = self._proof.begin()
+        try:
+            await self._append(record)
+        except BaseException:
+            self._forget()
+            raise
+        self._proof.proved(start)
+        try:
+            await self._live.write(lambda replica: replica.commit(LogPosition(record.header.last, record.header.id)))
+        except StorageError as error:  # the record is in the log, so the calls have succeeded
+            self._live.is_behind = True
+            log.warning("%s: the replica could not commit; it will read the record: %s", self._key, error)
+        else:
+            self._committed(record)
+        finally:
+            self._prepared = None
+            self._live.lock.release()
+
+    async def _append(self, record: LogRecord) -> None:
+        """Create the record, and make sure that its number was never used by a record that was deleted since.
+
+        If it was, the created record is below the floor, and no process ever reads it.
+        """
+        seq, doubts, conflict = record.header.first, self._records.doubts, None
+        try:
+            await self._records.append(record)
+        except Conflict as error:
+            if self._records.doubts == doubts:
+                raise
+            conflict = error
+        is_in_doubt = self._records.doubts != doubts
+        if is_in_doubt:
+            self._proof.reset()  # whatever the clocks say: they may have stood still with the whole machine
+        try:
+            await self._catch_up.check_floor(seq)
+        except StaleReplica:
+            await self._drop_replica()
+            if is_in_doubt:
+                raise OutcomeUnknown(
+                    f"{self._records.key(seq)} may have been written: records of its time were deleted meanwhile"
+                ) from None
+            raise Conflict(f"{self._records.key(seq)} was used and deleted before") from None
+        except StorageError as error:
+            raise OutcomeUnknown(
+                f"{self._records.key(seq)} may have been written, and the floor cannot be read: {error}"
+            ) from error
+        if conflict is not None:
+            raise conflict
+
+    async def _drop_replica(self) -> None:
+        self._roll_back()
+        self._proof.reset()
+        await self._live.drop()
+
+    def _forget(self) -> None:
+        self._roll_back()
+        self._live.is_behind = True
+
+    def _roll_back(self) -> None:
+        """Roll back the open transaction, if there is one. No thread uses its connection now."""
+        if self._prepared is not None:
+            self._prepared = None
+            try:
+                self._live.replica.roll_back()
+            finally:
+                self._live.lock.release()
+
+
+def _distribute(calls: Sequence[WriterCall]) -> None:
+    for call in calls:
+        if isinstance(call, CombinedClaims):
+            call.distribute()

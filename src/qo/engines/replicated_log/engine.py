@@ -1,0 +1,225 @@
+"""The engine port for the layout `log`: finds or creates the log, and keeps notes as objects beside it."""
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+
+from qo.bucket import Bucket
+from qo.clock import Clock, boot_clock, system_clock
+from qo.damage import QUARANTINE
+from qo.engine import Engine, Snapshot
+from qo.engines.note_objects import NoteObjects
+from qo.engines.polling import ClaimPoller, PollResult
+from qo.engines.quarantine import Quarantine
+from qo.engines.replicated_log.log_meta import LogMeta, create_log, read_meta
+from qo.engines.replicated_log.log_options import LogOptions
+from qo.engines.replicated_log.log_shard import LogShard
+from qo.engines.replicated_log.runner import Runner, run_inline
+from qo.engines.replicated_log.shared_runs import SharedRuns
+from qo.engines.replicated_log.tail_proof import TailProof
+from qo.errors import InvalidSetting, StorageError
+from qo.model import Added, Change, ClaimRequest, Counts, Event, Filter, NewTask, Note, Task, check_distinct, page_start
+
+_MAX_BATCH_TASKS, _MAX_BATCH_BYTES = 4_000, 8 * 1024 * 1024  # of new tasks in one record
+# Transactions write these notes, so they are rows of the tables. All others are objects: a process without a replica
+# reads and writes them.
+_ROW_NOTES = (f"{QUARANTINE}tasks/", f"{QUARANTINE}submissions/")
+
+
+class ReplicatedLogEngine(Engine):
+    """Uses the bucket's clock unless a clock is given. A log that does not exist is empty; `add` creates it."""
+
+    default_retention = 86_400.0  # seconds: every replica holds the finished tasks too
+
+    def __init__(
+        self,
+        bucket: Bucket,
+        options: LogOptions | None = None,
+        *,
+        clock: Clock | None = None,
+        new_runner: Callable[[], Runner] = lambda: run_inline,
+        elapsed: Clock = boot_clock,
+        wall: Clock = system_clock,
+    ) -> None:
+        """`new_runner` decides where the replicas work. `elapsed` and `wall` notice that the process has slept."""
+        self._bucket, self._options = bucket, options or LogOptions()
+        self._clock = clock or bucket.now
+        self._process = os.getpid()
+        self._new_runner, self._elapsed, self._wall = new_runner, elapsed, wall
+        self._shard: LogShard | None = None
+        self._searches, self._creations = SharedRuns(self._search), SharedRuns(self._create)
+        self._notes = NoteObjects(bucket, Quarantine())
+        self._poller = ClaimPoller(self._clock)  # while there is no log
+
+    async def open(self) -> None:
+        """Check that the bucket can be read. The first call that needs a replica loads it."""
+        meta = await read_meta(self._bucket, is_opening=True)
+        if meta is not None:
+            self._use(meta)
+
+    async def close(self) -> None:
+        await self._searches.finish()
+        await self._creations.finish()
+        if self._shard is not None:
+            await self._shard.close()
+
+    # --- the log
+
+    async def _found(self) -> LogShard | None:
+        """The shard, or None if the log does not exist."""
+        self._check_process()
+        if self._shard is None:
+            await self._searches.run()
+        return self._shard
+
+    async def _search(self) -> None:
+        meta = await read_meta(self._bucket)
+        if meta is not None:
+            self._use(meta)
+
+    async def _created(self) -> LogShard:
+        """The shard of a log that is created if it does not exist."""
+        self._check_process()
+        return self._shard or await self._creations.run()
+
+    async def _create(self) -> LogShard:
+        if self._shard is not None:
+            return self._shard
+        proof = self._new_proof()
+        start = proof.begin()
+        meta = await read_meta(self._bucket)
+        if meta is not None:
+            return self._use(meta)
+        meta = await create_log(self._bucket, self._options.shard_count, self._clock())
+        if self._shard is None:  # otherwise a read has found the log meanwhile
+            self._use(meta).begin_empty(start)
+        self._poller.wake()
+        return self._use(meta)
+
+    def _use(self, meta: LogMeta) -> LogShard:
+        if meta.shards != 1:
+            raise InvalidSetting(f"this log has {meta.shards} shards, and this version of qo can use only one")
+        if self._shard is None:
+            self._shard = LogShard(
+                self._bucket,
+                meta.id,
+                0,
+                self._options,
+                self._clock,
+                new_runner=self._new_runner,
+                proof=self._new_proof(),
+            )
+        return self._shard
+
+    def _check_process(self) -> None:
+        """Raise StorageError in a child process: it shares the replica's file, and has no threads."""
+        if os.getpid() != self._process:
+            raise StorageError("this queue was opened before the process forked; open another one in the child")
+
+    def _new_proof(self) -> TailProof:
+        return TailProof(self._options.trust, self._elapsed, self._wall)
+
+    # --- writing
+
+    async def now(self) -> float:
+        return self._clock()
+
+    async def add(self, tasks: Sequence[NewTask]) -> list[Added]:
+        check_distinct(task.id for task in tasks)
+        added: list[Added] = []
+        for some in _batches(tasks):
+            shard = await self._created()
+            added += await shard.add(some)
+        return added
+
+    async def claim(self, request: ClaimRequest) -> list[Task]:
+        shard = await self._found()
+        return [] if shard is None else await shard.claim(request)
+
+    async def apply(self, changes: Sequence[Change]) -> list[bool]:
+        check_distinct(change.id for change in changes)
+        shard = await self._found()
+        return [False] * len(changes) if shard is None else await shard.apply(changes)
+
+    async def delete(self, ids: Sequence[str]) -> list[bool]:
+        check_distinct(ids)
+        shard = await self._found()
+        return [False] * len(ids) if shard is None else await shard.delete(ids)
+
+    async def repair(self) -> int:
+        shard = await self._found()
+        return 0 if shard is None else await shard.repair()
+
+    # --- reading
+
+    async def get(self, ids: Sequence[str]) -> list[Task | None]:
+        shard = await self._found()
+        return [None] * len(ids) if shard is None else await shard.get(ids)
+
+    async def find(
+        self, where: Filter, *, limit: int, after: str = "", created_before: float | None = None
+    ) -> list[Task]:
+        page_start(after, created_before)  # an invalid cursor is an error in an empty log, too
+        shard = await self._found()
+        if shard is None:
+            return []
+        return await shard.find(where, limit=limit, after=after, created_before=created_before)
+
+    async def snapshot(self) -> Snapshot:
+        shard = await self._found()
+        return Snapshot([]) if shard is None else await shard.snapshot()
+
+    async def count(self) -> Counts:
+        shard = await self._found()
+        return {} if shard is None else await shard.count()
+
+    async def history(self, task_id: str) -> list[Event]:
+        shard = await self._found()
+        return [] if shard is None else await shard.history(task_id)
+
+    async def wait(self, request: ClaimRequest, timeout: float) -> None:
+        async def poll() -> PollResult:
+            return PollResult(await self._found() is not None, None)
+
+        self._check_process()
+        if self._shard is None:
+            await self._poller.wait(poll, timeout)
+        else:
+            await self._shard.wait(request, timeout)
+
+    # --- notes
+
+    async def read_note(self, name: str) -> Note | None:
+        if not name.startswith(_ROW_NOTES):
+            return await self._notes.read(name)
+        shard = await self._found()
+        return None if shard is None else await shard.read_note(name)
+
+    async def write_note(self, name: str, data: bytes, *, expected: str) -> str:
+        if name.startswith(_ROW_NOTES):
+            return await (await self._created()).write_note(name, data, expected=expected)
+        return await self._notes.write(name, data, expected)
+
+    async def notes(self, prefix: str) -> list[Note]:
+        found = await self._notes.find(prefix)
+        if any(rows.startswith(prefix) or prefix.startswith(rows) for rows in _ROW_NOTES):
+            shard = await self._found()
+            found += [] if shard is None else await shard.notes(prefix)
+        return sorted(found, key=lambda note: note.name)
+
+    async def drop_note(self, name: str) -> None:
+        if not name.startswith(_ROW_NOTES):
+            await self._notes.drop(name)
+        elif (shard := await self._found()) is not None:
+            await shard.drop_note(name)
+
+
+def _batches(tasks: Sequence[NewTask]) -> Iterator[Sequence[NewTask]]:
+    """The tasks in parts that fit into one record each."""
+    first = size = 0
+    for number, task in enumerate(tasks):
+        size += len(task.payload)
+        if number > first and (number - first >= _MAX_BATCH_TASKS or size > _MAX_BATCH_BYTES):
+            yield tasks[first:number]
+            first, size = number, len(task.payload)
+    if first < len(tasks):
+        yield tasks[first:]

@@ -1,0 +1,30 @@
+"""Settings of a replicated log."""
+
+from enum import StrEnum
+
+from msgspec import Struct
+
+from qo.engines.replicated_log.keys import MAX_SHARDS
+from qo.errors import InvalidSetting
+
+
+class SubmitMode(StrEnum):
+    AUTO = "auto"  # the inbox, if the process has no replica and a large one would have to be loaded
+    INBOX = "inbox"  # every new task goes into the inbox: the process needs no right to read or write the log
+    DIRECT = "direct"  # every new task is committed to the log
+
+
+class LogOptions(Struct, frozen=True, kw_only=True):
+    shard_count: int = 1  # of a log that this process creates
+    submit: SubmitMode = SubmitMode.AUTO
+    # The others have no option in the URL: all processes that use a log must agree on them. Tests change them.
+    block_size: int = 64  # records that are merged into one
+    image_threshold: int = 4 * 1024 * 1024  # stored bytes of records after which an image may be due
+    min_record_age: float = 86_400.0  # seconds; younger records are never deleted
+    trust: float = 3_600.0  # seconds for which a proof of the log's end makes the check of the floor superfluous
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.shard_count <= MAX_SHARDS:
+            raise InvalidSetting(f"shard_count={self.shard_count} is not a number from 1 to {MAX_SHARDS}")
+        if self.trust > self.min_record_age / 2:
+            raise InvalidSetting("a process must not trust a proof for more than half the age of deleted records")
