@@ -56,7 +56,7 @@ async def test_an_existing_database_keeps_its_mode_and_its_log_has_the_same(tmp_
             assert set(modes(tmp_path).values()) == {0o660}
 
 
-@pytest.mark.parametrize("layout", ["tasks", "one", "sqlite"])
+@pytest.mark.parametrize("layout", ["tasks", "one", "sqlite", "log"])
 async def test_a_folder_and_everything_in_it_is_private(tmp_path: Path, layout: str) -> None:
     root = tmp_path / "above" / "bucket"
     with umask(0):

@@ -76,7 +76,7 @@ def test_a_policy_names_the_queue_and_nothing_beside_it(role: Role) -> None:
     assert not any("*" in action or "Policy" in action or "DeleteObjectVersion" in action for action in actions)
 
 
-@pytest.mark.parametrize("layout", ["tasks", "one", "sqlite"])
+@pytest.mark.parametrize("layout", ["tasks", "one", "sqlite", "log"])
 @pytest.mark.parametrize("role", ROLES)
 def test_a_policy_fits_into_a_session_of_short_lived_credentials(role: Role, layout: str) -> None:
     address = parse_address(f"s3://{'b' * 63}/team/queue", {})
@@ -95,6 +95,27 @@ def test_where_all_share_one_object_a_producer_may_write_it() -> None:
     written = json.loads(run("s3://tasks/team?layout=one", "--print-policy", "producer"))
     resources = written["Statement"][1]["Resource"]
     assert resources == [f"arn:aws:s3:::tasks/team/{start}*" for start in ("queue.json", "data/")]
+
+
+def test_in_a_log_a_producer_may_only_submit() -> None:
+    written = json.loads(run("s3://tasks/team?layout=log", "--print-policy", "producer"))
+    allowed_resources = {
+        (action, resource.removeprefix("arn:aws:s3:::tasks/team/"))
+        for part in written["Statement"][1:]
+        if part["Effect"] == "Allow"
+        for action in part["Action"]
+        for resource in ([part["Resource"]] if isinstance(part["Resource"], str) else part["Resource"])
+    }
+    assert allowed_resources == {
+        ("s3:GetObject", "log/meta.json"),
+        ("s3:GetObject", "log/*/submissions/*"),
+        ("s3:PutObject", "log/*/submissions/*"),
+        ("s3:GetObject", "data/*"),
+        ("s3:PutObject", "data/*"),
+        ("s3:PutObject", "audit/*"),
+    }
+    listed = written["Statement"][0]["Condition"]["StringLike"]["s3:prefix"]
+    assert listed == ["team/log/meta.json", "team/data/*"]
 
 
 @pytest.mark.parametrize("origin", ["*", "https://*.example.com", "https://example.com/page", "example.com"])

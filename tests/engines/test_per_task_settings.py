@@ -17,6 +17,7 @@ from qo.testing.samples import claim, new, task_id
 def test_a_url_names_the_layout_and_its_options() -> None:
     assert parse("s3://b/p?endpoint=http://h:1", {}) == ("tasks", {}, "s3://b/p?endpoint=http%3A%2F%2Fh%3A1")
     assert parse("file:///d?layout=one&mode=direct", {}) == ("one", {"mode": "direct"}, "file:///d")
+    assert parse("file:///d?layout=log&submit=inbox", {}) == ("log", {"submit": "inbox"}, "file:///d")
     layout, options, _ = parse("file:///d?ready_page_size=5", {"QO_READY_PAGE_SIZE": "9", "QO_INDEX_MODE": "hybrid"})
     assert (layout, options) == ("tasks", {"ready_page_size": "5", "index_mode": "hybrid"})
     assert parse("file:///d?layout=one", {"QO_INDEX_MODE": "hybrid"}) == ("one", {}, "file:///d")
@@ -30,6 +31,8 @@ def test_a_url_names_the_layout_and_its_options() -> None:
         "mode=direct",
         "layout=one&index_mode=hybrid",
         "layout=one&mode=both",
+        "layout=log&submit=both",
+        "layout=log&mode=group",
         "index_mode=fast",
         "ready_page_size=0",
         "ready_page_size=1001",

@@ -310,7 +310,7 @@ def test_a_session_says_what_the_caller_may():
             assert answer["can"]["write"] is (scope == "admin")
 
 
-@pytest.mark.parametrize(("layout", "sharded"), [("tasks", True), ("one", False)])
+@pytest.mark.parametrize(("layout", "sharded"), [("tasks", True), ("one", False), ("log", False)])
 def test_a_session_says_whether_tasks_lie_in_shards(tmp_path: Path, layout: str, sharded: bool):
     with served(open_engine(f"file://{tmp_path}/bucket?layout={layout}")) as api:
         assert api.client.get(f"{BOARD}/session").json()["can"]["shards"] is sharded

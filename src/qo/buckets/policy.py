@@ -28,11 +28,14 @@ _PRODUCER_PREFIXES = {
     "tasks": ["tasks/", "ready/", "data/", "format.json"],
     "one": ["queue.json", "data/"],
     "sqlite": ["queue.sqlite", "data/"],
+    "log": ["log/*/submissions/", "data/"],
 }
+_PRODUCER_READS = {"log": "log/meta.json"}  # it names the folder of the submissions; whoever writes it owns all tasks
 _WORKER_PREFIXES = {
     "tasks": ["tasks/", "ready/", "leases/", "notes/", "workers/", "stats/", "data/", "format.json"],
     "one": ["queue.json", "data/"],
     "sqlite": ["queue.sqlite", "data/"],
+    "log": ["log/", "notes/", "workers/", "data/"],
 }
 
 
@@ -42,7 +45,7 @@ def policy(address: BucketAddress, role: Role, *, layout: str = "tasks") -> dict
     No policy allows deleting versions, changing the bucket's settings or reading objects outside the queue. Only an
     admin can access tokens and the audit trail, and write the page. All other roles are denied explicitly, so that
     another policy of the same user cannot grant it. In the layouts `one` and `sqlite` all roles share one object, so a
-    producer can change tasks like a worker.
+    producer can change tasks like a worker. In the layout `log` it can submit, and neither read nor change tasks.
     """
     bucket, root = f"arn:aws:s3:::{address.bucket}", f"{address.prefix}/" if address.prefix else ""
     starts = [f"{root}{folder}*" for folder in _prefixes(role, layout)]
@@ -62,6 +65,11 @@ def policy(address: BucketAddress, role: Role, *, layout: str = "tasks") -> dict
     }
     statements = [listing, objects]
     here = f"{bucket}/{root}"
+    if role == "producer" and layout in _PRODUCER_READS:
+        read = _PRODUCER_READS[layout]
+        # It cannot list submissions, so it cannot find those of other producers.
+        listing["Condition"] = {"StringLike": {"s3:prefix": [f"{root}{read}", f"{root}data/*"]}}
+        statements.append({"Effect": "Allow", "Action": ["s3:GetObject"], "Resource": f"{here}{read}"})
     if role not in ("admin", "dashboard"):
         # New records have random names. Without listing or reading, these roles cannot replace an existing one.
         statements.append({"Effect": "Allow", "Action": ["s3:PutObject"], "Resource": f"{here}{AUDIT_NOTES}*"})

@@ -22,7 +22,7 @@ from qo.web.static_site.publisher import Published, Put, read_config
 
 _LAYOUTS = ("tasks", "one")  # that the page can read
 _MAX_EXPIRY = 36 * 3600.0  # seconds; the longest lifetime that AWS STS grants
-_USE_SERVER = "a page in a browser cannot read it; run a server instead: qo serve --url"
+_USE_SERVER = "run a server instead: qo serve --url"
 
 
 @click.group(
@@ -151,7 +151,9 @@ def place(url: str) -> tuple[BucketAddress, str]:
     """The bucket and its layout. Raises InvalidSetting if the page cannot read it."""
     scheme = urlsplit(url).scheme
     if scheme != "s3":
-        raise InvalidSetting(f"{scheme or 'this'}:// is not an S3 bucket, and {_USE_SERVER} {scheme}://…")
+        raise InvalidSetting(
+            f"{scheme or 'this'}:// is not an S3 bucket, which a page in a browser could read; {_USE_SERVER} {scheme}://…"
+        )
     layouts = [part.partition("=")[2] for part in urlsplit(url).query.split("&") if part.startswith("layout=")]
     if layouts and layouts[-1] not in _LAYOUTS:
         raise InvalidSetting(f"the page cannot read the layout {layouts[-1]!r:.40}; {_USE_SERVER} …")

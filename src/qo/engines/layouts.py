@@ -13,7 +13,7 @@ from qo.engines.large_values import DEFAULT_PAYLOAD_LIMIT, LargeValuesEngine
 from qo.engines.write_behind import FlushedDatabase
 from qo.errors import InvalidSetting, StorageError
 from qo.findings import Finding
-from qo.model import UNFINISHED, Filter
+from qo.model import PAYLOAD_LIMIT, UNFINISHED, Filter
 
 # Environment variable by option. The URL takes precedence.
 _VARIABLES = {
@@ -31,7 +31,9 @@ _OPTIONS = {
     "tasks": (*_VARIABLES,),
     "one": ("mode", _LIMIT),
     "sqlite": ("mode", "interval", "volume", _LIMIT),
+    "log": ("submit", _LIMIT),
 }
+_INLINE = {"log": 64 * 1024}  # bytes of a value that is kept with its task: each process has a copy of all tasks
 _LAYOUT_OPTIONS = {"layout", *(option for options in _OPTIONS.values() for option in options)}
 _BUCKET_OPTIONS = {"endpoint", "region", "account", "anonymous", "connections", "timeout", "versions"}
 _HEX = "0123456789abcdef"
@@ -45,7 +47,8 @@ def from_url(url: str, *, clock: Clock = system_clock) -> Engine:
     bucket = open_bucket(address, clock=given)
     limit = _number(_LIMIT, options.pop(_LIMIT, str(DEFAULT_PAYLOAD_LIMIT)), _MAX_PAYLOAD_LIMIT)
     engine = _LAYOUTS[layout](bucket, options, given)
-    return LargeValuesEngine(engine, bucket, payload_limit=limit, clock=given or bucket.now)
+    inline = _INLINE.get(layout, PAYLOAD_LIMIT)
+    return LargeValuesEngine(engine, bucket, inline=inline, payload_limit=limit, clock=given or bucket.now)
 
 
 class OwnedDatabase(NamedTuple):
@@ -187,10 +190,19 @@ def _sqlite(bucket: Bucket, options: Mapping[str, str], clock: Clock | None) -> 
     return SqliteObjectEngine(bucket, mode=mode, clock=clock, **chosen)
 
 
+def _log(bucket: Bucket, options: Mapping[str, str], clock: Clock | None) -> Engine:
+    from qo.buckets.thread_pool import ThreadPool  # noqa: PLC0415
+    from qo.engines.replicated_log import LogOptions, ReplicatedLogEngine, SubmitMode  # noqa: PLC0415
+
+    submit = _choice("submit", options.get("submit", SubmitMode.AUTO), SubmitMode)
+    return ReplicatedLogEngine(bucket, LogOptions(submit=submit), clock=clock, new_runner=lambda: ThreadPool(1).run)
+
+
 _LAYOUTS: dict[str, Callable[[Bucket, Mapping[str, str], Clock | None], Engine]] = {
     "tasks": _tasks,
     "one": _one,
     "sqlite": _sqlite,
+    "log": _log,
 }
 
 
