@@ -5,7 +5,7 @@ the same rows as the recording one before its transaction. SQLite ignores change
 has fewer columns than the patchset. So the caller must compare the versions of the schemas before it applies one.
 """
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 
 import apsw
 
@@ -63,7 +63,7 @@ class ChangeRecorder:
             self._session = None
 
 
-def apply_patchset(db: apsw.Connection, patchset: bytes) -> None:
+def apply_patchset(db: apsw.Connection, patchset: bytes, tables: Container[str] = RECORDED) -> None:
     """Change the rows of this database. Call inside a transaction. Raises PatchsetRefused if it does not fit exactly.
 
     Errors of the store, such as a full disk, are raised as the driver's errors.
@@ -72,7 +72,7 @@ def apply_patchset(db: apsw.Connection, patchset: bytes) -> None:
 
     def is_recorded(table: str) -> bool:
         nonlocal problem
-        if table not in RECORDED:
+        if table not in tables:
             problem = f"table {table!r} is not replicated"
             raise PatchsetRefused(problem)
         return True

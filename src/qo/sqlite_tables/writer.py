@@ -1,13 +1,13 @@
 """The writer: puts all waiting calls into one transaction, and answers them once it is committed."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from typing import Any, Protocol
 
 import apsw
 
 from qo.errors import OutcomeUnknown, QoError, StorageError
 from qo.sqlite_tables.driver_errors import GENERAL, to_qo_error
-from qo.sqlite_tables.patchsets import apply_patchset
+from qo.sqlite_tables.patchsets import RECORDED, apply_patchset
 from qo.sqlite_tables.schema import check_version
 from qo.sqlite_tables.statements import SQL
 from qo.sqlite_tables.table import SqliteTable
@@ -112,11 +112,11 @@ class Writer:
         """Whether the last transaction has removed lanes, which a patchset does not tell the caches."""
         return self._transaction.has_removed_lanes
 
-    def apply(self, patchset: bytes, *, removes_lanes: bool) -> None:
+    def apply(self, patchset: bytes, *, removes_lanes: bool, tables: Container[str] = RECORDED) -> None:
         """Commit what another writer has recorded. Raises StorageError, or PatchsetRefused, and changes nothing."""
         try:
             self._db.execute("BEGIN IMMEDIATE")
-            apply_patchset(self._db, patchset)
+            apply_patchset(self._db, patchset, tables)
             if removes_lanes:
                 self._db.execute(SQL["count_lane_removal"])
             self._db.execute("COMMIT")

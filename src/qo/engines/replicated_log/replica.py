@@ -19,6 +19,7 @@ from qo.engines.replicated_log.frame import FrameFlags
 from qo.engines.replicated_log.keys import NO_ID, FrameKind
 from qo.engines.replicated_log.record_store import LogRecord
 from qo.engines.replicated_log.replica_file import ReplicaFile
+from qo.engines.replicated_log.schema_steps import BadStep, SchemaStep, make_step, next_step, replicated_tables
 from qo.errors import StorageError
 from qo.model import ClaimRequest
 from qo.sqlite_tables.driver_errors import to_qo_error
@@ -81,11 +82,20 @@ class Replica:
             _create_tables(db, self._place)
         else:
             _check_tables(db, self._place)
-        self.schema, self.schema_since = _version(db, self._place)
+        self._db = db
+        self._read_schema()
         self._recorder = ChangeRecorder(db)
         self._writer = Writer(self._place, db, lambda: None)
         self._reading = self._connect(_READER_CACHE)
         self._reading.execute("PRAGMA query_only = ON")
+        self._forget_reads()
+
+    def _read_schema(self) -> None:
+        self.schema, self.schema_since = _version(self._db, self._place)
+        self._tables = replicated_tables(self._db)
+
+    def _forget_reads(self) -> None:
+        """Begin with empty caches."""
         self._reader = SqliteReader(self._reading)
         self._ready = ReadyLanes(self._reading, SqliteLanes(self._reading))
 
@@ -167,14 +177,28 @@ class Replica:
                 raise UnappliableRecord(f"{name} does not follow record {self.position.seq}")
             if header.previous != self.position.id:
                 raise UnappliableRecord(f"{name} follows another record {self.position.seq} than the one read here")
-            if header.schema != self.schema:  # SQLite would skip what it does not know
-                raise UnappliableRecord(f"{name} has tables of version {header.schema}, not {self.schema}")
             try:
-                self._writer.apply(record.patchset, removes_lanes=FrameFlags.LANES_REMOVED in header.flags)
-            except PatchsetRefused as error:
+                if FrameFlags.SCHEMA_STEP in header.flags:
+                    self._make_step(record.patchset)
+                elif header.schema != self.schema:  # SQLite would skip what it does not know
+                    raise UnappliableRecord(f"{name} has tables of version {header.schema}, not {self.schema}")
+                else:
+                    removes_lanes = FrameFlags.LANES_REMOVED in header.flags
+                    self._writer.apply(record.patchset, removes_lanes=removes_lanes, tables=self._tables)
+            except (PatchsetRefused, BadStep) as error:
                 raise UnappliableRecord(f"{name}: {error}") from error
             last_id = header.id if header.kind is FrameKind.RECORD else header.last_id
             self.position = LogPosition(header.last, last_id)
+
+    def _make_step(self, body: bytes) -> None:
+        make_step(self._db, self._place, body)
+        self._read_schema()
+        self._writer.roll_back()  # clears its caches
+        self._forget_reads()
+
+    def upgrade(self) -> SchemaStep | None:
+        """The step that the tables need before this build can use them. Apply its record before any other use."""
+        return next_step(self.schema)
 
     # --- reading what was committed
 

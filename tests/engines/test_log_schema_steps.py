@@ -1,0 +1,169 @@
+"""Steps of the schema in a log: replicas change their tables at the same position."""
+
+from collections.abc import Callable
+from importlib.resources import files
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from qo.engines.replicated_log import replica as replica_module
+from qo.engines.replicated_log.frame import FrameFlags
+from qo.engines.replicated_log.record_store import LogRecord
+from qo.engines.replicated_log.replica import FIRST_SCHEMA, LogPosition, Replica, UnappliableRecord
+from qo.engines.replicated_log.replica_file import ReplicaFile
+from qo.engines.replicated_log.schema_steps import AddedTable, SchemaStep, encode_step, next_step
+from qo.errors import NewerFormat, StorageError
+from qo.model import complete
+from qo.sqlite_tables.damage import BadRow
+from qo.sqlite_tables.header import ADDITIVE, VERSION
+from qo.sqlite_tables.table import SqliteTable
+from qo.testing.samples import claim_request, task_id
+from tests.engines.log_replicas import add, found, open_replica, record_of, replica, rows, temp, write
+from tests.sqlite_tables.replicas import TableCall
+
+__all__ = ["open_replica", "replica", "temp"]  # fixtures
+
+NEWER = SchemaStep(
+    number=VERSION + 1,
+    since=VERSION,
+    qo="9.9.0",
+    columns=(("tasks", "extra", "TEXT", "it's"), ("lanes", "weight", "REAL", 1.5), ("notes", "author", "TEXT", None)),
+    tables=(AddedTable(name="later", columns=(("b", "INTEGER"), ("a", "TEXT"), ("c", "BLOB")), key=("a", "b")),),
+)
+
+
+def step_record(replica: Replica, step: SchemaStep) -> LogRecord:
+    return record_of(
+        replica, encode_step(step), flags=FrameFlags.SCHEMA_STEP, schema=step.number, schema_since=step.since
+    )
+
+
+def execute(replica: Replica, *statements: str) -> LogRecord:
+    """Commit what a newer build writes."""
+
+    def work(table: SqliteTable) -> None:
+        for statement in statements:
+            table.db.execute(statement)
+
+    return write(replica, work)[1]
+
+
+def test_an_older_build_preserves_what_a_newer_one_adds(
+    replica: Replica, open_replica: Callable[..., Replica], temp: Path
+) -> None:
+    follower = open_replica()
+    follower.apply(add(replica, 0, 1))
+    step = step_record(replica, NEWER)
+    for each in (replica, follower):
+        each.apply(step)
+        assert (each.schema, each.schema_since) == (VERSION + 1, VERSION)
+        assert each.upgrade() is None
+    record = execute(
+        replica, "UPDATE tasks SET extra = 'kept' WHERE n = 1", "INSERT INTO later (a, b, c) VALUES ('x', 1, x'00')"
+    )
+    assert record.header.schema == VERSION + 1
+    follower.apply(record)
+    (first, second), record = write(follower, lambda table: table.claim(claim_request(), 2.0))
+    replica.apply(record)
+    _, record = write(replica, lambda table: table.apply([complete(first), complete(second)], 3.0))
+    follower.apply(record)
+    replica.apply(add(follower, 2))
+    assert found(follower) == {task_id(0), task_id(1), task_id(2)}
+    file = ReplicaFile.create()
+    position = follower.copy_to(file.path)
+    loaded = open_replica(file, position)
+    assert rows(loaded, temp) == rows(replica, temp) == rows(follower, temp)
+    assert [row[-1] for row in rows(loaded, temp)["tasks"]] == ["kept", "it's", "it's"]
+    record = execute(replica, "DELETE FROM later WHERE a = 'x'")
+    loaded.apply(record)
+    assert loaded.schema == VERSION + 1
+
+
+def test_a_build_that_a_step_excludes_refuses_it_and_changes_nothing(replica: Replica) -> None:
+    add(replica, 0)
+    with pytest.raises(NewerFormat, match=r"use qo 9\.9\.0 or newer"):
+        replica.apply(step_record(replica, replace(NEWER, since=VERSION + 1)))
+    assert (replica.schema, replica.position.seq) == (VERSION, 1)
+    add(replica, 1)
+
+
+def test_tasks_of_a_newer_schema_are_not_set_aside(replica: Replica) -> None:
+    add(replica, 0)
+    replica.apply(step_record(replica, NEWER))
+    call = TableCall(lambda table: table.set_aside([BadRow(1, task_id(0), "unknown status")]))
+    assert replica.prepare([call]) == b""
+    assert isinstance(call.error, StorageError) and "newer qo" in str(call.error)
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        replace(NEWER, number=VERSION),
+        replace(NEWER, number=VERSION + 2),
+        replace(NEWER, columns=(("tasks", 'x" TEXT; DROP TABLE tasks; --', "TEXT", None),)),
+        replace(NEWER, columns=(("tasks", "x", "TEXT CHECK (load_extension('x'))", None),)),
+        replace(NEWER, columns=(("sqlite_schema", "x", "TEXT", None),)),
+        replace(NEWER, columns=(("nowhere", "x", "TEXT", None),)),
+        replace(NEWER, tables=(AddedTable(name="tasks", columns=(("a", "TEXT"),), key=("a",)),)),
+    ],
+)
+def test_a_step_that_does_not_fit_is_refused_and_changes_nothing(step: SchemaStep, replica: Replica) -> None:
+    add(replica, 0)
+    with pytest.raises(UnappliableRecord):
+        replica.apply(step_record(replica, step))
+    assert (replica.schema, replica.position.seq) == (VERSION, 1)
+    replica.apply(step_record(replica, NEWER))
+    assert found(replica) == {task_id(0)}
+
+
+def test_a_step_that_is_no_json_is_refused(replica: Replica) -> None:
+    with pytest.raises(UnappliableRecord, match="cannot be read"):
+        replica.apply(step_record(replica, NEWER)._replace(patchset=b"{"))
+
+
+def test_a_newer_build_migrates_an_older_log_step_by_step(
+    open_replica: Callable[..., Replica], temp: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replica_module, "FIRST_SCHEMA", 5)
+    first, second = open_replica(), open_replica()
+    numbers = []
+    while step := first.upgrade():
+        numbers.append(step.number)
+        record = step_record(first, step)
+        for each in (first, second):
+            each.apply(record)
+    assert numbers == list(range(6, VERSION + 1)) and first.upgrade() is None
+    second.apply(add(first, 0))
+    first.apply(write(second, lambda table: table.claim(claim_request(), 2.0))[1])
+    assert rows(first, temp) == rows(second, temp)
+
+
+def test_the_step_of_a_migration_lists_what_older_builds_must_add(monkeypatch: pytest.MonkeyPatch) -> None:
+    step = next_step(6)
+    assert step is not None and (step.number, step.since) == (7, 6)
+    assert step.columns == (("tasks", "failure_kind", "TEXT", None), ("tasks", "archived_from", "TEXT", None))
+    breaking = next_step(5)
+    assert breaking is not None and (breaking.since, breaking.columns, breaking.tables) == (6, (), ())
+    monkeypatch.setattr("qo.engines.replicated_log.schema_steps.ADDITIVE", frozenset({5, 6, 7}))
+    lanes = next_step(5)
+    assert lanes is not None and lanes.columns == (("lanes", "changed", "INTEGER", 0),)
+    followers = next_step(4)
+    assert followers is not None
+    assert followers.tables == (
+        AddedTable(name="followers", columns=(("first", "TEXT"), ("last", "TEXT")), key=("first",)),
+    )
+
+
+def test_no_additive_migration_changes_rows() -> None:
+    """An older build only adds columns and tables, so its rows would differ from those of a build that migrates."""
+    for number in ADDITIVE & {*range(FIRST_SCHEMA + 1, VERSION + 1)}:
+        sql = files("qo.sqlite_tables.schema").joinpath(f"{number:04}.sql").read_text("utf-8").upper()
+        assert not any(word in sql for word in ("UPDATE ", "INSERT ", "DELETE ", "REPLACE ", "DROP ")), number
+
+
+def test_positions_continue_after_a_step(replica: Replica) -> None:
+    add(replica, 0)
+    record = step_record(replica, NEWER)
+    replica.apply(record)
+    assert replica.position == LogPosition(2, record.header.id)
