@@ -20,6 +20,7 @@ from qo.engines.replicated_log.keys import FrameKind, shard_prefix
 from qo.engines.replicated_log.live_replica import LiveReplica
 from qo.engines.replicated_log.record_store import LogRecord, RecordStore
 from qo.engines.replicated_log.replica import START, LogPosition, Replica
+from qo.engines.replicated_log.shard_inbox import IngestCall, ShardInbox
 from qo.engines.replicated_log.tail_proof import TailProof
 from qo.errors import Conflict, OutcomeUnknown, StorageError
 from qo.ids import new_token
@@ -45,15 +46,17 @@ class LogCommits(CommitLoop):
         records: RecordStore,
         proof: TailProof,
         catch_up: CatchUp,
+        inbox: ShardInbox,
         committed: Callable[[LogRecord], object],
     ) -> None:
         """`committed` is called with each record that this process has created."""
         super().__init__(bucket, shard_prefix(log_id, shard).removesuffix("/"), max_batch_size=_MAX_BATCH_CALLS)
         self._shard, self._clock = shard, clock
         self._live, self._records, self._proof, self._catch_up = live, records, proof, catch_up
-        self._committed = committed
+        self._inbox, self._committed = inbox, committed
         self._process = new_token()
         self._prepared: LogRecord | None = None  # its transaction is open, and this holds the lock of the replica
+        self._ingest: IngestCall | None = None  # in the same transaction
         self._answered_at = START  # the position at which the last batch was run
 
     async def ask(
@@ -100,6 +103,9 @@ class LogCommits(CommitLoop):
     async def _prepare(self, batch: list[PendingCall]) -> bool:
         now = self._clock()
         calls = combined(batch, now)
+        ingest = self._inbox.next_call(now, is_claiming=any(call.request is not None for call in batch))
+        if ingest is not None:
+            calls.insert(0, ingest)
         replica, position = self._live.replica, self._live.position
         try:
             patchset = await self._live.write(lambda replica: replica.prepare(calls))
@@ -109,7 +115,9 @@ class LogCommits(CommitLoop):
         _distribute(calls)
         self._answered_at = position
         if patchset:
-            self._prepared = self._record(replica, position, patchset, now)
+            self._prepared, self._ingest = self._record(replica, position, patchset, now), ingest
+        elif ingest is not None:
+            self._inbox.settle(ingest)
         return bool(patchset)
 
     def _record(self, replica: Replica, position: LogPosition, patchset: bytes, now: float) -> LogRecord:
@@ -149,8 +157,10 @@ class LogCommits(CommitLoop):
         else:
             self._committed(record)
         finally:
-            self._prepared = None
+            ingest, self._prepared, self._ingest = self._ingest, None, None
             self._live.lock.release()
+        if ingest is not None:
+            self._inbox.settle(ingest)
 
     async def _append(self, record: LogRecord) -> None:
         """Create the record, and make sure that its number was never used by a record that was deleted since.
@@ -195,7 +205,7 @@ class LogCommits(CommitLoop):
     def _roll_back(self) -> None:
         """Roll back the open transaction, if there is one. No thread uses its connection now."""
         if self._prepared is not None:
-            self._prepared = None
+            self._prepared = self._ingest = None
             try:
                 self._live.replica.roll_back()
             finally:

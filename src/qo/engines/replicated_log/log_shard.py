@@ -1,7 +1,7 @@
 """The engine port over one shard of a log."""
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 from qo.bucket import Bucket
@@ -19,15 +19,19 @@ from qo.engines.replicated_log.log_options import LogOptions
 from qo.engines.replicated_log.record_store import LogRecord, RecordStore
 from qo.engines.replicated_log.replica import Replica
 from qo.engines.replicated_log.runner import Runner
+from qo.engines.replicated_log.shard_inbox import ShardInbox
+from qo.engines.replicated_log.submission_inbox import forget_producers, old_producers
+from qo.engines.replicated_log.submissions import SubmissionStream
 from qo.engines.replicated_log.tail_proof import ProofStart, TailProof
 from qo.engines.table_engine import Answer, TableEngine
-from qo.model import ClaimRequest, Counts, Filter, Task
+from qo.model import Added, ClaimRequest, Counts, Filter, NewTask, Task
 from qo.sqlite_tables.damage import BadRow, around_damage
 from qo.sqlite_tables.reader import SqliteReader
 from qo.sqlite_tables.table import SqliteTable
 
 _CLOSE_TIMEOUT = 30.0
 _FIRST_POLL_INTERVAL = 0.03  # seconds: a poll reads one small object, or finds none
+_LISTING_INTERVAL = 1.0  # seconds between polls from which on a poll is a listing
 _MAX_COUNT_AGE = 1.0  # seconds
 _ALL = 2**31 - 1  # tasks
 
@@ -44,16 +48,27 @@ class LogShard(TableEngine):
         clock: Clock,
         *,
         new_runner: Callable[[], Runner],
-        proof: TailProof,
+        elapsed: Clock,
+        wall: Clock,
     ) -> None:
         super().__init__(clock)
         self._bucket, self._log, self._shard, self._options = bucket, log, shard, options
         self._place = shard_prefix(log, shard).removesuffix("/")
-        self._proof = proof
+        self._proof = proof = TailProof(options.trust, elapsed, wall)
         self._checkpoints = CheckpointStore(bucket, log, shard)
         self._records = RecordStore(bucket, log, shard, proof.reset)
         self._live = LiveReplica(self._load, new_runner)
         self._catch_up = CatchUp(self._records, self._live, proof, self._checkpoints, self._saw)
+        self._inbox = ShardInbox(
+            bucket,
+            log,
+            shard,
+            last_record=lambda: self._live.position.seq,
+            set_aside=self._set_aside,
+            elapsed=elapsed,
+            wall=wall,
+        )
+        self._stream = SubmissionStream(bucket, log, shard, elapsed=elapsed, wall=wall)
         self._commits = LogCommits(
             bucket,
             log,
@@ -63,9 +78,11 @@ class LogShard(TableEngine):
             records=self._records,
             proof=proof,
             catch_up=self._catch_up,
+            inbox=self._inbox,
             committed=self._saw,
         )
-        self._poller = ClaimPoller(clock, PollBackoff(first=_FIRST_POLL_INTERVAL))
+        self._intervals = PollBackoff(first=_FIRST_POLL_INTERVAL)
+        self._poller = ClaimPoller(clock, self._intervals)
         self._damage_log = DamageLog()
         self._hand_backs = HandBacks(self.apply)
         self._background: set[asyncio.Task[None]] = set()
@@ -82,6 +99,7 @@ class LogShard(TableEngine):
         await self._commits.finish(_CLOSE_TIMEOUT)  # may leave tasks to hand back
         await self._hand_backs.finish(timeout=_CLOSE_TIMEOUT)
         await self._commits.finish(_CLOSE_TIMEOUT)
+        await self._inbox.finish()
         await self._catch_up.finish()
         while self._background:
             await asyncio.wait(self._background)
@@ -106,11 +124,13 @@ class LogShard(TableEngine):
         def work(table: SqliteTable) -> list[Task]:
             return table.claim(request, self._clock())
 
+        await self._consume_own()
         return await around_damage(lambda: self._commits.ask(work, self._hand_backs.start, request), self._set_aside)
 
     async def _write(
         self, work: Callable[[SqliteTable], Answer], abandoned: Callable[[Answer], None] | None = None
     ) -> Answer:
+        await self._consume_own()
         return await around_damage(lambda: self._commits.ask(work, abandoned), self._set_aside)
 
     async def _read(self, work: Callable[[SqliteReader], Answer]) -> Answer:
@@ -118,6 +138,7 @@ class LogShard(TableEngine):
 
     async def _current(self, work: Callable[[Replica], Answer]) -> Answer:
         """Run work on a replica that has every record which existed when this was called."""
+        await self._consume_own()
         await self._catch_up.run()
         while not self._live.is_open:  # a commit has found meanwhile that the replica is stale
             await self._catch_up.run()
@@ -125,7 +146,7 @@ class LogShard(TableEngine):
 
     async def count(self) -> Counts:
         """May be a second old, so that a server which counts often makes few requests."""
-        if self._live.is_open and self._proof.is_younger_than(_MAX_COUNT_AGE):
+        if self._live.is_open and not self._stream.written and self._proof.is_younger_than(_MAX_COUNT_AGE):
             return await self._live.read(lambda replica: replica.read(lambda reader: reader.count()))
         return await super().count()
 
@@ -145,6 +166,64 @@ class LogShard(TableEngine):
 
     async def wait(self, request: ClaimRequest, timeout: float) -> None:
         def poll(replica: Replica) -> PollResult:
-            return PollResult(replica.has_ready(request, self._clock()), replica.next_at())
+            found = self._inbox.has_batch or replica.has_ready(request, self._clock())
+            return PollResult(found, replica.next_at())
 
-        await self._poller.wait(lambda: self._current(poll), timeout)
+        async def poll_store() -> PollResult:
+            await self._notice_news()
+            return await self._live.read(poll) if self._live.is_open else await self._current(poll)
+
+        await self._poller.wait(poll_store, timeout)
+
+    async def _notice_news(self) -> None:
+        """Look for records and submissions. A listing shows both, and a read of the next record only records, sooner.
+
+        A process that polls seldom lists. One that polls often reads, and lists too if submissions arrive.
+        """
+        if self._intervals.next >= _LISTING_INTERVAL and self._live.is_open:
+            if await self._inbox.scan():
+                await self._catch_up.run()
+        elif self._inbox.is_due:
+            await asyncio.gather(self._catch_up.run(), self._inbox.scan())
+        else:
+            await self._catch_up.run()
+
+    # --- submissions
+
+    @property
+    def is_open(self) -> bool:
+        """Whether this process has a replica."""
+        return self._live.is_open
+
+    async def submit(self, tasks: Sequence[NewTask]) -> list[Added]:
+        """Leave the tasks for another process, which adds them to the log."""
+        added = await self._stream.submit(tasks)
+        self._wake()
+        return added
+
+    async def image_size(self) -> int:
+        """The stored bytes of the newest image, which a process without a replica would have to read."""
+        newest = (await self._checkpoints.read()).newest_image
+        return newest.bytes if newest is not None else 0
+
+    async def _consume_own(self) -> None:
+        """Add what this process has submitted, before it reads or changes the tables."""
+        if self._stream.written:
+            own = frozenset(self._stream.written)
+            await self._inbox.consume_all(self._commit_nothing, own)
+            self._stream.written -= own
+
+    async def _commit_nothing(self) -> None:
+        """Commit what waits in the inbox."""
+        await self._commits.ask(lambda _: None)
+
+    async def repair(self) -> int:
+        """Add all submissions, and forget producers that ended long ago."""
+        commits = await self._inbox.consume_all(self._commit_nothing)
+        return commits + await self._forget_producers(self._clock())
+
+    async def _forget_producers(self, now: float) -> int:
+        idle = await self._inbox.idle_producers(await self._commits.ask(lambda table: old_producers(table, now)))
+        if idle:
+            await self._commits.ask(lambda table: forget_producers(table, idle, now))
+        return len(idle)

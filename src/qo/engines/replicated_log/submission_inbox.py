@@ -217,6 +217,10 @@ class SubmissionInbox:
 
     async def settle(self, batch: SubmissionBatch) -> None:
         """Call when the transaction is committed, or has changed nothing: deletes the objects that were added."""
+        await self.delete(self.settled(batch))
+
+    def settled(self, batch: SubmissionBatch) -> list[str]:
+        """As `settle`, but the caller deletes the objects: returns their keys. The next batch has none of them."""
         self._max_objects = MAX_OBJECTS
         self._set_aside.update(batch.kept)
         self._gaps |= batch.gaps
@@ -227,8 +231,11 @@ class SubmissionInbox:
             log.error("%s cannot be added and is set aside: %s", self._key(number), batch.waiting[number].problem)
         for number in batch.consumed:
             self._waiting.pop(number, None)
+        return [self._key(number) for number in batch.consumed]
+
+    async def delete(self, keys: Sequence[str]) -> None:
         with suppress(StorageError):  # what is left is listed again, and deleted then
-            await in_parallel(self._bucket.delete, [self._key(number) for number in batch.consumed])
+            await in_parallel(self._bucket.delete, keys)
 
     def refuse(self, batch: SubmissionBatch, error: BaseException) -> None:
         """Call when the work of the batch failed: finds the object that cannot be added, and sets it aside."""

@@ -1,0 +1,176 @@
+"""When a process lists the submissions that wait in a shard, and how they get into its commits."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from contextlib import suppress
+from typing import Any
+
+from qo.bucket import Bucket
+from qo.clock import Clock
+from qo.engines.replicated_log.keys import FrameKind, parse_key, record_key, shard_prefix
+from qo.engines.replicated_log.submission_inbox import SubmissionBatch, SubmissionInbox
+from qo.engines.retry import retry
+from qo.errors import StorageError
+from qo.sqlite_tables.damage import BadRow, DamageFound
+from qo.sqlite_tables.table import SqliteTable
+
+log = logging.getLogger("qo.engines.replicated_log")
+
+_ACTIVE_TIME = 10.0  # seconds after a submission was found in which every poll lists
+_QUIET_INTERVAL = 1.0  # seconds between listings otherwise; a listing costs as much as twelve reads
+_MAX_LISTED = 1000  # keys
+_MAX_IDLE_ROUNDS = 3  # of `consume_all` without progress
+
+
+class IngestCall:
+    """The work of a transaction that adds the waiting submissions. It runs before the other calls."""
+
+    def __init__(self, batch: SubmissionBatch, now: float) -> None:
+        self.batch, self._now = batch, now
+        self.answer: None = None
+        self.error: BaseException | None = None
+
+    def work(self, table: SqliteTable) -> None:
+        self.batch.ingest(table, self._now)
+
+
+class ShardInbox:
+    def __init__(
+        self,
+        bucket: Bucket,
+        log_id: str,
+        shard: int,
+        *,
+        last_record: Callable[[], int],
+        set_aside: Callable[[list[BadRow]], Awaitable[object]],
+        elapsed: Clock,
+        wall: Clock,
+    ) -> None:
+        """`last_record` is the position of the replica. `set_aside` removes damaged rows from the tables."""
+        self._bucket, self._log, self._shard = bucket, log_id, shard
+        self._last_record, self._set_aside = last_record, set_aside
+        self._inbox = SubmissionInbox(bucket, log_id, shard, elapsed=elapsed, wall=wall)
+        self._listed_at: float | None = None
+        self._found_at: float | None = None
+        self._background: set[asyncio.Task[None]] = set()
+        self._scanning: asyncio.Task[None] | None = None
+
+    @property
+    def has_batch(self) -> bool:
+        """Whether the next commit adds submissions."""
+        return self._inbox.batch() is not None
+
+    @property
+    def is_due(self) -> bool:
+        """Whether a process that waits for tasks should list."""
+        now = asyncio.get_running_loop().time()
+        if self._listed_at is None or self._found_at is None:
+            self._found_at = now  # a new process expects some
+            return True
+        interval = 0.0 if now - self._found_at < _ACTIVE_TIME else _QUIET_INTERVAL
+        return now - self._listed_at >= interval
+
+    async def scan(self) -> bool:
+        """List what follows the last record, and read the submissions. Returns whether there are new records."""
+        self._listed_at = asyncio.get_running_loop().time()
+        keys = await retry(self._list)
+        self._inbox.notice(keys)
+        if len(keys) >= _MAX_LISTED:
+            await self._inbox.scan()  # continues where its last listing has ended
+        await self._read()
+        return _has_records(keys)
+
+    async def _list(self) -> list[str]:
+        prefix, after = shard_prefix(self._log, self._shard), record_key(self._log, self._shard, self._last_record())
+        found: list[str] = []
+        async for key in self._bucket.keys(prefix, after=after):
+            found.append(key)
+            if len(found) >= _MAX_LISTED:
+                break
+        return found
+
+    async def _read(self) -> None:
+        if not self._inbox.is_empty:
+            self._found_at = asyncio.get_running_loop().time()
+            await self._inbox.read()
+
+    # --- in a commit
+
+    def next_call(self, now: float, *, is_claiming: bool) -> IngestCall | None:
+        """The submissions for the next commit. A worker that is busy, and never waits, lists from time to time."""
+        instant = asyncio.get_running_loop().time()
+        if self._listed_at is None:
+            self._listed_at = instant
+        if is_claiming and instant - self._listed_at >= _QUIET_INTERVAL and self._scanning is None:
+            self._scanning = self._start(self._scan_quietly())
+        batch = self._inbox.batch()
+        return None if batch is None else IngestCall(batch, now)
+
+    async def _scan_quietly(self) -> None:
+        try:
+            with suppress(StorageError):  # the next commit tries again
+                await self.scan()
+        finally:
+            self._scanning = None
+
+    def settle(self, call: IngestCall) -> None:
+        """Call when the transaction of the call is committed, or has changed nothing."""
+        error = call.error
+        if error is None:
+            self._start(self._clean_up(self._inbox.settled(call.batch)))
+        elif isinstance(error, DamageFound):  # the next commit tries again without the damaged rows
+            self._start(self._set_aside_rows(error.rows))
+        elif isinstance(error, StorageError):  # of the whole transaction
+            log.warning("submissions could not be added, and will be: %s", error)
+        else:
+            self._inbox.refuse(call.batch, error)
+
+    async def _clean_up(self, keys: Sequence[str]) -> None:
+        """Delete what was added, and read what follows."""
+        await asyncio.gather(self._inbox.delete(keys), self._read_quietly())
+
+    async def _read_quietly(self) -> None:
+        with suppress(StorageError):  # the next scan reads them
+            await self._read()
+
+    async def _set_aside_rows(self, rows: list[BadRow]) -> None:
+        with suppress(StorageError):
+            await self._set_aside(rows)
+
+    # --- completely
+
+    async def consume_all(self, commit: Callable[[], Awaitable[object]], keys: Iterable[str] = ()) -> int:
+        """Add every submission that waits now; `keys` are known to. Returns the number of commits."""
+        commits = idle_rounds = 0
+        self._inbox.notice(keys)
+        while idle_rounds < _MAX_IDLE_ROUNDS:
+            await self._inbox.scan()
+            await self._inbox.read()
+            if self._inbox.is_empty:
+                break
+            idle_rounds = 0 if self.has_batch else idle_rounds + 1
+            if self.has_batch:
+                await commit()
+                commits += 1
+                await self.finish()
+        return commits
+
+    async def idle_producers(self, old: Sequence[str]) -> list[str]:
+        """Those of the producers that have no object left."""
+        return await self._inbox.without_objects(old)
+
+    async def finish(self) -> None:
+        """Wait for the work in the background."""
+        while running := self._background - {asyncio.current_task()}:
+            await asyncio.wait(running)
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
+        task = asyncio.get_running_loop().create_task(work)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+        return task
+
+
+def _has_records(keys: Iterable[str]) -> bool:
+    return any(name is not None and name.kind is FrameKind.RECORD for name in map(parse_key, keys))
