@@ -67,7 +67,7 @@ WRONG_TARGETS = {
 }
 LOAD = """
 import sys
-from qo.cli.app_loader import load_app
+from qo.cli.supervised_worker import load_app
 from qo.errors import InvalidSetting
 
 for target, options in [*((name, {}) for name in sys.argv[1:]), ("jobs", {"shards": "0"})]:

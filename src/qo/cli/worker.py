@@ -1,18 +1,116 @@
-"""`qo worker`: run tasks in one or more worker processes."""
+"""`qo worker`: run tasks in one or more worker processes under a supervisor."""
 
+import asyncio
+import logging
 import socket
+import sys
+from pathlib import Path
 from typing import Any
 
 import click
+from msgspec import Struct
 
-from qo.cli import run_worker
 from qo.cli.context import Invocation, common, examples, option
+from qo.cli.exit_codes import Exit
 from qo.cli.logs import LEVELS, start_logging
 from qo.cli.monitor_options import monitor_options, monitor_settings
+from qo.cli.output import print_error, print_json_error
 from qo.cli.params import DURATION, Names, Shards
+from qo.errors import NewerFormat
 from qo.ids import new_worker_id
 from qo.model import check_name, check_type
+from qo.monitor.settings import MonitorSettings
+from qo.worker.fleet import Fleet, FleetSettings, changes, follow_parent, in_fleet
+from qo.worker.process_exit import CANCELLED, OUTDATED
 from qo.worker.settings import WorkerSettings
+from qo.worker.worker_process import attach_table
+
+log = logging.getLogger("qo.worker")
+
+
+class Plan(Struct, frozen=True, kw_only=True):
+    target: str
+    url: str | None  # None: the app's own URL
+    settings: WorkerSettings
+    processes: int
+    reload: bool
+    monitor: MonitorSettings | None
+    log: tuple[str, ...]
+    metrics: tuple[str, int] | None = None  # host and port
+    bucket: dict[str, str] = {}  # options of the bucket's layout, by their names in a URL
+
+    @property
+    def id(self) -> str:
+        return str(self.settings.id)
+
+
+def run(call: Invocation, plan: Plan) -> int:
+    if in_fleet():
+        return _run_supervised(call, plan)
+    code = asyncio.run(_fleet(plan, call).run())
+    if call.json:
+        call.print_json({"worker_id": plan.id, "exit_code": code})
+    return code
+
+
+def _run_supervised(call: Invocation, plan: Plan) -> int:
+    follow_parent(plan.settings.grace)
+    # The supervisor does not need these modules, and importing them takes longer than its own start.
+    from qo.cli.supervised_worker import work  # noqa: PLC0415
+    from qo.worker import WorkerCancelled, WorkerStuck  # noqa: PLC0415
+
+    try:
+        return work(plan, attach_table())
+    except WorkerStuck as error:
+        (print_json_error if call.json else print_error)(str(error))
+        return CANCELLED if isinstance(error, WorkerCancelled) else Exit.STUCK
+    except NewerFormat as error:
+        (print_json_error if call.json else print_error)(str(error))
+        return OUTDATED
+
+
+def _fleet(plan: Plan, call: Invocation) -> Fleet:
+    settings = plan.settings
+    if plan.processes > 1:
+        log.info("%s: starting %d processes of %s", plan.id, plan.processes, plan.target)
+    fleet = FleetSettings(
+        size=plan.processes, id=plan.id, grace=settings.grace, lease=settings.lease, drain=settings.drain
+    )
+    return Fleet(
+        lambda name: child_command(plan, name, number=fleet.names().index(name), json=call.json),
+        fleet,
+        changes=(lambda: changes(Path.cwd())) if plan.reload else None,
+    )
+
+
+def child_command(plan: Plan, name: str, *, number: int, json: bool) -> list[str]:
+    """The command line of one process. It contains the whole plan, so that the process does not depend on defaults."""
+    settings, monitor = plan.settings, plan.monitor
+    words = [sys.executable, "-m", "qo", "worker", plan.target, "--id", name, "--processes", str(plan.processes)]
+    words += ["--json"] if json else []
+    words += ["--url", plan.url] if plan.url is not None else []
+    for field in ("concurrency", "lease", "grace", "heartbeat"):
+        words += [f"--{field}", str(getattr(settings, field))]
+    words += ["--poll", str(settings.poll)] if settings.poll else []
+    for field in ("queues", "types", "capabilities"):
+        words += [f"--{field}", ",".join(getattr(settings, field))]
+    for layout_option, value in plan.bucket.items():
+        words += [f"--{layout_option.replace('_', '-')}", value]
+    words += ["--drain"] if settings.drain else []
+    if settings.fail_unknown_types is not None:
+        words += ["--fail-unknown-types", str(settings.fail_unknown_types)]
+    if plan.metrics is not None:
+        host, port = plan.metrics
+        words += ["--metrics-host", host, "--metrics-port", str(port + number)]
+    if monitor is None:
+        return [*words, "--no-monitor", *plan.log]
+    for field in ("check_interval", "worker_health_threshold", "sweep_interval", "sweep_page_size"):
+        words += [f"--{field.replace('_', '-')}", str(getattr(monitor, field))]
+    for field in ("retention", "failed_retention"):
+        if (given := getattr(monitor, field)) is not None:
+            words += [f"--{field.replace('_', '-')}", str(given)]
+    return [*words, "--expiry-grace", str(monitor.grace), *plan.log]
+
 
 _DEFAULTS = WorkerSettings()
 _INDEX_MODES = ("index-only", "hybrid", "log-scan")
@@ -151,17 +249,17 @@ def command(call: Invocation, target: str, **given: Any) -> int:
     """
     plan = _plan(call, target, given)
     start_logging(given["log_level"], as_json=given["log_json"] or call.json)
-    return run_worker.run(call, plan)
+    return run(call, plan)
 
 
-def _plan(call: Invocation, target: str, given: dict[str, Any]) -> run_worker.Plan:
+def _plan(call: Invocation, target: str, given: dict[str, Any]) -> Plan:
     for name in ("lease", "poll", "heartbeat", "scan_interval"):
         if given[name] is not None and given[name] <= 0:
             raise click.BadParameter("must be greater than 0.", param_hint=f"--{name.replace('_', '-')}")
     host = "".join(c for c in socket.gethostname() if c.isalnum() or c in "-.").lstrip("-.") or "worker"
     settings = {name: given[name] for name in WorkerSettings.__struct_fields__ if name in given}
     settings["shards"] = tuple(sorted(given["shards"] or ()))
-    return run_worker.Plan(
+    return Plan(
         target=target,
         url=call.given_url,
         settings=WorkerSettings(**settings, id=check_name("id", given["id_"] or new_worker_id(host))),
