@@ -1,4 +1,4 @@
-"""The format of a store, which decides which versions of qo may use it.
+"""The format of a store and the schema of its tables, which decide which versions of qo may use it.
 
 A store records its format number, the oldest number whose builds may use it, and the qo version that introduced it. A
 step to the next number is *additive* if older builds may ignore and preserve what it adds; the oldest number then
@@ -6,6 +6,7 @@ stays. Every other step makes the store unusable for older builds. See docs/form
 """
 
 from collections.abc import Container
+from typing import NamedTuple
 
 from msgspec import Struct
 
@@ -35,3 +36,12 @@ def check_format(place: object, found: Format, known: int) -> None:
             f"{place} was written by a newer qo (format {found.format}; this is qo {__version__}, which knows formats"
             f" up to {known}); {needed}"
         )
+
+
+class Schema(NamedTuple):
+    found: int  # 0: the store does not exist yet
+    known: int
+
+    @property
+    def is_current(self) -> bool:
+        return self.found >= self.known  # a newer schema that this qo may use needs no migration

@@ -9,18 +9,44 @@ tasks = await consumer.dequeue()
 
 import asyncio
 import weakref
+from collections.abc import AsyncIterator
 from typing import Literal
 from urllib.parse import urlencode
 
-from qo.bucket import Bucket
+from qo.bucket import Blob, Bucket
 from qo.buckets import open_bucket
-from qo.buckets.prefixed import PrefixedBucket
 from qo.client import Client, Settings
 from qo.clock import Clock, system_clock
 from qo.engine import Engine
 from qo.engines.large_values import DEFAULT_PAYLOAD_LIMIT
 from qo.engines.layouts import open_database
 from qo.engines.write_behind import FlushedDatabase
+
+
+class PrefixedBucket:
+    def __init__(self, bucket: Bucket, prefix: str) -> None:
+        self._bucket, self._prefix = bucket, f"{prefix.strip('/')}/"
+
+    async def get(self, key: str) -> Blob | None:
+        return await self._bucket.get(self._prefix + key)
+
+    async def put(self, key: str, data: bytes, *, expected: str) -> str:
+        return await self._bucket.put(self._prefix + key, data, expected=expected)
+
+    async def delete(self, key: str) -> None:
+        await self._bucket.delete(self._prefix + key)
+
+    async def keys(self, prefix: str, *, after: str = "") -> AsyncIterator[str]:
+        after = self._prefix + after if after else ""
+        async for key in self._bucket.keys(self._prefix + prefix, after=after):
+            yield key.removeprefix(self._prefix)
+
+    async def versions(self, key: str) -> list[Blob]:
+        return await self._bucket.versions(self._prefix + key)
+
+    def now(self) -> float:
+        return self._bucket.now()
+
 
 _FOREVER = float("inf")
 

@@ -35,7 +35,7 @@ class _Step(NamedTuple):
 
 
 class ClockSteps:
-    """Detects steps between two calls of `update`. The first call detects none."""
+    """Detects steps of a store's clock between two calls of `update`. The first call detects none."""
 
     def __init__(self, engine: Engine, elapsed: Clock) -> None:
         self._engine, self._elapsed = engine, elapsed
@@ -162,7 +162,10 @@ _PAGE_SIZE = 1_000  # tasks in one request
 
 
 class Retention(Struct, frozen=True, kw_only=True):
-    """How long finished tasks are kept, in seconds; 0 is for ever."""
+    """How long finished tasks are kept, in seconds; 0 is for ever.
+
+    Their number is limited too where each finished task slows down every write.
+    """
 
     finished: float | None = None  # archived after this, deleted after twice this; None: the store's default
     failed: float | None = None  # dead letters are deleted after this; None: like other finished tasks

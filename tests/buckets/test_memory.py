@@ -3,8 +3,8 @@ import pytest
 from qo.bucket import ANY, Bucket
 from qo.buckets import open_bucket
 from qo.buckets.memory import MemoryBucket
-from qo.buckets.prefixed import PrefixedBucket
 from qo.buckets.request_counter import CountingBucket
+from qo.s3_store import PrefixedBucket
 from qo.testing import BucketContract, Faults, FaultyBucket
 
 

@@ -119,7 +119,7 @@ async def test_a_computer_whose_clock_is_wrong_goes_by_the_stores(store: Store, 
 async def test_values_that_lie_aside_are_shown_in_their_place_and_go_with_their_task(
     place: Place, queue: Client, tab: Tab
 ) -> None:
-    """As qo/engines/large_values/references.py marks them, here written by hand."""
+    """As qo/engines/large_values/blobs.py marks them, here written by hand."""
     source = await Source.on(tab.page, place, place.narrow_link("--write"))
     engine = getattr(queue.engine, "engine", queue.engine)  # below one that would not let a reference be made up
     task_id, name = new_id(), "0" * 32

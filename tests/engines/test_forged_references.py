@@ -8,7 +8,7 @@ import pytest
 import qo
 from qo.bucket import ANY, Bucket
 from qo.engines.large_values import LargeValuesEngine
-from qo.engines.large_values.references import own_key, reference
+from qo.engines.large_values.blobs import own_key, reference
 from qo.model import Status, cancel, complete
 from qo.testing import ManualClock
 from qo.testing.samples import claim, claim_one, new, stored, task_id

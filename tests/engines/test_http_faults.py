@@ -15,7 +15,7 @@ from qo import wire
 from qo.client import Client
 from qo.engines.http import HttpEngine, examine
 from qo.engines.http.address import address_of
-from qo.engines.http.batches import split
+from qo.engines.http.engine import split
 from qo.engines.memory import MemoryEngine
 from qo.engines.sqlite import SqliteEngine
 from qo.errors import Conflict, InvalidSetting, InvalidTask, OutcomeUnknown, StorageError

@@ -11,7 +11,7 @@ from qo.buckets.memory import MemoryBucket
 from qo.client import Client, Settings, connect
 from qo.engine import Engine
 from qo.engines.large_values import DEFAULT_PAYLOAD_LIMIT, MIN_ORPHAN_AGE, LargeValuesEngine
-from qo.engines.large_values.references import MARK, reference
+from qo.engines.large_values.blobs import MARK, reference
 from qo.errors import InvalidTask, StorageError
 from qo.model import PAYLOAD_LIMIT, Status, cancel, complete
 from qo.testing import EngineContract, ManualClock

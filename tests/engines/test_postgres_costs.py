@@ -10,13 +10,13 @@ import pytest
 
 from qo.engines import open_engine
 from qo.engines.postgres import PostgresEngine
-from qo.engines.postgres.parameters import (
+from qo.engines.postgres.reader import query
+from qo.engines.postgres.rows import (
     AddBatch,
     change_parameters,
     claim_parameters,
     completion_parameters,
 )
-from qo.engines.postgres.reader import query
 from qo.engines.postgres.statements import fill, statement
 from qo.model import Filter, Position, Status, cancel, complete, fail, release
 from qo.testing.samples import claim, claim_request, new, task_id

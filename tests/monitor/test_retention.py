@@ -11,7 +11,7 @@ from qo.buckets.memory import MemoryBucket
 from qo.client import Client, Settings
 from qo.engine import Engine
 from qo.engines.large_values import LargeValuesEngine
-from qo.engines.large_values.references import DATA
+from qo.engines.large_values.blobs import DATA
 from qo.engines.memory import MemoryEngine
 from qo.metrics import Meters
 from qo.model import WINDOW, NewTask, Status, complete, fail

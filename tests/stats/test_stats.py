@@ -148,7 +148,7 @@ async def test_closing_writes_what_was_counted_and_an_idle_process_writes_nothin
 async def test_counts_are_written_by_themselves_soon(
     engine: Engine, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("qo.stats.recorder._MIN_WRITE_INTERVAL", 0.01)
+    monkeypatch.setattr("qo.stats.archive._MIN_WRITE_INTERVAL", 0.01)
     queue = Client(engine, clock=clock)
     await complete_one(queue)
     assert await until(engine.notes, PREFIX)

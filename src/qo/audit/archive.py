@@ -277,7 +277,10 @@ _COMPACT_ONE_IN = 64  # writes; the monitor compacts too, but need not run
 
 
 class AuditTrail:
-    """The audit trail of one engine, used on its event loop. Concurrent records are written together."""
+    """The audit trail of one engine, used on its event loop. Concurrent records are written together.
+
+    If a record cannot be written, the action still succeeds and the record is logged.
+    """
 
     def __init__(self, engine: Engine, *, clock: Clock, random: Callable[[], float] = random_fraction) -> None:
         self._engine, self._clock, self._random = engine, clock, random

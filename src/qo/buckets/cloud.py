@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import obstore
 
 from qo.backoff import Backoff
-from qo.bucket import ANY, NEW, Blob
+from qo.bucket import ANY, NEW, Blob, can_begin_key, check_key
 from qo.buckets.address import BucketAddress
 from qo.buckets.boto_client import open_client, version_ids
 from qo.buckets.bulk_delete import BulkDelete
 from qo.buckets.driver_errors import Busy, is_missing_key, to_qo_error
-from qo.buckets.key import can_begin_key, check_key
 from qo.buckets.obstore_client import Store, open_store
 from qo.buckets.store_clock import StoreClock
 from qo.buckets.thread_pool import ThreadPool

@@ -4,8 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from itertools import count
 
-from qo.bucket import ANY, NEW, Blob
-from qo.buckets.key import check_key
+from qo.bucket import ANY, NEW, Blob, check_key
 from qo.clock import Clock, system_clock
 from qo.errors import Conflict
 

@@ -11,8 +11,8 @@ from qo.cli.output import clean, plural
 from qo.client import Client
 from qo.clock import iso
 from qo.engines import open_engine, schema_of
-from qo.engines.schemas import Schema
 from qo.errors import InvalidSetting
+from qo.formats import Schema
 from qo.old_tokens import OldToken, discard_old_tokens, find_old_tokens, move_old_tokens
 from qo.url_secrets import hide_password
 

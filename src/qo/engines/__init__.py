@@ -6,9 +6,9 @@ from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from qo.engine import Engine
-from qo.engines.schemas import Schema
 from qo.errors import InvalidSetting
 from qo.findings import Finding
+from qo.formats import Schema
 from qo.storages import ObjectStorage
 from qo.url_secrets import hide_password
 

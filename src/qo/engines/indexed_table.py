@@ -4,10 +4,140 @@ The memory engine keeps one in the process, and the layout `one` stores one as a
 """
 
 from collections import Counter
+from collections.abc import Callable, Iterator
+from heapq import heappop, heappush
+from typing import NamedTuple, TypeAlias
+
+from msgspec.structs import replace
 
 from qo.damage import encode_damage, note_name
-from qo.engines.ready_tasks import ReadyTasks
-from qo.model import NEW, Added, ClaimRequest, CountKey, Counts, NewTask, Table, Task, count_key
+from qo.model import (
+    NEW,
+    Added,
+    ClaimRequest,
+    CountKey,
+    Counts,
+    LaneHead,
+    LaneHeads,
+    LaneIdentity,
+    NewTask,
+    Status,
+    Table,
+    Task,
+    count_key,
+    effective_rank,
+    lane_of,
+)
+
+LaneKey: TypeAlias = tuple[str, str, tuple[str, ...], int]  # queue, type, needs, priority
+
+
+class _HeapEntry(NamedTuple):
+    at: float  # the rank in a lane's heap, the time the task becomes available in the other one
+    created_at: float
+    id: str
+    version: int
+    due_at: float
+
+
+class ReadyTasks:
+    """Pending tasks of one process in order: one heap per lane, and one of tasks that are not due yet.
+
+    Entries of changed tasks stay in the heaps until they reach the front, and are then skipped.
+    """
+
+    def __init__(self, task_of: Callable[[str], Task | None]) -> None:
+        self._task_of = task_of
+        self._lanes: dict[LaneKey, list[_HeapEntry]] = {}
+        self._later: list[_HeapEntry] = []
+        self._heads: LaneHeads[LaneKey] = LaneHeads()
+        self._changed: set[LaneKey] = set()  # lanes whose head may have changed
+
+    def join(self, task: Task) -> None:
+        """Record that a task was written."""
+        if task.status is Status.PENDING:
+            heappush(self._later, _HeapEntry(task.available_at, task.created_at, task.id, task.version, task.due_at))
+        lane = lane_of(task)
+        if lane in self._lanes:
+            self._changed.add(lane)
+
+    def next_at(self) -> float | None:
+        """The time at which the next task that is not due yet becomes due."""
+        while self._later and self._task(self._later[0]) is None:
+            heappop(self._later)
+        return self._later[0].at if self._later else None
+
+    def take(self, request: ClaimRequest, now: float) -> Iterator[Task]:
+        """Yield due and eligible tasks in the order of `in_order`. Each leaves its lane: the caller claims it."""
+        self._stage(now)
+        left, fronts = dict(request.per_type_limits), list[tuple[float, _HeapEntry, LaneKey]]()
+        for lane in self._heads.first(request, now):
+            self._changed.add(lane)
+            self._open(fronts, lane, now, reached=0.0)
+        for _ in range(request.limit):
+            front = self._next(fronts, left)
+            if front is None:
+                return
+            reached, entry, lane = front
+            task = self._task(entry)
+            heappop(self._lanes[lane])
+            self._open(fronts, lane, now, reached)
+            if task is not None:
+                yield task
+
+    def _open(self, fronts: list[tuple[float, _HeapEntry, LaneKey]], lane: LaneKey, now: float, reached: float) -> None:
+        """Push the lane's first entry onto `fronts`. Within a lane no task overtakes another."""
+        if entries := self._trim(lane):
+            effective = effective_rank(entries[0].at, entries[0].due_at, now)
+            heappush(fronts, (max(reached, effective), entries[0], lane))
+
+    def _next(
+        self, fronts: list[tuple[float, _HeapEntry, LaneKey]], left: dict[str, int]
+    ) -> tuple[float, _HeapEntry, LaneKey] | None:
+        while fronts:
+            front = heappop(fronts)
+            type_ = front[2][1]
+            if left.get(type_, 1) > 0:
+                if type_ in left:
+                    left[type_] -= 1
+                return front
+        return None
+
+    def has(self, request: ClaimRequest, now: float) -> bool:
+        self._stage(now)
+        return bool(self._heads.first(replace(request, limit=1), now))
+
+    def _stage(self, now: float) -> None:
+        while self._later and self._later[0].at <= now:
+            task = self._task(heappop(self._later))
+            if task is not None:
+                lane = lane_of(task)
+                entry = _HeapEntry(task.rank, task.created_at, task.id, task.version, task.due_at)
+                heappush(self._lanes.setdefault(lane, []), entry)
+                self._changed.add(lane)
+        for lane in self._changed:
+            entries = self._trim(lane)
+            if entries:
+                first = entries[0]
+                head = LaneHead(first.at, (first.created_at, first.id), first.due_at)
+                self._heads.put(lane, LaneIdentity(*lane[:3]), head)
+            else:
+                self._heads.remove(lane)
+                self._lanes.pop(lane, None)
+        self._changed.clear()
+
+    def _trim(self, lane: LaneKey) -> list[_HeapEntry]:
+        """Drop outdated entries from the front of a lane."""
+        entries = self._lanes.get(lane, [])
+        while entries and self._task(entries[0]) is None:
+            heappop(entries)
+        return entries
+
+    def _task(self, entry: _HeapEntry) -> Task | None:
+        task = self._task_of(entry.id)
+        if task is None or task.version != entry.version or task.status is not Status.PENDING:
+            return None
+        return task
 
 
 class IndexedTable(Table):

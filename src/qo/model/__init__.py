@@ -20,8 +20,11 @@ from qo.model.change import (
 )
 from qo.model.check import (
     ID_PATTERN,
+    MAX_DEPTH,
     MAX_NAMES,
     PAYLOAD_LIMIT,
+    UNREADABLE,
+    check_depth,
     check_described,
     check_distinct,
     check_id,
@@ -36,9 +39,8 @@ from qo.model.check import (
     check_types,
     check_whole,
     is_id,
+    is_too_deep,
 )
-from qo.model.claim_request import EXPIRY_GRACE, LEASE, ClaimRequest, eligibility, eligible
-from qo.model.event import Event, event_of
 from qo.model.failures import (
     after_error,
     after_expiry,
@@ -50,20 +52,22 @@ from qo.model.failures import (
     set_apart,
 )
 from qo.model.filter import (
+    EXPIRY_GRACE,
+    LEASE,
+    ClaimRequest,
     CountKey,
     Counts,
     Filter,
     Position,
     check_cursor,
     cursor,
+    eligibility,
+    eligible,
     is_retrying,
     lane_matcher,
     page_start,
 )
-from qo.model.idempotency import derived_id
-from qo.model.json_depth import MAX_DEPTH, UNREADABLE, check_depth, is_too_deep
 from qo.model.lane_heads import LaneHead, LaneHeads, LaneIdentity
-from qo.model.note import ADMIN_NOTES, ANY, AUDIT_NOTES, DAMAGED, NEW, Note
 from qo.model.ranking import (
     AGEING,
     HIGH,
@@ -81,21 +85,26 @@ from qo.model.ranking import (
     level_word,
     rank,
 )
-from qo.model.retry import DEFAULT_POLICY, SLOW_POLICY, RetryPolicy
-from qo.model.table import Added, Table, count_key
+from qo.model.table import ADMIN_NOTES, ANY, AUDIT_NOTES, DAMAGED, NEW, Added, Note, Table, count_key
 from qo.model.task import (
+    DEFAULT_POLICY,
     FINISHED,
     LOST,
     MAX_RETRIES,
+    SLOW_POLICY,
     TIMEOUT,
     UNFINISHED,
     WINDOW,
+    Event,
     FailureKind,
     NewTask,
+    RetryPolicy,
     Status,
     Task,
     admit,
     created,
+    derived_id,
+    event_of,
     kind_of,
     lane_of,
     stamps,

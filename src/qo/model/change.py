@@ -12,7 +12,7 @@ from enum import StrEnum
 from msgspec import Struct
 from msgspec.structs import replace
 
-from qo.model.claim_request import ClaimRequest
+from qo.model.filter import ClaimRequest
 from qo.model.task import FINISHED, FailureKind, Status, Task, kind_of
 
 

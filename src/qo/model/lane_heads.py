@@ -12,7 +12,7 @@ from contextlib import closing
 from heapq import heapify, heappop, heappush
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
-from qo.model.claim_request import ClaimRequest, eligibility
+from qo.model.filter import ClaimRequest, eligibility
 
 _MAX_LANES_BY_TYPE = 64  # claims of types with at most this many lanes use no view
 _MAX_VIEWS = 16

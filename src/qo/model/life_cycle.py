@@ -21,8 +21,8 @@ from qo.model.change import (
     retry_now,
     withdraw,
 )
-from qo.model.claim_request import ClaimRequest
 from qo.model.failures import after_error, expire, fail, reject, set_apart
+from qo.model.filter import ClaimRequest
 from qo.model.task import FINISHED, FailureKind, Status, Task
 
 REFUSED = "-"

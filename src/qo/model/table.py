@@ -1,21 +1,38 @@
-"""All operations on an in-memory set of tasks: the specification that every engine is tested against."""
+"""All operations on an in-memory set of tasks and notes: the specification that every engine is tested against."""
 
 from collections import Counter
 from collections.abc import Sequence
 from heapq import nlargest
 from itertools import count
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from qo.errors import Conflict
 from qo.model import change as rules
 from qo.model.change import Change
 from qo.model.check import check_distinct
-from qo.model.claim_request import ClaimRequest, eligibility
-from qo.model.event import Event, event_of
-from qo.model.filter import CountKey, Counts, Filter, Position
-from qo.model.note import ANY, NEW, Note
+from qo.model.filter import ClaimRequest, CountKey, Counts, Filter, Position, eligibility
 from qo.model.ranking import in_order
-from qo.model.task import FINISHED, NewTask, Status, Task, admit, lane_of, stamps
+from qo.model.task import FINISHED, Event, NewTask, Status, Task, admit, event_of, lane_of, stamps
+
+NEW: Final = "new"  # as `expected`: the note must not exist
+ANY: Final = "any"  # as `expected`: replace any version
+
+# Notes with this prefix grant rights or record actions: tokens and the audit trail. Where the store has access control
+# (bucket policies, GRANTs, ACLs), only an administrator's credentials can read and write them.
+ADMIN_NOTES: Final = "admin/"
+AUDIT_NOTES: Final = "audit/"  # new records of the audit trail: every role may add them, administrators read them
+
+# A note whose stored form is damaged is returned as DAMAGED followed by the stored bytes, so that it can be kept and
+# replaced. No JSON text starts with this byte, so it is not mistaken for a document.
+DAMAGED: Final = b"\xff"
+
+
+class Note(NamedTuple):
+    """A small named document with compare-and-set writes, such as a worker registration or the controls."""
+
+    name: str
+    data: bytes
+    version: str
 
 
 class Added(NamedTuple):

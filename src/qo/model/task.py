@@ -1,12 +1,55 @@
-"""A task as immutable data, and how the stored task is created."""
+"""A task as immutable data: its retry policy, its id, how the stored task is created, and the events of its history."""
 
 from enum import StrEnum
+from hashlib import sha256
+from math import inf
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from qo.model.ranking import AGEING, MEDIUM, due_at, rank
-from qo.model.retry import DEFAULT_POLICY, RetryPolicy
+
+
+class RetryPolicy(Struct, frozen=True, kw_only=True, gc=False):
+    """Exponential back-off with jitter. No delay is longer than `max`, whatever the jitter."""
+
+    initial: float = 1.0
+    max: float = 60.0
+    multiplier: float = 2.0
+    jitter: float = 0.25  # ± this share of the delay
+    timeout_growth: float = 1.0  # the timeout of each retry, as a multiple of the previous one
+
+    def delay(self, failures: int, random: float) -> float:
+        """Seconds before the next attempt after this number of failures. `random` is uniform in [0, 1)."""
+        try:
+            exact = min(self.max, self.initial * float(self.multiplier) ** (failures - 1))
+        except OverflowError:  # thousands of failures: far above any `max`
+            exact = self.max if self.initial else 0.0
+        return min(self.max, exact * (1 + self.jitter * (2 * random - 1)))
+
+    def growth(self, failures: int) -> float:
+        """The factor of the timeout after this number of failures."""
+        try:
+            return float(self.timeout_growth) ** failures
+        except OverflowError:
+            return inf
+
+
+DEFAULT_POLICY = RetryPolicy()
+SLOW_POLICY = RetryPolicy(initial=10.0, multiplier=4.0, max=21_600.0, jitter=0.2)  # 10 s, 40 s, 2.7 min, ... to 6 h
+
+
+def derived_id(queue: str, type: str, key: str) -> str:
+    """A UUID (version 8) for the task with this key in this queue and type. `add` thus rejects a duplicate atomically.
+
+    The hashed text contains lengths, so that ("a", "bc") and ("ab", "c") differ.
+    """
+    scope = f"{len(queue)}:{queue}:{len(type)}:{type}:{key}"
+    digest = sha256(scope.encode(errors="surrogatepass")).hexdigest()
+    return (
+        f"{digest[:8]}-{digest[8:12]}-8{digest[13:16]}-{'89ab'[int(digest[16], 16) % 4]}{digest[17:20]}-{digest[20:32]}"
+    )
+
 
 LONGEST = 3.2e9  # seconds: a hundred years, the longest duration that is accepted
 LATEST = 253_402_300_799.0  # the last instant that ISO 8601 can express: the end of the year 9999
@@ -201,3 +244,29 @@ def admit(existing: Task | None, new: NewTask, now: float, *, lead: float = 0.0)
     if over and existing.status in FINISHED and new.next_id is not None:
         return created(replace(new, id=new.next_id), now, lead=lead)
     return None
+
+
+class Event(Struct, frozen=True, kw_only=True, gc=False):
+    """The task entered `status` at `at`. Renewals are not transitions and leave no event."""
+
+    version: int
+    at: float
+    status: Status
+    attempt: int
+    failures: int
+    worker_id: str | None = None
+    error: str | None = None
+    available_at: float
+
+
+def event_of(task: Task) -> Event:
+    return Event(
+        version=task.version,
+        at=task.updated_at,
+        status=task.status,
+        attempt=task.attempt,
+        failures=task.failures,
+        worker_id=task.worker_id,
+        error=task.error,
+        available_at=task.available_at,
+    )

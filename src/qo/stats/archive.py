@@ -167,7 +167,7 @@ _MAX_UNWRITTEN_HOURS = 2  # hours kept while the store is unreachable
 
 
 class StatsRecorder:
-    """The recorder of one client. Use it only on the client's event loop."""
+    """Counts the tasks that one client settles. Use it only on the client's event loop."""
 
     def __init__(self, engine: Engine, *, clock: Clock = system_clock) -> None:
         self._engine, self._clock, self._pid = engine, clock, os.getpid()

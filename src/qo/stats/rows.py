@@ -19,6 +19,8 @@ _bucket_of = partial(bisect_left, BOUNDS)
 
 
 class Durations(Struct, array_like=True):
+    """A histogram of durations with a few fixed buckets, small enough to store one per minute."""
+
     total: float = 0.0  # seconds, of all together
     counts: dict[int, int] = field(default_factory=dict)  # by the index of the bucket, without the empty ones
 

@@ -169,6 +169,8 @@ class _Leaving:
 
 
 class ClockSet:
+    """Leases keep their length if the clock of the store is set."""
+
     @pytest.mark.parametrize("step", [600.0, -600.0], ids=["ahead", "back"])
     async def test_setting_the_clock_neither_shortens_nor_prolongs_a_lease(
         self, engine: Engine, clock: ManualClock, step: float

@@ -115,6 +115,8 @@ _DAY = 86_400.0
 
 
 class AuditContract(NotesContract):
+    """Each action is kept once, even if several processes write and merge concurrently."""
+
     def audited(self, engine: Engine) -> Engine:
         """The engine that stores the trail. For an engine over HTTP, this is the server's engine."""
         return engine
@@ -183,6 +185,8 @@ class AuditContract(NotesContract):
 
 
 class StatsContract:
+    """Each settlement is counted once, whichever process made it."""
+
     async def test_settlements_of_several_processes_are_counted_once(self, engine: Engine, clock: ManualClock) -> None:
         clock.advance(HOUR - clock.now % HOUR)
         one, other = (Client(engine, clock=clock) for _ in range(2))

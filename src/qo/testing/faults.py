@@ -57,6 +57,8 @@ _SLOW = 20  # a slow response takes at most this many iterations of the event lo
 
 
 class FaultyBucket:
+    """A bucket with faults of stores and networks. Nothing sleeps: late means some requests later."""
+
     def __init__(self, bucket: Bucket, faults: Faults) -> None:
         self.faults = faults
         self._bucket = bucket

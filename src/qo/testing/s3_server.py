@@ -47,7 +47,10 @@ class _Contents:
 
 
 class S3Objects:
-    """Each request is evaluated in one step, so exactly one of several concurrent writes wins."""
+    """The responses of an S3 server, without a network. Conditions are evaluated as Amazon does.
+
+    Each request is evaluated in one step, so exactly one of several concurrent writes wins.
+    """
 
     def __init__(self, *buckets: str, clock: Clock = system_clock) -> None:
         self._buckets = {name: _Contents() for name in buckets}

@@ -28,6 +28,8 @@ STALL_TIMEOUT = 2.0  # seconds without an answer after which a loop gets no new 
 
 
 class LoopExecutor:
+    """Runs async handlers on a separate event loop, so that they cannot block claims and renewals."""
+
     kind = Executor.ASYNC
 
     def __init__(self, queue: StartQueue, *, result_limit: Callable[[], int], clock: Clock = boot_clock) -> None:
@@ -225,6 +227,8 @@ class WorkerCancelled(WorkerStuck):
 
 
 class Executors:
+    """Chooses the executor of each run, and replaces event loops that a handler blocks."""
+
     def __init__(
         self,
         settings: WorkerSettings,

@@ -1,27 +1,126 @@
 """A bucket in a directory, safe for concurrent processes and across power failures.
 
+File names end in `=` and directory names do not, so `a` and `a/b` can both be keys. Upper-case letters and colons are
+percent-encoded: some file systems fold case or reject colons.
+
 A creation uses link(2), which fails if the name exists. Every other write compares and renames under a lock. qo keeps
 its own files in `.qo`: locks, temporary files, and old versions if `versions=true`.
 """
 
 import contextlib
 import errno
+import fcntl
 import os
+import re
+import time
+import zlib
 from collections.abc import AsyncIterator, Iterator
 from itertools import islice
+from os import DirEntry, scandir
 from pathlib import Path
 from urllib.parse import parse_qs, unquote, urlsplit
 
-from qo.bucket import ANY, NEW, Blob
-from qo.buckets.folder.directories import Directories
-from qo.buckets.folder.files import FileHeader, flush_folder, new_version, read_blob, read_header, remove_empty
-from qo.buckets.folder.locks import locked
-from qo.buckets.folder.paths import path_of, walk
-from qo.buckets.folder.temp_files import TempFiles, place
+from qo.backoff import Backoff
+from qo.bucket import ANY, NEW, Blob, can_begin_key, check_key
+from qo.buckets.folder.files import (
+    Directories,
+    FileHeader,
+    TempFiles,
+    flush_folder,
+    new_version,
+    place,
+    read_blob,
+    read_header,
+    remove_empty,
+)
 from qo.buckets.thread_pool import ThreadPool
-from qo.clock import Clock, system_clock
+from qo.clock import Clock, boot_clock, system_clock
 from qo.errors import Conflict, InvalidSetting, Refused, StorageError
 from qo.url_secrets import hide_password
+
+_FILE_SUFFIX = "="
+_ESCAPED = re.compile(r"[^0-9a-z_./-]")
+
+
+def path_of(root: Path, key: str) -> Path:
+    return root / f"{_escape(check_key(key))}{_FILE_SUFFIX}"
+
+
+def walk(root: Path, prefix: str, after: str) -> Iterator[str]:
+    """Yield keys in byte order without opening files. Directories that cannot hold a match are skipped."""
+    if not can_begin_key(prefix):
+        return iter(())
+    folder, _, _ = prefix.rpartition("/")
+    start = f"{folder}/" if folder else ""
+    return _walk(root / _escape(folder) if folder else root, start, prefix, after)
+
+
+def _walk(folder: Path, start: str, prefix: str, after: str) -> Iterator[str]:
+    try:
+        with scandir(folder) as entries:
+            found = sorted(name for entry in entries if (name := _name(entry, start)) is not None)
+    except (FileNotFoundError, NotADirectoryError):
+        return  # the last blob was removed meanwhile
+    for name in found:
+        if not name.endswith("/"):
+            if name.startswith(prefix) and name > after:
+                yield name
+        elif _may_hold(name, prefix, after):
+            yield from _walk(folder / _escape(name[len(start) : -1]), name, prefix, after)
+
+
+def _name(entry: DirEntry[str], start: str) -> str | None:
+    """A key, or the prefix of a directory's keys. The prefix ends in a slash, so that both sort like keys."""
+    if entry.name.startswith("."):
+        return None  # qo's own directory, or a foreign file
+    if entry.name.endswith(_FILE_SUFFIX):
+        return start + unquote(entry.name[:-1])
+    return f"{start}{unquote(entry.name)}/" if entry.is_dir(follow_symlinks=False) else None
+
+
+def _may_hold(folder: str, prefix: str, after: str) -> bool:
+    may_match = folder.startswith(prefix) or prefix.startswith(folder)
+    return may_match and (after < folder or after.startswith(folder))
+
+
+def _escape(key: str) -> str:
+    escaped = _ESCAPED.sub(lambda found: f"%{ord(found[0]):02x}", key)
+    return re.sub(r"(^|/)\.", r"\1%2e", escaped)  # names that start with a dot are reserved
+
+
+_LOCK_FILES = 64
+_LOCK_TIMEOUT = 10.0  # a holder needs milliseconds, unless its process is stopped
+_FIRST_DELAY, _MAX_DELAY = 0.0005, 0.01
+
+
+@contextlib.contextmanager
+def locked(folder: Path, key: str, mode: int) -> Iterator[None]:
+    """Hold the key's lock: one of a fixed number of lock files, chosen by the hash of the key.
+
+    The file is opened every time, so that the lock also excludes threads of this process.
+
+    Raises StorageError if the lock stays taken for 10 s.
+    """
+    path = folder / f"{zlib.crc32(key.encode()) % _LOCK_FILES:02}"
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, mode)
+    try:
+        deadline, backoff = boot_clock() + _LOCK_TIMEOUT, Backoff(_FIRST_DELAY, _MAX_DELAY, factor=1.5)
+        while not _try(descriptor):
+            if boot_clock() > deadline:
+                raise StorageError(f"{path} has been locked for {_LOCK_TIMEOUT:g} s; is a process stopped?")
+            time.sleep(backoff.next())
+        yield
+    finally:
+        os.close(descriptor)  # closing releases the lock, also when the process dies
+
+
+def _try(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
 
 _MAX_THREADS = 8
 _PAGE_SIZE = 1000  # keys listed in one call

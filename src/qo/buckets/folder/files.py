@@ -6,16 +6,25 @@ starts with an increasing number, so that versions sort, and ends with random di
 
 The content of a damaged file is returned after the byte DAMAGED. The layout then sets the object aside, like any object
 that it cannot decode.
+
+An existing directory may not be durable yet: the process that created it may not have flushed the parent, or may have
+died. A writer therefore flushes the parent's entries itself, unless they are unchanged since its last flush.
 """
 
 import contextlib
+import errno
 import os
+import socket
 import stat
 import zlib
+from collections.abc import Callable, Iterator
+from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
 from qo.bucket import Blob
+from qo.clock import Clock, system_clock
+from qo.errors import OutcomeUnknown, StorageError
 from qo.model import DAMAGED
 
 _MAGIC = b"qo1"
@@ -138,3 +147,113 @@ def _parse(head: bytes) -> FileHeader | None:
 
 def _damaged_header(content: bytes, descriptor: int) -> FileHeader:
     return FileHeader(f"damaged-{zlib.crc32(content):08x}", os.fstat(descriptor).st_mtime, 0, 0)
+
+
+_MTIME_GRANULARITY = 0.1  # two changes within one tick of the file system's clock have the same mtime
+_MAX_CACHED = 10_000
+_MAX_DIRECTORY_ATTEMPTS = 100
+
+
+class Directories:
+    """Creates directories that survive a power failure: each is durable in its parent before it is used."""
+
+    def __init__(self, root: Path, clock: Clock = system_clock) -> None:
+        self._root, self._above, self._clock = root, root.parent, clock
+        self._flushed: dict[Path, tuple[int, int]] = {}  # by directory: its inode and mtime at the last flush
+
+    @cached_property
+    def modes(self) -> Modes:
+        return modes_below(self._root)
+
+    def make(self, folder: Path) -> None:
+        """Create a directory below the root, and its missing parents."""
+        if folder in (self._above, folder.parent):
+            make_folder(folder)
+            return
+        for _ in range(_MAX_DIRECTORY_ATTEMPTS):
+            self.make(folder.parent)
+            with contextlib.suppress(FileNotFoundError):  # another process removes directories that become empty
+                if not folder.is_dir():
+                    with contextlib.suppress(FileExistsError):
+                        folder.mkdir(self.modes.folder)
+                self._flush_entries(folder.parent)
+                return
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(folder))
+
+    def _flush_entries(self, folder: Path) -> None:
+        about = folder.stat()
+        state = (about.st_ino, about.st_mtime_ns)
+        if self._flushed.get(folder) == state:
+            return
+        flush_folder(folder)
+        if self._clock() - about.st_mtime > _MTIME_GRANULARITY:
+            if len(self._flushed) >= _MAX_CACHED:
+                self._flushed.clear()
+            self._flushed[folder] = state
+
+
+_MAX_AGE = 3600.0  # after this a temporary file is stale, on whichever host it was written
+_MAX_CREATE_ATTEMPTS = 20  # at creating a directory that other processes remove because it is empty
+
+
+class TempFiles:
+    """Temporary files, before they are renamed. A process removes the temporary files of dead processes."""
+
+    def __init__(self, folder: Path, folders: Directories) -> None:
+        self._folder, self._folders = folder, folders
+        self._host = socket.gethostname()
+
+    def open(self) -> None:
+        self._folders.make(self._folder)
+        for temp_file in list(self._folder.iterdir()):
+            if self._is_stale(temp_file):
+                temp_file.unlink(missing_ok=True)
+
+    @contextlib.contextmanager
+    def write(self, data: bytes, version: str, now: float) -> Iterator[Path]:
+        temp_file = self._folder / f"{self._host}-{os.getpid()}-{version}"
+        write_file(temp_file, data, version, now, self._folders.modes.file)
+        try:
+            yield temp_file
+        finally:
+            temp_file.unlink(missing_ok=True)
+
+    def _is_stale(self, temp_file: Path) -> bool:
+        host, _, pid = temp_file.name.rpartition("-")[0].rpartition("-")
+        if host == self._host and pid.isdecimal() and not _is_alive(int(pid)):
+            return True
+        try:
+            return system_clock() - temp_file.stat().st_mtime > _MAX_AGE
+        except FileNotFoundError:
+            return False
+
+
+def place(temp_file: Path, path: Path, move: Callable[[Path, Path], None], folders: Directories) -> None:
+    """Move a temporary file to its path with link(2) or rename(2), and make that durable.
+
+    Raises OutcomeUnknown if the directory cannot be flushed, and FileExistsError if link(2) finds the name taken.
+    """
+    for _ in range(_MAX_CREATE_ATTEMPTS):
+        try:
+            folders.make(path.parent)
+            move(temp_file, path)
+        except FileNotFoundError:
+            if not temp_file.exists():
+                raise
+            continue  # another process removed the empty directory
+        try:
+            flush_folder(path.parent)
+        except OSError as error:
+            raise OutcomeUnknown(f"{path} is written, but the disk did not confirm it: {error}") from error
+        return
+    raise StorageError(f"other processes keep removing {path.parent}; try again")
+
+
+def _is_alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

@@ -1,7 +1,7 @@
-"""The HTTP engine: each call of the port is a request to a qo server."""
+"""The HTTP engine: each call of the port is a request to a qo server, or several if the batch is large."""
 
-from collections.abc import AsyncIterator, Sequence
-from typing import Any
+from collections.abc import AsyncIterator, Iterator, Sequence
+from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
@@ -10,7 +10,6 @@ from qo.clock import system_clock
 from qo.engine import Engine, without_values
 from qo.engines.hand_backs import HandBacks
 from qo.engines.http.address import HttpAddress, address_of
-from qo.engines.http.batches import Item, split
 from qo.engines.http.client import HttpClient, Reply
 from qo.errors import OutcomeUnknown, StorageError
 from qo.model import (
@@ -26,6 +25,34 @@ from qo.model import (
     check_distinct,
     cursor,
 )
+
+Item = TypeVar("Item", NewTask, Change, str)
+
+_TASK_OVERHEAD = 500  # bytes of a task without its payload, approximately
+
+
+def split(items: Sequence[Item]) -> Iterator[list[Item]]:
+    """Split a batch into requests that the server accepts, by number and by size."""
+    batch: list[Item] = []
+    size = 0
+    for item in items:
+        item_size = _size(item)
+        if batch and (size + item_size > wire.BATCH_BYTES or len(batch) == wire.BATCH_ITEMS):
+            yield batch
+            batch, size = [], 0
+        batch.append(item)
+        size += item_size
+    if batch:
+        yield batch
+
+
+def _size(item: NewTask | Change | str) -> int:
+    if isinstance(item, NewTask):
+        return _TASK_OVERHEAD + len(item.payload)
+    if isinstance(item, Change):
+        return _TASK_OVERHEAD + len(item.result or b"") + len(item.error or "")
+    return len(item)
+
 
 _POLL_MARGIN = 10.0  # a response to a long poll may be this late
 

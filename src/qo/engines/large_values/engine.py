@@ -21,9 +21,18 @@ from qo.bucket import Bucket
 from qo.clock import Clock
 from qo.engine import Engine, Snapshot
 from qo.engines.hand_backs import HandBacks
-from qo.engines.large_values.blobs import MAX_TRANSFERS, BlobStore, leave_to_repair
-from qo.engines.large_values.orphans import followers_in, remove_orphans, used_keys
-from qo.engines.large_values.references import MARK, follower_name, own_key, referred
+from qo.engines.large_values.blobs import (
+    MARK,
+    MAX_TRANSFERS,
+    BlobStore,
+    follower_name,
+    followers_in,
+    leave_to_repair,
+    own_key,
+    referred,
+    remove_orphans,
+    used_keys,
+)
 from qo.engines.note_objects import NoteObjects
 from qo.engines.parallel import in_parallel
 from qo.engines.quarantine import Quarantine

@@ -14,15 +14,15 @@ from qo.engines.postgres.address import PostgresAddress, address_of
 from qo.engines.postgres.arrays import register_arrays
 from qo.engines.postgres.driver_errors import to_qo_error
 from qo.engines.postgres.migrations import prepare, version_of
-from qo.engines.postgres.parameters import claim_parameters
 from qo.engines.postgres.pool import PostgresPool, Rows
 from qo.engines.postgres.reader import PostgresReader
+from qo.engines.postgres.rows import claim_parameters
 from qo.engines.postgres.statements import VERSION, statement
 from qo.engines.postgres.table import PostgresTable, added_from
 from qo.engines.postgres.watch import PostgresWatch
 from qo.engines.retry import retry_opening
-from qo.engines.schemas import Schema
 from qo.errors import StorageError
+from qo.formats import Schema
 from qo.model import (
     Added,
     Change,

@@ -8,15 +8,18 @@ from qo.clock import Clock
 from qo.damage import Damage, DamageLog, check_known_format, check_stored, encode_damage, note_name
 from qo.engines.postgres.arrays import texts, uuids
 from qo.engines.postgres.lanes import PostgresLanes
-from qo.engines.postgres.parameters import (
+from qo.engines.postgres.pool import LaneGone, PostgresPool, Rows, TaskExists
+from qo.engines.postgres.rows import (
+    DAMAGED_STATUS,
+    LANE_COLUMN,
+    STATUS_COLUMN,
     AddBatch,
     change_parameters,
     claim_parameters,
     completion_parameters,
     is_plain_completion,
+    task_of,
 )
-from qo.engines.postgres.pool import LaneGone, PostgresPool, Rows, TaskExists
-from qo.engines.postgres.rows import DAMAGED_STATUS, LANE_COLUMN, STATUS_COLUMN, task_of
 from qo.engines.postgres.statements import VERSION, note_statement
 from qo.errors import Conflict, OutcomeUnknown, StorageError
 from qo.ids import new_token

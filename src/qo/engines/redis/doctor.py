@@ -11,9 +11,9 @@ from qo.engines.redis.address import RedisAddress, address_of
 from qo.engines.redis.pool import RedisPool
 from qo.engines.redis.scripts import FORMAT, ScriptRunner
 from qo.engines.redis.task_fields import lane_and_status
-from qo.engines.schemas import Schema
 from qo.errors import InvalidSetting, Refused, StorageError
 from qo.findings import Finding
+from qo.formats import Schema
 from qo.model import Status
 
 _MIN_VERSION = (6, 2)  # of ZADD GT

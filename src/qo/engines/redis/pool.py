@@ -13,8 +13,7 @@ from redis.exceptions import BusyLoadingError, RedisError, ResponseError
 
 from qo.engines.redis.address import Host, RedisAddress
 from qo.engines.redis.driver_errors import is_not_primary, to_qo_error
-from qo.engines.redis.replication import Replication
-from qo.engines.redis.sentinels import Sentinels
+from qo.engines.redis.replication import Replication, Sentinels
 from qo.errors import StorageError
 
 _MAX_CONNECTIONS = 16  # of one engine; further callers wait

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import apsw
 
-from qo.engines.schemas import Schema
 from qo.engines.sqlite.address import path_of
 from qo.engines.sqlite.file import check_file, connect
+from qo.formats import Schema
 from qo.sqlite_tables.driver_errors import to_qo_error
 from qo.sqlite_tables.header import VERSION
 from qo.sqlite_tables.schema import check_version

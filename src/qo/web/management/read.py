@@ -28,6 +28,8 @@ _WAITING = Filter(statuses=(Status.PENDING,), retrying=True)
 
 
 class RetryCounts:
+    """The number of tasks that wait for a retry, by type. The management API counts them as failed."""
+
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._known: Counter[tuple[str, str]] = Counter()  # by queue and type

@@ -1,7 +1,7 @@
 """The engine port over HTTP: one POST per call. It gives access to the whole store, including all leases.
 
-Native workers and monitors use the port for claims, settlements, renewals, expiries, registrations and statistics.
-These are not recorded. Cancelling, replaying, archiving and deleting tasks are, and so are changes of the controls.
+Native workers and monitors use the port for claims, settlements, renewals, expiries, registrations and statistics. The
+audit trail does not record these. It records cancelled, replayed, archived and deleted tasks, and changed controls.
 """
 
 import asyncio

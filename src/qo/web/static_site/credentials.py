@@ -176,7 +176,10 @@ class Link(Struct, frozen=True):
 def make_link(
     address: BucketAddress, access: Access, *, page: str, layout: str, write: bool, now: float, until: float
 ) -> Link:
-    """A link without the secret itself. `credentials.js` reads it."""
+    """The link that opens the page, without the secret itself. `credentials.js` reads it.
+
+    Its fragment contains credentials, which browsers do not send but keep in the history.
+    """
     expires_at = min(until, access.expires_at or until)
     keys = signing_keys(access.secret, address.region, start=now, end=expires_at)
     said: dict[str, Any] = {

@@ -189,6 +189,8 @@ _MAX_SAMPLE_AGE = 1.0  # seconds
 
 
 class QueuePosition:
+    """The estimated position of a new task, from the latest sample and the tasks submitted here since then."""
+
     def __init__(self, sampler: Sampler) -> None:
         self._sampler = sampler
         self._sample: Sample | None = None
@@ -223,6 +225,8 @@ Lanes = Mapping[tuple[str, str], int]  # number of pending tasks, by queue and t
 
 
 class UnhandledTypes:
+    """Pending tasks whose type no connected worker handles, read from the store at most every few seconds."""
+
     def __init__(self, engine: Engine, clock: Clock, *, dead_after: float) -> None:
         self._engine, self._clock, self._dead_after = engine, clock, dead_after
         self._lanes: Lanes = {}

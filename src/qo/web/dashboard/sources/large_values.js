@@ -1,5 +1,5 @@
 // Large payloads and results are stored under data/, with a reference in the task, as in
-// qo/engines/large_values/references.py.
+// qo/engines/large_values/blobs.py.
 
 import {crc32} from './checksum.js';
 import {bytesOf, valueOfBytes} from './values.js';
