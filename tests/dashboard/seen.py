@@ -1,5 +1,7 @@
 """What a person does with the pages, and sees on them."""
 
+import os
+
 from playwright.sync_api import Locator, Page, expect
 
 from tests.dashboard.place import PATIENCE, Place
@@ -34,5 +36,6 @@ class Seen:
 
 
 def picture(page: Page, name: str) -> None:
-    """What the window shows, kept under build/ to be looked at."""
-    page.screenshot(path=PICTURES / f"{name}.png", animations="disabled")
+    """Keep what the window shows under build/, if QO_TEST_PICTURES is set: each takes half a second to draw."""
+    if os.environ.get("QO_TEST_PICTURES"):
+        page.screenshot(path=PICTURES / f"{name}.png", animations="disabled")

@@ -24,6 +24,7 @@ from qo.notes import TOKENS
 from qo.testing.samples import claim_one, claim_request, new, stored, task_id
 from tests.engines.http_faults import FaultyProxy
 from tests.engines.http_server import Server, server
+from tests.servers.plain_http import NO_CERTIFICATES
 
 
 @pytest.fixture(scope="module")
@@ -105,7 +106,7 @@ async def test_a_first_attempt_that_arrives_late_claims_nothing_more(served: Ser
     await served.there(_add(queue, 4))
     asked = claim_request(limit=2)
     headers = {"Content-Type": wire.MEDIA_TYPE, wire.REQUEST: asked.lease_id}
-    async with httpx.AsyncClient(base_url=served.url + wire.PATH) as http:
+    async with httpx.AsyncClient(base_url=served.url + wire.PATH, verify=NO_CERTIFICATES) as http:
         repeat = await http.post("/claim", content=wire.encode(replace(asked, is_repeat=True)), headers=headers)
         late = await http.post("/claim", content=wire.encode(asked), headers=headers)
     assert late.content == repeat.content and wire.REMEMBERED in late.headers
@@ -231,7 +232,7 @@ async def test_a_server_that_is_not_qo_is_reported(status: int) -> None:
     ],
 )
 async def test_invalid_requests_are_refused(served: Server, call: str, request_: object) -> None:
-    async with httpx.AsyncClient(base_url=served.url + wire.PATH) as http:
+    async with httpx.AsyncClient(base_url=served.url + wire.PATH, verify=NO_CERTIFICATES) as http:
         headers = {"Content-Type": wire.MEDIA_TYPE}
         response = await http.post(f"/{call}", content=wire.encode(request_), headers=headers)
     assert response.status_code == 400, response.content
@@ -240,7 +241,7 @@ async def test_invalid_requests_are_refused(served: Server, call: str, request_:
 
 @pytest.mark.usefixtures("queue")
 async def test_bodies_are_limited_in_size_and_type(served: Server) -> None:
-    async with httpx.AsyncClient(base_url=served.url + wire.PATH) as http:
+    async with httpx.AsyncClient(base_url=served.url + wire.PATH, verify=NO_CERTIFICATES) as http:
         headers = {"Content-Type": wire.MEDIA_TYPE}
         large = await http.post("/add", content=b"x" * (wire.BODY_LIMIT + 1), headers=headers)
         deep = await http.post("/find", content=b"\x91" * 100_000, headers=headers)

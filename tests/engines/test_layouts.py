@@ -14,8 +14,9 @@ from tests.engines.layout_buckets import BUCKETS
 from tests.engines.layouts import EVERYTHING_ASIDE, LAYOUTS, VARIANTS, Layout
 
 EVERY = [f"{layout} on {bucket}" for layout in LAYOUTS for bucket in BUCKETS]
-# Only the layout `tasks` reads versions: the others are tried on such a folder by `make torture`.
-LATER = ("one on folder with versions", "sqlite on folder with versions")
+# Left to `make torture`: only the layout `tasks` reads versions; test_layouts_seaweed.py runs the same tests of `tasks`
+# and `one` with the same S3 client on a real server.
+LATER = ("one on folder with versions", "sqlite on folder with versions", "tasks on s3", "one on s3")
 TORTURE = bool(os.environ.get("QO_TORTURE"))
 PLACES = EVERY if TORTURE else [place for place in EVERY if place not in LATER]
 # Histories on one bucket. Each bucket gets others, so a layout answers at least 12. `make torture` runs 12 on each.

@@ -21,6 +21,7 @@ from qo.engines import open_engine
 from qo.web.callers import Scope
 from qo.web.http.tokens import create_token
 from tests.conditions import delay, until
+from tests.servers.plain_http import NO_CERTIFICATES
 
 ACTIONS = 20  # acknowledged before each kill, at least
 CALLERS = 4
@@ -39,7 +40,9 @@ class Acting:
 
     async def until_killed(self, url: str) -> None:
         with contextlib.suppress(httpx.TransportError):
-            async with httpx.AsyncClient(base_url=url, headers=self._headers, timeout=60.0) as http:
+            async with httpx.AsyncClient(
+                base_url=url, headers=self._headers, timeout=60.0, verify=NO_CERTIFICATES
+            ) as http:
                 while True:
                     answer = await http.post("/api/v1/tasks", json={"task_type": "t"})
                     task_id = answer.raise_for_status().json()["task_id"]

@@ -12,10 +12,14 @@ from tests.engines.http_server import Server, server
 from tests.web import serving
 from tests.web.serving import Served
 
+STORES = {"sqlite": "sqlite:///{}/qo.db", "bucket": "file://{}/bucket?layout=one"}
+EVERY_STORE = pytest.mark.parametrize("engine", STORES, indirect=True)
 
-@pytest.fixture(params=["sqlite:///{}/qo.db", "file://{}/bucket?layout=one"], ids=["sqlite", "bucket"])
+
+@pytest.fixture
 def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Engine:
-    return open_engine(request.param.format(tmp_path))
+    """SQLite, or what a test asks for with EVERY_STORE. The contract of engines makes sure that they are alike."""
+    return open_engine(STORES[getattr(request, "param", "sqlite")].format(tmp_path))
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ import pytest
 from qo.client import Client
 from qo.model import Task
 from tests.engines.http_server import Server
+from tests.servers.plain_http import NO_CERTIFICATES
 
 
 class HttpWorker:
@@ -40,7 +41,7 @@ class HttpWorker:
 
 @pytest.fixture
 async def worker(served: Server, queue: Client) -> AsyncIterator[HttpWorker]:  # noqa: ARG001 - what is served
-    async with httpx.AsyncClient(base_url=served.url, timeout=30) as http:
+    async with httpx.AsyncClient(base_url=served.url, timeout=30, verify=NO_CERTIFICATES) as http:
         client = HttpWorker(http)
         await client.register()
         yield client

@@ -18,6 +18,7 @@ from qo.errors import NewerFormat
 from qo.web import WebSettings, create_app
 from qo.web.http.connections import server_config
 from tests.conditions import wait_until
+from tests.servers.plain_http import NO_CERTIFICATES
 
 T = TypeVar("T")
 PATIENCE = 20.0
@@ -28,7 +29,7 @@ class Served:
 
     def __init__(self, queue: Client, url: str, loop: asyncio.AbstractEventLoop, app: Litestar) -> None:
         self.queue, self.url, self._loop, self.app = queue, url, loop, app
-        self.client = httpx.Client(base_url=url, timeout=PATIENCE)
+        self.client = httpx.Client(base_url=url, timeout=PATIENCE, verify=NO_CERTIFICATES)
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(PATIENCE)

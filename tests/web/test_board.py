@@ -20,6 +20,7 @@ from qo.web.dashboard_api import search
 from qo.web.dashboard_api.search import Search, find, find_sorted
 from qo.web.http.tokens import create_token
 from tests.conditions import wait_until
+from tests.web.conftest import EVERY_STORE
 from tests.web.serving import Served, eventually, served
 
 BOARD = "/api/v1/dashboard"
@@ -41,6 +42,7 @@ def act(api: Served, action: str, **target: Any) -> Any:
     return answer.json()
 
 
+@EVERY_STORE
 def test_an_overview_counts_everything(api: Served):
     submit(api, "mail", queue="out", priority=0)
     submit(api, "mail", queue="out")
@@ -109,6 +111,7 @@ def test_an_overview_counts_what_any_process_completed_however_much_it_is(tmp_pa
         assert 0 < last["completed_last_minute"] <= 2500
 
 
+@EVERY_STORE
 def test_tasks_are_found_by_each_filter(api: Served):
     mail = submit(api, "mail", {"to": "Ada@Example.com"}, queue="out", priority=2)
     keyed = submit(api, "crawl", idempotency_key="the-key")
@@ -132,6 +135,7 @@ def test_a_list_is_light_and_a_task_is_whole(api: Served):
     assert api.client.get(f"{BOARD}/tasks/{'0' * 8}").status_code == 404
 
 
+@EVERY_STORE
 def test_pages_follow_each_other_in_any_order(api: Served):
     ids = [submit(api, priority=9 - number) for number in range(7)]
     for sort, expected in (("newest", ids[::-1]), ("rank", ids[::-1]), ("updated", ids[::-1]), ("available", ids)):
@@ -170,6 +174,7 @@ async def test_a_search_stops_after_so_many_and_says_where_to_go_on(monkeypatch:
         assert ordered.window == 30 and len(ordered.tasks) == 10
 
 
+@EVERY_STORE
 def test_history_shows_the_task_as_it_was(api: Served):
     task_id = submit(api, payload={"a": 1}, max_retries=1)
     api.break_down("first")
@@ -199,6 +204,7 @@ def test_acting_by_id_tells_what_was_refused(api: Served):
         assert api.post(f"{BOARD}/act", {"action": "replay", **bad}).status_code in (400, 404)
 
 
+@EVERY_STORE
 def test_acting_on_all_that_match_goes_through_them_in_steps(api: Served):
     ids = [submit(api, "many", {"n": number}) for number in range(7)]
     other = submit(api, "other")

@@ -36,18 +36,21 @@ async def check_pages(queue: Client, about: object) -> None:
     assert set(answers.values()) == {200}, f"{about}: {answers}"
 
 
-@pytest.mark.parametrize("name", NAMES)
-async def test_notes_of_any_content(name: str) -> None:
+@pytest.mark.parametrize("shift", range(11))
+async def test_notes_of_any_content(shift: int) -> None:
+    """All notes are garbage at once, each another; after all shifts each has been every kind."""
     now = system_clock()
     worker = {"worker_id": "w", "started_at": now, "last_heartbeat": now, "capacity": 2**64 - 1}
     counts = {"completed": 2**64 - 1, "failed": {"\x00": -1}, "run": [1e308, {"999": 1, "-7": 2**64 - 1}]}
     stats = {"intervals": [[int(now) // 60 * 60, 60, [["\x00\n", "high", counts]]]]}
     controls = {"rate_limits": {"\x00": -1e308}, "draining": ["\x00"]}
     garbage = [b"", b"\xff", b"{", b"null", b"[]", b"{}", DEEP, b'{"a":' + DEEP + b"}"]
-    for data in [*garbage, *(json.dumps(each).encode() for each in (worker, stats, controls))]:
-        queue = Client(open_engine("memory://"))
+    garbage += [json.dumps(each).encode() for each in (worker, stats, controls)]
+    queue = Client(open_engine("memory://"))
+    kinds = {name: garbage[(number + shift) % 11] for number, name in enumerate(NAMES)}
+    for name, data in kinds.items():
         await queue.engine.write_note(name, data, expected=ANY)
-        await check_pages(queue, data[:60])
+    await check_pages(queue, {name: data[:60] for name, data in kinds.items()})
 
 
 async def _filled(url: str) -> None:

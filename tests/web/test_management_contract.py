@@ -3,6 +3,7 @@
 import uuid
 from typing import Any
 
+from tests.web.conftest import EVERY_STORE
 from tests.web.serving import Served
 
 NOWHERE = "00000000-0000-8000-8000-000000000000"
@@ -110,6 +111,7 @@ def test_a_task_that_failed_once_says_when_it_is_tried_again(api: Served):
     assert task["nextRetryAt"] > task["lastAttemptAt"] and task["runAfter"] is None and task["completedAt"] is None
 
 
+@EVERY_STORE
 def test_a_task_that_waits_for_its_retry_is_listed_and_counted_as_failed(api: Served):
     waiting, fresh, ended = create(api), create(api), create(api, maxAttempts=1)
     api.run(api.queue.cancel(ended))
@@ -182,6 +184,7 @@ def test_unknown_ids_are_404(api: Served):
 # --- GET /api/tasks
 
 
+@EVERY_STORE
 def test_lists_carry_total_limit_and_offset(api: Served):
     ids = [create(api) for _ in range(5)]
     page = api.client.get("/api/tasks").json()
@@ -193,6 +196,7 @@ def test_lists_carry_total_limit_and_offset(api: Served):
     assert api.client.get("/api/tasks?offset=9").json()["tasks"] == []
 
 
+@EVERY_STORE
 def test_lists_are_filtered_by_type_and_repeated_status(api: Served):
     create(api, "other")
     failed = create(api, maxAttempts=1)
@@ -284,6 +288,7 @@ def test_pending_and_processing_tasks_are_not_deleted(api: Served):
 # --- GET /api/tasks/stats
 
 
+@EVERY_STORE
 def test_stats_count_by_status_and_type(api: Served):
     create(api, "process_image")
     create(api, maxAttempts=1)
@@ -326,6 +331,7 @@ def test_the_rate_limit_is_set_and_lifted(api: Served):
 # --- DELETE /api/tasks
 
 
+@EVERY_STORE
 def test_cleaning_up_deletes_what_completed_before(api: Served):
     done, waiting = create(api), create(api)
     api.complete()

@@ -28,6 +28,7 @@ from qo.web.stats.wait_times import percentiles, wait_percentiles
 from qo.worker import Worker, WorkerSettings
 from tests.conditions import until
 from tests.engines.http_server import Server
+from tests.servers.plain_http import NO_CERTIFICATES
 from tests.web.promql import Shown, problems, selectors, shown
 
 ROOT = Path(__file__).parents[2]
@@ -47,7 +48,7 @@ NAMED = {  # the specification's list, line by line
 
 
 async def scrape(served: Server) -> str:
-    async with httpx.AsyncClient() as http:
+    async with httpx.AsyncClient(verify=NO_CERTIFICATES) as http:
         response = await http.get(f"{served.url}/metrics")
         assert response.status_code == 200 and response.headers["content-type"].startswith("text/plain; version=")
         return response.text
@@ -113,7 +114,7 @@ async def test_what_workers_settle_through_the_server_is_counted_there(served: S
     await scrape(served)  # what was done before a server's first look is not counted by it
     await queue.enqueue("t", priority="high")
     await queue.enqueue("t", priority="high")
-    async with httpx.AsyncClient(base_url=f"{served.url}/internal/workers") as http:
+    async with httpx.AsyncClient(base_url=f"{served.url}/internal/workers", verify=NO_CERTIFICATES) as http:
         worker = (await http.post("/register", json={})).json()["worker_id"]
         tasks = (await http.post(f"/{worker}/poll", json={"available_capacity": 9})).json()["tasks"]
         for task, status in zip(sorted(tasks, key=lambda task: task["task_id"]), ("completed", "failed"), strict=True):

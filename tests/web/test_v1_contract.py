@@ -10,6 +10,7 @@ import msgspec
 from qo import notes
 from qo.clock import system_clock
 from qo.model import ANY
+from tests.web.conftest import EVERY_STORE
 from tests.web.serving import Served, eventually
 
 INSTANT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")
@@ -220,6 +221,7 @@ def test_one_senseless_task_refuses_the_bulk_and_is_named(api: Served):
     assert api.client.get("/api/v1/tasks").json()["tasks"] == []
 
 
+@EVERY_STORE
 def test_tasks_are_listed_newest_first_page_by_page(api: Served):
     ids = [submit(api) for _ in range(5)]
     seen: list[str] = []
@@ -231,6 +233,7 @@ def test_tasks_are_listed_newest_first_page_by_page(api: Served):
     assert seen == ids[::-1] and after == ""
 
 
+@EVERY_STORE
 def test_lists_are_filtered_by_status_type_queue_and_worker(api: Served):
     submit(api, task_type="other", queue="mail")
     dead = submit(api, max_retries=0)
@@ -250,6 +253,7 @@ def test_lists_are_filtered_by_status_type_queue_and_worker(api: Served):
     assert len(ids()) == 3
 
 
+@EVERY_STORE
 def test_history_tells_every_transition_in_the_words_of_the_dialect(api: Served):
     task_id = submit(api, max_retries=0)
     api.break_down()
@@ -267,6 +271,7 @@ def test_replay_sends_a_dead_letter_back_with_its_retries_reset(api: Served):
     assert again["retry_count"] == 0 and again["timeout_seconds"] == 600
 
 
+@EVERY_STORE
 def test_many_are_replayed_by_filter(api: Served):
     for _ in range(3):
         submit(api, max_retries=0)
@@ -283,6 +288,7 @@ def test_many_are_replayed_by_filter(api: Served):
     assert len(api.client.get("/api/v1/tasks?status=queued").json()["tasks"]) == 4
 
 
+@EVERY_STORE
 def test_archived_tasks_leave_the_listing_and_keep_their_status(api: Served):
     ended = [submit(api) for _ in range(2)]
     api.complete({"ok": True})

@@ -17,6 +17,7 @@ from qo.web import WebSettings, create_app
 from qo.web.callers import Scope
 from qo.web.http.tokens import create_token
 from tests.engines.http_server import server
+from tests.servers.plain_http import NO_CERTIFICATES
 
 
 @pytest.fixture
@@ -45,7 +46,7 @@ async def test_a_native_worker_needs_the_scope_engine_and_one_over_the_worker_pr
                     await engine.add([new(1)])
                 assert secret not in str(caught.value)
             await engine.close()
-        async with httpx.AsyncClient(base_url=served.url) as http:
+        async with httpx.AsyncClient(base_url=served.url, verify=NO_CERTIFICATES) as http:
             answers = {}
             for scope, secret in secrets.items():
                 headers = {"Authorization": f"Bearer {secret}"}
