@@ -56,7 +56,9 @@ async def _work(url: str, log: int, rounds: int, pause: float) -> None:
     engine = open_engine(url)
     await engine.open()
     for n in range(rounds):
-        added = await engine.add([_new_task() for _ in range(3)])
+        added = await engine.add([_new_task() for _ in range(2)])
+        single = [_new_task()]
+        added += engine.add_directly(single) if engine.adds_directly else await engine.add(single)
         os.write(log, b"".join(b"added %s\n" % task_id.encode() for task_id, _ in added))
         tasks = await engine.claim(ClaimRequest(worker_id="w", lease_id=new_token(), limit=3, lease=LEASE))
         await delay(pause)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from qo.engines.sqlite import SqliteEngine
+from qo.model import Added
 from qo.testing.samples import new
 
 _forkserver = multiprocessing.get_context("forkserver")
@@ -38,7 +39,10 @@ class FileUser:
         self._ask("close")
 
     def add(self, *names: int | str) -> list[str]:
-        """Add tasks with the engine that was opened first, one per call. Returns the acknowledged ids."""
+        """Add tasks with the engine that was opened first, one per call, every second one directly.
+
+        Returns the acknowledged ids.
+        """
         return list(self._ask("add", *names))
 
     def count_with_sqlite3(self) -> int:
@@ -86,12 +90,14 @@ def file_users(path: Path, number: int) -> Iterator[list[FileUser]]:
 @contextmanager
 def during_commits(engine: SqliteEngine, work: Callable[[], object]) -> Iterator[None]:
     """Call `work` in every commit of the engine, before it is durable."""
-    writing = engine.connections[0]
-    writing.set_commit_hook(lambda: bool(work()) and False)
+    writing, _, _, *direct = engine.connections
+    for connection in (writing, *direct):
+        connection.set_commit_hook(lambda: bool(work()) and False)
     try:
         yield
     finally:
-        writing.set_commit_hook(None)
+        for connection in (writing, *direct):
+            connection.set_commit_hook(None)
 
 
 def count_with_sqlite3(path: Path) -> int:
@@ -126,7 +132,10 @@ class _User:
         await self._engines.pop().close()
 
     async def add(self, *names: int | str) -> list[str]:
-        return [task_id for name in names for task_id, _ in await self._engines[0].add([new(name)])]
+        engine, added = self._engines[0], list[Added]()
+        for turn, name in enumerate(names):
+            added += engine.add_directly([new(name)]) if turn % 2 else await engine.add([new(name)])
+        return [task_id for task_id, _ in added]
 
     async def count_with_sqlite3(self) -> int:
         return count_with_sqlite3(self._path)

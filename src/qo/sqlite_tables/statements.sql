@@ -13,6 +13,29 @@ INSERT INTO tasks (n, id, lane, status, ready, available_at, rank, version, crea
 VALUES (?, ?, ?, 'pending', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (id) DO NOTHING
 
+-- name: add_directly
+-- Adds one task without an idempotency key to an existing lane, as a whole transaction: the trigger below does the rest. Adds nothing
+-- if its id or lane or this version of the tables is not as expected. `n` becomes the highest number in use plus one.
+INSERT INTO tasks (id, ready, available_at, rank, version, created_at, updated_at, priority, timeout, max_retries, retry,
+                   idempotency_key, trace_id, run_at, payload, lane, status)
+SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, n, 'pending'
+FROM lanes
+WHERE queue = ?16 AND type = ?17 AND needs = ?18 AND priority = ?8 AND (SELECT max(number) FROM formats) = ?19
+ON CONFLICT (id) DO NOTHING
+
+-- name: after_direct_add
+-- Exists only on the connection that runs `add_directly`. Writes the first event, the count, and the mark of `mark_new_heads`.
+CREATE TEMP TRIGGER after_direct_add AFTER INSERT ON main.tasks
+BEGIN
+    INSERT INTO events (n, version, at, status, attempt, failures, worker_id, error, available_at)
+    VALUES (NEW.n, NEW.version, NEW.updated_at, NEW.status, NEW.attempt, NEW.failures, NEW.worker_id, NEW.error, NEW.available_at);
+    INSERT INTO tally (lane, status, count) VALUES (NEW.lane, NEW.status, 1)
+    ON CONFLICT (lane, status) DO UPDATE SET count = count + 1;
+    UPDATE lanes SET changed = (SELECT max(changed) FROM lanes) + 1
+    WHERE n = NEW.lane
+      AND (SELECT n FROM tasks INDEXED BY tasks_ready WHERE ready = 1 AND lane = NEW.lane ORDER BY rank, n LIMIT 1) = NEW.n;
+END
+
 -- name: inserted_ids
 SELECT json_group_array(id) FROM tasks WHERE n BETWEEN ? AND ?
 

@@ -4,6 +4,7 @@ import asyncio
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from qo.engine import Engine
 from qo.errors import BadBatch, InvalidSetting
@@ -53,6 +54,32 @@ class AddContract:
         assert sorted(answer for (answer,) in answers) == sorted((task_id(number), True) for number in range(10, 30))
         assert sum((await engine.count()).values()) == 22
         assert (await stored(engine)).payload == b"1"
+
+    async def test_a_task_added_without_an_event_loop_equals_one_added_on_it(
+        self, engine: Engine, clock: ManualClock
+    ) -> None:
+        """Each shape first and later in its lane, and the tasks of both kinds in one order."""
+        if not engine.adds_directly:
+            return
+        policy = RetryPolicy(initial=2, max=9, multiplier=3, jitter=0, timeout_growth=1.5)
+        shapes: list[dict[str, Any]] = [
+            {"payload": b'{"a":1}', "trace_id": "tr", "timeout": 7.5, "max_retries": 9, "retry": policy},
+            {"delay": 5.0},
+            {"run_at": clock.now - 60, "priority": 0, "needs": ("gpu", "ssd")},
+        ]
+        for number, shape in enumerate(shapes * 2):
+            on_loop, directly = new(f"a{number}", **shape), new(f"b{number}", **shape)
+            await engine.add([on_loop])
+            assert engine.add_directly([directly]) == [(directly.id, True)]
+            one, other = await stored(engine, f"a{number}"), await stored(engine, f"b{number}")
+            assert replace(one, id=other.id) == other
+            assert await engine.history(one.id) == await engine.history(other.id)
+            clock.advance(1)
+        clock.advance(10)
+        assert sum((await engine.count()).values()) == 4 * len(shapes)
+        claimed = await claim(engine, capabilities=frozenset({"gpu", "ssd"}), limit=20)
+        order = [f"{kind}{number}" for number in (2, 5, 0, 3, 1, 4) for kind in "ab"]
+        assert [task.id for task in claimed] == [task_id(name) for name in order]
 
     async def test_adding_an_id_again_changes_nothing(self, engine: Engine) -> None:
         await engine.add([new(payload=b"1")])

@@ -1,7 +1,7 @@
 """One thread owns one connection. Calls that wait at the same time are served together.
 
 Only this thread uses the connection. Code in other threads can be interrupted at any line, by a signal handler, a time
-limit or Ctrl-C, and must not hold a lock or a transaction then.
+limit or Ctrl-C, and must not hold a lock or a transaction then. `direct_connection.py` says how it can write anyway.
 """
 
 import asyncio
@@ -72,9 +72,19 @@ class ConnectionThread:
         self._wakeups: SimpleQueue[bool] = SimpleQueue()  # False: stop
         self._ident = 0
         self._is_serving = True
+        self.lock = Lock()  # held while calls are served
+        self._last_batch_size = 0
         # A daemon thread, so that an engine without close() does not block the interpreter's exit.
         self._thread = Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether a call would be served at once and alone. Another thread may change that at any time.
+
+        If several calls were served together the last time, the next ones are expected to come together too.
+        """
+        return not self._waiting and self._last_batch_size < 2 and not self.lock.locked()  # noqa: PLR2004 - alone
 
     def submit(self, work: Work, abandoned: Callable[[Any], None] | None = None) -> asyncio.Future[Any]:
         """Queue work from an event loop. The future gets its answer."""
@@ -130,13 +140,15 @@ class ConnectionThread:
         self._is_serving = False
 
     def _serve_waiting(self) -> None:
-        calls = [self._waiting.popleft() for _ in range(len(self._waiting))]
-        live = [call for call in calls if not call.is_cancelled]
-        try:
-            self._serve(live)
-        except BaseException as error:  # noqa: BLE001 - every caller gets it, and the thread serves the next calls
-            for call in live:
-                call.error = OutcomeUnknown(f"the write was interrupted by {type(error).__name__}; try again")
+        with self.lock:
+            calls = [self._waiting.popleft() for _ in range(len(self._waiting))]
+            live = [call for call in calls if not call.is_cancelled]
+            self._last_batch_size = len(live)
+            try:
+                self._serve(live)
+            except BaseException as error:  # noqa: BLE001 - every caller gets it, and the thread serves the next calls
+                for call in live:
+                    call.error = OutcomeUnknown(f"the write was interrupted by {type(error).__name__}; try again")
         _answer(calls)
 
 

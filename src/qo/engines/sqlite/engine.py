@@ -1,6 +1,7 @@
 """The SQLite engine: two connection threads and a watch behind the engine port."""
 
 import asyncio
+import logging
 import os
 import weakref
 from collections.abc import Callable, Sequence
@@ -17,8 +18,9 @@ from qo.damage import DamageLog
 from qo.engine import Engine
 from qo.engines.sqlite.address import path_of
 from qo.engines.sqlite.connection_thread import ConnectionCall, ConnectionThread, DirectCall
+from qo.engines.sqlite.direct_connection import DirectConnection
 from qo.engines.sqlite.file import check_file, connect, open_log, prepare
-from qo.engines.sqlite.file_locks import FileLocks, acquire_locks, release_locks
+from qo.engines.sqlite.file_locks import FileLocks, WriteSteps, acquire_locks, release_locks
 from qo.engines.sqlite.open_file import OpenFile
 from qo.engines.sqlite.watch import FileWatch
 from qo.engines.table_engine import Answer, TableEngine
@@ -29,6 +31,8 @@ from qo.sqlite_tables.driver_errors import to_qo_error
 from qo.sqlite_tables.reader import SqliteReader
 from qo.sqlite_tables.table import SqliteTable
 from qo.sqlite_tables.writer import Writer
+
+log = logging.getLogger("qo.engines")
 
 
 class _OpenEngine:
@@ -46,6 +50,9 @@ class _OpenEngine:
             release_locks(self._locks, self._disconnect)
             raise
         writing, reading, watching = self.connections
+        self._path = path
+        self._direct: DirectConnection | None = None
+        self._is_direct_tried = False
         self.watch = FileWatch(path, watching, clock)
         self.writer = ConnectionThread("qo sqlite writer", Writer(path, writing, self.watch.notify, self._file).serve)
         self.reader = ConnectionThread("qo sqlite reader", _reader(path, SqliteReader(reading), self._file))
@@ -60,6 +67,25 @@ class _OpenEngine:
         except OSError as error:
             raise StorageError(f"{path} disappeared while it was opened: {error}; try again") from error
 
+    def direct_connection(self) -> DirectConnection | None:
+        """The connection for callers that write in their own threads; None if it cannot be opened."""
+        if not self._is_direct_tried:
+            self.writer.call(self._open_direct)  # in that thread, because the caller can be interrupted
+        return self._direct
+
+    def _open_direct(self, _: object) -> None:
+        if self._is_direct_tried:
+            return
+        self._is_direct_tried = True
+        steps = WriteSteps()
+        try:
+            steps = self._locks.borrow_steps(self._file.index)
+            self._direct = DirectConnection(self._path, self._file, self.writer.lock, steps, self.watch.notify)
+            self.connections.append(self._direct.db)
+        except (OSError, apsw.Error, StorageError) as error:
+            self._locks.return_steps(steps)
+            log.warning("%s: single submits are slower than usual, because a connection failed: %s", self._path, error)
+
     def close_later(self) -> None:
         """Close in another thread: the garbage collector may call this while the current thread holds a lock."""
         if self.pid == os.getpid() and not self._is_closing:
@@ -73,6 +99,9 @@ class _OpenEngine:
         self.writer.join()
         self.reader.join()
         self.watch.close()
+        if self._direct is not None:
+            self._direct.close()
+            self._locks.return_steps(self._direct.file_locks)
         if self._file.problem():  # a log that other processes do not see must not overwrite their writes
             for connection in self.connections[:2]:
                 connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
@@ -156,7 +185,7 @@ class SqliteEngine(TableEngine):
 
     @property
     def connections(self) -> list[apsw.Connection]:
-        """The connections of the writer, the reader and the watch, for tests that trace or limit them."""
+        """The connections of the writer, the reader, the watch and, once used, of direct callers, for tests."""
         return self._opened().connections
 
     # --- writing
@@ -166,8 +195,13 @@ class SqliteEngine(TableEngine):
         return True
 
     def add_directly(self, tasks: Sequence[NewTask]) -> list[Added]:
+        opened = self._opened()
+        if len(tasks) == 1 and tasks[0].idempotency_key is None and opened.writer.is_idle:
+            direct = opened.direct_connection()
+            if direct is not None and direct.add(tasks[0], self._clock()):
+                return [Added(tasks[0].id, new=True)]
         check_distinct(task.id for task in tasks)
-        writer = self._opened().writer
+        writer = opened.writer
         while True:
             try:
                 added: list[Added] = writer.call(lambda table: table.add(tasks, self._clock()))

@@ -25,7 +25,7 @@ from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from threading import Condition, Lock
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from qo.backoff import Backoff
 from qo.clock import boot_clock
@@ -51,6 +51,19 @@ _IN_USE_BYTE = _Range(128, 1)  # of the shared memory: the "dead man's switch"
 _RECOVER_BYTE = _Range(122, 1)  # of the shared memory: write-locked to rebuild the index of the log
 
 
+_Step = tuple[Any, ...]  # a function of C and its arguments
+
+
+class WriteSteps(NamedTuple):
+    """The calls that lock and unlock a file for one transaction. Each raises OSError if the lock is not free.
+
+    The locks conflict with those of every other engine and of `FileLocks`. Empty where a system has no such locks.
+    """
+
+    lock: tuple[_Step, ...] = ()
+    unlock: tuple[_Step, ...] = ()
+
+
 class FileLocks:
     """The locks of this process on one file, shared by all its engines."""
 
@@ -60,6 +73,8 @@ class FileLocks:
         self._writing = Condition()  # between engines of this process, which share the descriptor
         self._writer: object = None  # the engine that writes
         self._descriptors: list[int] = []
+        self._lent: list[int] = []  # all descriptors for `WriteSteps`
+        self._free_steps: list[WriteSteps] = []  # those that no engine uses
         self._is_writable = False
         if _OFD:
             self._open()
@@ -129,6 +144,27 @@ class FileLocks:
             self._writer = None
             self._writing.notify()
 
+    def borrow_steps(self, shared_memory: str) -> WriteSteps:
+        """Locks for one connection whose calls use no other method of this class. Return them with `return_steps`."""
+        with _registry:
+            if self._free_steps:
+                return self._free_steps.pop()
+            if not self._is_writable or not _has_locks(self._descriptors[0]):
+                return WriteSteps()
+            lent = self._lent
+            lent.append(os.open(self._path, os.O_RDWR | os.O_CLOEXEC))
+            lent.append(os.open(shared_memory, os.O_RDONLY | os.O_CLOEXEC))
+            file, index = lent[-2:]
+            return WriteSteps(
+                lock=(_step(file, "WRLCK", _WRITE_BYTE), _step(index, "RDLCK", _RECOVER_BYTE)),
+                unlock=(_step(index, "UNLCK", _RECOVER_BYTE), _step(file, "UNLCK", _WRITE_BYTE)),
+            )
+
+    def return_steps(self, steps: WriteSteps) -> None:
+        """The descriptors stay open for the next engine: closing them would drop SQLite's locks on the file."""
+        if steps.lock:
+            self._free_steps.append(steps)
+
     def unlock(self) -> None:
         """Allow SQLite to delete the log when it closes."""
         for descriptor, range_ in zip(self._descriptors, (_SHARED_RANGE, _IN_USE_BYTE), strict=False):
@@ -136,8 +172,10 @@ class FileLocks:
 
     def close(self) -> None:
         """Call only after SQLite has closed the file: closing drops its locks."""
-        while self._descriptors:
-            os.close(self._descriptors.pop())
+        self._free_steps.clear()
+        for descriptors in (self._descriptors, self._lent):
+            while descriptors:
+                os.close(descriptors.pop())
 
     def _wait_for(self, descriptor: int, kind: str, range_: _Range) -> None:
         """Poll, like the busy handler for SQLite's locks, because the kernel's wait has no timeout."""
@@ -165,6 +203,19 @@ def _lock(descriptor: int, kind: str, range_: _Range) -> bool:
             return True
         raise
     return True
+
+
+def _has_locks(descriptor: int) -> bool:
+    """Whether the file system supports these locks."""
+    try:
+        fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, _flock("UNLCK", _WRITE_BYTE))
+    except OSError:
+        return False
+    return True
+
+
+def _step(descriptor: int, kind: str, range_: _Range) -> _Step:
+    return fcntl.fcntl, descriptor, fcntl.F_OFD_SETLK, _flock(kind, range_)
 
 
 @cache

@@ -31,6 +31,7 @@ class OpenFile:
         self._clock, self._elapsed = clock, elapsed
         # Strings, because os.stat is called at every commit and converting a Path costs as much as the call.
         self._identities = [(name, *identity(name)) for name in (str(path), f"{real}-wal", f"{real}-shm")]
+        self.index = f"{real}-shm"  # the shared memory with the index of the log
         self.folder = str(path.parent)
         # A link can lead to another folder than the one that holds the log.
         self._has_one_folder = _FOLDERS_RECORD_CHANGES and not path.is_symlink() and path.parent.samefile(real.parent)
@@ -40,9 +41,16 @@ class OpenFile:
     def begin_write(self) -> None:
         """Exclude other engines. Raises StorageError, before anything is written, if the file is not at its path."""
         self._locks.begin_write(self)
+        try:
+            self.check_writable()
+        except StorageError:
+            self._locks.end_write()
+            raise
+
+    def check_writable(self) -> None:
+        """Call before a write."""
         problem = self.problem()
         if problem:
-            self._locks.end_write()
             raise StorageError(f"{problem}; nothing of this call was stored")
 
     def keep_index(self) -> None:

@@ -1,0 +1,110 @@
+"""A connection on which a caller adds a task in its own thread, without waiting for another one.
+
+CPython runs signal handlers and raises asynchronous exceptions (Ctrl-C, a time limit) between bytecodes. So nothing may
+be locked between two bytecodes: the code that was interrupted may never continue, and a signal handler that waits for
+another thread would wait for the interrupted code. Therefore one bytecode takes the locks, writes and releases the
+locks. `tuple(starmap(call, steps))` calls functions of C one after the other in C. The write is one statement, and so
+is its transaction. If a step raises, the first bytecodes of the handler release the locks: CPython does not interrupt
+between an exception, the beginning of its handler, and the end of the first call in it.
+
+No step may run Python code. The connection has no busy handler: a caller that finds a lock taken leaves its task to the
+thread of the engine's other connection.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from itertools import starmap
+from operator import call
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+import apsw
+
+from qo.engines.sqlite.file import connect
+from qo.engines.sqlite.file_locks import WriteSteps
+from qo.engines.sqlite.open_file import OpenFile
+from qo.errors import OutcomeUnknown
+from qo.model import NewTask, created
+from qo.sqlite_tables.driver_errors import to_qo_error
+from qo.sqlite_tables.header import VERSION
+from qo.sqlite_tables.rows import encode_list, new_row
+from qo.sqlite_tables.statements import SQL
+
+_ADD = SQL["add_directly"]
+_Steps = tuple[tuple[Any, ...], ...]  # functions of C and their arguments
+_CACHE_SIZE = -4000  # KiB of pages; adding a task touches few
+
+
+class DirectConnection:
+    def __init__(
+        self, path: Path, file: OpenFile, lock: Lock, file_locks: WriteSteps, notify: Callable[[], None]
+    ) -> None:
+        """`lock`: excludes the other threads that write for this engine."""
+        self._path, self._file, self._lock, self._notify = path, file, lock, notify
+        self.db = connect(path, waits_for_locks=False, create=False)
+        try:
+            self.db.execute(f"PRAGMA cache_size = {_CACHE_SIZE}")
+            self.db.execute("PRAGMA temp_store = memory")
+            self.db.execute(SQL["after_direct_add"])
+        except BaseException:
+            self.db.close()
+            raise
+        # A cursor of its own: creating one could start the garbage collector, and finalizers run Python code.
+        self._cursor = self.db.cursor()
+        self.file_locks = file_locks
+        unlock: _Steps = file_locks.unlock or ((int,), (int,))
+        self._unlock_index, self._unlock_file = (partial(function, *values) for function, *values in unlock)
+        self._before: _Steps = ((self.db.changes,), *file_locks.lock)  # `changes` raises if the connection is closed
+        self._after: _Steps = ((self.db.changes,), *file_locks.unlock)
+        self._changes_at = len(self._before) + 3  # the index of the last call of `changes` in the steps
+
+    def add(self, new: NewTask, now: float) -> bool:
+        """Add a task without an idempotency key. False: nothing was stored, and this path cannot store it.
+
+        Raises StorageError or OutcomeUnknown.
+        """
+        task = created(new, now)
+        needs = "[]" if task.needs == () else encode_list(task.needs)
+        row = task.id, *new_row(task, now), task.queue, task.type, needs, VERSION
+        self._file.check_writable()
+        if not self._write(row):
+            return False
+        self._file.check_committed()
+        self._notify()
+        return True
+
+    def _write(self, row: tuple[object, ...]) -> bool:
+        is_free = [True]  # empty while this call holds the locks
+        steps: _Steps = (
+            (self._lock.__enter__,),
+            (is_free.clear,),
+            *self._before,
+            (self._cursor.execute, _ADD, row),
+            *self._after,
+            (is_free.append, True),
+            (self._lock.release,),
+        )
+        try:
+            answers = tuple(starmap(call, steps))
+        except BaseException as error:
+            if is_free:  # an interrupt before or after the steps
+                raise
+            try:
+                self._unlock_index()
+            finally:
+                try:
+                    self._unlock_file()
+                finally:
+                    self._lock.release()
+            if isinstance(error, apsw.IOError):
+                # The log may hold the commit although the flush failed, and a crash could bring it back.
+                raise to_qo_error(self._path, error, OutcomeUnknown) from error
+            if isinstance(error, apsw.Error | OSError):  # SQLite has rolled back
+                return False
+            raise
+        return bool(answers[self._changes_at])
+
+    def close(self) -> None:
+        with self._lock:
+            self.db.close()

@@ -1,0 +1,162 @@
+"""An interrupt of plain code that submits (Ctrl-C, a time limit, a signal handler) leaves no lock and loses no task."""
+
+import dis
+import logging
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+
+from qo.client import Client
+from qo.engines.sqlite import SqliteEngine, direct_connection
+from qo.sync import SyncClient
+from qo.testing.samples import new, task_id
+from tests.engines.direct_writers import direct, opened, rows, write_locked
+
+
+class Interrupt(BaseException): ...
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "qo.db"
+
+
+_EVAL_POINTS = ("CALL", "RESUME", "JUMP_BACKWARD")
+
+
+class InterruptAt:
+    """Raises Interrupt at one of the points at which CPython runs signal handlers: after a call, and at the start of a
+    function. A call that raised has no such point.
+    """
+
+    def __init__(self, number: int) -> None:
+        self._left, self._previous = number, dict[FrameType, str]()
+
+    def __call__(self, frame: FrameType, event: str, _: object) -> Any:
+        if Path(frame.f_code.co_filename) != Path(direct_connection.__file__):
+            return None
+        frame.f_trace_opcodes, frame.f_trace_lines = True, False
+        if event == "opcode":
+            name = dis.opname[frame.f_code.co_code[frame.f_lasti]]
+            previous = self._previous.get(frame, "RESUME")
+            self._previous[frame] = name
+            if previous.startswith(_EVAL_POINTS) and name != "PUSH_EXC_INFO":
+                self._left -= 1
+                if self._left == 0:
+                    raise Interrupt
+        return self
+
+
+def _interrupted(number: int, add: Callable[[], object]) -> bool:
+    """Whether there is such a point."""
+    sys.settrace(InterruptAt(number))
+    try:
+        add()
+    except Interrupt:
+        return True
+    finally:
+        sys.settrace(None)
+    return False
+
+
+def test_an_interrupt_at_any_point_leaves_no_lock(path: Path) -> None:
+    with opened(path) as engine, opened(path) as other:
+        points = 0
+        while _interrupted(points + 1, partial(engine.add_directly, [new(points)])):
+            points += 1
+            assert other.add_directly([new(1000 + points)]) == [(task_id(1000 + points), True)]
+        assert points > 10
+        assert engine.add_directly([new("last")]) == [(task_id("last"), True)]
+    assert set(rows(path).values()) == {1}
+
+
+def test_an_interrupt_of_a_write_that_found_a_lock_leaves_none(path: Path) -> None:
+    with opened(path) as engine, direct(path) as (connection, lock):
+        points = 0
+        with write_locked(path):
+            while _interrupted(points + 1, partial(connection.add, new(points), 0.0)):
+                points += 1
+                assert not lock.locked()
+            assert points > 10
+            assert not connection.add(new("refused"), 0.0)
+        assert engine.add_directly([new("last")]) == [(task_id("last"), True)]
+    assert rows(path) == {task_id("first"): 1, task_id("last"): 1}
+
+
+def test_interrupts_by_signals_lose_nothing_and_repeat_nothing(path: Path) -> None:
+    """Up to two interrupts of each submit, at any moment."""
+    left = 0
+
+    def interrupt(_: int, frame: FrameType | None) -> None:
+        nonlocal left
+        while left and frame is not None:
+            if frame.f_code is SqliteEngine.add_directly.__code__:
+                left -= 1
+                raise Interrupt
+            frame = frame.f_back
+
+    with opened(path) as engine, opened(path) as other:
+        acknowledged, interrupted = list[int](), 0
+        previous = signal.signal(signal.SIGALRM, interrupt)
+        signal.setitimer(signal.ITIMER_REAL, 0.0007, 0.0007)
+        try:
+            for n in range(300):
+                left = 2
+                with suppress(Interrupt):
+                    engine.add_directly([new(n)])
+                    acknowledged.append(n)
+                interrupted += left < 2
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, previous)
+        assert interrupted > 10
+        assert engine.add_directly([new("one")]) == [(task_id("one"), True)]
+        assert other.add_directly([new("two")]) == [(task_id("two"), True)]
+    found = rows(path)
+    assert set(found.values()) == {1}
+    assert found.keys() >= {task_id(n) for n in acknowledged}
+
+
+def test_a_signal_handler_may_submit_to_every_client_of_the_file(path: Path) -> None:
+    handled = 0
+    with (
+        SyncClient(Client(SqliteEngine(path))) as client,
+        SyncClient(Client(SqliteEngine(path))) as other,
+        task_log_off(),
+    ):
+
+        def handle(*_: object) -> None:
+            nonlocal handled
+            for each in (client, other):
+                each.enqueue("t")
+            client.enqueue(f"new{handled}")  # through the event loop
+            handled += 1
+            signal.setitimer(signal.ITIMER_REAL, 0.005)
+
+        client.enqueue("t")
+        other.enqueue("t")
+        previous = signal.signal(signal.SIGALRM, handle)
+        try:
+            signal.setitimer(signal.ITIMER_REAL, 0.001)
+            while handled < 20:
+                client.enqueue("t")
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, previous)
+
+
+@contextmanager
+def task_log_off() -> Iterator[None]:
+    """A signal handler that interrupts a log call must not wait for a thread that logs."""
+    log = logging.getLogger("qo.tasks")
+    level = log.level
+    log.setLevel(logging.CRITICAL)
+    yield
+    log.setLevel(level)
