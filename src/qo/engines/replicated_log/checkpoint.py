@@ -18,13 +18,14 @@ from qo.backoff import Backoff
 from qo.bucket import NEW, Blob, Bucket
 from qo.buckets.own_writes import put_document
 from qo.checksum import check_seal, sealed
+from qo.engines.replicated_log.keys import checkpoint_key
 from qo.engines.retry import retry
 from qo.errors import Conflict, Refused, StorageError
 from qo.ids import new_token
 from qo.model import UNREADABLE
 
+KEPT_IMAGES = 2  # a damaged image has a predecessor, and a loader finishes before its image is deleted
 _KEPT_WRITE_IDS = 8  # other processes may write this often before a lost response is resolved
-_MAX_IMAGES = 2
 _MAX_READS = 3  # of a checkpoint that cannot be decoded: the response may be damaged, not the object
 _MAX_RACES = 50
 _FIRST_DELAY, _MAX_DELAY = 0.02, 1.0
@@ -64,7 +65,10 @@ class LogCheckpoint(Struct, frozen=True, kw_only=True):
         if any(known.seq == image.seq for known in self.images):
             return self
         newest_first = sorted((*self.images, image), key=lambda known: known.seq, reverse=True)
-        return replace(self, images=tuple(newest_first[:_MAX_IMAGES]))
+        return replace(self, images=tuple(newest_first[:KEPT_IMAGES]))
+
+    def without_image(self, token: str) -> "LogCheckpoint":
+        return replace(self, images=tuple(image for image in self.images if image.token != token))
 
 
 class StoredCheckpoint(NamedTuple):
@@ -76,7 +80,7 @@ class StoredCheckpoint(NamedTuple):
 class CheckpointStore:
     def __init__(self, bucket: Bucket, log: str, shard: int) -> None:
         self._bucket = bucket
-        self.key = f"log/{log}/{shard:02x}/checkpoint.json"
+        self.key = checkpoint_key(log, shard)
 
     async def create(self) -> None:
         """Write the checkpoint of a new shard. The creator of a log calls this before it writes `meta.json`."""

@@ -1,8 +1,7 @@
 """The engine port over one shard of a log."""
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 from qo.bucket import Bucket
 from qo.clock import Clock
@@ -15,8 +14,9 @@ from qo.engines.replicated_log.checkpoint import CheckpointStore
 from qo.engines.replicated_log.commits import LogCommits
 from qo.engines.replicated_log.keys import shard_prefix
 from qo.engines.replicated_log.live_replica import LiveReplica
+from qo.engines.replicated_log.log_maintenance import LogMaintenance
 from qo.engines.replicated_log.log_options import LogOptions
-from qo.engines.replicated_log.record_store import LogRecord, RecordStore
+from qo.engines.replicated_log.record_store import RecordStore
 from qo.engines.replicated_log.replica import Replica
 from qo.engines.replicated_log.runner import Runner
 from qo.engines.replicated_log.shard_inbox import ShardInbox
@@ -57,8 +57,9 @@ class LogShard(TableEngine):
         self._proof = proof = TailProof(options.trust, elapsed, wall)
         self._checkpoints = CheckpointStore(bucket, log, shard)
         self._records = RecordStore(bucket, log, shard, proof.reset)
-        self._live = LiveReplica(self._load, new_runner)
-        self._catch_up = CatchUp(self._records, self._live, proof, self._checkpoints, self._saw)
+        self._maintenance = LogMaintenance(bucket, log, shard, options, new_runner=new_runner)
+        self._live = LiveReplica(self._maintenance.load, new_runner)
+        self._catch_up = CatchUp(self._records, self._live, proof, self._checkpoints, self._maintenance.applied)
         self._inbox = ShardInbox(
             bucket,
             log,
@@ -79,13 +80,12 @@ class LogShard(TableEngine):
             proof=proof,
             catch_up=self._catch_up,
             inbox=self._inbox,
-            committed=self._saw,
+            committed=lambda record: self._maintenance.committed(record, self._live),
         )
         self._intervals = PollBackoff(first=_FIRST_POLL_INTERVAL)
         self._poller = ClaimPoller(clock, self._intervals)
         self._damage_log = DamageLog()
         self._hand_backs = HandBacks(self.apply)
-        self._background: set[asyncio.Task[None]] = set()
 
     async def open(self) -> None:
         """Nothing to do: the log was found, and the first call loads the replica."""
@@ -101,20 +101,8 @@ class LogShard(TableEngine):
         await self._commits.finish(_CLOSE_TIMEOUT)
         await self._inbox.finish()
         await self._catch_up.finish()
-        while self._background:
-            await asyncio.wait(self._background)
+        await self._maintenance.finish()
         await self._live.close()
-
-    async def _load(self) -> Replica:
-        return Replica(self._place)
-
-    def _saw(self, record: LogRecord) -> None:
-        """Called with each record that the replica has applied or committed."""
-
-    def _start(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._background.add(task)
-        task.add_done_callback(self._background.discard)
 
     # --- the tables
 
@@ -218,9 +206,11 @@ class LogShard(TableEngine):
         await self._commits.ask(lambda _: None)
 
     async def repair(self) -> int:
-        """Add all submissions, and forget producers that ended long ago."""
-        commits = await self._inbox.consume_all(self._commit_nothing)
-        return commits + await self._forget_producers(self._clock())
+        """Add all submissions, forget producers that ended long ago, compact the log and delete what is not needed."""
+        repairs = await self._inbox.consume_all(self._commit_nothing)
+        repairs += await self._forget_producers(self._clock())
+        await self._current(lambda _: None)
+        return repairs + await self._maintenance.repair(self._live)
 
     async def _forget_producers(self, now: float) -> int:
         idle = await self._inbox.idle_producers(await self._commits.ask(lambda table: old_producers(table, now)))

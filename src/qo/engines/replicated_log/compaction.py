@@ -1,0 +1,277 @@
+"""Merges records and writes images, so that a newcomer reads what has changed and not the whole history.
+
+Any process may do it at any time. Merged records have the names of their ranges and are create-only; two processes that
+merge the same range write objects of equal meaning, and the first one stays. An image is in use once the checkpoint
+names it.
+
+How the shard of a log uses a compactor:
+
+- after each record that its replica has committed or applied: `if compactor.saw(record) and the record is its own`,
+  start `compactor.end_block(record.header.last, pin)` in the background;
+- in `repair()`: `await compactor.repair(pin)`, then `await garbage.collect()`.
+
+`pin` takes the lock of the replica and returns `replica.pin()`. It is called only when an image is due.
+"""
+
+import logging
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from itertools import pairwise
+
+from qo.bucket import Bucket
+from qo.engines.parallel import in_parallel
+from qo.engines.replicated_log.checkpoint import CheckpointStore, LogCheckpoint, LogImage
+from qo.engines.replicated_log.frame import HEADER_SIZE, DamagedFrame, FrameFlags, FrameHeader
+from qo.engines.replicated_log.images import ImageParts
+from qo.engines.replicated_log.keys import NO_ID, FrameKind
+from qo.engines.replicated_log.log_damage import LogDamageNotes
+from qo.engines.replicated_log.merged_records import MergedRange, MergedRecords, block_of
+from qo.engines.replicated_log.record_store import DamagedRecord, LogRecord, RecordStore
+from qo.engines.replicated_log.replica import PinnedReplica
+from qo.engines.replicated_log.replica_file import ReplicaFile
+from qo.engines.replicated_log.runner import Runner, run_inline
+from qo.errors import Conflict
+from qo.ids import new_token
+from qo.sqlite_tables.patchsets import merge_patchsets
+
+log = logging.getLogger("qo.engines.replicated_log")
+
+BLOCK_SIZE = 64  # records
+IMAGE_THRESHOLD = 4 * 1024 * 1024  # stored bytes since the last image
+_IMAGE_SHARE = 0.5  # of the last image's size
+_USUAL_COMPRESSION = 8  # of patchsets: this process does not know the stored size of its own records
+_OVERDUE = 4.0  # times the bytes of a due image: nothing runs `repair`, so a writer makes the image
+_MAX_KEPT_BYTES = 4 * 1024 * 1024  # of patchsets that were seen and may be merged soon
+_MAX_MERGED_BYTES = 32 * 1024 * 1024  # raw; larger blocks are read as their parts
+_MAX_LEVEL = 4
+_MAX_READS = 32  # at once
+
+Pin = Callable[[], Awaitable[PinnedReplica]]
+
+
+class LogCompactor:
+    def __init__(
+        self,
+        bucket: Bucket,
+        log_id: str,
+        shard: int,
+        *,
+        writer: str = NO_ID,
+        runner: Runner = run_inline,
+        block_size: int = BLOCK_SIZE,
+        image_threshold: int = IMAGE_THRESHOLD,
+    ) -> None:
+        self._bucket, self._shard, self._writer, self._run = bucket, shard, writer, runner
+        self._block_size, self._image_threshold = block_size, image_threshold
+        self._checkpoints = CheckpointStore(bucket, log_id, shard)
+        self._images = ImageParts(bucket, log_id, shard, runner)
+        self._merged = MergedRecords(bucket, log_id, shard)
+        self._records = RecordStore(bucket, log_id, shard)
+        self._damage = LogDamageNotes(bucket, shard)
+        self._kept: OrderedDict[int, LogRecord] = OrderedDict()  # the last records seen, by number
+        self._kept_bytes = 0
+        self._volume: dict[int, int] = {}  # stored bytes of the records seen, by the end of their block
+        self._position = 0  # the last number seen
+        self._is_writing_image = False
+
+    # --- what the replica has seen
+
+    def saw(self, record: LogRecord) -> bool:
+        """Count a record that the replica contains now. Returns whether it is the last one of a block."""
+        header = record.header
+        block = block_of(header.last, self._block_size)
+        size = HEADER_SIZE + (header.stored_bytes or len(record.patchset) // _USUAL_COMPRESSION)
+        self._volume[block.last] = self._volume.get(block.last, 0) + size
+        self._position = max(self._position, header.last)
+        if header.kind is FrameKind.RECORD:
+            self._keep(record)
+        return header.kind is FrameKind.RECORD and header.last == block.last
+
+    def _keep(self, record: LogRecord) -> None:
+        self._kept[record.header.first] = record
+        self._kept_bytes += len(record.patchset)
+        while self._kept_bytes > _MAX_KEPT_BYTES or len(self._kept) > 2 * self._block_size:
+            _, oldest = self._kept.popitem(last=False)
+            self._kept_bytes -= len(oldest.patchset)
+
+    # --- merged records
+
+    async def end_block(self, seq: int, pin: Pin) -> None:
+        """Call in the process that wrote the last record of a block."""
+        await self.merge_block(1, seq)
+        if await self.is_image_due(_OVERDUE):
+            await self.write_image(pin)
+
+    async def merge_block(self, level: int, seq: int) -> bool:
+        """Merge the block that contains a number. Returns whether it is merged now; False if it cannot be."""
+        return await self._merge(block_of(seq, self._block_size, level), level)
+
+    async def _merge(self, block: MergedRange, level: int) -> bool:
+        try:
+            inputs = await (self._originals(block) if level == 1 else self._parts(block, level))
+        except (DamagedRecord, DamagedFrame) as error:
+            log.warning("records %d to %d were not merged: %s", block.first, block.last, error)
+            return False
+        if not inputs or not _are_mergeable(inputs, block):
+            return False
+        merged = await self._run(lambda: merge_records(inputs))
+        with suppress(Conflict):  # another process was faster; its object has the same effect
+            await self._merged.create(merged, self._run)
+        return True
+
+    async def _originals(self, block: MergedRange) -> list[LogRecord]:
+        missing = [seq for seq in range(block.first, block.last + 1) if seq not in self._kept]
+        kept = {seq: self._kept[seq] for seq in range(block.first, block.last + 1) if seq in self._kept}
+        read = await in_parallel(self._records.get, missing, max_concurrent=_MAX_READS) if missing else []
+        kept |= {record.header.first: record for record in read if record is not None}
+        return [kept[seq] for seq in sorted(kept)]
+
+    async def _parts(self, block: MergedRange, level: int) -> list[LogRecord]:
+        """The merged records of the level below."""
+        size = self._block_size ** (level - 1)
+        spans = [
+            block_of(start, self._block_size, level - 1)
+            for start in range(block.first // size * size, block.last, size)
+        ]
+        total, parts = 0, list[LogRecord]()
+        for at in range(0, len(spans), _MAX_READS):
+            for part in await in_parallel(self._merged.get, spans[at : at + _MAX_READS]):
+                if part is None:
+                    return []
+                parts.append(part)
+                total += len(part.patchset)
+            if total > _MAX_MERGED_BYTES:
+                return []
+        return parts
+
+    # --- images
+
+    async def is_image_due(self, factor: float = 1.0) -> bool:
+        return self._is_due(await self._checkpoints.read(), factor)
+
+    def _is_due(self, checkpoint: LogCheckpoint, factor: float = 1.0) -> bool:
+        newest = checkpoint.newest_image
+        since = newest.seq if newest else 0
+        self._volume = {last: size for last, size in self._volume.items() if last > since}
+        limit = max(self._image_threshold, _IMAGE_SHARE * newest.bytes if newest else 0)
+        return sum(self._volume.values()) > factor * limit
+
+    async def write_image(self, pin: Pin, *, instead_of: str = "") -> LogImage | None:
+        """Store the replica as it is, and add it to the checkpoint. None: there is one at this position already.
+
+        `instead_of` is the token of a damaged image, which is removed from the checkpoint.
+        """
+        if self._is_writing_image:
+            return None
+        self._is_writing_image = True
+        try:
+            return await self._write_image(pin, instead_of)
+        finally:
+            self._is_writing_image = False
+
+    async def _write_image(self, pin: Pin, instead_of: str) -> LogImage | None:
+        checkpoint = await self._checkpoints.read()
+        known = max((image.seq for image in checkpoint.images if image.token != instead_of), default=0)
+        pinned = await pin()
+        try:
+            if pinned.position.seq <= known:
+                return None
+            file = await self._run(lambda: ReplicaFile.create(pinned.size))
+            try:
+                image = await self._images.write(pinned, file.path, writer=self._writer)
+            finally:
+                file.remove()
+        finally:
+            await self._run(pinned.close)
+        await self._checkpoints.change(lambda current: current.without_image(instead_of).with_image(image))
+        log.info("wrote an image of %d bytes at record %d", image.bytes, image.seq)
+        return image
+
+    # --- repair
+
+    async def repair(self, pin: Pin) -> int:
+        """Write the image that is due, and merge what is not merged yet. Returns the number of objects written."""
+        written = await self._heal(pin)
+        checkpoint = await self._checkpoints.read()
+        if self._is_due(checkpoint) and await self.write_image(pin):
+            written += 1
+            checkpoint = await self._checkpoints.read()
+        return written + await self._merge_missing(checkpoint)
+
+    async def _heal(self, pin: Pin) -> int:
+        """Write an image beyond objects that are damaged, if the replica has what they contained."""
+        written = 0
+        for damage in await self._damage.reported():
+            images = (await self._checkpoints.read()).images
+            if any(image.seq >= damage.seq and image.token != damage.image_token for image in images):
+                await self._damage.healed(damage)
+            elif damage.seq <= self._position and await self.write_image(pin, instead_of=damage.image_token):
+                log.warning("%s is damaged; an image replaces it, so no process needs it any more", damage.key)
+                await self._damage.healed(damage)
+                written += 1
+        return written
+
+    async def _merge_missing(self, checkpoint: LogCheckpoint) -> int:
+        oldest = checkpoint.images[-1].seq if checkpoint.images else 0
+        stored = set(await self._merged.ranges(oldest))
+        written = 0
+        for merged, level in self._wanted(checkpoint, oldest):
+            has_inputs = merged.first >= checkpoint.floor or level > 1
+            if has_inputs and merged not in stored and await self._merge(merged, level):
+                stored.add(merged)
+                written += 1
+        return written
+
+    def _wanted(self, checkpoint: LogCheckpoint, oldest: int) -> list[tuple[MergedRange, int]]:
+        """The ranges after the older image, the lower levels first, and those from an image to the end of its block."""
+        wanted = [
+            (MergedRange(image.seq + 1, block_of(image.seq + 1, self._block_size).last), 1)
+            for image in checkpoint.images
+        ]
+        for level in range(1, _MAX_LEVEL + 1):
+            width = self._block_size**level
+            start = block_of(oldest + 1, self._block_size, level)
+            first = start if start.first > oldest else block_of(start.last + 1, self._block_size, level)
+            for begin in range(first.last - width + 1, self._position, width):
+                block = block_of(begin, self._block_size, level)
+                wanted.append((block, level))
+        return [(merged, level) for merged, level in dict.fromkeys(wanted) if merged.last <= self._position]
+
+
+def merge_records(records: Sequence[LogRecord]) -> LogRecord:
+    """One record with the effect of consecutive ones."""
+    first, last = records[0].header, records[-1].header
+    flags = FrameFlags.NONE
+    for record in records:
+        flags |= record.header.flags
+    header = FrameHeader(
+        FrameKind.MERGED,
+        first.shard,
+        first.first,
+        last.last,
+        new_token(),
+        previous=first.previous,
+        last_id=last.last_id,
+        at=last.at,
+        writer=last.writer,
+        schema=last.schema,
+        schema_since=max(record.header.schema_since for record in records),
+        flags=flags,
+    )
+    return LogRecord(header, merge_patchsets(record.patchset for record in records))
+
+
+def _are_mergeable(records: Sequence[LogRecord], block: MergedRange) -> bool:
+    """Whether they are the whole block without a gap, and one schema can apply them."""
+    if records[0].header.first != block.first or records[-1].header.last != block.last:
+        return False
+    if sum(len(record.patchset) for record in records) > _MAX_MERGED_BYTES:
+        return False
+    if any(FrameFlags.SCHEMA_STEP in record.header.flags for record in records):
+        return False
+    is_chain = all(
+        after.header.first == before.header.last + 1 and after.header.previous == before.header.last_id
+        for before, after in pairwise(records)
+    )
+    return is_chain and len({record.header.schema for record in records}) == 1

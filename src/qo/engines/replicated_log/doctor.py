@@ -1,0 +1,325 @@
+"""`qo doctor` for the layout `log`: verifies a log from end to end. It only reads.
+
+The chain of records, each merged record against its records, and each image against a replay from an earlier state.
+"""
+
+import hashlib
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from itertools import pairwise
+from typing import Any
+
+import apsw
+
+from qo.bucket import Bucket
+from qo.engines.parallel import in_parallel
+from qo.engines.replicated_log.checkpoint import CheckpointStore, LogCheckpoint, LogImage, StoredCheckpoint
+from qo.engines.replicated_log.compaction import merge_records
+from qo.engines.replicated_log.frame import DamagedFrame
+from qo.engines.replicated_log.images import DamagedImage, ImageParts
+from qo.engines.replicated_log.keys import (
+    NO_ID,
+    images_prefix,
+    parse_key,
+    records_prefix,
+    shard_prefix,
+    submissions_prefix,
+)
+from qo.engines.replicated_log.log_meta import LogMeta, read_meta
+from qo.engines.replicated_log.merged_records import MergedRange, MergedRecords, chosen
+from qo.engines.replicated_log.record_store import DamagedRecord, LogRecord, RecordStore
+from qo.engines.replicated_log.replica import LogPosition, Replica, UnappliableRecord
+from qo.engines.replicated_log.replica_file import ReplicaFile
+from qo.engines.replicated_log.runner import run_inline
+from qo.engines.replicated_log.stored_frames import get_frame
+from qo.errors import StorageError
+from qo.findings import Finding
+from qo.sqlite_tables.patchsets import RECORDED
+
+_FULL = "QO_DOCTOR_FULL"  # environment variable: verify everything, however large
+_MAX_IMAGE_BYTES = 64 * 1024 * 1024  # stored; of larger images only the newest is loaded
+_MAX_RECORDS = 20_000
+_MAX_SUBMISSIONS = 1_000
+_MAX_NAMED = 5
+_MAX_READS = 32
+_RESTORE = (
+    "restore an older version of these objects, or keep one of the running workers alive: it writes a new image at its"
+    " next repair"
+)
+
+
+async def examine_log(bucket: Bucket) -> list[Finding]:
+    """One finding for each kind of object. Set QO_DOCTOR_FULL=1 to verify a large log completely."""
+    try:
+        meta = await read_meta(bucket)
+        if meta is None:
+            return [Finding("log", True, "there is no log yet; the first task creates it")]
+        findings: list[Finding] = []
+        for shard in range(meta.shards):
+            findings += await _ShardExamination(bucket, meta, shard).run()
+    except StorageError as error:
+        return [Finding("log", False, str(error))]
+    return findings
+
+
+class _ShardExamination:
+    def __init__(self, bucket: Bucket, meta: LogMeta, shard: int) -> None:
+        self._bucket, self._meta, self._shard = bucket, meta, shard
+        self._where = f" of shard {shard}" if meta.shards > 1 else ""
+        self._is_full = bool(os.environ.get(_FULL))
+        self._place = shard_prefix(meta.id, shard)
+        self._images = ImageParts(bucket, meta.id, shard, run_inline)
+        self._merged = MergedRecords(bucket, meta.id, shard)
+        self._store = RecordStore(bucket, meta.id, shard)
+        self._records: dict[int, LogRecord] = {}  # those that could be read
+
+    async def run(self) -> list[Finding]:
+        stored = await CheckpointStore(self._bucket, self._meta.id, self._shard).load()
+        numbers = await self._numbers()
+        return [
+            self._summary(stored, numbers),
+            await self._examine_records(stored.checkpoint, numbers),
+            await self._examine_merged(),
+            await self._examine_images(stored.checkpoint),
+            await self._examine_submissions(),
+            await self._examine_garbage(stored.checkpoint, numbers),
+        ]
+
+    async def _numbers(self) -> list[int]:
+        keys = [key async for key in self._bucket.keys(records_prefix(self._meta.id, self._shard))]
+        return [name.first for name in map(parse_key, keys) if name is not None]
+
+    def _summary(self, stored: StoredCheckpoint, numbers: list[int]) -> Finding:
+        image = stored.checkpoint.newest_image
+        last = max([*numbers, image.seq if image else 0])
+        about = f"format {self._meta.format}, {self._meta.shards} shard(s), record {last:,}"
+        if image is None:
+            return Finding("log", True, f"{about}; no image yet{self._where}")
+        return Finding(
+            "log", True, f"{about}; the newest image is at record {image.seq:,}, with {image.bytes / 1e6:,.1f} MB"
+        )
+
+    # --- records
+
+    async def _examine_records(self, checkpoint: LogCheckpoint, numbers: list[int]) -> Finding:
+        name = f"records{self._where}"
+        valid = [number for number in numbers if number >= checkpoint.floor]
+        examined = valid if self._is_full else valid[-_MAX_RECORDS:]
+        damaged = [
+            f"{self._store.key(after - 1)} is missing" for before, after in pairwise(valid) if after > before + 1
+        ]
+        if valid and valid[0] > checkpoint.floor:
+            damaged.append(f"{self._store.key(checkpoint.floor)} is missing")
+        for at in range(0, len(examined), _MAX_READS):
+            for found in await in_parallel(self._read, examined[at : at + _MAX_READS]):
+                damaged += [found] if isinstance(found, str) else self._broken_chain(found)
+        if damaged:
+            return Finding(name, False, f"{_named(damaged)}; {_RESTORE}")
+        kept = "" if len(examined) == len(valid) else f"; {len(valid) - len(examined):,} older ones: set {_FULL}=1"
+        return Finding(name, True, f"{len(examined):,} records can be read and follow each other{kept}")
+
+    async def _read(self, seq: int) -> LogRecord | str:
+        try:
+            record = await self._store.get(seq)
+        except DamagedRecord as error:
+            return str(error.__cause__ or error)
+        return record or f"{self._store.key(seq)} was deleted meanwhile"
+
+    def _broken_chain(self, record: LogRecord) -> list[str]:
+        seq = record.header.first
+        self._records[seq] = record
+        before = self._records.get(seq - 1)
+        previous = NO_ID if seq == 1 else before and before.header.id
+        if previous is None or previous == record.header.previous:
+            return []
+        return [f"{self._store.key(seq)} does not follow the record before it"]
+
+    # --- merged records
+
+    async def _examine_merged(self) -> Finding:
+        name, damaged, compared = f"merged{self._where}", list[str](), 0
+        ranges = await self._merged.ranges()
+        for merged in ranges:
+            problem = await self._examine_range(merged)
+            compared += problem is None
+            damaged += [problem] if problem else []
+        if damaged:
+            return Finding(
+                name, False, f"{_named(damaged)}; delete these objects if their records exist, or {_RESTORE}"
+            )
+        return Finding(name, True, f"{len(ranges):,} merged records can be read; {compared:,} equal their records")
+
+    async def _examine_range(self, merged: MergedRange) -> str | None:
+        """A problem, None if the range equals its records, or an empty text if they do not exist any more."""
+        key = self._merged.key(merged)
+        try:
+            found = await self._merged.get(merged)
+        except DamagedFrame as error:
+            return str(error)
+        if found is None:
+            return ""
+        records = [self._records[seq] for seq in range(merged.first, merged.last + 1) if seq in self._records]
+        if len(records) < merged.size:
+            return ""
+        expected = merge_records(records)
+        is_same = (
+            found.header.previous == expected.header.previous
+            and found.header.last_id == expected.header.last_id
+            and found.header.flags == expected.header.flags
+            and _changes(found.patchset) == _changes(expected.patchset)
+        )
+        return None if is_same else f"{key} does not equal the records that it replaces"
+
+    # --- images
+
+    async def _examine_images(self, checkpoint: LogCheckpoint) -> Finding:
+        name = f"images{self._where}"
+        images = checkpoint.images
+        if not images:
+            return Finding(name, True, "there is no image yet; a monitor writes one when the log has grown")
+        is_large = images[0].bytes > _MAX_IMAGE_BYTES and not self._is_full
+        damaged: list[str] = []
+        compared = 0
+        for image in images[:1] if is_large else images:
+            try:
+                async with self._loaded(image) as replica:
+                    is_newest, digest = image is images[0], "" if is_large else _digest(replica)
+                    if is_newest:
+                        await self._replay(replica, checkpoint.floor, None)
+            except (DamagedImage, UnappliableRecord) as error:
+                damaged.append(str(error))
+                continue
+            expected = None if is_large else await self._replayed(checkpoint, image)
+            compared += expected is not None
+            if expected not in (None, digest):
+                damaged.append(f"{self._images.key(image, 0)} and the parts after it do not equal a replay of the log")
+        if damaged:
+            return Finding(name, False, f"{_named(damaged)}; {_RESTORE}")
+        detail = f"{len(images)} images can be loaded; {compared} equal a replay of the log"
+        if is_large:
+            detail = (
+                f"the newest image can be loaded, and the records after it apply; set {_FULL}=1 to verify the other"
+            )
+        return Finding(name, True, detail)
+
+    @asynccontextmanager
+    async def _loaded(self, image: LogImage | None) -> AsyncIterator[Replica]:
+        """A replica from an image, or an empty one."""
+        if image is None:
+            replica = Replica(self._place)
+        else:
+            file = ReplicaFile.create(image.raw_bytes)
+            try:
+                await self._images.read(image, file.path, lambda _: None)
+                replica = Replica(self._place, file, LogPosition(image.seq, image.id))
+            except BaseException:
+                file.remove()
+                raise
+        try:
+            yield replica
+        finally:
+            replica.close()
+
+    async def _replayed(self, checkpoint: LogCheckpoint, image: LogImage) -> str | None:
+        """The digest at an image's number, from an earlier image or the empty tables. None: neither exists any more."""
+        earlier = [older for older in checkpoint.images if older.seq < image.seq]
+        if not earlier and checkpoint.floor > 1:
+            return None
+        try:
+            async with self._loaded(earlier[0] if earlier else None) as replica:
+                await self._replay(replica, checkpoint.floor, image.seq)
+                return _digest(replica) if replica.position.seq == image.seq else None
+        except (DamagedImage, UnappliableRecord):
+            return None  # reported for the earlier image, or as a record
+
+    async def _replay(self, replica: Replica, floor: int, end: int | None) -> None:
+        """Apply what follows up to `end`: merged records while the originals are deleted, then records."""
+        for merged in chosen(replica.position.seq, await self._merged.ranges(replica.position.seq)):
+            if merged.first >= floor or (end is not None and merged.last > end):
+                break
+            if (block := await self._merged.get(merged)) is not None:
+                replica.apply(block)
+        while (record := await self._record(replica.position.seq + 1)) and (end is None or record.header.first <= end):
+            replica.apply(record)
+
+    async def _record(self, seq: int) -> LogRecord | None:
+        if seq in self._records:
+            return self._records[seq]
+        found = await self._read(seq)
+        return None if isinstance(found, str) else found
+
+    # --- submissions and garbage
+
+    async def _examine_submissions(self) -> Finding:
+        name = f"submissions{self._where}"
+        keys = [key async for key in self._bucket.keys(submissions_prefix(self._meta.id, self._shard))]
+        damaged: list[str] = []
+        oldest = self._bucket.now()
+        for key in keys[:_MAX_SUBMISSIONS]:
+            try:
+                frame = await get_frame(self._bucket, key)
+            except DamagedFrame as error:
+                damaged.append(str(error))
+            else:
+                oldest = min(oldest, frame.written_at) if frame else oldest
+        if damaged:
+            return Finding(name, False, f"{_named(damaged)}; submit these tasks again, then delete the objects")
+        if not keys:
+            return Finding(name, True, "no submission waits")
+        age = self._bucket.now() - oldest
+        return Finding(name, True, f"{len(keys):,} submissions wait for a worker, the oldest for {age:,.0f} s")
+
+    async def _examine_garbage(self, checkpoint: LogCheckpoint, numbers: list[int]) -> Finding:
+        name = f"garbage{self._where}"
+        named = {(image.seq, image.token) for image in checkpoint.images}
+        keys = [key async for key in self._bucket.keys(images_prefix(self._meta.id, self._shard))]
+        parts = [found for found in map(parse_key, keys) if found and (found.first, found.token) not in named]
+        below = [number for number in numbers if number < checkpoint.floor]
+        if not parts and not below:
+            return Finding(name, True, "there is nothing to delete")
+        return Finding(
+            name,
+            True,
+            f"a monitor deletes {len(below):,} old records, and {len(parts):,} parts of old images after a day",
+        )
+
+
+def _named(problems: list[str]) -> str:
+    return "; ".join(problems[:_MAX_NAMED]) + (
+        f"; and {len(problems) - _MAX_NAMED} more" if len(problems) > _MAX_NAMED else ""
+    )
+
+
+def _changes(patchset: bytes) -> dict[tuple[Any, ...], tuple[str, Any]]:
+    """The changes of a patchset by table and key, independent of their order."""
+    changes: dict[tuple[Any, ...], tuple[str, Any]] = {}
+    for change in apsw.Changeset.iter(patchset):
+        values = change.old or change.new or ()
+        key = (change.name, *(values[column] for column in sorted(change.pk_columns)))
+        changes[key] = change.op, change.new
+    return changes
+
+
+def _digest(replica: Replica) -> str:
+    """A digest of the replicated rows, which is equal for equal tables."""
+    file = ReplicaFile.create(replica.size)
+    try:
+        replica.copy_to(file.path)
+        db = apsw.Connection(str(file.path))
+        try:
+            return _digest_rows(db)
+        finally:
+            db.close()
+    finally:
+        file.remove()
+
+
+def _digest_rows(db: apsw.Connection) -> str:
+    digest = hashlib.sha256()
+    for table in RECORDED:
+        columns = db.execute("SELECT name FROM pragma_table_info(?) WHERE pk ORDER BY pk", (table,))
+        key = ", ".join(name for (name,) in columns)
+        for row in db.execute(f"SELECT * FROM {table} ORDER BY {key}"):  # noqa: S608 - our own names
+            digest.update(repr(row).encode())
+    return digest.hexdigest()

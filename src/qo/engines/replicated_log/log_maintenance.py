@@ -1,0 +1,80 @@
+"""The maintenance of one shard by a process that uses it: loading, merging, images, and the removal of garbage."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from qo.bucket import Bucket
+from qo.engines.replicated_log.compaction import LogCompactor
+from qo.engines.replicated_log.garbage import LogGarbage
+from qo.engines.replicated_log.live_replica import LiveReplica
+from qo.engines.replicated_log.loader import load_replica
+from qo.engines.replicated_log.log_options import LogOptions
+from qo.engines.replicated_log.record_store import LogRecord
+from qo.engines.replicated_log.replica import PinnedReplica, Replica
+from qo.engines.replicated_log.runner import Runner
+from qo.errors import QoError
+
+log = logging.getLogger("qo.engines.replicated_log")
+
+
+class LogMaintenance:
+    """`load` loads the replica. `applied` and `committed` are called with every record that the replica contains."""
+
+    def __init__(
+        self, bucket: Bucket, log_id: str, shard: int, options: LogOptions, *, new_runner: Callable[[], Runner]
+    ) -> None:
+        self._bucket, self._log, self._shard = bucket, log_id, shard
+        self._run = new_runner()  # its own one: the replica is used while an image is compressed
+        self._compactor = LogCompactor(
+            bucket,
+            log_id,
+            shard,
+            runner=self._run,
+            block_size=options.block_size,
+            image_threshold=options.image_threshold,
+        )
+        self._garbage = LogGarbage(
+            bucket, log_id, shard, min_record_age=options.min_record_age, min_step=options.block_size
+        )
+        self._background: set[asyncio.Task[None]] = set()
+
+    async def load(self) -> Replica:
+        return await load_replica(self._bucket, self._log, self._shard, runner=self._run, saw=self._compactor.saw)
+
+    def applied(self, record: LogRecord) -> None:
+        self._compactor.saw(record)
+
+    def committed(self, record: LogRecord, live: LiveReplica) -> None:
+        """The process that completes a block merges it, so that no election is needed."""
+        if self._compactor.saw(record):
+            self._start(self._compactor.end_block(record.header.last, lambda: _pin(live)))
+
+    async def repair(self, live: LiveReplica) -> int:
+        """Merge, write the image that is due, and delete garbage. The replica is open. Returns what was done."""
+        return await self._compactor.repair(lambda: _pin(live)) + await self._garbage.collect()
+
+    async def finish(self) -> None:
+        """Wait for the work in the background. The replica must still be open."""
+        while self._background:
+            await asyncio.wait(self._background)
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(_logged(work))
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+
+
+async def _pin(live: LiveReplica) -> PinnedReplica:
+    async with live.lock:
+        return await live.write(lambda replica: replica.pin())
+
+
+async def _logged(work: Coroutine[Any, Any, None]) -> None:
+    try:
+        await work
+    except QoError as error:
+        log.warning("records were not merged; the next repair does it: %s", error)
+    except Exception:
+        log.exception("records were not merged")

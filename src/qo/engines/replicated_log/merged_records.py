@@ -1,0 +1,70 @@
+"""Merged records: one object with the effect of a range of records, for newcomers and replicas that are far behind.
+
+A block of level k is an aligned range of `size ** k` numbers; the first one begins with number 1. The compactor also
+writes the range from an image to the end of its block.
+"""
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from qo.bucket import Bucket
+from qo.engines.replicated_log.keys import merged_key, merged_prefix, parse_key
+from qo.engines.replicated_log.record_store import LogRecord
+from qo.engines.replicated_log.runner import Runner, run_inline
+from qo.engines.replicated_log.stored_frames import create_frame, get_frame
+from qo.engines.retry import retry
+
+
+class MergedRange(NamedTuple):
+    first: int
+    last: int
+
+    @property
+    def size(self) -> int:
+        return self.last - self.first + 1
+
+
+def block_of(seq: int, size: int, level: int = 1) -> MergedRange:
+    """The block that contains a number."""
+    width: int = size**level
+    start = seq // width * width
+    return MergedRange(max(1, start), start + width - 1)
+
+
+def chosen(position: int, ranges: Iterable[MergedRange]) -> list[MergedRange]:
+    """The ranges to apply in this order after `position`, each as long as possible."""
+    longest: dict[int, int] = {}
+    for first, last in ranges:
+        longest[first] = max(last, longest.get(first, 0))
+    path: list[MergedRange] = []
+    while (last := longest.get(position + 1, 0)) > position:
+        path.append(MergedRange(position + 1, last))
+        position = last
+    return path
+
+
+class MergedRecords:
+    def __init__(self, bucket: Bucket, log: str, shard: int) -> None:
+        self._bucket, self._log, self._shard = bucket, log, shard
+
+    def key(self, merged: MergedRange) -> str:
+        return merged_key(self._log, self._shard, merged.first, merged.last)
+
+    async def ranges(self, after: int = 0) -> list[MergedRange]:
+        """The stored ranges that begin after a number."""
+        return await retry(lambda: self._list(after))
+
+    async def _list(self, after: int) -> list[MergedRange]:
+        prefix = merged_prefix(self._log, self._shard)
+        names = [parse_key(key) async for key in self._bucket.keys(prefix, after=f"{prefix}{after + 1:016x}")]
+        return [MergedRange(name.first, name.last) for name in names if name is not None and name.last is not None]
+
+    async def get(self, merged: MergedRange) -> LogRecord | None:
+        """None if it does not exist. Raises DamagedFrame."""
+        frame = await get_frame(self._bucket, self.key(merged))
+        return frame and LogRecord(frame.header, frame.body)
+
+    async def create(self, record: LogRecord, run: Runner = run_inline) -> None:
+        """Raises Conflict if the range is merged already."""
+        header = record.header
+        await create_frame(self._bucket, self.key(MergedRange(header.first, header.last)), header, record.patchset, run)
