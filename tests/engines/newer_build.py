@@ -2,13 +2,14 @@
 
 import json
 from abc import ABC, abstractmethod
+from importlib.resources import files
 from typing import Any
 
 import apsw
 import psycopg
 from redis import Redis
 
-from qo.bucket import ANY, Bucket
+from qo.bucket import ANY, Blob, Bucket
 from qo.buckets import open_bucket
 from qo.engine import Engine
 from qo.engines.large_values import LargeValuesEngine
@@ -18,7 +19,16 @@ from qo.engines.one_object import record as one_object
 from qo.engines.postgres.statements import VERSION as POSTGRES_VERSION
 from qo.engines.redis.scripts import FORMAT
 from qo.engines.redis.task_fields import Description
+from qo.engines.replicated_log.engine import FORMAT_CHECK_INTERVAL, ReplicatedLogEngine
+from qo.engines.replicated_log.frame import FrameFlags, FrameHeader
+from qo.engines.replicated_log.keys import META, NO_ID, FrameKind
+from qo.engines.replicated_log.record_store import LogRecord, RecordStore
+from qo.engines.replicated_log.replica import FIRST_SCHEMA, LogPosition
+from qo.engines.replicated_log.schema_steps import SchemaStep
+from qo.engines.replicated_log.schema_upgrade import append_step
+from qo.ids import new_token
 from qo.sqlite_tables.header import VERSION
+from qo.sqlite_tables.schema import migrate
 
 QO = "9.9.0"  # the version of that build
 
@@ -186,6 +196,60 @@ class NewerSqliteObject(NewerBuild):
         db = apsw.Connection(":memory:")
         db.deserialize("main", blob.data)
         return db
+
+    def _bucket(self) -> Bucket:
+        return open_bucket(self.url.partition("?")[0])
+
+
+class NewerLog(NewerBuild):
+    """Appends a step of the schema, and a record that fills the new columns."""
+
+    def forget_checks(self, engine: Engine) -> None:
+        below = engine.engine if isinstance(engine, LargeValuesEngine) else engine
+        assert isinstance(below, ReplicatedLogEngine)
+        below.format_checked_at -= FORMAT_CHECK_INTERVAL
+
+    async def upgrade(self, *, is_additive: bool) -> None:
+        since = VERSION if is_additive else VERSION + 1
+        columns = tuple((table, "extra", "TEXT", "x") for table in _COLUMNS)
+        step = SchemaStep(number=VERSION + 1, since=since, qo=QO, columns=columns)
+        db, records, position = await self._replay()
+        await append_step(records, position, step)
+        db, records, position = await self._replay()
+        session = apsw.Session(db, "main")
+        for table in _COLUMNS:
+            session.attach(table)
+            db.execute(f"UPDATE {table} SET extra = 'kept'")
+        seq, own_id = position.seq + 1, new_token()
+        header = FrameHeader(
+            FrameKind.RECORD, 0, seq, seq, own_id, position.id, own_id, schema=VERSION + 1, schema_since=since
+        )
+        await records.append(LogRecord(header, session.patchset()))
+
+    async def unknown(self) -> list[Any]:
+        db, _, _ = await self._replay()
+        return NewerSqlite.kept(db)
+
+    async def _replay(self) -> tuple[apsw.Connection, RecordStore, LogPosition]:
+        """The tables that the records describe, as the newer build sees them."""
+        meta = json.loads((await self._get(META)).data)
+        records = RecordStore(self._bucket(), meta["id"], 0)
+        db, position = apsw.Connection(":memory:"), LogPosition(0, NO_ID)
+        migrate(db, "a replica", FIRST_SCHEMA)
+        db.execute(files("qo.engines.replicated_log").joinpath("replica_schema.sql").read_text())
+        while record := await records.get(position.seq + 1):
+            if FrameFlags.SCHEMA_STEP in record.header.flags:
+                for table, name, kind, default in json.loads(record.patchset)["columns"]:
+                    db.execute(f"ALTER TABLE {table} ADD COLUMN {name} {kind} DEFAULT '{default}'")
+            else:
+                apsw.Changeset.apply(record.patchset, db)
+            position = LogPosition(record.header.last, record.header.id)
+        return db, records, position
+
+    async def _get(self, key: str) -> Blob:
+        blob = await self._bucket().get(key)
+        assert blob is not None
+        return blob
 
     def _bucket(self) -> Bucket:
         return open_bucket(self.url.partition("?")[0])

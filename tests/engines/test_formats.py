@@ -28,6 +28,7 @@ from tests.engines import fast_time
 from tests.engines.damage import damage
 from tests.engines.newer_build import (
     NewerBuild,
+    NewerLog,
     NewerOne,
     NewerPostgres,
     NewerRedis,
@@ -41,7 +42,7 @@ from tests.servers.redis import Server
 __all__ = ["url"]  # a fixture
 
 
-@pytest.fixture(params=["sqlite", "postgres", "redis", "tasks", "one", "sqlite in a bucket"])
+@pytest.fixture(params=["sqlite", "postgres", "redis", "tasks", "one", "sqlite in a bucket", "log"])
 def newer(request: pytest.FixtureRequest, tmp_path: Path) -> NewerBuild:
     """A store and the build that upgrades it."""
     match request.param:
@@ -58,6 +59,8 @@ def newer(request: pytest.FixtureRequest, tmp_path: Path) -> NewerBuild:
             return NewerTasks(f"file://{tmp_path}/bucket")
         case "one":
             return NewerOne(f"file://{tmp_path}/bucket?layout=one")
+        case "log":
+            return NewerLog(f"file://{tmp_path}/bucket?layout=log")
         case _:
             return NewerSqliteObject(f"file://{tmp_path}/bucket?layout=sqlite")
 

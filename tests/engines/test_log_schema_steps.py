@@ -1,5 +1,6 @@
 """Steps of the schema in a log: replicas change their tables at the same position."""
 
+import asyncio
 from collections.abc import Callable
 from importlib.resources import files
 from pathlib import Path
@@ -7,18 +8,23 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from qo.bucket import Blob
+from qo.buckets.memory import MemoryBucket
 from qo.engines.replicated_log import replica as replica_module
-from qo.engines.replicated_log.frame import FrameFlags
+from qo.engines.replicated_log.engine import ReplicatedLogEngine
+from qo.engines.replicated_log.frame import FrameFlags, decode_frame
+from qo.engines.replicated_log.log_meta import create_log, read_meta, record_schema
 from qo.engines.replicated_log.record_store import LogRecord
 from qo.engines.replicated_log.replica import FIRST_SCHEMA, LogPosition, Replica, UnappliableRecord
 from qo.engines.replicated_log.replica_file import ReplicaFile
 from qo.engines.replicated_log.schema_steps import AddedTable, SchemaStep, encode_step, next_step
 from qo.errors import NewerFormat, StorageError
-from qo.model import complete
+from qo.formats import format_of
+from qo.model import Filter, complete
 from qo.sqlite_tables.damage import BadRow
 from qo.sqlite_tables.header import ADDITIVE, VERSION
 from qo.sqlite_tables.table import SqliteTable
-from qo.testing.samples import claim_request, task_id
+from qo.testing.samples import claim_request, new, task_id
 from tests.engines.log_replicas import add, found, open_replica, record_of, replica, rows, temp, write
 from tests.sqlite_tables.replicas import TableCall
 
@@ -167,3 +173,29 @@ def test_positions_continue_after_a_step(replica: Replica) -> None:
     record = step_record(replica, NEWER)
     replica.apply(record)
     assert replica.position == LogPosition(2, record.header.id)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+async def test_engines_of_a_newer_build_upgrade_a_log_together(monkeypatch: pytest.MonkeyPatch, *, fails: bool) -> None:
+    monkeypatch.setattr(replica_module, "FIRST_SCHEMA", 5)
+    bucket = MemoryBucket()
+    engines = [ReplicatedLogEngine(bucket) for _ in range(3)]
+    if fails:  # the process ends after the meta object was changed, before its step is a record
+        meta = await create_log(bucket, 1, 1.0)
+        step = next_step(5)
+        assert step is not None
+        await record_schema(bucket, step)
+        assert (await read_meta(bucket) or meta).schema == step.number
+    await asyncio.gather(*(engine.add([new(n)]) for n, engine in enumerate(engines)))
+    for engine in engines:
+        assert len(await engine.find(Filter(), limit=9)) == 3
+        await engine.close()
+    keys = [key async for key in bucket.keys("log/") if "/records/" in key]
+    frames = [decode_frame(key, (await bucket.get(key) or Blob(b"", "", 0.0)).data) for key in keys]
+    steps = [header.schema for header, _ in frames if FrameFlags.SCHEMA_STEP in header.flags]
+    assert steps == list(range(6, VERSION + 1)), "each step is one record"
+    found = await read_meta(bucket)
+    assert found is not None and (found.schema, found.schema_since) == (
+        VERSION,
+        format_of(VERSION, additive=ADDITIVE).since,
+    )

@@ -8,6 +8,7 @@ from qo.engines.replicated_log.checkpoint import CheckpointStore
 from qo.engines.replicated_log.live_replica import LiveReplica
 from qo.engines.replicated_log.record_store import DamagedRecord, LogRecord, RecordStore
 from qo.engines.replicated_log.replica import Replica, UnappliableRecord
+from qo.engines.replicated_log.schema_upgrade import append_step
 from qo.engines.replicated_log.shared_runs import SharedRuns
 from qo.engines.replicated_log.tail_proof import TailProof
 
@@ -79,7 +80,10 @@ class CatchUp:
             await self._apply(records)
             if len(records) < window:
                 self._proof.proved(start)
-                return
+                step = self._live.replica.upgrade() if self._live.is_open else None
+                if step is None:
+                    return
+                await append_step(self._records, self._live.position, step)
             window = min(2 * window, _MAX_WINDOW)
 
     async def check_floor(self, seq: int) -> None:

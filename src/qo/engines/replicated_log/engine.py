@@ -21,6 +21,7 @@ from qo.errors import InvalidSetting, StorageError
 from qo.model import Added, Change, ClaimRequest, Counts, Event, Filter, NewTask, Note, Task, check_distinct, page_start
 
 _MAX_BATCH_TASKS, _MAX_BATCH_BYTES = 4_000, 8 * 1024 * 1024  # of new tasks in one record
+FORMAT_CHECK_INTERVAL = 10.0  # seconds, before a note is written
 # Transactions write these notes, so they are rows of the tables. All others are objects: a process without a replica
 # reads and writes them.
 _ROW_NOTES = (f"{QUARANTINE}tasks/", f"{QUARANTINE}submissions/")
@@ -56,6 +57,7 @@ class ReplicatedLogEngine(Engine):
         self._image_size: int | None = None  # when the first task was submitted
         self._notes = NoteObjects(bucket, Quarantine())
         self._poller = ClaimPoller(self._clock)  # while there is no log
+        self.format_checked_at = elapsed()
 
     async def open(self) -> None:
         """Check that the bucket can be read. The first call that needs a replica loads it."""
@@ -121,6 +123,13 @@ class ReplicatedLogEngine(Engine):
         """Raise StorageError in a child process: it shares the replica's file, and has no threads."""
         if os.getpid() != self._process:
             raise StorageError("this queue was opened before the process forked; open another one in the child")
+
+    async def _check_format(self) -> None:
+        """Raise NewerFormat if a newer qo has excluded this build. A note is no record, so it may not meet the step."""
+        asked_at = self._elapsed()
+        if asked_at - self.format_checked_at >= FORMAT_CHECK_INTERVAL:
+            await read_meta(self._bucket)
+            self.format_checked_at = asked_at
 
     # --- writing
 
@@ -219,6 +228,7 @@ class ReplicatedLogEngine(Engine):
     async def write_note(self, name: str, data: bytes, *, expected: str) -> str:
         if name.startswith(_ROW_NOTES):
             return await (await self._created()).write_note(name, data, expected=expected)
+        await self._check_format()
         return await self._notes.write(name, data, expected)
 
     async def notes(self, prefix: str) -> list[Note]:
@@ -230,6 +240,7 @@ class ReplicatedLogEngine(Engine):
 
     async def drop_note(self, name: str) -> None:
         if not name.startswith(_ROW_NOTES):
+            await self._check_format()
             await self._notes.drop(name)
         elif (shard := await self._found()) is not None:
             await shard.drop_note(name)

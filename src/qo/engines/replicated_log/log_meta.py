@@ -5,22 +5,25 @@ still uses a log which was removed cannot write into the one that replaced it.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from functools import partial
 
 import msgspec
 
-from qo.bucket import NEW, Bucket
+from qo.bucket import NEW, Blob, Bucket
 from qo.buckets.own_writes import put_document
 from qo.checksum import check_seal, sealed
 from qo.engines.parallel import in_parallel
 from qo.engines.replicated_log.checkpoint import CheckpointStore
 from qo.engines.replicated_log.keys import MAX_SHARDS, META
+from qo.engines.replicated_log.schema_steps import SchemaStep
 from qo.engines.retry import retry, retry_opening
 from qo.errors import Conflict, StorageError
 from qo.formats import Format, check_format, format_of
 from qo.ids import new_token
 from qo.model import UNREADABLE
+from qo.sqlite_tables.header import VERSION
 
 FORMAT = 1  # see docs/formats.md
 ADDITIVE: frozenset[int] = frozenset()  # formats that only add what earlier builds may ignore and preserve
@@ -34,21 +37,31 @@ class LogMeta(Format, frozen=True, kw_only=True):
     shards: int
     created_at: float  # by the store's clock
     write: str  # the id of the write, by which its writer recognises it
+    schema: int = 0  # of the tables, after the last step; 0: there was no step
+    schema_since: int = 0  # builds that know this schema may use the tables
+    schema_qo: str = ""  # the version that made the step
 
 
+_Retry = Callable[[Callable[[], Awaitable[Blob | None]]], Awaitable[Blob | None]]
 _format_decoder = msgspec.json.Decoder(Format)
 _meta_decoder = msgspec.json.Decoder(LogMeta)
 
 
 async def read_meta(bucket: Bucket, *, is_opening: bool = False) -> LogMeta | None:
     """The log that the bucket holds, or None. Raises NewerFormat, and StorageError if the object is damaged."""
+    found = await _read(bucket, retry_opening if is_opening else retry)
+    return None if found is None else found[0]
+
+
+async def _read(bucket: Bucket, retried: _Retry) -> tuple[LogMeta, str] | None:
+    """The content of the object, and its version."""
     former = b""
     for _ in range(_MAX_READS):
-        blob = await (retry_opening if is_opening else retry)(lambda: bucket.get(META))
+        blob = await retried(lambda: bucket.get(META))
         if blob is None:
             return None
         try:
-            return _decoded(blob.data)
+            return _decoded(blob.data), blob.version
         except UNREADABLE as error:
             cause = error
         if blob.data == former:
@@ -63,6 +76,8 @@ def _decoded(data: bytes) -> LogMeta:
     check_seal(data)
     check_format(f"the queue of {META}", _format_decoder.decode(data), FORMAT)  # first: later formats may differ
     meta = _meta_decoder.decode(data)
+    tables = Format(format=meta.schema, since=meta.schema_since, qo=meta.schema_qo)
+    check_format(f"the queue of {META}", tables, VERSION)
     if not re.fullmatch(f"[0-9a-f]{{{_ID_DIGITS}}}", meta.id):
         raise ValueError(f"{meta.id!r:.40} is not the id of a log")
     if not 1 <= meta.shards <= MAX_SHARDS:
@@ -100,6 +115,29 @@ async def create_log(bucket: Bucket, shards: int, now: float) -> LogMeta:
             await _remove(bucket, stores)
         return winner
     return meta
+
+
+async def record_schema(bucket: Bucket, step: SchemaStep) -> None:
+    """Record a step of the tables before it is made. Concurrent calls are safe."""
+    while True:
+        found = await _read(bucket, retry)
+        if found is None:
+            raise StorageError(f"{META} was removed while this process used the queue")
+        meta, version = found
+        if meta.schema >= step.number:
+            return
+        raised = msgspec.structs.replace(
+            meta, schema=step.number, schema_since=step.since, schema_qo=step.qo, write=new_token()
+        )
+        with suppress(Conflict):  # another process has changed it: look again
+            await put_document(
+                bucket,
+                META,
+                sealed(msgspec.json.encode(raised)),
+                expected=version,
+                is_ours=partial(_is_written_by, write=raised.write),
+            )
+            return
 
 
 def _is_written_by(stored: bytes, write: str) -> bool | None:

@@ -92,7 +92,9 @@ class LogShard(TableEngine):
 
     def begin_empty(self, since: ProofStart) -> None:
         """Use an empty replica without a request: the log did not exist at `since`, and was created after that."""
-        self._live.adopt(Replica(self._place))
+        replica = Replica(self._place)
+        self._live.adopt(replica)
+        self._live.is_behind = replica.upgrade() is not None  # its first records are steps to the schema of this build
         self._proof.proved(since)
 
     async def close(self) -> None:

@@ -27,10 +27,11 @@ class DamagedRecord(Refused):
 class RecordStore:
     def __init__(self, bucket: Bucket, log: str, shard: int, failed: Callable[[], None] = lambda: None) -> None:
         """`failed` is called after each request that failed, before it is repeated."""
-        self._bucket, self._log, self._shard = _WatchedBucket(bucket, failed), log, shard
+        self.bucket, self.shard = bucket, shard
+        self._bucket, self._log = _WatchedBucket(bucket, failed), log
 
     def key(self, seq: int) -> str:
-        return record_key(self._log, self._shard, seq)
+        return record_key(self._log, self.shard, seq)
 
     async def get(self, seq: int) -> LogRecord | None:
         """The record, or None if it does not exist. Raises DamagedRecord, or NewerFormat."""
