@@ -30,7 +30,7 @@ from qo.worker.settings import WorkerSettings
 from tests.dashboard.zero_store import Place, Store
 from tests.servers.process import KEYS
 
-LAYOUTS = ["tasks", "one", "sqlite"]
+LAYOUTS = ["tasks", "one", "sqlite"]  # in which a producer reads what it submits
 LESSER: list[Role] = [role for role in ROLES if role != "admin"]
 LARGE = "x" * (PAYLOAD_LIMIT + 1)
 pytestmark = pytest.mark.usefixtures("_keys")
@@ -38,6 +38,11 @@ pytestmark = pytest.mark.usefixtures("_keys")
 
 @pytest.fixture(params=LAYOUTS)
 def place(store: Store, request: pytest.FixtureRequest) -> Place:
+    return store.empty_place(layout=request.param)
+
+
+@pytest.fixture(params=[*LAYOUTS, "log"])
+def any_place(store: Store, request: pytest.FixtureRequest) -> Place:
     return store.empty_place(layout=request.param)
 
 
@@ -129,8 +134,47 @@ async def test_each_role_can_do_its_work(place: Place) -> None:
     assert "admin/tokens.json" in place.objects()
 
 
+async def test_in_a_log_a_producer_submits_and_can_do_nothing_else(store: Store) -> None:
+    place = store.empty_place(layout="log")
+    with acting_as(place, "worker"):
+        async with qo.connect(place.url) as queue:
+            await queue.enqueue("work", 1)  # creates the log
+    before = place.objects()
+    with acting_as(place, "producer") as connect:
+        s3 = connect()
+        async with qo.connect(place.url) as queue:
+            first, second = await queue.enqueue("work", LARGE), await queue.enqueue("work", 2)
+            with pytest.raises(Refused):
+                await queue.enqueue("work", 2, idempotency_key="once")  # only the log knows whether it exists
+            with pytest.raises(Refused):
+                await queue.get(first.id)
+        for key in before:
+            ask = {"Bucket": place.bucket, "Key": f"{place.prefix}/{key}"}
+            assert key == "log/meta.json" or is_refused(partial(s3.get_object, **ask)), key
+            assert is_refused(partial(s3.put_object, Body=b"mine", **ask)), key
+            assert is_refused(partial(s3.delete_object, **ask)), key
+        assert is_refused(partial(s3.list_objects_v2, Bucket=place.bucket, Prefix=f"{place.prefix}/log/"))
+    with acting_as(place, "worker"):
+        async with qo.connect(place.url) as queue:
+            await queue.engine.repair()
+            tasks = await queue.dequeue("work", batch_size=9)
+            assert {first.id, second.id} < {task.id for task in tasks}
+            for task in tasks:
+                await queue.ack(task, LARGE)
+    with acting_as(place, "monitor"):
+        async with qo.connect(place.url) as queue:
+            assert (await Monitor(queue, id="m").check()).led
+            await queue.engine.repair()
+    with acting_as(place, "dashboard"):
+        async with qo.connect(place.url) as queue:
+            assert {task.status for task in await queue.list()} == {Status.COMPLETED}
+            with pytest.raises(StorageError):
+                await queue.enqueue("work")
+
+
 @pytest.mark.parametrize("role", LESSER)
-def test_only_an_admin_reaches_tokens_and_writes_the_page(place: Place, role: Role) -> None:
+def test_only_an_admin_reaches_tokens_and_writes_the_page(any_place: Place, role: Role) -> None:
+    place = any_place
     for key in ("admin/tokens.json", "admin/audit/1.json", "audit/new/1.json", "ui/index.html"):
         place.put(key, b"as it was")
     with acting_as(place, role) as connect:

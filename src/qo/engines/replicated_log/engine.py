@@ -2,6 +2,7 @@
 
 import os
 import re
+import sys
 from collections.abc import Callable, Iterator, Sequence
 
 from qo.bucket import Bucket
@@ -17,7 +18,7 @@ from qo.engines.replicated_log.log_shard import LogShard
 from qo.engines.replicated_log.runner import Runner, run_inline
 from qo.engines.replicated_log.shared_runs import SharedRuns
 from qo.engines.replicated_log.tail_proof import ProofStart
-from qo.errors import InvalidSetting, StorageError
+from qo.errors import InvalidSetting, Refused, StorageError
 from qo.model import Added, Change, ClaimRequest, Counts, Event, Filter, NewTask, Note, Task, check_distinct, page_start
 
 _MAX_BATCH_TASKS, _MAX_BATCH_BYTES = 4_000, 8 * 1024 * 1024  # of new tasks in one record
@@ -159,7 +160,10 @@ class ReplicatedLogEngine(Engine):
         if shard.is_open or not all(_is_fresh(task.id, now) for task in tasks):
             return False
         if self._image_size is None:
-            self._image_size = await shard.image_size()
+            try:
+                self._image_size = await shard.image_size()
+            except Refused:  # the credentials of a producer allow it to submit, and not to read
+                self._image_size = sys.maxsize
         return self._image_size > _MAX_LOADED_BYTES
 
     async def claim(self, request: ClaimRequest) -> list[Task]:

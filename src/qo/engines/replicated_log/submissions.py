@@ -6,6 +6,7 @@ so each object is added once, however often it is listed.
 """
 
 import asyncio
+from collections import OrderedDict
 from collections.abc import AsyncIterator, Sequence
 
 import msgspec
@@ -24,6 +25,7 @@ MAX_STREAM_AGE = 1800.0  # seconds without a batch after which a producer begins
 MAX_TASKS = 4000  # of one object
 MAX_PAYLOADS = 8 * 1024 * 1024  # bytes of payloads in one object
 _MAX_CONFLICTS = 3
+_MAX_REMEMBERED_IDS = 10_000
 _decoder = msgspec.msgpack.Decoder(list[NewTask])
 
 
@@ -94,15 +96,24 @@ class SubmissionStream:
         self._age = Age(elapsed, wall)
         self._producer, self._next = new_token(), 0
         self._lock = asyncio.Lock()
+        self._submitted = OrderedDict[str, None]()  # the ids of the last tasks
         self.written: set[str] = set()  # keys of stored objects; the owner removes those that it knows to be consumed
 
     async def submit(self, tasks: Sequence[NewTask]) -> list[Added]:
-        """Store the tasks in few objects, each of which is one write. Raises OutcomeUnknown if one may be stored."""
+        """Store the tasks in few objects, each of which is one write. Raises OutcomeUnknown if one may be stored.
+
+        A task that this stream has stored before is not stored again.
+        """
         check_distinct(task.id for task in tasks)
         async with self._lock:
-            for part in _parts(tasks):
+            new = [task for task in tasks if task.id not in self._submitted]
+            for part in _parts(new):
                 await self._write(part)
-        return [Added(task.id, new=True) for task in tasks]
+                self._submitted.update((task.id, None) for task in part)
+        for _ in range(len(self._submitted) - _MAX_REMEMBERED_IDS):
+            self._submitted.popitem(last=False)
+        added = {task.id for task in new}
+        return [Added(task.id, new=task.id in added) for task in tasks]
 
     async def _write(self, tasks: Sequence[NewTask]) -> None:
         for attempt in range(_MAX_CONFLICTS):
