@@ -8,6 +8,8 @@ ENVS ?= qo huey raw
 REPS ?= 3
 TORTURE ?= 10
 
+# Engines that run only some of the random histories in `make test`.
+HISTORIES := tests/engines/test_http.py tests/engines/test_one_object.py tests/engines/test_large_values.py tests/engines/test_redis_archive.py
 SCRATCH = $(shell sh tests/servers/scratch.sh)
 
 # Containers often set this. Every process would then compile qo and its dependencies again, which doubles the duration of the tests.
@@ -32,7 +34,7 @@ test: $(VENV)/developer  ## run all checks and tests: style, types, architecture
 torture: $(VENV)/developer $(VENV)/servers  ## longer tests with kills, clocks, partitions, damage, poison, fuzz and the audit trail (ONLY=clock runs one subject, SEED=7 repeats a run)
 	TMPDIR=$(SCRATCH) QO_TORTURE=$(TORTURE) QO_SEED=$(SEED) \
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -rA \
-	$(if $(ONLY),$(wildcard tests/torture/test_$(ONLY).py tests/engines/test_$(ONLY)*.py),tests/torture $(wildcard tests/engines/test_layouts*.py tests/engines/test_*_processes.py))
+	$(if $(ONLY),$(wildcard tests/torture/test_$(ONLY).py tests/engines/test_$(ONLY)*.py),tests/torture $(wildcard tests/engines/test_layouts*.py tests/engines/test_*_processes.py) $(HISTORIES))
 
 # Each test process would compile all tests and all packages at the same time as the others. Here it happens once.
 compile: $(VENV)/developer

@@ -4,7 +4,9 @@ A fixture of the whole session that files import for themselves would start a se
 """
 
 import faulthandler
+import logging
 import re
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
@@ -40,6 +42,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         group = next((name for name, pattern in GROUPS.items() if re.match(pattern, path)), None)
         if group:
             item.add_marker(pytest.mark.xdist_group(group))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown() -> Generator[None, object, object]:
+    """Undo what a command that a test called in this process has done to the log of the process."""
+    try:
+        return (yield)
+    finally:
+        log = logging.getLogger("qo")
+        if log.handlers or log.level or not log.propagate:
+            log.handlers.clear()
+            log.setLevel(logging.NOTSET)
+            log.propagate = True
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

@@ -112,7 +112,7 @@ def test_a_fleet_with_a_wrong_target_gives_up(processes: Any) -> None:
 
 def test_sigterm_lets_running_tasks_finish(call: Any, processes: Any, eventually: Any) -> None:
     ids = [call.submit("nap", "--input", '{"seconds": 3}') for _ in range(2)]
-    worker = processes.start("worker", "jobs", "--concurrency", "1", *QUICK)
+    worker = processes.start("worker", "jobs", "--concurrency", "1", "--poll", "0.1")  # a short lease may be lost
     eventually(lambda: len(call.json("workers")) == 1)
     eventually(lambda: "running" in [status(call, task_id) for task_id in ids])
     worker.send_signal(signal.SIGTERM)

@@ -13,9 +13,10 @@ from qo.engines.memory import MemoryEngine
 from qo.engines.sqlite import SqliteEngine
 from qo.errors import InvalidTask
 from qo.model import ANY, Added, CountKey, Note, Status, complete
-from qo.testing import EngineContract, ManualClock, random_history
+from qo.testing import EngineContract, ManualClock
 from qo.testing.samples import claim_one, new, task_id
 from tests.engines.damage import damage_sqlite
+from tests.engines.few_histories import FewHistories
 from tests.engines.http_server import Server, server
 
 
@@ -42,7 +43,7 @@ class AdminNotesStayWithTheServer:
         assert await engine.notes("admin/") == []
 
 
-class TestHttpOverMemory(AdminNotesStayWithTheServer, EngineContract):
+class TestHttpOverMemory(FewHistories, AdminNotesStayWithTheServer, EngineContract):
     @pytest.fixture
     async def engine(self, clock: ManualClock, served: Server) -> AsyncIterator[Engine]:
         self.below = MemoryEngine(clock)
@@ -72,7 +73,7 @@ class TestHttpOverMemory(AdminNotesStayWithTheServer, EngineContract):
             await engine.add([new(1, idempotency_key="k", next_id="../1")])
 
 
-class TestHttpOverSqlite(AdminNotesStayWithTheServer, EngineContract):
+class TestHttpOverSqlite(FewHistories, AdminNotesStayWithTheServer, EngineContract):
     @pytest.fixture
     async def engine(self, clock: ManualClock, served: Server, tmp_path: Path) -> AsyncIterator[Engine]:
         self.path = tmp_path / "qo.db"
@@ -82,12 +83,6 @@ class TestHttpOverSqlite(AdminNotesStayWithTheServer, EngineContract):
             await engine.open()
             yield engine
             await engine.close()
-
-    @pytest.mark.parametrize("seed", range(3))  # the other engines run all seeds
-    async def test_random_histories_are_answered_as_the_model_answers(
-        self, engine: Engine, clock: ManualClock, seed: int
-    ) -> None:
-        await random_history(engine, clock, seed)
 
     def audited(self, engine: Engine) -> Engine:  # noqa: ARG002 - the server records what its callers do
         return self.below

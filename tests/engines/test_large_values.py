@@ -18,12 +18,13 @@ from qo.testing import EngineContract, ManualClock
 from qo.testing.faults import Faults, FaultyBucket
 from qo.testing.samples import claim, claim_one, new, stored, task_id
 from tests.engines.damage import DamagedLayouts, SpoilingBucket
+from tests.engines.few_histories import FewHistories
 from tests.engines.layouts import EVERYTHING_ASIDE, LAYOUTS
 
 LARGE = b'"' + b"x" * PAYLOAD_LIMIT + b'"'
 
 
-class TestEverythingAside(DamagedLayouts, EngineContract):
+class TestEverythingAside(FewHistories, DamagedLayouts, EngineContract):
     @pytest.fixture
     async def engine(self, clock: ManualClock) -> AsyncIterator[Engine]:
         engine = EVERYTHING_ASIDE(MemoryBucket(clock), clock)

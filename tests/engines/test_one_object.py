@@ -15,6 +15,7 @@ from qo.testing import EngineContract, ManualClock
 from qo.testing.samples import claim, new
 from tests.engines.damage import SpoilingBucket, damage_one
 from tests.engines.fast_time import run
+from tests.engines.few_histories import FewHistories
 
 
 @pytest.fixture
@@ -66,7 +67,7 @@ class PlainStorage:
         return str(self._version)
 
 
-class TestPlainStorage(EngineContract):
+class TestPlainStorage(FewHistories, EngineContract):
     @pytest.fixture
     async def engine(self, clock: ManualClock) -> OneObjectEngine:
         return OneObjectEngine(StorageBucket(PlainStorage(), settle=0.0), clock=clock)
