@@ -13,8 +13,7 @@ from msgspec.structs import replace
 import qo
 from qo.cli import main
 from qo.cli.output import clean, clean_lines, duration
-from qo.cli.rich_output import bar
-from qo.cli.views import task_table
+from qo.cli.rich_output import bar, task_table
 from qo.clock import system_clock
 from qo.model import ANY, FailureKind, Status
 from qo.model.life_cycle import NOW, sample

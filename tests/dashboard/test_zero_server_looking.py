@@ -10,7 +10,7 @@ import msgspec
 import pytest
 import pytest_asyncio
 
-from qo.cli.views import by_type
+from qo.cli.rich_output import by_type
 from qo.client import Client
 from qo.clock import iso, system_clock
 from qo.engines.object_per_task.finder import ROLLUP, FinishedRollup

@@ -14,7 +14,7 @@ from qo.buckets import open_bucket
 from qo.engine import Engine
 from qo.engines.large_values import LargeValuesEngine
 from qo.engines.object_per_task import ObjectPerTaskEngine
-from qo.engines.object_per_task import stored_format as per_task
+from qo.engines.object_per_task import layout as per_task
 from qo.engines.one_object import record as one_object
 from qo.engines.postgres.statements import VERSION as POSTGRES_VERSION
 from qo.engines.redis.scripts import FORMAT

@@ -16,7 +16,7 @@ from qo.buckets.memory import MemoryBucket
 from qo.engine import Engine
 from qo.engines import examine, open_engine
 from qo.engines.memory import MemoryEngine
-from qo.engines.object_per_task import ObjectPerTaskEngine, stored_format
+from qo.engines.object_per_task import ObjectPerTaskEngine, layout
 from qo.engines.object_per_task.keys import task_key
 from qo.engines.one_object import OneObjectEngine
 from qo.errors import NewerFormat, StorageError
@@ -182,17 +182,17 @@ async def test_a_control_that_this_build_does_not_know_is_preserved() -> None:
 def test_the_first_write_of_a_newer_build_raises_the_format_of_the_layout_tasks() -> None:
     async def upgrade() -> None:
         bucket = MemoryBucket(fast_time.loop_clock)
-        await bucket.put(stored_format.KEY, b'{"format": 1, "since": 1, "qo": "0.0.9"}', expected=ANY)
+        await bucket.put(layout.FORMAT_KEY, b'{"format": 1, "since": 1, "qo": "0.0.9"}', expected=ANY)
         engine = ObjectPerTaskEngine(bucket)
         await engine.open()
         assert await _recorded(bucket) == Format(format=1, since=1, qo="0.0.9"), "opening changes nothing"
         began = bucket.now()
         await engine.add([new()])
         await engine.close()
-        assert await _recorded(bucket) == format_of(stored_format.FORMAT, additive=stored_format.ADDITIVE)
-        recorded, task = await bucket.get(stored_format.KEY), await bucket.get(task_key(task_id(0)))
+        assert await _recorded(bucket) == format_of(layout.FORMAT, additive=layout.ADDITIVE)
+        recorded, task = await bucket.get(layout.FORMAT_KEY), await bucket.get(task_key(task_id(0)))
         assert recorded is not None and recorded.written_at == began
-        assert task is not None and task.written_at > began + stored_format.CHECK_INTERVAL, "older builds know it now"
+        assert task is not None and task.written_at > began + layout.CHECK_INTERVAL, "older builds know it now"
         await engine.write_note("n", b"", expected=ANY)
         assert bucket.now() == task.written_at, "it waits once"
 
@@ -202,7 +202,7 @@ def test_the_first_write_of_a_newer_build_raises_the_format_of_the_layout_tasks(
 def test_a_second_process_of_a_newer_build_waits_as_long_as_the_first() -> None:
     async def upgrade() -> None:
         bucket = MemoryBucket(fast_time.loop_clock)
-        await bucket.put(stored_format.KEY, b'{"format": 1, "since": 1, "qo": "0.0.9"}', expected=ANY)
+        await bucket.put(layout.FORMAT_KEY, b'{"format": 1, "since": 1, "qo": "0.0.9"}', expected=ANY)
         began = bucket.now()
         first, second = ObjectPerTaskEngine(bucket), ObjectPerTaskEngine(bucket)
         await first.open()
@@ -213,7 +213,7 @@ def test_a_second_process_of_a_newer_build_waits_as_long_as_the_first() -> None:
         await adding
         for n in range(2):
             task = await bucket.get(task_key(task_id(n)))
-            assert task is not None and task.written_at > began + stored_format.CHECK_INTERVAL
+            assert task is not None and task.written_at > began + layout.CHECK_INTERVAL
         third, before = ObjectPerTaskEngine(bucket), bucket.now()
         await third.open()
         await third.add([new(2)])
@@ -223,7 +223,7 @@ def test_a_second_process_of_a_newer_build_waits_as_long_as_the_first() -> None:
 
 
 async def _recorded(bucket: MemoryBucket) -> Format:
-    blob = await bucket.get(stored_format.KEY)
+    blob = await bucket.get(layout.FORMAT_KEY)
     assert blob is not None
     return msgspec.json.decode(blob.data, type=Format)
 

@@ -11,8 +11,17 @@ from qo.cli.context import Invocation, common, examples, option
 from qo.cli.exit_codes import Exit
 from qo.cli.output import clean_lines, duration, plural, print_error, print_json_error
 from qo.cli.params import STATUS, TYPES, Names, Shards, flatten, unique
-from qo.cli.rich_output import data, status_text, table
-from qo.cli.views import Lanes, by_type, find_unhandled_of, panel, task_table, unhandled_note
+from qo.cli.rich_output import (
+    Lanes,
+    by_type,
+    data,
+    find_unhandled_of,
+    panel,
+    status_text,
+    table,
+    task_table,
+    unhandled_note,
+)
 from qo.client import Client
 from qo.clock import iso, system_clock
 from qo.codec import event_view, task_view

@@ -1,17 +1,23 @@
-"""Output with colours and tables. Data from tasks is escaped, so that it cannot control the terminal."""
+"""Output with colours, tables and panels. Data from tasks is escaped, so that it cannot control the terminal."""
 
 import sys
-from collections.abc import Iterable
-from typing import IO
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import IO, Any
 
 from rich import box
 from rich.console import Console, ConsoleOptions, RenderableType
+from rich.panel import Panel
 from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from qo.cli.output import clean, escape
-from qo.model import Status
+from qo.cli.output import age, as_json, clean, clean_lines, duration, escape, plural, shorten
+from qo.client import Client
+from qo.clock import iso, system_clock
+from qo.codec import to_json
+from qo.handled_types import NO_HANDLER, find_unhandled
+from qo.model import Status, Task
 
 STYLES = {
     Status.PENDING: "blue",
@@ -80,3 +86,116 @@ def bar(share: float, width: int, style: str) -> Text:
     eighths = round(max(0.0, min(1.0, share)) * width * 8)
     full, part = divmod(eighths, 8)
     return Text("█" * full + ("" if not part else "▏▎▍▌▋▊▉"[part - 1]), style=style)
+
+
+_MAX_TEXT = 4000  # characters of a payload, result or error in a panel
+_WIDE = 110  # columns; wider tables show queues and workers too
+_MAX_TYPES = 10  # in the note about unhandled types
+
+Lanes = Mapping[tuple[str, str], int]  # number of tasks by queue and type
+
+
+def panel(task: Task, now: float, *, is_unhandled: bool = False) -> Panel:
+    rows = Table.grid(padding=(0, 2))
+    rows.add_column(style="dim", justify="right", no_wrap=True)
+    rows.add_column(overflow="fold")
+    for name, value in _facts(task, now):
+        rows.add_row(name, value)
+    if is_unhandled:
+        rows.add_row("waiting because", Text(NO_HANDLER, style="yellow"))
+    title = Text.assemble((clean(task.type), "bold"), " ", task_status(task))
+    return Panel(rows, title=title, title_align="left", box=box.ROUNDED, border_style=STYLES[task.status], expand=False)
+
+
+def _facts(task: Task, now: float) -> list[tuple[str, Text]]:
+    facts: list[tuple[str, object]] = [
+        ("id", task.id),
+        ("queue", task.queue),
+        ("was", task.ended_as.value if task.status is Status.ARCHIVED else None),
+        ("priority", task.priority),
+        ("attempts", f"{task.attempt} ({plural(task.failures, 'failure')}, max. retries: {task.max_retries})"),
+        ("created", _when(task.created_at, now)),
+        ("runs at" if task.status is Status.PENDING else "", _when(task.available_at, now)),
+        ("started", "not yet" if task.is_claimed_only else task.started_at and _when(task.started_at, now)),
+        ("finished", task.completed_at and _when(task.completed_at, now)),
+        ("took", duration(took(task))),
+        ("lease until", task.lease_expires_at and _when(task.lease_expires_at, now)),
+        ("worker", task.worker_id),
+        ("needs", ", ".join(task.needs)),
+        ("timeout", duration(task.timeout)),
+        ("key", task.idempotency_key),
+        ("trace", task.trace_id),
+    ]
+    shown = [(name, data(value)) for name, value in facts if name and value not in (None, "")]
+    shown.append(("payload", _long(as_json(to_json(task.payload)))))
+    if task.result is not None:
+        shown.append(("result", _long(as_json(to_json(task.result)), STYLES[Status.COMPLETED])))
+    if task.error:
+        if task.failure_kind is not None:
+            shown.append(("failure kind", data(task.failure_kind.value)))
+        shown.append(("error", _long(task.error, STYLES[Status.FAILED])))
+    return shown
+
+
+def _long(text: str, style: str = "") -> Text:
+    return Text(shorten(clean_lines(text.rstrip()), _MAX_TEXT), style=style)
+
+
+def _when(instant: float, now: float) -> str:
+    ago = now - instant
+    return f"{iso(instant)} ({duration(ago)} ago)" if ago >= 0 else f"{iso(instant)} (in {duration(-ago)})"
+
+
+def task_status(task: Task) -> Text:
+    """The status; "claimed" for a task that a worker has leased and not started."""
+    return Text("claimed", style=STYLES[task.status]) if task.is_claimed_only else status_text(task.status)
+
+
+def took(task: Task) -> float | None:
+    if task.started_at is None or task.completed_at is None:
+        return None
+    return task.completed_at - task.started_at
+
+
+def task_table(tasks: list[Task], now: float, *, width: int) -> Table:
+    wide = width >= _WIDE
+    has_failures = wide and any(task.failure_kind is not None for task in tasks)
+    more = (*(("failure",) if has_failures else ()), "queue", "worker") if wide else ()
+    rows = table("id", "type", "status", "prio", "tries", "age", *more, right=("prio", "tries", "age"))
+    for task in tasks:
+        cells: list[Any] = [
+            Text(task.id),
+            data(task.type),
+            task_status(task),
+            Text(str(task.priority)),
+            _tries(task),
+            Text(age(now - task.created_at), style="dim"),
+        ]
+        if has_failures:
+            cells.append(Text("" if task.failure_kind is None else task.failure_kind.value))
+        rows.add_row(*cells, *((data(task.queue), data(task.worker_id or "", "dim")) if wide else ()))
+    return rows
+
+
+def _tries(task: Task) -> Text:
+    return Text.assemble(str(task.attempt), (f" ({task.failures}✗)", "red") if task.failures else "")
+
+
+def by_type(lanes: Lanes) -> dict[str, int]:
+    numbers: Counter[str] = Counter()
+    for (_, type_), number in lanes.items():
+        numbers[type_] += number
+    return dict(numbers.most_common())
+
+
+def unhandled_note(types: Mapping[str, int]) -> Text:
+    shown = ", ".join(f"{clean(type_)} ({plural(number)})" for type_, number in list(types.items())[:_MAX_TYPES])
+    more = f" and {len(types) - _MAX_TYPES:,} more types" if len(types) > _MAX_TYPES else ""
+    return Text(f"{NO_HANDLER}: {shown}{more}", style="yellow")
+
+
+async def find_unhandled_of(client: Client, tasks: Iterable[Task | None]) -> Lanes:
+    """Call `find_unhandled` if one of these tasks is pending."""
+    if not any(task is not None and task.status is Status.PENDING for task in tasks):
+        return {}
+    return await find_unhandled(client.engine, system_clock())

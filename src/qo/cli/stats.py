@@ -9,8 +9,7 @@ from rich.text import Text
 
 from qo.cli.context import Invocation, common, examples, option
 from qo.cli.params import DURATION
-from qo.cli.rich_output import STYLES, bar, data, status_text, table
-from qo.cli.views import by_type, unhandled_note
+from qo.cli.rich_output import STYLES, bar, by_type, data, status_text, table, unhandled_note
 from qo.client import Client
 from qo.clock import iso, system_clock
 from qo.handled_types import find_unhandled

@@ -34,10 +34,10 @@ from qo.monitor import Monitor
 from qo.tasks import Registry
 from qo.url_secrets import hide_password
 from qo.worker import Watchdog, Worker, WorkerCancelled
-from qo.worker.heartbeat import WorkerHeartbeat
 from qo.worker.process_exit import DRAINED, FINISHED, OUTDATED, end_process
 from qo.worker.run_table import RunTable
 from qo.worker.store_calls import abandon, ended
+from qo.worker.worker import WorkerHeartbeat
 
 _DEFAULT_ATTRIBUTE = "app"
 

@@ -23,9 +23,8 @@ from qo.cli.controls import controls_lines, controls_view
 from qo.cli.monitor_options import DEFAULTS
 from qo.cli.output import age, clean, clean_lines
 from qo.cli.params import DURATION
-from qo.cli.rich_output import STYLES, data, status_text, table
+from qo.cli.rich_output import STYLES, by_type, data, status_text, table, unhandled_note
 from qo.cli.stats import lane_table
-from qo.cli.views import by_type, unhandled_note
 from qo.cli.workers import worker_table, worker_view
 from qo.client import Client
 from qo.clock import boot_clock, iso, system_clock

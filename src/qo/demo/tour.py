@@ -17,8 +17,7 @@ from rich.text import Text
 
 from qo.app import background_of
 from qo.cli.output import clean, duration, plural
-from qo.cli.rich_output import STYLES, data, status_text, table
-from qo.cli.views import took
+from qo.cli.rich_output import STYLES, data, status_text, table, took
 from qo.clock import boot_clock
 from qo.demo import tasks
 from qo.demo.workers import DemoWorkers

@@ -4,18 +4,26 @@ from qo.model.change import (
     STATUSES,
     Change,
     Guard,
+    after_error,
+    after_expiry,
     allows,
     apply,
     archive,
     cancel,
     claim,
     complete,
+    ended_because,
+    expire,
+    fail,
     is_due,
     is_repeat,
+    lost_its_process,
+    reject,
     release,
     renew,
     replay,
     retry_now,
+    set_apart,
     withdraw,
 )
 from qo.model.check import (
@@ -40,16 +48,6 @@ from qo.model.check import (
     check_whole,
     is_id,
     is_too_deep,
-)
-from qo.model.failures import (
-    after_error,
-    after_expiry,
-    ended_because,
-    expire,
-    fail,
-    lost_its_process,
-    reject,
-    set_apart,
 )
 from qo.model.filter import (
     EXPIRY_GRACE,

@@ -9,19 +9,23 @@ from qo.model.change import (
     STATUSES,
     Change,
     Guard,
+    after_error,
     apply,
     archive,
     cancel,
     claim,
     complete,
+    expire,
+    fail,
     is_due,
+    reject,
     release,
     renew,
     replay,
     retry_now,
+    set_apart,
     withdraw,
 )
-from qo.model.failures import after_error, expire, fail, reject, set_apart
 from qo.model.filter import ClaimRequest
 from qo.model.task import FINISHED, FailureKind, Status, Task
 

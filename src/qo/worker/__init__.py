@@ -6,10 +6,9 @@ from qo.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from qo.worker.executors import WorkerCancelled, WorkerStuck
-    from qo.worker.heartbeat import Watchdog
     from qo.worker.process_exit import EXIT_STUCK
     from qo.worker.settings import WorkerSettings
-    from qo.worker.worker import Worker
+    from qo.worker.worker import Watchdog, Worker
 else:
     __getattr__ = lazy_names(
         __name__,
@@ -17,8 +16,7 @@ else:
             "qo.worker.process_exit": "EXIT_STUCK",
             "qo.worker.executors": "WorkerCancelled WorkerStuck",
             "qo.worker.settings": "WorkerSettings",
-            "qo.worker.heartbeat": "Watchdog",
-            "qo.worker.worker": "Worker",
+            "qo.worker.worker": "Watchdog Worker",
         },
     )
 

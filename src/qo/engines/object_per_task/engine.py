@@ -12,9 +12,8 @@ from qo.engines.object_per_task.candidates import FullScan, ReadyCandidates
 from qo.engines.object_per_task.claims import TaskClaims
 from qo.engines.object_per_task.finder import TaskCounts, TaskFinder
 from qo.engines.object_per_task.keys import READY, SHARDS
-from qo.engines.object_per_task.layout import IndexMode, TasksOptions, open_layout
+from qo.engines.object_per_task.layout import FormatCheckedBucket, IndexMode, StoredFormat, TasksOptions, open_layout
 from qo.engines.object_per_task.repair import IndexRepair
-from qo.engines.object_per_task.stored_format import FormatCheckedBucket, StoredFormat
 from qo.engines.object_per_task.task_changes import TaskChanges
 from qo.engines.parallel import in_parallel
 from qo.engines.polling import ClaimPoller, PollResult

@@ -15,7 +15,7 @@ import msgspec
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
-from qo.web.http.in_flight import STREAM
+from qo.web.http.edge import STREAM
 from qo.web.http.problems import Problem
 from qo.web.http.settings import ServerLimits
 

@@ -23,7 +23,7 @@ from qo.errors import StorageError
 from qo.model import Counts, Filter, Status, Task
 from qo.web.callers import AccessLimits, Caller
 from qo.web.http.access import LIMITED, READ, caller_of
-from qo.web.http.in_flight import STREAM
+from qo.web.http.edge import STREAM
 from qo.web.http.problems import problems
 from qo.web.task_words import STATUSES
 from qo.web.v1.views import brief_view

@@ -1,4 +1,4 @@
-// The format of the layout `tasks`, as in qo/engines/object_per_task/stored_format.py. It is read again after a while.
+// The format of the layout `tasks`, as in qo/engines/object_per_task/layout.py. It is read again after a while.
 
 import {StoreError} from './s3.js';
 
