@@ -29,7 +29,7 @@ test: $(VENV)/developer  ## run all checks and tests: style, types, architecture
 	TMPDIR=$(SCRATCH) \
 	QO_TEST_MINISTACK=$(CURDIR)/$(VENV)/ministack/bin/ministack \
 	QO_TEST_AZURITE=$$(ls $(CURDIR)/$(VENV)/azurite/node_modules/.bin/azurite-blob 2>/dev/null) \
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --ignore=tests/model
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder --ignore=tests/model
 
 torture: $(VENV)/developer $(VENV)/servers  ## longer tests with kills, clocks, partitions, damage, poison, fuzz and the audit trail (ONLY=clock runs one subject, SEED=7 repeats a run)
 	TMPDIR=$(SCRATCH) QO_TORTURE=$(TORTURE) QO_SEED=$(SEED) \

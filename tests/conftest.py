@@ -19,14 +19,21 @@ from tests.servers.seaweed import seaweed
 __all__ = ["oidc_provider", "postgres", "redis_server", "seaweed"]
 
 HERE = Path(__file__).parent
-GROUPS = {  # by the first pattern that fits
-    "zero server": r"dashboard/test_zero_server",
-    "dashboard": r"dashboard/|web/test_oidc",
+# By the first pattern that fits the path. They start in this order, the longest first. Two processes with browsers are
+# ready before one process with all pages would be.
+GROUPS = {
+    "zero server pages": r"dashboard/test_zero_server_(acts|lost_answers|page|hostile)",
+    "zero server": r"dashboard/test_(zero_server|bucket_roles)",
+    "dashboard views": r"dashboard/test_(states|injections|tokens)",
+    "dashboard": r"dashboard/test_(?!login)",
     "postgres": r"engines/test_(postgres|redis_archive)|cli/test_(migrate|frozen_store)|torture/test_clock",
+    "buckets": r"buckets/|engines/test_.*seaweed",
     "redis": r"engines/test_redis|torture/test_partition",
     "kills": r"engines/test_layouts_processes",
-    "buckets": r"buckets/|engines/test_.*seaweed",
+    "login": r"dashboard/test_login|web/test_oidc",
 }
+SERVERS = {"postgres": "postgres", "redis_server": "redis", "redis": "redis"}  # fixture or parameter: group
+LONG = r"docs/|torture/|typing/|cli/test_(worker|supervisor|handlers_enqueue)|worker/test_poison"  # before all others
 GOODBYE = 60.0  # seconds
 
 
@@ -37,11 +44,21 @@ def pytest_unconfigure() -> None:
 
 @pytest.hookimpl(tryfirst=True)  # before the groups are read
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    order = [*GROUPS, "long", None]
+    places = {id(item): order.index(_group(item)) for item in items}
     for item in items:
-        path = item.path.relative_to(HERE).as_posix()
-        group = next((name for name, pattern in GROUPS.items() if re.match(pattern, path)), None)
-        if group:
-            item.add_marker(pytest.mark.xdist_group(group))
+        if order[places[id(item)]] in GROUPS:
+            item.add_marker(pytest.mark.xdist_group(order[places[id(item)]]))
+    items.sort(key=lambda item: places[id(item)])
+
+
+def _group(item: pytest.Item) -> str | None:
+    path = item.path.relative_to(HERE).as_posix()
+    found = next((name for name, pattern in GROUPS.items() if re.match(pattern, path)), None)
+    if found is None:
+        names = [*getattr(item, "fixturenames", ()), *re.findall(r"[a-z_]+", item.name.partition("[")[2])]
+        found = next((SERVERS[name] for name in names if name in SERVERS), None)
+    return found or ("long" if re.match(LONG, path) else None)
 
 
 @pytest.hookimpl(wrapper=True)
