@@ -2,7 +2,7 @@
 
 I1, I2: the records from the floor to the end have no gap, and each names the one before it.
 I3: what is below the floor is not needed.
-I6: every image, merged record and record leads to the same state, from the oldest image on.
+I6: from every image on, merged records and records lead to the end, all to the same states.
 I7: a submission changes the tables in the record that moves its producer's cursor past it.
 `log_history.py` checks what only the sequence of the requests shows.
 """
@@ -134,6 +134,7 @@ def check_log(objects: Mapping[str, bytes]) -> list[Violation]:
 def _check_shard(shard: ShardObjects) -> list[Violation]:
     if shard.checkpoint:
         _check_records(shard)
+        _check_images(shard)
         state = replay(shard)
         if state is not None:
             _check_tables(shard, state)
@@ -152,6 +153,19 @@ def _check_records(shard: ShardObjects) -> None:
             shard.report("I1", f"record {number} names another last record")
         elif number - 1 in shard.records and number > shard.floor and record.previous != shard.records[number - 1].id:
             shard.report("I1", f"record {number} does not follow record {number - 1}")
+
+
+def _check_images(shard: ShardObjects) -> None:
+    """A newcomer reaches the end from every image."""
+    ranges = [(max(first, 1) - 1, last) for first, last in shard.merged]
+    ranges += [(number - 1, number) for number in shard.records if number >= shard.floor]
+    for image in shard.images:
+        reached = {image["seq"]}
+        for start, end in sorted(ranges):
+            if start in reached:
+                reached.add(end)
+        if shard.end not in reached:
+            shard.report("I6", f"nothing leads from image {image['seq']} to record {shard.end}")
 
 
 def replay(shard: ShardObjects) -> Tables | None:

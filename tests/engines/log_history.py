@@ -204,23 +204,24 @@ class _ShardHistory:
         self._check_coverage(f"the deletion of {key.folder} {key.first}")
 
     def _check_coverage(self, cause: str) -> None:
-        """Every state from the floor on can still be reached from an image."""
-        reached = {0} if self._floor <= 1 else set()
-        for image in (self._checkpoint or {}).get("images", ()):
+        """From every listed image, a newcomer still reaches the end; and from the beginning, if there is none."""
+        images = (self._checkpoint or {}).get("images", ())
+        for image in images:
             parts = sum(1 for key in self._stored if key.folder == "images" and key.token == image["token"])
-            if parts == image["parts"]:
-                reached.add(image["seq"])
+            if parts < image["parts"]:
+                self._report("I6", f"after {cause} the image {image['seq']} is not whole")
         steps = {
             (max(key.first, 1) - 1, key.last)
             for key in self._stored
             if key.folder == "merged" or (key.folder == "records" and key.first >= self._floor)
         }
-        for start, end in sorted(steps):
-            if start in reached:
-                reached.add(end)
-        missing = set(range(self._floor - 1, self._end + 1)) - reached
-        if missing:
-            self._report("I6", f"after {cause} the states {sorted(missing)[:5]} cannot be reproduced")
+        for base in [image["seq"] for image in images] or [0]:
+            reached = {base}
+            for start, end in sorted(steps):
+                if start in reached:
+                    reached.add(end)
+            if self._end not in reached:
+                self._report("I6", f"after {cause} nothing leads from {base} to the record {self._end}")
 
 
 def _cursors(tables: Tables) -> dict[str, int]:
