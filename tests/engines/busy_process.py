@@ -6,10 +6,12 @@ The log is written with one write(2) a line, so what stands in it survives the p
 import asyncio
 import multiprocessing
 import os
+from collections.abc import Callable
 from multiprocessing.process import BaseProcess
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
 
+from qo.engine import Engine
 from qo.engines import open_engine
 from qo.ids import new_id, new_token
 from qo.model import ClaimRequest, NewTask, RetryPolicy, Status, complete, release
@@ -21,15 +23,22 @@ SOON = RetryPolicy(initial=0.01, max=0.01)
 _START_DEADLINE = 60.0  # seconds until all processes must run
 # The fork server has imported these modules, so a new process works within milliseconds, not half a second.
 _nursery = multiprocessing.get_context("forkserver")
-_ENGINES = ["sqlite", "postgres", "layouts", "per_task", "one_object", "sqlite_object"]
+_ENGINES = ["sqlite", "postgres", "layouts", "per_task", "one_object", "sqlite_object", "replicated_log.engine"]
+Opener = Callable[[str], Engine]  # a function of a module: another process calls it
 _nursery.set_forkserver_preload([__name__, "qo.buckets.folder.bucket", *(f"qo.engines.{name}" for name in _ENGINES)])
 
 
 def start(
-    url: str, log: Path, rounds: int = ENDLESS, *, gate: Barrier | None = None, pause: float = 0.0
+    url: str,
+    log: Path,
+    rounds: int = ENDLESS,
+    *,
+    gate: Barrier | None = None,
+    pause: float = 0.0,
+    opener: Opener = open_engine,
 ) -> BaseProcess:
     """`pause`: the seconds between a claim and its settlement, for long tests."""
-    process = _nursery.Process(target=_run, args=(url, log, rounds, gate, pause, dict(os.environ)), daemon=True)
+    process = _nursery.Process(target=_run, args=(opener, url, log, rounds, gate, pause, dict(os.environ)), daemon=True)
     process.start()
     return process
 
@@ -43,17 +52,16 @@ def start_at_once(url: str, logs: list[Path], rounds: int) -> list[BaseProcess]:
 
 
 def _run(  # noqa: PLR0917 - the arguments of a process have no names
-    url: str, log: Path, rounds: int, gate: Barrier | None, pause: float, environment: dict[str, str]
+    opener: Opener, url: str, log: Path, rounds: int, gate: Barrier | None, pause: float, environment: dict[str, str]
 ) -> None:
     os.environ.update(environment)
     descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     if gate is not None:
         gate.wait(_START_DEADLINE)
-    asyncio.run(_work(url, descriptor, rounds, pause))
+    asyncio.run(_work(opener(url), descriptor, rounds, pause))
 
 
-async def _work(url: str, log: int, rounds: int, pause: float) -> None:
-    engine = open_engine(url)
+async def _work(engine: Engine, log: int, rounds: int, pause: float) -> None:
     await engine.open()
     for n in range(rounds):
         added = await engine.add([_new_task() for _ in range(2)])

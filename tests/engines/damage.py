@@ -8,16 +8,18 @@ import psycopg
 from qo.bucket import ANY, Blob, Bucket
 from qo.buckets.memory import MemoryBucket
 from qo.engine import Engine
-from qo.engines.large_values import LargeValuesEngine
 from qo.engines.note_objects import key_of
 from qo.engines.object_per_task import ObjectPerTaskEngine
 from qo.engines.object_per_task.keys import task_key
 from qo.engines.one_object import OneObjectEngine, StorageBucket
 from qo.engines.postgres import PostgresEngine
 from qo.engines.redis import RedisEngine
+from qo.engines.replicated_log import ReplicatedLogEngine
+from qo.engines.replicated_log.log_shard import LogShard
 from qo.engines.retry import retry
 from qo.engines.sqlite import SqliteEngine
 from qo.engines.sqlite_object import SqliteObjectEngine
+from qo.forwarding_engine import ForwardingEngine
 from qo.sqlite_tables.table import SqliteTable
 
 
@@ -37,9 +39,13 @@ class DamagedLayouts:
     """A mixin for an EngineContract of layouts."""
 
     async def damage(self, engine: Engine, task_id: str) -> None:
-        below = engine.engine if isinstance(engine, LargeValuesEngine) else engine
+        below = engine.engine if isinstance(engine, ForwardingEngine) else engine
         if isinstance(below, ObjectPerTaskEngine):
-            await truncate(below._layout.bucket, task_key(task_id))
+            await truncate(_bucket_of(below), task_key(task_id))
+        elif isinstance(below, ReplicatedLogEngine):
+            shard = below._shard
+            assert shard is not None
+            await damage_sqlite(shard, task_id, "retry = '{\"half'")
         elif isinstance(below, SqliteObjectEngine):
             await damage_sqlite(below, task_id, "retry = '{\"half'")
         else:
@@ -47,11 +53,15 @@ class DamagedLayouts:
             await damage_one(below, task_id)
 
     async def damage_note(self, engine: Engine, name: str) -> None:
-        below = engine.engine if isinstance(engine, LargeValuesEngine) else engine
+        below = engine.engine if isinstance(engine, ForwardingEngine) else engine
         if isinstance(below, ObjectPerTaskEngine):
-            await truncate(below._layout.bucket, key_of(name))
+            await truncate(_bucket_of(below), key_of(name))
         else:
             await engine.write_note(name, b'{"half": ', expected=ANY)
+
+
+def _bucket_of(engine: ObjectPerTaskEngine) -> Bucket:
+    return engine._layout.bucket
 
 
 class SpoilingBucket(MemoryBucket):
@@ -61,7 +71,7 @@ class SpoilingBucket(MemoryBucket):
 
     async def get(self, key: str) -> Blob | None:
         blob = await super().get(key)
-        if blob is None or not self.spoiled_reads or not key.startswith(("data/", "queue")):
+        if blob is None or not self.spoiled_reads or not key.startswith(("data/", "queue", "log/")):
             return blob
         self.spoiled_reads -= 1
         at = len(blob.data) // 2
@@ -99,7 +109,7 @@ async def damage_sqlite(engine: Engine, task_id: str, setting: str) -> None:
     def spoil(table: SqliteTable) -> None:
         table._db.execute(f"UPDATE tasks SET {setting} WHERE id = ?", (task_id,))
 
-    assert isinstance(engine, SqliteEngine | SqliteObjectEngine)
+    assert isinstance(engine, SqliteEngine | SqliteObjectEngine | LogShard)
     await engine._write(spoil)
 
 

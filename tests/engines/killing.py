@@ -14,7 +14,7 @@ from qo.engines import open_engine
 from qo.ids import new_token
 from qo.model import UNFINISHED, ClaimRequest, Event, Filter, Status, complete, expire
 from tests.conditions import delay, wait_until
-from tests.engines.busy_process import start, start_at_once
+from tests.engines.busy_process import Opener, start, start_at_once
 
 PROCESSES = 4
 DEADLINE = 120.0  # seconds until everything acknowledged must be completed
@@ -67,16 +67,18 @@ def race(url: str, folder: Path, racers: int, rounds: int) -> Told:
     return told(logs)
 
 
-async def kill_again_and_again(url: str, folder: Path, number: int, *, within: float = 0.06) -> Told:
+async def kill_again_and_again(
+    url: str, folder: Path, number: int, *, within: float = 0.06, opener: Opener = open_engine
+) -> Told:
     """Run four processes, and repeatedly kill one at a random moment and start another."""
     dice = new_dice()
     logs = [folder / f"{n}.log" for n in range(number + PROCESSES)]
-    workers = [(start(url, log), log) for log in logs[:PROCESSES]]
+    workers = [(start(url, log, opener=opener), log) for log in logs[:PROCESSES]]
     try:
         for process, log in workers:
             until_busy(log, process)
         for log in logs[PROCESSES:]:
-            workers.append((start(url, log), log))  # it starts while the others run
+            workers.append((start(url, log, opener=opener), log))  # it starts while the others run
             await delay(dice.uniform(0.0, within))  # any moment
             victim, its_log = workers.pop(dice.randrange(PROCESSES))
             until_busy(its_log, victim)

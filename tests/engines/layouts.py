@@ -8,8 +8,10 @@ from qo.engines import sqlite_object
 from qo.engines.large_values import LargeValuesEngine
 from qo.engines.object_per_task import ObjectPerTaskEngine, TasksOptions
 from qo.engines.one_object import CommitMode, OneObjectEngine
+from qo.engines.replicated_log import ReplicatedLogEngine
 from qo.engines.sqlite_object import SqliteObjectEngine
 from qo.testing import ManualClock
+from tests.engines.compacting_log import compacting_log
 
 Layout = Callable[[Bucket, ManualClock], Engine]
 
@@ -17,6 +19,7 @@ LAYOUTS: dict[str, Layout] = {
     "tasks": lambda bucket, clock: ObjectPerTaskEngine(bucket, clock=clock),
     "one": lambda bucket, clock: OneObjectEngine(bucket, clock=clock),
     "sqlite": lambda bucket, clock: SqliteObjectEngine(bucket, clock=clock),
+    "log": lambda bucket, clock: ReplicatedLogEngine(bucket, clock=clock),
 }
 EVERYTHING_ASIDE: Layout = lambda bucket, clock: LargeValuesEngine(  # noqa: E731 - as the others
     ObjectPerTaskEngine(bucket, clock=clock), bucket, inline=0, clock=clock
@@ -29,5 +32,6 @@ VARIANTS: dict[str, Layout] = LAYOUTS | {
     "sqlite synced behind": lambda bucket, clock: SqliteObjectEngine(
         bucket, mode=sqlite_object.DurabilityMode.LOCAL, interval=0, clock=clock
     ),
+    "log in small blocks": compacting_log,
     "one directly": lambda bucket, clock: OneObjectEngine(bucket, mode=CommitMode.DIRECT, clock=clock),
 }

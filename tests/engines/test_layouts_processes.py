@@ -19,7 +19,12 @@ WORKERS = kills(2)
 MIN_TASKS = 3 * KILLS  # so that no process is killed before it has added some
 
 # Nobody looks behind the index (`hybrid` would, once in a while), and nobody sweeps: what it lacked would be lost.
-OPTIONS = {"tasks": "layout=tasks&index_mode=index-only", "one": "layout=one", "sqlite": "layout=sqlite"}
+OPTIONS = {
+    "tasks": "layout=tasks&index_mode=index-only",
+    "one": "layout=one",
+    "sqlite": "layout=sqlite",
+    "log": "layout=log",
+}
 EVERY = bool(os.environ.get("QO_TORTURE"))  # other tests cover the remaining combinations on other buckets
 IN_A_FOLDER = [*OPTIONS.values(), *([f"{OPTIONS['tasks']}&versions=true"] if EVERY else [])]
 KILLED_ON_SEAWEED = list(OPTIONS) if EVERY else ["tasks"]

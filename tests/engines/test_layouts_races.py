@@ -92,13 +92,13 @@ async def _write_on(engine: Engine, name: str) -> None:
         await engine.apply([release(task) for task in await claim(engine, types=(name,))])
 
 
-@pytest.mark.parametrize("layout", ["one", "sqlite"])
+@pytest.mark.parametrize("layout", ["one", "sqlite", "log"])
 def test_a_single_writer_does_not_pause(layout: str) -> None:
     rounds = 500
 
     async def write() -> None:
         clock = ManualClock()
-        engine = ENGINES[layout](SlowToRead(clock, 0.02), clock)
+        engine = LAYOUTS[layout](SlowToRead(clock, 0.02), clock)
         await engine.add([new(n) for n in range(2)])
         began = asyncio.get_running_loop().time()
         for _ in range(rounds):

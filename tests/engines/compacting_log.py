@@ -1,0 +1,44 @@
+"""The layout `log` in small blocks: merges, images, garbage collection and checks of the floor happen all the time."""
+
+from collections.abc import Sequence
+
+from qo.bucket import Bucket
+from qo.buckets import open_bucket
+from qo.clock import Clock
+from qo.engine import Engine
+from qo.engines.replicated_log import LogOptions, ReplicatedLogEngine
+from qo.forwarding_engine import ForwardingEngine
+from qo.model import Added, Change, NewTask
+
+SMALL_BLOCKS = LogOptions(block_size=4, image_threshold=1, min_record_age=0.0, trust=0.0)
+_REPAIR_INTERVAL = 2  # calls of add or apply
+
+
+class CompactingEngine(ForwardingEngine):
+    """Repairs after every second call that adds or changes tasks. The caller waits for it."""
+
+    _calls = 0
+
+    async def add(self, tasks: Sequence[NewTask]) -> list[Added]:
+        answers = await self.engine.add(tasks)
+        await self._compact()
+        return answers
+
+    async def apply(self, changes: Sequence[Change]) -> list[bool]:
+        answers = await self.engine.apply(changes)
+        await self._compact()
+        return answers
+
+    async def _compact(self) -> None:
+        self._calls += 1
+        if self._calls % _REPAIR_INTERVAL == 0:
+            await self.engine.repair()
+
+
+def compacting_log(bucket: Bucket, clock: Clock | None = None) -> Engine:
+    return CompactingEngine(ReplicatedLogEngine(bucket, SMALL_BLOCKS, clock=clock))
+
+
+def open_compacting_log(url: str) -> Engine:
+    """The engine of a URL with `layout=log`, for processes that are killed. Their options must not be in the URL."""
+    return compacting_log(open_bucket(url.replace("?layout=log", "").replace("&layout=log", "")))
