@@ -26,6 +26,7 @@ from qo.engines.replicated_log.record_store import LogRecord, RecordStore
 from qo.engines.replicated_log.replica import FIRST_SCHEMA, LogPosition
 from qo.engines.replicated_log.schema_steps import SchemaStep
 from qo.engines.replicated_log.schema_upgrade import append_step
+from qo.forwarding_engine import ForwardingEngine
 from qo.ids import new_token
 from qo.sqlite_tables.header import VERSION
 from qo.sqlite_tables.schema import migrate
@@ -120,7 +121,9 @@ class NewerRedis(NewerBuild):
 
 class NewerTasks(NewerBuild):
     def forget_checks(self, engine: Engine) -> None:
-        below = engine.engine if isinstance(engine, LargeValuesEngine) else engine
+        below = engine
+        while isinstance(below, ForwardingEngine):
+            below = below.engine
         assert isinstance(below, ObjectPerTaskEngine)
         below._format.checked_at -= per_task.CHECK_INTERVAL
 

@@ -54,7 +54,7 @@ def test_an_invalid_option_is_refused(query: str, tmp_path: Path) -> None:
 
 
 async def test_two_engines_on_one_folder_share_its_tasks(tmp_path: Path) -> None:
-    for query, kind in (("", ObjectPerTaskEngine), ("?layout=one", OneObjectEngine)):
+    for query, kind in (("?layout=tasks", ObjectPerTaskEngine), ("?layout=one", OneObjectEngine)):
         url = f"file://{tmp_path}{query}"
         one, other = open_engine(url), open_engine(url)
         assert isinstance(one, LargeValuesEngine)

@@ -1,11 +1,13 @@
 """`qo dashboard`: publish the dashboard to a bucket and create links to it."""
 
+import asyncio
 from typing import Any
 from urllib.parse import urlsplit
 
 import click
 from rich.text import Text
 
+from qo.buckets import open_bucket
 from qo.buckets.address import BucketAddress, parse_address
 from qo.buckets.policy import policy
 from qo.cli.audit import audited_bucket
@@ -13,6 +15,7 @@ from qo.cli.context import Invocation, common, examples, option
 from qo.cli.output import clean, echo, plural
 from qo.cli.params import DURATION
 from qo.clock import iso, system_clock
+from qo.engines.layout_detection import DEFAULT_LAYOUT, find_layout
 from qo.engines.layouts import parse
 from qo.errors import InvalidSetting, StorageError
 from qo.web.static_site import make_link, obtain, page_url, publish
@@ -155,10 +158,17 @@ def place(url: str) -> tuple[BucketAddress, str]:
             f"{scheme or 'this'}:// is not an S3 bucket, which a page in a browser could read; {_USE_SERVER} {scheme}://…"
         )
     layouts = [part.partition("=")[2] for part in urlsplit(url).query.split("&") if part.startswith("layout=")]
-    if layouts and layouts[-1] not in _LAYOUTS:
-        raise InvalidSetting(f"the page cannot read the layout {layouts[-1]!r:.40}; {_USE_SERVER} …")
-    layout, _, bucket = parse(url, {})
-    return parse_address(bucket), layout
+    layout = layouts[-1] if layouts else _found_layout(url)
+    if layout not in _LAYOUTS:
+        raise InvalidSetting(f"the page cannot read the layout {layout!r:.40}; {_USE_SERVER} …")
+    return parse_address(parse(url, {})[-1]), layout
+
+
+def _found_layout(url: str) -> str:
+    try:
+        return asyncio.run(find_layout(open_bucket(parse(url, {})[-1]))) or DEFAULT_LAYOUT
+    except StorageError:  # these credentials may not be those that read the queue
+        return DEFAULT_LAYOUT
 
 
 def _published_at(address: BucketAddress) -> str:

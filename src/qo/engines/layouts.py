@@ -10,6 +10,7 @@ from qo.buckets import open_bucket
 from qo.clock import Clock, system_clock
 from qo.engine import Engine
 from qo.engines.large_values import DEFAULT_PAYLOAD_LIMIT, LargeValuesEngine
+from qo.engines.layout_detection import DEFAULT_LAYOUT, DetectedLayoutEngine, find_layout
 from qo.engines.write_behind import FlushedDatabase
 from qo.errors import InvalidSetting, StorageError
 from qo.findings import Finding
@@ -42,9 +43,27 @@ _MAX_PAYLOAD_LIMIT = 1024**3  # bytes: several payloads are held in memory at a 
 
 
 def from_url(url: str, *, clock: Clock = system_clock) -> Engine:
-    layout, options, address = parse(url, os.environ)
+    address = parse(url, os.environ)[-1]
     given = None if clock is system_clock else clock  # None: the store's clock
     bucket = open_bucket(address, clock=given)
+    if is_named(url):
+        return _build(url, bucket, given)
+    return DetectedLayoutEngine(bucket, lambda layout: _build(with_layout(url, layout), bucket, given))
+
+
+def is_named(url: str) -> bool:
+    """Whether the URL names the layout."""
+    return any(name == "layout" for name, _ in parse_qsl(urlsplit(url).query, keep_blank_values=True))
+
+
+def with_layout(url: str, layout: str) -> str:
+    """A URL that names no layout, with this one."""
+    parts = urlsplit(url)
+    return parts._replace(query=f"{parts.query}&layout={layout}" if parts.query else f"layout={layout}").geturl()
+
+
+def _build(url: str, bucket: Bucket, given: Clock | None) -> Engine:
+    layout, options, _ = parse(url, os.environ)
     limit = _number(_LIMIT, options.pop(_LIMIT, str(DEFAULT_PAYLOAD_LIMIT)), _MAX_PAYLOAD_LIMIT)
     engine = _LAYOUTS[layout](bucket, options, given)
     inline = _INLINE.get(layout, PAYLOAD_LIMIT)
@@ -95,23 +114,38 @@ def open_database(
 async def examine(url: str) -> list[Finding]:
     from qo.buckets.certify import certify  # noqa: PLC0415 - only the doctor needs it
 
+    bucket = open_bucket(parse(url, os.environ)[-1])
+    if not is_named(url):
+        try:
+            url = with_layout(url, await find_layout(bucket) or DEFAULT_LAYOUT)
+        except InvalidSetting as error:
+            return [Finding("layout", False, str(error))]
+        except StorageError:  # reported below
+            url = with_layout(url, DEFAULT_LAYOUT)
     layout, options, address = parse(url, os.environ)
-    bucket = open_bucket(address)
     findings = [Finding("layout", True, f"tasks are kept in the layout `{layout}`")]
     findings += await certify(bucket, address)
     if layout not in _VERSIONED:
         findings = [finding for finding in findings if finding.name != "versioning"]
     if all(finding.ok is not False for finding in findings[1:5]):  # only if the bucket can be read
-        findings.append(await _contents(layout, options, bucket))
+        findings += await _contents(layout, options, bucket)
     return findings
 
 
-async def _contents(layout: str, options: dict[str, str], bucket: Bucket) -> Finding:
+async def _contents(layout: str, options: dict[str, str], bucket: Bucket) -> list[Finding]:
     """Whether a worker can read what the bucket holds."""
     if layout == "sqlite":
         from qo.engines.sqlite_object import examine as examine_database  # noqa: PLC0415
 
-        return await examine_database(bucket)
+        return [await examine_database(bucket)]
+    if layout == "log":
+        from qo.engines.replicated_log.doctor import examine_log  # noqa: PLC0415
+
+        return await examine_log(bucket)
+    return [await _tasks_contents(layout, options, bucket)]
+
+
+async def _tasks_contents(layout: str, options: dict[str, str], bucket: Bucket) -> Finding:
     options.pop(_LIMIT, None)
     engine, foreign = _LAYOUTS[layout](bucket, options, None), list[str]()
     try:
@@ -143,7 +177,7 @@ def parse(url: str, variables: Mapping[str, str]) -> tuple[str, dict[str, str], 
     parts = urlsplit(url)
     query = parse_qsl(parts.query, keep_blank_values=True)
     given = {name: value for name, value in query if name in _LAYOUT_OPTIONS}
-    layout = given.pop("layout", "tasks")
+    layout = given.pop("layout", DEFAULT_LAYOUT)
     if layout not in _OPTIONS:
         raise InvalidSetting(f"layout={layout!r} is not one of {', '.join(_OPTIONS)}")
     for name, _ in query:
