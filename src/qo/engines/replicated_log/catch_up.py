@@ -1,7 +1,7 @@
 """Catch-up: applies the records that other processes have created since the replica's position."""
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 from qo.engines.parallel import in_parallel
 from qo.engines.replicated_log.checkpoint import CheckpointStore
@@ -28,11 +28,13 @@ class CatchUp:
         live: LiveReplica,
         proof: TailProof,
         checkpoints: CheckpointStore,
+        *,
         applied: Callable[[LogRecord], object],
+        damaged: Callable[[str, object], Awaitable[None]],
     ) -> None:
-        """`applied` is called with each record after it was applied."""
+        """`applied` is called with each record after it was applied, `damaged` with the key of one that is damaged."""
         self._records, self._live, self._proof, self._checkpoints = records, live, proof, checkpoints
-        self._applied = applied
+        self._applied, self._damaged = applied, damaged
         self._runs = SharedRuns(self._run)
 
     async def run(self) -> bool:
@@ -54,6 +56,9 @@ class CatchUp:
                 await self._tail()
             except StaleReplica:
                 log.info("records after %s were deleted; loading the replica again", self._records.key(before.seq))
+            except DamagedRecord as error:
+                if not await self._is_superseded(error.key, error):
+                    raise
             except UnappliableRecord as error:
                 key = self._records.key(self._live.position.seq + 1)
                 if has_failed:
@@ -69,6 +74,15 @@ class CatchUp:
             self._proof.reset()
             await self._live.drop()
         raise DamagedRecord(f"{self._records.key(before.seq + 1)}: records are deleted faster than they can be read")
+
+    async def _is_superseded(self, key: str, problem: object) -> bool:
+        """Whether an image contains what a damaged record contained. If none does, ask a live replica for one."""
+        newest = (await self._checkpoints.read()).newest_image
+        if newest is not None and newest.seq > self._live.position.seq:
+            log.warning("%s; an image contains it, so the replica is loaded again", problem)
+            return True
+        await self._damaged(key, problem)
+        return False
 
     async def _tail(self) -> None:
         window = 1

@@ -13,6 +13,7 @@ How the shard of a log uses a compactor:
 `pin` takes the lock of the replica and returns `replica.pin()`. It is called only when an image is due.
 """
 
+import asyncio
 import logging
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
@@ -41,9 +42,9 @@ BLOCK_SIZE = 64  # records
 IMAGE_THRESHOLD = 4 * 1024 * 1024  # stored bytes since the last image
 _IMAGE_SHARE = 0.5  # of the last image's size
 _USUAL_COMPRESSION = 8  # of patchsets: this process does not know the stored size of its own records
-_OVERDUE = 4.0  # times the bytes of a due image: nothing runs `repair`, so a writer makes the image
+_OVERDUE = 1.5  # times the bytes of a due image: `repair` runs too rarely for this rate, so a writer makes the image
 _MAX_KEPT_BYTES = 4 * 1024 * 1024  # of patchsets that were seen and may be merged soon
-_MAX_MERGED_BYTES = 32 * 1024 * 1024  # raw; larger blocks are read as their parts
+_MAX_MERGED_BYTES = 8 * 1024 * 1024  # raw; larger blocks are read as their parts, and loaders hold some in memory
 _MAX_LEVEL = 4
 _MAX_READS = 32  # at once
 
@@ -73,7 +74,7 @@ class LogCompactor:
         self._kept_bytes = 0
         self._volume: dict[int, int] = {}  # stored bytes of the records seen, by the end of their block
         self._position = 0  # the last number seen
-        self._is_writing_image = False
+        self._image_lock = asyncio.Lock()
 
     # --- what the replica has seen
 
@@ -100,7 +101,7 @@ class LogCompactor:
     async def end_block(self, seq: int, pin: Pin) -> None:
         """Call in the process that wrote the last record of a block."""
         await self.merge_block(1, seq)
-        if await self.is_image_due(_OVERDUE):
+        if not self._image_lock.locked() and await self.is_image_due(_OVERDUE):
             await self.write_image(pin)
 
     async def merge_block(self, level: int, seq: int) -> bool:
@@ -162,15 +163,10 @@ class LogCompactor:
 
         `instead_of` is the token of a damaged image, which is removed from the checkpoint.
         """
-        if self._is_writing_image:
-            return None
-        self._is_writing_image = True
-        try:
+        async with self._image_lock:
             return await self._write_image(pin, instead_of)
-        finally:
-            self._is_writing_image = False
 
-    async def _write_image(self, pin: Pin, instead_of: str) -> LogImage | None:
+    async def _write_image(self, pin: Pin, instead_of: str = "") -> LogImage | None:
         checkpoint = await self._checkpoints.read()
         known = max((image.seq for image in checkpoint.images if image.token != instead_of), default=0)
         pinned = await pin()
@@ -193,11 +189,10 @@ class LogCompactor:
     async def repair(self, pin: Pin) -> int:
         """Write the image that is due, and merge what is not merged yet. Returns the number of objects written."""
         written = await self._heal(pin)
-        checkpoint = await self._checkpoints.read()
-        if self._is_due(checkpoint) and await self.write_image(pin):
-            written += 1
-            checkpoint = await self._checkpoints.read()
-        return written + await self._merge_missing(checkpoint)
+        async with self._image_lock:  # one that is being written may be what is due
+            if await self.is_image_due() and await self._write_image(pin):
+                written += 1
+        return written + await self._merge_missing(await self._checkpoints.read())
 
     async def _heal(self, pin: Pin) -> int:
         """Write an image beyond objects that are damaged, if the replica has what they contained."""

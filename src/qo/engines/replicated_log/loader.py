@@ -28,7 +28,7 @@ from qo.progress import show
 log = logging.getLogger("qo.engines.replicated_log")
 
 _MAX_PLANS = 3
-_MAX_READS_AHEAD = 8
+_MAX_READS_AHEAD = 4
 _QUIET_TIME = 1.0  # seconds until the progress is shown
 _OPERATION = "loading the queue"
 _ADVICE = (

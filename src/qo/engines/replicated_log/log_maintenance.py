@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from typing import Any
 
 from qo.bucket import Bucket
@@ -10,11 +11,12 @@ from qo.engines.replicated_log.compaction import LogCompactor
 from qo.engines.replicated_log.garbage import LogGarbage
 from qo.engines.replicated_log.live_replica import LiveReplica
 from qo.engines.replicated_log.loader import load_replica
+from qo.engines.replicated_log.log_damage import LogDamageNotes
 from qo.engines.replicated_log.log_options import LogOptions
 from qo.engines.replicated_log.record_store import LogRecord
 from qo.engines.replicated_log.replica import PinnedReplica, Replica
 from qo.engines.replicated_log.runner import Runner
-from qo.errors import QoError
+from qo.errors import QoError, StorageError
 
 log = logging.getLogger("qo.engines.replicated_log")
 
@@ -38,6 +40,8 @@ class LogMaintenance:
         self._garbage = LogGarbage(
             bucket, log_id, shard, min_record_age=options.min_record_age, min_step=options.block_size
         )
+        self._damage = LogDamageNotes(bucket, shard)
+        self._reported: set[str] = set()  # keys
         self._background: set[asyncio.Task[None]] = set()
 
     async def load(self) -> Replica:
@@ -54,6 +58,14 @@ class LogMaintenance:
     async def repair(self, live: LiveReplica) -> int:
         """Merge, write the image that is due, and delete garbage. The replica is open. Returns what was done."""
         return await self._compactor.repair(lambda: _pin(live)) + await self._garbage.collect()
+
+    async def report(self, key: str, problem: object) -> None:
+        """Ask the other processes for an image that replaces a damaged object."""
+        if key in self._reported:
+            return
+        with suppress(StorageError):  # this process may have no right to write
+            await self._damage.report(key, problem)
+            self._reported.add(key)
 
     async def finish(self) -> None:
         """Wait for the work in the background. The replica must still be open."""

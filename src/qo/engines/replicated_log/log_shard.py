@@ -59,7 +59,14 @@ class LogShard(TableEngine):
         self._records = RecordStore(bucket, log, shard, proof.reset)
         self._maintenance = LogMaintenance(bucket, log, shard, options, new_runner=new_runner)
         self._live = LiveReplica(self._maintenance.load, new_runner)
-        self._catch_up = CatchUp(self._records, self._live, proof, self._checkpoints, self._maintenance.applied)
+        self._catch_up = CatchUp(
+            self._records,
+            self._live,
+            proof,
+            self._checkpoints,
+            applied=self._maintenance.applied,
+            damaged=self._maintenance.report,
+        )
         self._inbox = ShardInbox(
             bucket,
             log,

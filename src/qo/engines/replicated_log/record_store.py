@@ -23,6 +23,8 @@ class LogRecord(NamedTuple):
 class DamagedRecord(Refused):
     """A record cannot be read or applied, so nothing after it can be read either."""
 
+    key = ""  # of the record, if its object is damaged
+
 
 class RecordStore:
     def __init__(self, bucket: Bucket, log: str, shard: int, failed: Callable[[], None] = lambda: None) -> None:
@@ -48,10 +50,12 @@ class RecordStore:
             if blob.data == former:
                 break
             former = blob.data
-        raise DamagedRecord(
+        damaged = DamagedRecord(
             f"{damage}; restore an older version of this object, or keep one of the running workers alive: it writes a"
             " new image at its next repair"
-        ) from damage
+        )
+        damaged.key = key
+        raise damaged from damage
 
     @property
     def doubts(self) -> int:
