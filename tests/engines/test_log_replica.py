@@ -17,7 +17,8 @@ from qo.engines.replicated_log.record_store import LogRecord
 from qo.engines.replicated_log.replica import FIRST_SCHEMA, START, LogPosition, Replica, UnappliableRecord
 from qo.engines.table_engine import TableEngine
 from qo.ids import new_token
-from qo.model import ClaimRequest
+from qo.model import ClaimRequest, complete
+from qo.sqlite_tables.damage import BadRow
 from qo.sqlite_tables.patchsets import merge_patchsets
 from qo.sqlite_tables.reader import SqliteReader
 from qo.sqlite_tables.table import SqliteTable
@@ -228,3 +229,33 @@ def test_rows_that_do_not_fit_are_refused_with_the_number_of_the_record(
     with pytest.raises(UnappliableRecord, match=r"log/x/00: record 1: .*the row does not exist"):
         other.apply(record_of(other, record.patchset))
     assert task.id == task_id(0) and other.position == START
+
+
+def test_a_lost_race_leaves_no_lane_behind(replica: Replica, open_replica: Callable[..., Replica]) -> None:
+    """Another process may give the number of a new lane to a lane of its own."""
+    other = open_replica()
+    other.apply(write(replica, lambda table: table.add([new(0, type="first")], 1.0))[1])
+    call = TableCall(lambda table: (table.add([new(1, type="mine")], 2.0), table.claim(claim_request(limit=5), 3.0)))
+    assert replica.prepare([call]) and len(call.answer[1]) == 2
+    replica.roll_back()
+    replica.apply(write(other, lambda table: table.add([new(2, type="theirs"), new(3, type="third")], 2.0))[1])
+    tasks, _ = write(replica, lambda table: table.claim(claim_request(types=("mine", "theirs")), 4.0))
+    assert [(task.id, task.type) for task in tasks] == [(task_id(2), "theirs")]
+    tasks, _ = write(replica, lambda table: table.claim(claim_request(), 5.0))
+    assert [(task.id, task.type) for task in tasks] == [(task_id(0), "first"), (task_id(3), "third")]
+
+
+def test_a_lost_race_after_tasks_were_set_aside_or_deleted_leaves_nothing(replica: Replica) -> None:
+    write(replica, lambda table: table.add([new(n, type=f"t{n}") for n in range(3)], 1.0))
+    (task,), _ = write(replica, lambda table: table.claim(claim_request(types=("t0",)), 2.0))
+    write(replica, lambda table: table.apply([complete(task)], 3.0))
+    works: list[Callable[[SqliteTable], object]] = [
+        lambda table: table.delete([task_id(0)]),
+        lambda table: table.set_aside([BadRow(2, task_id(1), "bad")]),
+    ]
+    for work in works:
+        calls = [TableCall(work), TableCall(lambda table: table.claim(claim_request(), 4.0))]
+        assert replica.prepare(calls) and calls[1].answer
+        replica.roll_back()
+    tasks, _ = write(replica, lambda table: table.claim(claim_request(), 5.0))
+    assert [task.id for task in tasks] == [task_id(1), task_id(2)]

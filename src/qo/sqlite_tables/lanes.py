@@ -36,6 +36,20 @@ class SqliteLanes:
         self._lanes.clear()
         self._numbers.clear()
 
+    @property
+    def last(self) -> int:
+        """The highest number that is known."""
+        return next(reversed(self._lanes), 0)  # numbers are read and given in ascending order
+
+    def forget_after(self, last: int) -> list[int]:
+        """Drop the lanes with higher numbers, and return these: other lanes may get them."""
+        dropped = []
+        while self.last > last:
+            number, lane = self._lanes.popitem()
+            del self._numbers[lane]
+            dropped.append(number)
+        return dropped
+
     def refresh(self) -> None:
         self.catch_up(self._db.execute("SELECT max(n) FROM lanes").get)
 

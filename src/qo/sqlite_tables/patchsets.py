@@ -29,7 +29,7 @@ _STORE_ERRORS = tuple(kind for kind in GENERAL if not issubclass(kind, (apsw.Cor
 
 
 class PatchsetRefused(StorageError):
-    """A patchset does not fit to the rows of this database, or is damaged. Nothing of it was applied."""
+    """A patchset does not fit to the rows of this database, or is damaged."""
 
 
 class ChangeRecorder:
@@ -66,7 +66,8 @@ class ChangeRecorder:
 def apply_patchset(db: apsw.Connection, patchset: bytes, tables: Container[str] = RECORDED) -> None:
     """Change the rows of this database. Call inside a transaction. Raises PatchsetRefused if it does not fit exactly.
 
-    Errors of the store, such as a full disk, are raised as the driver's errors.
+    After an error the caller must roll back: a savepoint for this alone would cost an eighth of the time. Errors of
+    the store, such as a full disk, are raised as the driver's errors.
     """
     problem = ""
 
@@ -83,7 +84,9 @@ def apply_patchset(db: apsw.Connection, patchset: bytes, tables: Container[str] 
         return apsw.SQLITE_CHANGESET_ABORT
 
     try:
-        apsw.Changeset.apply(patchset, db, filter=is_recorded, conflict=refuse)
+        apsw.Changeset.apply(
+            patchset, db, filter=is_recorded, conflict=refuse, flags=apsw.SQLITE_CHANGESETAPPLY_NOSAVEPOINT
+        )
     except _STORE_ERRORS:
         raise
     except (apsw.Error, PatchsetRefused, ValueError) as error:  # the name of a table may not be UTF-8

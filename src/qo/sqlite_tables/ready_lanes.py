@@ -27,6 +27,12 @@ class ReadyLanes:
         self._heads.clear()
         self.known = -1
 
+    def forget_changes(self, last: int, removed: Iterable[int]) -> None:
+        """Read again what changed after the change number `last`, and drop lanes that do not exist."""
+        self.known = min(self.known, last)
+        for number in removed:
+            self._heads.remove(number)
+
     def first(self, request: ClaimRequest, now: float, own_changes: Iterable[int] = ()) -> list[int]:
         """The lanes that hold the first tasks of a claim. `own_changes`: lanes that this transaction has changed."""
         own = encode_list(sorted(own_changes))

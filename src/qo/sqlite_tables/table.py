@@ -183,6 +183,7 @@ class SqliteTable:
         self._db.execute(SQL["mark_all_changed"], (self._transaction.last_change + 1,))
         self._transaction.last_change += 1
         self._transaction.ready.forget()
+        self._transaction.has_changed_all = True
         return {row.id: row.problem for row in bad}
 
     # --- delete and notes

@@ -19,6 +19,8 @@ class TableTransaction:
         self.db = db
         self.last = 0  # the highest number in use
         self._last_before = 0  # the same when the transaction began
+        self._last_lane_before = 0  # the highest number of a lane, then
+        self._last_change_before = 0  # `last_change`, then
         self.is_staged = False
         self.last_change = 0  # the number of the last change to a lane's ready tasks, in `lanes`
         self._removals = 0  # the number of lane removals
@@ -32,6 +34,7 @@ class TableTransaction:
         self.tally: Counter[tuple[int, str]] = Counter()  # what this transaction adds to the counts
         self.has_claimable = False  # this transaction added or scheduled tasks
         self.has_removed_lanes = False
+        self.has_changed_all = False  # every lane may have another first task
 
     @property
     def is_outdated(self) -> bool:
@@ -42,7 +45,8 @@ class TableTransaction:
         """Call in a new transaction. What is read stays valid until its end, since no other connection can write."""
         if self.is_outdated:
             self._catch_up()
-        self._last_before = self.last
+        self._last_before, self._last_lane_before = self.last, self.lanes.last
+        self._last_change_before = self.last_change
         self.is_staged = False
         self._changed.clear()
         self._extended.clear()
@@ -50,6 +54,7 @@ class TableTransaction:
         self.tally.clear()
         self.has_claimable = False
         self.has_removed_lanes = False
+        self.has_changed_all = False
 
     def _catch_up(self) -> None:
         self.last, last_lane, self.last_change, removals = self.db.execute(SQL["last"]).get
@@ -70,6 +75,15 @@ class TableTransaction:
         self._version = None
         self.lanes.forget()
         self.ready.forget()
+
+    def abandon(self) -> None:
+        """Clear what a whole transaction has taught. Lanes that it did not change need not be read again."""
+        if self.thinned or self.has_changed_all:
+            self.forget()
+            return
+        self._version = None
+        self.own_changes |= self._changed | self._extended
+        self.ready.forget_changes(self._last_change_before, self.lanes.forget_after(self._last_lane_before))
 
     def keep(self) -> None:
         """Call after the commit: what was learned stays valid until another connection writes."""

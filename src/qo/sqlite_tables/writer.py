@@ -94,7 +94,7 @@ class Writer:
         try:
             self._commit()
         except BaseException as error:
-            self.roll_back()
+            self.forget()
             if isinstance(error, GENERAL):
                 raise to_qo_error(self._place, error) from error
             raise
@@ -102,7 +102,12 @@ class Writer:
             self._notify()
 
     def roll_back(self) -> None:
-        """Discard the open transaction, if there is one, and what was learned in it."""
+        """Discard the transaction that `prepare` left open."""
+        self._transaction.abandon()
+        self._db.execute("ROLLBACK")
+
+    def forget(self) -> None:
+        """Discard the open transaction, if there is one, and everything that was learned before."""
         self._transaction.forget()
         if self._db.in_transaction:  # SQLite rolls back by itself when the disk is full
             self._db.execute("ROLLBACK")
@@ -121,7 +126,7 @@ class Writer:
                 self._db.execute(SQL["count_lane_removal"])
             self._db.execute("COMMIT")
         except BaseException as error:
-            self.roll_back()
+            self.forget()
             if isinstance(error, GENERAL):
                 raise to_qo_error(self._place, error) from error
             raise
@@ -161,7 +166,7 @@ class Writer:
     def _do_all(self, calls: Sequence[WriterCall], do: Callable[[WriterCall], None], end: Callable[[], None]) -> None:
         try:
             if self._db.in_transaction:  # an asynchronous exception interrupted a rollback
-                self.roll_back()
+                self.forget()
             self._db.execute("BEGIN IMMEDIATE")
             self._guard.keep_index()
             if self._transaction.is_outdated:  # a newer qo may have changed the tables
@@ -172,7 +177,7 @@ class Writer:
             self._transaction.finish()
             end()
         except BaseException as error:
-            self.roll_back()
+            self.forget()
             if isinstance(error, GENERAL):
                 raise to_qo_error(self._place, error) from error
             raise

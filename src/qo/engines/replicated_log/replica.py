@@ -139,7 +139,7 @@ class Replica:
                     self._writer.commit()  # keeps what was learned, unlike a rollback
                     return b""
             except BaseException:
-                self._writer.roll_back()
+                self._writer.forget()
                 raise
             finally:
                 self._recorder.close()
@@ -193,7 +193,7 @@ class Replica:
     def _make_step(self, body: bytes) -> None:
         make_step(self._db, self._place, body)
         self._read_schema()
-        self._writer.roll_back()  # clears its caches
+        self._writer.forget()
         self._forget_reads()
 
     def upgrade(self) -> SchemaStep | None:
