@@ -148,7 +148,7 @@ def test_a_worker_holds_enough_to_work_on_during_a_slow_claim() -> None:
     _end(pace, 200)
     pace.claimed(took=0.01)
     assert pace.ahead() == 40
-    pace.claimed(took=0.25)
-    assert pace.ahead() == 100
+    pace.claimed(took=0.025)
+    assert pace.ahead() == 80
     pace.claimed(took=30.0)  # others may be free by then
     assert pace.ahead() == 400

@@ -15,6 +15,9 @@ from qo.worker.settings import WorkerSettings
 from qo.worker.start_queue import StartQueue
 
 HORIZON, _MAX_HORIZON = 0.1, 1.0  # seconds of work to prefetch, at least and at most
+# On a store with slow writes one half of the tasks is claimed while the other half is settled, and each takes about as
+# long as a claim. A horizon of only two claims would lower the rate, and with it the next claim, again and again.
+_CLAIMS_AHEAD = 8
 _RATE_WINDOW = 0.02  # seconds over which the rate is measured
 _OLD_RATE_WEIGHT = 0.5  # weight of the previous rate when the rate falls
 _RUN_TIME_WEIGHT = 0.2  # weight of the latest run in the average run time of its type
@@ -37,8 +40,8 @@ class Prefetch:
         self._usual[type] = usual + (took - usual) * _RUN_TIME_WEIGHT
 
     def claimed(self, took: float) -> None:
-        """Adapt to a claim that took `took` seconds: the prefetched tasks should last until the next one returns."""
-        self._horizon = min(_MAX_HORIZON, max(HORIZON, took))
+        """Adapt to a claim that took `took` seconds: the prefetched tasks should last for several claims."""
+        self._horizon = min(_MAX_HORIZON, max(HORIZON, _CLAIMS_AHEAD * took))
 
     def ahead(self) -> int:
         """How many tasks to hold beyond the running ones, if all are quick."""
