@@ -8,6 +8,7 @@ import click
 
 from qo.cli.output import as_json
 from qo.cli.params import DURATION
+from qo.cli.progress_bar import shown_progress
 from qo.destinations import DEFAULT_URL, default_url
 from qo.errors import StorageError
 from qo.url_secrets import hide_password
@@ -67,7 +68,8 @@ class Invocation:
         """
         import asyncio  # noqa: PLC0415 - help texts do not import it
 
-        return asyncio.run(self._session(work, create=create))
+        with shown_progress():
+            return asyncio.run(self._session(work, create=create))
 
     async def _session(self, work: Callable[["Client"], Awaitable[T]], *, create: bool) -> T:
         from qo.client import connect  # noqa: PLC0415 - help texts and supervisors do not import these

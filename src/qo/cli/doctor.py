@@ -10,6 +10,7 @@ from rich.text import Text
 from qo.cli.context import Invocation, common, examples
 from qo.cli.exit_codes import Exit
 from qo.cli.output import clean, plural
+from qo.cli.progress_bar import shown_progress
 from qo.client import Client
 from qo.damage import DAMAGED_TASKS, QUARANTINE, note_name
 from qo.engines import examine, open_engine, schema_of
@@ -34,7 +35,8 @@ def command(call: Invocation, store: str | None) -> int:
     task that can be read again is released.
     """
     url = store or call.url
-    findings = asyncio.run(_examine(url))
+    with shown_progress():
+        findings = asyncio.run(_examine(url))
     if call.json:
         call.print_json(
             {
