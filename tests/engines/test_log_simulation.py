@@ -1,0 +1,34 @@
+"""The layout `log` in a simulated world: races, lost and late requests, sleepers, deaths, compactors and producers.
+
+`QO_HISTORIES=1000 pytest tests/engines/test_log_simulation.py` runs a thousand; `make torture` does so.
+"""
+
+import os
+
+import pytest
+
+from qo.testing.clock import simulate
+from tests.engines.log_world import live, seeded
+
+TORTURE = int(os.environ.get("QO_TORTURE", "0"))
+HISTORIES = int(os.environ.get("QO_HISTORIES") or 100 * TORTURE or 2)
+_BLOCK = 10
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("first", range(0, HISTORIES, _BLOCK))
+def test_nothing_is_lost_and_nothing_happens_twice(first: int) -> None:
+    for seed in range(first, min(first + _BLOCK, HISTORIES)):
+        try:
+            with seeded(seed) as dice:
+                simulate(live(dice), seed)
+        except AssertionError as error:
+            raise AssertionError(f"seed {seed}: {error}") from error
+
+
+def test_a_seed_repeats_a_history() -> None:
+    stored = []
+    for _ in range(2):
+        with seeded(1) as dice:
+            stored.append(simulate(live(dice, seconds=15.0), 1).store.changes)
+    assert stored[0] == stored[1]
