@@ -80,21 +80,21 @@ async def test_a_killed_writer_leaves_old_or_new_content_and_its_temp_files_are_
         blob = await FolderBucket(tmp_path).get("counter")
         assert blob is not None
         assert acknowledged <= int(blob.data.split()[0]) <= acknowledged + 1
-    draft = tmp_path / ".qo" / "drafts" / f"{os.uname().nodename}-{process}-0000000100000000"
-    draft.write_bytes(b"half")
+    temp_file = tmp_path / ".qo" / "temp" / f"{os.uname().nodename}-{process}-0000000100000000"
+    temp_file.write_bytes(b"half")
     await FolderBucket(tmp_path).put("other", b"", expected=ANY)
-    assert list(draft.parent.iterdir()) == []
+    assert list(temp_file.parent.iterdir()) == []
 
 
 async def test_a_temp_file_of_a_live_process_is_left_alone(tmp_path: Path) -> None:
     await FolderBucket(tmp_path).put("a", b"", expected=ANY)
-    draft = tmp_path / ".qo" / "drafts" / f"{os.uname().nodename}-{os.getppid()}-0000000100000000"
-    draft.write_bytes(b"half")
+    temp_file = tmp_path / ".qo" / "temp" / f"{os.uname().nodename}-{os.getppid()}-0000000100000000"
+    temp_file.write_bytes(b"half")
     await FolderBucket(tmp_path).put("b", b"", expected=ANY)
-    assert draft.exists()
-    os.utime(draft, (0, 0))
+    assert temp_file.exists()
+    os.utime(temp_file, (0, 0))
     await FolderBucket(tmp_path).put("c", b"", expected=ANY)
-    assert not draft.exists()
+    assert not temp_file.exists()
 
 
 async def test_foreign_files_are_neither_listed_nor_touched(tmp_path: Path) -> None:

@@ -86,7 +86,7 @@ async def test_a_page_that_loses_a_race_rings_the_bell_and_tries_again(store: St
     source, line = await Source.on(tab.page, place, place.narrow_link("--write")), Line(tab, place)
     async with opened(place) as queue:
         task_id = await task_in(queue, Status.FAILED)
-        assert "queue.json.bell" not in place.objects()
+        assert "queue.json.contention" not in place.objects()
         await line.cut(2, arrives=False, status=412)
         assert await source.get(ACT, ["replay", task_id]) == {"done": 1, "refused": []}
-        assert "queue.json.bell" in place.objects()
+        assert "queue.json.contention" in place.objects()

@@ -176,7 +176,7 @@ def test_names_tell_what_they_hold() -> None:
     record = parse_key(KEY)
     assert record is not None
     assert (record.kind, record.log, record.shard, record.first, record.last) == (FrameKind.RECORD, LOG, 3, 77, 77)
-    for other in (checkpoint_key(LOG, 3), f"{KEY}.bell", KEY.upper(), "log/meta.json", f"x{KEY}", f"{KEY}\n"):
+    for other in (checkpoint_key(LOG, 3), f"{KEY}.contention", KEY.upper(), "log/meta.json", f"x{KEY}", f"{KEY}\n"):
         assert parse_key(other) is None
         with pytest.raises(DamagedFrame):
             decode_frame(other, FRAME)

@@ -1,6 +1,6 @@
 """`qo pause`, `resume` and `limit`: change the controls that all workers read, and show them."""
 
-from typing import Any
+from typing import Any, Literal
 
 import click
 import msgspec
@@ -29,13 +29,7 @@ def pause(call: Invocation, queues: NameLists, types: NameLists) -> None:
 
     Workers notice within a second or two.
     """
-
-    async def work(client: Client) -> Controls:
-        names = {"queues": flatten(queues), "types": flatten(types)}
-        async with audited(client, "pause", names_in_words(**names)):
-            return await client.controls.pause(**names)
-
-    _show(call, call.run(work))
+    _pause_or_resume(call, "pause", queues=flatten(queues), types=flatten(types))
 
 
 @click.command("resume", epilog=examples("qo resume", "qo resume --queue mail --type crawl"))
@@ -47,13 +41,7 @@ def resume(call: Invocation, queues: NameLists, types: NameLists) -> None:
 
     Workers notice within a second or two.
     """
-
-    async def work(client: Client) -> Controls:
-        names = {"queues": flatten(queues), "types": flatten(types)}
-        async with audited(client, "resume", names_in_words(**names)):
-            return await client.controls.resume(**names)
-
-    _show(call, call.run(work))
+    _pause_or_resume(call, "resume", queues=flatten(queues), types=flatten(types))
 
 
 @click.command(
@@ -88,6 +76,15 @@ def limit(call: Invocation, rate: float | None, type_: str | None, max_types: in
             async with audited(client, "limit", f"{rate:g} a second" + (f", type {type_}" if type_ else "")):
                 controls = await client.controls.limit_rate(rate, type=type_)
         return controls
+
+    _show(call, call.run(work))
+
+
+def _pause_or_resume(call: Invocation, verb: Literal["pause", "resume"], **names: tuple[str, ...]) -> None:
+    async def work(client: Client) -> Controls:
+        change = client.controls.pause if verb == "pause" else client.controls.resume
+        async with audited(client, verb, names_in_words(**names)):
+            return await change(**names)
 
     _show(call, call.run(work))
 

@@ -30,7 +30,7 @@ class ContentionSignal:
     """An object that losers of races write. If it cannot be read, contention is assumed."""
 
     def __init__(self, bucket: Bucket, key: str) -> None:
-        self._bucket, self._key = bucket, f"{key}.bell"
+        self._bucket, self._key = bucket, f"{key}.contention"
         self._sent_at = float("-inf")
         self._seen: str | None = None  # the version at the last poll
 

@@ -135,7 +135,7 @@ class FolderBucket:
         self._locks = self._root / ".qo" / "locks"
         self._old = self._root / ".qo" / "versions"
         self._folders = Directories(self._root)
-        self._temp_files = TempFiles(self._root / ".qo" / "drafts", self._folders)
+        self._temp_files = TempFiles(self._root / ".qo" / "temp", self._folders)
         self._keeps_versions = versions
         self._clock = clock or system_clock
         self._pool = ThreadPool(_MAX_THREADS)

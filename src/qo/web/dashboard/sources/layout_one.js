@@ -12,7 +12,7 @@ import {readStats} from './stats.js';
 import {base64Of, taskView, textOf} from './values.js';
 
 const KEY = 'queue.json';
-const SIGNAL = `${KEY}.bell`; // asks other writers to pause, as in qo/engines/contention.py
+const SIGNAL = `${KEY}.contention`; // asks other writers to pause, as in qo/engines/contention.py
 const FORMAT = 2;
 const MAX_WRITES = 64; // write ids kept, to recognise a write after this many further writes
 const MAX_EVENTS = 64;
